@@ -7,8 +7,6 @@
 mod api;
 #[path = "budgets/big_cloud.rs"]
 mod big_cloud;
-#[path = "../tests/cloudcore/mod.rs"]
-mod cloudcore;
 #[path = "budgets/document.rs"]
 mod document;
 #[path = "budgets/files.rs"]
@@ -27,10 +25,6 @@ mod kubeedge;
 mod kubernetes;
 #[path = "budgets/leases.rs"]
 mod leases;
-#[path = "../tests/support/line.rs"]
-mod line;
-#[path = "../tests/support/node.rs"]
-mod node;
 #[path = "budgets/objects.rs"]
 mod objects;
 #[path = "budgets/outbox.rs"]

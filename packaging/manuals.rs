@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use clap::{Command, CommandFactory as _};
 use clap_complete::Shell;
-use edgesync::cli::args_cloud::CloudArgs;
 use edgesync::cli::args_edge::EdgeArgs;
+use edgesync_cloud::cli::args_cloud::CloudArgs;
 
 fn main() -> ExitCode {
     let Some(directory) = std::env::args_os().nth(1).map(PathBuf::from) else {

@@ -31,18 +31,18 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::VERSION;
-use crate::api::{Address, Limits, Listener, Server};
-use crate::config::LinkType;
-use crate::config::edge::Config;
-use crate::link::presence::Presence;
-use crate::link::{Link, LinkEvent, LinkHandle, LinkOptions, Topics};
-use crate::process::Service;
-use crate::process::connection::{configured_link, kubeedge_options, read_trust};
-use crate::process::systemd::{self, Signals};
-use crate::store::edge::{EdgeOptions, EdgeStore};
-use crate::sync::edge::EdgeConfig;
-use crate::tls;
+use crate::store::{EdgeOptions, EdgeStore};
+use edgesync_api::{Address, Limits, Listener, Server};
+use edgesync_config::LinkType;
+use edgesync_config::edge::Config;
+use edgesync_protocol::edge::EdgeConfig;
+use edgesync_runtime::Service;
+use edgesync_runtime::VERSION;
+use edgesync_runtime::connection::{configured_link, kubeedge_options, read_trust};
+use edgesync_runtime::systemd::{self, Signals};
+use edgesync_transport::link::presence::Presence;
+use edgesync_transport::link::{Link, LinkEvent, LinkHandle, LinkOptions, Topics};
+use edgesync_transport::tls;
 
 use access::Tokens;
 use clock::Clock;
@@ -225,7 +225,7 @@ async fn spawn_link(
                 options.tls = Some(identity.tls());
             }
             let wire = Wire::kubeedge(config, store).await;
-            let (link, heard) = Link::spawn_kubeedge(options);
+            let (link, heard) = edgesync_kubeedge::link::spawn(options);
             Ok((link, heard, wire))
         }
     }

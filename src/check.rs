@@ -9,8 +9,6 @@ pub mod bundle;
 mod certificate;
 mod clock;
 mod cloud;
-#[cfg(feature = "cloud")]
-pub mod cloud_side;
 mod configuration;
 mod database_integrity;
 mod database_version;
@@ -21,7 +19,6 @@ mod local_api;
 mod mqtt;
 mod name_resolution;
 mod permissions;
-mod report;
 mod seal_key;
 mod systemd_unit;
 mod tcp;
@@ -38,63 +35,22 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::config::edge::Config;
-use crate::join::files::{FilesError, RealDisk, Stored, load};
-use crate::store::edge::inspect;
-use crate::tls::{Clock, Trust};
+use crate::store::inspect;
+use edgesync_config::edge::Config;
+use edgesync_join::files::{FilesError, RealDisk, Stored, load};
+use edgesync_transport::tls::{Clock, Trust};
 
-pub use report::{Report, render};
+use edgesync_cli::check::{AS_ROOT, size};
+pub use edgesync_cli::check::{Finding, Report, render};
+use edgesync_runtime::chain;
 
 /// How long all checks may take together.
 const ALL: Duration = Duration::from_secs(55);
 /// How long one check may take unless it says otherwise.
 const ONE: Duration = Duration::from_secs(6);
 
-/// What a check found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
-    /// As it should be; what was seen, in a few words.
-    Ok(String),
-    /// It works, but should be looked after.
-    Warning {
-        /// What was seen.
-        seen: String,
-        /// What to do.
-        next: String,
-    },
-    /// Not checked, and why not.
-    Skipped(String),
-    /// It does not work.
-    Failed {
-        /// What was seen.
-        seen: String,
-        /// What to do.
-        next: String,
-    },
-}
-
 /// What to do about an identity that is of no use.
 const JOIN_AGAIN: &str = "join again with a new token: 'edgesync join --force'";
-/// What to do about a file that this user may not read.
-const AS_ROOT: &str = "run the command as root or as the user of the service";
-
-impl Finding {
-    fn ok(seen: impl Into<String>) -> Self {
-        Self::Ok(seen.into())
-    }
-
-    fn warning(seen: impl Into<String>, next: impl Into<String>) -> Self {
-        Self::Warning { seen: seen.into(), next: next.into() }
-    }
-
-    fn failed(seen: impl Into<String>, next: impl Into<String>) -> Self {
-        Self::Failed { seen: seen.into(), next: next.into() }
-    }
-
-    fn skipped(why: impl Into<String>) -> Self {
-        Self::Skipped(why.into())
-    }
-}
 
 /// Why the identity, or the authority that is believed, cannot be used, and what to do.
 struct Unusable {
@@ -175,13 +131,17 @@ impl Examined {
         let written = written.ok().and_then(|time| jiff::Timestamp::try_from(time).ok());
         let identity = self.identity().and_then(Result::ok);
         let made = identity.iter().flat_map(|stored| {
-            stored.ca.iter().chain([stored.identity.certificate()]).map(crate::tls::Certificate::not_before)
+            stored
+                .ca
+                .iter()
+                .chain([stored.identity.certificate()])
+                .map(edgesync_transport::tls::Certificate::not_before)
         });
         Clock::system(made.chain(written).collect::<Vec<_>>())
     }
 
     /// A client that shows the node's certificate and believes whom the agent would believe; none without TLS.
-    fn tls(&self) -> Option<Result<crate::tls::Client, Unusable>> {
+    fn tls(&self) -> Option<Result<edgesync_transport::tls::Client, Unusable>> {
         let config = self.config();
         if !config.peer().tls {
             return None;
@@ -189,7 +149,7 @@ impl Examined {
         Some(self.tls_client(&config))
     }
 
-    fn tls_client(&self, config: &Config) -> Result<crate::tls::Client, Unusable> {
+    fn tls_client(&self, config: &Config) -> Result<edgesync_transport::tls::Client, Unusable> {
         let stored = self.identity().transpose()?;
         let trust = match (&config.link.ca_file, &stored) {
             (Some(path), _) => {
@@ -199,16 +159,18 @@ impl Examined {
                     Unusable { problem, next: "correct it in the configuration" }.of_io(&error)
                 })?;
                 // Whoever joins again has the same file in the configuration.
-                crate::tls::Certificate::all_from_pem(&what, &text).map_err(|error| Unusable {
-                    problem: format!("link.ca_file: {error}"),
-                    next: "put the certificate of the broker's authority there, in PEM",
+                edgesync_transport::tls::Certificate::all_from_pem(&what, &text).map_err(|error| {
+                    Unusable {
+                        problem: format!("link.ca_file: {error}"),
+                        next: "put the certificate of the broker's authority there, in PEM",
+                    }
                 })?
             }
             (None, Some(stored)) => stored.ca.clone(),
             (None, None) => return Err(Unusable::identity("nothing says which authority to believe")),
         };
         let identity = stored.as_ref().map(|stored| &stored.identity);
-        crate::tls::Client::new(&Trust::new(trust), identity, self.clock())
+        edgesync_transport::tls::Client::new(&Trust::new(trust), identity, self.clock())
             .map_err(|error| Unusable::identity(error.to_string()))
     }
 }
@@ -317,30 +279,6 @@ impl Check {
                 "look whether its disk or its network hangs, and run the check again",
             ),
         }
-    }
-}
-
-/// An error with its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
-/// A number of bytes in words.
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} B"),
-        1024..1_048_576 => format!("{} KiB", bytes >> 10),
-        1_048_576..1_073_741_824 => format!("{} MiB", bytes >> 20),
-        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
     }
 }
 

@@ -61,30 +61,6 @@
 //! `docs/guarantees.md` says of each what can be lost nevertheless, and which tests show it.
 
 pub mod agent;
-pub mod api;
-#[cfg(feature = "cloud")]
-pub mod broker;
 pub mod check;
 pub mod cli;
-#[cfg(feature = "cloud")]
-pub mod cloud;
-#[cfg(feature = "kubernetes")]
-pub mod cluster;
-pub mod config;
-#[cfg(feature = "cloud")]
-pub mod demo;
-pub mod files;
-pub mod gate;
-pub mod helper;
-pub mod join;
-pub mod link;
-pub mod object;
-#[cfg(feature = "cloud")]
-pub mod placement;
-pub mod process;
 pub mod store;
-pub mod sync;
-pub mod tls;
-
-/// The version of the programs, as a Hello, the status and `--version` tell it.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");

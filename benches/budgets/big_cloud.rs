@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use edgesync::api::{Address, Client};
-use edgesync::object::{Object, Resource, kinds};
-use edgesync::store::cloud::{CloudOptions, CloudStore};
+use edgesync_api::{Address, Client};
+use edgesync_cloud_store::{CloudOptions, CloudStore};
+use edgesync_object::{Object, Resource, kinds};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context as _;
-use edgesync::store::checksum::checksum64;
+use edgesync_store::checksum::checksum64;
 
 use crate::YARDSTICK;
 use crate::table::Table;

@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use edgesync::object::{ObjectKey, ResourceVersion, kinds};
-use edgesync::sync::change::Uid;
-use edgesync::sync::digest::{Epoch, Tally};
-use edgesync::sync::replica::Totals;
+use edgesync_object::{ObjectKey, ResourceVersion, kinds};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::digest::{Epoch, Tally};
+use edgesync_protocol::replica::Totals;
 use tokio::sync::watch;
 
-use crate::line::Endpoint;
-use crate::node::{Memory, session};
 use crate::objects::object;
 use crate::processes::FleetSite;
 use crate::table::Table;
+use edgesync_testkit::line::Endpoint;
+use edgesync_testkit::node::{Memory, session};
 
 const NODES: usize = 10_000;
 const OBJECTS: usize = 5;

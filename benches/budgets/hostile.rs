@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use edgesync::api::Client;
-use edgesync::object::{ObjectRef, ResourceVersion};
-use edgesync::sync::digest::{Digest, Epoch};
-use edgesync::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Item, Report, Up};
-use edgesync::sync::replica::Totals;
+use edgesync_api::Client;
+use edgesync_object::{ObjectRef, ResourceVersion};
+use edgesync_protocol::digest::{Digest, Epoch};
+use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Item, Report, Up};
+use edgesync_protocol::replica::Totals;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::fleet::object_path;
-use crate::line::{Endpoint, Line};
-use crate::node::{Memory, session};
 use crate::objects::object;
 use crate::processes::FleetSite;
 use crate::table::Table;
 use crate::tls::join;
+use edgesync_testkit::line::{Endpoint, Line};
+use edgesync_testkit::node::{Memory, session};
 
 const NODES: usize = 200;
 /// Changes of an object that all good nodes hold.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use edgesync::object::{Budget, Resource, Scope, pluralize};
-use edgesync::store::edge::{EdgeOptions, EdgeStore};
-use edgesync::sync::frame::{Down, ObjectsText, Received};
-use edgesync::sync::message::{Body, Outgoing};
+use edgesync::store::{EdgeOptions, EdgeStore};
+use edgesync_object::{Budget, Resource, Scope, pluralize};
+use edgesync_protocol::frame::{Down, ObjectsText, Received};
+use edgesync_protocol::message::{Body, Outgoing};
 use serde_json::Value;
 
 use crate::objects::object;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use edgesync::api::{Address, Client};
+use edgesync_api::{Address, Client};
 use futures::{SinkExt as _, StreamExt as _};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::{Value, json};
@@ -20,9 +20,9 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::cloudcore::server::{Options, Scripted};
 use crate::processes::{cpu, edge_program, memory_peak, mib, proc_number, spawn, until, written};
 use crate::table::Table;
+use edgesync_testkit::cloudcore::{Options, Scripted};
 
 /// Objects of each round.
 const OBJECTS: usize = 10_000;

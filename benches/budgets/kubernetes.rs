@@ -1,370 +1,347 @@
 //! Replicas over a real Kubernetes API server: whether they keep up with it, what they need, and what the end of one costs.
 //!
-//! Needs what `tests/cluster/run prepare` makes, and the feature `kubernetes`.
+//! Needs what `tests/cluster/run prepare` makes.
 
-#[cfg(not(feature = "kubernetes"))]
-pub(crate) fn figures(_: &mut crate::table::Table) -> anyhow::Result<()> {
-    anyhow::bail!("needs the feature: cargo bench --features kubernetes -- kubernetes")
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use edgesync_api::{Address, Client};
+use edgesync_kubernetes::cluster::{Cluster, Precondition};
+use edgesync_object::{Object, Resource, kinds, yaml};
+use edgesync_protocol::digest::Epoch;
+use edgesync_protocol::replica::Totals;
+use serde_json::{Value, json};
+
+use crate::fleet::storm;
+use crate::objects::object;
+use crate::processes::{FleetSite, Process, cpu, free_port, spawn, until};
+use crate::table::Table;
+use edgesync_testkit::node::Memory;
+
+/// Objects that are created to compare rates.
+const OBJECTS: usize = 4000;
+/// Requests that are made at a time.
+const WORKERS: usize = 16;
+/// Changes whose way is timed.
+const CHANGES: usize = 200;
+/// Nodes of a large replica, and objects of each one's own.
+const NODES: usize = 1000;
+const OWN: usize = 100;
+/// Nodes that change from a replica to another one, and objects that all of them hold.
+const MOVING: usize = 5000;
+const SHARED: usize = 20;
+
+const KINDS: [&str; 4] = [
+    include_str!("../../packaging/kubernetes/crds/placements.yaml"),
+    include_str!("../../packaging/kubernetes/crds/clusterplacements.yaml"),
+    include_str!("../../packaging/kubernetes/crds/objectsyncs.yaml"),
+    include_str!("../../packaging/kubernetes/crds/clusterobjectsyncs.yaml"),
+];
+
+/// A kube-apiserver with its etcd.
+struct Server {
+    apiserver: Process,
+    etcd: Process,
+    kubeconfig: PathBuf,
+    cluster: Cluster,
+    runtime: tokio::runtime::Runtime,
+    _directory: tempfile::TempDir,
 }
 
-#[cfg(feature = "kubernetes")]
-pub(crate) use over_a_cluster::figures;
+fn programs() -> anyhow::Result<PathBuf> {
+    let version = include_str!("../../tests/cluster/version").trim();
+    let cache = || {
+        let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home)?;
+        Some(cache.join(format!("edgesync-tests/kubernetes-{version}")))
+    };
+    let told = std::env::var_os("EDGESYNC_TEST_KUBERNETES").map(PathBuf::from);
+    let path = told.or_else(cache).context("neither HOME nor XDG_CACHE_HOME is set")?;
+    if !path.join("kube-apiserver").is_file() {
+        bail!("needs kube-apiserver in {}: tests/cluster/run prepare", path.display());
+    }
+    Ok(path)
+}
 
-#[cfg(feature = "kubernetes")]
-mod over_a_cluster {
-    use std::path::{Path, PathBuf};
-    use std::process::{Command, Stdio};
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::{Duration, Instant};
-
-    use anyhow::{Context as _, bail};
-    use edgesync::api::{Address, Client};
-    use edgesync::cluster::{Cluster, Precondition};
-    use edgesync::object::{Object, Resource, kinds, yaml};
-    use edgesync::sync::digest::Epoch;
-    use edgesync::sync::replica::Totals;
-    use serde_json::{Value, json};
-
-    use crate::fleet::storm;
-    use crate::node::Memory;
-    use crate::objects::object;
-    use crate::processes::{FleetSite, Process, cpu, free_port, spawn, until};
-    use crate::table::Table;
-
-    /// Objects that are created to compare rates.
-    const OBJECTS: usize = 4000;
-    /// Requests that are made at a time.
-    const WORKERS: usize = 16;
-    /// Changes whose way is timed.
-    const CHANGES: usize = 200;
-    /// Nodes of a large replica, and objects of each one's own.
-    const NODES: usize = 1000;
-    const OWN: usize = 100;
-    /// Nodes that change from a replica to another one, and objects that all of them hold.
-    const MOVING: usize = 5000;
-    const SHARED: usize = 20;
-
-    const KINDS: [&str; 4] = [
-        include_str!("../../packaging/kubernetes/crds/placements.yaml"),
-        include_str!("../../packaging/kubernetes/crds/clusterplacements.yaml"),
-        include_str!("../../packaging/kubernetes/crds/objectsyncs.yaml"),
-        include_str!("../../packaging/kubernetes/crds/clusterobjectsyncs.yaml"),
-    ];
-
-    /// A kube-apiserver with its etcd.
-    struct Server {
-        apiserver: Process,
-        etcd: Process,
-        kubeconfig: PathBuf,
-        cluster: Cluster,
-        runtime: tokio::runtime::Runtime,
-        _directory: tempfile::TempDir,
+impl Server {
+    fn start() -> anyhow::Result<Self> {
+        let (programs, directory) = (programs()?, tempfile::tempdir()?);
+        let file = |name: &str| directory.path().join(name).display().to_string();
+        let (clients, peers, port) = (free_port()?, free_port()?, free_port()?);
+        let etcd = run(
+            &programs,
+            "etcd",
+            &[
+                ("data-dir", file("etcd")),
+                ("listen-client-urls", format!("http://127.0.0.1:{clients}")),
+                ("advertise-client-urls", format!("http://127.0.0.1:{clients}")),
+                ("listen-peer-urls", format!("http://127.0.0.1:{peers}")),
+                ("initial-advertise-peer-urls", format!("http://127.0.0.1:{peers}")),
+                ("initial-cluster", format!("default=http://127.0.0.1:{peers}")),
+                ("quota-backend-bytes", (8_u64 << 30).to_string()),
+            ],
+        )?;
+        let key = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=tokens", "-keyout"];
+        let mut openssl = Command::new("openssl");
+        openssl.args(key).args([&file("tokens.key"), "-out", &file("tokens.pem")]).stderr(Stdio::null());
+        anyhow::ensure!(openssl.status()?.success(), "openssl made no key");
+        std::fs::write(file("users.csv"), "secret,admin,1,system:masters\n")?;
+        let apiserver = run(
+            &programs,
+            "kube-apiserver",
+            &[
+                ("etcd-servers", format!("http://127.0.0.1:{clients}")),
+                ("bind-address", "127.0.0.1".into()),
+                ("advertise-address", "127.0.0.1".into()),
+                ("secure-port", port.to_string()),
+                ("cert-dir", file("certificates")),
+                ("token-auth-file", file("users.csv")),
+                ("service-account-issuer", "https://kubernetes.default.svc".into()),
+                ("service-account-key-file", file("tokens.pem")),
+                ("service-account-signing-key-file", file("tokens.key")),
+                ("service-cluster-ip-range", "10.0.0.0/24".into()),
+                ("endpoint-reconciler-type", "none".into()),
+                ("disable-admission-plugins", "ServiceAccount".into()),
+            ],
+        )?;
+        let kubeconfig = directory.path().join("kubeconfig");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "k", "cluster": {"server": format!("https://127.0.0.1:{port}"), "insecure-skip-tls-verify": true}}],
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "users": [{"name": "u", "user": {"token": "secret"}}],
+        });
+        std::fs::write(&kubeconfig, config.to_string())?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let cluster = runtime.block_on(Cluster::connect(Some(&kubeconfig)))?;
+        let server = Self { apiserver, etcd, kubeconfig, cluster, runtime, _directory: directory };
+        until("the API server is ready", || server.runtime.block_on(server.cluster.kinds()).ok())?;
+        server.furnish()?;
+        Ok(server)
     }
 
-    fn programs() -> anyhow::Result<PathBuf> {
-        let version = include_str!("../../tests/cluster/version").trim();
-        let cache = || {
-            let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-            let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home)?;
-            Some(cache.join(format!("edgesync-tests/kubernetes-{version}")))
-        };
-        let told = std::env::var_os("EDGESYNC_TEST_KUBERNETES").map(PathBuf::from);
-        let path = told.or_else(cache).context("neither HOME nor XDG_CACHE_HOME is set")?;
-        if !path.join("kube-apiserver").is_file() {
-            bail!("needs kube-apiserver in {}: tests/cluster/run prepare", path.display());
+    /// The kinds and namespaces that are needed.
+    fn furnish(&self) -> anyhow::Result<()> {
+        for text in KINDS {
+            self.create(&yaml::parse(text)?)?;
         }
-        Ok(path)
-    }
-
-    impl Server {
-        fn start() -> anyhow::Result<Self> {
-            let (programs, directory) = (programs()?, tempfile::tempdir()?);
-            let file = |name: &str| directory.path().join(name).display().to_string();
-            let (clients, peers, port) = (free_port()?, free_port()?, free_port()?);
-            let etcd = run(
-                &programs,
-                "etcd",
-                &[
-                    ("data-dir", file("etcd")),
-                    ("listen-client-urls", format!("http://127.0.0.1:{clients}")),
-                    ("advertise-client-urls", format!("http://127.0.0.1:{clients}")),
-                    ("listen-peer-urls", format!("http://127.0.0.1:{peers}")),
-                    ("initial-advertise-peer-urls", format!("http://127.0.0.1:{peers}")),
-                    ("initial-cluster", format!("default=http://127.0.0.1:{peers}")),
-                    ("quota-backend-bytes", (8_u64 << 30).to_string()),
-                ],
-            )?;
-            let key = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=tokens", "-keyout"];
-            let mut openssl = Command::new("openssl");
-            openssl.args(key).args([&file("tokens.key"), "-out", &file("tokens.pem")]).stderr(Stdio::null());
-            anyhow::ensure!(openssl.status()?.success(), "openssl made no key");
-            std::fs::write(file("users.csv"), "secret,admin,1,system:masters\n")?;
-            let apiserver = run(
-                &programs,
-                "kube-apiserver",
-                &[
-                    ("etcd-servers", format!("http://127.0.0.1:{clients}")),
-                    ("bind-address", "127.0.0.1".into()),
-                    ("advertise-address", "127.0.0.1".into()),
-                    ("secure-port", port.to_string()),
-                    ("cert-dir", file("certificates")),
-                    ("token-auth-file", file("users.csv")),
-                    ("service-account-issuer", "https://kubernetes.default.svc".into()),
-                    ("service-account-key-file", file("tokens.pem")),
-                    ("service-account-signing-key-file", file("tokens.key")),
-                    ("service-cluster-ip-range", "10.0.0.0/24".into()),
-                    ("endpoint-reconciler-type", "none".into()),
-                    ("disable-admission-plugins", "ServiceAccount".into()),
-                ],
-            )?;
-            let kubeconfig = directory.path().join("kubeconfig");
-            let config = json!({
-                "apiVersion": "v1", "kind": "Config", "current-context": "c",
-                "clusters": [{"name": "k", "cluster": {"server": format!("https://127.0.0.1:{port}"), "insecure-skip-tls-verify": true}}],
-                "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-                "users": [{"name": "u", "user": {"token": "secret"}}],
-            });
-            std::fs::write(&kubeconfig, config.to_string())?;
-            let runtime =
-                tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-            let cluster = runtime.block_on(Cluster::connect(Some(&kubeconfig)))?;
-            let server = Self { apiserver, etcd, kubeconfig, cluster, runtime, _directory: directory };
-            until("the API server is ready", || server.runtime.block_on(server.cluster.kinds()).ok())?;
-            server.furnish()?;
-            Ok(server)
+        for name in ["edgesync", "rates", "own", "shared"] {
+            self.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))?;
         }
-
-        /// The kinds and namespaces that are needed.
-        fn furnish(&self) -> anyhow::Result<()> {
-            for text in KINDS {
-                self.create(&yaml::parse(text)?)?;
-            }
-            for name in ["edgesync", "rates", "own", "shared"] {
-                self.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))?;
-            }
-            until("the kinds are served", || {
-                let served = self.runtime.block_on(self.cluster.kinds()).ok()?.served;
-                let has = |plural: &str| served.iter().any(|resource| resource.plural == plural);
-                (has("placements") && has("clusterobjectsyncs")).then_some(())
-            })
-        }
-
-        fn create(&self, value: &Value) -> anyhow::Result<()> {
-            let object = to_object(value)?;
-            self.runtime.block_on(self.cluster.create(&kind_of(&object), &object))?;
-            Ok(())
-        }
-
-        /// Processor time that it has taken so far.
-        fn spent(&self) -> Duration {
-            cpu(&self.apiserver) + cpu(&self.etcd)
-        }
-
-        /// Creates objects as fast as the server takes them. Tells how long that took.
-        fn create_all(&self, objects: impl Iterator<Item = Value>) -> anyhow::Result<Duration> {
-            let objects: Vec<Object> =
-                objects.map(|object| to_object(&object)).collect::<anyhow::Result<_>>()?;
-            let (objects, next) = (Arc::new(objects), Arc::new(AtomicUsize::new(0)));
-            let start = Instant::now();
-            self.runtime.block_on(async {
-                let mut tasks = tokio::task::JoinSet::new();
-                for _ in 0..WORKERS {
-                    let (cluster, objects, next) = (self.cluster.clone(), objects.clone(), next.clone());
-                    tasks.spawn(async move {
-                        while let Some(object) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
-                            cluster.create(&kind_of(object), object).await?;
-                        }
-                        anyhow::Ok(())
-                    });
-                }
-                while let Some(done) = tasks.join_next().await {
-                    done??;
-                }
-                anyhow::Ok(start.elapsed())
-            })
-        }
-    }
-
-    fn run(programs: &Path, name: &str, arguments: &[(&str, String)]) -> anyhow::Result<Process> {
-        let arguments = arguments.iter().map(|(name, value)| format!("--{name}={value}"));
-        let mut command = Command::new(programs.join(name));
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Process::start(command).with_context(|| format!("starting {name}"))
-    }
-
-    fn to_object(value: &Value) -> anyhow::Result<Object> {
-        Ok(serde_json::from_value(value.clone())?)
-    }
-
-    fn kind_of(object: &Object) -> Resource {
-        kinds::guess(object.api_version(), object.kind(), !object.namespace().is_empty())
-    }
-
-    /// A ConfigMap of about 1 KB.
-    fn config_map(namespace: &str, name: &str, n: usize) -> Value {
-        let mut object = object(n * 10, 0);
-        object["metadata"]["namespace"] = namespace.into();
-        object["metadata"]["name"] = name.into();
-        object
-    }
-
-    fn placement(name: &str, namespace: &str, nodes: &str) -> Value {
-        json!({
-            "apiVersion": "edgesync.io/v1alpha1", "kind": "Placement", "metadata": {"name": name, "namespace": namespace},
-            "spec": {"objects": {"kinds": ["configmaps"]}, "nodes": {"names": [nodes]}},
+        until("the kinds are served", || {
+            let served = self.runtime.block_on(self.cluster.kinds()).ok()?.served;
+            let has = |plural: &str| served.iter().any(|resource| resource.plural == plural);
+            (has("placements") && has("clusterobjectsyncs")).then_some(())
         })
     }
 
-    pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
-        let server = Server::start()?;
-        through(&server, table)?;
-        large(&server, table)?;
-        failover(&server, table)
+    fn create(&self, value: &Value) -> anyhow::Result<()> {
+        let object = to_object(value)?;
+        self.runtime.block_on(self.cluster.create(&kind_of(&object), &object))?;
+        Ok(())
     }
 
-    /// An agent in a directory of its own, with what is in it already.
-    fn node(directory: &Path, site: &FleetSite) -> anyhow::Result<Process> {
-        let path = directory.display();
-        let config = directory.join("edge.toml");
-        std::fs::write(
-            &config,
-            format!(
-                "[node]\nname = \"edge-1\"\n[store]\npath = \"{path}/edge.db\"\n[link]\nbroker = \"mqtt://{}\"\nbackoff_min = \"50ms\"\n\
-             [api]\nsocket = \"{path}/edge.sock\"\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n",
-                site.endpoint()?.address
-            ),
-        )?;
-        spawn("edgesync", &config, &directory.join("edge.log"))
+    /// Processor time that it has taken so far.
+    fn spent(&self) -> Duration {
+        cpu(&self.apiserver) + cpu(&self.etcd)
     }
 
-    /// From the cluster to the row of a node, beside what the API server does alone.
-    fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
-        let each = |spent: Duration| spent.as_secs_f64() * 1e3 / OBJECTS as f64;
-        let begun = server.spent();
-        let alone = (0..OBJECTS).map(|n| config_map("default", &format!("alone-{n}"), n));
-        let alone = OBJECTS as f64 / server.create_all(alone)?.as_secs_f64();
-        let of_server = each(server.spent() - begun);
-        table.figure("creates that this API server takes alone", format!("{alone:.0}/s"));
-        table.figure("  processor time of API server and etcd for each", format!("{of_server:.2} ms"));
-
-        server.create(&placement("rates", "rates", "edge-1"))?;
-        let site = FleetSite::over_cluster(&server.kubeconfig)?;
-        let directory = tempfile::tempdir()?;
-        let agent = node(directory.path(), &site)?;
-        let socket = directory.path().join("edge.sock");
-        let ask = |path: &str| {
-            let client = Client::new(Address::Unix(socket.clone()));
-            server.runtime.block_on(client.get::<Value>(path)).ok()
-        };
-        let total = || ask("/edgesync/v1/status")?["objects"]["total"].as_u64();
-        until("the agent is in sync", || {
-            (ask("/edgesync/v1/status")?["sync"]["inSync"] == true).then_some(())
-        })?;
-        let objects = (0..OBJECTS).map(|n| config_map("rates", &format!("c-{n}"), n));
-        let begun = (server.spent(), site.cloud_spent().0, cpu(&agent));
+    /// Creates objects as fast as the server takes them. Tells how long that took.
+    fn create_all(&self, objects: impl Iterator<Item = Value>) -> anyhow::Result<Duration> {
+        let objects: Vec<Object> = objects.map(|object| to_object(&object)).collect::<anyhow::Result<_>>()?;
+        let (objects, next) = (Arc::new(objects), Arc::new(AtomicUsize::new(0)));
         let start = Instant::now();
-        let created = OBJECTS as f64 / server.create_all(objects)?.as_secs_f64();
-        until("the node has all of them", || (total()? == OBJECTS as u64).then_some(()))?;
-        let arrived = OBJECTS as f64 / start.elapsed().as_secs_f64();
-        table.figure("the same while a replica follows, with a node behind it", format!("{created:.0}/s"));
-        let (of_server, of_replica, of_agent) = (
-            each(server.spent() - begun.0),
-            each(site.cloud_spent().0 - begun.1),
-            each(cpu(&agent) - begun.2),
-        );
-        let what = "  processor time of API server and etcd, replica, agent for each";
-        table.figure(what, format!("{of_server:.2}, {of_replica:.2}, {of_agent:.2} ms"));
-        let share = 100.0 * arrived / created;
-        let what = "from the cluster to the rows of the node, beside that";
-        table.budget(what, format!("{arrived:.0}/s = {share:.0} %"), "≥ 80 %", share >= 80.0);
-        // What it can do when it does not share the processors with who creates.
-        until("all is in sync", || (ask("/edgesync/v1/status")?["sync"]["inSync"] == true).then_some(()))?;
-        drop((agent, site));
-        std::fs::remove_file(directory.path().join("edge.db"))?;
-        let site = FleetSite::over_cluster(&server.kubeconfig)?;
-        let start = Instant::now();
-        let agent = node(directory.path(), &site)?;
-        until("the node has all of them again", || (total()? == OBJECTS as u64).then_some(()))?;
-        let refilled = OBJECTS as f64 / start.elapsed().as_secs_f64();
-        let what = "a new node behind a new replica, objects that are there already";
-        table.figure(what, format!("{refilled:.0}/s"));
-
-        let resource = kinds::guess("v1", "ConfigMap", true);
-        let mut times = Vec::new();
-        for n in 0..CHANGES {
-            let (name, value) = (format!("c-{n}"), format!("changed-{n}"));
-            let patch = json!({"data": {"endpoint": &value}});
-            let begun = Instant::now();
-            let place = ("rates", name.as_str());
-            server.runtime.block_on(server.cluster.merge(
-                &resource,
-                place,
-                Precondition::default(),
-                patch,
-            ))?;
-            let path = format!("/api/v1/namespaces/rates/configmaps/{name}");
-            until("the change arrives", || (ask(&path)?["data"]["endpoint"] == value).then_some(()))?;
-            times.push(begun.elapsed().as_secs_f64() * 1e3);
-        }
-        times.sort_by(f64::total_cmp);
-        let at = |share: usize| times[(times.len() - 1) * share / 100];
-        let what = "from a request to the API server to the row of the node, p50 / p95";
-        table.figure(what, format!("{:.1} / {:.1} ms", at(50), at(95)));
-        drop(agent);
-        Ok(())
+        self.runtime.block_on(async {
+            let mut tasks = tokio::task::JoinSet::new();
+            for _ in 0..WORKERS {
+                let (cluster, objects, next) = (self.cluster.clone(), objects.clone(), next.clone());
+                tasks.spawn(async move {
+                    while let Some(object) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        cluster.create(&kind_of(object), object).await?;
+                    }
+                    anyhow::Ok(())
+                });
+            }
+            while let Some(done) = tasks.join_next().await {
+                done??;
+            }
+            anyhow::Ok(start.elapsed())
+        })
     }
+}
 
-    fn memories(nodes: usize, wanted: usize) -> Vec<Memory> {
-        let totals = |n: usize| Totals { epoch: Epoch(1 + n as u128), ..Totals::default() };
-        (0..nodes).map(|n| Memory { totals: totals(n), wanted: wanted as u64, ..Memory::default() }).collect()
-    }
+fn run(programs: &Path, name: &str, arguments: &[(&str, String)]) -> anyhow::Result<Process> {
+    let arguments = arguments.iter().map(|(name, value)| format!("--{name}={value}"));
+    let mut command = Command::new(programs.join(name));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    Process::start(command).with_context(|| format!("starting {name}"))
+}
 
-    /// A replica with 100,000 objects of 1 KB and 1,000 nodes.
-    fn large(server: &Server, table: &mut Table) -> anyhow::Result<()> {
-        let object = |n: usize| {
-            let mut object = config_map("own", &format!("own-{n}"), n);
-            object["metadata"]["labels"]["edgesync.io/node"] = format!("node-{:05}", n / OWN).into();
-            object
-        };
-        server.create_all((0..NODES * OWN).map(object))?;
-        let site = FleetSite::over_cluster(&server.kubeconfig)?;
-        let mut nodes = memories(NODES, OWN);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let time = runtime.block_on(storm(&site.endpoint()?, &mut nodes, async || ()))?;
-        let what = "1,000 new nodes with 100 objects of their own each, all in sync";
-        table.figure(what, format!("{:.1} s", time.as_secs_f64()));
-        let peak = site.cloud_rss_peak() as f64 / 1e6;
-        table.budget("  memory of the replica, peak", format!("{peak:.0} MB"), "≤ 400 MB", peak <= 400.0);
-        Ok(())
-    }
+fn to_object(value: &Value) -> anyhow::Result<Object> {
+    Ok(serde_json::from_value(value.clone())?)
+}
 
-    /// 5,000 nodes whose replica is killed come to another one.
-    fn failover(server: &Server, table: &mut Table) -> anyhow::Result<()> {
-        server.create(&placement("shared", "shared", "node-*"))?;
-        server.create_all((0..SHARED).map(|n| config_map("shared", &format!("s-{n}"), n)))?;
-        let (one, other) =
-            (FleetSite::over_cluster(&server.kubeconfig)?, FleetSite::over_cluster(&server.kubeconfig)?);
-        // The first of them have objects of their own too.
-        let mut nodes = memories(MOVING, SHARED);
-        nodes.iter_mut().take(NODES).for_each(|node| node.wanted += OWN as u64);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(storm(&one.endpoint()?, &mut nodes, async || ()))?;
-        drop(one);
-        nodes.sort_by_key(|node| node.totals.epoch.0);
-        let time = runtime.block_on(storm(&other.endpoint()?, &mut nodes, async || ()))?;
-        let what = "5,000 nodes whose replica is killed: all in sync at another one";
-        table.figure(what, format!("{:.1} s", time.as_secs_f64()));
-        let metrics = other.runtime().block_on(other.client().text("/metrics"))?;
-        let count = |name: &str| {
-            let line = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-            line.trim().parse::<f64>().unwrap_or(f64::NAN)
-        };
-        let sent = count("edgesync_cloud_sent_objects_total ");
-        table.budget("  objects sent again", format!("{sent:.0}"), "0", sent == 0.0);
-        let bytes = |way: &str| count(&format!("edgesync_cloud_endpoint_{way}_bytes_total ")) / MOVING as f64;
-        let (down, up) = (bytes("sent"), bytes("received"));
-        table.figure("  bytes of TCP for each node, down and up", format!("{down:.0} and {up:.0}"));
-        Ok(())
+fn kind_of(object: &Object) -> Resource {
+    kinds::guess(object.api_version(), object.kind(), !object.namespace().is_empty())
+}
+
+/// A ConfigMap of about 1 KB.
+fn config_map(namespace: &str, name: &str, n: usize) -> Value {
+    let mut object = object(n * 10, 0);
+    object["metadata"]["namespace"] = namespace.into();
+    object["metadata"]["name"] = name.into();
+    object
+}
+
+fn placement(name: &str, namespace: &str, nodes: &str) -> Value {
+    json!({
+        "apiVersion": "edgesync.io/v1alpha1", "kind": "Placement", "metadata": {"name": name, "namespace": namespace},
+        "spec": {"objects": {"kinds": ["configmaps"]}, "nodes": {"names": [nodes]}},
+    })
+}
+
+pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
+    let server = Server::start()?;
+    through(&server, table)?;
+    large(&server, table)?;
+    failover(&server, table)
+}
+
+/// An agent in a directory of its own, with what is in it already.
+fn node(directory: &Path, site: &FleetSite) -> anyhow::Result<Process> {
+    let path = directory.display();
+    let config = directory.join("edge.toml");
+    std::fs::write(
+        &config,
+        format!(
+            "[node]\nname = \"edge-1\"\n[store]\npath = \"{path}/edge.db\"\n[link]\nbroker = \"mqtt://{}\"\nbackoff_min = \"50ms\"\n\
+         [api]\nsocket = \"{path}/edge.sock\"\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n",
+            site.endpoint()?.address
+        ),
+    )?;
+    spawn("edgesync", &config, &directory.join("edge.log"))
+}
+
+/// From the cluster to the row of a node, beside what the API server does alone.
+fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
+    let each = |spent: Duration| spent.as_secs_f64() * 1e3 / OBJECTS as f64;
+    let begun = server.spent();
+    let alone = (0..OBJECTS).map(|n| config_map("default", &format!("alone-{n}"), n));
+    let alone = OBJECTS as f64 / server.create_all(alone)?.as_secs_f64();
+    let of_server = each(server.spent() - begun);
+    table.figure("creates that this API server takes alone", format!("{alone:.0}/s"));
+    table.figure("  processor time of API server and etcd for each", format!("{of_server:.2} ms"));
+
+    server.create(&placement("rates", "rates", "edge-1"))?;
+    let site = FleetSite::over_cluster(&server.kubeconfig)?;
+    let directory = tempfile::tempdir()?;
+    let agent = node(directory.path(), &site)?;
+    let socket = directory.path().join("edge.sock");
+    let ask = |path: &str| {
+        let client = Client::new(Address::Unix(socket.clone()));
+        server.runtime.block_on(client.get::<Value>(path)).ok()
+    };
+    let total = || ask("/edgesync/v1/status")?["objects"]["total"].as_u64();
+    until("the agent is in sync", || (ask("/edgesync/v1/status")?["sync"]["inSync"] == true).then_some(()))?;
+    let objects = (0..OBJECTS).map(|n| config_map("rates", &format!("c-{n}"), n));
+    let begun = (server.spent(), site.cloud_spent().0, cpu(&agent));
+    let start = Instant::now();
+    let created = OBJECTS as f64 / server.create_all(objects)?.as_secs_f64();
+    until("the node has all of them", || (total()? == OBJECTS as u64).then_some(()))?;
+    let arrived = OBJECTS as f64 / start.elapsed().as_secs_f64();
+    table.figure("the same while a replica follows, with a node behind it", format!("{created:.0}/s"));
+    let (of_server, of_replica, of_agent) =
+        (each(server.spent() - begun.0), each(site.cloud_spent().0 - begun.1), each(cpu(&agent) - begun.2));
+    let what = "  processor time of API server and etcd, replica, agent for each";
+    table.figure(what, format!("{of_server:.2}, {of_replica:.2}, {of_agent:.2} ms"));
+    let share = 100.0 * arrived / created;
+    let what = "from the cluster to the rows of the node, beside that";
+    table.budget(what, format!("{arrived:.0}/s = {share:.0} %"), "≥ 80 %", share >= 80.0);
+    // What it can do when it does not share the processors with who creates.
+    until("all is in sync", || (ask("/edgesync/v1/status")?["sync"]["inSync"] == true).then_some(()))?;
+    drop((agent, site));
+    std::fs::remove_file(directory.path().join("edge.db"))?;
+    let site = FleetSite::over_cluster(&server.kubeconfig)?;
+    let start = Instant::now();
+    let agent = node(directory.path(), &site)?;
+    until("the node has all of them again", || (total()? == OBJECTS as u64).then_some(()))?;
+    let refilled = OBJECTS as f64 / start.elapsed().as_secs_f64();
+    let what = "a new node behind a new replica, objects that are there already";
+    table.figure(what, format!("{refilled:.0}/s"));
+
+    let resource = kinds::guess("v1", "ConfigMap", true);
+    let mut times = Vec::new();
+    for n in 0..CHANGES {
+        let (name, value) = (format!("c-{n}"), format!("changed-{n}"));
+        let patch = json!({"data": {"endpoint": &value}});
+        let begun = Instant::now();
+        let place = ("rates", name.as_str());
+        server.runtime.block_on(server.cluster.merge(&resource, place, Precondition::default(), patch))?;
+        let path = format!("/api/v1/namespaces/rates/configmaps/{name}");
+        until("the change arrives", || (ask(&path)?["data"]["endpoint"] == value).then_some(()))?;
+        times.push(begun.elapsed().as_secs_f64() * 1e3);
     }
+    times.sort_by(f64::total_cmp);
+    let at = |share: usize| times[(times.len() - 1) * share / 100];
+    let what = "from a request to the API server to the row of the node, p50 / p95";
+    table.figure(what, format!("{:.1} / {:.1} ms", at(50), at(95)));
+    drop(agent);
+    Ok(())
+}
+
+fn memories(nodes: usize, wanted: usize) -> Vec<Memory> {
+    let totals = |n: usize| Totals { epoch: Epoch(1 + n as u128), ..Totals::default() };
+    (0..nodes).map(|n| Memory { totals: totals(n), wanted: wanted as u64, ..Memory::default() }).collect()
+}
+
+/// A replica with 100,000 objects of 1 KB and 1,000 nodes.
+fn large(server: &Server, table: &mut Table) -> anyhow::Result<()> {
+    let object = |n: usize| {
+        let mut object = config_map("own", &format!("own-{n}"), n);
+        object["metadata"]["labels"]["edgesync.io/node"] = format!("node-{:05}", n / OWN).into();
+        object
+    };
+    server.create_all((0..NODES * OWN).map(object))?;
+    let site = FleetSite::over_cluster(&server.kubeconfig)?;
+    let mut nodes = memories(NODES, OWN);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let time = runtime.block_on(storm(&site.endpoint()?, &mut nodes, async || ()))?;
+    let what = "1,000 new nodes with 100 objects of their own each, all in sync";
+    table.figure(what, format!("{:.1} s", time.as_secs_f64()));
+    let peak = site.cloud_rss_peak() as f64 / 1e6;
+    table.budget("  memory of the replica, peak", format!("{peak:.0} MB"), "≤ 400 MB", peak <= 400.0);
+    Ok(())
+}
+
+/// 5,000 nodes whose replica is killed come to another one.
+fn failover(server: &Server, table: &mut Table) -> anyhow::Result<()> {
+    server.create(&placement("shared", "shared", "node-*"))?;
+    server.create_all((0..SHARED).map(|n| config_map("shared", &format!("s-{n}"), n)))?;
+    let (one, other) =
+        (FleetSite::over_cluster(&server.kubeconfig)?, FleetSite::over_cluster(&server.kubeconfig)?);
+    // The first of them have objects of their own too.
+    let mut nodes = memories(MOVING, SHARED);
+    nodes.iter_mut().take(NODES).for_each(|node| node.wanted += OWN as u64);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(storm(&one.endpoint()?, &mut nodes, async || ()))?;
+    drop(one);
+    nodes.sort_by_key(|node| node.totals.epoch.0);
+    let time = runtime.block_on(storm(&other.endpoint()?, &mut nodes, async || ()))?;
+    let what = "5,000 nodes whose replica is killed: all in sync at another one";
+    table.figure(what, format!("{:.1} s", time.as_secs_f64()));
+    let metrics = other.runtime().block_on(other.client().text("/metrics"))?;
+    let count = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        line.trim().parse::<f64>().unwrap_or(f64::NAN)
+    };
+    let sent = count("edgesync_cloud_sent_objects_total ");
+    table.budget("  objects sent again", format!("{sent:.0}"), "0", sent == 0.0);
+    let bytes = |way: &str| count(&format!("edgesync_cloud_endpoint_{way}_bytes_total ")) / MOVING as f64;
+    let (down, up) = (bytes("sent"), bytes("received"));
+    table.figure("  bytes of TCP for each node, down and up", format!("{down:.0} and {up:.0}"));
+    Ok(())
 }

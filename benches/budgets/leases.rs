@@ -4,8 +4,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use edgesync::store::cloud::{CloudOptions, CloudStore, LeaseRenewal, NodeChange};
-use edgesync::sync::node::NodeReport;
+use edgesync_cloud_store::{CloudOptions, CloudStore, LeaseRenewal, NodeChange};
+use edgesync_protocol::node::NodeReport;
 use jiff::Timestamp;
 use serde_json::json;
 

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use edgesync::api::{Address, Client};
+use edgesync_api::{Address, Client};
 use serde_json::{Value, json};
 
 use crate::processes::{Site, memory_peak, until, written};

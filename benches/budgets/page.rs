@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use edgesync::sync::digest::Epoch;
-use edgesync::sync::replica::Totals;
+use edgesync_protocol::digest::Epoch;
+use edgesync_protocol::replica::Totals;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 
 use crate::fleet::{object_path, storm};
-use crate::node::Memory;
 use crate::objects::object;
 use crate::processes::FleetSite;
 use crate::table::Table;
+use edgesync_testkit::node::Memory;
 
 const NODES: usize = 10_000;
 const PAGES: usize = 50;

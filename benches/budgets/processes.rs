@@ -9,16 +9,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use edgesync::api::{Address, Client};
-use edgesync::object::Budget;
-use edgesync::store::edge::{EdgeOptions, EdgeStore};
-use edgesync::sync::frame::Received;
+use edgesync::store::{EdgeOptions, EdgeStore};
+use edgesync_api::{Address, Client};
+use edgesync_object::Budget;
+use edgesync_protocol::frame::Received;
 use serde_json::Value;
 
-use crate::line::{Authority, Endpoint};
 use crate::objects::object;
 use crate::relay::Relay;
 use crate::table::Table;
+use edgesync_testkit::line::{Authority, Endpoint};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -131,19 +131,30 @@ pub(crate) fn until_looking<T>(
 pub(crate) fn program(name: &str) -> PathBuf {
     match name {
         "edgesync" => edge_program().clone(),
-        _ => PathBuf::from(env!("CARGO_BIN_EXE_edgesync-cloud")),
+        _ => cloud_program().clone(),
     }
 }
 
 /// The agent as it is built for devices. The build is cargo's, so it takes time only if something has changed.
 pub(crate) fn edge_program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let build = ["build", "--profile", "edge", "--no-default-features", "--bin", "edgesync"];
-        let built = Command::new(env!("CARGO")).args(build).current_dir(env!("CARGO_MANIFEST_DIR")).status();
-        assert!(built.is_ok_and(|status| status.success()), "cargo {} failed", build.join(" "));
-        Path::new(env!("CARGO_BIN_EXE_edgesync")).with_file_name("../edge/edgesync")
-    })
+    PROGRAM.get_or_init(|| built(&["--profile", "edge", "--package", "edgesync"], "edge/edgesync"))
+}
+
+/// The cloud side as it is shipped, with a cluster as the store.
+fn cloud_program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let build = ["--release", "--package", "edgesync-cloud", "--all-features"];
+    PROGRAM.get_or_init(|| built(&build, "release/edgesync-cloud"))
+}
+
+fn built(build: &[&str], program: &str) -> PathBuf {
+    let status =
+        Command::new(env!("CARGO")).arg("build").args(build).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    assert!(status.is_ok_and(|status| status.success()), "cargo build {} failed", build.join(" "));
+    let own = std::env::current_exe().expect("a program knows its own file");
+    let target = own.ancestors().nth(3).expect("target/release/deps/NAME");
+    target.join(program)
 }
 
 pub(crate) fn spawn(name: &str, config: &Path, log: &Path) -> anyhow::Result<Process> {
@@ -329,7 +340,6 @@ impl FleetSite {
     }
 
     /// A replica over a Kubernetes cluster.
-    #[cfg(feature = "kubernetes")]
     pub(crate) fn over_cluster(kubeconfig: &Path) -> anyhow::Result<Self> {
         let store =
             format!("type = \"kubernetes\"\n[kubernetes]\nkubeconfig = \"{}\"\n", kubeconfig.display());

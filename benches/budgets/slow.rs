@@ -12,7 +12,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use edgesync::api::{Address, Client};
+use edgesync_api::{Address, Client};
 use serde_json::{Value, json};
 use socket2::{Domain, SockRef, Socket, Type};
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use edgesync::api::{Address, Client};
+use edgesync_api::{Address, Client};
 use serde_json::Value;
 
 use crate::objects::object;

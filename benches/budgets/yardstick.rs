@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use edgesync::link::{Link, LinkEvent, LinkOptions, PublishError};
+use edgesync_transport::link::{Link, LinkEvent, LinkOptions, PublishError};
 use tokio::sync::mpsc::Receiver;
 
 use crate::ingest;

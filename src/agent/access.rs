@@ -14,9 +14,9 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
-use crate::api::{Access, Role, own_uid};
-use crate::store::durable;
-use crate::tls::{Identity, Local};
+use edgesync_api::{Access, Role, own_uid};
+use edgesync_store::durable;
+use edgesync_transport::tls::{Identity, Local};
 
 /// Certificate and key of the API, beside the kubeconfig.
 const IDENTITY_FILE: &str = "api.pem";
@@ -76,7 +76,8 @@ impl Tokens {
     /// Names the file that cannot be read or written.
     pub(super) fn secure(&self, address: IpAddr) -> anyhow::Result<(Local, String)> {
         let identity = prepare_identity(&self.kubeconfig.with_file_name(IDENTITY_FILE), address)?;
-        let authority = identity.chain().last().map(crate::tls::Certificate::to_pem).unwrap_or_default();
+        let authority =
+            identity.chain().last().map(edgesync_transport::tls::Certificate::to_pem).unwrap_or_default();
         Ok((Local::new(&identity)?, authority))
     }
 
@@ -182,7 +183,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::api::Peer;
+    use edgesync_api::Peer;
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o777
@@ -237,9 +238,8 @@ mod tests {
         tokens.write_kubeconfigs(address(2), "A").unwrap();
         assert!(fs::read_to_string(&path).unwrap().contains("https://127.0.0.1:2\n"));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4, "nothing is left over");
-        #[cfg(feature = "cloud")]
         {
-            let parsed = crate::object::yaml::parse(&text).unwrap();
+            let parsed = edgesync_object::yaml::parse(&text).unwrap();
             assert_eq!(parsed["users"][0]["user"]["token"], tokens.tokens[0].as_str());
         }
     }

@@ -10,9 +10,9 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 use anyhow::bail;
 
-use crate::api::own_uid;
-use crate::config::edge::Config;
-use crate::tls::certificate::sha256_hex;
+use edgesync_api::own_uid;
+use edgesync_config::edge::Config;
+use edgesync_transport::tls::certificate::sha256_hex;
 
 /// Users below this are services; others may not keep an agent from running.
 const FIRST_PERSON: u32 = 1000;

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::store::StoreError;
-use crate::store::edge::{self, EdgeStore};
-use crate::sync::change::{Change, RejectReason, Rejected};
-use crate::sync::edge::Commit;
-use crate::sync::replica::Applied;
+use crate::store as edge;
+use crate::store::EdgeStore;
+use edgesync_protocol::change::{Change, RejectReason, Rejected};
+use edgesync_protocol::edge::Commit;
+use edgesync_protocol::replica::Applied;
+use edgesync_store::StoreError;
 
 /// Applies all changes in one transaction; where that finds no room, one by one, and rejects the ones that
 /// do not fit.
@@ -111,13 +112,13 @@ fn refusal(change: &Change, reason: RejectReason, error: &StoreError) -> Rejecte
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::change::Delete;
-    use crate::sync::digest::{Digest, Epoch};
-    use crate::sync::replica::{Observed, Totals};
+    use edgesync_protocol::change::Delete;
+    use edgesync_protocol::digest::{Digest, Epoch};
+    use edgesync_protocol::replica::{Observed, Totals};
 
     fn changes(count: u32) -> Vec<Change> {
         let uid = |number| format!("u-{number}").into();
-        let key = crate::object::ObjectKey {
+        let key = edgesync_object::ObjectKey {
             group: "".into(),
             kind: "ConfigMap".into(),
             namespace: "n".into(),

@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use siphasher::sip128::SipHasher24;
 use uuid::Uuid;
 
-use crate::store::edge::Clocked;
+use crate::store::Clocked;
 
 /// A time in the past for sure: 2026-01-01. A clock that is before it is wrong.
 pub(super) const RELEASE: Timestamp = Timestamp::constant(1_767_225_600, 0);

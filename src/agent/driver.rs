@@ -20,17 +20,17 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::config::edge::Config;
-use crate::files::Rule;
-use crate::link::{LinkEvent, LinkHandle};
-use crate::process::Service;
-use crate::process::random;
-use crate::process::systemd::{self, Request, Signals, Watchdog};
-use crate::store::StoreError;
-use crate::store::edge::{EdgeStore, Health, Writing};
-use crate::sync::change::RejectReason;
-use crate::sync::edge::{Commit, EdgeEffect, EdgeMachine, EdgePhase};
-use crate::sync::timing::{Now, earlier};
+use crate::store::{EdgeStore, Health, Writing};
+use edgesync_config::edge::Config;
+use edgesync_files::Rule;
+use edgesync_protocol::change::RejectReason;
+use edgesync_protocol::edge::{Commit, EdgeEffect, EdgeMachine, EdgePhase};
+use edgesync_protocol::timing::{Now, earlier};
+use edgesync_runtime::Service;
+use edgesync_runtime::random;
+use edgesync_runtime::systemd::{self, Request, Signals, Watchdog};
+use edgesync_store::StoreError;
+use edgesync_transport::link::{LinkEvent, LinkHandle};
 
 use super::apply::apply;
 use super::edge_config;

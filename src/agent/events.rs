@@ -20,10 +20,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::object::ObjectRef;
-use crate::store::edge::{Clocked, EdgeStore};
-use crate::sync::change::Uid;
+use crate::store::{Clocked, EdgeStore};
 use correlate::{Occurrence, Stamp};
+use edgesync_object::ObjectRef;
+use edgesync_protocol::change::Uid;
 use object::ClockSet;
 use sink::Sink;
 use writer::{Command, Writer};
@@ -106,7 +106,7 @@ struct Counters {
 struct Shared {
     clock: Box<dyn Fn() -> Stamp + Send + Sync>,
     limits: watch::Sender<EventLimits>,
-    counters: Counters,
+    pub counters: Counters,
 }
 
 impl Shared {

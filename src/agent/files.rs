@@ -1,5 +1,5 @@
 //! From the database to files, the agent's half: which objects the rules concern, when they are brought into effect, and what
-//! is told of that. The other half, [`crate::helper`], is another process; it is given names of rules and objects.
+//! is told of that. The other half, [`edgesync_helper`], is another process; it is given names of rules and objects.
 //!
 //! A task of its own does it, so that no check, reload or hanging disk keeps the synchronisation waiting.
 
@@ -19,19 +19,19 @@ use super::events::Events;
 use super::kinds::KnownKinds;
 use super::metrics::FilesNumbers;
 use super::objects::{self, ReadClock};
-use crate::api::Role;
-use crate::config::edge::Config;
-use crate::files::Rule;
-use crate::files::rule::ordered;
-use crate::files::wire::{MAX_CHANGED, Outcome, Request, Told, Verb};
-use crate::object::Status;
-use crate::object::status::Result;
-use crate::process::systemd;
-use crate::store::edge::EdgeStore;
-use crate::sync::change::{Change, Uid};
-use crate::sync::digest::Epoch;
-use crate::sync::node::FilesSummary;
+use crate::store::EdgeStore;
 use ask::{About, Asking, Trouble};
+use edgesync_api::Role;
+use edgesync_config::edge::Config;
+use edgesync_files::Rule;
+use edgesync_files::rule::ordered;
+use edgesync_files::wire::{MAX_CHANGED, Outcome, Request, Told, Verb};
+use edgesync_object::Status;
+use edgesync_object::status::Result;
+use edgesync_protocol::change::{Change, Uid};
+use edgesync_protocol::digest::Epoch;
+use edgesync_protocol::node::FilesSummary;
+use edgesync_runtime::systemd;
 use tell::Kept;
 
 /// How often all files are looked at, whether somebody else has changed them.
@@ -244,7 +244,7 @@ impl Files {
         if !path.is_empty() && role != Role::Admin {
             let message =
                 "files are looked at and brought into effect by root and the user of the agent on its socket";
-            return Err(Status::new(crate::object::status::Reason::Forbidden, message));
+            return Err(Status::new(edgesync_object::status::Reason::Forbidden, message));
         }
         let question = match (method, path) {
             ("GET", "") => Question::Show(role),
@@ -314,10 +314,10 @@ struct Due {
 
 struct Task {
     store: EdgeStore,
-    events: Events,
+    pub events: Events,
     kinds: Arc<KnownKinds>,
     clock: ReadClock,
-    shared: Arc<Shared>,
+    pub shared: Arc<Shared>,
     view: watch::Sender<FilesView>,
     socket: PathBuf,
     /// In the order in which they are carried out.
@@ -630,7 +630,7 @@ impl Task {
                 };
                 let said = said.map_err(|trouble| match trouble {
                     Trouble::NoRule(_) => {
-                        Status::new(crate::object::status::Reason::NotFound, trouble.to_string())
+                        Status::new(edgesync_object::status::Reason::NotFound, trouble.to_string())
                     }
                     other => Status::unavailable(other.to_string(), 5),
                 });

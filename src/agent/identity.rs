@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep;
 
-use crate::config::JoinUrl;
-use crate::config::edge::Config;
-use crate::join::files::{self, FilesError, RealDisk, Stored};
-use crate::join::renewal::{self, Schedule, Validity};
-use crate::object::time::rfc3339;
-use crate::process::connection::read_trust;
-use crate::process::random;
-use crate::tls::{Certificate, Client, Clock, Identity, Trust};
+use edgesync_config::JoinUrl;
+use edgesync_config::edge::Config;
+use edgesync_join::files::{self, FilesError, RealDisk, Stored};
+use edgesync_join::renewal::{self, Schedule, Validity};
+use edgesync_object::time::rfc3339;
+use edgesync_runtime::connection::read_trust;
+use edgesync_runtime::random;
+use edgesync_transport::tls::{Certificate, Client, Clock, Identity, Trust};
 
 /// The longest sleep: a device that was suspended, or whose clock was set, looks again soon.
 const LOOK_EVERY: Duration = Duration::from_secs(60);

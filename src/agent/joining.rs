@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::config::LinkType;
-use crate::config::edge::Config;
-use crate::process::Service;
-use crate::process::systemd::{self, Request, Signals, Watchdog};
+use edgesync_config::LinkType;
+use edgesync_config::edge::Config;
+use edgesync_runtime::Service;
+use edgesync_runtime::systemd::{self, Request, Signals, Watchdog};
 
 /// How often the configuration is looked at.
 const LOOK: Duration = Duration::from_secs(1);

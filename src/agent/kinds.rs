@@ -6,13 +6,14 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use crate::api::{Kind, Writable};
-use crate::object::kinds::KnownKind;
-use crate::object::schema::{self, Schema};
-use crate::object::sort_few;
-use crate::object::{ObjectKey, Resource, Scope, kinds, objectsync};
-use crate::store::edge::LocalKind;
-use crate::store::seal::SealOptions;
+use crate::store::LocalKind;
+use edgesync_api::{Kind, Writable};
+use edgesync_object::kinds::KnownKind;
+use edgesync_object::sort_few;
+use edgesync_object::{ObjectKey, Resource, Scope, kinds, objectsync};
+use edgesync_schema as schema;
+use edgesync_schema::Schema;
+use edgesync_store::seal::SealOptions;
 
 /// Where to change what was received from the cloud.
 const SYNCED_HINT: &str =
@@ -308,7 +309,7 @@ pub(super) fn read_only_hint(resource: &Resource) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::seal::KeySource;
+    use edgesync_store::seal::KeySource;
 
     fn custom(version: &str) -> Arc<Resource> {
         Arc::new(Resource {

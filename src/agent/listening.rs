@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::access::Tokens;
-use crate::api::{Address, Listener};
+use edgesync_api::{Address, Listener};
 
 /// The first wait before an address is tried again.
 const FIRST_WAIT: Duration = Duration::from_secs(1);

@@ -4,19 +4,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::api::{MetricsWriter, families};
-use crate::link::{Cause, Endings, Traffic};
-use crate::store::edge::{EdgeStats, OutboxState, Writing};
-use crate::sync::change::RejectReason;
-use crate::sync::edge::{EdgeCounters, EdgePhase};
-use crate::sync::kubeedge::{BridgeCounters, BridgeStatus};
-use crate::sync::node::FilesSummary;
-use crate::sync::upload::{Lane, Lanes};
+use crate::store::{EdgeStats, OutboxState, Writing};
+use edgesync_api::{MetricsWriter, families};
+use edgesync_kubeedge::{BridgeCounters, BridgeStatus};
+use edgesync_protocol::change::RejectReason;
+use edgesync_protocol::edge::{EdgeCounters, EdgePhase};
+use edgesync_protocol::node::FilesSummary;
+use edgesync_protocol::upload::{Lane, Lanes};
+use edgesync_transport::link::{Cause, Endings, Traffic};
 
 mod kubeedge;
 mod lag;
 
-use crate::process::metrics::write_writer;
+use edgesync_runtime::metrics::write_writer;
 pub(super) use lag::Ages;
 
 /// What the metrics of the agent show. Numbers of things that happened only grow while the agent runs.
@@ -173,7 +173,7 @@ const PHASES: [(EdgePhase, &str); 4] = [
 /// Writes all families of the agent.
 pub fn write(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     families! { out;
-        Gauge edgesync_agent_build_info[node, version] = [([&*numbers.node, crate::VERSION], true)],
+        Gauge edgesync_agent_build_info[node, version] = [([&*numbers.node, edgesync_runtime::VERSION], true)],
             "Node and version; always 1.";
     }
     write_link(numbers, out);

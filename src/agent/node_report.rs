@@ -13,11 +13,11 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::config::edge::Config;
-use crate::object::Gather as _;
-use crate::object::name;
-use crate::store::durable::directory_of;
-use crate::sync::node::{Condition, NodeReport};
+use edgesync_config::edge::Config;
+use edgesync_object::Gather as _;
+use edgesync_object::name;
+use edgesync_protocol::node::{Condition, NodeReport};
+use edgesync_store::durable::directory_of;
 
 mod address;
 mod conditions;

@@ -16,17 +16,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::api::{Batch, Kind, Storage, Stored};
-use crate::object::status::{Reason, Result};
-use crate::object::{Object, Resource, Scope, Status, objectsync, with_resource_version};
-use crate::store::StoreError;
-use crate::store::edge::{
-    self, Clocked, EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_LEASES,
+use crate::store as edge;
+use crate::store::{
+    Clocked, EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_LEASES,
     MAX_LOCAL_BYTES, MAX_SNAPSHOTS, OutboxPut, Posting, Writing,
 };
-use crate::sync::change::Uid;
-use crate::sync::compression;
-use crate::sync::upload::Lane;
+use edgesync_api::{Batch, Kind, Storage, Stored};
+use edgesync_object::status::{Reason, Result};
+use edgesync_object::{Object, Resource, Scope, Status, objectsync, with_resource_version};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::compression;
+use edgesync_protocol::upload::Lane;
+use edgesync_store::StoreError;
 
 use super::kinds::{self, KnownKinds, OwnKind};
 use list::{EdgeList, RowList};
@@ -52,7 +53,7 @@ pub(super) async fn give_back(store: &EdgeStore) {
     // A store that cannot be read or written says so in its health.
     let _ = store.release_memory().await;
     compression::release();
-    crate::process::memory::release();
+    edgesync_runtime::memory::release();
 }
 
 /// Tells the time by the clock that never jumps.

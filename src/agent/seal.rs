@@ -6,13 +6,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::events::{Events, Regarding, Why};
-use crate::api::Role;
-use crate::config::edge::Config;
-use crate::object::Status;
-use crate::object::status::{Reason, Result};
-use crate::store::edge::EdgeStore;
-use crate::store::seal::keyring::{KeyFacts, Opened};
-use crate::store::seal::{KeySource, SealOptions};
+use crate::store::EdgeStore;
+use edgesync_api::Role;
+use edgesync_config::edge::Config;
+use edgesync_object::Status;
+use edgesync_object::status::{Reason, Result};
+use edgesync_store::seal::keyring::{KeyFacts, Opened};
+use edgesync_store::seal::{KeySource, SealOptions};
 
 /// The names of the credentials, as a systemd unit names them.
 const CREDENTIAL: &str = "edgesync-seal";
@@ -114,7 +114,7 @@ pub(super) async fn replace_worn(store: &EdgeStore) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::edge::EdgeOptions;
+    use crate::store::EdgeOptions;
 
     #[test]
     fn credentials_are_taken_where_they_are() {

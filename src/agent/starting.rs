@@ -8,8 +8,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::process::systemd;
-use crate::store::durable::with_suffix;
+use edgesync_runtime::systemd;
+use edgesync_store::durable::with_suffix;
 
 /// How often the files are looked at: often enough for the shortest time that a unit gives.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

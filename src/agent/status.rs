@@ -10,11 +10,11 @@ use super::files::Files;
 use super::listening::ListenState;
 use super::metrics::{self, AgentNumbers};
 use super::seal;
-use crate::api::{Extension, ExtensionCall, MetricsWriter};
-use crate::object::status::Result;
-use crate::object::{Resource, Status};
-use crate::process::chain;
-use crate::store::edge::{EdgeStats, EdgeStore};
+use crate::store::{EdgeStats, EdgeStore};
+use edgesync_api::{Extension, ExtensionCall, MetricsWriter};
+use edgesync_object::status::Result;
+use edgesync_object::{Resource, Status};
+use edgesync_runtime::chain;
 
 /// How long those who want metrics wait for the loop: less than Prometheus waits for them.
 const METRICS_PATIENCE: Duration = Duration::from_secs(3);
@@ -140,7 +140,7 @@ pub(super) fn seconds(duration: std::time::Duration) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::edge::EdgeOptions;
+    use crate::store::EdgeOptions;
 
     /// An extension over an empty store, and the loop's end of the questions.
     fn extension(directory: &tempfile::TempDir) -> (StatusExtension, mpsc::Receiver<Question>) {

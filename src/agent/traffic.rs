@@ -13,9 +13,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::clock::RELEASE;
-use crate::link;
-use crate::object::Resource;
-use crate::sync::frame::{Received, Up};
+use edgesync_object::Resource;
+use edgesync_protocol::frame::{Received, Up};
+use edgesync_transport::link;
 
 mod budget;
 mod kept;

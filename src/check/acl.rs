@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use super::mqtt::{Problem, probe};
 use super::{Check, Examined, Finding, Look};
-use crate::config::LinkType;
-use crate::link::{Cause, LinkEvent, LinkHandle, Topics};
+use edgesync_config::LinkType;
+use edgesync_transport::link::{Cause, LinkEvent, LinkHandle, Topics};
 
 pub(super) const CHECK: Check = Check {
     id: "acl",

@@ -1,47 +1,23 @@
-//! What a report of a problem needs, without secrets, in one archive: `edgesync support-bundle`.
+//! What a report of a problem of the agent needs: `edgesync support-bundle`.
 //!
-//! Every text goes through [`redact`] on its way in; files that hold secrets are listed, never read into it.
-
-mod archive;
-#[cfg(feature = "cloud")]
-pub mod cloud_side;
-mod redact;
+//! Files that hold secrets are listed, never read into it.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
-use super::{Report, chain, size};
-use crate::VERSION;
-use crate::api::{Client, ClientError};
-use crate::config;
-use crate::config::edge::Config;
-use crate::object::sort_many;
-use crate::store::durable::directory_of;
-use crate::store::edge::inspect;
-use crate::sync::compression;
-use redact::Redactor;
+use edgesync_api::Client;
+use edgesync_cli::bundle::{Beside, Bundle, Redactor, answered, journal, list, system};
+use edgesync_config as config;
+use edgesync_config::edge::Config;
+use edgesync_runtime::{VERSION, chain};
+use edgesync_store::durable::directory_of;
 
-/// The directory in the archive.
-const TOP: &str = "edgesync-support";
-/// The most of the journal, in bytes.
-const JOURNAL_BYTES: u64 = 5 << 20;
-/// The most of anything else, in bytes.
-const FILE_BYTES: usize = 4 << 20;
-/// Files of a directory that are listed.
-const LISTED: usize = 1000;
-/// How long one question to the agent may take.
-const ANSWER: Duration = Duration::from_secs(10);
-/// How long what runs beside may take.
-const BESIDE: Duration = Duration::from_secs(20);
+use super::Report;
+use crate::store::inspect;
 
 const README: &str = "\
 A report of an edgesync agent. It holds no Secrets, tokens, passwords or keys; what looked like one is <redacted>.
@@ -60,21 +36,11 @@ journal.txt          the journal of the unit, of the last day
 What could not be had says why.
 ";
 
-/// What is read on a thread of its own.
-type Beside = Box<dyn FnOnce() -> String + Send>;
-
-/// Files by their names.
-#[derive(Default)]
-pub struct Bundle {
-    files: Vec<(String, Vec<u8>)>,
-    redactor: Redactor,
-}
-
 /// Collects everything; what cannot be had is noted in its place.
 pub async fn collect(config_path: &Path, report: &Report, client: &Client) -> Bundle {
     let loaded = config::load::<Config>(config_path);
     let config = loaded.as_ref().map(|loaded| loaded.config.clone()).unwrap_or_default();
-    let mut bundle = Bundle { files: Vec::new(), redactor: redactor(&config) };
+    let mut bundle = Bundle::new(redactor(&config));
     bundle.text("README.txt", README);
     bundle.json("check.json", &report.to_json());
     bundle.text("versions.txt", &versions(&config));
@@ -97,55 +63,6 @@ pub async fn collect(config_path: &Path, report: &Report, client: &Client) -> Bu
     ];
     bundle.beside(beside).await;
     bundle
-}
-
-impl Bundle {
-    /// Adds the metrics that a process tells.
-    async fn metrics(&mut self, client: &Client) {
-        let metrics = answered(client.text("/metrics")).await;
-        self.text("metrics.txt", &metrics.unwrap_or_else(|problem| format!("{problem}\n")));
-    }
-
-    /// Adds what the system says, each as far as it is to be had in time.
-    async fn beside(&mut self, works: [(&str, Beside); 3]) {
-        for (name, work) in works {
-            let done = timeout(BESIDE, tokio::task::spawn_blocking(work)).await;
-            let text = done.ok().and_then(Result::ok);
-            self.text(
-                name,
-                &text.unwrap_or_else(|| format!("not to be had within {} s\n", BESIDE.as_secs())),
-            );
-        }
-    }
-
-    /// The archive, compressed.
-    ///
-    /// # Errors
-    /// There is not enough memory.
-    pub fn pack(&self) -> io::Result<Vec<u8>> {
-        let files = self.files.iter().map(|(name, content)| (name.as_str(), content.as_slice()));
-        compression::compress(&archive::tar(files, Timestamp::now().as_second()))
-    }
-
-    /// The names of the files, and their sizes in bytes.
-    pub fn contents(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.files.iter().map(|(name, content)| (name.as_str(), content.len()))
-    }
-
-    fn text(&mut self, name: &str, text: &str) {
-        let most = if name == "journal.txt" { JOURNAL_BYTES as usize } else { FILE_BYTES };
-        let mut text = self.redactor.text(text);
-        if text.len() > most {
-            text.truncate(text.floor_char_boundary(most));
-            text.push_str("\n(cut off here)\n");
-        }
-        self.files.push((format!("{TOP}/{name}"), text.into_bytes()));
-    }
-
-    fn json(&mut self, name: &str, value: &Value) {
-        let text = format!("{:#}\n", self.redactor.json(value));
-        self.files.push((format!("{TOP}/{name}"), text.into_bytes()));
-    }
 }
 
 /// Knows the secrets in the files of this device.
@@ -179,15 +96,6 @@ fn versions(config: &Config) -> String {
     )
 }
 
-/// An answer of the agent within the time for it, or why there is none.
-async fn answered<T>(answer: impl Future<Output = Result<T, ClientError>>) -> Result<T, String> {
-    match timeout(ANSWER, answer).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(chain(&error)),
-        Err(_) => Err(format!("no answer within {} s", ANSWER.as_secs())),
-    }
-}
-
 /// How many ObjectSync records there are; what they are of is told by no more than their number.
 async fn syncs(client: &Client) -> String {
     let mut out = String::new();
@@ -217,90 +125,6 @@ fn directories(config: &Config) -> String {
         out.push('\n');
     }
     out
-}
-
-fn list(directory: &Path, out: &mut String) {
-    let entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) => {
-            let _ = writeln!(out, "  {error}");
-            return;
-        }
-    };
-    let mut lines: Vec<String> = entries
-        .flatten()
-        .take(LISTED)
-        .map(|entry| {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            match entry.metadata() {
-                Ok(found) => {
-                    let time = Timestamp::from_second(found.mtime())
-                        .map(|time| time.to_string())
-                        .unwrap_or_default();
-                    format!(
-                        "  {name}  {:06o}  {}:{}  {} bytes  {time}",
-                        found.mode(),
-                        found.uid(),
-                        found.gid(),
-                        found.len()
-                    )
-                }
-                Err(error) => format!("  {name}  {error}"),
-            }
-        })
-        .collect();
-    sort_many(&mut lines, Ord::cmp);
-    for line in lines {
-        let _ = writeln!(out, "{line}");
-    }
-}
-
-fn system(store: &Path) -> String {
-    let mut out = String::new();
-    for path in ["/proc/version", "/etc/os-release", "/proc/uptime", "/proc/loadavg", "/proc/meminfo"] {
-        let text = fs::read_to_string(path).unwrap_or_else(|error| error.to_string());
-        let _ = writeln!(out, "# {path}\n{}\n", text.lines().take(20).collect::<Vec<_>>().join("\n"));
-    }
-    let directory = super::disk_space::existing(directory_of(store));
-    if let Ok(found) = rustix::fs::statvfs(directory) {
-        let bytes = |blocks: u64| size(blocks.saturating_mul(found.f_frsize));
-        let (free, all) = (bytes(found.f_bavail), bytes(found.f_blocks));
-        let _ = writeln!(
-            out,
-            "# {}\n{free} free of {all}, {} inodes free\n",
-            directory.display(),
-            found.f_favail
-        );
-    }
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let concerns = |line: &&str| line.split(' ').nth(1).is_some_and(|place| directory.starts_with(place));
-    let _ = writeln!(out, "# mounts\n{}", mounts.lines().filter(concerns).collect::<Vec<_>>().join("\n"));
-    out
-}
-
-/// The journal of the last day, the newest part of it if it is long.
-fn journal(unit: &str) -> String {
-    let mut command = Command::new("journalctl");
-    command.args(["-u", unit, "--since", "-1d", "--no-pager", "-o", "short-iso", "-r"]);
-    let mut child = match command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn() {
-        Ok(child) => child,
-        Err(error) => return format!("journalctl cannot be run: {error}\n"),
-    };
-    let mut bytes = Vec::new();
-    let read =
-        child.stdout.take().map_or(Ok(0), |out| out.take(JOURNAL_BYTES - 1024).read_to_end(&mut bytes));
-    // It may still want to write what is not wanted any more.
-    let _ = child.kill();
-    let _ = child.wait();
-    if let Err(error) = read {
-        return format!("the journal cannot be read: {error}\n");
-    }
-    let mut lines: Vec<String> = String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect();
-    lines.reverse();
-    match lines.is_empty() {
-        true => "the journal has nothing of this unit, or may not be read by this user\n".to_owned(),
-        false => lines.join("\n") + "\n",
-    }
 }
 
 #[cfg(test)]

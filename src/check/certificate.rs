@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 
 use super::{Check, Examined, Finding, JOIN_AGAIN, Look, ONE, lasting};
-use crate::join::files::{IDENTITY_FILE, Stored};
-use crate::join::renewal::{Schedule, Validity};
-use crate::tls::{Certificate, Clock};
+use edgesync_join::files::{IDENTITY_FILE, Stored};
+use edgesync_join::renewal::{Schedule, Validity};
+use edgesync_transport::tls::{Certificate, Clock};
 
 pub(super) const CHECK: Check = Check {
     id: "certificate",

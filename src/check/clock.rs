@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Check, Examined, Finding, Look, ONE};
-use crate::tls::Clock;
+use edgesync_transport::tls::Clock;
 
 pub(super) const CHECK: Check =
     Check { id: "clock", title: "Clock", needs: &["configuration"], limit: ONE, look: Look::Files(look) };

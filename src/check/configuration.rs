@@ -1,8 +1,9 @@
 //! The configuration file can be read and makes sense.
 
 use super::{Check, Examined, Finding, Look, ONE};
-use crate::config::edge::Config;
-use crate::config::{self, ConfigErrors, Place, Problem};
+use edgesync_config as config;
+use edgesync_config::edge::Config;
+use edgesync_config::{ConfigErrors, Place, Problem};
 
 pub(super) const CHECK: Check =
     Check { id: "configuration", title: "Configuration", needs: &[], limit: ONE, look: Look::Files(look) };

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Check, Examined, Finding, Look, chain};
-use crate::store::edge::inspect;
+use crate::store::inspect;
 
 /// How long rows are read: all of a small database, as many as there is time for of a large one.
 const READING: Duration = Duration::from_secs(20);

@@ -1,8 +1,8 @@
 //! The database is one that this program can open.
 
 use super::{Check, Examined, Finding, Look, ONE, chain};
-use crate::store::StoreError;
-use crate::store::edge::inspect::{self, Schema};
+use crate::store::inspect::{self, Schema};
+use edgesync_store::StoreError;
 
 pub(super) const CHECK: Check = Check {
     id: "database-version",

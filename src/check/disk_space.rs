@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use super::{Check, Examined, Finding, Look, ONE, size};
-use crate::store::durable::directory_of;
-use crate::store::edge::inspect;
+use crate::store::inspect;
+pub(super) use edgesync_cli::bundle::existing;
+use edgesync_store::durable::directory_of;
 
 pub(super) const CHECK: Check = Check {
     id: "disk-space",
@@ -51,11 +52,6 @@ fn judge(directory: &Path, free: u64, used: u64, most: u64) -> Finding {
     } else {
         Finding::ok(seen)
     }
-}
-
-/// The directory, or the nearest one above it that exists.
-pub(super) fn existing(directory: &Path) -> &Path {
-    directory.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"))
 }
 
 #[cfg(test)]

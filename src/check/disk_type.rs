@@ -1,7 +1,7 @@
 //! The database lies on a file system that keeps it.
 
 use super::{Check, Examined, Finding, Look, ONE, disk_space};
-use crate::store::durable::directory_of;
+use edgesync_store::durable::directory_of;
 
 pub(super) const CHECK: Check = Check {
     id: "disk-type",
@@ -45,7 +45,7 @@ const KNOWN: [(u64, &str, Kind); 17] = [
     (0x2fc1_2fc1, "ZFS", Kind::Disk),
 ];
 
-fn look(examined: &mut Examined) -> Finding {
+pub(super) fn look(examined: &mut Examined) -> Finding {
     let config = examined.config();
     let directory = disk_space::existing(directory_of(&config.store.path));
     let (Ok(kind), Ok(state)) = (rustix::fs::statfs(directory), rustix::fs::statvfs(directory)) else {

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use serde_json::Value;
 
 use super::{Check, Examined, Finding, Look, ONE};
-use crate::process::systemd;
+use edgesync_runtime::systemd;
 
 pub(super) const CHECK: Check =
     Check { id: "files", title: "Files", needs: &["configuration"], limit: ONE, look: Look::Files(look) };

@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Check, Examined, Finding, Look, chain};
-use crate::VERSION;
-use crate::api::{Address, Client, ClientError};
-use crate::process::systemd;
-use crate::store::edge::inspect;
+use crate::store::inspect;
+use edgesync_api::{Address, Client, ClientError};
+use edgesync_runtime::VERSION;
+use edgesync_runtime::systemd;
 
 pub(super) const CHECK: Check = Check {
     id: "local-api",

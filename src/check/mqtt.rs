@@ -8,10 +8,10 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{Check, Examined, Finding, Look};
-use crate::config::LinkType;
-use crate::config::edge::Config;
-use crate::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Topics};
-use crate::process::connection::configured_link;
+use edgesync_config::LinkType;
+use edgesync_config::edge::Config;
+use edgesync_runtime::connection::configured_link;
+use edgesync_transport::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Topics};
 
 pub(super) const CHECK: Check = Check {
     id: "mqtt",
@@ -145,7 +145,7 @@ async fn first(events: &mut mpsc::Receiver<LinkEvent>) -> Option<Result<(), Caus
 mod tests {
     use super::*;
     use crate::check::tests::{Bed, failed, ok};
-    use crate::store::edge::{EdgeOptions, EdgeStore};
+    use crate::store::{EdgeOptions, EdgeStore};
     use serde_json::json;
 
     #[tokio::test]

@@ -6,10 +6,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::{Check, Examined, Finding, Look, ONE, systemd_unit};
-use crate::config::edge::Config;
-use crate::join::files::{CA_FILE, IDENTITY_FILE, PREVIOUS_FILE};
-use crate::store::durable::directory_of;
-use crate::store::engine::wal_path;
+use edgesync_config::edge::Config;
+use edgesync_join::files::{CA_FILE, IDENTITY_FILE, PREVIOUS_FILE};
+use edgesync_store::durable::directory_of;
+use edgesync_store::engine::wal_path;
 
 pub(super) const CHECK: Check = Check {
     id: "permissions",

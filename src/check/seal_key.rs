@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 
 use super::{Check, Examined, Finding, Look, ONE};
-use crate::store::seal::keys_in;
+use edgesync_store::seal::keys_in;
 
 pub(super) const CHECK: Check = Check {
     id: "seal-key",
@@ -83,7 +83,7 @@ fn fitting(shown: &str, text: &str, examined: &Examined, again: &str) -> Finding
 mod tests {
     use super::*;
     use crate::check::tests::{Bed, failed, ok, warned};
-    use crate::tls::certificate::sha256_hex;
+    use edgesync_transport::tls::certificate::sha256_hex;
 
     fn file(keys: &[&str]) -> String {
         let lines = keys.iter().map(|key| format!("key {key} 2026-11-21T13:40:00Z plain c2VjcmV0\n"));

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{Check, Examined, Finding, Look, ONE};
-use crate::object::Gather as _;
+use edgesync_object::Gather as _;
 
 pub(super) const CHECK: Check =
     Check { id: "systemd-unit", title: "Systemd unit", needs: &[], limit: ONE, look: Look::Files(look) };

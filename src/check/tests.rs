@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 use tempfile::TempDir;
 
 use super::*;
-use crate::object::{Resource, ResourceVersion, Scope};
-use crate::store::edge::{EdgeOptions, EdgeStore};
-use crate::sync::change::{Change, Put};
+use crate::store::{EdgeOptions, EdgeStore};
+use edgesync_object::{Resource, ResourceVersion, Scope};
+use edgesync_protocol::change::{Change, Put};
 
 /// A directory with a configuration whose paths are in it.
 pub(super) struct Bed {
@@ -53,7 +53,7 @@ impl Bed {
     /// A examined whose configuration has been read.
     pub(super) fn examined(&self) -> Examined {
         let text = fs::read_to_string(self.config_path()).unwrap();
-        let loaded = crate::config::parse(&self.config_path(), &text, []).unwrap();
+        let loaded = edgesync_config::parse(&self.config_path(), &text, []).unwrap();
         Examined { config: Some(loaded.config), ..Examined::new(&self.config_path()) }
     }
 
@@ -168,7 +168,7 @@ fn sizes_and_durations_are_told_in_two_units_at_most() {
 
 #[test]
 fn an_identity_that_may_not_be_read_is_not_to_be_replaced() {
-    use crate::store::durable::FileError;
+    use edgesync_store::durable::FileError;
     let failed = |code| {
         let error = std::io::Error::from_raw_os_error(code);
         Finding::from(Unusable::from(FilesError::Io(FileError::tried("read", "identity/ca.crt".as_ref())(

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{Check, Examined, Finding, Look};
-use crate::tls::HandshakeError;
+use edgesync_transport::tls::HandshakeError;
 
 pub(super) const CHECK: Check = Check {
     id: "tls",
@@ -49,7 +49,7 @@ async fn look(examined: &Examined) -> Finding {
 }
 
 async fn handshake(
-    client: &crate::tls::Client,
+    client: &edgesync_transport::tls::Client,
     host: &str,
     examined: &Examined,
 ) -> Result<(), HandshakeError> {

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::args::{self, CheckArgs, GetArgs, OutputArgs};
-use crate::config::{CloudCoreUrl, JoinUrl};
+use edgesync_cli::EXIT_CODES;
+use edgesync_cli::args::{self, CheckArgs, GetArgs, OutputArgs};
+use edgesync_config::{CloudCoreUrl, JoinUrl};
 
 /// A reliable sync agent for edge nodes: Kubernetes objects, persisted and reported.
 #[derive(Parser, Clone, Debug, PartialEq, Eq)]
@@ -17,10 +18,6 @@ pub struct EdgeArgs {
     #[command(subcommand)]
     pub command: EdgeCommand,
 }
-
-/// What scripts can rely on; the same for both programs.
-pub(super) const EXIT_CODES: &str = "Exit codes: 0 done, 1 refused or failed, 64 wrong usage, 69 nobody answers, \
-                                     70 internal error, 78 wrong configuration.";
 
 /// What `edgesync` does.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
@@ -126,6 +123,12 @@ pub enum EdgeCommand {
         #[command(flatten)]
         socket: SocketArgs,
     },
+    /// Print what makes a shell complete the words of this program
+    Completions {
+        /// Which shell
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
 }
 
 /// How what a running agent says is shown.
@@ -212,8 +215,8 @@ pub struct SocketArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::edge::Config;
     use clap::CommandFactory as _;
+    use edgesync_config::edge::Config;
 
     #[test]
     fn the_definition_is_consistent() {

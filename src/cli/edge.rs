@@ -5,13 +5,14 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 
 use super::args_edge::{EdgeArgs, EdgeCommand, FilesCommand, SealCommand, ShowArgs, SocketArgs};
-use super::output::{Output, key_values};
-use super::program::Threads;
-use super::{Peer, check, events, files, get, join, maintenance, program, records, seal, status, traffic};
+use super::{check, events, files, join, maintenance, seal, status, traffic};
 use crate::agent;
-use crate::api::{Address, Client};
-use crate::config::edge::Config;
-use crate::process::memory;
+use edgesync_api::{Address, Client};
+use edgesync_cli::output::{Output, key_values};
+use edgesync_cli::program::Threads;
+use edgesync_cli::{Peer, get, program, records};
+use edgesync_config::edge::Config;
+use edgesync_runtime::memory;
 
 /// What the agent answers about itself.
 pub const STATUS_PATH: &str = "/edgesync/v1/status";
@@ -71,6 +72,7 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
         EdgeCommand::SupportBundle { file, config, socket } => {
             maintenance::support_bundle(&config.path, file.as_deref(), &client(socket))
         }
+        EdgeCommand::Completions { shell } => program::completions::<EdgeArgs>(shell),
         EdgeCommand::Run(config) => program::serve::<Config>(&config.path, Threads::One, agent::run),
     }
 }

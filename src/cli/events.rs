@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::output::{NONE, Output, Table, age, render};
-use super::{CliError, Terminal};
-use crate::api::Client;
-use crate::object::sort_few;
+use edgesync_api::Client;
+use edgesync_cli::output::{NONE, Output, Table, age, render};
+use edgesync_cli::{CliError, Terminal};
+use edgesync_object::sort_few;
 
 const PATH: &str = "/api/v1/events";
 
@@ -14,7 +14,11 @@ const PATH: &str = "/api/v1/events";
 ///
 /// # Errors
 /// The request fails.
-pub async fn run(client: &Client, output: Output, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
+pub(super) async fn run(
+    client: &Client,
+    output: Output,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
     let mut list: Value = client.get(PATH).await?;
     let mut events = match list["items"].take() {
         Value::Array(events) => events,

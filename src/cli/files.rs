@@ -6,11 +6,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::args_edge::{ShowArgs, SocketArgs};
-use super::output::{NONE, Output, Table, age, cell, render};
-use super::{CliError, EXIT_FAILED, program, records};
-use crate::api::{Address, Client};
-use crate::helper::{self, HelperError};
-use crate::process::log::Log;
+use edgesync_api::{Address, Client};
+use edgesync_cli::output::{NONE, Output, Table, age, cell, render};
+use edgesync_cli::{CliError, EXIT_FAILED, program, records};
+use edgesync_helper as helper;
+use edgesync_helper::HelperError;
+use edgesync_runtime::log::Log;
 
 /// Where the agent is asked.
 const FILES_PATH: &str = "/edgesync/v1/files";
@@ -57,7 +58,7 @@ pub(super) fn apply(rule: &str, ShowArgs { output, socket }: ShowArgs) -> anyhow
 
 /// Runs the helper.
 pub(super) fn help(config: &Path, listen: Option<&Path>) -> anyhow::Result<u8> {
-    let settings = crate::config::load::<crate::config::edge::Config>(config)?.config;
+    let settings = edgesync_config::load::<edgesync_config::edge::Config>(config)?.config;
     let _log = Log::open(&settings.log)?;
     helper::run(config, listen).map_err(|error| match error {
         HelperError::Config(errors) => anyhow::Error::from(errors),

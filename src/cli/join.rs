@@ -4,12 +4,12 @@ use std::io::{self, Read, Write as _};
 use std::path::Path;
 
 use super::args_edge::JoinArgs;
-use super::program::wait;
-use super::{CliError, EXIT_FAILED, EXIT_UNAVAILABLE};
-use crate::join::command::{self, JoinError, JoinOptions};
-use crate::join::files::FilesError;
-use crate::join::token::{MAX_TOKEN, Token};
-use crate::object::name;
+use edgesync_cli::program::wait;
+use edgesync_cli::{CliError, EXIT_FAILED, EXIT_UNAVAILABLE};
+use edgesync_join::command::{self, JoinError, JoinOptions};
+use edgesync_join::files::FilesError;
+use edgesync_join::token::{MAX_TOKEN, Token};
+use edgesync_object::name;
 
 /// Joins. Exit code 1 when the cloud or this device refuses, 69 when nobody answers.
 pub(super) fn run(args: &JoinArgs, config: &Path) -> anyhow::Result<u8> {
@@ -59,7 +59,7 @@ fn read_line(input: &mut dyn Read) -> io::Result<String> {
 fn exit_code(error: &JoinError) -> u8 {
     match error {
         error if error.is_unreachable() => EXIT_UNAVAILABLE,
-        JoinError::Config(_) | JoinError::Files(FilesError::Settings { .. }) => super::EXIT_CONFIG,
+        JoinError::Config(_) | JoinError::Files(FilesError::Settings { .. }) => edgesync_cli::EXIT_CONFIG,
         _ => EXIT_FAILED,
     }
 }
@@ -98,7 +98,7 @@ mod tests {
         ] {
             let error = read(&args, input).unwrap_err();
             let text = error.to_string();
-            assert_eq!(error.exit_code(), super::super::EXIT_USAGE);
+            assert_eq!(error.exit_code(), edgesync_cli::EXIT_USAGE);
             assert!(text.contains(words) && !text.contains("secret"), "{text}");
         }
     }

@@ -1,28 +1,27 @@
 //! `edgesync backup`, `verify`, `repair` and `support-bundle`.
 
-use std::fmt::Display;
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt as _, chown};
+use std::io::{self};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::output::size;
-use super::{CliError, EXIT_FAILED, check, program};
+use super::check;
 use crate::agent;
-use crate::api::Client;
 use crate::check as doctor;
 use crate::check::bundle;
-use crate::config;
-use crate::config::edge::Config;
-use crate::process::{chain, systemd};
-use crate::store::StoreError;
-use crate::store::durable;
-use crate::store::edge::inspect::{self, Inspection, Schema};
-use crate::store::edge::{EdgeOptions, EdgeStore, Reset};
+use crate::store::inspect::{self, Inspection, Schema};
+use crate::store::{EdgeOptions, EdgeStore, Reset};
+use edgesync_api::Client;
+use edgesync_cli::maintenance::{Owner, Sheet, refused, write_bundle};
+use edgesync_cli::output::size;
+use edgesync_cli::{CliError, EXIT_FAILED, program};
+use edgesync_config as config;
+use edgesync_config::edge::Config;
+use edgesync_runtime::{chain, systemd};
+use edgesync_store::StoreError;
 
 /// Where the running agent verifies.
 const VERIFY_PATH: &str = "/edgesync/v1/verify";
@@ -122,46 +121,13 @@ pub(super) fn support_bundle(config: &Path, file: Option<&Path>, agent: &Client)
     write_bundle(&bundle, &file)
 }
 
-/// Writes an archive, and says what is in it.
-pub(super) fn write_bundle(bundle: &bundle::Bundle, file: &Path) -> anyhow::Result<u8> {
-    let packed = bundle.pack().context("packing the archive")?;
-    if let Err(error) = durable::write_new(file, &packed, 0o600) {
-        let exists = error.cause.kind() == io::ErrorKind::AlreadyExists;
-        return refused(&format!("{error}{}", if exists { ": name a new file" } else { "" }));
-    }
-    let mut out = io::stdout();
-    let mut sheet = Sheet(&mut out);
-    sheet.line("archive", format!("{}, {}", file.display(), size(packed.len() as u64)))?;
-    for (name, bytes) in bundle.contents() {
-        sheet.line("", format!("{name}, {}", size(bytes as u64)))?;
-    }
-    sheet.line("look", format!("tar --zstd -xf {}", file.display()))?;
-    Ok(0)
-}
-
 fn load(path: &Path) -> anyhow::Result<Config> {
     Ok(config::load::<Config>(path)?.config)
-}
-
-/// Says on standard error why nothing is done.
-pub(super) fn refused(why: &str) -> anyhow::Result<u8> {
-    writeln!(io::stderr(), "error: {why}")?;
-    Ok(EXIT_FAILED)
 }
 
 fn default_name(config: &Path) -> PathBuf {
     let node = load(config).map_or_else(|_| "unknown".to_owned(), |config| config.node.name);
     format!("edgesync-support-{node}-{}.tar.zst", Timestamp::now().strftime("%Y%m%dT%H%M%SZ")).into()
-}
-
-/// Lines of a name and a value.
-pub(super) struct Sheet<'a>(pub(super) &'a mut dyn Write);
-
-impl Sheet<'_> {
-    pub(super) fn line(&mut self, name: &str, value: impl Display) -> anyhow::Result<()> {
-        writeln!(self.0, "{name:<10} {value}").map_err(CliError::Output)?;
-        Ok(())
-    }
 }
 
 fn contents(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<()> {
@@ -284,33 +250,5 @@ impl Repaired {
         let result = if mended { "repaired" } else { "nothing was damaged" };
         sheet.line("result", format!("{result}: {} objects are held", self.objects))?;
         Ok(0)
-    }
-}
-
-/// Who owns the database: root may repair it, the agent's user must be able to open it afterwards.
-#[derive(Clone, Copy)]
-pub(super) struct Owner {
-    uid: u32,
-    gid: u32,
-}
-
-impl Owner {
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
-        let metadata = fs::metadata(path)?;
-        Ok(Self { uid: metadata.uid(), gid: metadata.gid() })
-    }
-
-    /// Gives it all files of the database that have come into being.
-    pub(super) fn give(self, path: &Path) -> anyhow::Result<()> {
-        let Some(name) = path.file_name() else { bail!("{} names no file", path.display()) };
-        for entry in fs::read_dir(durable::directory_of(path))?.flatten() {
-            let theirs = entry.file_name().to_string_lossy().starts_with(&*name.to_string_lossy());
-            let file = entry.path();
-            if theirs && Self::of(&file).is_ok_and(|found| (found.uid, found.gid) != (self.uid, self.gid)) {
-                chown(&file, Some(self.uid), Some(self.gid))
-                    .with_context(|| format!("giving {} back to its owner", file.display()))?;
-            }
-        }
-        Ok(())
     }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{CliError, Terminal};
-use crate::api::Client;
+use edgesync_api::Client;
+use edgesync_cli::{CliError, Terminal};
 
 /// Where the agent is asked for new keys.
 const ROTATE_PATH: &str = "/edgesync/v1/seal/rotate";

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::output::{age, cell, size};
+use edgesync_cli::output::{age, cell, size};
 
 /// The status of an agent for people who want to know whether something is to be done.
 #[must_use]

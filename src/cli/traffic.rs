@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::output::{NONE, Table, cell, size};
+use edgesync_cli::output::{NONE, Table, cell, size};
 
 /// The counts as tables. What an agent of another version leaves out is shown as missing.
 #[must_use]
-pub fn tables(traffic: &Value) -> String {
+pub(super) fn tables(traffic: &Value) -> String {
     let (today, total) = (traffic.get("today"), traffic.get("total"));
     let mut out = table(["type", "messages"], "frames", today, total).render();
     let kinds = table(["kind", "objects"], "kinds", today, total);

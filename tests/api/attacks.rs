@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::serving;
-use edgesync::api::{Extension, ExtensionCall, Limits};
-use edgesync::object::status::Result;
+use edgesync_api::{Extension, ExtensionCall, Limits};
+use edgesync_object::status::Result;
+use edgesync_testkit::serving;
 use serde_json::{Value, json};
 use serving::{Answer, Running, config_map, open, send, soon};
 use tokio::sync::Semaphore;

@@ -1,19 +1,19 @@
 //! The command line's commands against a real server over the cloud's store.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::serving;
+use edgesync_testkit::serving;
 use std::path::Path;
 use std::sync::Arc;
 
-use edgesync::api::{Address, Client, Kind, Limits, Writable};
-use edgesync::cli::apply::{self, Summary};
-use edgesync::cli::get::{self, Query};
-use edgesync::cli::output::{Output, key_values};
-use edgesync::cli::records::{self, RecordColumn};
-use edgesync::cli::{CliError, EXIT_UNAVAILABLE, EXIT_USAGE, Terminal};
-use edgesync::object::{ObjectRef, kinds, yaml};
-use edgesync::sync::cloud::{Record, RecordBatch};
-use edgesync::sync::digest::Epoch;
+use edgesync_api::{Address, Client, Kind, Limits, Writable};
+use edgesync_cli::apply::{self, Summary};
+use edgesync_cli::get::{self, Query};
+use edgesync_cli::output::{Output, key_values};
+use edgesync_cli::records::{self, RecordColumn};
+use edgesync_cli::{CliError, EXIT_UNAVAILABLE, EXIT_USAGE, Terminal};
+use edgesync_object::{ObjectRef, kinds, yaml};
+use edgesync_protocol::cloud::{Record, RecordBatch};
+use edgesync_protocol::digest::Epoch;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use serving::{Running, config_map, send};

@@ -1,8 +1,8 @@
 //! Whatever a client sends, the API answers with a proper status below 500, stays up and keeps its memory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::serving;
-use edgesync::api::{Address, Limits};
+use edgesync_api::{Address, Limits};
+use edgesync_testkit::serving;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;

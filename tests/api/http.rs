@@ -1,16 +1,16 @@
 //! The API as any HTTP client sees it: a real server over the cloud's store, on real sockets.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::serving;
+use edgesync_testkit::serving;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use edgesync::api::{
+use edgesync_api::{
     Batch, ClientError, Cursor, Kind, Limits, Page, PageQuery, SYSTEM_NAMESPACES, Snapshot, Storage, Stored,
 };
-use edgesync::object::status::Result;
-use edgesync::object::{Object, Resource, Status, kinds};
+use edgesync_object::status::Result;
+use edgesync_object::{Object, Resource, Status, kinds};
 use serde_json::{Value, json};
 use serving::{Running, TOKEN, config_map, connect, parse, raw, send, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -171,9 +171,9 @@ async fn yaml_goes_in_and_comes_out() {
     let accept = "Accept: application/yaml\r\n";
     let got = send(&running.unix, "GET", &map_path("yaml"), accept, "").await;
     assert_eq!(got.header("content-type"), Some("application/yaml"));
-    assert_eq!(edgesync::object::yaml::parse(&got.body).unwrap(), created.json());
+    assert_eq!(edgesync_object::yaml::parse(&got.body).unwrap(), created.json());
     let list = send(&running.unix, "GET", MAPS, accept, "").await;
-    assert_eq!(edgesync::object::yaml::parse(&list.body).unwrap()["items"], json!([created.json()]));
+    assert_eq!(edgesync_object::yaml::parse(&list.body).unwrap()["items"], json!([created.json()]));
     let pretty = send(&running.unix, "GET", &format!("{}?pretty=true", map_path("yaml")), "", "").await;
     assert!(pretty.body.starts_with("{\n  \"apiVersion\""), "{}", pretty.body);
     let refused = send(&running.unix, "GET", &map_path("none"), accept, "").await;

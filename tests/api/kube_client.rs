@@ -1,15 +1,15 @@
 //! The API as the Rust client library `kube` sees it: watchers, reflectors and a store of changes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::serving;
+use edgesync_testkit::serving;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use edgesync::api::{Address, Limits};
-use edgesync::cloud::CloudObjects;
-use edgesync::store::cloud::{CloudOptions, HistoryBound, HistoryLimits};
+use edgesync_api::{Address, Limits};
+use edgesync_cloud_store::{CloudOptions, HistoryBound, HistoryLimits};
+use edgesync_fleet::CloudObjects;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};

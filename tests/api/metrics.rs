@@ -2,28 +2,27 @@
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::serving;
+use edgesync_testkit::serving;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use edgesync::agent::metrics::{
     self as agent, AgentNumbers, FilesNumbers, LimitsHit, Rejections, Transferred,
 };
-use edgesync::api::{Limits, MetricsWriter};
-use edgesync::broker::BrokerTraffic;
-use edgesync::cloud::metrics::{self as cloud, BodyNumbers, CloudNumbers, ClusterNumbers, NodeNumbers};
-use edgesync::link::{Endings, Traffic};
-use edgesync::store::cloud::StandingCounts;
-use edgesync::store::edge::{EdgeStats, OutboxState, Writing};
-use edgesync::store::writer::WriterStats;
-use edgesync::sync::change::RejectReason;
-use edgesync::sync::cloud::CloudCounters;
-use edgesync::sync::edge::{EdgeCounters, EdgePhase, OutboxMarks};
-use edgesync::sync::kubeedge::{BridgeCounters, BridgeStatus, DynamicController};
-use edgesync::sync::node::FilesSummary;
-use edgesync::sync::upload::Lanes;
+use edgesync::store::{EdgeStats, OutboxState, Writing};
+use edgesync_api::{Limits, MetricsWriter};
+use edgesync_broker::BrokerTraffic;
+use edgesync_cloud_store::StandingCounts;
+use edgesync_fleet::metrics::{self as cloud, BodyNumbers, CloudNumbers, ClusterNumbers, NodeNumbers};
+use edgesync_kubeedge::{BridgeCounters, BridgeStatus, DynamicController};
+use edgesync_protocol::change::RejectReason;
+use edgesync_protocol::cloud::CloudCounters;
+use edgesync_protocol::edge::{EdgeCounters, EdgePhase, OutboxMarks};
+use edgesync_protocol::node::FilesSummary;
+use edgesync_protocol::upload::Lanes;
+use edgesync_store::writer::WriterStats;
+use edgesync_transport::link::{Endings, Traffic};
 use serde_json::Value;
 use serving::{Running, config_map, send};
 
@@ -37,7 +36,7 @@ struct Family {
 type Families = BTreeMap<String, Family>;
 
 fn read(path: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+    fs::read_to_string(edgesync_testkit::programs::root().join(path)).unwrap()
 }
 
 /// The families of a text in Prometheus' format; each must be described before its samples and only once.

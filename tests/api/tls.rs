@@ -1,16 +1,16 @@
 //! The API over mutual TLS: operators may do what their role says, others nothing; slow and strange clients delay nobody.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::serving;
-use crate::support;
+use edgesync_testkit as support;
+use edgesync_testkit::serving;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use edgesync::api::{
+use edgesync_api::{
     Access, Address, Caller, Client, ClientError, Limits, Listener, Operators, Role, Server, own_uid,
 };
-use edgesync::tls;
+use edgesync_transport::tls;
 use serde_json::{Value, json};
 use serving::{Echo, open, soon};
 use support::authority::{Authority, HOUR};

@@ -2,9 +2,9 @@
 //! and none of it is refused.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::serving;
-use edgesync::api::Limits;
-use edgesync::object::{Scope, kinds};
+use edgesync_api::Limits;
+use edgesync_object::{Scope, kinds};
+use edgesync_testkit::serving;
 use serde_json::{Value, json};
 use serving::{Running, send};
 

@@ -3,11 +3,11 @@
 use std::fs;
 use std::time::Duration;
 
-use edgesync::cluster::{Cluster, Unserved};
+use edgesync_kubernetes::cluster::{Cluster, Unserved};
 
-use crate::kubectl::Kubectl;
 use crate::kubernetes::Kubernetes;
-use crate::site::{Site, eventually};
+use edgesync_testkit::kubectl::Kubectl;
+use edgesync_testkit::site::{Site, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]

@@ -10,15 +10,15 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::setup::{EVERYWHERE, PATIENCE, Setup, config_map};
-use crate::site::fleet::{Fleet, ended, in_sync, said};
-use crate::site::{Agent, Site, eventually, held};
+use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, said};
+use edgesync_testkit::site::{Agent, Site, eventually, held};
 
 /// How soon a revocation is in force everywhere.
 const SOON: Duration = Duration::from_secs(2);
 
 /// What `edgesync-cloud` says and does with these words, and a kubeconfig.
 async fn ask(kubeconfig: &Path, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+    let mut command = Command::new(edgesync_testkit::programs::cloud());
     command.args(words).arg("--kubeconfig").arg(kubeconfig);
     ended(command).await
 }

@@ -6,10 +6,10 @@
 
 use std::path::Path;
 
-use edgesync::api::Client;
+use edgesync_api::Client;
 
 use crate::kubernetes::Kubernetes;
-use crate::site::{Cloud, Site};
+use edgesync_testkit::site::{Cloud, Site};
 
 /// See the module.
 pub(crate) trait ApiServer: Sized {

@@ -6,9 +6,9 @@
 use std::time::{Duration, Instant};
 
 use crate::setup::{EVERYWHERE, Setup, arrived, config_map};
-use crate::site::Site;
-use crate::site::fleet::{Fleet, in_sync, mosquitto_files, said};
-use crate::support::mosquitto::{Mosquitto, free_address};
+use edgesync_testkit::mosquitto::{Mosquitto, free_address};
+use edgesync_testkit::site::Site;
+use edgesync_testkit::site::fleet::{Fleet, in_sync, mosquitto_files, said};
 
 /// The longest that nodes wait for somebody who serves them, and what a busy machine takes beside it.
 const TAKEOVER: Duration = Duration::from_secs(15 + 10);

@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgesync::cluster::{Cluster, Feed, Interest, Item, Origin, Seen};
-use edgesync::object::{LeftOut, Selector};
-use edgesync::placement::ObjectMatch;
-use edgesync::store::cache::{Cache, CacheChange, CacheOptions};
+use edgesync_kubernetes::cache::{Cache, CacheChange, CacheOptions};
+use edgesync_kubernetes::cluster::{Cluster, Feed, Interest, Item, Origin, Seen};
+use edgesync_object::{LeftOut, Selector};
+use edgesync_placement::ObjectMatch;
 use serde_json::Value;
 
 use crate::api::{ApiServer, over_each};
-use crate::kubectl::Kubectl;
-use crate::site::Site;
+use edgesync_testkit::kubectl::Kubectl;
+use edgesync_testkit::site::Site;
 
 /// More than there are in a page, in a part of a list and in a part of a cache.
 const OBJECTS: usize = 1000;

@@ -4,14 +4,13 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::kubectl::Kubectl;
 use crate::kubernetes::Kubernetes;
-use crate::site::{Agent, Cloud, Site, apply, eventually};
+use edgesync_testkit::kubectl::Kubectl;
+use edgesync_testkit::site::{Agent, Cloud, Site, apply, eventually};
 
 /// The longest that anything may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -36,7 +35,7 @@ impl Setup {
         for namespace in ["edgesync", "shop"] {
             admin.run(&["create", "namespace", namespace]).ok();
         }
-        let kinds = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/kubernetes/crds");
+        let kinds = edgesync_testkit::programs::root().join("packaging/kubernetes/crds");
         admin.run(&["apply", "-k", kinds.to_str().unwrap()]).ok();
         admin.run(&["wait", "--for=condition=Established", "crd", "--all"]).ok();
         Self { kubernetes, admin, _site: site }

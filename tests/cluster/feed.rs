@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use edgesync::cluster::{Cause, Cluster, Feed, Interest, Item, Origin, Problem, Seen};
-use edgesync::object::{ResourceVersion, Selector, Target};
-use edgesync::placement::{ObjectMatch, Summary, Unread};
+use edgesync_kubernetes::cluster::{Cause, Cluster, Feed, Interest, Item, Origin, Problem, Seen};
+use edgesync_object::{ResourceVersion, Selector, Target};
+use edgesync_placement::{ObjectMatch, Summary, Unread};
 use serde_json::Value;
 
 use crate::api::{ApiServer, over_each};
-use crate::kubectl::Kubectl;
 use crate::kubernetes::Kubernetes;
 use crate::setup::{ANYTHING, define};
-use crate::site::Site;
-use crate::support::proxy::{Mode, Proxy};
+use edgesync_testkit::kubectl::Kubectl;
+use edgesync_testkit::proxy::{Mode, Proxy};
+use edgesync_testkit::site::Site;
 
 /// The longest that anything may take: a watch that was refused is tried again after half a minute.
 const PATIENCE: Duration = Duration::from_secs(120);

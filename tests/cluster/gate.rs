@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use edgesync::tls::Client;
+use edgesync_transport::tls::Client;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;

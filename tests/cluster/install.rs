@@ -9,18 +9,18 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use edgesync::api::{Address, Client};
+use edgesync_api::{Address, Client};
 use serde_json::{Value, json};
 
-use crate::kubectl::Kubectl;
 use crate::kubernetes::Kubernetes;
 use crate::setup::{ANYTHING, define};
-use crate::site::fleet::{Fleet, ended, in_sync, said};
-use crate::site::{Agent, Cloud, Settings, Site, eventually};
+use edgesync_testkit::kubectl::Kubectl;
+use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, said};
+use edgesync_testkit::site::{Agent, Cloud, Settings, Site, eventually};
 
 /// The longest that anything may take. A kind that was refused is asked for again within half a minute.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -42,7 +42,7 @@ struct Setup {
 }
 
 fn packaging(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/kubernetes").join(name)
+    edgesync_testkit::programs::root().join("packaging/kubernetes").join(name)
 }
 
 impl Setup {
@@ -195,7 +195,7 @@ async fn the_manifests_are_taken_by_the_api_server() {
         assert_eq!(setup.kustomize(name, &[]).len(), INSTALLED);
         let config = setup.site.path("edgesync-cloud.toml");
         fs::write(&config, setup.configuration()).unwrap();
-        let mut check = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+        let mut check = Command::new(edgesync_testkit::programs::cloud());
         check.args(["check-config", "--config"]).arg(&config);
         let output = ended(check).await;
         assert!(output.status.success() && !said(&output).contains("warning"), "{name}: {}", said(&output));
@@ -303,7 +303,7 @@ async fn the_rights_that_are_installed_are_enough() {
     setup.accepted("Accepted").await;
     let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "press", "namespace": "plant"}});
     let held = eventually("the Widget arrives", PATIENCE, async || agent.get(&widget).await).await;
-    let path = crate::site::path_of(&widget);
+    let path = edgesync_testkit::site::path_of(&widget);
     let put = {
         let mut put = held;
         put["status"] = json!({"phase": "Running"});

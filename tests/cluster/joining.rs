@@ -6,16 +6,17 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use edgesync::cloud::{ClusterRegister, Office, Pairing, PairingOptions};
-use edgesync::cluster::Cluster;
-use edgesync::object::{Labels, Status};
-use edgesync::tls::{Certificate, Key};
+use edgesync_enrollment::register::ClusterRegister;
+use edgesync_enrollment::{Office, Pairing, PairingOptions};
+use edgesync_kubernetes::cluster::Cluster;
+use edgesync_object::{Labels, Status};
+use edgesync_transport::tls::{Certificate, Key};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::kubectl::Kubectl;
 use crate::kubernetes::Kubernetes;
-use crate::site::Site;
+use edgesync_testkit::kubectl::Kubectl;
+use edgesync_testkit::site::Site;
 
 const NAMESPACE: &str = "edgesync";
 const HOUR: Duration = Duration::from_secs(3600);
@@ -54,7 +55,7 @@ impl Setup {
     }
 
     async fn office(&self) -> Office {
-        Office::connect(self.cluster().await, NAMESPACE).await.unwrap()
+        Office::connect(std::sync::Arc::new(self.cluster().await), NAMESPACE).await.unwrap()
     }
 
     async fn open(&self, name: &str) -> anyhow::Result<Pairing> {
@@ -67,7 +68,8 @@ impl Setup {
             grace: HOUR,
             external: false,
         };
-        Pairing::open(options, ClusterRegister::new(self.cluster().await, NAMESPACE)).await
+        Pairing::open(options, ClusterRegister::new(std::sync::Arc::new(self.cluster().await), NAMESPACE))
+            .await
     }
 
     async fn replica(&self, name: &str) -> Replica {

@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use edgesync::api::{Address, Client};
-use edgesync::tls::{self, Identity};
+use edgesync_api::{Address, Client};
+use edgesync_transport::tls::{self, Identity};
 use serde_json::{Value, json};
 
-use crate::kubectl::cache;
-use crate::site::{Process, Site, eventually};
-use crate::support::authority::{Authority, HOUR, subject};
+use edgesync_testkit::authority::{Authority, HOUR, subject};
+use edgesync_testkit::kubectl::cache;
+use edgesync_testkit::site::{Process, Site, eventually};
 
 /// The longest that a start may take, on a machine that does much else.
 const START: Duration = Duration::from_secs(90);

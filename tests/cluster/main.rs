@@ -1,14 +1,6 @@
 //! A real Kubernetes API server with etcd: that it is one, and what this program makes of it.
 //!
 //! `tests/cluster/run` prepares it, says what it does not do, and runs this.
-#![cfg(feature = "kubernetes")]
-
-#[path = "../e2e/kubectl/mod.rs"]
-mod kubectl;
-#[path = "../e2e/site/mod.rs"]
-mod site;
-#[path = "../support/mod.rs"]
-mod support;
 
 mod access;
 mod afar;

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use edgesync::api::{Client, ClientError};
+use edgesync_api::{Client, ClientError};
 use serde_json::{Value, json};
 
 use crate::api::{ApiServer, over_each};
 use crate::setup::{ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, bare, config_map, define};
-use crate::site::fleet::{ended, said};
-use crate::site::{Agent, Site, eventually, held, path_of};
-use crate::support::proxy::{Mode, Proxy};
+use edgesync_testkit::proxy::{Mode, Proxy};
+use edgesync_testkit::site::fleet::{ended, said};
+use edgesync_testkit::site::{Agent, Site, eventually, held, path_of};
 
 over_each!(
     what_is_applied_to_the_cluster_is_on_the_node_and_what_the_node_says_is_in_the_cluster,
@@ -58,7 +58,7 @@ async fn what_is_applied_to_the_cluster_is_on_the_node_and_what_the_node_says_is
         ),
         ("cm/c1", ["there is no ConfigMap 'c1' in shop", "", ""]),
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+        let mut command = Command::new(edgesync_testkit::programs::cloud());
         command.args(["explain-placement", "edge-1", object, "-n", "shop", "--server"]).arg(&cloud.socket);
         let text = said(&ended(command).await);
         assert!(expected.iter().all(|words| text.contains(words)), "{expected:?}: {text}");
@@ -305,7 +305,7 @@ async fn a_rejected_object_is_named_in_the_cluster_and_at_the_replica<K: ApiServ
     let described = setup.admin.run(&["describe", "cm/too-large", "-n", "shop"]).ok();
     assert!(described.contains("ObjectRejected"), "{described}");
 
-    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+    let mut command = Command::new(edgesync_testkit::programs::cloud());
     command.args(["nodes", "edge-1", "--server"]).arg(&cloud.socket);
     let shown = said(&ended(command).await);
     for word in ["ConfigMap", "shop", "too-large", "TooLarge"] {

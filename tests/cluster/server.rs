@@ -4,10 +4,10 @@
 use serde_json::{Value, json};
 
 use crate::api::{ApiServer, over_each};
-use crate::kubectl::Kubectl;
 use crate::kubernetes::Kubernetes;
 use crate::setup::define;
-use crate::site::Site;
+use edgesync_testkit::kubectl::Kubectl;
+use edgesync_testkit::site::Site;
 
 /// What a lamp is: it has rules for its fields.
 const LAMP: &str = "subresources: {status: {}}, schema: {openAPIV3Schema: {type: object, properties: {\

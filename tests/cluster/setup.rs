@@ -10,9 +10,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::api::ApiServer;
-use crate::kubectl::Kubectl;
 use crate::kubernetes::Kubernetes;
-use crate::site::{Agent, Cloud, Site, apply, eventually, held};
+use edgesync_testkit::kubectl::Kubectl;
+use edgesync_testkit::site::{Agent, Cloud, Site, apply, eventually, held};
 
 /// The longest that anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);

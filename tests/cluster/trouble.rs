@@ -12,8 +12,8 @@ use serde_json::Value;
 use crate::gate::{Gate, Mood};
 use crate::kubernetes::Kubernetes;
 use crate::setup::{ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, define, replica_by};
-use crate::site::{Agent, Site, eventually, held, steadily};
-use crate::support::proxy::{Mode, Proxy, Way};
+use edgesync_testkit::proxy::{Mode, Proxy, Way};
+use edgesync_testkit::site::{Agent, Site, eventually, held, steadily};
 
 /// The most that a replica of two nodes asks of a server in a second that has too much to do: about one request for each of
 /// those that it goes on with by turns.

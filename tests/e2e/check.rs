@@ -2,7 +2,7 @@
 //! thing broken after the other.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::site;
+use edgesync_testkit::site;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ use site::{Agent, Site, edge_rows, objects, same_on_both_sides, secret};
 
 /// What `edgesync` says with these words about the node of an agent.
 async fn edgesync(agent: &Agent, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync"));
+    let mut command = Command::new(edgesync_testkit::programs::device());
     command.args(words).env("EDGESYNC_CONFIG", agent.config()).env("EDGESYNC_SOCKET", &agent.socket);
     ended(command).await
 }
@@ -168,7 +168,7 @@ async fn a_backup_of_a_running_node_is_whole_and_a_bundle_shows_no_secret() {
         "-c",
         "trap '' XFSZ; ulimit -f 1; exec \"$@\"",
         "sh",
-        env!("CARGO_BIN_EXE_edgesync"),
+        edgesync_testkit::programs::device(),
         "support-bundle",
     ]);
     let short = site.path("short.tar.zst");

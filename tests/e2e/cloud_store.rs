@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::site;
+use edgesync_testkit::site;
 use std::process::Command;
 
 use site::*;
@@ -29,7 +29,7 @@ async fn held_back(cloud: &Cloud, agent: &Agent, numbers: std::ops::Range<usize>
 }
 
 fn confirm_deletions(cloud: &Cloud) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+    let mut command = Command::new(edgesync_testkit::programs::cloud());
     let output = command.args(["confirm-deletions", NODE, "--server"]).arg(&cloud.socket).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::site;
+use edgesync_testkit::site;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use edgesync::api::{Address, Client};
+use edgesync_api::{Address, Client};
 use serde_json::Value;
 use site::*;
 

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::site;
+use edgesync_testkit::site;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;

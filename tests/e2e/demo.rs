@@ -9,7 +9,6 @@ use std::process::{Child, Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-const DEMO: &str = env!("CARGO_BIN_EXE_edgesync-demo");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A directory for temporary files that only one demo uses.
@@ -51,7 +50,9 @@ fn row<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
 #[test]
 fn the_demo_ends_in_sync_and_leaves_nothing_behind() {
     let temporary = temporary();
-    let output = demo(Path::new(DEMO), temporary.path(), &["--objects", "200"]).output().unwrap();
+    let output = demo(Path::new(edgesync_testkit::programs::demo()), temporary.path(), &["--objects", "200"])
+        .output()
+        .unwrap();
     let text = text(&output);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}\n{text}");
     assert_eq!(row(&text, "1 apply")[0], "200");
@@ -65,8 +66,8 @@ fn the_demo_ends_in_sync_and_leaves_nothing_behind() {
 /// Copies the program to a directory of its own, as after `cargo build --bin edgesync-demo`.
 fn alone(directory: &Path) -> PathBuf {
     let program = directory.join("edgesync-demo");
-    if fs::hard_link(DEMO, &program).is_err() {
-        fs::copy(DEMO, &program).unwrap();
+    if fs::hard_link(edgesync_testkit::programs::demo(), &program).is_err() {
+        fs::copy(edgesync_testkit::programs::demo(), &program).unwrap();
     }
     program
 }
@@ -107,7 +108,10 @@ fn until_line(
     arguments: &[&str],
     start: &str,
 ) -> (Child, BufReader<impl std::io::Read>, String) {
-    let mut child = demo(Path::new(DEMO), temporary, arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = demo(Path::new(edgesync_testkit::programs::demo()), temporary, arguments)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut text = String::new();
     while !text.lines().next_back().is_some_and(|line| line.starts_with(start)) {

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use crate::kubectl;
-use crate::site;
+use edgesync_testkit::kubectl;
+use edgesync_testkit::site;
 use kubectl::{Cluster, Edge};
 use serde_json::{Value, json};
 use site::PATIENCE;
@@ -204,7 +204,7 @@ fn said(value: &Value) -> Value {
 
 /// An object of each kind as a real server shows it, and as it encodes it.
 fn encoded_statuses() -> Vec<(Value, Vec<u8>)> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/protobuf/status");
+    let directory = edgesync_testkit::programs::root().join("tests/fixtures/protobuf/status");
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let files = files.filter(|path| path.extension().is_some_and(|extension| extension == "bin"));
     let read = |path: &Path| std::fs::read(path).unwrap();

@@ -2,12 +2,12 @@
 //! stays bounded, and the sync of everybody else goes on.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::site;
-use crate::support;
+use edgesync_testkit as support;
+use edgesync_testkit::site;
 use std::collections::BTreeMap;
 
-use edgesync::object::Budget;
-use edgesync::sync::frame::{Hello, Report, Up};
+use edgesync_object::Budget;
+use edgesync_protocol::frame::{Hello, Report, Up};
 use serde_json::{Value, json};
 use site::{
     Agent, Cloud, Forger, PATIENCE, Settings, Site, changed, eventually, objects, same_on_both_sides,

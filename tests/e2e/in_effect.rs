@@ -6,13 +6,13 @@
 use std::process::Command;
 use std::time::Duration;
 
-use edgesync::object::{ObjectRef, ResourceVersion};
-use edgesync::store::edge::{Clocked, EdgeOptions, EdgeStore, OutboxPut, Posting};
-use edgesync::sync::upload::{EffectContent, EffectState};
+use edgesync::store::{Clocked, EdgeOptions, EdgeStore, OutboxPut, Posting};
+use edgesync_object::{ObjectRef, ResourceVersion};
+use edgesync_protocol::upload::{EffectContent, EffectState};
 use serde_json::{Value, json};
 
-use crate::kubectl::Cluster;
-use crate::site::{Agent, config_map, eventually};
+use edgesync_testkit::kubectl::Cluster;
+use edgesync_testkit::site::{Agent, config_map, eventually};
 
 const NODE: &str = "edge-1";
 const LONG: Duration = Duration::from_secs(60);
@@ -95,7 +95,7 @@ fn shown(cluster: &Cluster, state: &str) -> Vec<String> {
 
 /// What `edgesync-cloud` says.
 fn said(cluster: &Cluster, words: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+    let mut command = Command::new(edgesync_testkit::programs::cloud());
     let output = command.args(words).env("EDGESYNC_CLOUD_SERVER", &cluster.cloud.socket).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()

@@ -2,14 +2,14 @@
 //! embedded endpoint and against mosquitto with the configuration that the cloud side prints.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::site;
-use crate::support::mosquitto;
+use edgesync_testkit::mosquitto;
+use edgesync_testkit::site;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use edgesync::link::{Cause, LinkEvent, LinkHandle};
-use edgesync::tls::{Certificate, Identity, Key, Trust};
+use edgesync_transport::link::{Cause, LinkEvent, LinkHandle};
+use edgesync_transport::tls::{Certificate, Identity, Key, Trust};
 use mosquitto::Mosquitto;
 use site::fleet::{Caller, Fleet, in_sync, mosquitto_files, said, stored};
 use site::{Agent, PATIENCE, Site, config_map, eventually, steadily};
@@ -273,7 +273,7 @@ fn foreign(node: &str) -> Identity {
     let issuer = Issuer::new(ca, KeyPair::generate().unwrap());
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(DnType::CommonName, node);
-    params.distinguished_name.push(DnType::OrganizationName, edgesync::tls::NODES);
+    params.distinguished_name.push(DnType::OrganizationName, edgesync_transport::tls::NODES);
     let key = KeyPair::generate().unwrap();
     let certificate = params.signed_by(&key, &issuer).unwrap();
     let chain = vec![Certificate::from_der("the test's", certificate.der()).unwrap()];

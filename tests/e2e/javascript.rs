@@ -5,11 +5,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::kubectl::{Cluster, Edge, javascript};
+use edgesync_testkit::kubectl::{Cluster, Edge, javascript};
 
 #[track_caller]
 fn drive(side: &str, kubeconfig: &Path) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/client/client.mjs");
+    let script = edgesync_testkit::programs::root().join("tests/e2e/client/client.mjs");
     let run = Command::new("node").arg(script).arg(javascript()).arg(side).arg(kubeconfig).output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
     assert!(run.status.success() && out.trim() == "ok", "{out}\n{err}");

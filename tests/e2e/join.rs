@@ -1,7 +1,7 @@
 //! Joining end to end: tokens, names, files, renewal, devices that were off, operators of the API.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::site;
+use edgesync_testkit::site;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -155,7 +155,7 @@ async fn operators_come_with_certificates_until_they_are_revoked() {
     let site = Site::new();
     let mut cloud = site::Cloud::start(&site).await;
     let ask = async |words: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+        let mut command = Command::new(edgesync_testkit::programs::cloud());
         command.args(words);
         ended(command).await
     };
@@ -195,7 +195,7 @@ async fn operators_come_with_certificates_until_they_are_revoked() {
     assert!(said(&refused).contains("cannot get secrets with the role 'view'"), "{}", said(&refused));
 
     // The cloud side that a kubeconfig names is the one that is asked, whatever is usual on this machine.
-    let mut elsewhere = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+    let mut elsewhere = Command::new(edgesync_testkit::programs::cloud());
     elsewhere.args(["nodes", "--kubeconfig", &eve]).env("EDGESYNC_CLOUD_SERVER", site.path("nowhere.sock"));
     let asked = ended(elsewhere).await;
     assert!(asked.status.success(), "{}", said(&asked));

@@ -1,8 +1,8 @@
 //! The real kubectl on a node: through the kubeconfigs that the agent writes, against its local API.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::kubectl;
-use crate::site;
+use edgesync_testkit::kubectl;
+use edgesync_testkit::site;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ async fn in_sync() -> (Edge, Cluster) {
 
 /// What the program on the node prints.
 fn edgesync(agent: &Agent, arguments: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync"));
+    let mut command = Command::new(edgesync_testkit::programs::device());
     let output = command.args(arguments).arg("--socket").arg(&agent.socket).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()

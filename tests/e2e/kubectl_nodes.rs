@@ -1,8 +1,8 @@
 //! The real kubectl on what nodes tell the cloud side: Nodes, Leases and Events.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::kubectl;
-use crate::site;
+use edgesync_testkit::kubectl;
+use edgesync_testkit::site;
 use std::time::Duration;
 
 use jiff::Timestamp;

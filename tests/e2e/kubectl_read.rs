@@ -1,8 +1,8 @@
 //! The real kubectl reads from the cloud side.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::kubectl;
-use crate::site;
+use edgesync_testkit::kubectl;
+use edgesync_testkit::site;
 use kubectl::Cluster;
 use serde_json::{Value, json};
 use site::{Agent, PATIENCE, eventually};

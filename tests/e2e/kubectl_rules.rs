@@ -2,8 +2,8 @@
 //! evaluated.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::kubectl::Cluster;
-use crate::site::{PATIENCE, eventually};
+use edgesync_testkit::kubectl::Cluster;
+use edgesync_testkit::site::{PATIENCE, eventually};
 use serde_json::json;
 
 const GATEWAYS: &str = "

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::kubectl::{Cluster, Edge, Kubectl, Run, kubectl, old_kubectl};
+use edgesync_testkit::kubectl::{Cluster, Edge, Kubectl, Run, kubectl, old_kubectl};
 
 const TABLE: &str = include_str!("../fixtures/kubectl/commands.txt");
 /// How many objects of `objects.yaml` go to the node.
@@ -149,7 +149,7 @@ async fn all_of(side: &str, version: &str) {
 }
 
 fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kubectl")
+    edgesync_testkit::programs::root().join("tests/fixtures/kubectl")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,8 +1,8 @@
 //! The real kubectl: how it reads YAML, what it is told of itself, and what it is told of what is not served.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::kubectl::{self, Cluster};
-use crate::site;
+use edgesync_testkit::kubectl::{self, Cluster};
+use edgesync_testkit::site;
 use serde_json::Value;
 
 /// The corpus by which our own reader is tested is what kubectl does. It needs no server for it.

@@ -1,8 +1,8 @@
 //! The real kubectl writes to the cloud side.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::kubectl;
-use crate::site;
+use edgesync_testkit::kubectl;
+use edgesync_testkit::site;
 use std::time::Duration;
 
 use kubectl::{Background, Cluster};

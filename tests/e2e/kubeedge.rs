@@ -2,13 +2,13 @@
 //! databases, kill -9, cut frames, takeover, Node, Lease, Events, the local API.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::cloudcore;
-use crate::site;
+use edgesync_testkit::cloudcore;
+use edgesync_testkit::site;
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
-use cloudcore::server::{Fault, Options, Scripted};
+use cloudcore::{Fault, Options, Scripted};
 use serde_json::{Value, json};
 use site::fleet::{ended, identity_of, said};
 use site::{Agent, PATIENCE, Random, Site, Snapshot, edge_rows, eventually};
@@ -30,7 +30,7 @@ fn with(change: impl FnOnce(&mut Options)) -> Scripted {
 }
 
 async fn join(cloud: &Scripted, agent: &Agent, token: &str) -> std::process::Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync"));
+    let mut command = Command::new(edgesync_testkit::programs::device());
     command.args(["join", "--cloud", &cloud.join_url(), "--cloudcore", &cloud.url(), "--node", &agent.node]);
     command.arg("--config").arg(agent.config()).env("EDGESYNC_JOIN_TOKEN", token);
     ended(command).await
@@ -381,7 +381,7 @@ async fn each_attempt_that_fails_is_one_line_of_the_log() {
     cloud.refuse(true);
     let url = cloud.url();
     agent.run_as_configured().await;
-    crate::link::one_line_for_each_failed_attempt(&agent, url.trim_start_matches("wss://")).await;
+    crate::e2e::link::one_line_for_each_failed_attempt(&agent, url.trim_start_matches("wss://")).await;
 }
 
 #[tokio::test]
@@ -398,6 +398,6 @@ async fn refusals_of_the_join_service_say_what_to_do() {
     let text = said(&output);
     assert!(text.contains("CloudCore"), "{text}");
     let pem = std::fs::read_to_string(identity_of(agent.config()).join("node.pem")).unwrap();
-    let identity = edgesync::tls::Identity::from_pem("node.pem", &pem).unwrap();
+    let identity = edgesync_transport::tls::Identity::from_pem("node.pem", &pem).unwrap();
     assert_eq!(identity.certificate().subject().common_name, format!("system:node:{NODE}"));
 }

@@ -2,8 +2,8 @@
 //! noticed in time and told, and what was reported is not sent again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::site;
-use crate::support;
+use edgesync_testkit as support;
+use edgesync_testkit::site;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -11,9 +11,9 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use edgesync::link::Topics;
-use edgesync::object::Budget;
-use edgesync::sync::frame::{Down, Hello, Up, Welcome};
+use edgesync_object::Budget;
+use edgesync_protocol::frame::{Down, Hello, Up, Welcome};
+use edgesync_transport::link::Topics;
 use rumqttc::v5::mqttbytes::v5::{Packet, PingResp, PubAckReason};
 use serde_json::{Value, json};
 use site::{
@@ -265,7 +265,7 @@ async fn a_dead_cloud_behind_a_living_broker_is_told_and_comes_back() {
     cloud.process.signal("STOP");
     eventually("the agent tells that the cloud hangs", TOLD, is_gone).await;
     assert!(agent.is_connected().await, "the broker lives");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync"));
+    let mut command = Command::new(edgesync_testkit::programs::device());
     let output = command.arg("status").arg("--socket").arg(&agent.socket).output().unwrap();
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains("offline") || shown.contains("unreachable"), "{shown}");

@@ -2,14 +2,14 @@
 //! sends what its outbox has, is lost, removed and admitted again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::site;
+use edgesync_testkit::site;
 use std::time::Duration;
 
-use edgesync::object::Budget;
-use edgesync::object::status::Reason;
-use edgesync::sync::digest::{Digest, Epoch};
-use edgesync::sync::frame::{Hello, HelloRequest, Lease, Received, Up, Upload, UploadConfirm, Welcome};
-use edgesync::sync::upload::{Lane, RefusedReason, UploadItem};
+use edgesync_object::Budget;
+use edgesync_object::status::Reason;
+use edgesync_protocol::digest::{Digest, Epoch};
+use edgesync_protocol::frame::{Hello, HelloRequest, Lease, Received, Up, Upload, UploadConfirm, Welcome};
+use edgesync_protocol::upload::{Lane, RefusedReason, UploadItem};
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

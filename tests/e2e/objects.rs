@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::site;
+use edgesync_testkit::site;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -179,7 +179,7 @@ async fn an_object_that_is_too_large_is_rejected_with_a_reason_and_delays_nobody
     let differences = differences(&wanted, &found);
     assert!(differences.is_empty(), "{differences:?}");
 
-    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync"));
+    let mut command = Command::new(edgesync_testkit::programs::device());
     let output = command.args(["status", "-v"]).arg("--socket").arg(&agent.socket).output().unwrap();
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains(uid.as_str().unwrap()) && shown.contains("TooLarge"), "{shown}");

@@ -8,13 +8,15 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::kubectl::{Cluster, Edge, Kubectl};
-use crate::site::fleet::{Fleet, ended, in_sync, said, stored};
-use crate::site::{Agent, PATIENCE, Site, eventually, object, objects, same_on_both_sides, secret};
+use edgesync_testkit::kubectl::{Cluster, Edge, Kubectl};
+use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, said, stored};
+use edgesync_testkit::site::{
+    Agent, PATIENCE, Site, eventually, object, objects, same_on_both_sides, secret,
+};
 
 /// A command of the cloud side on its machine.
 async fn on_its_machine(site: &Site, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+    let mut command = Command::new(edgesync_testkit::programs::cloud());
     command.args(words).arg("--config").arg(site.path("cloud.toml"));
     ended(command).await
 }
@@ -130,8 +132,8 @@ async fn what_has_happened_and_what_changes_is_shown_on_both_sides() {
         program.program(path.into());
         program
     };
-    let device = program("device", env!("CARGO_BIN_EXE_edgesync"));
-    let cloud = program("cloud-side", env!("CARGO_BIN_EXE_edgesync-cloud"));
+    let device = program("device", edgesync_testkit::programs::device());
+    let cloud = program("cloud-side", edgesync_testkit::programs::cloud());
     let (at_device, at_cloud) =
         (["--socket", text(&edge.agent.socket)], ["--server", text(&cluster.cloud.socket)]);
 
@@ -163,7 +165,7 @@ async fn what_has_happened_and_what_changes_is_shown_on_both_sides() {
 
 /// What `edgesync status` says of a device.
 async fn status_of(agent: &Agent, words: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync"));
+    let mut command = Command::new(edgesync_testkit::programs::device());
     command.arg("status").args(words).arg("--socket").arg(&agent.socket);
     ends_with(0, &ended(command).await)
 }

@@ -1,7 +1,7 @@
 //! Rules that are objects: they come, change and go while cloud side and nodes run, and say what has come of them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::site;
+use edgesync_testkit::site;
 use serde_json::{Value, json};
 use site::fleet::{ended, said};
 use site::{Agent, Cloud, PATIENCE, Site, config_map, eventually, sized};
@@ -153,7 +153,7 @@ async fn why_an_object_is_on_a_node_or_is_not_is_said() {
     cloud.apply([service]).await;
     agent.until("it holds the small one", |status| status["objects"]["total"] == 1).await;
     let explain = async |object: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync-cloud"));
+        let mut command = Command::new(edgesync_testkit::programs::cloud());
         command.args(["explain-placement", "edge-1", object, "-n", "plant-0"]);
         command.env("EDGESYNC_CLOUD_SERVER", &cloud.socket);
         said(&ended(command).await)

@@ -1,8 +1,7 @@
 //! The API as the Python client library `kubernetes` sees it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::kubectl;
-use std::path::Path;
+use edgesync_testkit::kubectl;
 use std::process::Command;
 
 use kubectl::{Cluster, python};
@@ -10,7 +9,7 @@ use kubectl::{Cluster, python};
 #[tokio::test]
 async fn the_python_client_finds_what_it_expects() {
     let cluster = Cluster::start().await;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/client/client.py");
+    let script = edgesync_testkit::programs::root().join("tests/e2e/client/client.py");
     let run = Command::new(python()).arg(script).arg(&cluster.cloud.kubeconfig).output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
     assert!(run.status.success() && out.trim() == "ok", "{out}\n{err}");

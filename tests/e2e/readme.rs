@@ -17,15 +17,11 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use crate::kubectl;
-use crate::site::{PATIENCE, Site};
+use edgesync_testkit::kubectl;
+use edgesync_testkit::site::{PATIENCE, Site};
 use regex_lite::Regex;
 use tempfile::TempDir;
 use tokio::time::Instant;
-
-const EDGE: &str = env!("CARGO_BIN_EXE_edgesync");
-const CLOUD: &str = env!("CARGO_BIN_EXE_edgesync-cloud");
-const DEMO: &str = env!("CARGO_BIN_EXE_edgesync-demo");
 
 /// Where both programs listen by themselves, which the documents therefore need not say.
 const CLOUD_API: &str = "127.0.0.1:10551";
@@ -72,7 +68,7 @@ impl Step {
 }
 
 fn read(document: &str) -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap()
+    std::fs::read_to_string(edgesync_testkit::programs::root().join(document)).unwrap()
 }
 
 /// The lines of a document; only those of one section, if one is named.
@@ -223,8 +219,8 @@ impl Shell {
     fn start(addresses: &Addresses) -> Self {
         let directory = tempfile::Builder::new().prefix("edgesync-readme-").tempdir().unwrap();
         let home = directory.path();
-        let programs = Path::new(EDGE).parent().unwrap();
-        assert_eq!(Path::new(CLOUD).parent(), Some(programs));
+        let programs = Path::new(edgesync_testkit::programs::device()).parent().unwrap();
+        assert_eq!(Path::new(edgesync_testkit::programs::cloud()).parent(), Some(programs));
         let tools = home.join("tools");
         std::fs::create_dir(&tools).unwrap();
         symlink(kubectl::kubectl(), tools.join("kubectl")).unwrap();
@@ -346,7 +342,11 @@ fn the_demo_prints_what_the_readme_shows() {
     let step = shown.iter().find(|step| step.command == "edgesync-demo");
     let step = step.unwrap_or_else(|| panic!("README.md does not show the demo: {shown:?}"));
     let temporary = tempfile::tempdir().unwrap();
-    let output = Command::new(DEMO).env("TMPDIR", temporary.path()).stdin(Stdio::null()).output().unwrap();
+    let output = Command::new(edgesync_testkit::programs::demo())
+        .env("TMPDIR", temporary.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let printed: Vec<String> = text.lines().map(str::to_owned).collect();
     let difference = difference(&Plain::without_numbers(), step.prints.as_ref().unwrap(), &printed);

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::site;
+use edgesync_testkit::site;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -154,7 +154,7 @@ async fn the_key_is_replaced_while_objects_arrive() {
         }
     });
     let rotate = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_edgesync"));
+        let mut command = Command::new(edgesync_testkit::programs::device());
         command.args(["seal", "rotate", "--socket"]).arg(&agent.socket).stdin(Stdio::null());
         tokio::task::spawn_blocking(move || command.output().unwrap())
     };

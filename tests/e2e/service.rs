@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::site;
+use edgesync_testkit::site;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

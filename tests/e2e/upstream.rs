@@ -2,8 +2,8 @@
 //! processes of their own that stop, die and come back.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::site;
-use crate::support;
+use edgesync_testkit as support;
+use edgesync_testkit::site;
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::site::{Agent, Cloud, PATIENCE, Process, Site, eventually};
+use edgesync_testkit::site::{Agent, Cloud, PATIENCE, Process, Site, eventually};
 
 pub(crate) const NODE: &str = "edge-1";
 
@@ -32,7 +32,7 @@ impl Device {
             socket.clone().into(),
         ];
         let helper =
-            Process::with_arguments("the helper", Path::new(env!("CARGO_BIN_EXE_edgesync")), arguments);
+            Process::with_arguments("the helper", Path::new(edgesync_testkit::programs::device()), arguments);
         Self { agent, helper, socket }
     }
 

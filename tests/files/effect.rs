@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::device::{Device, config_map};
-use crate::site::*;
+use crate::files::device::{Device, config_map};
+use edgesync_testkit::site::*;
 
 /// A rule that writes a directory for each ConfigMap in `plant`, and counts reloads.
 fn counting(site: &Site, settle: &str) -> String {
@@ -151,7 +151,7 @@ async fn a_lost_database_takes_no_file_away() {
     assert!(there("stays") && !there("goes"));
     // The cloud knows it all again, although the database that had told it is gone.
     device.all_told().await;
-    let node = cloud.node(crate::device::NODE).await;
+    let node = cloud.node(super::device::NODE).await;
     assert_eq!((&node["filesInEffect"], &node["filesNotInEffect"]), (&json!(1), &json!(0)), "{node}");
 }
 
@@ -230,7 +230,7 @@ async fn secrets_are_in_memory_and_nowhere_on_the_disk_of_the_device() {
             to.display()
         )
     };
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let target = edgesync_testkit::programs::scratch();
     let on_disk = tempfile::tempdir_in(target).unwrap();
     let rules = rule("memory", memory.path());
     let mut device = Device::start(&site, &cloud, &rules).await;

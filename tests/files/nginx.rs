@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::device::{Device, config_map};
-use crate::site::*;
+use crate::files::device::{Device, config_map};
+use edgesync_testkit::site::*;
 
 const NGINX: &str = "/usr/sbin/nginx";
 
@@ -141,7 +141,7 @@ async fn a_page_changes_with_its_object_and_stays_when_nginx_does_not_take_the_n
     assert!(file.contains("\"two\""), "{file}");
     assert!(event(&cloud, "RolledBack").await.contains("unknown directive \"lisssten\""));
     device.all_told().await;
-    let node = cloud.node(crate::device::NODE).await;
+    let node = cloud.node(super::device::NODE).await;
     let told = &node["objectsNotInEffect"][0];
     assert!(told["message"].as_str().unwrap().contains("unknown directive \"lisssten\""), "{node}");
     assert_eq!((&told["rule"], &told["inEffect"]), (&json!("nginx"), &good["version"]), "{node}");

@@ -3,21 +3,21 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use edgesync::api::Client;
+use edgesync_api::Client;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
-use crate::crowd::{Crowd, NODES, endpoint};
-use crate::site::fleet::Fleet;
-use crate::site::{Cloud, PATIENCE, Site, config_map, eventually, path_of, sized};
+use crate::hostile::crowd::{Crowd, NODES, endpoint};
+use edgesync_testkit::site::fleet::Fleet;
+use edgesync_testkit::site::{Cloud, PATIENCE, Site, config_map, eventually, path_of, sized};
 
 /// Longer than any request of others takes beside what costs much, on a busy machine.
 const SECONDS: Duration = Duration::from_secs(5);
 /// Changes of one kind that are kept for watches: the defaults of `store.history` and `store.history_fleet`.
 const HISTORY: usize = 10_000;
 
-fn code(error: &edgesync::api::ClientError) -> u16 {
+fn code(error: &edgesync_api::ClientError) -> u16 {
     error.status().map(|status| status.code).unwrap_or_default()
 }
 

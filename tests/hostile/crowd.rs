@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use edgesync::api::Client;
-use edgesync::sync::digest::Epoch;
-use edgesync::sync::replica::Totals;
+use edgesync_api::Client;
+use edgesync_protocol::digest::Epoch;
+use edgesync_protocol::replica::Totals;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::site::{Cloud, PATIENCE, eventually, path_of};
-use crate::support::line::{Authority, Endpoint};
-use crate::support::node::{Memory, session};
+use edgesync_testkit::line::{Authority, Endpoint};
+use edgesync_testkit::node::{Memory, session};
+use edgesync_testkit::site::{Cloud, PATIENCE, eventually, path_of};
 
 /// How many there are.
 pub(crate) const NODES: usize = 200;

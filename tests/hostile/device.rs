@@ -4,15 +4,17 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use edgesync::sync::digest::{Digest, Epoch};
-use edgesync::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Report, Up};
+use edgesync_protocol::digest::{Digest, Epoch};
+use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Report, Up};
 use serde_json::{Value, json};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use crate::site::fleet::{Fleet, in_sync};
-use crate::site::{Agent, Cloud, Forger, PATIENCE, Site, config_map, eventually, same_on_both_sides};
+use edgesync_testkit::site::fleet::{Fleet, in_sync};
+use edgesync_testkit::site::{
+    Agent, Cloud, Forger, PATIENCE, Site, config_map, eventually, same_on_both_sides,
+};
 
 /// Within this a request is answered, on a busy machine.
 const SECONDS: Duration = Duration::from_secs(10);

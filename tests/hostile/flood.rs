@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::crowd::{Crowd, endpoint};
-use crate::intruder::{self, Attack, Deeds, INVENTED, Intruder, NAMESPACE, NODE};
-use crate::site::fleet::Fleet;
-use crate::site::{Cloud, PATIENCE, Site, config_map};
+use crate::hostile::crowd::{Crowd, endpoint};
+use crate::hostile::intruder::{self, Attack, Deeds, INVENTED, Intruder, NAMESPACE, NODE};
+use edgesync_testkit::site::fleet::Fleet;
+use edgesync_testkit::site::{Cloud, PATIENCE, Site, config_map};
 
 /// Records of objects that the cloud side has not given to a node: the default of `sync.max_unknown`.
 const MAX_UNKNOWN: u64 = 20_000;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use edgesync::object::{Budget, ObjectRef, ResourceVersion};
-use edgesync::sync::digest::{BucketSet, Digest, Epoch};
-use edgesync::sync::frame::{
+use edgesync_object::{Budget, ObjectRef, ResourceVersion};
+use edgesync_protocol::digest::{BucketSet, Digest, Epoch};
+use edgesync_protocol::frame::{
     DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Inventory, Item, Received, Report, Up,
 };
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::support::line::{Endpoint, Line};
+use edgesync_testkit::line::{Endpoint, Line};
 
 /// The name of the node.
 pub(crate) const NODE: &str = "hostile";

@@ -1,7 +1,7 @@
 //! Who is who, and who may have what: labels that a node gives itself, names that were used, certificates that were revoked.
 
-use crate::site;
-use crate::support::mosquitto::{self, Mosquitto};
+use edgesync_testkit::mosquitto::{self, Mosquitto};
+use edgesync_testkit::site;
 use std::time::Duration;
 
 use serde_json::Value;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::site::{Cloud, Site, secret};
+use edgesync_testkit::site::{Cloud, Site, secret};
 
 /// What was answered.
 #[derive(Debug)]

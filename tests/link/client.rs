@@ -1,12 +1,12 @@
 //! The MQTT client against a scripted broker and a bad network.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::support;
+use edgesync_testkit as support;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use edgesync::link::{Cause, Introduction, Link, LinkEvent, Publish, PublishError};
+use edgesync_transport::link::{Cause, Introduction, Link, LinkEvent, Publish, PublishError};
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{
     ConnAckProperties, ConnectReturnCode, Packet, PingResp, PubAckReason, SubscribeReasonCode,

@@ -1,19 +1,16 @@
 //! The scripted CloudCore against the captured sessions of a real one: what the node has sent is fed to the model, and what
 //! the model sends must be what the real one has sent, but for identities, times and versions.
-#![cfg(feature = "cloud")]
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::cloudcore;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use cloudcore::model::{CloudCore, Connection, Settings};
+use edgesync_kubeedge::model::{CloudCore, Connection, Settings};
 
 /// A captured message.
 struct Frame {
@@ -38,7 +35,7 @@ impl Frame {
 }
 
 fn session(name: &str) -> Vec<Frame> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kubeedge").join(name);
+    let dir = edgesync_testkit::programs::root().join("tests/fixtures/kubeedge").join(name);
     let mut files: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let frames = files.into_iter().filter_map(|path| {

@@ -1,12 +1,11 @@
 //! The scripted CloudCore behind its sockets: what the tests of the link rely on.
-#![cfg(feature = "cloud")]
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::cloudcore;
+use edgesync_testkit::cloudcore;
 use std::time::Duration;
 
-use edgesync::tls::{Certificate, Client, Clock, Identity, Trust};
+use edgesync_transport::tls::{Certificate, Client, Clock, Identity, Trust};
 use futures::{SinkExt as _, StreamExt as _};
 use http_body_util::{BodyExt as _, Full};
 use hyper::Request;
@@ -18,9 +17,9 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
-use cloudcore::server::{Fault, Options, Scripted};
+use cloudcore::{Fault, Options, Scripted};
 
-type Socket = WebSocketStream<edgesync::tls::ClientStream<TcpStream>>;
+type Socket = WebSocketStream<edgesync_transport::tls::ClientStream<TcpStream>>;
 
 fn client(cloud: &Scripted, identity: Option<&str>) -> Client {
     let authority = Certificate::from_der("the authority", &cloud.ca()).unwrap();
@@ -150,7 +149,7 @@ async fn the_join_service_gives_a_certificate_for_a_token_and_renews_it_for_the_
     let fingerprint = Certificate::from_der("/ca.crt", &ca).unwrap().fingerprint();
     assert_eq!((status, fingerprint), (200, hash));
     let anonymous = client(&cloud, None);
-    let request = edgesync::tls::Key::generate().unwrap().node_request("edge").unwrap();
+    let request = edgesync_transport::tls::Key::generate().unwrap().node_request("edge").unwrap();
     let bearer = format!("Bearer {jwt}");
     let headers = [("Authorization", bearer.as_str()), ("NodeName", "edge")];
     let (status, certificate) = get(&anonymous, &cloud, "/edge.crt", &headers, request.clone()).await;

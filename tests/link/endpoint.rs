@@ -1,17 +1,18 @@
 //! The embedded endpoint with the link and with mosquitto's clients. What the cloud side relies on is tested
 //! through an external mosquitto too.
-#![cfg(feature = "cloud")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::support;
+use edgesync_testkit as support;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use edgesync::broker::{
+use edgesync_broker::{
     Broker, BrokerOptions, Channel, Departure, Downlink, External, FleetEvent, FleetEvents, external,
 };
-use edgesync::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError, Topics};
+use edgesync_transport::link::{
+    Cause, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError, Topics,
+};
 use support::fleet::{
     PATIENCE, bind, departure, link_connected, link_event, link_message, message, next, node_connected,
     node_options,

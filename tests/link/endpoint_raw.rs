@@ -1,14 +1,13 @@
 //! The embedded endpoint with clients that say what no library would say, too much, or nothing.
-#![cfg(feature = "cloud")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::support;
+use edgesync_testkit as support;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use edgesync::broker::{BrokerOptions, Departure};
-use edgesync::link::Link;
-use edgesync::link::PublishError;
+use edgesync_broker::{BrokerOptions, Departure};
+use edgesync_transport::link::Link;
+use edgesync_transport::link::PublishError;
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{
     ConnAck, Connect, ConnectReturnCode, DisconnectReasonCode, Filter, LastWill, Packet, PingReq,

@@ -1,12 +1,13 @@
 //! The WebSocket client against a scripted CloudCore and a bad network.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::support;
+use edgesync_testkit as support;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use edgesync::link::kubeedge::{self, KubeEdgeOptions};
-use edgesync::link::{Cause, Link, LinkEvent, LinkHandle, Publish, PublishError};
+use edgesync_kubeedge::link as kubeedge;
+use edgesync_kubeedge::link::KubeEdgeOptions;
+use edgesync_transport::link::{Cause, LinkEvent, LinkHandle, Publish, PublishError};
 use support::links::{PATIENCE, cause, connected, message, next};
 use support::websocket::{
     BINARY, CLOSE, CONTINUATION, PING, PONG, Peer, TEXT, encoded, header, listen, options,
@@ -33,7 +34,7 @@ async fn joined(
     let (listener, address) = listen().await;
     let mut options = options(address);
     change(&mut options);
-    let (link, mut events) = Link::spawn_kubeedge(options);
+    let (link, mut events) = edgesync_kubeedge::link::spawn(options);
     let peer = Peer::accept(&listener).await;
     connected(&mut events).await;
     (link, events, peer, listener)
@@ -46,7 +47,7 @@ fn text(payload: &[u8]) -> (String, Vec<u8>) {
 #[tokio::test]
 async fn the_upgrade_is_the_one_that_was_captured() {
     let (listener, address) = listen().await;
-    let (_link, _events) = Link::spawn_kubeedge(options(address));
+    let (_link, _events) = edgesync_kubeedge::link::spawn(options(address));
     let (_peer, request) = Peer::asked(&listener).await;
     assert_eq!(request.lines().next(), CAPTURED.lines().next());
     let names = |request: &str| -> BTreeSet<String> {
@@ -215,7 +216,7 @@ async fn a_server_that_restarts_again_and_again_has_thrown_nobody_out() {
 #[tokio::test]
 async fn a_refused_upgrade_says_its_status_and_what_to_check() {
     let (listener, address) = listen().await;
-    let (_link, mut events) = Link::spawn_kubeedge(options(address));
+    let (_link, mut events) = edgesync_kubeedge::link::spawn(options(address));
     let answers = [
         ("HTTP/1.1 400 Bad Request\r\n\r\nno", "400 Bad Request ('no'): ", "proxy"),
         ("HTTP/1.1 401 Unauthorized\r\n\r\n", "401 Unauthorized: ", "certificate"),
@@ -344,9 +345,8 @@ async fn what_goes_through_is_counted() {
     assert!(endings.failed[refused.index()] >= 1);
 }
 
-#[cfg(feature = "cloud")]
 mod tls {
-    use edgesync::tls::{Client, Server};
+    use edgesync_transport::tls::{Client, Server};
 
     use super::support::authority::Authority;
     use super::*;
@@ -355,7 +355,7 @@ mod tls {
     async fn refused(client: Client, server: Server) -> Cause {
         let (listener, address) = listen().await;
         let (_link, mut events) =
-            Link::spawn_kubeedge(KubeEdgeOptions { tls: Some(client), ..options(address) });
+            edgesync_kubeedge::link::spawn(KubeEdgeOptions { tls: Some(client), ..options(address) });
         let serving = tokio::spawn(async move {
             let (stream, _) = listener.accept().await.unwrap();
             server.accept(stream).await.is_err()
@@ -370,7 +370,7 @@ mod tls {
         let authority = Authority::new();
         let (listener, address) = listen().await;
         let tls = Some(authority.client(&authority.node("edgea")));
-        let (link, mut events) = Link::spawn_kubeedge(KubeEdgeOptions { tls, ..options(address) });
+        let (link, mut events) = edgesync_kubeedge::link::spawn(KubeEdgeOptions { tls, ..options(address) });
         let (stream, certificate) =
             authority.server().accept(listener.accept().await.unwrap().0).await.unwrap();
         assert_eq!(certificate.unwrap().node(), Some("edgea"));

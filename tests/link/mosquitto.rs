@@ -1,11 +1,11 @@
 //! The MQTT client with a real mosquitto.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::support;
+use edgesync_testkit as support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgesync::link::{
+use edgesync_transport::link::{
     Cause, Introduce, Introduction, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError,
 };
 use support::links::{PATIENCE, cause, connected, message, options, reconnected};

@@ -1,14 +1,13 @@
 //! The link and the embedded endpoint over TLS: who is let in, as whom, for how long, and what both sides say of it.
-#![cfg(feature = "cloud")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::support;
+use edgesync_testkit as support;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use edgesync::broker::{BindError, Broker, BrokerOptions, Channel, Departure, FleetEvent, FleetEvents};
-use edgesync::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions};
-use edgesync::tls::{Client, Clock, Server, Subject};
+use edgesync_broker::{BindError, Broker, BrokerOptions, Channel, Departure, FleetEvent, FleetEvents};
+use edgesync_transport::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions};
+use edgesync_transport::tls::{Client, Clock, Server, Subject};
 use support::authority::{Authority, HOUR};
 use support::fleet::{
     PATIENCE, bind, departure, link_connected, link_event, link_message, message, next, node_connected,

@@ -8,12 +8,12 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use edgesync::api::{Address, Limits};
+use edgesync_api::{Address, Limits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
-use super::serving::{Running, connect};
 use super::{ALLOCATED, PEAK, TURN};
+use edgesync_testkit::serving::{Running, connect};
 
 /// The text of each object, in bytes.
 const SIZE: usize = 20 << 20;

@@ -4,19 +4,16 @@
 #![allow(clippy::unwrap_used)]
 // Nothing else can count what is allocated.
 #![allow(unsafe_code)]
-#![cfg(feature = "cloud")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use edgesync::object::kinds;
-use edgesync::placement::{NODE_LABEL, Placement, Summary};
+use edgesync_object::kinds;
+use edgesync_placement::{NODE_LABEL, Placement, Summary};
 use serde_json::json;
 
 mod api;
-#[path = "../api/serving/mod.rs"]
-mod serving;
 
 /// Tests that count, one after the other: all threads share the numbers.
 static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -57,7 +54,7 @@ fn bytes(count: usize, object: impl Fn(usize) -> serde_json::Value) -> usize {
     let mut placement = Placement::new(Vec::new());
     let (before, mut names) = (ALLOCATED.load(Ordering::Relaxed), 0);
     for n in 0..count {
-        let mut object: edgesync::object::Object = serde_json::from_value(object(n)).unwrap();
+        let mut object: edgesync_object::Object = serde_json::from_value(object(n)).unwrap();
         object.set_metadata("uid", format!("01234567-89ab-4cde-8f01-{n:012x}"));
         let version = (1_795_345_426_265_224 + n as u64).into();
         let summary = Summary::of(&object, resource.clone(), version);

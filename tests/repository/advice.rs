@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 use clap::CommandFactory as _;
 use clap::error::ErrorKind;
-use edgesync::cli::args_cloud::CloudArgs;
 use edgesync::cli::args_edge::EdgeArgs;
+use edgesync_cloud::cli::args_cloud::CloudArgs;
 use proc_macro2::{TokenStream, TokenTree};
 
 /// What systemctl is asked for.
 const VERBS: [&str; 7] = ["start", "stop", "restart", "enable", "disable", "status", "daemon-reload"];
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    edgesync_testkit::programs::root()
 }
 
 /// All sources but those of tests.

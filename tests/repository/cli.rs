@@ -7,8 +7,6 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-const EDGE: &str = env!("CARGO_BIN_EXE_edgesync");
-
 /// Runs a program without any override that the test's own environment may hold.
 fn run(program: impl AsRef<Path>, args: &[&str]) -> Output {
     let mut command = Command::new(program.as_ref());
@@ -39,35 +37,35 @@ fn config(text: &str) -> (tempfile::TempDir, String) {
 
 #[test]
 fn help_and_version_go_to_standard_output_and_succeed() {
-    let help = run(EDGE, &["--help"]);
+    let help = run(edgesync_testkit::programs::device(), &["--help"]);
     assert_eq!(help.status.code(), Some(0));
     for command in ["run", "check-config", "status", "traffic", "get", "syncs"] {
         assert!(out(&help).contains(&format!("\n  {command} ")), "{}", out(&help));
     }
-    let version = run(EDGE, &["--version"]);
+    let version = run(edgesync_testkit::programs::device(), &["--version"]);
     assert_eq!(out(&version), format!("edgesync {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
 fn wrong_usage_is_64_and_says_what_would_be_right() {
-    let output = run(EDGE, &["stats"]);
+    let output = run(edgesync_testkit::programs::device(), &["stats"]);
     assert_eq!(output.status.code(), Some(64));
     assert!(err(&output).contains("'status'"), "{}", err(&output));
     assert_eq!(out(&output), "");
-    assert_eq!(run(EDGE, &[]).status.code(), Some(64));
+    assert_eq!(run(edgesync_testkit::programs::device(), &[]).status.code(), Some(64));
 }
 
 #[test]
 fn a_wrong_configuration_is_78_for_every_command_that_reads_it() {
     let (_directory, path) = config("[link]\nkeepalive = 20\ninflight = 0\n");
     for command in ["check-config", "run"] {
-        let output = run(EDGE, &[command, "--config", &path]);
+        let output = run(edgesync_testkit::programs::device(), &[command, "--config", &path]);
         assert_eq!(output.status.code(), Some(78), "{command}");
         let shown = err(&output);
         assert!(shown.starts_with(&format!("{path}:2:13: link.keepalive: must be")), "{shown}");
         assert!(shown.contains(&format!("{path}:3:12: link.inflight: must be")), "{shown}");
     }
-    let output = run(EDGE, &["run", "--config", "/nowhere/edgesync.toml"]);
+    let output = run(edgesync_testkit::programs::device(), &["run", "--config", "/nowhere/edgesync.toml"]);
     assert_eq!(output.status.code(), Some(78));
     assert!(err(&output).contains("/nowhere/edgesync.toml: cannot be read"), "{}", err(&output));
 }
@@ -75,11 +73,11 @@ fn a_wrong_configuration_is_78_for_every_command_that_reads_it() {
 #[test]
 fn check_config_prints_what_is_in_force() {
     let (_directory, path) = config("[link]\nkeepalive = \"30s\"\n");
-    let output = run(EDGE, &["check-config", "--config", &path]);
+    let output = run(edgesync_testkit::programs::device(), &["check-config", "--config", &path]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let shown = out(&output);
     assert!(shown.contains("[link]\n") && shown.contains("keepalive = \"30s\""), "{shown}");
-    let quiet = run(EDGE, &["check-config", "-q", "-c", &path]);
+    let quiet = run(edgesync_testkit::programs::device(), &["check-config", "-q", "-c", &path]);
     assert_eq!((quiet.status.code(), out(&quiet)), (Some(0), String::new()));
 }
 
@@ -88,24 +86,24 @@ fn an_agent_that_is_not_running_is_69() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("edgesync.sock");
     for command in [&["status"][..], &["traffic"], &["syncs"], &["get", "configmaps"]] {
-        let output = run(EDGE, &[command, &["--socket", socket.to_str().unwrap()]].concat());
+        let output = run(
+            edgesync_testkit::programs::device(),
+            &[command, &["--socket", socket.to_str().unwrap()]].concat(),
+        );
         assert_eq!(output.status.code(), Some(69), "{}", err(&output));
         assert!(err(&output).contains("edgesync.sock"), "{}", err(&output));
     }
 }
 
-#[cfg(feature = "cloud")]
 mod cloud_side {
     use super::*;
-
-    const CLOUD: &str = env!("CARGO_BIN_EXE_edgesync-cloud");
 
     #[test]
     fn one_file_is_both_programs() {
         let directory = tempfile::tempdir().unwrap();
         for name in ["edgesync", "edgesync-cloud"] {
             let link = directory.path().join(name);
-            std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_edgesync-demo"), &link).unwrap();
+            std::os::unix::fs::symlink(edgesync_testkit::programs::demo(), &link).unwrap();
             assert!(out(&run(&link, &["--version"])).starts_with(&format!("{name} ")));
             assert_eq!(run(&link, &["--keep"]).status.code(), Some(64));
         }
@@ -114,7 +112,7 @@ mod cloud_side {
     #[test]
     fn a_listener_that_others_could_reach_is_refused() {
         let (_directory, path) = config("[broker]\nlisten = \"0.0.0.0:1883\"\ntls = \"off\"\n");
-        let output = run(CLOUD, &["run", "--config", &path]);
+        let output = run(edgesync_testkit::programs::cloud(), &["run", "--config", &path]);
         assert_eq!(output.status.code(), Some(78));
         assert!(err(&output).contains("demands a certificate"), "{}", err(&output));
     }
@@ -131,7 +129,7 @@ mod cloud_side {
             &["node", "remove", "gw-1"],
             &["node", "admit", "gw-1"],
         ] {
-            let output = run(CLOUD, &[command, &["--server", &free]].concat());
+            let output = run(edgesync_testkit::programs::cloud(), &[command, &["--server", &free]].concat());
             assert_eq!(output.status.code(), Some(69), "{command:?}: {}", err(&output));
         }
     }

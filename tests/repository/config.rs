@@ -8,10 +8,10 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use edgesync::config::{self, Change, ConfigErrors, Loaded, Settings, Source, edge, settings};
+use edgesync_config as config;
+use edgesync_config::{Change, ConfigErrors, Loaded, Settings, Source, edge, settings};
 
 const EDGE: &str = include_str!("../../config/edgesync.toml");
-#[cfg(feature = "cloud")]
 const CLOUD: &str = include_str!("../../config/edgesync-cloud.toml");
 
 fn load<C: Settings>(text: &str, variables: &[(&str, &str)]) -> Result<Loaded<C>, ConfigErrors> {
@@ -92,10 +92,9 @@ fn the_agents_file_documents_every_key_with_its_default() {
     check_documented::<edge::Config>(EDGE);
 }
 
-#[cfg(feature = "cloud")]
 #[test]
 fn the_cloud_sides_file_documents_every_key_with_its_default() {
-    check_documented::<config::cloud::Config>(CLOUD);
+    check_documented::<edgesync_fleet::config::Config>(CLOUD);
 }
 
 #[test]
@@ -127,14 +126,13 @@ fn the_example_of_a_rule_for_files_is_one_with_the_defaults() {
     let config = edge_config(&example(EDGE));
     let [rule] = config.files.rules.as_slice() else { panic!("{:?}", config.files) };
     assert_eq!((rule.name.as_str(), rule.mode), ("nginx", Some(0o640)));
-    let default = edgesync::files::Rule::default();
+    let default = edgesync_files::Rule::default();
     assert_eq!(
         (rule.settle, rule.healthy_within, rule.timeout, rule.max_files, rule.max_size),
         (default.settle, default.healthy_within, default.timeout, default.max_files, default.max_size)
     );
 }
 
-#[cfg(feature = "cloud")]
 #[test]
 fn the_example_of_a_placement_rule_is_one() {
     let example = CLOUD
@@ -142,7 +140,7 @@ fn the_example_of_a_placement_rule_is_one() {
         .filter_map(|line| line.strip_prefix("#   ").filter(|line| !line.starts_with(' ')))
         .collect::<Vec<_>>()
         .join("\n");
-    let config = load::<config::cloud::Config>(&example, &[]).unwrap().config;
+    let config = load::<edgesync_fleet::config::Config>(&example, &[]).unwrap().config;
     let [rule] = config.placement.rules.as_slice() else { panic!("{:?}", config.placement) };
     let north = BTreeMap::from([("site".to_owned(), "north".to_owned())]);
     assert!(rule.nodes.matches("gw-7", &north));
@@ -179,12 +177,11 @@ fn what_check_config_prints_loads_to_the_same_configuration() {
     assert_eq!(origin("socket_mode"), "default");
 }
 
-#[cfg(feature = "cloud")]
 #[test]
 fn what_check_config_prints_of_the_cloud_side_loads_to_the_same_configuration() {
     let text = "[[placement]]\nnodes.names = [\"a*\"]\nobjects = { kinds = [\"cm\"] }\n[[placement]]\n[broker]\nmode = \"external\"\n";
-    let loaded = load::<config::cloud::Config>(text, &[]).unwrap();
-    let again = load::<config::cloud::Config>(&loaded.show(), &[]).unwrap();
+    let loaded = load::<edgesync_fleet::config::Config>(text, &[]).unwrap();
+    let again = load::<edgesync_fleet::config::Config>(&loaded.show(), &[]).unwrap();
     assert_eq!(again.config, loaded.config, "{}", loaded.show());
     assert_eq!(again.config.placement.rules.len(), 2);
 }
@@ -461,10 +458,9 @@ fn a_file_that_cannot_be_read_is_named() {
     assert!(message(&path).contains("larger than"), "{}", message(&path));
 }
 
-#[cfg(feature = "cloud")]
 mod cloud_side {
     use super::*;
-    use edgesync::config::cloud::{BrokerMode, Config};
+    use edgesync_fleet::config::{BrokerMode, Config};
 
     fn errors(text: &str) -> String {
         load::<Config>(text, &[]).unwrap_err().to_string()

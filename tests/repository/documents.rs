@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const README_LINES: usize = 200;
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    edgesync_testkit::programs::root()
 }
 
 /// All files with this extension under some directories.

@@ -3,7 +3,7 @@
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
 
-use edgesync::store::checksum::checksum64;
+use edgesync_store::checksum::checksum64;
 
 /// Whether a page is as it was written: its last line has the checksum of all before it.
 fn is_untouched(page: &str) -> bool {
@@ -15,7 +15,7 @@ fn is_untouched(page: &str) -> bool {
 
 #[test]
 fn no_figure_was_edited_by_hand() {
-    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/figures.md");
+    let page = edgesync_testkit::programs::root().join("docs/figures.md");
     let page = std::fs::read_to_string(page).unwrap();
     assert!(is_untouched(&page), "docs/figures.md was edited: cargo bench -- --document writes it");
     assert!(!is_untouched(&page.replacen("KB", "MB", 1)));

@@ -12,16 +12,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use edgesync::object::{Budget, ObjectRef, Resource, ResourceVersion, Scope};
-use edgesync::sync::change::{Change, RejectReason, Rejected};
-use edgesync::sync::digest::{BucketSet, Buckets, Digest, Epoch};
-use edgesync::sync::frame::{
+use edgesync_object::{Budget, ObjectRef, Resource, ResourceVersion, Scope};
+use edgesync_protocol::change::{Change, RejectReason, Rejected};
+use edgesync_protocol::digest::{BucketSet, Buckets, Digest, Epoch};
+use edgesync_protocol::frame::{
     Confirm, DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Hello, HelloRequest, Inventory, InventoryRequest,
     Item, Lease, ObjectsText, Part, Received, Report, Up, Upload, UploadConfirm, Welcome,
 };
-use edgesync::sync::message::{Body, MessageText, Outgoing};
-use edgesync::sync::node::NodeReport;
-use edgesync::sync::upload::{Content, Lane, Lanes, Refused, RefusedReason, UploadItem};
+use edgesync_protocol::message::{Body, MessageText, Outgoing};
+use edgesync_protocol::node::NodeReport;
+use edgesync_protocol::upload::{Content, Lane, Lanes, Refused, RefusedReason, UploadItem};
 use proptest::prelude::*;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ const MAX_OBJECT: usize = DEFAULT_MAX_OBJECT as usize;
 type Frames = BTreeMap<String, Value>;
 
 fn directory() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/frames")
+    edgesync_testkit::programs::root().join("tests/fixtures/frames")
 }
 
 fn recorded(version: &Path) -> Frames {
@@ -266,7 +266,7 @@ fn missing(old: &Value, new: &Value, at: &str) -> Option<String> {
 
 #[test]
 fn the_frames_of_this_version_are_recorded() {
-    let version = directory().join(edgesync::VERSION);
+    let version = directory().join(edgesync_runtime::VERSION);
     if std::env::var_os("EDGESYNC_RECORD_FRAMES").is_some() {
         for (name, frame) in written() {
             let path = version.join(format!("{name}.json"));

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::imports::{Import, Sources, circles};
+use crate::repository::imports::{Import, Sources, circles};
 
 /// A part of the sources, and the words that must not stand in its code, each with the reason.
 struct Rule {
@@ -74,7 +74,7 @@ const RULES: &[Rule] = &[
         within: EVERYWHERE,
         except: &["cloud/pairing/authority.rs", "cloud/pairing/request.rs"],
         forbidden: &["x509_parser"],
-        because: "only the authority looks deeper into certificates than crate::tls does",
+        because: "only the authority looks deeper into certificates than crate::repository::tls does",
     },
     Rule {
         within: EVERYWHERE,
@@ -169,7 +169,7 @@ const LONG_FILE: usize = 500;
 const TOO_LONG_FILE: usize = 700;
 
 fn source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+    edgesync_testkit::programs::root().join("src")
 }
 
 /// All Rust files under a directory, by their path relative to `src`.
@@ -367,13 +367,13 @@ fn imports_are_found_however_they_are_written() {
     let top = "pub mod a; pub mod b;";
     let a = "pub mod inner; pub use inner::Thing; pub fn of_a() {}";
     for (written, file) in [
-        ("use crate::a::of_a;", "a.rs"),
+        ("use crate::repository::a::of_a;", "a.rs"),
         ("use super::a::{self, of_a};", "a.rs"),
-        ("use crate::a::Thing as Other;", "a/inner.rs"),
-        ("use crate::a::{inner::*};", "a/inner.rs"),
-        ("fn f() { crate::a::Thing::new(); }", "a/inner.rs"),
+        ("use crate::repository::a::Thing as Other;", "a/inner.rs"),
+        ("use crate::repository::a::{inner::*};", "a/inner.rs"),
+        ("fn f() { crate::repository::a::Thing::new(); }", "a/inner.rs"),
         ("fn f() -> super::a::Thing { todo!() }", "a/inner.rs"),
-        ("fn f() { println!(\"{}\", crate::a::of_a()); }", "a.rs"),
+        ("fn f() { println!(\"{}\", crate::repository::a::of_a()); }", "a.rs"),
     ] {
         let files = [("lib.rs", top), ("a.rs", a), ("a/inner.rs", "pub struct Thing;"), ("b.rs", written)];
         let imports = Sources::of(&files).imports();
@@ -381,8 +381,11 @@ fn imports_are_found_however_they_are_written() {
             imports.iter().filter(|import| import.from == "b.rs").map(|import| import.to.as_str()).collect();
         assert!(found.contains(&file), "{written}: {found:?}");
     }
-    for harmless in ["use std::fmt;", "#[cfg(test)]\nmod tests { use crate::a::of_a; }", "// crate::a::of_a"]
-    {
+    for harmless in [
+        "use std::fmt;",
+        "#[cfg(test)]\nmod tests { use crate::repository::a::of_a; }",
+        "// crate::repository::a::of_a",
+    ] {
         let files = [("lib.rs", top), ("a.rs", a), ("a/inner.rs", "pub struct Thing;"), ("b.rs", harmless)];
         assert!(Sources::of(&files).imports().iter().all(|import| import.from != "b.rs"), "{harmless}");
     }
@@ -392,14 +395,17 @@ fn imports_are_found_however_they_are_written() {
 fn imports_that_climb_and_circles_are_found() {
     let files = [
         ("lib.rs", ""),
-        ("low.rs", "use crate::high::Top; pub struct Bottom;"),
-        ("high.rs", "pub mod x; pub mod y; use crate::low::Bottom; pub struct Top;"),
+        ("low.rs", "use crate::repository::high::Top; pub struct Bottom;"),
+        ("high.rs", "pub mod x; pub mod y; use crate::repository::low::Bottom; pub struct Top;"),
         ("high/x.rs", "use super::y::Y; pub struct X;"),
         ("high/y.rs", "use super::x::X; use super::Top; pub struct Y;"),
     ];
     let imports = Sources::of(&files).imports();
     let floors = [("low".to_owned(), 0), ("high".to_owned(), 1)].into();
-    assert_eq!(climbing(&imports, &floors), ["src/low.rs imports crate::high::Top from src/high.rs"]);
+    assert_eq!(
+        climbing(&imports, &floors),
+        ["src/low.rs imports crate::repository::high::Top from src/high.rs"]
+    );
     let circles = circles_in_folders(&imports);
     assert_eq!(circles.len(), 2, "{circles:?}");
     assert!(circles[1].starts_with("src/high: {\"x\", \"y\"} form a circle"), "{circles:?}");
@@ -442,7 +448,7 @@ fn the_rules_find_what_they_forbid() {
         ("agent/run.rs", "use rumqttc::v5::Event;"),
         ("link/mqtt.rs", "use backoff::ExponentialBackoff;"),
         ("cloud.rs", "use rusqlite::Connection;"),
-        ("cloud/fleet/removal.rs", "use crate::store::cloud::CloudError;"),
+        ("cloud/fleet/removal.rs", "use crate::repository::store::cloud::CloudError;"),
         ("cloud/source.rs", "use kube::Client;"),
         ("link/mqtt.rs", "unsafe { x() }"),
         ("sync.rs", "let x = (\"a\", '\"', 'b'); use tokio::time;"),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 type Setting<'a> = (&'a str, &'a str);
 
 fn source(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(file)
+    edgesync_testkit::programs::root().join("src").join(file)
 }
 
 /// The words in backticks.

@@ -42,7 +42,7 @@ fn with_a_message(text: &str) -> Vec<String> {
 #[test]
 fn no_field_takes_the_place_of_the_line() {
     let mut files = Vec::new();
-    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+    sources(&edgesync_testkit::programs::root().join("src"), &mut files);
     assert!(files.len() > 100, "the sources were not found");
     let found = files.iter().flat_map(|file| {
         let text = fs::read_to_string(file).unwrap();

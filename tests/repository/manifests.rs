@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    edgesync_testkit::programs::root()
 }
 
 fn manifest(name: &str) -> String {

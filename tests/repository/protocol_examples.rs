@@ -6,14 +6,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use edgesync::object::Budget;
-use edgesync::sync::digest::Digest;
-use edgesync::sync::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Received, Up};
-use edgesync::sync::upload::{Content, RefusedReason, Taken};
+use edgesync_object::Budget;
+use edgesync_protocol::digest::Digest;
+use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Received, Up};
+use edgesync_protocol::upload::{Content, RefusedReason, Taken};
 
 const LIMIT: usize = DEFAULT_MAX_FRAME as usize;
 const MAX_OBJECT: usize = DEFAULT_MAX_OBJECT as usize;
@@ -30,7 +29,7 @@ struct Example {
 }
 
 fn document() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/protocol.md");
+    let path = edgesync_testkit::programs::root().join("docs/protocol.md");
     fs::read_to_string(path).unwrap()
 }
 

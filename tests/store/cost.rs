@@ -4,12 +4,12 @@
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::support;
+use crate::store::support;
 use std::path::Path;
 use std::time::Instant;
 
-use edgesync::store::edge::EdgeStore;
-use edgesync::sync::change::{Change, Put};
+use edgesync::store::EdgeStore;
+use edgesync_protocol::change::{Change, Put};
 use support::*;
 
 const OBJECTS: u64 = 20_000;
@@ -74,7 +74,7 @@ fn batches() -> Vec<Vec<Put>> {
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn ingest_and_updates_beside_a_bare_loop() {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let dir = tempfile::tempdir_in(edgesync_testkit::programs::scratch()).unwrap();
     let before = written();
     let bare = bare_loop(&dir.path().join("bare.db"), &batches());
     let bare_bytes = written() - before;

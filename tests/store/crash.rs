@@ -4,13 +4,13 @@
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::support;
+use crate::store::support;
 use std::collections::BTreeMap;
 
-use edgesync::store::StoreError;
-use edgesync::store::edge::{EdgeOptions, EdgeStore, LocalKind, OutboxLimits, Writing};
-use edgesync::sync::replica::Totals;
-use edgesync::sync::upload::Lane;
+use edgesync::store::{EdgeOptions, EdgeStore, LocalKind, OutboxLimits, Writing};
+use edgesync_protocol::replica::Totals;
+use edgesync_protocol::upload::Lane;
+use edgesync_store::StoreError;
 use rusqlite::ffi;
 use support::vfs::{Disk, Op, Random, after_power_cut, register, write_image};
 use support::*;

@@ -3,15 +3,15 @@
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::support;
+use crate::store::support;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use edgesync::store::StoreError;
-use edgesync::store::edge::{EdgeStore, Facts, Reset};
-use edgesync::sync::change::Change;
+use edgesync::store::{EdgeStore, Facts, Reset};
+use edgesync_protocol::change::Change;
+use edgesync_store::StoreError;
 use support::*;
 
 const OBJECTS: u64 = 400;

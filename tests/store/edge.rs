@@ -3,18 +3,18 @@
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::support;
+use crate::store::support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use edgesync::object::ResourceVersion;
-use edgesync::store::StoreError;
-use edgesync::store::edge::{EdgeOptions, EdgeStore, Entry, ListCursor, Writing};
-use edgesync::sync::change::{Change, Put, RejectReason};
-use edgesync::sync::digest::{BucketSet, Digest};
-use edgesync::sync::upload::Lane;
+use edgesync::store::{EdgeOptions, EdgeStore, Entry, ListCursor, Writing};
+use edgesync_object::ResourceVersion;
+use edgesync_protocol::change::{Change, Put, RejectReason};
+use edgesync_protocol::digest::{BucketSet, Digest};
+use edgesync_protocol::upload::Lane;
+use edgesync_store::StoreError;
 use support::vfs::{Random, register};
 use support::*;
 
@@ -180,7 +180,7 @@ async fn an_inventory_of_some_buckets_has_just_their_objects() {
     assert_eq!(totals, store.facts().totals);
     // The other side lacks two objects.
     let all = held(&store).await;
-    let mut theirs = edgesync::sync::digest::Buckets::default();
+    let mut theirs = edgesync_protocol::digest::Buckets::default();
     for (uid_text, version) in &all {
         if *uid_text != *uid(17) && *uid_text != *uid(18) {
             theirs.add(totals.epoch, uid_text, &version.as_str().into());

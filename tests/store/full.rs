@@ -3,13 +3,13 @@
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::support;
+use crate::store::support;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use edgesync::store::StoreError;
-use edgesync::store::edge::{EdgeStore, Writing};
+use edgesync::store::{EdgeStore, Writing};
+use edgesync_store::StoreError;
 use support::*;
 
 /// A mounted tmpfs; unmounted when dropped.

@@ -3,15 +3,15 @@
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::support;
+use crate::store::support;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use edgesync::store::StoreError;
-use edgesync::store::edge::EdgeStore;
-use edgesync::sync::upload::Lane;
+use edgesync::store::EdgeStore;
+use edgesync_protocol::upload::Lane;
+use edgesync_store::StoreError;
 use support::vfs::Random;
 use support::*;
 

@@ -3,16 +3,16 @@
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::support;
+use crate::store::support;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use edgesync::store::StoreError;
-use edgesync::store::edge::{
+use edgesync::store::{
     Clocked, EVENT_SECONDS, EdgeStore, LocalKind, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES,
     MAX_LEASES, Scan,
 };
+use edgesync_store::StoreError;
 use support::*;
 
 use LocalKind::{Event, Lease};
@@ -143,7 +143,7 @@ fn age(path: &Path, name: &str, seconds: i64) {
     };
     let (namespace, version, changed, body) = conn.query_row(sql, [name], read).unwrap();
     let changed = changed - seconds;
-    let checksum = edgesync::store::checksum::checksum64(&[
+    let checksum = edgesync_store::checksum::checksum64(&[
         &2i64.to_le_bytes(),
         namespace.as_bytes(),
         name.as_bytes(),

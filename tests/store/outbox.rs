@@ -5,17 +5,17 @@
 
 mod damage;
 
-use crate::support;
+use crate::store::support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-use edgesync::store::edge::{
+use edgesync::store::{
     Clocked, EdgeStore, LocalKind, LocalRefusal, LocalWrite, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut,
     OutboxState, Posting, TIME_CORRECTED, event_key,
 };
-use edgesync::sync::upload::{Lane, Lanes};
+use edgesync_protocol::upload::{Lane, Lanes};
 use support::*;
 
 use Lane::{Bulk, Events, Status};
@@ -224,7 +224,7 @@ fn written() -> u64 {
 
 #[tokio::test]
 async fn a_day_of_events_against_the_limits_stays_cheap_and_bounded() {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let dir = tempfile::tempdir_in(edgesync_testkit::programs::scratch()).unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
     let text = "x".repeat(400);

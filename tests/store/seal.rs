@@ -5,7 +5,7 @@
 
 mod status;
 
-use crate::support;
+use crate::store::support;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::ops::ControlFlow;
@@ -14,12 +14,12 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use edgesync::object::{Resource, Scope};
-use edgesync::store::StoreError;
-use edgesync::store::edge::{EdgeOptions, EdgeStore, Observer, Part, Scan, ScanRow, Told};
-use edgesync::store::seal::{KeySource, SealOptions};
-use edgesync::sync::change::{Change, Delete, Put};
-use edgesync::sync::upload::Lane;
+use edgesync::store::{EdgeOptions, EdgeStore, Observer, Part, Scan, ScanRow, Told};
+use edgesync_object::{Resource, Scope};
+use edgesync_protocol::change::{Change, Delete, Put};
+use edgesync_protocol::upload::Lane;
+use edgesync_store::StoreError;
+use edgesync_store::seal::{KeySource, SealOptions};
 use rusqlite::ffi;
 use serde_json::value::RawValue;
 use support::vfs::{Op, Random, after_power_cut, register, write_image};

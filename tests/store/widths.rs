@@ -3,13 +3,13 @@
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::support;
+use crate::store::support;
 use std::path::Path;
 
-use edgesync::store::checksum::Width;
-use edgesync::store::edge::{EdgeOptions, EdgeStore, LocalKind, inspect};
-use edgesync::store::migrate::EDGE;
-use edgesync::sync::upload::Lane;
+use edgesync::store::{EdgeOptions, EdgeStore, LocalKind, inspect};
+use edgesync_protocol::upload::Lane;
+use edgesync_store::checksum::Width;
+use edgesync_store::migrate::EDGE;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use support::vfs::{Random, after_power_cut, register, write_image};

@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use super::Driver;
 use crate::agent::events::{Regarding, Why};
 use crate::agent::identity::IdentityNews;
-use crate::join::renewal::Validity;
-use crate::object::ObjectRef;
-use crate::object::time::rfc3339;
-use crate::process::systemd;
-use crate::sync::change::{RejectReason, Rejected};
-use crate::sync::edge::{EdgeNotice, EdgePhase};
+use edgesync_join::renewal::Validity;
+use edgesync_object::ObjectRef;
+use edgesync_object::time::rfc3339;
+use edgesync_protocol::change::{RejectReason, Rejected};
+use edgesync_protocol::edge::{EdgeNotice, EdgePhase};
+use edgesync_runtime::systemd;
 
 /// How often the service manager is told something new, at most.
 const STATUS_EVERY: Duration = Duration::from_secs(1);

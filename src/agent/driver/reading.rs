@@ -3,12 +3,13 @@
 use tokio::task::JoinHandle;
 
 use super::Driver;
-use crate::store::StoreError;
-use crate::store::edge::{self, EdgeStore, InventoryCursor};
-use crate::sync::change::ObjectRef;
-use crate::sync::digest::Buckets;
-use crate::sync::edge::{ChangesPage, EdgeEffect, Entry, InventoryPage};
-use crate::sync::replica::Totals;
+use crate::store as edge;
+use crate::store::{EdgeStore, InventoryCursor};
+use edgesync_protocol::change::ObjectRef;
+use edgesync_protocol::digest::Buckets;
+use edgesync_protocol::edge::{ChangesPage, EdgeEffect, Entry, InventoryPage};
+use edgesync_protocol::replica::Totals;
+use edgesync_store::StoreError;
 
 /// The answer to a read that the machine asked for.
 pub(super) enum Page {

@@ -5,11 +5,11 @@ mod cloud_core;
 use serde_json::{Map, Value, json};
 
 use super::Driver;
-use crate::VERSION;
 use crate::agent::status::{StoreView, seconds};
-use crate::object::Gather as _;
-use crate::store::edge::Writing;
-use crate::sync::edge::EdgePhase;
+use crate::store::Writing;
+use edgesync_object::Gather as _;
+use edgesync_protocol::edge::EdgePhase;
+use edgesync_runtime::VERSION;
 
 impl Driver {
     /// The status as JSON.

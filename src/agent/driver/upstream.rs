@@ -18,16 +18,16 @@ use crate::agent::identity::Membership;
 use crate::agent::node_report;
 use crate::agent::objects::OwnNode;
 use crate::agent::traffic::{Budget, BudgetState, Meter};
-use crate::config::edge::Config;
-use crate::object::Gather as _;
-use crate::process::random;
-use crate::store::StoreError;
-use crate::store::edge::{
+use crate::store::{
     EdgeStats, EdgeStore, Health, OutboxLimits, OutboxPut, OutboxState, Posting, Reset, Writing,
 };
-use crate::sync::edge::{EdgeEffect, OutboxMarks};
-use crate::sync::node::{Condition, ConditionStatus, DISK_PRESSURE, merge_report};
-use crate::sync::upload::{Content, Lane, Lanes, RefusedReason, UploadItem};
+use edgesync_config::edge::Config;
+use edgesync_object::Gather as _;
+use edgesync_protocol::edge::{EdgeEffect, OutboxMarks};
+use edgesync_protocol::node::{Condition, ConditionStatus, DISK_PRESSURE, merge_report};
+use edgesync_protocol::upload::{Content, Lane, Lanes, RefusedReason, UploadItem};
+use edgesync_runtime::random;
+use edgesync_store::StoreError;
 
 /// How often the device is looked at: disk, addresses, what is told of the Node.
 const LOOK_EVERY: Duration = Duration::from_secs(60);

@@ -11,17 +11,17 @@ use jiff::Timestamp;
 use super::{Driver, random};
 use crate::agent::events::{Regarding, Why};
 use crate::agent::traffic::Direction;
-use crate::config::LinkType;
-use crate::config::edge::Config;
-use crate::link::kubeedge::TEXT;
-use crate::link::presence::Presence;
-use crate::link::{Cause, LinkEvent, Publish, PublishError, Topics};
-use crate::store::edge::EdgeStore;
-use crate::sync::change::Change;
-use crate::sync::frame::{Objects, Up};
-use crate::sync::kubeedge::Bridge;
+use crate::store::EdgeStore;
 use cloud_core::{CloudCore, remember};
 pub(super) use cloud_core::{HeldRead, bridge_config};
+use edgesync_config::LinkType;
+use edgesync_config::edge::Config;
+use edgesync_kubeedge::Bridge;
+use edgesync_kubeedge::link::TEXT;
+use edgesync_protocol::change::Change;
+use edgesync_protocol::frame::{Objects, Up};
+use edgesync_transport::link::presence::Presence;
+use edgesync_transport::link::{Cause, LinkEvent, Publish, PublishError, Topics};
 
 /// See the module.
 pub(in crate::agent) enum Wire {

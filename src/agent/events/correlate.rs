@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use super::why::Why;
 use super::{EventLimits, Regarding};
-use crate::store::edge::Clocked;
+use crate::store::Clocked;
 
 /// How long after the last occurrence an Event goes on.
 pub(super) const WINDOW: u64 = 6 * 60 * 1000;

@@ -10,11 +10,11 @@ use uuid::Uuid;
 use super::Regarding;
 use super::correlate::{Stamp, Told};
 use super::why::Why;
-use crate::object::ObjectRef;
-use crate::object::name::{MAX_SUBDOMAIN, check_label, check_path_segment, check_uid};
-use crate::object::time::{rfc3339, rfc3339_micros, signed_seconds};
-use crate::store::edge::{Clocked, TIME_CORRECTED, event_key};
-use crate::sync::upload::Lane;
+use crate::store::{Clocked, TIME_CORRECTED, event_key};
+use edgesync_object::ObjectRef;
+use edgesync_object::name::{MAX_SUBDOMAIN, check_label, check_path_segment, check_uid};
+use edgesync_object::time::{rfc3339, rfc3339_micros, signed_seconds};
+use edgesync_protocol::upload::Lane;
 
 /// The longest note, in bytes.
 const MAX_NOTE: usize = 1024;

@@ -66,7 +66,7 @@ mod tests {
     use crate::agent::events::Regarding;
     use crate::agent::events::correlate::{Occurrence, Stamp};
     use crate::agent::events::why::Why;
-    use crate::store::edge::Clocked;
+    use crate::store::Clocked;
 
     fn told(id: u128, count: u32) -> Told {
         let stamp = Stamp { wall: Timestamp::UNIX_EPOCH, at: Clocked::default() };

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use super::correlate::{Occurrence, Stamp, Told, WINDOW};
 use super::why::Why;
 use super::{LastRun, Regarding};
-use crate::object::time::{rfc3339, rfc3339_micros};
-use crate::store::edge::Clocked;
+use crate::store::Clocked;
+use edgesync_object::time::{rfc3339, rfc3339_micros};
 
 const RUNNING: &str = "running";
 const STOPPED: &str = "stopped";

@@ -3,8 +3,8 @@
 use std::future::Future;
 
 use super::object::Record;
-use crate::store::StoreError;
-use crate::store::edge::{Clocked, EdgeStore, LocalKind, LocalObject, Posting};
+use crate::store::{Clocked, EdgeStore, LocalKind, LocalObject, Posting};
+use edgesync_store::StoreError;
 
 /// The key of the note about the run.
 const RUN: &str = "run";

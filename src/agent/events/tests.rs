@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use super::object::Record;
 use super::sink::Entry;
 use super::*;
-use crate::store::StoreError;
-use crate::store::edge::TIME_CORRECTED;
-use crate::sync::upload::Lane;
+use crate::store::TIME_CORRECTED;
+use edgesync_protocol::upload::Lane;
+use edgesync_store::StoreError;
 
 const LIMITS: EventLimits = EventLimits { burst: 1000, refill: Duration::from_secs(60) };
 

@@ -15,8 +15,8 @@ use super::object::{self, ClockSet, Corrections, MAX_CORRECTIONS, Names};
 use super::pending::{Item, Pending};
 use super::sink::{Entry, Sink};
 use super::{LastRun, QUEUE, Shared, run};
-use crate::VERSION;
-use crate::store::StoreError;
+use edgesync_runtime::VERSION;
+use edgesync_store::StoreError;
 
 /// The most Events in one transaction.
 pub(super) const MAX_BATCH: usize = 64;

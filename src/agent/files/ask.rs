@@ -9,15 +9,15 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
 use crate::agent::kinds::KnownKinds;
-use crate::api::Role;
-use crate::files::wire::{Listed, MAX_FRAME, Outcome, Reply, Request};
-use crate::files::{Member, Rule};
-use crate::object::ResourceVersion;
-use crate::process::chain;
-use crate::store::StoreError;
-use crate::store::edge::{EdgeStore, Entry, ObjectRef};
-use crate::sync::change::Uid;
-use crate::sync::digest::BucketSet;
+use crate::store::{EdgeStore, Entry, ObjectRef};
+use edgesync_api::Role;
+use edgesync_files::wire::{Listed, MAX_FRAME, Outcome, Reply, Request};
+use edgesync_files::{Member, Rule};
+use edgesync_object::ResourceVersion;
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::digest::BucketSet;
+use edgesync_runtime::chain;
+use edgesync_store::StoreError;
 
 /// Objects that are read and listed at once.
 const PAGE: usize = 100;
@@ -209,8 +209,8 @@ pub(super) fn show(outcome: &Outcome, role: Role) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::wire::Verb;
-    use crate::store::edge::EdgeOptions;
+    use crate::store::EdgeOptions;
+    use edgesync_files::wire::Verb;
     use tokio::net::UnixListener;
 
     #[tokio::test]

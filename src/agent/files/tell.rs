@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::events::{Events, Regarding, Why};
 use crate::agent::kinds::KnownKinds;
-use crate::files::wire::{News, Told};
-use crate::files::{State, Status};
-use crate::object::{ObjectRef, ResourceVersion};
-use crate::store::edge::{Clocked, EdgeStore, OutboxPut, Posting};
-use crate::sync::upload::{EffectContent, EffectState};
+use crate::store::{Clocked, EdgeStore, OutboxPut, Posting};
+use edgesync_files::wire::{News, Told};
+use edgesync_files::{State, Status};
+use edgesync_object::{ObjectRef, ResourceVersion};
+use edgesync_protocol::upload::{EffectContent, EffectState};
 
 /// Under which key the store keeps up to where the cloud has been told: in the transaction that tells it.
 const NOTE: &str = "files";

@@ -1,7 +1,7 @@
 //! What the bridge to a CloudCore counts.
 
-use crate::api::{MetricsWriter, families};
-use crate::sync::kubeedge::{BridgeCounters, BridgeStatus, DynamicController};
+use edgesync_api::{MetricsWriter, families};
+use edgesync_kubeedge::{BridgeCounters, BridgeStatus, DynamicController};
 
 const CONTROLLER: [DynamicController; 3] =
     [DynamicController::Unknown, DynamicController::On, DynamicController::Silent];

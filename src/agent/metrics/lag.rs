@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::sync::edge::OutboxMarks;
-use crate::sync::timing::Now;
-use crate::sync::upload::Lane;
+use edgesync_protocol::edge::OutboxMarks;
+use edgesync_protocol::timing::Now;
+use edgesync_protocol::upload::Lane;
 
 /// The most moments that are told apart. With more, two are taken for the earlier one.
 const MAX_MARKS: usize = 32;
@@ -89,7 +89,7 @@ impl Ages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::upload::Lanes;
+    use edgesync_protocol::upload::Lanes;
     use proptest::prelude::*;
     use std::time::Duration;
 

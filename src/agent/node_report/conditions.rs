@@ -5,11 +5,11 @@ use std::path::Path;
 use jiff::Timestamp;
 
 use super::{LOW_DISK_BYTES, Space};
-use crate::join::renewal::Validity;
-use crate::object::time::rfc3339;
-use crate::store::edge::{Health, Writing};
-use crate::sync::node::{CERTIFICATE_VALID, DISK_PRESSURE, STORE_HEALTHY, TRAFFIC_BUDGET_SPENT};
-use crate::sync::node::{Condition, ConditionStatus};
+use crate::store::{Health, Writing};
+use edgesync_join::renewal::Validity;
+use edgesync_object::time::rfc3339;
+use edgesync_protocol::node::{CERTIFICATE_VALID, DISK_PRESSURE, STORE_HEALTHY, TRAFFIC_BUDGET_SPENT};
+use edgesync_protocol::node::{Condition, ConditionStatus};
 
 /// The longest message, in bytes.
 const MAX_MESSAGE: usize = 512;
@@ -162,8 +162,8 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::edge::Reset;
-    use crate::sync::digest::Epoch;
+    use crate::store::Reset;
+    use edgesync_protocol::digest::Epoch;
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;

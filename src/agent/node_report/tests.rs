@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use tempfile::TempDir;
 
 use super::*;
-use crate::object::schema::{builtin, prune, validate};
+use edgesync_schema::{builtin, prune, validate};
 
 const MACHINE: &[(&str, &str)] = &[
     ("proc/sys/kernel/hostname", "Pump-7\n"),

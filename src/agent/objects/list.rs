@@ -7,10 +7,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::api::{Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Stored};
-use crate::object::status::Result;
-use crate::object::{Resource, Scope, Status, objectsync};
-use crate::store::edge::{EdgeSnapshot, InventoryCursor, ListCursor, Scan, ScanRow};
+use crate::store::{EdgeSnapshot, InventoryCursor, ListCursor, Scan, ScanRow};
+use edgesync_api::{Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Stored};
+use edgesync_object::status::Result;
+use edgesync_object::{Resource, Scope, Status, objectsync};
 
 use super::named::{OwnList, place};
 use super::statuses::Statuses;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::api::{Cursor, Page, PageQuery, Stored};
+use edgesync_api::{Cursor, Page, PageQuery, Stored};
 
 /// Where an object of this name is, or would be.
 pub(super) fn place(items: &[Stored], name: &str) -> Result<usize, usize> {

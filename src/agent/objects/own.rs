@@ -11,11 +11,11 @@ use super::list::EdgeList;
 use super::named::{OwnList, place};
 use super::ring::LazyRing;
 use super::{EdgeObjects, OwnKind, Place, watch};
-use crate::api::{PAGE_ROWS, PageQuery, Snapshot as _, Stored};
-use crate::object::objectsync::record_uid;
-use crate::object::status::Result;
-use crate::object::{Object, Resource, kinds, with_resource_version};
-use crate::sync::node::{agent_ready, new_node, set_node_condition};
+use edgesync_api::{PAGE_ROWS, PageQuery, Snapshot as _, Stored};
+use edgesync_object::objectsync::record_uid;
+use edgesync_object::status::Result;
+use edgesync_object::{Object, Resource, kinds, with_resource_version};
+use edgesync_protocol::node::{agent_ready, new_node, set_node_condition};
 
 /// How often is looked for changes while somebody watches.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -1,9 +1,9 @@
 //! ObjectSync records of what the node holds: they follow from the rows. Pure.
 
-use crate::api::Stored;
-use crate::object::objectsync::{record_uid, sync_name};
-use crate::object::{ObjectRef, ObjectSync};
-use crate::store::edge;
+use crate::store as edge;
+use edgesync_api::Stored;
+use edgesync_object::objectsync::{record_uid, sync_name};
+use edgesync_object::{ObjectRef, ObjectSync};
 
 /// The record of a held object under a version of this store; none if its UID makes no name of a record.
 pub(super) fn of_stored(node: &str, stored: &edge::Stored, own_version: u64) -> Option<Stored> {

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::api::{Batch, Change, Ring};
-use crate::object::Resource;
-use crate::object::status::Result;
+use edgesync_api::{Batch, Change, Ring};
+use edgesync_object::Resource;
+use edgesync_object::status::Result;
 
 use super::expired;
 
@@ -90,8 +90,8 @@ impl LazyRing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{ChangeType, Stored};
-    use crate::object::kinds;
+    use edgesync_api::{ChangeType, Stored};
+    use edgesync_object::kinds;
     use std::sync::OnceLock;
 
     const LONG: Duration = Duration::from_secs(3600);

@@ -16,14 +16,14 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
-use crate::api::Stored;
-use crate::object::status::Result;
-use crate::object::{
+use crate::store::{MAX_UPLOAD_BYTES, OutboxState};
+use edgesync_api::Stored;
+use edgesync_object::status::Result;
+use edgesync_object::{
     Object, ObjectRef, Resource, Status, member, too_deep, with_managed_fields, with_status,
 };
-use crate::store::edge::{MAX_UPLOAD_BYTES, OutboxState};
-use crate::sync::change::Uid;
-use crate::sync::upload::{Content, StatusContent};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::upload::{Content, StatusContent};
 
 /// How many objects can have their status written at the same time, at most.
 const TURNS: usize = 16;
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn the_item_names_the_object_and_has_limits() {
-        let pods = crate::object::kinds::by_word("pods").unwrap().resource();
+        let pods = edgesync_object::kinds::by_word("pods").unwrap().resource();
         let content = |status: &Value| change(status, None).content(&pods, &uid("u-1"), &object(5, json!(0)));
         let expected = json!({"status": {"uid": "u-1", "status": {"phase": "Running"},
             "object": {"apiVersion": "v1", "kind": "Pod", "namespace": "ns", "name": "p"}}});

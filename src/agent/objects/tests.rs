@@ -12,11 +12,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::{ChangeType, PageQuery, RowFilter, Snapshot};
-use crate::object::kinds as known;
-use crate::store::edge::EdgeOptions;
-use crate::sync::change::{Change, Delete, Put};
-use crate::sync::node::merge_report;
+use crate::store::EdgeOptions;
+use edgesync_api::{ChangeType, PageQuery, RowFilter, Snapshot};
+use edgesync_object::kinds as known;
+use edgesync_protocol::change::{Change, Delete, Put};
+use edgesync_protocol::node::merge_report;
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -360,7 +360,7 @@ async fn a_filter_sees_every_row_and_a_page_ends_exactly_where_the_list_does() {
     for word in ["cm", "objectsyncs"] {
         let resource = resource(word);
         let mut snapshot = storage.snapshot(&resource).await.unwrap();
-        let filter: crate::api::RowFilter =
+        let filter: edgesync_api::RowFilter =
             Arc::new(|item| item.json.contains("o-7\"") || item.name == "gw-1.u-7");
         let query = PageQuery { limit: 5, filter: Some(filter), ..PageQuery::default() };
         let page = snapshot.page(query).await.unwrap();
@@ -375,7 +375,7 @@ async fn a_filter_sees_every_row_and_a_page_ends_exactly_where_the_list_does() {
             snapshot.count(Some("ns-1")).await.unwrap()
         );
         let query =
-            PageQuery { after: Some(crate::api::Cursor("?".into())), limit: 1, ..PageQuery::default() };
+            PageQuery { after: Some(edgesync_api::Cursor("?".into())), limit: 1, ..PageQuery::default() };
         assert_eq!(snapshot.page(query).await.unwrap_err().code, 400, "{word}");
     }
 }
@@ -406,7 +406,7 @@ async fn one_object_is_listed_without_reading_others() {
     ] {
         let read = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&read);
-        let filter: crate::api::RowFilter = Arc::new(move |_| {
+        let filter: edgesync_api::RowFilter = Arc::new(move |_| {
             counted.fetch_add(1, Ordering::Relaxed);
             true
         });
@@ -507,7 +507,7 @@ async fn who_lists_in_the_middle_of_commits_can_go_on_with_a_watch() {
 async fn nothing_is_kept_while_nobody_asks() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
-    use crate::store::edge::Observer as _;
+    use crate::store::Observer as _;
     let cm = resource("cm");
     let before = storage.version(&cm);
     storage.store.apply(vec![put(cm.clone(), 1, 1, 5)]).await.unwrap();

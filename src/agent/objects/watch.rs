@@ -4,9 +4,10 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::api::{Change, ChangeType, Stored};
-use crate::object::{Resource, Scope, with_resource_version};
-use crate::store::edge::{self, LocalTransition, Observer, Part, Told, Transition, Versions};
+use crate::store as edge;
+use crate::store::{LocalTransition, Observer, Part, Told, Transition, Versions};
+use edgesync_api::{Change, ChangeType, Stored};
+use edgesync_object::{Resource, Scope, with_resource_version};
 
 use super::ring::{Entry, LazyRing};
 use super::{OwnKind, Place, kinds, record, shown, shown_local};

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::object::Scope;
+use edgesync_object::Scope;
 
 const DAY: i64 = SECONDS_A_DAY;
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::*;
-use crate::api::Address;
 use crate::check::Finding;
 use crate::check::tests::Bed;
-use crate::object::{Resource, ResourceVersion, Scope};
-use crate::sync::change::{Change, Put};
+use edgesync_api::Address;
+use edgesync_object::{Resource, ResourceVersion, Scope};
+use edgesync_protocol::change::{Change, Put};
 
 /// Text that must not be in any bundle.
 const MARKER: &str = "MARKER-MUST-NOT-LEAVE";
@@ -79,11 +79,11 @@ async fn nothing_secret_is_in_the_bundle_wherever_it_stands_on_the_device() {
             "2026-11-23T12:12:31Z gw edgesync: x/{MARKER}-name rejected; token={MARKER}-token-of-readers; {MARKER}-password\n"
         ),
     );
-    for (name, content) in &bundle.files {
-        let text = String::from_utf8(content.clone()).unwrap();
+    for (name, content) in bundle.files() {
+        let text = String::from_utf8(content.to_vec()).unwrap();
         assert!(!text.contains(MARKER), "{name}:\n{text}");
     }
-    let journal = bundle.files.iter().rfind(|(name, _)| name.ends_with("journal.txt")).unwrap();
+    let journal = bundle.files().filter(|(name, _)| name.ends_with("journal.txt")).last().unwrap();
     assert!(journal.1.starts_with(b"2026-11-23T12:12:31Z gw"), "a time is no secret");
     let packed = bundle.pack().unwrap();
     let plain = zstd::bulk::decompress(&packed, 32 << 20).unwrap();
@@ -96,8 +96,8 @@ async fn what_a_report_needs_is_in_it() {
     let client = Client::new(Address::Unix(bed.path("edgesync.sock")));
     let bundle = collect(&bed.config_path(), &report, &client).await;
     let text = |name: &str| {
-        let found = bundle.files.iter().find(|(file, _)| *file == format!("{TOP}/{name}")).unwrap();
-        String::from_utf8(found.1.clone()).unwrap()
+        let found = bundle.files().find(|(file, _)| *file == format!("edgesync-support/{name}")).unwrap();
+        String::from_utf8(found.1.to_vec()).unwrap()
     };
     for line in README.lines().filter_map(|line| line.split_once("   ")) {
         assert!(!text(line.0).is_empty(), "{}", line.0);

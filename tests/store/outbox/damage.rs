@@ -1,7 +1,7 @@
 //! What damage, a full disk and a failing one cost the outbox.
 
 use super::support::vfs::{Random, register};
-use edgesync::store::StoreError;
+use edgesync_store::StoreError;
 
 use super::*;
 

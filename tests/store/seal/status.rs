@@ -1,11 +1,11 @@
 //! The status of an object of a sealed kind that waits for the cloud: nowhere readable, opened by every read, sealed anew
 //! with a new key, and dropped with a lost one.
 
-use edgesync::object::ObjectRef;
-use edgesync::store::checksum::checksum64;
-use edgesync::store::edge::{Clocked, OutboxPut, Posting, effect_key, status_key};
-use edgesync::store::seal::Keyring;
-use edgesync::sync::upload::{EffectContent, EffectState, MAX_EFFECT_MESSAGE};
+use edgesync::store::{Clocked, OutboxPut, Posting, effect_key, status_key};
+use edgesync_object::ObjectRef;
+use edgesync_protocol::upload::{EffectContent, EffectState, MAX_EFFECT_MESSAGE};
+use edgesync_store::checksum::checksum64;
+use edgesync_store::seal::Keyring;
 
 use super::*;
 

@@ -9,14 +9,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgesync::object::{Resource, ResourceVersion, Scope};
-use edgesync::store::edge::{
+use edgesync::store::{
     Clocked, EdgeOptions, EdgeStore, Entry, LocalKind, LocalObject, LocalOutcome, LocalWrite, OutboxPut,
     Posting, Scan, ScanRow,
 };
-use edgesync::sync::change::{Change, Delete, Put, Uid};
-use edgesync::sync::digest::{BucketSet, Digest};
-use edgesync::sync::upload::Lane;
+use edgesync_object::{Resource, ResourceVersion, Scope};
+use edgesync_protocol::change::{Change, Delete, Put, Uid};
+use edgesync_protocol::digest::{BucketSet, Digest};
+use edgesync_protocol::upload::Lane;
 use serde_json::value::RawValue;
 
 pub fn config_maps() -> Arc<Resource> {

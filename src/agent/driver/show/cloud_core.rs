@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::agent::driver::Driver;
-use crate::object::time::rfc3339;
-use crate::sync::kubeedge::{BridgeCounters, BridgeStatus};
+use edgesync_kubeedge::{BridgeCounters, BridgeStatus};
+use edgesync_object::time::rfc3339;
 
 impl Driver {
     /// The section `kubeedge`; null with another link.
@@ -68,7 +68,7 @@ fn time(millisecond: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::kubeedge::{DynamicController, RoundReason};
+    use edgesync_kubeedge::{DynamicController, RoundReason};
 
     #[test]
     fn what_is_not_known_yet_is_null() {

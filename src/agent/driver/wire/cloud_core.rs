@@ -11,20 +11,20 @@ use crate::agent::driver::Driver;
 use crate::agent::driver::reading::object_ref;
 use crate::agent::events::{Regarding, Why};
 use crate::agent::traffic::Direction;
-use crate::config::edge::Config;
-use crate::link::kubeedge::{PING, PONG, TEXT};
-use crate::object::Resource;
-use crate::object::kinds::guess;
-use crate::process::random;
-use crate::store::StoreError;
-use crate::store::edge::{EdgeStore, InventoryCursor, Posting};
-use crate::sync::change::Uid;
-use crate::sync::digest::BucketSet;
-use crate::sync::frame::Received;
-use crate::sync::kubeedge::{
+use crate::store::{EdgeStore, InventoryCursor, Posting};
+use edgesync_config::edge::Config;
+use edgesync_kubeedge::link::{PING, PONG, TEXT};
+use edgesync_kubeedge::{
     Bridge, BridgeConfig, BridgeEffect, BridgeNotice, FetchRule, HeldEntry, HeldPage, Moment, Name,
     RoundReason, Sent, references,
 };
+use edgesync_object::Resource;
+use edgesync_object::kinds::guess;
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::digest::BucketSet;
+use edgesync_protocol::frame::Received;
+use edgesync_runtime::random;
+use edgesync_store::StoreError;
 
 /// Refusals of the dynamic controller that the status remembers.
 const MAX_DENIED: usize = 16;

@@ -3,11 +3,11 @@
 use super::{Waiting, Wire, trace_frame};
 use crate::agent::driver::Driver;
 use crate::agent::traffic::Direction;
-use crate::link::presence::CloudPresence;
-use crate::link::{Backlog, Topic};
-use crate::object::Budget;
-use crate::process::random;
-use crate::sync::frame::{FrameError, PROTOCOL, Received};
+use edgesync_object::Budget;
+use edgesync_protocol::frame::{FrameError, PROTOCOL, Received};
+use edgesync_runtime::random;
+use edgesync_transport::link::presence::CloudPresence;
+use edgesync_transport::link::{Backlog, Topic};
 
 impl Driver {
     /// A message on a topic.

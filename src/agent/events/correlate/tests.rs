@@ -49,7 +49,7 @@ impl Bench {
 }
 
 fn object(number: u32) -> Regarding {
-    let about = crate::object::ObjectRef {
+    let about = edgesync_object::ObjectRef {
         api_version: "v1".into(),
         kind: "ConfigMap".into(),
         namespace: "shop".into(),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::agent::events::correlate::Occurrence;
-use crate::object::name::check_subdomain;
+use edgesync_object::name::check_subdomain;
 
 const ID: u128 = 0x0123_4567_89ab_4def_8123_4567_89ab_cdef;
 
@@ -195,22 +195,22 @@ proptest! {
         told.id = id;
         told.left_out = left_out;
         let first = object_of(&told, &node);
-        let kind = crate::object::kinds::guess("events.k8s.io/v1", "Event", true);
+        let kind = edgesync_object::kinds::guess("events.k8s.io/v1", "Event", true);
         prop_assert_eq!(first.validate(&kind), Ok(()));
-        prop_assert_eq!(crate::api::broken_rules(&kind, None, &first), vec![]);
+        prop_assert_eq!(edgesync_api::broken_rules(&kind, None, &first), vec![]);
         for note in &notes[1..] {
             told.add(cut(note.clone()).into(), stamp(20));
         }
         let last = object_of(&told, &node);
         prop_assert_eq!(last.validate(&kind), Ok(()));
-        prop_assert_eq!(crate::api::broken_rules(&kind, Some(&first), &last), vec![]);
-        prop_assert_eq!(crate::api::broken_rules(&kind, None, &last), vec![]);
+        prop_assert_eq!(edgesync_api::broken_rules(&kind, Some(&first), &last), vec![]);
+        prop_assert_eq!(edgesync_api::broken_rules(&kind, None, &last), vec![]);
     }
 }
 
-fn object_of(told: &Told, node: &str) -> crate::object::Object {
+fn object_of(told: &Told, node: &str) -> edgesync_object::Object {
     let record = record(told, &Names::new(node), &Corrections::default());
-    let object = crate::object::Object::parse(&record.body).unwrap();
+    let object = edgesync_object::Object::parse(&record.body).unwrap();
     assert_eq!((object.namespace(), object.name()), (record.namespace.as_str(), record.name.as_str()));
     object
 }

@@ -2,7 +2,7 @@
 
 use super::status::Node;
 use super::*;
-use crate::store::engine::{LOG_FACTOR, wal_path};
+use edgesync_store::engine::{LOG_FACTOR, wal_path};
 
 const MIB: u64 = 1 << 20;
 const MAPS: &str = "/api/v1/configmaps?limit=1";

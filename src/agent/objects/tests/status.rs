@@ -4,9 +4,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
 use super::*;
-use crate::api::{Access, Address, Limits, Listener, Server, own_uid};
-use crate::store::edge::MAX_UPLOAD_BYTES;
-use crate::store::seal::{KeySource, SealOptions};
+use crate::store::MAX_UPLOAD_BYTES;
+use edgesync_api::{Access, Address, Limits, Listener, Server, own_uid};
+use edgesync_store::seal::{KeySource, SealOptions};
 
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";

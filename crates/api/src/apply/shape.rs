@@ -1,0 +1,222 @@
+//! What in a value can be owned by itself: which objects and lists are one value, and what identifies the
+//! items of the others. Pure; depends on schemas.
+//!
+//! Where no schema says anything, objects are owned field by field and lists as a whole.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::fieldset::{Element, FieldSet};
+use crate::trail::Trail;
+use edgesync_object::status::{Cause, MAX_CAUSES};
+use edgesync_schema::{ListType, Schema, Type};
+
+/// How a value is owned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Absent or `null`: fits every form.
+    Nothing,
+    /// As one value.
+    Leaf,
+    /// Field by field.
+    Map,
+    /// Item by item. There is a schema that says so.
+    List,
+}
+
+impl Form {
+    /// The form of a value under a schema.
+    pub(super) fn of(value: Option<&Value>, schema: Option<&Schema>) -> Self {
+        match (value, schema) {
+            (None | Some(Value::Null), _) => Self::Nothing,
+            (Some(Value::Object(_)), None) => Self::Map,
+            (Some(Value::Object(_)), Some(schema))
+                if matches!(schema.kind, Type::Any | Type::Object) && !schema.atomic_map =>
+            {
+                Self::Map
+            }
+            (Some(Value::Array(_)), Some(schema))
+                if schema.kind == Type::Array && schema.list != ListType::Atomic =>
+            {
+                Self::List
+            }
+            _ => Self::Leaf,
+        }
+    }
+}
+
+/// The schema of a field.
+pub(super) fn field_schema<'a>(schema: Option<&'a Schema>, name: &str) -> Option<&'a Schema> {
+    schema.and_then(|schema| schema.field(name)).map(Arc::as_ref)
+}
+
+/// Whether a field has a name of its own in the schema: entries of maps have not.
+pub(super) fn is_named(schema: Option<&Schema>, name: &str) -> bool {
+    schema.is_some_and(|schema| schema.properties.contains_key(name))
+}
+
+/// The schema of the items of a list.
+pub(super) fn item_schema(schema: Option<&Schema>) -> Option<&Schema> {
+    schema.and_then(|schema| schema.items.as_deref())
+}
+
+/// What identifies an item of a list whose form is [`Form::List`]; `None` if nothing does.
+pub(super) fn identify(item: &Value, schema: Option<&Schema>) -> Option<Element> {
+    let schema = schema?;
+    match (&schema.list, item) {
+        (ListType::Atomic, _) => None,
+        (ListType::Set, item) => is_scalar(item).then(|| Element::value(item.clone())),
+        (ListType::Map(keys), Value::Object(item)) => {
+            let items = schema.items.as_deref();
+            let mut found = Map::new();
+            for key in keys {
+                let default = || field_schema(items, key).and_then(|field| field.default.as_ref());
+                match item.get(&**key).filter(|value| !value.is_null()).or_else(default) {
+                    Some(value) if is_scalar(value) => found.insert(key.to_string(), value.clone()),
+                    Some(_) => return None,
+                    None => continue,
+                };
+            }
+            (!found.is_empty()).then(|| Element::keys(found))
+        }
+        (ListType::Map(_), _) => None,
+    }
+}
+
+fn is_scalar(value: &Value) -> bool {
+    !matches!(value, Value::Null | Value::Array(_) | Value::Object(_))
+}
+
+/// Whether there is nothing in a value that could be owned.
+pub(super) fn is_void(value: Option<&Value>) -> bool {
+    match value {
+        None | Some(Value::Null) => true,
+        Some(Value::Object(map)) => map.is_empty(),
+        Some(Value::Array(list)) => list.is_empty(),
+        Some(_) => false,
+    }
+}
+
+/// The fields that a configuration owns. Objects and items are owned themselves if they are entries of a map
+/// or list, or empty.
+pub(super) fn fields_of(value: &Value, schema: Option<&Schema>) -> FieldSet {
+    let mut set = FieldSet::default();
+    match (Form::of(Some(value), schema), value) {
+        (Form::Map, Value::Object(map)) => {
+            for (name, value) in map {
+                let mut field = fields_of(value, field_schema(schema, name));
+                let empty = value.as_object().is_some_and(Map::is_empty);
+                if empty || !is_named(schema, name) {
+                    field.add_self();
+                }
+                set.attach(Element::field(name), field);
+            }
+        }
+        (Form::List, Value::Array(list)) => {
+            for item in list {
+                if let Some(element) = identify(item, schema) {
+                    let mut fields = fields_of(item, item_schema(schema));
+                    fields.add_self();
+                    set.attach(element, fields);
+                }
+            }
+        }
+        _ => set.add_self(),
+    }
+    set
+}
+
+/// Finds items of lists in a configuration that cannot be told apart. At most [`MAX_CAUSES`] are reported.
+pub(super) fn check_items(
+    value: &Value,
+    schema: Option<&Schema>,
+    trail: &Trail<'_>,
+    causes: &mut Vec<Cause>,
+) {
+    match (Form::of(Some(value), schema), value) {
+        (Form::Map, Value::Object(map)) => {
+            for (name, value) in map.iter().filter(|(_, value)| !is_void(Some(value)) && !is_scalar(value)) {
+                check_items(value, field_schema(schema, name), &Trail::Field(trail, name), causes);
+            }
+        }
+        (Form::List, Value::Array(list)) => {
+            let mut seen = FieldSet::default();
+            for (index, item) in list.iter().enumerate() {
+                match identify(item, schema) {
+                    None => causes.push(unidentified(&Trail::Item(trail, index), schema)),
+                    Some(element) if seen.at(&element).has_self() => {
+                        causes.push(duplicate(trail, &element));
+                    }
+                    Some(element) => {
+                        check_items(item, item_schema(schema), &Trail::Element(trail, &element), causes);
+                        seen.attach(element, FieldSet::only_self());
+                    }
+                }
+                if causes.len() >= MAX_CAUSES {
+                    return;
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn duplicate(trail: &Trail<'_>, element: &Element) -> Cause {
+    Cause {
+        reason: "FieldValueDuplicate".to_owned(),
+        message: format!("Duplicate value: there must be one item {element} only"),
+        field: trail.to_string(),
+    }
+}
+
+fn unidentified(trail: &Trail<'_>, schema: Option<&Schema>) -> Cause {
+    let message = match schema.map(|schema| &schema.list) {
+        Some(ListType::Map(keys)) => {
+            let keys: Vec<String> = keys.iter().map(|key| format!("`{key}`")).collect();
+            format!("must be an object with {}, which tells the items of the list apart", keys.join(", "))
+        }
+        _ => "must be a string, a number or a boolean, which tells the items of the list apart".to_owned(),
+    };
+    Cause::required(&trail.to_string(), &message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps;
+    use serde_json::json;
+
+    #[test]
+    fn items_are_told_apart_in_steps_linear_in_what_is_applied() {
+        let items = Schema { kind: Type::Array, list: ListType::Map(vec!["k".into()]), ..Schema::default() };
+        let schema = Schema { kind: Type::Object, additional: Some(Arc::new(items)), ..Schema::default() };
+        let check = |value: Value, schema: Option<&Schema>| {
+            let mut causes = Vec::new();
+            check_items(&value, schema, &Trail::Root, &mut causes);
+            assert!(causes.is_empty(), "{causes:?}");
+        };
+        let list = |length: usize| {
+            let items: Vec<Value> = (0..length).map(|number| json!({"k": number, "x": {}})).collect();
+            json!({"f".repeat(length): items})
+        };
+        steps::assert_linear("items", list, |value| check(value, Some(&schema)));
+        let map = |length: usize| {
+            let fields: Map<String, Value> =
+                (0..length).map(|n| (n.to_string(), json!({"x": {"y": 1}}))).collect();
+            json!({"f".repeat(length): fields})
+        };
+        steps::assert_linear("fields", map, |value| check(value, None));
+        let mut causes = Vec::new();
+        check_items(
+            &json!({"f".repeat(100_000): [1, {"k": 1}, {"k": 1}]}),
+            Some(&schema),
+            &Trail::Root,
+            &mut causes,
+        );
+        assert!(
+            causes.len() == 2 && causes.iter().all(|cause| cause.field.len() < 1000),
+            "a path is shown in part"
+        );
+    }
+}

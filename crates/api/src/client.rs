@@ -1,0 +1,510 @@
+//! A client of the API for the command line: HTTP/1 over loopback, a Unix socket or TLS, one connection
+//! that is kept open, answers within a limit.
+
+use std::io;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Mutex;
+
+use super::address::Address;
+use super::request::encode;
+use edgesync_object::{Resource, Scope, Status};
+use edgesync_transport::tls::{self, HandshakeError};
+
+/// The longest answer that is taken, in bytes: a page of a list of large objects fits.
+pub const MAX_ANSWER: usize = 256 << 20;
+/// How long connecting may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a request may take until its answer is complete.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The content type of objects.
+const JSON: &str = "application/json";
+/// The content type of objects that are applied; JSON is YAML too.
+const APPLY: &str = "application/apply-patch+yaml";
+
+/// Why a request has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody answers at the address.
+    #[error("cannot connect to {address}")]
+    Connect {
+        /// Where.
+        address: Address,
+        /// Why.
+        source: io::Error,
+    },
+    /// TLS fails, or a certificate is refused.
+    #[error("no TLS with {address}")]
+    Tls {
+        /// Where.
+        address: Address,
+        /// Why.
+        source: HandshakeError,
+    },
+    /// An address with TLS, and no certificate to show.
+    #[error(
+        "{address} needs TLS: say which authority is believed and which certificate of an operator is shown"
+    )]
+    NoCertificate {
+        /// Where.
+        address: Address,
+    },
+    /// The connection broke, or the other side does not speak HTTP.
+    #[error("{method} {path} at {address} failed")]
+    Exchange {
+        /// Where.
+        address: Address,
+        /// HTTP method.
+        method: Method,
+        /// Path with query.
+        path: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// What answers does not speak HTTP.
+    #[error(
+        "what answers at {address} does not speak HTTP: if it is an API with TLS, its address begins with https://"
+    )]
+    NoHttp {
+        /// Where.
+        address: Address,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// No complete answer in time.
+    #[error("{method} {path} at {address} was not answered within {} s", REQUEST_TIMEOUT.as_secs())]
+    TimedOut {
+        /// Where.
+        address: Address,
+        /// HTTP method.
+        method: Method,
+        /// Path with query.
+        path: String,
+    },
+    /// The answer is longer than [`MAX_ANSWER`].
+    #[error(
+        "the answer to {method} {path} is longer than {MAX_ANSWER} bytes; ask for less with a selector or a namespace"
+    )]
+    TooLarge {
+        /// HTTP method.
+        method: Method,
+        /// Path with query.
+        path: String,
+    },
+    /// The answer is not what the API gives.
+    #[error("{address} answered {method} {path} with code {code} and something unexpected: {problem}")]
+    Unexpected {
+        /// Where.
+        address: Address,
+        /// HTTP method.
+        method: Method,
+        /// Path with query.
+        path: String,
+        /// HTTP status code.
+        code: u16,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The API refused.
+    #[error(transparent)]
+    Api(#[from] Status),
+}
+
+impl ClientError {
+    /// The refusal of the API, if it is one.
+    #[must_use]
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Api(status) => Some(status),
+            _ => None,
+        }
+    }
+}
+
+/// A client of one address.
+#[derive(Debug)]
+pub struct Client {
+    address: Address,
+    tls: Option<tls::Client>,
+    idle: Mutex<Option<SendRequest<Full<Bytes>>>>,
+}
+
+impl Client {
+    /// A client; it connects with its first request. An address with TLS needs [`Client::with_tls`].
+    #[must_use]
+    pub fn new(address: Address) -> Self {
+        Self { address, tls: None, idle: Mutex::new(None) }
+    }
+
+    /// A client that uses TLS where the address asks for it.
+    #[must_use]
+    pub fn with_tls(address: Address, tls: tls::Client) -> Self {
+        Self { address, tls: Some(tls), idle: Mutex::new(None) }
+    }
+
+    /// The address.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Gets JSON.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.send(Method::GET, path, None, JSON).await
+    }
+
+    /// Gets text, such as metrics.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn text(&self, path: &str) -> Result<String, ClientError> {
+        let exchange = self.exchange(Method::GET, path, Bytes::new(), JSON);
+        let Ok(answered) = tokio::time::timeout(REQUEST_TIMEOUT, exchange).await else {
+            let (address, path) = (self.address.clone(), path.to_owned());
+            return Err(ClientError::TimedOut { address, method: Method::GET, path });
+        };
+        match answered? {
+            (200..300, bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            (code, _) => Err(ClientError::Unexpected {
+                address: self.address.clone(),
+                method: Method::GET,
+                path: path.to_owned(),
+                code,
+                problem: "no text".to_owned(),
+            }),
+        }
+    }
+
+    /// Gets lines as they come, such as those of a watch, until they end or `take` wants no more.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn lines(&self, path: &str, take: &mut dyn FnMut(&str) -> bool) -> Result<(), ClientError> {
+        let failed = |source| self.failure(&Method::GET, path, source);
+        let request =
+            self.request(&Method::GET, path, Bytes::new(), JSON).map_err(|error| failed(error.into()))?;
+        let response = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
+        if !response.status().is_success() {
+            // What it says is read as everywhere.
+            return self.get::<Value>(path).await.map(drop);
+        }
+        let mut body = response.into_body();
+        let mut rest = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.map_err(|error| failed(error.into()))?.into_data() else { continue };
+            rest.extend_from_slice(&data);
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = rest.drain(..=end).collect();
+                if !take(String::from_utf8_lossy(&line).trim()) {
+                    return Ok(());
+                }
+            }
+            if rest.len() > MAX_ANSWER {
+                return Err(ClientError::TooLarge { method: Method::GET, path: path.to_owned() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts JSON and reads JSON.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ClientError> {
+        self.send(Method::POST, path, Some(body), JSON).await
+    }
+
+    /// Puts JSON and reads JSON.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn put<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ClientError> {
+        self.send(Method::PUT, path, Some(body), JSON).await
+    }
+
+    /// Applies an object on the server: its fields then belong to `manager`, whoever had them. Fields
+    /// that the kind does not have are refused.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn apply<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        manager: &str,
+        object: &Value,
+    ) -> Result<T, ClientError> {
+        let path = format!("{path}?fieldManager={}&force=true&fieldValidation=Strict", encode(manager));
+        self.send(Method::PATCH, &path, Some(object), APPLY).await
+    }
+
+    /// Deletes, with `DeleteOptions` if there are any, and reads JSON.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn delete<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        options: Option<&Value>,
+    ) -> Result<T, ClientError> {
+        self.send(Method::DELETE, path, options, JSON).await
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        content_type: &'static str,
+    ) -> Result<T, ClientError> {
+        let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+        let exchange = self.exchange(method.clone(), path, body, content_type);
+        let Ok(answered) = tokio::time::timeout(REQUEST_TIMEOUT, exchange).await else {
+            return Err(ClientError::TimedOut {
+                address: self.address.clone(),
+                method,
+                path: path.to_owned(),
+            });
+        };
+        let (code, bytes) = answered?;
+        let unexpected = |problem: String| ClientError::Unexpected {
+            address: self.address.clone(),
+            method: method.clone(),
+            path: path.to_owned(),
+            code,
+            problem,
+        };
+        if (200..300).contains(&code) {
+            return serde_json::from_slice(&bytes).map_err(|error| unexpected(error.to_string()));
+        }
+        match serde_json::from_slice::<Status>(&bytes) {
+            Ok(status) => Err(ClientError::Api(status)),
+            Err(_) => {
+                let shown: String = String::from_utf8_lossy(&bytes).chars().take(200).collect();
+                Err(unexpected(format!("{shown:?}")))
+            }
+        }
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        content_type: &'static str,
+    ) -> Result<(u16, Bytes), ClientError> {
+        let failed = |source| self.failure(&method, path, source);
+        let request =
+            self.request(&method, path, body, content_type).map_err(|error| failed(error.into()))?;
+        let response = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
+        let code = response.status().as_u16();
+        match Limited::new(response.into_body(), MAX_ANSWER).collect().await {
+            Ok(body) => Ok((code, body.to_bytes())),
+            Err(error) if error.is::<LengthLimitError>() => {
+                Err(ClientError::TooLarge { method: method.clone(), path: path.to_owned() })
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+        content_type: &'static str,
+    ) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
+        let host = match &self.address {
+            Address::Tcp(address) => address.to_string(),
+            Address::Tls { host, port } if host.contains(':') => format!("[{host}]:{port}"),
+            Address::Tls { host, port } => format!("{host}:{port}"),
+            Address::Unix(_) => "localhost".to_owned(),
+        };
+        let request =
+            Request::builder().method(method).uri(path).header(HOST, host).header(ACCEPT, "application/json");
+        let request = if body.is_empty() { request } else { request.header(CONTENT_TYPE, content_type) };
+        request.body(Full::new(body))
+    }
+
+    /// Sends a request over the open connection or a new one. A connection that the server closed
+    /// while it was idle is replaced, but only if the request has not been sent over it.
+    async fn attempt(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<hyper::Result<Response<Incoming>>, ClientError> {
+        let mut idle = self.idle.lock().await;
+        let mut request = request;
+        if let Some(mut sender) = idle.take()
+            && sender.ready().await.is_ok()
+        {
+            match sender.try_send_request(request).await {
+                Ok(response) => {
+                    *idle = Some(sender);
+                    return Ok(Ok(response));
+                }
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Ok(Err(error.into_error())),
+                },
+            }
+        }
+        let mut sender = self.connect().await?;
+        let response = sender.send_request(request).await;
+        *idle = Some(sender);
+        Ok(response)
+    }
+
+    /// Why an exchange came to nothing.
+    fn failure(
+        &self,
+        method: &Method,
+        path: &str,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    ) -> ClientError {
+        let address = self.address.clone();
+        match self.refusal(&*source) {
+            Some(source) => ClientError::Tls { address, source },
+            None if source.downcast_ref().is_some_and(hyper::Error::is_parse) => {
+                ClientError::NoHttp { address, source }
+            }
+            None => ClientError::Exchange { address, method: method.clone(), path: path.to_owned(), source },
+        }
+    }
+
+    /// What TLS says of a failed exchange: a server refuses a certificate when the handshake is over.
+    fn refusal(&self, error: &(dyn std::error::Error + 'static)) -> Option<HandshakeError> {
+        let Address::Tls { host, .. } = &self.address else { return None };
+        let mut sources = std::iter::successors(Some(error), |error| error.source());
+        sources.find_map(|error| HandshakeError::of_io(host, error.downcast_ref::<io::Error>()?))
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
+        let failed = |source| ClientError::Connect { address: self.address.clone(), source };
+        let connecting = async {
+            match &self.address {
+                Address::Tcp(address) => {
+                    let stream = TcpStream::connect(address).await.map_err(failed)?;
+                    stream.set_nodelay(true).map_err(failed)?;
+                    handshake(stream).await.map_err(failed)
+                }
+                Address::Tls { host, port } => {
+                    let address = self.address.clone();
+                    let Some(tls) = &self.tls else { return Err(ClientError::NoCertificate { address }) };
+                    let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
+                    stream.set_nodelay(true).map_err(failed)?;
+                    let secured = tls.connect(host, stream).await;
+                    let secured = secured.map_err(|source| ClientError::Tls { address, source })?;
+                    handshake(secured).await.map_err(failed)
+                }
+                Address::Unix(path) => {
+                    let stream = UnixStream::connect(path).await.map_err(failed)?;
+                    handshake(stream).await.map_err(failed)
+                }
+            }
+        };
+        match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+            Ok(connected) => connected,
+            Err(_) => Err(failed(io::Error::from(io::ErrorKind::TimedOut))),
+        }
+    }
+}
+
+/// Starts HTTP on a connection; a task of its own moves the bytes until either side closes it.
+async fn handshake<I>(stream: I) -> io::Result<SendRequest<Full<Bytes>>>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "the connection to the API ended");
+        }
+    });
+    Ok(sender)
+}
+
+/// The path of the objects of a kind: in a namespace, or everywhere. The namespace is left out for
+/// cluster-scoped kinds.
+#[must_use]
+pub fn collection_path(resource: &Resource, namespace: Option<&str>) -> String {
+    let root = if resource.group.is_empty() {
+        "/api".to_owned()
+    } else {
+        format!("/apis/{}", encode(&resource.group))
+    };
+    let namespace = match namespace {
+        Some(namespace) if resource.scope == Scope::Namespaced => {
+            format!("/namespaces/{}", encode(namespace))
+        }
+        _ => String::new(),
+    };
+    format!("{root}/{}{namespace}/{}", encode(&resource.version), encode(&resource.plural))
+}
+
+/// The path of an object.
+#[must_use]
+pub fn object_path(resource: &Resource, namespace: &str, name: &str) -> String {
+    format!("{}/{}", collection_path(resource, Some(namespace)), encode(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use edgesync_object::kinds;
+
+    /// A server of TLS answers whoever comes without with an alert (RFC 8446 section 6.2).
+    #[tokio::test]
+    async fn an_address_with_tls_that_is_taken_for_one_without_is_told() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = Address::Tcp(listener.local_addr().unwrap());
+        let serving = async {
+            let mut stream = listener.accept().await.unwrap().0;
+            let mut asked = [0; 4];
+            stream.read_exact(&mut asked).await.unwrap();
+            stream.write_all(b"\x15\x03\x03\x00\x02\x02\x46").await.unwrap();
+        };
+        let client = Client::new(address);
+        let (answer, ()) = tokio::join!(client.get::<Value>("/version"), serving);
+        let error = answer.unwrap_err().to_string();
+        assert!(error.contains("does not speak HTTP") && error.contains("https://"), "{error}");
+    }
+
+    #[test]
+    fn paths_follow_group_and_scope() {
+        let resource = |word| kinds::by_word(word).unwrap().resource();
+        assert_eq!(object_path(&resource("cm"), "a", "b"), "/api/v1/namespaces/a/configmaps/b");
+        assert_eq!(collection_path(&resource("deploy"), None), "/apis/apps/v1/deployments");
+        let role = object_path(&resource("clusterroles"), "ignored", "system:node");
+        assert_eq!(role, "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode");
+    }
+
+    #[tokio::test]
+    async fn an_address_with_tls_needs_a_certificate() {
+        let client = Client::new("https://cloud.example:10551".parse().unwrap());
+        let error = client.get::<Value>("/version").await.unwrap_err();
+        assert!(matches!(error, ClientError::NoCertificate { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn nobody_at_the_address_is_said_with_the_address() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("none.sock");
+        let client = Client::new(Address::Unix(path.clone()));
+        let error = client.get::<Value>("/version").await.unwrap_err();
+        assert_eq!(error.to_string(), format!("cannot connect to unix:{}", path.display()));
+    }
+}

@@ -1,0 +1,245 @@
+//! Between the form in which an object is sent and shown and the form in which it is kept. Pure.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::kind::Kind;
+use super::rules;
+use edgesync_object::status::{Cause, Result};
+use edgesync_object::{Head, Object, Resource, Scope, Status};
+use edgesync_schema as schema;
+
+/// The most that the defaults of an object weigh that is only shown, besides as much as its text: a page has many.
+const MAX_SHOWN_DEFAULTS: usize = 64 * 1024;
+
+/// Whether the two forms differ in more than the version.
+fn is_event_view(kind: &Kind) -> bool {
+    kind.resource.kind == "Event" && kind.resource.group != kind.stored_as.group
+}
+
+/// An object as the version of the path shows it.
+pub(super) fn served(kind: &Kind, mut object: Object) -> Object {
+    if is_event_view(kind) {
+        rules::event_to_core(&mut object);
+    }
+    if object.api_version() != kind.resource.api_version() {
+        object.fields_mut().insert("apiVersion".to_owned(), json!(kind.resource.api_version()));
+    }
+    object
+}
+
+/// An object of a custom kind as today's schema says, since it may have been stored under another one: with its defaults,
+/// as far as they weigh no more than `defaults`, and without what it does not know. Others stay as they are.
+pub(super) fn todays(kind: &Kind, mut object: Object, defaults: usize) -> Object {
+    if let Some(schema) = kind.schema.as_deref().filter(|_| kind.custom) {
+        schema::prune(schema, object.fields_mut());
+        schema::apply_defaults_within(schema, object.fields_mut(), defaults);
+    }
+    object
+}
+
+/// An object as it is kept.
+pub(super) fn stored(kind: &Kind, mut object: Object) -> Object {
+    if is_event_view(kind) {
+        rules::event_to_storage(&mut object);
+    }
+    if kind.resource != kind.stored_as {
+        object.fields_mut().insert("apiVersion".to_owned(), json!(kind.stored_as.api_version()));
+    }
+    object
+}
+
+/// Turns the text of objects of a kind into what the version of the path shows.
+#[derive(Clone, Debug)]
+pub(super) struct Texts {
+    kind: Arc<Kind>,
+    api_version: String,
+    /// What the text of an object that is right already begins with, if it has sorted fields.
+    prefix: String,
+}
+
+impl Texts {
+    pub(super) fn new(kind: &Arc<Kind>) -> Self {
+        let api_version = kind.resource.api_version();
+        let prefix = format!("{{\"apiVersion\":\"{api_version}\",");
+        Self { kind: Arc::clone(kind), api_version, prefix }
+    }
+
+    /// The text of an object as it is shown. One that is right already is not taken apart, unless it is of a custom kind:
+    /// those get the defaults of today's schema, and lose what it does not know.
+    ///
+    /// # Errors
+    /// 500 if it is not JSON.
+    pub(super) fn served(&self, json: String) -> Result<String> {
+        if self.kind.custom {
+            let object: Object = serde_json::from_str(&json).map_err(Status::internal)?;
+            let defaults = json.len().saturating_add(MAX_SHOWN_DEFAULTS);
+            return Ok(todays(&self.kind, served(&self.kind, object), defaults).to_json());
+        }
+        if !is_event_view(&self.kind) {
+            if json.starts_with(&self.prefix) {
+                return Ok(json);
+            }
+            let head: Head<'_> = serde_json::from_str(&json).map_err(Status::internal)?;
+            if head.api_version == self.api_version {
+                return Ok(json);
+            }
+        }
+        let object: Object = serde_json::from_str(&json).map_err(Status::internal)?;
+        Ok(served(&self.kind, object).to_json())
+    }
+}
+
+/// Checks that an object belongs to the path it was sent to, and fills in what the path says and the
+/// object leaves out.
+pub(super) fn agree(resource: &Resource, namespace: &str, name: Option<&str>, body: Value) -> Result<Object> {
+    let Value::Object(mut object) = body else {
+        let message =
+            if body.is_null() { "the body is empty: an object is needed" } else { "the body is no object" };
+        return Err(Status::bad_request(message));
+    };
+    let api_version = resource.api_version();
+    fill_in(&mut object, "apiVersion", &api_version).map_err(|sent| {
+        Status::bad_request(format!(
+            "the API version in the data ({sent}) does not match the expected API version ({api_version})"
+        ))
+    })?;
+    fill_in(&mut object, "kind", &resource.kind).map_err(|sent| {
+        Status::bad_request(format!(
+            "the kind in the data ({sent}) does not match the expected kind ({})",
+            resource.kind
+        ))
+    })?;
+    let metadata = object.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
+    let Value::Object(metadata) = metadata else {
+        let causes = vec![Cause::wrong_type("metadata", "must be an object")];
+        return Err(Status::invalid(&resource.group, &resource.kind, name.unwrap_or_default(), causes));
+    };
+    let agrees = match resource.scope {
+        Scope::Namespaced => fill_in(metadata, "namespace", namespace).is_ok(),
+        Scope::Cluster => {
+            // It means nothing, and tools write it everywhere.
+            metadata.remove("namespace");
+            true
+        }
+    };
+    if !agrees {
+        let message = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Status::bad_request(message));
+    }
+    if let Some(name) = name {
+        fill_in(metadata, "name", name).map_err(|sent| {
+            Status::bad_request(format!(
+                "the name of the object ({sent}) does not match the name on the URL ({name})"
+            ))
+        })?;
+    }
+    Ok(Object::from(object))
+}
+
+/// Sets a field that is missing or empty; one that says something else is returned as an error.
+fn fill_in(object: &mut Map<String, Value>, field: &str, value: &str) -> Result<(), String> {
+    match object.get(field) {
+        Some(Value::String(sent)) if sent == value => Ok(()),
+        None | Some(Value::Null) => {
+            object.insert(field.to_owned(), json!(value));
+            Ok(())
+        }
+        Some(Value::String(sent)) if sent.is_empty() => {
+            object.insert(field.to_owned(), json!(value));
+            Ok(())
+        }
+        Some(Value::String(sent)) => Err(sent.chars().take(64).collect()),
+        Some(_) => Err("not a string".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deployments() -> Resource {
+        Resource {
+            group: "apps".into(),
+            version: "v1".into(),
+            kind: "Deployment".into(),
+            plural: "deployments".into(),
+            scope: Scope::Namespaced,
+        }
+    }
+
+    #[test]
+    fn what_the_path_says_is_filled_in() {
+        let object = agree(&deployments(), "ns", Some("d"), json!({"spec": 1})).unwrap();
+        let expected = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "ns", "name": "d"}, "spec": 1
+        });
+        assert_eq!(Value::Object(object.into_fields()), expected);
+        let nodes = Resource { scope: Scope::Cluster, ..deployments() };
+        let object = agree(&nodes, "", None, json!({"metadata": {"namespace": "", "name": "n"}})).unwrap();
+        assert_eq!(object.metadata(), json!({"name": "n"}).as_object());
+    }
+
+    #[test]
+    fn an_object_that_belongs_elsewhere_is_refused() {
+        let code = |body: Value| agree(&deployments(), "ns", Some("d"), body).unwrap_err().code;
+        assert_eq!(code(json!({"apiVersion": "v1"})), 400);
+        assert_eq!(code(json!({"kind": "Pod"})), 400);
+        assert_eq!(code(json!({"kind": 7})), 400);
+        assert_eq!(code(json!({"metadata": {"namespace": "other"}})), 400);
+        assert_eq!(code(json!({"metadata": {"name": "other"}})), 400);
+        assert_eq!(code(json!({"metadata": []})), 422);
+        assert_eq!(code(json!([])), 400);
+        assert_eq!(code(Value::Null), 400);
+        let cluster = Resource { scope: Scope::Cluster, ..deployments() };
+        let object = agree(&cluster, "", None, json!({"metadata": {"namespace": "x"}})).unwrap();
+        assert_eq!(object.metadata(), json!({}).as_object());
+    }
+
+    /// The texts of a custom kind with this schema.
+    fn custom(schema: &Value) -> Texts {
+        let schema = Some(Arc::new(schema::read(schema, "schema").unwrap()));
+        Texts::new(&Arc::new(Kind { schema, custom: true, ..Kind::bare(Arc::new(deployments())) }))
+    }
+
+    #[test]
+    fn a_custom_object_of_an_older_schema_is_shown_as_todays_says() {
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "size": {"type": "integer"}, "color": {"type": "string", "default": "blue"}}}}});
+        let stored = r#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a"},"spec":{"shape":"round","size":1}}"#;
+        let shown = custom(&schema).served(stored.to_owned()).unwrap();
+        assert_eq!(shown, stored.replace(r#""shape":"round""#, r#""color":"blue""#));
+    }
+
+    #[test]
+    fn an_object_is_not_shown_with_many_times_as_much_as_was_stored() {
+        let text = json!({"type": "string", "default": "x".repeat(10_000)});
+        let item = json!({"type": "object", "properties": {"text": text}});
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "array", "items": item}}});
+        let texts = custom(&schema);
+        let shown = |items: usize| {
+            let stored =
+                json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": vec![json!({}); items]});
+            texts.served(stored.to_string()).unwrap().len()
+        };
+        assert!(shown(5) > 50_000, "{}", shown(5));
+        assert!(shown(1000) < 100_000, "{}", shown(1000));
+    }
+
+    #[test]
+    fn another_version_of_a_kind_only_has_another_api_version() {
+        let mut kind = Kind::bare(Arc::new(Resource { version: "v2".into(), ..deployments() }));
+        kind.stored_as = Arc::new(deployments());
+        let object: Object = serde_json::from_str(r#"{"apiVersion":"apps/v1","kind":"Deployment"}"#).unwrap();
+        let shown = served(&kind, object.clone());
+        assert_eq!(shown.api_version(), "apps/v2");
+        assert_eq!(stored(&kind, shown), object);
+        let texts = Texts::new(&Arc::new(kind));
+        let expected = r#"{"apiVersion":"apps/v2","kind":"Deployment"}"#;
+        assert_eq!(texts.served(object.to_json()).unwrap(), expected);
+        assert_eq!(texts.served(expected.to_owned()).unwrap(), expected);
+        let unsorted = r#"{"kind":"Deployment","apiVersion":"apps/v2"}"#;
+        assert_eq!(texts.served(unsorted.to_owned()).unwrap(), unsorted);
+    }
+}

@@ -1,0 +1,172 @@
+//! Discovery: which groups, versions and kinds are served. Documents from a list of kinds. Pure.
+//!
+//! `/api` and `/apis` come in two forms: the plain one, from which a client goes on to one list of
+//! resources for each group and version, and the aggregated one that has everything at once.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::kind::{Kind, Writable};
+use edgesync_object::{Resource, Scope, sort_many};
+
+mod aggregated;
+mod etag;
+mod groups;
+
+pub(super) use aggregated::{Form, Root, aggregated};
+pub(super) use etag::{Digest, etag, matches_etag};
+pub(super) use groups::{Group, Version, groups};
+
+/// The verbs of a kind that can be changed here.
+const WRITABLE: &[&str] =
+    &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// The verbs of a kind that can be changed here, but not a whole collection at once.
+const WRITABLE_ONE_BY_ONE: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
+/// The verbs of a kind that can only be read here.
+const READABLE: &[&str] = &["get", "list", "watch"];
+/// The verbs of the status of a kind that can be changed here.
+const STATUS_WRITABLE: &[&str] = &["get", "patch", "update"];
+/// The verbs of the status of a kind that can only be read here.
+const STATUS_READABLE: &[&str] = &["get"];
+
+/// `/api`: the versions of the core group.
+pub(super) fn core_versions(kinds: &[Arc<Kind>]) -> Value {
+    let core = groups(kinds).into_iter().find(|group| group.name.is_empty());
+    let versions: Vec<&str> =
+        core.iter().flat_map(|group| group.versions.iter().map(|version| version.name)).collect();
+    // Clients of some languages insist on the list of addresses, although nothing is ever in it.
+    json!({ "kind": "APIVersions", "versions": versions, "serverAddressByClientCIDRs": [] })
+}
+
+/// `/apis`: every group but the core group.
+pub(super) fn group_list(kinds: &[Arc<Kind>]) -> Value {
+    let groups: Vec<Value> = named(kinds).iter().map(group_value).collect();
+    json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups })
+}
+
+/// `/apis/GROUP`, if there is such a group.
+pub(super) fn group(kinds: &[Arc<Kind>], name: &str) -> Option<Value> {
+    let groups = named(kinds);
+    let mut value = group_value(groups.iter().find(|group| group.name == name)?);
+    value["kind"] = json!("APIGroup");
+    value["apiVersion"] = json!("v1");
+    Some(value)
+}
+
+/// `/api/VERSION` for the core group, else `/apis/GROUP/VERSION`, if there is such a version.
+pub(super) fn resource_list(kinds: &[Arc<Kind>], group: &str, version: &str) -> Option<Value> {
+    let groups = groups(kinds);
+    let found = groups.iter().find(|candidate| candidate.name == group)?;
+    let found = found.versions.iter().find(|candidate| candidate.name == version)?;
+    let resources: Vec<Value> = found.kinds.iter().flat_map(|kind| resources(kind)).collect();
+    Some(json!({
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": api_version(group, version),
+        "resources": resources,
+    }))
+}
+
+/// `/`: every path that leads somewhere; `more` are those that others serve.
+pub(super) fn root_paths(kinds: &[Arc<Kind>], more: &[&str]) -> Value {
+    let mut paths: Vec<String> = ["/api", "/apis", "/healthz", "/livez", "/metrics"].map(String::from).into();
+    paths.extend(["/openapi/v2", "/openapi/v3", "/readyz", "/version"].map(String::from));
+    paths.extend(more.iter().map(|path| (*path).to_owned()));
+    for group in groups(kinds) {
+        if !group.name.is_empty() {
+            paths.push(format!("/apis/{}", group.name));
+        }
+        paths.extend(group.versions.iter().map(|version| version.path(group.name)));
+    }
+    sort_many(&mut paths, Ord::cmp);
+    paths.dedup();
+    json!({ "paths": paths })
+}
+
+/// Group and version in one word; only the version for the core group.
+fn api_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
+/// Every group but the core group.
+fn named(kinds: &[Arc<Kind>]) -> Vec<Group<'_>> {
+    groups(kinds).into_iter().filter(|group| !group.name.is_empty()).collect()
+}
+
+fn group_value(group: &Group<'_>) -> Value {
+    let version = |version: &Version<'_>| json!({ "groupVersion": api_version(group.name, version.name), "version": version.name });
+    let versions: Vec<Value> = group.versions.iter().map(version).collect();
+    let preferred = versions.first().cloned().unwrap_or_default();
+    json!({ "name": group.name, "versions": versions, "preferredVersion": preferred })
+}
+
+/// The entries of a kind in a list of resources: its own and that of its status.
+fn resources(kind: &Kind) -> Vec<Value> {
+    let namespaced = kind.resource.scope == Scope::Namespaced;
+    let mut own = json!({
+        "name": kind.resource.plural,
+        "singularName": kind.singular,
+        "namespaced": namespaced,
+        "kind": kind.resource.kind,
+        "verbs": verbs(kind),
+        "storageVersionHash": storage_version_hash(&kind.stored_as),
+    });
+    add_names(&mut own, kind);
+    let mut entries = vec![own];
+    if kind.status_subresource {
+        entries.push(json!({
+            "name": format!("{}/status", kind.resource.plural),
+            "singularName": "",
+            "namespaced": namespaced,
+            "kind": kind.resource.kind,
+            "verbs": status_verbs(kind),
+        }));
+    }
+    if kind.scale.is_some() {
+        entries.push(json!({
+            "name": format!("{}/scale", kind.resource.plural),
+            "singularName": "",
+            "namespaced": namespaced,
+            "group": "autoscaling",
+            "version": "v1",
+            "kind": "Scale",
+            "verbs": STATUS_WRITABLE,
+        }));
+    }
+    entries
+}
+
+/// A word for the form in which objects of a kind are kept, by which clients see whether it is another one.
+fn storage_version_hash(stored_as: &Resource) -> String {
+    let mut digest = Digest::default();
+    for part in [&stored_as.group, "/", &stored_as.version, "/", &stored_as.kind] {
+        digest.add(part);
+    }
+    digest.short()
+}
+
+/// Adds short names and categories where there are any.
+fn add_names(entry: &mut Value, kind: &Kind) {
+    if !kind.short_names.is_empty() {
+        entry["shortNames"] = json!(kind.short_names);
+    }
+    if !kind.categories.is_empty() {
+        entry["categories"] = json!(kind.categories);
+    }
+}
+
+fn verbs(kind: &Kind) -> &'static [&'static str] {
+    match kind.writable {
+        Writable::Everything if kind.deletes_collections() => WRITABLE,
+        Writable::Everything => WRITABLE_ONE_BY_ONE,
+        Writable::Status | Writable::Nothing => READABLE,
+    }
+}
+
+fn status_verbs(kind: &Kind) -> &'static [&'static str] {
+    if kind.writable == Writable::Nothing { STATUS_READABLE } else { STATUS_WRITABLE }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! Kinds by group and version, in the order in which clients look for them. Pure.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use crate::kind::Kind;
+use edgesync_object::sort_few;
+
+/// A group with its versions, the preferred one first.
+#[derive(Debug)]
+pub(crate) struct Group<'k> {
+    /// Its name, empty for the core group.
+    pub(crate) name: &'k str,
+    /// Its versions.
+    pub(crate) versions: Vec<Version<'k>>,
+}
+
+/// A version of a group with its kinds.
+#[derive(Debug)]
+pub(crate) struct Version<'k> {
+    /// Its name, such as `v1`.
+    pub(crate) name: &'k str,
+    /// Its kinds, in the order in which they were given.
+    pub(crate) kinds: Vec<&'k Arc<Kind>>,
+}
+
+impl Version<'_> {
+    /// The path under which its resources are.
+    pub(crate) fn path(&self, group: &str) -> String {
+        if group.is_empty() { format!("/api/{}", self.name) } else { format!("/apis/{group}/{}", self.name) }
+    }
+}
+
+/// Sorts kinds into groups and versions. Groups come in the order in which their first kind does, versions
+/// in that of preference: those that a kind prefers, then by maturity and number.
+pub(crate) fn groups(kinds: &[Arc<Kind>]) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for kind in kinds {
+        let (name, version) = (kind.resource.group.as_str(), kind.resource.version.as_str());
+        let group = groups.iter().position(|group| group.name == name).unwrap_or_else(|| {
+            groups.push(Group { name, versions: Vec::new() });
+            groups.len() - 1
+        });
+        let Some(group) = groups.get_mut(group) else { continue };
+        match group.versions.iter_mut().find(|found| found.name == version) {
+            Some(found) => found.kinds.push(kind),
+            None => group.versions.push(Version { name: version, kinds: vec![kind] }),
+        }
+    }
+    for group in &mut groups {
+        sort_few(&mut group.versions, |a, b| {
+            let order = |of: &Version<'_>| (!of.kinds.iter().any(|kind| kind.preferred), rank(of.name));
+            order(a).cmp(&order(b)).then_with(|| a.name.cmp(b.name))
+        });
+    }
+    groups
+}
+
+/// The place of a version among others: stable ones, then beta, then alpha, higher numbers first; names of
+/// another form come last.
+fn rank(version: &str) -> (u8, Reverse<u32>, Reverse<u32>) {
+    let other = (3, Reverse(0), Reverse(0));
+    let Some(numbers) = version.strip_prefix('v') else { return other };
+    let (class, major, minor) = match (numbers.split_once("beta"), numbers.split_once("alpha")) {
+        (Some((major, minor)), _) => (1, major, minor),
+        (_, Some((major, minor))) => (2, major, minor),
+        _ => (0, numbers, "0"),
+    };
+    match (major.parse(), minor.parse()) {
+        (Ok(major), Ok(minor)) => (class, Reverse(major), Reverse(minor)),
+        _ => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stable_versions_come_before_beta_before_alpha_before_other_names() {
+        let mut versions =
+            ["foo", "v1alpha2", "v1", "v11beta2", "v2", "v1beta1", "v3beta1", "v10", "v1gamma1"];
+        versions.sort_by_key(|version| (rank(version), *version));
+        let expected = ["v10", "v2", "v1", "v11beta2", "v3beta1", "v1beta1", "v1alpha2", "foo", "v1gamma1"];
+        assert_eq!(versions, expected);
+    }
+}

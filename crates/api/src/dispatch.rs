@@ -1,0 +1,517 @@
+//! From a typed request to the verb that answers it.
+
+mod documents;
+
+use std::sync::Arc;
+
+use hyper::Response;
+use hyper::body::Bytes;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+pub(super) use documents::Schemas;
+
+use super::audit::{self, Actor};
+use super::auth;
+use super::browser;
+use super::convert::Texts;
+use super::duplicates;
+use super::extension::{Extension, ExtensionCall};
+use super::kind::{Kind, ScalePaths, Writable};
+use super::media::{self, Accepted, As, Format, Syntax};
+use super::metrics::ApiMetrics;
+use super::patch::{self, PatchType};
+use super::read::{self, Show};
+use super::request::{
+    FieldValidation, ONE_BY_ONE_METHODS, ObjectsRequest, Options, READ_METHODS, Refusal, Request,
+    ResourcePath, Verb,
+};
+use super::response::{self, ResponseBody};
+use super::reviews;
+use super::room::{SHOWN, Share, Work, hold};
+use super::scale;
+use super::select::Selection;
+use super::snapshots::Snapshots;
+use super::storage::Storage;
+use super::table::{Include, TableView, View};
+use super::turns::Turns;
+use super::watch::{self, Lines, Start, Watch};
+use super::write::{self, DeleteOptions, Deleted, Part, Write, Written};
+use edgesync_object::status::Result;
+use edgesync_object::{Object, Resource, Scope, Status};
+
+/// The longest name of a field manager that is taken from the user agent.
+const MAX_AGENT: usize = 64;
+
+/// What every request is answered with.
+pub(super) struct Api<K: Storage, E> {
+    pub(super) storage: Arc<K>,
+    pub(super) extension: E,
+    pub(super) metrics: Arc<ApiMetrics>,
+    pub(super) snapshots: Arc<Snapshots<K::Snapshot>>,
+    /// Which documents of OpenAPI there are.
+    pub(super) schemas: Schemas,
+    /// The writes that are under way.
+    pub(super) turns: Turns,
+    /// The memory for stored objects.
+    pub(super) work: Work,
+    /// The largest object, in bytes.
+    pub(super) object_bytes: usize,
+    /// Becomes true when watches are to end.
+    pub(super) stopping: tokio::sync::watch::Sender<bool>,
+}
+
+/// The name of a new object, beside the response.
+#[derive(Clone)]
+struct Made(Arc<str>);
+
+/// The headers of a request that matter, and who sends it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head<'a> {
+    pub(super) accept: Option<&'a str>,
+    pub(super) content_type: Option<&'a str>,
+    pub(super) user_agent: Option<&'a str>,
+    pub(super) if_none_match: Option<&'a str>,
+    pub(super) actor: Actor<'a>,
+}
+
+/// A body that is read when it is needed, and not at all if the request is refused before.
+pub(super) trait ReadBody: Send {
+    /// Reads it whole.
+    fn read(self) -> impl Future<Output = Result<(RawBody, Memory)>> + Send;
+}
+
+/// A body as it came, and the room that it takes up as long as it is there.
+#[derive(Debug)]
+pub(super) struct RawBody {
+    pub(super) bytes: Bytes,
+    pub(super) _room: Share,
+}
+
+/// The room that a request takes up with what its body becomes: held until the request is done.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Memory {
+    pub(super) room: Share,
+}
+
+impl std::ops::Deref for RawBody {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<K: Storage, E: Extension> Api<K, E> {
+    /// Answers a request.
+    pub(super) async fn answer(
+        &self,
+        request: Request,
+        head: Head<'_>,
+        body: impl ReadBody,
+    ) -> Result<Response<ResponseBody>, Refusal> {
+        let pretty = matches!(&request, Request::Objects(request) if request.options.pretty);
+        match request {
+            Request::Methods(allow) => Ok(response::methods(allow)),
+            Request::Health(health) => Ok(documents::health(&health, &self.storage.checks())?),
+            Request::Metrics => Ok(documents::metrics(&self.metrics, &self.extension).await),
+            Request::Discovery(what) => Ok(documents::discovery(&self.storage.kinds(), &what, &head)?),
+            Request::OpenApi(what) => Ok(documents::openapi(&*self.storage, &self.schemas, &what, &head)?),
+            Request::Version => self.value(&documents::version(), &head),
+            Request::Resources => {
+                let kinds = self.storage.kinds();
+                let resources: Vec<&Arc<Resource>> = kinds.iter().map(|kind| &kind.resource).collect();
+                self.value(&json!(resources), &head)
+            }
+            Request::Extension { method, path, query } => {
+                let (bytes, _memory) = body.read().await?;
+                let body = media::read_body(head.content_type, &bytes)?;
+                drop(bytes);
+                let role = head.actor.caller.role;
+                let acted = (method != "GET").then(|| (method.clone(), path.clone(), body.clone()));
+                let call = ExtensionCall { method, path, query, body, role };
+                if let Some(ready) = self.extension.ready(&call, self.stopping.subscribe()).await? {
+                    return Ok(response::ready(ready));
+                }
+                let answer = self.extension.call(call).await;
+                if let Some((method, path, asked)) = acted {
+                    let code = answer.as_ref().map_or_else(|status| status.code, |_| 200);
+                    head.actor.administered(&method, &path, &asked, code);
+                }
+                self.value(&answer?, &head)
+            }
+            Request::Review(review) => {
+                let (bytes, _memory) = body.read().await?;
+                let sent = media::read_body(head.content_type, &bytes)?;
+                let answer = reviews::answer(review, &self.storage.kinds(), head.actor.caller, sent);
+                let format = Accepted::read(head.accept, pretty)?.format;
+                Ok(response::text(201, format.media_type(), format.render_value(&answer)?))
+            }
+            Request::Page(path) => {
+                let file = self.extension.file(&path).ok_or_else(Status::no_such_path)?;
+                Ok(browser::page(&file, head.if_none_match))
+            }
+            Request::Objects(request) => {
+                let accepted = Accepted::read(head.accept, pretty)?;
+                let audited = self.audited(&request);
+                let answer = self.objects(*request, accepted, head, body).await;
+                if let Some((verb, kind, path)) = audited {
+                    let (code, made) = match &answer {
+                        Ok(response) => (response.status().as_u16(), response.extensions().get::<Made>()),
+                        Err(refusal) => (refusal.status.code, None),
+                    };
+                    head.actor.wrote(verb, &kind, &path, made.map(|Made(name)| &**name), code);
+                }
+                answer
+            }
+        }
+    }
+
+    /// What the audit log is to say of a request on objects.
+    fn audited(&self, request: &ObjectsRequest) -> Option<(Verb, Arc<Kind>, ResourcePath)> {
+        let ObjectsRequest { verb, path, .. } = request;
+        let kind =
+            verb.writes().then(|| self.storage.kind(&path.group, &path.version, &path.plural)).flatten()?;
+        audit::concerns(*verb, &kind).then(|| (*verb, kind, path.clone()))
+    }
+
+    fn value(&self, value: &Value, head: &Head<'_>) -> Result<Response<ResponseBody>, Refusal> {
+        let format = Accepted::read(head.accept, false)?.format;
+        Ok(response::text(200, format.media_type(), format.render_value(value)?))
+    }
+
+    async fn objects(
+        &self,
+        request: ObjectsRequest,
+        accepted: Accepted,
+        head: Head<'_>,
+        body: impl ReadBody,
+    ) -> Result<Response<ResponseBody>, Refusal> {
+        let ObjectsRequest { verb, path, options } = request;
+        let kind = self.storage.kind(&path.group, &path.version, &path.plural);
+        let kind = kind.ok_or_else(|| no_such_kind(&self.storage.kinds(), &path))?;
+        let part = check_served(&kind, verb, &path)?;
+        auth::authorize(head.actor.caller.role, verb, &kind)?;
+        if verb.writes() {
+            check_writable(&kind, verb, part, path.name.as_deref().unwrap_or_default())?;
+        }
+        let call =
+            Call { api: self, show: show(&kind, accepted, &options)?, kind, path, options, part, head };
+        let mut response = match verb {
+            Verb::Get | Verb::Update | Verb::Patch if call.scale().is_some() => {
+                call.scaled(verb, accepted.format, body).await
+            }
+            Verb::Get => {
+                let place = (call.namespace(), call.name());
+                read::get(&*self.storage, &self.work, &call.show, place, &call.options).await
+            }
+            Verb::List => call.list().await,
+            Verb::Watch => call.watch(accepted),
+            Verb::Create | Verb::Update | Verb::Patch => call.write(verb, body).await,
+            Verb::Delete | Verb::DeleteCollection => call.delete(verb, accepted.format, body).await,
+        }?;
+        if let Some(warning) = &call.kind.warning {
+            response::warn(&mut response, &[warning.to_string()]);
+        }
+        Ok(response)
+    }
+}
+
+/// 404; if the kind is served in another version, it says in which.
+fn no_such_kind(kinds: &[Arc<Kind>], path: &ResourcePath) -> Status {
+    let mut status = Status::no_such_path();
+    let same = |kind: &&Arc<Kind>| kind.resource.group == path.group && kind.resource.plural == path.plural;
+    if let Some(other) = kinds.iter().find(same) {
+        let api_version = other.resource.api_version();
+        status.message = format!("{} are served as {api_version}, not as {}", path.plural, path.version);
+    }
+    status
+}
+
+/// Whether a known kind is served under this path with this verb, and which part of its objects is meant.
+fn check_served(kind: &Kind, verb: Verb, path: &ResourcePath) -> Result<Part, Refusal> {
+    let everywhere = path.namespace.is_none();
+    let misplaced = match kind.resource.scope {
+        Scope::Cluster => !everywhere,
+        Scope::Namespaced => everywhere && path.name.is_some(),
+    };
+    let part = match path.subresource.as_deref() {
+        None => Some(Part::Object),
+        Some("status") if kind.status_subresource => Some(Part::Status),
+        Some("scale") if kind.scale.is_some() => Some(Part::Object),
+        Some(_) => None,
+    };
+    let Some(part) = part.filter(|_| !misplaced) else {
+        let scales = path.subresource.as_deref() == Some("scale");
+        return Err(match (&kind.read_only_hint, &path.name) {
+            (Some(hint), Some(name)) if scales => Status::forbidden(&kind.resource, name, hint),
+            _ => Status::no_such_path(),
+        }
+        .into());
+    };
+    // Only reading works across namespaces.
+    if verb.writes() && everywhere && kind.resource.scope == Scope::Namespaced {
+        let status = Status::method_not_allowed(&kind.resource, verb.as_str());
+        return Err(Refusal { status, allow: READ_METHODS });
+    }
+    if verb == Verb::DeleteCollection && kind.writable == Writable::Everything && !kind.deletes_collections()
+    {
+        let status = Status::method_not_allowed(&kind.resource, verb.as_str());
+        return Err(Refusal { status, allow: ONE_BY_ONE_METHODS });
+    }
+    Ok(part)
+}
+
+fn check_writable(kind: &Kind, verb: Verb, part: Part, name: &str) -> Result<(), Refusal> {
+    match (kind.writable, part) {
+        (Writable::Everything, _) | (Writable::Status, Part::Status) => return Ok(()),
+        (Writable::Status, Part::Object) | (Writable::Nothing, _) => {}
+    }
+    match &kind.read_only_hint {
+        Some(hint) => Err(Status::forbidden(&kind.resource, name, hint).into()),
+        None => {
+            let status = Status::method_not_allowed(&kind.resource, verb.as_str());
+            Err(Refusal { status, allow: READ_METHODS })
+        }
+    }
+}
+
+fn show(kind: &Arc<Kind>, accepted: Accepted, options: &Options) -> Result<Show> {
+    let view = match accepted.shown {
+        As::Whole => View::Whole,
+        As::Metadata => View::Metadata(accepted.meta),
+        As::Table => {
+            let include = Include::from_query(Some(&options.include_object))?;
+            View::Table(TableView::new(kind, include, accepted.meta))
+        }
+    };
+    Ok(Show { kind: Arc::clone(kind), texts: Texts::new(kind), format: accepted.format, view })
+}
+
+/// A request on objects of a kind that is served.
+struct Call<'a, K: Storage, E> {
+    api: &'a Api<K, E>,
+    show: Show,
+    kind: Arc<Kind>,
+    path: ResourcePath,
+    options: Options,
+    part: Part,
+    head: Head<'a>,
+}
+
+impl<K: Storage, E: Extension> Call<'_, K, E> {
+    fn namespace(&self) -> &str {
+        self.path.namespace.as_deref().unwrap_or_default()
+    }
+
+    fn name(&self) -> &str {
+        self.path.name.as_deref().unwrap_or_default()
+    }
+
+    fn selection(&self) -> Result<Selection> {
+        let Options { labels, fields, .. } = &self.options;
+        Selection::new(&self.kind, self.path.namespace.as_deref(), labels, fields)
+    }
+
+    async fn list(&self) -> Result<Response<ResponseBody>> {
+        let Api { storage, snapshots, .. } = self.api;
+        read::list(storage, snapshots, self.show.clone(), self.selection()?, &self.options).await
+    }
+
+    fn watch(&self, accepted: Accepted) -> Result<Response<ResponseBody>> {
+        if accepted.format == Format::Yaml {
+            return Err(Status::not_acceptable(&["application/json"]));
+        }
+        let storage = Arc::clone(&self.api.storage);
+        let watch = Watch {
+            start: Start::read(&self.options, storage.version(&self.kind.stored_as))?,
+            storage,
+            kind: Arc::clone(&self.kind),
+            selection: Arc::new(self.selection()?),
+            bookmarks: self.options.bookmarks,
+            timeout: watch::timeout(&self.options),
+            lines: Lines::new(self.show.texts.clone(), self.show.view.clone()),
+            metrics: Arc::clone(&self.api.metrics),
+            stopping: self.api.stopping.subscribe(),
+        };
+        let (sender, parts) = mpsc::channel(1);
+        tokio::spawn(watch.run(sender));
+        Ok(response::stream(Format::Json.media_type(), ResponseBody::Lines(parts)))
+    }
+
+    async fn write(&self, verb: Verb, body: impl ReadBody) -> Result<Response<ResponseBody>> {
+        // What cannot be read is not waited for.
+        let patch_type = if verb == Verb::Patch {
+            let strategic = !self.kind.custom && self.kind.schema.is_some();
+            Some(PatchType::of(self.head.content_type, strategic)?)
+        } else {
+            Syntax::announced(self.head.content_type)?;
+            None
+        };
+        let (bytes, memory) = body.read().await?;
+        let manager = self.manager();
+        let home = self.home();
+        let write = self.as_write(&home, &manager);
+        let mut written = match patch_type {
+            Some(patch_type) => {
+                let patch = match patch_type {
+                    // JSON is YAML too, and is read more quickly.
+                    PatchType::Apply => media::read_body(None, &bytes)
+                        .or_else(|_| media::read_body(Some("application/yaml"), &bytes))?,
+                    _ => media::read_body(None, &bytes)?,
+                };
+                drop(bytes);
+                write.patch(self.name(), patch_type, &patch).await?
+            }
+            None => {
+                let body = media::read_body(self.head.content_type, &bytes)?;
+                let twice = self.duplicates(&bytes);
+                drop(bytes);
+                let write = Write { twice: &twice, ..write };
+                match verb {
+                    Verb::Create => write.create(body).await?,
+                    _ => write.update(self.name(), body).await?,
+                }
+            }
+        };
+        let warnings = std::mem::take(&mut written.warnings);
+        let share = written.share.take().unwrap_or(memory.room);
+        let made = (verb == Verb::Create).then(|| Made(written.object.name.as_str().into()));
+        let mut response = self.written(written)?;
+        if let Some(made) = made {
+            response.extensions_mut().insert(made);
+        }
+        response::warn(&mut response, &warnings);
+        Ok(hold(response, share))
+    }
+
+    /// Where the numbers are, if the path is that of `/scale`.
+    fn scale(&self) -> Option<Arc<ScalePaths>> {
+        self.kind.scale.clone().filter(|_| self.path.subresource.as_deref() == Some("scale"))
+    }
+
+    /// Reads or writes how many there are to be.
+    async fn scaled(
+        &self,
+        verb: Verb,
+        format: Format,
+        body: impl ReadBody,
+    ) -> Result<Response<ResponseBody>> {
+        let Some(paths) = self.scale() else { return Err(Status::no_such_path()) };
+        let view = |json: &str| {
+            let object: Object = serde_json::from_str(json).map_err(Status::internal)?;
+            Ok::<_, Status>(scale::of(&paths, &object))
+        };
+        let now = async || {
+            let get = || self.api.storage.get(&self.kind.stored_as, self.namespace(), self.name());
+            let found = self.api.work.read(SHOWN, get).await?;
+            view(&found.ok_or_else(|| Status::not_found(&self.kind.resource, self.name()))?.0.json)
+        };
+        if verb == Verb::Get {
+            return Ok(response::text(200, format.media_type(), format.render_value(&now().await?)?));
+        }
+        let (bytes, _memory) = body.read().await?;
+        let wanted = if verb == Verb::Patch {
+            let patch = media::read_body(None, &bytes)?;
+            let mut before = now().await?;
+            // A patch that says nothing of the version insists on none.
+            if let Some(Value::Object(metadata)) = before.get_mut("metadata") {
+                metadata.remove("resourceVersion");
+            }
+            match PatchType::of(self.head.content_type, true)? {
+                PatchType::Json => patch::json(before, &patch, self.api.object_bytes)?,
+                PatchType::Apply => {
+                    return Err(Status::bad_request("a Scale cannot be applied: patch or put it"));
+                }
+                PatchType::Merge | PatchType::Strategic => patch::merge(before, &patch),
+            }
+        } else {
+            media::read_body(self.head.content_type, &bytes)?
+        };
+        drop(bytes);
+        let change = scale::change(&self.kind, &paths, self.name(), &wanted)?;
+        let (manager, home) = (self.manager(), self.home());
+        let written = self.as_write(&home, &manager).patch(self.name(), PatchType::Merge, &change).await?;
+        Ok(response::text(200, format.media_type(), format.render_value(&view(&written.object.json)?)?))
+    }
+
+    fn written(&self, written: Written) -> Result<Response<ResponseBody>> {
+        self.show.object(written.code, written.object.json)
+    }
+
+    /// Fields that stand twice in a JSON body, if the client wants to hear of them.
+    fn duplicates(&self, bytes: &[u8]) -> Vec<String> {
+        if self.options.field_validation == FieldValidation::Ignore {
+            return Vec::new();
+        }
+        std::str::from_utf8(bytes).map(duplicates::duplicates).unwrap_or_default()
+    }
+
+    async fn delete(
+        &self,
+        verb: Verb,
+        format: Format,
+        body: impl ReadBody,
+    ) -> Result<Response<ResponseBody>> {
+        let (bytes, _memory) = body.read().await?;
+        let options = media::read_body(self.head.content_type, &bytes)?;
+        drop(bytes);
+        let options = DeleteOptions::read(&options, &self.options.delete)?;
+        let manager = self.manager();
+        let home = self.home();
+        let write = self.as_write(&home, &manager);
+        if verb == Verb::DeleteCollection {
+            write::collection(&write, &Arc::new(self.selection()?), &options).await?;
+            return Ok(response::status(&Status::deleted(&self.kind.resource, "", ""), "", format));
+        }
+        match write::delete(&write, self.name(), &options).await? {
+            Deleted::Held(written) => self.written(written),
+            Deleted::Gone(written) => {
+                let head: edgesync_object::Head<'_> =
+                    serde_json::from_str(&written.object.json).map_err(Status::internal)?;
+                let status = Status::deleted(&self.kind.resource, self.name(), &head.metadata.uid);
+                Ok(response::status(&status, "", format))
+            }
+        }
+    }
+
+    /// The kind in the form in which its objects are kept.
+    fn home(&self) -> Arc<Kind> {
+        let stored_as = &self.kind.stored_as;
+        if *stored_as == self.kind.resource {
+            return Arc::clone(&self.kind);
+        }
+        let home = self.api.storage.kind(&stored_as.group, &stored_as.version, &stored_as.plural);
+        home.unwrap_or_else(|| Arc::clone(&self.kind))
+    }
+
+    fn as_write<'a>(&'a self, home: &'a Arc<Kind>, manager: &'a str) -> Write<'a, K> {
+        Write {
+            storage: &*self.api.storage,
+            turns: &self.api.turns,
+            work: &self.api.work,
+            kind: &self.kind,
+            home,
+            namespace: self.namespace(),
+            options: &self.options,
+            part: self.part,
+            twice: &[],
+            manager,
+            now: Timestamp::now(),
+            object_bytes: self.api.object_bytes,
+        }
+    }
+
+    /// Who writes: the field manager of the query, or the first word of the user agent.
+    fn manager(&self) -> String {
+        if !self.options.field_manager.is_empty() {
+            return self.options.field_manager.clone();
+        }
+        let agent = self.head.user_agent.unwrap_or_default();
+        let word = agent.split(['/', ' ']).next().unwrap_or_default();
+        let word: String = word.chars().filter(|c| !c.is_control()).take(MAX_AGENT).collect();
+        if word.is_empty() { "unknown".to_owned() } else { word }
+    }
+}

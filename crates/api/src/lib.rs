@@ -1,0 +1,105 @@
+//! The Kubernetes API machinery over HTTP, the same on both sides. Depends on `object` and on hyper; who
+//! keeps the objects is behind the [`Storage`] trait.
+//!
+//! # Layout
+//! - a connection becomes requests: `listen`, `server`, `limits`, `stall`, `auth`, `browser`, `compress`, `metrics`; their bodies
+//!   take memory: `body`, `weight`;
+//! - a request line becomes a typed request (pure): `request`, `media`;
+//! - `dispatch` finds the verb: `read` (with `snapshots`), `watch`, `write`; or one of the `documents`
+//!   (`discovery`, `openapi`);
+//! - what a write does to an object (pure): `write/prepare`, `patch`, `apply`, `rules`, `duplicates`; where in it something
+//!   is: `trail`; what that costs, for tests: `steps`;
+//! - what a client gets to see (pure): `convert`, `select`, `table`, `listing`, `response`;
+//! - whoever keeps the objects: `storage`, and `ring` for their newest changes.
+//!
+//! Whatever goes wrong is a `Status` object.
+
+mod accept;
+mod address;
+mod apply;
+mod audit;
+mod auth;
+mod body;
+mod browser;
+mod client;
+mod convert;
+mod discovery;
+mod dispatch;
+mod duplicates;
+mod events;
+pub mod exchange;
+mod extension;
+mod health;
+mod kind;
+mod kubeconfig;
+mod limits;
+mod listen;
+mod listing;
+mod media;
+mod metrics;
+mod namespaces;
+mod openapi;
+mod patch;
+mod read;
+mod request;
+mod response;
+mod reviews;
+mod ring;
+mod room;
+mod rules;
+mod scale;
+mod secure;
+mod select;
+mod server;
+mod snapshots;
+mod stall;
+mod steps;
+mod storage;
+mod table;
+mod trail;
+mod turns;
+mod visitor;
+mod watch;
+mod weight;
+mod write;
+
+pub use address::{Address, AddressError};
+pub use audit::TARGET as AUDIT;
+pub use auth::PageKeys;
+pub use auth::{Access, Caller, Operators, Peer, Role};
+pub use client::{Client, ClientError, MAX_ANSWER, collection_path, object_path};
+pub use events::check_event;
+pub use extension::{Extension, ExtensionCall};
+pub use extension::{PageFile, Ready};
+pub use kind::{Kind, PrinterColumn, ScalePaths, Writable};
+pub use kubeconfig::Kubeconfig;
+pub use limits::Limits;
+pub use listen::{ListenError, Listener, own_uid};
+pub use listing::ListWriter;
+pub use media::Format;
+pub use metrics::{MetricsWriter, Type as MetricsType};
+pub use namespaces::{Missing, Namespaces, SYSTEM_NAMESPACES};
+pub use request::encode;
+pub use ring::{MAX_BATCH, Ring};
+pub use server::Server;
+pub use storage::{
+    Batch, Change, ChangeType, Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Storage, Stored,
+};
+
+/// What is wrong with an object by the rules of its kind: as a new one, or in the place of another one. For tests of
+/// what other parts write past the API.
+#[cfg(any(test, feature = "testing"))]
+pub fn broken_rules(
+    kind: &edgesync_object::Resource,
+    old: Option<&edgesync_object::Object>,
+    object: &edgesync_object::Object,
+) -> Vec<edgesync_object::status::Cause> {
+    let schema = edgesync_schema::builtin(&kind.group, &kind.version, &kind.kind);
+    let mut causes =
+        schema.map(|schema| edgesync_schema::validate(&schema, object.fields())).unwrap_or_default();
+    causes.extend(match old {
+        None => rules::check_create(kind, object),
+        Some(old) => rules::check_update(kind, old, object),
+    });
+    causes
+}

@@ -1,0 +1,104 @@
+//! Messages whose JSON is not an object with their fields: times, quantities, numbers or texts, JSON. Pure.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::wire::{Decoded, Parts};
+use edgesync_object::number::whole;
+use edgesync_object::time::{rfc3339, rfc3339_micros};
+
+/// The year 0, before which RFC 3339 has no times, in seconds.
+const FIRST_SECOND: i64 = -62_167_219_200;
+
+/// The time, `None` for an empty message, which is no time. JSON has the seconds or also the microseconds.
+pub(super) fn time(bytes: &[u8], micro: bool) -> Decoded<Option<Value>> {
+    const OUT_OF_RANGE: &str = "a time is out of range";
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let (mut seconds, mut nanos) = (0, 0);
+    for part in Parts(bytes) {
+        match part? {
+            (1, part) => seconds = part.varint()?.cast_signed(),
+            (2, part) => nanos = part.varint()?.cast_signed(),
+            _ => {}
+        }
+    }
+    let nanos = i32::try_from(nanos).ok().filter(|nanos| (0..1_000_000_000).contains(nanos));
+    if seconds < FIRST_SECOND {
+        return Err(OUT_OF_RANGE);
+    }
+    let time = Timestamp::new(seconds, nanos.ok_or(OUT_OF_RANGE)?).map_err(|_| OUT_OF_RANGE)?;
+    Ok(Some(if micro { rfc3339_micros(time) } else { rfc3339(time) }.into()))
+}
+
+/// A quantity, which is a text in a message.
+pub(super) fn quantity(bytes: &[u8]) -> Decoded<Value> {
+    let mut text = "0";
+    for part in Parts(bytes) {
+        if let (1, part) = part? {
+            text = part.text()?;
+        }
+    }
+    Ok(text.into())
+}
+
+/// A number or a text, as a type says.
+pub(super) fn int_or_string(bytes: &[u8]) -> Decoded<Value> {
+    let (mut kind, mut number, mut text) = (0, 0, "");
+    for part in Parts(bytes) {
+        match part? {
+            (1, part) => kind = part.varint()?,
+            (2, part) => number = int32(part.varint()?),
+            (3, part) => text = part.text()?,
+            _ => {}
+        }
+    }
+    match kind {
+        0 => Ok(number.into()),
+        1 => Ok(text.into()),
+        _ => Err("a value is neither a number nor a text"),
+    }
+}
+
+/// A number of 32 bits: of longer ones, the lower half counts.
+pub(super) fn int32(number: u64) -> i32 {
+    // The truncation is what the encoding asks for.
+    number as i32
+}
+
+/// A number of double precision; without a fraction if it has none.
+pub(super) fn double(number: f64) -> Decoded<Value> {
+    if let Some(whole) = whole(number) {
+        return Ok(whole.into());
+    }
+    let number = serde_json::Number::from_f64(number).ok_or("a number is not finite")?;
+    Ok(Value::Number(number))
+}
+
+/// JSON text in a message, at most `levels` deep; `None` if there is none.
+pub(super) fn json(bytes: &[u8], levels: usize) -> Decoded<Option<Value>> {
+    let mut text: &[u8] = &[];
+    for part in Parts(bytes) {
+        if let (1, part) = part? {
+            text = part.bytes()?;
+        }
+    }
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let value = serde_json::from_slice(text).map_err(|_| "what should be JSON is not")?;
+    if nests_deeper(&value, levels) { Err(super::TOO_DEEP) } else { Ok(Some(value)) }
+}
+
+/// Whether objects and lists nest deeper than this. The depth of what was read as JSON is bounded.
+fn nests_deeper(value: &Value, levels: usize) -> bool {
+    let inner = levels.checked_sub(1);
+    match value {
+        Value::Object(fields) => {
+            inner.is_none_or(|inner| fields.values().any(|value| nests_deeper(value, inner)))
+        }
+        Value::Array(items) => inner.is_none_or(|inner| items.iter().any(|value| nests_deeper(value, inner))),
+        _ => false,
+    }
+}

@@ -1,0 +1,261 @@
+//! The schemas of a document: those that all kinds share, and those of one kind and its list. Pure.
+
+use serde_json::{Map, Value, json};
+
+use super::{Dialect, names};
+use crate::kind::Kind;
+use edgesync_object::Gather as _;
+use edgesync_schema as schema;
+use edgesync_schema::{Schema, to_openapi};
+
+/// The schemas of a kind and of its list.
+pub(super) fn of_kind(kind: &Kind, dialect: Dialect) -> Map<String, Value> {
+    let mut schemas = Map::new();
+    schemas.insert(names::schema(kind), object(kind, dialect));
+    schemas.insert(names::list(kind), list(kind, dialect));
+    schemas
+}
+
+fn object(kind: &Kind, dialect: Dialect) -> Value {
+    let mut schema = Map::new();
+    match kind.schema.as_deref() {
+        // A custom kind on a device: definitions stay in the cloud.
+        None => drop(schema.insert("description".into(), json!("The cloud side explains its fields."))),
+        // Clients of version 2 take the fields that are listed for all there are.
+        Some(known) if known.preserve_unknown && dialect == Dialect::V2 => {}
+        Some(known) => {
+            if let Value::Object(converted) = converted(known, dialect) {
+                schema = converted;
+            }
+            let properties = schema.entry("properties").or_insert_with(|| json!({}));
+            if let Value::Object(properties) = properties {
+                add_type(properties);
+                let metadata = reference(dialect, "ObjectMeta", "Name, labels and the like.");
+                properties.insert("metadata".into(), metadata);
+            }
+        }
+    }
+    schema.insert("type".into(), json!("object"));
+    mark(&mut schema, kind, &kind.resource.kind);
+    Value::Object(schema)
+}
+
+/// A schema in the words of the dialect.
+fn converted(schema: &Schema, dialect: Dialect) -> Value {
+    match (to_openapi(schema), dialect) {
+        (Value::Object(schema), Dialect::V2) => Value::Object(downgrade(schema)),
+        (schema, _) => schema,
+    }
+}
+
+fn list(kind: &Kind, dialect: Dialect) -> Value {
+    let mut properties = Map::new();
+    add_type(&mut properties);
+    properties
+        .insert("metadata".into(), reference(dialect, "ListMeta", "Version and continuation of the list."));
+    let items = json!({
+        "description": "The objects.",
+        "type": "array",
+        "items": dialect.schema(&names::schema(kind)),
+    });
+    properties.insert("items".into(), items);
+    let mut schema = Map::new();
+    schema.insert("description".into(), json!(format!("A list of objects of kind {}.", kind.resource.kind)));
+    schema.insert("type".into(), json!("object"));
+    schema.insert("required".into(), json!(["items"]));
+    schema.insert("properties".into(), Value::Object(properties));
+    mark(&mut schema, kind, &kind.list_kind);
+    Value::Object(schema)
+}
+
+/// Says of which kind a schema is.
+fn mark(schema: &mut Map<String, Value>, kind: &Kind, name: &str) {
+    let resource = &kind.resource;
+    let kinds = json!([{ "group": resource.group, "version": resource.version, "kind": name }]);
+    schema.insert("x-kubernetes-group-version-kind".into(), kinds);
+}
+
+/// Adds `apiVersion` and `kind`, unless the schema has its own words for them.
+fn add_type(properties: &mut Map<String, Value>) {
+    for (name, description) in [("apiVersion", "Group and version of the kind."), ("kind", "The kind.")] {
+        properties.entry(name).or_insert_with(|| text(description));
+    }
+}
+
+/// A field that has a shared schema. What stands beside a reference is ignored in OpenAPI 3.
+fn reference(dialect: Dialect, name: &str, description: &str) -> Value {
+    let mut reference = dialect.schema(&names::meta(name));
+    if dialect == Dialect::V3 {
+        reference = json!({ "allOf": [reference] });
+    }
+    reference["description"] = json!(description);
+    reference
+}
+
+/// Takes out what Swagger 2.0 has no words for. Goes as deep as the schema.
+fn downgrade(schema: Map<String, Value>) -> Map<String, Value> {
+    let mut left = Map::new();
+    for (name, value) in schema {
+        let value = match (name.as_str(), value) {
+            ("nullable" | "anyOf" | "oneOf" | "not", _) => continue,
+            ("properties", Value::Object(fields)) => {
+                Value::Object(fields.into_iter().map(|(name, field)| (name, downgraded(field))).gather())
+            }
+            ("items" | "additionalProperties", value) => downgraded(value),
+            ("allOf", Value::Array(schemas)) => schemas.into_iter().map(downgraded).collect(),
+            (_, value) => value,
+        };
+        left.insert(name, value);
+    }
+    left
+}
+
+fn downgraded(value: Value) -> Value {
+    match value {
+        Value::Object(schema) => Value::Object(downgrade(schema)),
+        other => other,
+    }
+}
+
+/// The schemas that all kinds share.
+pub(super) fn shared(dialect: Dialect) -> Map<String, Value> {
+    let schemas = [
+        ("DeleteOptions", delete_options()),
+        ("ListMeta", list_meta()),
+        ("ObjectMeta", converted(&schema::object_meta(), dialect)),
+        (
+            "Patch",
+            json!({ "description": "A patch, in the form that its media type says.", "type": "object" }),
+        ),
+        ("Status", status()),
+    ];
+    let mut shared: Map<String, Value> =
+        schemas.into_iter().map(|(name, schema)| (names::meta(name), schema)).gather();
+    if let Some(status) = shared.get_mut(&names::meta("Status")) {
+        status["x-kubernetes-group-version-kind"] =
+            json!([{ "group": "", "version": "v1", "kind": "Status" }]);
+        status["properties"]["metadata"] = reference(dialect, "ListMeta", "Empty.");
+    }
+    shared
+}
+
+/// A text.
+fn text(description: &str) -> Value {
+    json!({ "description": description, "type": "string" })
+}
+
+fn number(description: &str, format: &str) -> Value {
+    json!({ "description": description, "type": "integer", "format": format })
+}
+
+fn flag(description: &str) -> Value {
+    json!({ "description": description, "type": "boolean" })
+}
+
+fn list_meta() -> Value {
+    json!({
+        "description": "What every list has.",
+        "type": "object",
+        "properties": {
+            "continue": text("The token for the next page; empty on the last."),
+            "remainingItemCount": number("How many objects follow, if it is known.", "int64"),
+            "resourceVersion": text("The version that the list shows; to watch from."),
+            "selfLink": text("Deprecated: always empty."),
+        },
+    })
+}
+
+fn delete_options() -> Value {
+    json!({
+        "description": "How to delete.",
+        "type": "object",
+        "properties": {
+            "apiVersion": text("Group and version of these options."),
+            "dryRun": {
+                "description": "With 'All' everything is checked and nothing is removed.",
+                "type": "array",
+                "items": { "type": "string" },
+                "x-kubernetes-list-type": "atomic",
+            },
+            "gracePeriodSeconds": number("Seconds until the object is to be gone.", "int64"),
+            "kind": text("DeleteOptions."),
+            "orphanDependents": flag("Deprecated: use propagationPolicy."),
+            "preconditions": {
+                "description": "What must hold of the object.",
+                "type": "object",
+                "properties": {
+                    "resourceVersion": text("The version that it must have."),
+                    "uid": text("The UID that it must have."),
+                },
+            },
+            "propagationPolicy": text("What becomes of objects that it owns: 'Orphan', 'Background' or 'Foreground'."),
+        },
+    })
+}
+
+fn status() -> Value {
+    json!({
+        "description": "How a request ended.",
+        "type": "object",
+        "properties": {
+            "apiVersion": text("v1."),
+            "code": number("The HTTP code.", "int32"),
+            "details": {
+                "description": "What the reason is about.",
+                "type": "object",
+                "properties": {
+                    "causes": {
+                        "description": "The fields that are wrong.",
+                        "type": "array",
+                        "x-kubernetes-list-type": "atomic",
+                        "items": {
+                            "type": "object",
+                            "properties": {
+                                "field": text("The field."),
+                                "message": text("What is wrong, for humans."),
+                                "reason": text("What is wrong, for programs."),
+                            },
+                        },
+                    },
+                    "group": text("Group of the kind."),
+                    "kind": text("The resource."),
+                    "name": text("Name of the object."),
+                    "retryAfterSeconds": number("Seconds to wait before the next attempt.", "int32"),
+                    "uid": text("UID of the object."),
+                },
+            },
+            "kind": text("Status."),
+            "message": text("What happened, for humans."),
+            "reason": text("Why it failed, for programs."),
+            "status": text("'Success' or 'Failure'."),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_swagger_does_not_know_is_taken_out_but_fields_of_such_names_stay() {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "not": { "type": "string", "nullable": true },
+                "list": { "type": "array", "items": { "oneOf": [{}], "format": "int-or-string" } },
+            },
+            "additionalProperties": true,
+            "not": {},
+        });
+        let Value::Object(schema) = schema else { unreachable!() };
+        let expected = json!({
+            "type": "object",
+            "properties": {
+                "not": { "type": "string" },
+                "list": { "type": "array", "items": { "format": "int-or-string" } },
+            },
+            "additionalProperties": true,
+        });
+        assert_eq!(Value::Object(downgrade(schema)), expected);
+    }
+}

@@ -1,0 +1,251 @@
+//! How a strategic merge patch changes a list. Pure.
+//!
+//! Items that the patch names come in the order of the patch, or of `$setElementOrder`; items that only the
+//! document has keep their order and stay before those that they were before. So a new item comes
+//! first, unless an order says otherwise.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+
+use serde_json::Value;
+
+use super::{Directive, Edit, Fields, Path, fields_of, merge_object};
+use edgesync_object::sort_many;
+use edgesync_object::status::Result;
+use edgesync_schema::{PatchStrategy, Schema};
+
+/// The list after the patch; `None` if there is none, or if it has been merged and is empty.
+pub(super) fn merge(
+    old: Option<Value>,
+    new: Option<&Vec<Value>>,
+    edit: &Edit<'_>,
+    schema: Option<&Schema>,
+    path: &Path<'_>,
+) -> Result<Option<Value>> {
+    let mut items = match old {
+        Some(Value::Array(items)) => items,
+        // Nothing to remove from and nothing to order.
+        Some(other) if new.is_none() => return Ok(Some(other)),
+        _ => Vec::new(),
+    };
+    if let Some(removals) = edit.removals {
+        remove_scalars(&mut items, removals, path)?;
+    }
+    let merged = match schema.map(|schema| &schema.patch) {
+        Some(PatchStrategy::Merge { key: Some(key), .. }) => {
+            let schema = schema.and_then(|schema| schema.items.as_deref());
+            Merge { key, schema, path }.objects(items, new.map_or(&[], Vec::as_slice), edit.order)?
+        }
+        Some(PatchStrategy::Merge { key: None, .. }) => {
+            scalars(items, new.map_or(&[], Vec::as_slice), edit.order, path)?
+        }
+        _ if edit.order.is_some() => return Err(path.refuse("only lists that are merged take an order")),
+        _ => match new {
+            Some(new) => return replaced(new, path).map(Some),
+            None => items,
+        },
+    };
+    Ok((!merged.is_empty()).then_some(Value::Array(merged)))
+}
+
+/// A list that is one value: the one of the patch, without an item that only asks for just that.
+fn replaced(new: &[Value], path: &Path<'_>) -> Result<Value> {
+    let mut items = Vec::with_capacity(new.len());
+    for (index, item) in new.iter().enumerate() {
+        let directive = match item {
+            Value::Object(fields) => Directive::of(fields, &Path::Item(path, index))?,
+            _ => Directive::Merge,
+        };
+        match directive {
+            Directive::Merge => items.push(item.clone()),
+            Directive::Replace => {}
+            Directive::Delete => {
+                let why = "`$patch` must not be 'delete' in a list that is not merged";
+                return Err(Path::Item(path, index).refuse(why));
+            }
+        }
+    }
+    Ok(Value::Array(items))
+}
+
+/// What tells scalars apart: their JSON text.
+fn scalar_id(value: &Value) -> Option<String> {
+    (!value.is_object() && !value.is_array() && !value.is_null()).then(|| value.to_string())
+}
+
+fn remove_scalars(items: &mut Vec<Value>, removals: &[Value], path: &Path<'_>) -> Result<()> {
+    let gone: Option<HashSet<String>> = removals.iter().map(scalar_id).collect();
+    let gone = gone.ok_or_else(|| path.refuse("only scalars can be deleted from a list of scalars"))?;
+    items.retain(|item| scalar_id(item).is_none_or(|id| !gone.contains(&id)));
+    Ok(())
+}
+
+/// An item on its way into the result.
+struct Element {
+    /// What identifies it; an item of the document may have nothing.
+    id: Option<String>,
+    /// Where it was in the document.
+    place: Option<usize>,
+    value: Value,
+}
+
+/// Merges scalars as a set.
+fn scalars(old: Vec<Value>, new: &[Value], order: Option<&[Value]>, path: &Path<'_>) -> Result<Vec<Value>> {
+    let why = "items must be scalars: the list has no merge key";
+    let ids = |values: &[Value]| {
+        values.iter().map(scalar_id).collect::<Option<Vec<_>>>().ok_or_else(|| path.refuse(why))
+    };
+    let named = ids(new)?;
+    let mut known = HashSet::new();
+    let mut elements = Vec::with_capacity(old.len() + new.len());
+    for (at, value) in old.into_iter().enumerate() {
+        let id = scalar_id(&value);
+        if id.clone().is_none_or(|id| known.insert(id)) {
+            elements.push(Element { id, place: Some(at), value });
+        }
+    }
+    for (value, id) in new.iter().zip(&named) {
+        if known.insert(id.clone()) {
+            elements.push(Element { id: Some(id.clone()), place: None, value: value.clone() });
+        }
+    }
+    let order = order.map(ids).transpose()?;
+    arrange(elements, &named, order.as_deref(), path)
+}
+
+/// The merging of a list of objects.
+struct Merge<'a> {
+    key: &'a str,
+    /// Of an item.
+    schema: Option<&'a Schema>,
+    path: &'a Path<'a>,
+}
+
+impl Merge<'_> {
+    fn id(&self, item: &Value) -> Option<String> {
+        item.get(self.key).and_then(scalar_id)
+    }
+
+    /// The identities of items that must have one.
+    fn ids(&self, items: &[Value]) -> Result<Vec<String>> {
+        let id = |(index, item)| {
+            self.id(item).ok_or_else(|| {
+                let why = format!("it must be an object with the merge key `{}`", self.key);
+                Path::Item(self.path, index).refuse(&why)
+            })
+        };
+        items.iter().enumerate().map(id).collect()
+    }
+
+    fn objects(&self, old: Vec<Value>, new: &[Value], order: Option<&[Value]>) -> Result<Vec<Value>> {
+        let order = order.map(|order| self.ids(order)).transpose()?;
+        let Changes { replace, deleted, named, changes } = self.changes(new)?;
+        let mut elements: Vec<Element> = Vec::with_capacity(old.len() + changes.len());
+        if !replace {
+            let old = old.into_iter().enumerate();
+            let old = old.map(|(at, value)| Element { id: self.id(&value), place: Some(at), value });
+            elements.extend(old.filter(|one| one.id.as_ref().is_none_or(|id| !deleted.contains(id))));
+        }
+        // Where nothing was, items stay as they are, also if the key does not tell them apart: two
+        // ports of the same number for instance, of TCP and UDP.
+        let match_all = !elements.is_empty();
+        let mut known = HashMap::new();
+        for (at, element) in elements.iter().enumerate() {
+            if let Some(id) = &element.id {
+                known.entry(id.clone()).or_insert(at);
+            }
+        }
+        for ((index, change), id) in changes.into_iter().zip(&named) {
+            let path = Path::Item(self.path, index);
+            let merged =
+                |fields| merge_object(fields, change, self.schema, &path).map(Option::unwrap_or_default);
+            match known.entry(id.clone()) {
+                Entry::Occupied(at) if match_all => {
+                    if let Some(element) = elements.get_mut(*at.get()) {
+                        let fields = fields_of(Some(element.value.take()));
+                        element.value = Value::Object(merged(fields)?);
+                    }
+                }
+                entry => {
+                    entry.or_insert(elements.len());
+                    let value = Value::Object(merged(Fields::new())?);
+                    elements.push(Element { id: Some(id.clone()), place: None, value });
+                }
+            }
+        }
+        arrange(elements, &named, order.as_deref(), self.path)
+    }
+
+    /// Takes the items of a patch apart by what they ask for.
+    fn changes<'p>(&self, new: &'p [Value]) -> Result<Changes<'p>> {
+        let mut all = Changes::default();
+        for (index, item) in new.iter().enumerate() {
+            let path = Path::Item(self.path, index);
+            let Value::Object(fields) = item else { return Err(path.refuse("it must be an object")) };
+            let directive = Directive::of(fields, &path)?;
+            if directive == Directive::Replace {
+                all.replace = true;
+                continue;
+            }
+            let id = self
+                .id(item)
+                .ok_or_else(|| path.refuse(&format!("it must have the merge key `{}`", self.key)))?;
+            if directive == Directive::Delete {
+                all.deleted.insert(id);
+            } else {
+                all.named.push(id);
+                all.changes.push((index, fields));
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// What a patch asks for in a list of objects.
+#[derive(Default)]
+struct Changes<'p> {
+    /// Whether only the items of the patch remain.
+    replace: bool,
+    /// The identities of items to remove.
+    deleted: HashSet<String>,
+    /// The identities of `changes`.
+    named: Vec<String>,
+    /// The items to merge or to add, with their position in the patch.
+    changes: Vec<(usize, &'p Fields)>,
+}
+
+/// Brings items into their order: see the head of this module. `named` are those of the patch.
+fn arrange(
+    elements: Vec<Element>,
+    named: &[String],
+    order: Option<&[String]>,
+    path: &Path<'_>,
+) -> Result<Vec<Value>> {
+    let explicit = order.is_some();
+    let order = order.unwrap_or(named);
+    let mut ranks: HashMap<&str, usize> = HashMap::with_capacity(order.len());
+    for (rank, id) in order.iter().enumerate() {
+        ranks.entry(id).or_insert(rank);
+    }
+    let rank = |id: &String| ranks.get(id.as_str()).copied();
+    let named: Option<Vec<usize>> = named.iter().map(rank).collect();
+    if explicit && !named.is_some_and(|ranks| ranks.is_sorted()) {
+        return Err(path.refuse("its items must be in `$setElementOrder`, in the same order"));
+    }
+    let (mut ordered, rest): (Vec<_>, Vec<_>) = elements
+        .into_iter()
+        .enumerate()
+        .map(|(index, element)| ((element.id.as_ref().and_then(rank), index), element))
+        .partition(|((rank, _), _)| rank.is_some());
+    sort_many(&mut ordered, |(one, _), (other, _)| one.cmp(other));
+    let mut rest = rest.into_iter().map(|(_, element)| element).peekable();
+    let mut arranged = Vec::with_capacity(ordered.len() + rest.len());
+    for (_, element) in ordered {
+        while let Some(before) = rest.next_if(|one| element.place.is_some() && one.place < element.place) {
+            arranged.push(before.value);
+        }
+        arranged.push(element.value);
+    }
+    arranged.extend(rest.map(|element| element.value));
+    Ok(arranged)
+}

@@ -1,0 +1,601 @@
+//! From method, path and query to a typed request. Pure: no body, no store, no connection; nothing a
+//! client sends makes it panic.
+
+mod options;
+mod review;
+mod unserved;
+mod uri;
+
+use edgesync_object::Status;
+use edgesync_object::status::Reason;
+
+use options::options;
+pub(super) use options::{DeleteQuery, FieldValidation, Options, VersionMatch, dry_run};
+pub(super) use review::Review;
+pub use uri::encode;
+use uri::{parse_query, split_path};
+
+/// The longest path with its query, in bytes.
+pub(super) const MAX_URI: usize = 8 << 10;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Request {
+    /// `/healthz`, `/livez` and `/readyz`, and single checks below them.
+    Health(HealthRequest),
+    /// `/version`.
+    Version,
+    /// `/metrics`.
+    Metrics,
+    /// `/`, `/api`, `/apis` and below: what is served.
+    Discovery(Discovery),
+    /// `/openapi/v2` and `/openapi/v3`: what objects look like.
+    OpenApi(OpenApi),
+    /// `/edgesync/v1/resources`: every kind that is known.
+    Resources,
+    /// Any other path under `/edgesync/v1/`.
+    Extension {
+        /// HTTP method.
+        method: String,
+        /// The path after `/edgesync/v1/`.
+        path: String,
+        /// The query.
+        query: Vec<(String, String)>,
+    },
+    /// Which methods a path takes: `OPTIONS`.
+    Methods(&'static str),
+    /// What clients ask about themselves.
+    Review(Review),
+    /// Objects of a kind.
+    Objects(Box<ObjectsRequest>),
+    /// `/page/` and below: a file of the page for browsers.
+    Page(String),
+}
+
+/// Objects of a kind: what to do with them, where they are, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ObjectsRequest {
+    /// What to do.
+    pub(super) verb: Verb,
+    /// Where.
+    pub(super) path: ResourcePath,
+    /// How.
+    pub(super) options: Options,
+}
+
+/// Whether the server is well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HealthRequest {
+    /// `healthz`, `livez` or `readyz`.
+    pub(super) endpoint: &'static str,
+    /// The only check that is asked for.
+    pub(super) check: Option<String>,
+    /// How the answer is to look.
+    pub(super) query: Vec<(String, String)>,
+}
+
+/// Which part of what is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Discovery {
+    /// `/`: all paths.
+    Root,
+    /// `/api`: the versions of the core group.
+    Core,
+    /// `/apis`: all other groups.
+    Groups,
+    /// `/apis/GROUP`.
+    Group(String),
+    /// `/api/VERSION`, `/apis/GROUP/VERSION`: kinds.
+    Version {
+        /// The group; empty for the core group.
+        group: String,
+        /// The version.
+        version: String,
+    },
+}
+
+/// Which document on the kinds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum OpenApi {
+    /// `/openapi/v2`: all in one.
+    V2,
+    /// `/openapi/v3`: the list of documents.
+    V3Index,
+    /// `/openapi/v3/api/VERSION`, `/openapi/v3/apis/GROUP/VERSION`.
+    V3 {
+        /// The group; empty for the core group.
+        group: String,
+        /// The version.
+        version: String,
+    },
+}
+
+/// What to do with objects, in the words of Kubernetes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    /// POST to a collection.
+    Create,
+    /// GET of an object.
+    Get,
+    /// GET of a collection.
+    List,
+    /// GET of a collection with `watch=true`, or a path with `/watch/`.
+    Watch,
+    /// PUT of an object.
+    Update,
+    /// PATCH of an object.
+    Patch,
+    /// DELETE of an object.
+    Delete,
+    /// DELETE of a collection.
+    DeleteCollection,
+}
+
+/// The path of a collection or an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ResourcePath {
+    /// API group, empty for the core group.
+    pub(super) group: String,
+    /// API version within the group.
+    pub(super) version: String,
+    /// Namespace, if the path names one.
+    pub(super) namespace: Option<String>,
+    /// Plural of the resource.
+    pub(super) plural: String,
+    /// Name, if the path leads to an object.
+    pub(super) name: Option<String>,
+    /// What follows the name, such as `status`.
+    pub(super) subresource: Option<String>,
+}
+
+/// A request that is refused before anything is looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// What is answered.
+    pub(super) status: Status,
+    /// The methods that the path does take, for a 405.
+    pub(super) allow: &'static str,
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Self { status, allow: "" }
+    }
+}
+
+/// The methods of a collection.
+pub(super) const COLLECTION_METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
+/// The methods of a collection that is not deleted as a whole.
+pub(super) const ONE_BY_ONE_METHODS: &str = "GET, HEAD, POST, OPTIONS";
+/// The methods of an object.
+pub(super) const OBJECT_METHODS: &str = "GET, HEAD, PUT, PATCH, DELETE, OPTIONS";
+/// The methods of a part of an object.
+pub(super) const SUBRESOURCE_METHODS: &str = "GET, HEAD, PUT, PATCH, OPTIONS";
+/// The methods of what can only be read.
+pub(super) const READ_METHODS: &str = "GET, HEAD, OPTIONS";
+
+impl Verb {
+    /// Every verb.
+    pub(super) const ALL: [Self; 8] = [
+        Self::Create,
+        Self::Get,
+        Self::List,
+        Self::Watch,
+        Self::Update,
+        Self::Patch,
+        Self::Delete,
+        Self::DeleteCollection,
+    ];
+
+    /// The verb as Kubernetes writes it in rules and messages.
+    #[must_use]
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+        }
+    }
+
+    /// Whether the verb changes objects.
+    #[must_use]
+    pub(super) fn writes(self) -> bool {
+        !matches!(self, Self::Get | Self::List | Self::Watch)
+    }
+}
+
+impl Request {
+    /// Reads a request line: `path` and `query` as they came, percent-encoded.
+    ///
+    /// # Errors
+    /// 404 for a path that leads nowhere, 405 for a method it does not take, 400 for an option that
+    /// cannot be read, 414 for a line that is too long.
+    pub(super) fn parse(method: &str, path: &str, query: Option<&str>) -> Result<Self, Refusal> {
+        let query = query.unwrap_or("");
+        if path.len().saturating_add(query.len()) > MAX_URI {
+            let status =
+                Status::bad_request(format!("the request URI is too long: limit is {MAX_URI} bytes"));
+            return Err(Status { code: 414, ..status }.into());
+        }
+        let segments = split_path(method, path)?;
+        let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+        if let ["edgesync", "v1", rest @ ..] = segments.as_slice() {
+            return extension(method, rest, query);
+        }
+        let query = parse_query(query)?;
+        let request = match segments.as_slice() {
+            ["api", version, rest @ ..] if !rest.is_empty() => {
+                return objects(method, "", version, rest, &query);
+            }
+            ["apis", group, version, plural] if let Some(review) = Review::of(group, version, plural) => {
+                return match method {
+                    "POST" => Ok(Self::Review(review)),
+                    _ => Err(no_such_method("POST")),
+                };
+            }
+            ["apis", group, version, rest @ ..] if !rest.is_empty() => {
+                return objects(method, group, version, rest, &query);
+            }
+            ["version"] => Self::Version,
+            ["page", rest @ ..] => Self::Page(rest.join("/")),
+            ["metrics"] => Self::Metrics,
+            [endpoint @ ("healthz" | "livez" | "readyz"), check @ ..] if check.len() < 2 => {
+                Self::Health(health(endpoint, check.first(), &query))
+            }
+            ["openapi", rest @ ..] => Self::OpenApi(openapi(rest)?),
+            other => Self::Discovery(discovery(other)?),
+        };
+        match method {
+            "GET" | "HEAD" => Ok(request),
+            "OPTIONS" => Ok(Self::Methods(READ_METHODS)),
+            _ => Err(no_such_method(READ_METHODS)),
+        }
+    }
+}
+
+fn extension(method: &str, rest: &[&str], query: &str) -> Result<Request, Refusal> {
+    match (method, rest) {
+        (_, []) => Err(Status::no_such_path().into()),
+        ("GET" | "HEAD", ["resources"]) => Ok(Request::Resources),
+        (_, ["resources"]) => Err(no_such_method(READ_METHODS)),
+        _ => Ok(Request::Extension {
+            method: method.to_owned(),
+            path: rest.join("/"),
+            query: parse_query(query)?,
+        }),
+    }
+}
+
+fn health(endpoint: &str, check: Option<&&str>, query: &[(String, String)]) -> HealthRequest {
+    let endpoint = match endpoint {
+        "livez" => "livez",
+        "readyz" => "readyz",
+        _ => "healthz",
+    };
+    HealthRequest { endpoint, check: check.map(|check| (*check).to_owned()), query: query.to_vec() }
+}
+
+fn discovery(segments: &[&str]) -> Result<Discovery, Status> {
+    match segments {
+        [] => Ok(Discovery::Root),
+        ["api"] => Ok(Discovery::Core),
+        ["apis"] => Ok(Discovery::Groups),
+        ["api", version] => Ok(Discovery::Version { group: String::new(), version: (*version).to_owned() }),
+        ["apis", group] => Ok(Discovery::Group((*group).to_owned())),
+        ["apis", group, version] => {
+            Ok(Discovery::Version { group: (*group).to_owned(), version: (*version).to_owned() })
+        }
+        _ => Err(Status::no_such_path()),
+    }
+}
+
+fn openapi(segments: &[&str]) -> Result<OpenApi, Status> {
+    match segments {
+        ["v2"] => Ok(OpenApi::V2),
+        ["v3"] => Ok(OpenApi::V3Index),
+        ["v3", "api", version] => Ok(OpenApi::V3 { group: String::new(), version: (*version).to_owned() }),
+        ["v3", "apis", group, version] => {
+            Ok(OpenApi::V3 { group: (*group).to_owned(), version: (*version).to_owned() })
+        }
+        _ => Err(Status::no_such_path()),
+    }
+}
+
+fn no_such_method(allow: &'static str) -> Refusal {
+    let message = "the server does not allow this method on the requested resource";
+    Refusal { status: Status::new(Reason::MethodNotAllowed, message), allow }
+}
+
+fn objects(
+    method: &str,
+    group: &str,
+    version: &str,
+    rest: &[&str],
+    query: &[(String, String)],
+) -> Result<Request, Refusal> {
+    // The old form of a watch: `/api/v1/watch/…`.
+    let (rest, watch_path) = match rest {
+        ["watch", rest @ ..] if !rest.is_empty() => (rest, true),
+        rest => (rest, false),
+    };
+    let (namespace, rest) = match rest {
+        // The parts of a Namespace object, not a resource inside of it.
+        ["namespaces", _, "status" | "finalize"] if group.is_empty() => (None, rest),
+        ["namespaces", namespace, inner @ ..] if !inner.is_empty() => (Some((*namespace).to_owned()), inner),
+        _ => (None, rest),
+    };
+    let (plural, mut name, subresource) = match rest {
+        [plural] => (plural, None, None),
+        [plural, name] => (plural, Some(*name), None),
+        [plural, name, subresource] => (plural, Some(*name), Some(*subresource)),
+        // A path of its own follows: `pods/NAME/proxy/…`.
+        [plural, _, subresource, ..] => {
+            return Err(unserved::refusal(group, plural, subresource)
+                .unwrap_or_else(|| Status::no_such_path().into()));
+        }
+        _ => return Err(Status::no_such_path().into()),
+    };
+    if let Some(refusal) = subresource.and_then(|subresource| unserved::refusal(group, plural, subresource)) {
+        return Err(refusal);
+    }
+    let (mut options, mut watch) = options(query)?;
+    if watch_path {
+        if method != "GET" || subresource.is_some() {
+            return Err(no_such_method("GET"));
+        }
+        watch = true;
+    }
+    // A watch of one object is a watch of the collection that selects its name.
+    if let Some(only) = name.filter(|_| watch && method == "GET" && subresource.is_none()) {
+        options.fields.select_name(only);
+        name = None;
+    }
+    let verb = match (method, name.is_some()) {
+        ("GET", false) if watch => Verb::Watch,
+        ("GET" | "HEAD", false) => Verb::List,
+        ("POST", false) => Verb::Create,
+        ("DELETE", false) => Verb::DeleteCollection,
+        ("GET" | "HEAD", true) => Verb::Get,
+        ("PUT", true) => Verb::Update,
+        ("PATCH", true) => Verb::Patch,
+        ("DELETE", true) if subresource.is_none() => Verb::Delete,
+        ("OPTIONS", _) => return Ok(Request::Methods(methods(name.is_some(), subresource.is_some()))),
+        _ => return Err(no_such_method(methods(name.is_some(), subresource.is_some()))),
+    };
+    let path = ResourcePath {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        namespace,
+        plural: (*plural).to_owned(),
+        name: name.map(str::to_owned),
+        subresource: subresource.map(str::to_owned),
+    };
+    Ok(Request::Objects(Box::new(ObjectsRequest { verb, path, options })))
+}
+
+fn methods(name: bool, subresource: bool) -> &'static str {
+    match (name, subresource) {
+        (false, _) => COLLECTION_METHODS,
+        (true, false) => OBJECT_METHODS,
+        (true, true) => SUBRESOURCE_METHODS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use edgesync_fuzz::fuzz;
+    use proptest::prelude::*;
+
+    fn parse(method: &str, uri: &str) -> Result<Request, Refusal> {
+        let (path, query) = uri.split_once('?').map_or((uri, None), |(path, query)| (path, Some(query)));
+        Request::parse(method, path, query)
+    }
+
+    fn resource(method: &str, uri: &str) -> (Verb, ResourcePath, Options) {
+        match parse(method, uri) {
+            Ok(Request::Objects(request)) => (request.verb, request.path, request.options),
+            other => panic!("{method} {uri}: {other:?}"),
+        }
+    }
+
+    /// Verb, group/version, namespace, plural, name and subresource in one line.
+    fn line(method: &str, uri: &str) -> String {
+        let (verb, path, _) = resource(method, uri);
+        let or_dash = |part: &Option<String>| part.clone().unwrap_or_else(|| "-".into());
+        let (namespace, name) = (or_dash(&path.namespace), or_dash(&path.name));
+        let place = format!("{}/{} {namespace} {} {name}", path.group, path.version, path.plural);
+        format!("{} {place} {}", verb.as_str(), or_dash(&path.subresource))
+    }
+
+    fn code(method: &str, uri: &str) -> u16 {
+        parse(method, uri).unwrap_err().status.code
+    }
+
+    #[test]
+    fn paths_of_every_form_are_understood() {
+        for (method, uri, expected) in [
+            ("GET", "/api/v1/configmaps", "list /v1 - configmaps - -"),
+            ("GET", "/api/v1/namespaces/a/configmaps/", "list /v1 a configmaps - -"),
+            ("POST", "/api/v1/namespaces/a/configmaps", "create /v1 a configmaps - -"),
+            ("GET", "/api/v1/namespaces/a/configmaps/b", "get /v1 a configmaps b -"),
+            ("PUT", "/apis/apps/v1/namespaces/a/deployments/b", "update apps/v1 a deployments b -"),
+            ("DELETE", "/apis/apps/v1/namespaces/a/deployments/b", "delete apps/v1 a deployments b -"),
+            (
+                "PUT",
+                "/apis/apps/v1/namespaces/a/deployments/b/status",
+                "update apps/v1 a deployments b status",
+            ),
+            ("GET", "/api/v1/nodes/n", "get /v1 - nodes n -"),
+            ("GET", "/api/v1/namespaces", "list /v1 - namespaces - -"),
+            ("GET", "/api/v1/namespaces/a", "get /v1 - namespaces a -"),
+            ("PUT", "/api/v1/namespaces/a/status", "update /v1 - namespaces a status"),
+            ("GET", "/api/v1/pods?watch=1", "watch /v1 - pods - -"),
+            ("DELETE", "/api/v1/namespaces/a/pods", "deletecollection /v1 a pods - -"),
+            ("PATCH", "/api/v1/namespaces/a/pods/p", "patch /v1 a pods p -"),
+            (
+                "GET",
+                "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode",
+                "get rbac.authorization.k8s.io/v1 - clusterroles system:node -",
+            ),
+        ] {
+            assert_eq!(line(method, uri), expected, "{method} {uri}");
+        }
+    }
+
+    #[test]
+    fn options_are_decoded() {
+        let uri = "/api/v1/pods?limit=5&labelSelector=a+in+%28b%2Cc%29&fieldSelector=metadata.name%3Dx&continue=t%3D&pretty=true&x=y";
+        let (_, _, options) = resource("GET", uri);
+        assert_eq!(options.limit, Some(5));
+        assert_eq!(options.labels, "a in (b,c)".parse().unwrap());
+        assert_eq!(options.fields, "metadata.name=x".parse().unwrap());
+        assert_eq!(options.continue_token, "t=");
+        assert!(options.pretty);
+        assert_eq!(resource("GET", "/api/v1/pods?limit=0").2, Options::default());
+        for timeout in ["", "0", "30s", "1m30s", "1.5h", "500ms"] {
+            assert_eq!(resource("GET", &format!("/api/v1/pods?timeout={timeout}")).2, Options::default());
+        }
+    }
+
+    #[test]
+    fn own_paths_are_no_resources() {
+        let health = |uri| match parse("GET", uri) {
+            Ok(Request::Health(health)) => health,
+            other => panic!("{uri}: {other:?}"),
+        };
+        assert_eq!(health("/healthz").endpoint, "healthz");
+        assert_eq!(health("/readyz/").endpoint, "readyz");
+        let one = health("/livez/store?verbose&exclude=a&exclude=b");
+        assert_eq!((one.check.as_deref(), one.query.len()), (Some("store"), 3));
+        let extension = Request::Extension {
+            method: "POST".into(),
+            path: "nodes/a b/confirm".into(),
+            query: vec![("all".into(), String::new())],
+        };
+        assert_eq!(parse("POST", "/edgesync/v1/nodes/a%20b/confirm?all"), Ok(extension));
+    }
+
+    #[test]
+    fn the_paths_of_discovery_are_read() {
+        let discovered = |uri| match parse("GET", uri) {
+            Ok(Request::Discovery(discovery)) => discovery,
+            other => panic!("{uri}: {other:?}"),
+        };
+        assert_eq!(discovered("/"), Discovery::Root);
+        assert_eq!(discovered("/api"), Discovery::Core);
+        assert_eq!(discovered("/apis/"), Discovery::Groups);
+        assert_eq!(discovered("/apis/apps"), Discovery::Group("apps".into()));
+        let version = |group: &str| Discovery::Version { group: group.into(), version: "v1".into() };
+        assert_eq!(discovered("/api/v1"), version(""));
+        assert_eq!(discovered("/apis/apps/v1"), version("apps"));
+        assert_eq!(parse("GET", "/openapi/v3"), Ok(Request::OpenApi(OpenApi::V3Index)));
+    }
+
+    #[test]
+    fn the_old_path_of_a_watch_selects_the_name() {
+        for uri in ["/api/v1/watch/namespaces/a/pods/p", "/api/v1/namespaces/a/pods/p?watch"] {
+            let (verb, path, options) = resource("GET", uri);
+            assert_eq!((verb, path.name), (Verb::Watch, None), "{uri}");
+            assert_eq!(options.fields, "metadata.name=p".parse().unwrap(), "{uri}");
+        }
+        assert_eq!(line("GET", "/apis/apps/v1/watch/deployments"), "watch apps/v1 - deployments - -");
+    }
+
+    #[test]
+    fn what_is_refused_says_why() {
+        assert_eq!(code("GET", "/nowhere"), 404);
+        assert_eq!(code("GET", "/api/v1/a/b/c/d"), 404);
+        assert_eq!(code("GET", "/openapi/v4"), 404);
+        assert_eq!(code("GET", "/apis/apps/v1/namespaces/a/b/c/d/e"), 404);
+        assert_eq!(code("GET", "/edgesync/v1"), 404);
+        assert_eq!(code("POST", "/healthz"), 405);
+        assert_eq!(code("POST", "/api"), 405);
+        assert_eq!(parse("OPTIONS", "/api/v1/pods"), Ok(Request::Methods(COLLECTION_METHODS)));
+        assert_eq!(parse("PUT", "/api/v1/pods").unwrap_err().allow, COLLECTION_METHODS);
+        assert_eq!(parse("POST", "/api/v1/nodes/a").unwrap_err().allow, OBJECT_METHODS);
+        for bad in [
+            "limit=-1",
+            "limit=x",
+            "watch=perhaps",
+            "dryRun=Some",
+            "resourceVersion=x",
+            "resourceVersionMatch=x",
+            "fieldValidation=x",
+            "timeoutSeconds=-1",
+            "timeout=nonsense",
+            "timeout=30",
+            "gracePeriodSeconds=x",
+            "labelSelector=%zz",
+            "a=%ff",
+            "labelSelector=a(b",
+            "fieldSelector=spec.x",
+        ] {
+            assert_eq!(code("GET", &format!("/api/v1/pods?{bad}")), 400, "{bad}");
+        }
+        assert_eq!(code("GET", &format!("/api/v1/{}", "a".repeat(MAX_URI))), 414);
+        assert_eq!(code("GET", &format!("/api/v1/pods?{}", "a=b&".repeat(100))), 400);
+    }
+
+    #[test]
+    fn no_segment_leaves_its_place() {
+        for bad in ["..", ".", "%2e%2e", "a%2fb", "a%252fb", "%00", "%0a"] {
+            assert_eq!(code("GET", &format!("/api/v1/namespaces/x/pods/{bad}")), 400, "{bad}");
+        }
+    }
+
+    #[test]
+    fn fuzz_request_lines() {
+        let samples = [
+            "GET /api/v1/namespaces/default/pods/p/status?fieldManager=a&dryRun=All",
+            "GET /apis/apps/v1/deployments?watch=true&labelSelector=a%20in%20(b,c)&resourceVersion=5&allowWatchBookmarks=1",
+            "DELETE /api/v1/namespaces/x/configmaps?gracePeriodSeconds=0&propagationPolicy=Foreground&limit=10&continue=abc",
+            "POST /edgesync/v1/nodes/a%2Fb/revoke?x=1&x=2",
+            "GET /openapi/v3/apis/apps/v1?hash=A",
+        ];
+        fuzz("request-line", &samples.map(|line| line.as_bytes().to_vec()), |bytes| {
+            let line = String::from_utf8_lossy(bytes);
+            let (method, uri) = line.split_once(' ').unwrap_or(("GET", &line));
+            let (path, query) = uri.split_once('?').map_or((uri, None), |(path, query)| (path, Some(query)));
+            let _ = Request::parse(method, path, query);
+        });
+    }
+
+    #[test]
+    fn an_empty_segment_leads_nowhere_and_a_slash_at_the_end_only_to_what_is_read() {
+        for empty in ["//api/v1/pods", "/api//v1/pods", "/api/v1/namespaces//pods", "/api/v1/pods//", "//"] {
+            for method in ["GET", "POST", "DELETE", "OPTIONS"] {
+                assert_eq!(code(method, empty), 404, "{method} {empty}");
+            }
+        }
+        assert_eq!(line("GET", "/api/v1/pods/"), "list /v1 - pods - -");
+        for method in ["POST", "PUT", "PATCH", "DELETE"] {
+            assert_eq!(code(method, "/api/v1/namespaces/a/pods/"), 404, "{method}");
+        }
+        assert_eq!(code("POST", "/edgesync/v1/nodes/"), 404);
+    }
+
+    proptest! {
+        #[test]
+        fn any_request_line_is_parsed_without_panic(method in ".{0,8}", path in ".{0,80}", query in ".{0,80}") {
+            let _ = Request::parse(&method, &path, Some(&query));
+            let _ = Request::parse("GET", &format!("/api/v1/{path}"), Some(&query));
+            let _ = Request::parse("GET", &format!("/apis/{path}"), Some(&format!("limit={query}")));
+        }
+
+        #[test]
+        fn encoded_names_come_back(name in "[^/%\\p{C}]{1,40}") {
+            prop_assume!(name != "." && name != "..");
+            let uri = format!("/api/v1/namespaces/{0}/pods/{0}?continue={0}", encode(&name));
+            let (_, path, options) = resource("GET", &uri);
+            prop_assert_eq!(path.namespace.as_deref(), Some(name.as_str()));
+            prop_assert_eq!(path.name.as_deref(), Some(name.as_str()));
+            prop_assert_eq!(&options.continue_token, &name);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What is filled in for single kinds when an object is written, beyond defaults of fields. Pure.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+
+use super::access;
+use super::defaults::{self, default, object_in};
+use super::{map, text};
+use edgesync_object::{Object, Resource};
+
+/// The label with the name of a Namespace, by which namespaces are selected.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+/// Fills in what the API itself says about an object that is created (`old` is `None`) or changed. Name and other
+/// metadata have been set. Doing it twice changes nothing.
+pub(crate) fn complete(kind: &Resource, old: Option<&Object>, object: &mut Object) {
+    defaults::complete_pods(&kind.group, &kind.kind, object.fields_mut());
+    match (kind.group.as_str(), kind.kind.as_str()) {
+        ("", "Secret") => complete_secret(object.fields_mut()),
+        ("", "Namespace") => complete_namespace(old, object),
+        ("", "Service") => {
+            complete_service(old, object.fields_mut());
+            defaults::complete_service(object.fields_mut());
+        }
+        ("", "Pod") if old.is_none() => {
+            set_phase(object.fields_mut(), "Pending");
+            defaults::complete_new_pod(object.fields_mut());
+        }
+        ("", "PersistentVolume" | "PersistentVolumeClaim") if old.is_none() => {
+            set_phase(object.fields_mut(), "Pending");
+        }
+        ("", "ReplicationController") => defaults::complete_controller(object.fields_mut()),
+        ("", "LimitRange") => defaults::complete_limit_range(object.fields_mut()),
+        ("batch", "Job") => defaults::complete_job(object.fields_mut()),
+        ("networking.k8s.io", "NetworkPolicy") => defaults::complete_network_policy(object.fields_mut()),
+        (access::GROUP, "RoleBinding" | "ClusterRoleBinding") => complete_binding(object.fields_mut()),
+        _ => {}
+    }
+}
+
+fn set_phase(fields: &mut Map<String, Value>, phase: &str) {
+    if let Some(status) = object_in(fields, "status") {
+        default(status, "phase", phase);
+    }
+}
+
+/// Moves plain texts to the data: they can be written but are never read. Texts of a wrong type stay where they are:
+/// the schema refuses them.
+fn complete_secret(secret: &mut Map<String, Value>) {
+    default(secret, "type", "Opaque");
+    let plain = match secret.get("stringData") {
+        None => return,
+        Some(Value::Object(plain)) if plain.values().all(Value::is_string) => plain.clone(),
+        Some(Value::Null) => Map::new(),
+        Some(_) => return,
+    };
+    if !plain.is_empty() {
+        let Some(data) = object_in(secret, "data") else { return };
+        for (key, text) in &plain {
+            data.insert(key.clone(), STANDARD.encode(text.as_str().unwrap_or_default()).into());
+        }
+    }
+    secret.remove("stringData");
+}
+
+/// A Namespace carries its name as a label, and goes only when what is in it has gone.
+fn complete_namespace(old: Option<&Object>, object: &mut Object) {
+    let mut labels = map(object.fields(), "metadata").get("labels").cloned().unwrap_or(Value::Null);
+    if labels.is_null() {
+        labels = json!({});
+    }
+    if let Value::Object(labels) = &mut labels {
+        labels.insert(NAME_LABEL.to_owned(), object.name().into());
+    }
+    object.set_metadata("labels", labels);
+    let finalizers = match old {
+        None => Some(json!(["kubernetes"])),
+        Some(old) => map(old.fields(), "spec").get("finalizers").cloned(),
+    };
+    let fields = object.fields_mut();
+    if let Some(spec) = object_in(fields, "spec") {
+        match finalizers {
+            Some(finalizers) => spec.insert("finalizers".to_owned(), finalizers),
+            None => spec.remove("finalizers"),
+        };
+    }
+    if old.is_none() {
+        set_phase(fields, "Active");
+    }
+}
+
+/// A Service keeps its address when a client sends one without.
+fn complete_service(old: Option<&Object>, service: &mut Map<String, Value>) {
+    let Some(old) = old.map(|old| map(old.fields(), "spec")) else { return };
+    let Some(Value::Object(spec)) = service.get_mut("spec") else { return };
+    let external = |spec: &Map<String, Value>| text(spec, "type") == "ExternalName";
+    if external(old) || external(spec) {
+        return;
+    }
+    let (address, addresses) = (old.get("clusterIP"), old.get("clusterIPs"));
+    if let Some(address) = address.and_then(Value::as_str).filter(|address| !address.is_empty())
+        && text(spec, "clusterIP").is_empty()
+    {
+        spec.insert("clusterIP".to_owned(), address.into());
+        if let Some(addresses) = addresses
+            && !spec.contains_key("clusterIPs")
+        {
+            spec.insert("clusterIPs".to_owned(), addresses.clone());
+        }
+    }
+}
+
+/// Roles and people belong to one group, which people leave out.
+fn complete_binding(binding: &mut Map<String, Value>) {
+    if let Some(Value::Object(role)) = binding.get_mut("roleRef") {
+        default(role, "apiGroup", access::GROUP);
+    }
+    for subject in binding.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Value::Object(subject) = subject
+            && matches!(text(subject, "kind"), "User" | "Group")
+        {
+            default(subject, "apiGroup", access::GROUP);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Columns as data, and what their cells say of an object. Pure.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::fields::{NONE, at, first_text, int_at, list, or, str_at, text, texts};
+use super::path::JsonPath;
+use crate::kind::PrinterColumn;
+use edgesync_object::{sort_many, time};
+
+/// The annotation that makes a storage class the default one.
+const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+
+/// A column of a kind that is known here.
+#[derive(Debug)]
+pub(super) struct Column {
+    name: &'static str,
+    about: &'static str,
+    cell: Cell,
+    /// Whether it is shown with `-o wide` only.
+    wide: bool,
+}
+
+/// Where cells come from. Paths are those of [`super::fields`].
+#[derive(Debug)]
+pub(super) enum Cell {
+    /// The name of the object.
+    Name,
+    /// The same, marked if the object is the default of its kind.
+    DefaultName,
+    /// When the object was created, as an age, in a column of type `date`.
+    Created,
+    /// The first text at these paths, or else another one.
+    Text(&'static [&'static str], &'static str),
+    /// The first number at these paths that is not 0, or else another one.
+    Int(&'static [&'static str], i64),
+    /// A truth value, with its default.
+    Flag(&'static str, bool),
+    /// How many entries several lists or maps have together.
+    Count(&'static [&'static str]),
+    /// How long ago the first time at these paths was, or else a text.
+    Age(&'static [&'static str], &'static str),
+    /// A field of each item of a list.
+    Join(&'static str, &'static str),
+    /// `key=value` of each entry of a map.
+    Pairs(&'static str),
+    /// A label selector.
+    Selector(&'static str),
+    /// `ready/wanted`; one is wanted where nothing is said.
+    Ready(&'static str, &'static str),
+    /// What a function makes of the object.
+    Made(fn(&Value) -> String),
+    /// The same with the time.
+    Timed(fn(&Value, Timestamp) -> String),
+}
+
+/// A column that is always shown.
+pub(super) const fn column(name: &'static str, about: &'static str, cell: Cell) -> Column {
+    Column { name, about, cell, wide: false }
+}
+
+/// A column that is shown with `-o wide`.
+pub(super) const fn wide(name: &'static str, about: &'static str, cell: Cell) -> Column {
+    Column { name, about, cell, wide: true }
+}
+
+/// The name.
+pub(super) const NAME: Column = column("Name", "Name of the object.", Cell::Name);
+
+impl Column {
+    /// The definition of the column.
+    pub(super) fn definition(&self) -> Value {
+        let (kind, format) = match self.cell {
+            Cell::Name | Cell::DefaultName => ("string", "name"),
+            Cell::Created => ("date", ""),
+            Cell::Int(..) | Cell::Count(_) => ("integer", ""),
+            Cell::Flag(..) => ("boolean", ""),
+            _ => ("string", ""),
+        };
+        definition(self.name, kind, format, self.about, i32::from(self.wide))
+    }
+
+    /// The cell of an object.
+    pub(super) fn cell(&self, object: &Value, now: Timestamp) -> Value {
+        let name = || str_at(object, "metadata.name");
+        let shown = match &self.cell {
+            Cell::Name => name().to_owned(),
+            Cell::DefaultName => {
+                let annotations = at(object, "metadata.annotations");
+                let mark = annotations.and_then(|all| all.get(DEFAULT_CLASS)).and_then(Value::as_str);
+                if mark == Some("true") { format!("{} (default)", name()) } else { name().to_owned() }
+            }
+            Cell::Created => time::since(now, str_at(object, "metadata.creationTimestamp")),
+            Cell::Text(paths, otherwise) => first_text(object, paths, otherwise),
+            Cell::Int(paths, otherwise) => {
+                let mut numbers = paths.iter().filter_map(|path| int_at(object, path));
+                return numbers.find(|number| *number != 0).unwrap_or(*otherwise).into();
+            }
+            Cell::Flag(path, otherwise) => {
+                return at(object, path).and_then(Value::as_bool).unwrap_or(*otherwise).into();
+            }
+            Cell::Count(paths) => return paths.iter().map(|path| count(object, path)).sum::<usize>().into(),
+            Cell::Age(paths, otherwise) => match first_text(object, paths, "") {
+                time if time.is_empty() => (*otherwise).to_owned(),
+                time => time::since(now, &time),
+            },
+            Cell::Join(path, field) => texts(object, path, field).join(","),
+            Cell::Pairs(path) => or(pairs(at(object, path)), NONE),
+            Cell::Selector(path) => selector(object, path),
+            Cell::Ready(ready, wanted) => {
+                let count = |path, otherwise| int_at(object, path).unwrap_or(otherwise);
+                format!("{}/{}", count(ready, 0), count(wanted, 1))
+            }
+            Cell::Made(made) => made(object),
+            Cell::Timed(made) => made(object, now),
+        };
+        Value::String(shown)
+    }
+}
+
+fn definition(name: &str, kind: &str, format: &str, about: &str, priority: i32) -> Value {
+    json!({ "name": name, "type": kind, "format": format, "description": about, "priority": priority })
+}
+
+fn count(object: &Value, path: &str) -> usize {
+    match at(object, path) {
+        Some(Value::Object(entries)) => entries.len(),
+        Some(Value::Array(items)) => items.len(),
+        _ => 0,
+    }
+}
+
+fn pairs(map: Option<&Value>) -> String {
+    let entries = map.and_then(Value::as_object).into_iter().flatten();
+    let pairs: Vec<String> =
+        entries.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
+    pairs.join(",")
+}
+
+/// A label selector in the words of the command line, in the order of its keys.
+fn selector(object: &Value, path: &str) -> String {
+    let Some(selector) = at(object, path) else { return NONE.to_owned() };
+    let mut terms: Vec<(String, String)> = Vec::new();
+    for (key, value) in at(selector, "matchLabels").and_then(Value::as_object).into_iter().flatten() {
+        terms.push((key.clone(), format!("{key}={}", value.as_str().unwrap_or_default())));
+    }
+    for expression in list(selector, "matchExpressions") {
+        let key = text(expression, "key");
+        let values = || {
+            let mut values = texts(expression, "values", "");
+            sort_many(&mut values, Ord::cmp);
+            values.join(",")
+        };
+        let term = match str_at(expression, "operator") {
+            "In" => format!("{key} in ({})", values()),
+            "NotIn" => format!("{key} notin ({})", values()),
+            "Exists" => key.clone(),
+            "DoesNotExist" => format!("!{key}"),
+            _ => continue,
+        };
+        terms.push((key, term));
+    }
+    sort_many(&mut terms, Ord::cmp);
+    let terms: Vec<String> = terms.into_iter().map(|(_, term)| term).collect();
+    or(terms.join(","), NONE)
+}
+
+/// The definition of a column of a CustomResourceDefinition.
+pub(super) fn custom_definition(column: &PrinterColumn) -> Value {
+    definition(&column.name, &column.kind, &column.format, &column.description, column.priority)
+}
+
+/// The cell of such a column: `null`, which is shown as nothing, where its path finds nothing of its type.
+pub(super) fn custom_cell(
+    column: &PrinterColumn,
+    path: Option<&JsonPath>,
+    object: &Value,
+    now: Timestamp,
+) -> Value {
+    let found = path.map(|path| path.find(object)).unwrap_or_default();
+    if let [one] = found.as_slice() {
+        return custom_value(&column.kind, one, now);
+    }
+    let texts: Vec<String> = found
+        .into_iter()
+        .filter_map(|value| match custom_value(&column.kind, value, now) {
+            Value::Null => None,
+            Value::String(text) => Some(text),
+            other => Some(other.to_string()),
+        })
+        .collect();
+    if texts.is_empty() { Value::Null } else { Value::String(texts.join(",")) }
+}
+
+fn custom_value(kind: &str, value: &Value, now: Timestamp) -> Value {
+    match (kind, value) {
+        (_, Value::Null) => Value::Null,
+        ("integer", Value::Number(number)) => match number.as_f64() {
+            Some(float) if number.is_f64() => Value::from(float as i64),
+            _ => value.clone(),
+        },
+        ("number", Value::Number(_)) | ("boolean", Value::Bool(_)) => value.clone(),
+        ("date", Value::String(time)) => Value::from(time::since(now, time)),
+        ("integer" | "number" | "boolean" | "date", _) => Value::Null,
+        (_, Value::String(_)) => value.clone(),
+        (_, other) => Value::String(other.to_string()),
+    }
+}

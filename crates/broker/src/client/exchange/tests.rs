@@ -1,0 +1,153 @@
+//! Clients that read slowly, over real sockets, at an endpoint with its default options.
+
+use rumqttc::v5::mqttbytes::v5::{Connect, Filter, PingReq, Subscribe};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::{Broker, BrokerOptions, FleetEvents};
+use edgesync_transport::link::Backlog;
+
+/// As `link.max_frame`.
+const FRAME: usize = 256 << 10;
+/// Of the client, so that the test is short: after one and a half of it the endpoint takes it for dead.
+const KEEPALIVE: u16 = 2;
+/// How often the client reads.
+const TICK: Duration = Duration::from_millis(10);
+
+/// A client that takes no more than so much at a time.
+struct Reader {
+    stream: TcpStream,
+    frames: FrameBuffer,
+    acknowledges: bool,
+}
+
+async fn endpoint() -> (Broker, FleetEvents) {
+    Broker::bind(([127, 0, 0, 1], 0).into(), BrokerOptions::default()).await.unwrap()
+}
+
+/// Why the client was cut.
+async fn departure(mut events: FleetEvents) -> Departure {
+    loop {
+        if let FleetEvent::NodeDisconnected { why, .. } = events.recv().await.unwrap() {
+            return why;
+        }
+    }
+}
+
+impl Reader {
+    async fn join(broker: &Broker, acknowledges: bool) -> Self {
+        let stream = TcpStream::connect(broker.address()).await.unwrap();
+        let mut reader = Self { stream, frames: FrameBuffer::new(1 << 20), acknowledges };
+        let connect =
+            Connect { keep_alive: KEEPALIVE, client_id: "n-1".into(), clean_start: true, properties: None };
+        assert!(reader.say(&Packet::Connect(connect, None, None)).await);
+        let filters = vec![Filter::new("edgesync/v1/nodes/n-1/down", QoS::AtLeastOnce)];
+        assert!(reader.say(&Packet::Subscribe(Subscribe { pkid: 1, filters, properties: None })).await);
+        loop {
+            match reader.frames.next().unwrap() {
+                Some(Packet::SubAck(_)) => break,
+                Some(_) => {}
+                None => assert!(reader.frames.fill(&mut reader.stream).await.unwrap() > 0),
+            }
+        }
+        reader
+    }
+
+    /// Whether there is still somebody to say it to.
+    async fn say(&mut self, packet: &Packet) -> bool {
+        let mut out = BytesMut::new();
+        wire::encode(packet, &mut out, u32::MAX).unwrap();
+        self.stream.write_all(&out).await.is_ok()
+    }
+
+    /// Reads at most so many bytes, once every tick, until so many messages have come; says that it lives as it must. Tells
+    /// how many came before the endpoint cut it.
+    async fn read(&mut self, bytes_a_tick: usize, messages: usize) -> usize {
+        let (mut came, mut ticks) = (0, tokio::time::interval(TICK));
+        let mut bytes = vec![0; bytes_a_tick];
+        for tick in 0.. {
+            ticks.tick().await;
+            if tick % 50 == 0 && !self.say(&Packet::PingReq(PingReq)).await {
+                return came;
+            }
+            match self.stream.try_read(&mut bytes) {
+                Ok(0) if bytes_a_tick > 0 => return came,
+                Ok(count) => self.frames.push(bytes.get(..count).unwrap_or_default()),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return came,
+            }
+            while let Some(packet) = self.frames.next().unwrap() {
+                let Packet::Publish(publish) = packet else { continue };
+                came += 1;
+                let ack = PubAck { pkid: publish.pkid, reason: PubAckReason::Success, properties: None };
+                if self.acknowledges && !self.say(&Packet::PubAck(ack)).await {
+                    return came;
+                }
+            }
+            if came >= messages {
+                break;
+            }
+        }
+        came
+    }
+}
+
+fn publish(broker: &Broker, messages: usize) {
+    for n in 0..messages {
+        broker.try_publish("n-1", vec![n as u8; FRAME]).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn whoever_reads_slowly_is_not_cut() {
+    let (broker, _events) = endpoint().await;
+    let mut reader = Reader::join(&broker, true).await;
+    publish(&broker, 2);
+    // A message takes three times as long as a client may be silent, and so does what the system takes at once.
+    let bytes_a_tick = FRAME / 900;
+    assert_eq!(reader.read(bytes_a_tick, 2).await, 2, "{:?}", broker.traffic());
+    assert_eq!((broker.traffic().open, broker.traffic().not_reading), (1, 0));
+}
+
+#[tokio::test]
+async fn whoever_reads_nothing_is_cut_although_it_speaks() {
+    let options = BrokerOptions { slowest: 64 << 10, ..BrokerOptions::default() };
+    let (broker, events) = Broker::bind(([127, 0, 0, 1], 0).into(), options).await.unwrap();
+    let mut reader = Reader::join(&broker, true).await;
+    publish(&broker, 12);
+    assert_eq!(reader.read(0, 1).await, 0);
+    let why = departure(events).await;
+    assert!(matches!(why, Departure::NotReading(_)), "{why}");
+}
+
+#[tokio::test]
+async fn whoever_acknowledges_nothing_is_cut_although_it_reads() {
+    let (broker, events) = endpoint().await;
+    let mut reader = Reader::join(&broker, false).await;
+    broker.try_publish("n-1", vec![0; 1000]).unwrap();
+    assert_eq!(reader.read(8000, usize::MAX).await, 1);
+    let why = departure(events).await;
+    assert!(matches!(why, Departure::NotReading(_)), "{why}");
+}
+
+#[tokio::test]
+async fn the_backlog_tells_what_a_slow_client_has_not_been_sent_and_has_not_acknowledged() {
+    let (broker, _events) = endpoint().await;
+    let mut reader = Reader::join(&broker, true).await;
+    assert_eq!((broker.backlog("n-1"), broker.backlog("n-2")), (Some(Backlog::default()), None));
+    publish(&broker, 8);
+    let mut last = broker.backlog("n-1").unwrap();
+    assert_eq!(last, Backlog { unsent: 8, unacknowledged: 8 });
+    for came in 1..=8 {
+        assert_eq!(reader.read(FRAME / 4, 1).await, 1);
+        let now = broker.backlog("n-1").unwrap();
+        assert!(now.unsent <= last.unsent && now.unacknowledged <= last.unacknowledged, "{last:?}, {now:?}");
+        assert!(now.unsent <= 8 - came && now.unacknowledged >= 8 - came, "{now:?} after {came}");
+        assert!(now.unsent <= now.unacknowledged, "{now:?}");
+        last = now;
+    }
+    while broker.backlog("n-1") != Some(Backlog::default()) {
+        assert_eq!(broker.moved().await, ["n-1"]);
+    }
+}

@@ -1,0 +1,81 @@
+//! Arguments that both programs share.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::get::Query;
+use super::output::Output;
+
+/// What `check-config` prints.
+#[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckArgs {
+    /// Only the exit code and what is wrong; nothing if all is well
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// How a result is shown.
+#[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputArgs {
+    /// table, wide, name, yaml or json
+    #[arg(short, long, value_name = "FORMAT", default_value = "table", hide_default_value = true)]
+    pub output: Output,
+}
+
+/// Which objects are shown.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct GetArgs {
+    /// Kind as in kubectl: configmaps, cm, ConfigMap, deployments.apps; or KIND/NAME
+    #[arg(value_name = "KIND")]
+    pub kind: String,
+    /// Names; all objects if none is given
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// Namespace [default: default]
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Objects of all namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+    /// Label selector, such as app=web,tier!=db
+    #[arg(short = 'l', long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// Go on with what changes
+    #[arg(short, long)]
+    pub watch: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl GetArgs {
+    /// What is asked of the server.
+    #[must_use]
+    pub fn query(self) -> Query {
+        Query {
+            kind: self.kind,
+            names: self.names,
+            namespace: self.namespace,
+            all_namespaces: self.all_namespaces,
+            selector: self.selector,
+            watch: self.watch,
+            output: self.output.output,
+        }
+    }
+}
+
+/// A duration as in the configuration: `30s`, `24h`, `7d`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    edgesync_config::units::read_duration(text)
+}
+
+/// A label of a node: `site=north`.
+pub fn label(text: &str) -> Result<(String, String), String> {
+    edgesync_config::units::read_label(text)
+}
+
+/// A path that is not empty.
+pub fn path(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() { Err("must not be empty".into()) } else { Ok(text.into()) }
+}

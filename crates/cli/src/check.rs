@@ -1,0 +1,227 @@
+//! Findings of `check`, for people and for programs, and how they are shown.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use serde_json::{Value, json};
+use tokio::runtime::Builder;
+
+use edgesync_object::Gather as _;
+
+use crate::output::{self, Output};
+use crate::{CliError, EXIT_FAILED};
+
+/// What to do about a file that this user may not read.
+pub const AS_ROOT: &str = "run the command as root or as the user of the service";
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// As it should be; what was seen, in a few words.
+    Ok(String),
+    /// It works, but should be looked after.
+    Warning {
+        /// What was seen.
+        seen: String,
+        /// What to do.
+        next: String,
+    },
+    /// Not checked, and why not.
+    Skipped(String),
+    /// It does not work.
+    Failed {
+        /// What was seen.
+        seen: String,
+        /// What to do.
+        next: String,
+    },
+}
+
+impl Finding {
+    /// As it should be.
+    #[must_use]
+    pub fn ok(seen: impl Into<String>) -> Self {
+        Self::Ok(seen.into())
+    }
+
+    /// Works, and needs attention.
+    #[must_use]
+    pub fn warning(seen: impl Into<String>, next: impl Into<String>) -> Self {
+        Self::Warning { seen: seen.into(), next: next.into() }
+    }
+
+    /// Does not work.
+    #[must_use]
+    pub fn failed(seen: impl Into<String>, next: impl Into<String>) -> Self {
+        Self::Failed { seen: seen.into(), next: next.into() }
+    }
+
+    /// Was not checked.
+    #[must_use]
+    pub fn skipped(why: impl Into<String>) -> Self {
+        Self::Skipped(why.into())
+    }
+}
+
+/// All results in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report(pub Vec<(&'static str, &'static str, Finding)>);
+
+impl Finding {
+    /// Its status in a word: `ok`, `warning`, `skipped`, `failed`.
+    #[must_use]
+    pub fn status(&self) -> &'static str {
+        match self {
+            Self::Ok(_) => "ok",
+            Self::Warning { .. } => "warning",
+            Self::Skipped(_) => "skipped",
+            Self::Failed { .. } => "failed",
+        }
+    }
+
+    /// What was seen, and the next step.
+    fn words(&self) -> (&str, Option<&str>) {
+        match self {
+            Self::Ok(seen) | Self::Skipped(seen) => (seen, None),
+            Self::Warning { seen, next } | Self::Failed { seen, next } => (seen, Some(next)),
+        }
+    }
+}
+
+impl Report {
+    /// Whether nothing has failed.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.count("failed") == 0
+    }
+
+    fn count(&self, status: &str) -> usize {
+        self.0.iter().filter(|(.., finding)| finding.status() == status).count()
+    }
+
+    /// For programs. These names stay as they are: `version`, `result` (`ok`, `warning` or `failed`: the worst of all),
+    /// `counts`, and in `checks`, in their order, `id`, `title`, `status`, `message`, and `next` where there is a next
+    /// step.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let checks = self.0.iter().map(|(id, title, finding)| {
+            let (message, next) = finding.words();
+            let mut check =
+                json!({ "id": id, "title": title, "status": finding.status(), "message": message });
+            if let (Some(next), Some(check)) = (next, check.as_object_mut()) {
+                check.insert("next".to_owned(), json!(next));
+            }
+            check
+        });
+        let counts = ["ok", "warning", "skipped", "failed"]
+            .map(|status| (status.to_owned(), json!(self.count(status))));
+        let worst = ["failed", "warning"].into_iter().find(|status| self.count(status) > 0);
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "result": worst.unwrap_or("ok"),
+            "counts": counts.into_iter().gather::<serde_json::Map<_, _>>(),
+            "checks": checks.collect::<Vec<Value>>(),
+        })
+    }
+}
+
+/// For people: a line for each, and the next step below what is not in order.
+#[must_use]
+pub fn render(report: &Report) -> String {
+    let width = report.0.iter().map(|(_, title, _)| title.chars().count()).max().unwrap_or(0);
+    let mut out = String::new();
+    for (_, title, finding) in &report.0 {
+        let (seen, next) = finding.words();
+        let _ = writeln!(out, "{:<7}  {title:<width$}  {}", finding.status(), plain(seen));
+        if let Some(next) = next {
+            let _ = writeln!(out, "{:<7}  {:<width$}  next: {}", "", "", plain(next));
+        }
+    }
+    let [ok, warnings, skipped, failed] =
+        ["ok", "warning", "skipped", "failed"].map(|status| report.count(status));
+    let total = report.0.len();
+    let _ = writeln!(out, "{total} checks: {ok} ok, {warnings} warning, {skipped} skipped, {failed} failed");
+    out
+}
+
+/// Text from elsewhere does not steer the terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Prints a report. Exit code 0 without failures (warnings are none), else 1.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn show(report: &Report, output: Output) -> anyhow::Result<u8> {
+    let text = match output {
+        Output::Yaml | Output::Json => output::render(&report.to_json(), output)?,
+        Output::Table | Output::Wide | Output::Name => render(report),
+    };
+    io::stdout().write_all(text.as_bytes()).map_err(CliError::Output)?;
+    Ok(if report.is_good() { 0 } else { EXIT_FAILED })
+}
+
+/// Runs a future to its end, and then waits for no thread that hangs at a disk.
+///
+/// # Errors
+/// There is no runtime.
+pub fn wait<T>(work: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_background();
+    Ok(result)
+}
+
+/// A number of bytes in words.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{} KiB", bytes >> 10),
+        1_048_576..1_073_741_824 => format!("{} MiB", bytes >> 20),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        Report(vec![
+            ("configuration", "Configuration", Finding::ok("/etc/x.toml")),
+            ("clock", "Clock", Finding::warning("it is \u{1b}[2J 1970", "set it")),
+            ("tcp", "TCP", Finding::failed("nothing listens", "start it")),
+            ("tls", "TLS", Finding::skipped("not checked because of: TCP")),
+        ])
+    }
+
+    #[test]
+    fn people_read_aligned_lines_with_the_next_step_below() {
+        let expected = "\
+ok       Configuration  /etc/x.toml
+warning  Clock          it is  [2J 1970
+                        next: set it
+failed   TCP            nothing listens
+                        next: start it
+skipped  TLS            not checked because of: TCP
+4 checks: 1 ok, 1 warning, 1 skipped, 1 failed
+";
+        assert_eq!(render(&report()), expected);
+    }
+
+    #[test]
+    fn programs_read_fields_with_fixed_names() {
+        let json = report().to_json();
+        assert_eq!(json["result"], "failed");
+        assert_eq!(json["counts"], json!({ "ok": 1, "warning": 1, "skipped": 1, "failed": 1 }));
+        let tcp = json!({
+            "id": "tcp", "title": "TCP", "status": "failed", "message": "nothing listens", "next": "start it"
+        });
+        assert_eq!(json["checks"][2], tcp);
+        assert!(json["checks"][0].get("next").is_none());
+        assert!(!report().is_good());
+        assert_eq!(Report::default().to_json()["result"], "ok");
+    }
+}

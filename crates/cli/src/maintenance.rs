@@ -1,0 +1,76 @@
+//! What `backup`, `verify`, `repair` and `support-bundle` of both programs have in common.
+
+use std::fmt::Display;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt as _, chown};
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+use edgesync_store::durable;
+
+use crate::bundle::Bundle;
+use crate::output::size;
+use crate::{CliError, EXIT_FAILED};
+
+/// Writes an archive, and says what is in it.
+pub fn write_bundle(bundle: &Bundle, file: &Path) -> anyhow::Result<u8> {
+    let packed = bundle.pack().context("packing the archive")?;
+    if let Err(error) = durable::write_new(file, &packed, 0o600) {
+        let exists = error.cause.kind() == io::ErrorKind::AlreadyExists;
+        return refused(&format!("{error}{}", if exists { ": name a new file" } else { "" }));
+    }
+    let mut out = io::stdout();
+    let mut sheet = Sheet(&mut out);
+    sheet.line("archive", format!("{}, {}", file.display(), size(packed.len() as u64)))?;
+    for (name, content) in bundle.files() {
+        sheet.line("", format!("{name}, {}", size(content.len() as u64)))?;
+    }
+    sheet.line("look", format!("tar --zstd -xf {}", file.display()))?;
+    Ok(0)
+}
+
+/// Says on standard error why nothing is done.
+pub fn refused(why: &str) -> anyhow::Result<u8> {
+    writeln!(io::stderr(), "error: {why}")?;
+    Ok(EXIT_FAILED)
+}
+
+/// Lines of a name and a value.
+pub struct Sheet<'a>(pub &'a mut dyn Write);
+
+impl Sheet<'_> {
+    pub fn line(&mut self, name: &str, value: impl Display) -> anyhow::Result<()> {
+        writeln!(self.0, "{name:<10} {value}").map_err(CliError::Output)?;
+        Ok(())
+    }
+}
+
+/// Who owns the database: root may repair it, the agent's user must be able to open it afterwards.
+#[derive(Clone, Copy)]
+pub struct Owner {
+    uid: u32,
+    gid: u32,
+}
+
+impl Owner {
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let metadata = fs::metadata(path)?;
+        Ok(Self { uid: metadata.uid(), gid: metadata.gid() })
+    }
+
+    /// Gives it all files of the database that have come into being.
+    pub fn give(self, path: &Path) -> anyhow::Result<()> {
+        let Some(name) = path.file_name() else { bail!("{} names no file", path.display()) };
+        for entry in fs::read_dir(durable::directory_of(path))?.flatten() {
+            let theirs = entry.file_name().to_string_lossy().starts_with(&*name.to_string_lossy());
+            let file = entry.path();
+            if theirs && Self::of(&file).is_ok_and(|found| (found.uid, found.gid) != (self.uid, self.gid)) {
+                chown(&file, Some(self.uid), Some(self.gid))
+                    .with_context(|| format!("giving {} back to its owner", file.display()))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,332 @@
+//! How results look: tables as `kubectl` prints them, ages, key-value sheets, YAML and JSON. Pure.
+
+use std::fmt::Write as _;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::CliError;
+use edgesync_object::time::duration;
+use edgesync_object::yaml;
+
+/// Spaces between the columns of a table.
+const GAP: usize = 3;
+/// What stands for a value that is not there.
+pub const NONE: &str = "<none>";
+/// What stands for a time that is not known.
+const UNKNOWN: &str = "<unknown>";
+
+/// What `-o` chooses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    /// A table.
+    #[default]
+    Table,
+    /// A table with more columns.
+    Wide,
+    /// `kind/name` in each line.
+    Name,
+    /// YAML.
+    Yaml,
+    /// Indented JSON.
+    Json,
+}
+
+impl FromStr for Output {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "table" | "" => Ok(Self::Table),
+            "wide" => Ok(Self::Wide),
+            "name" => Ok(Self::Name),
+            "yaml" => Ok(Self::Yaml),
+            "json" => Ok(Self::Json),
+            _ => Err(format!("'{word}' is no output format: expected table, wide, name, yaml or json")),
+        }
+    }
+}
+
+/// A table with upper-case headers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    headers: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new<H: AsRef<str>>(headers: impl IntoIterator<Item = H>) -> Self {
+        let headers = headers.into_iter().map(|header| header.as_ref().to_uppercase()).collect();
+        Self { headers, rows: Vec::new() }
+    }
+
+    /// Adds a row. Control characters are shown escaped: what comes from afar does not steer the
+    /// terminal. Cells that are missing are empty.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let plain = |cell: String| {
+            if cell.chars().any(char::is_control) { cell.escape_debug().to_string() } else { cell }
+        };
+        self.rows.push(cells.into_iter().map(plain).take(self.headers.len()).collect());
+    }
+
+    /// Whether there are no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// How wide the columns are: as their widest cell.
+    #[must_use]
+    pub fn widths(&self) -> Vec<usize> {
+        let mut widths = vec![0; self.headers.len()];
+        for line in std::iter::once(&self.headers).chain(&self.rows) {
+            for (width, cell) in widths.iter_mut().zip(line) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        widths
+    }
+
+    /// The table as text. The last column is not filled up.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let widths = self.widths();
+        let lines = std::iter::once(&self.headers).chain(&self.rows);
+        lines.map(|cells| filled(&widths, cells)).collect()
+    }
+}
+
+/// A row of a table that is shown already: its columns stay as wide as they are.
+pub(super) fn line(widths: &[usize], cells: impl IntoIterator<Item = String>) -> String {
+    let mut row = Table { headers: vec![String::new(); widths.len()], rows: Vec::new() };
+    row.row(cells);
+    filled(widths, &row.rows.remove(0))
+}
+
+fn filled(widths: &[usize], cells: &[String]) -> String {
+    let mut out = String::new();
+    for (width, cell) in widths.iter().zip(cells) {
+        let _ = write!(out, "{cell:<fill$}", fill = width + GAP);
+    }
+    out.truncate(out.trim_end_matches(' ').len());
+    out.push('\n');
+    out
+}
+
+/// How long ago `since` was, in the words of `kubectl`: `5s`, `3m12s`, `2h`, `4d`, `1y20d`. Text that is
+/// no time is unknown.
+#[must_use]
+pub fn age(now: Timestamp, since: &str) -> String {
+    match since.parse::<Timestamp>() {
+        Ok(since) => duration(now.as_second() - since.as_second()),
+        Err(_) => UNKNOWN.to_owned(),
+    }
+}
+
+/// A number of bytes for humans, with one decimal from 1 KiB on.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    let mut unit = "B";
+    for larger in ["KiB", "MiB", "GiB", "TiB"] {
+        // What would be shown as 1024.0 is one of the next unit.
+        if value < 1023.95 {
+            break;
+        }
+        value /= 1024.0;
+        unit = larger;
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
+}
+
+/// A JSON value as a sheet for humans: one line for each field, names as words, objects indented below
+/// their name, lists of plain values in one line.
+#[must_use]
+pub fn key_values(value: &Value) -> String {
+    let mut out = String::new();
+    match value {
+        Value::Object(_) => sheet(&mut out, value, 0),
+        plain => {
+            out.push_str(&cell(plain));
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn sheet(out: &mut String, value: &Value, depth: usize) {
+    let fields: Vec<(String, &Value)> = match value {
+        Value::Object(fields) => fields.iter().map(|(name, value)| (words(name), value)).collect(),
+        Value::Array(items) => items.iter().map(|item| ("-".to_owned(), item)).collect(),
+        _ => return,
+    };
+    let indent = depth * 2;
+    let plain = |value: &Value| match value {
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(items) => items.iter().all(|item| !item.is_object() && !item.is_array()),
+        _ => true,
+    };
+    let names = fields.iter().filter(|(_, value)| plain(value)).map(|(name, _)| name.chars().count());
+    let width = names.max().unwrap_or(0) + 1;
+    for (name, value) in fields {
+        let name = if name == "-" { name } else { format!("{name}:") };
+        if plain(value) {
+            let _ = writeln!(out, "{:indent$}{name:<width$}{:GAP$}{}", "", "", cell(value));
+        } else {
+            let _ = writeln!(out, "{:indent$}{name}", "");
+            sheet(out, value, depth + 1);
+        }
+    }
+}
+
+/// A plain value, or a list of them, in one line.
+#[must_use]
+pub fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => NONE.to_owned(),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        Value::String(text) if text.is_empty() => NONE.to_owned(),
+        Value::String(text) if text.chars().any(char::is_control) => text.escape_debug().to_string(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        Value::Array(items) if items.is_empty() => NONE.to_owned(),
+        Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(", "),
+        Value::Object(fields) if fields.is_empty() => NONE.to_owned(),
+        Value::Object(_) => value.to_string(),
+    }
+}
+
+/// `lastReportAt` as `Last report at`. A name that is no camelCase word is left as it is.
+fn words(name: &str) -> String {
+    if !name.chars().all(char::is_alphanumeric) || !name.starts_with(char::is_lowercase) {
+        return if name.chars().any(char::is_control) {
+            name.escape_debug().to_string()
+        } else {
+            name.to_owned()
+        };
+    }
+    let mut out = String::with_capacity(name.len() + 4);
+    for letter in name.chars() {
+        match letter {
+            first if out.is_empty() => out.extend(first.to_uppercase()),
+            upper if upper.is_uppercase() => {
+                out.push(' ');
+                out.extend(upper.to_lowercase());
+            }
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// A value in a format for machines; the formats for humans fall back to the sheet.
+///
+/// # Errors
+/// The value cannot be written as YAML.
+pub fn render(value: &Value, output: Output) -> Result<String, CliError> {
+    match output {
+        Output::Yaml => yaml::write(value).map_err(|error| CliError::Show(error.to_string())),
+        Output::Json => Ok(format!("{value:#}\n")),
+        Output::Table | Output::Wide | Output::Name => Ok(key_values(value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn columns_are_three_spaces_apart_and_lines_have_no_tail() {
+        let mut table = Table::new(["name", "DATA", "age"]);
+        table.row(["kube-root-ca.crt".into(), "1".into(), "4d".into()]);
+        table.row(["ä".into(), "12".into(), String::new()]);
+        let expected = "NAME               DATA   AGE\nkube-root-ca.crt   1      4d\nä                  12\n";
+        assert_eq!(table.render(), expected);
+    }
+
+    #[test]
+    fn a_cell_does_not_steer_the_terminal() {
+        let mut table = Table::new(["NAME"]);
+        table.row(["\u{1b}[2Jgone\n".into(), "too many".into()]);
+        assert_eq!(table.render(), "NAME\n\\u{1b}[2Jgone\\n\n");
+        assert_eq!(cell(&json!("a\u{7}")), "a\\u{7}");
+    }
+
+    #[test]
+    fn ages_are_those_of_kubectl() {
+        for (seconds, expected) in [
+            (-5, "<invalid>"),
+            (-1, "0s"),
+            (5, "5s"),
+            (119, "119s"),
+            (120, "2m"),
+            (192, "3m12s"),
+            (600, "10m"),
+            (10_799, "179m"),
+            (10_800, "3h"),
+            (12_600, "3h30m"),
+            (100_000, "27h"),
+            (172_800, "2d"),
+            (180_000, "2d2h"),
+            (691_200, "8d"),
+            (63_072_000, "2y"),
+            (63_158_400, "2y1d"),
+            (300_000_000, "9y"),
+        ] {
+            assert_eq!(duration(seconds), expected, "{seconds}");
+        }
+        let now: Timestamp = "2024-01-02T00:00:00Z".parse().unwrap();
+        assert_eq!(age(now, "2024-01-01T21:00:00Z"), "3h");
+        assert_eq!(age(now, ""), UNKNOWN);
+        assert_eq!(age(now, "yesterday"), UNKNOWN);
+    }
+
+    #[test]
+    fn sizes_have_the_units_of_the_configuration() {
+        for (bytes, expected) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1_048_524, "1023.9 KiB"),
+            (1_048_575, "1.0 MiB"),
+            (1 << 30, "1.0 GiB"),
+            (5 << 40, "5.0 TiB"),
+            (u64::MAX, "16777216.0 TiB"),
+        ] {
+            assert_eq!(size(bytes), expected, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_sheet_shows_fields_as_words_and_objects_below_their_name() {
+        let status = json!({
+            "node": "edge-1",
+            "inSync": true,
+            "link": {"lastReportAt": null, "topics": ["a", "b"], "v1/ConfigMap": 7},
+            "faults": [{"name": "x"}],
+        });
+        let expected = "\
+Faults:
+  -
+    Name:   x
+In sync:   yes
+Link:
+  Last report at:   <none>
+  Topics:           a, b
+  v1/ConfigMap:     7
+Node:      edge-1
+";
+        assert_eq!(key_values(&status), expected);
+    }
+
+    #[test]
+    fn formats_are_named_and_others_refused_with_the_list() {
+        assert_eq!("yaml".parse(), Ok(Output::Yaml));
+        assert!("xml".parse::<Output>().unwrap_err().contains("table, wide, name, yaml or json"));
+        assert_eq!(render(&json!({"a": "on"}), Output::Yaml).unwrap(), "a: \"on\"\n");
+    }
+}

@@ -1,0 +1,142 @@
+//! From `argv` to an exit code, the same for both programs.
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use clap_complete::Shell;
+use tokio::runtime::Builder;
+
+use super::{CliError, EXIT_USAGE, Peer, Terminal, report};
+use edgesync_config as config;
+use edgesync_config::{ConfigErrors, Settings};
+use edgesync_runtime::{Service, StartError};
+
+/// An internal error (`EX_SOFTWARE`).
+pub const EXIT_INTERNAL: u8 = 70;
+/// The configuration is wrong (`EX_CONFIG`).
+pub const EXIT_CONFIG: u8 = 78;
+/// How long the end waits for work that blocks a thread.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Parses the arguments; help, version and what is wrong with them are printed.
+///
+/// # Errors
+/// The exit code, if there is nothing more to do.
+pub fn parse<A: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<A, u8> {
+    A::try_parse_from(args).map_err(|error| {
+        // Nobody is left to tell if the terminal is gone.
+        let _ = error.print();
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => 0,
+            _ => EXIT_USAGE,
+        }
+    })
+}
+
+/// Prints what went wrong with all its causes, and gives the exit code of a finished program.
+pub fn exit(result: anyhow::Result<u8>, peer: Peer) -> ExitCode {
+    let code = result.unwrap_or_else(|error| match error.downcast_ref::<CliError>() {
+        Some(error) => report(error, peer, &mut io::stderr()),
+        None => {
+            let wrong_config = is_wrong_config(&error);
+            // The problems of a configuration carry their own places; a prefix would hide the first.
+            let text = if wrong_config { format!("{error:#}") } else { format!("error: {error:#}") };
+            let _ = writeln!(io::stderr(), "{text}");
+            if wrong_config { EXIT_CONFIG } else { EXIT_INTERNAL }
+        }
+    });
+    ExitCode::from(code)
+}
+
+fn is_wrong_config(error: &anyhow::Error) -> bool {
+    let config = |cause: &(dyn std::error::Error + 'static)| {
+        cause.is::<ConfigErrors>() || matches!(cause.downcast_ref(), Some(StartError::Config(_)))
+    };
+    error.chain().any(config)
+}
+
+/// `check-config`: prints the configuration in force.
+pub fn check_config<C: Settings>(path: &Path, quiet: bool) -> anyhow::Result<u8> {
+    let loaded = config::load::<C>(path)?;
+    for warning in &loaded.warnings {
+        writeln!(io::stderr(), "warning: {warning}")?;
+    }
+    if !quiet {
+        io::stdout().write_all(loaded.show().as_bytes()).map_err(CliError::Output)?;
+    }
+    Ok(0)
+}
+
+/// `completions`: prints the completions of a program for a shell.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn completions<A: CommandFactory>(shell: Shell) -> anyhow::Result<u8> {
+    let mut command = A::command();
+    let name = command.get_name().to_owned();
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command, name, &mut text);
+    io::stdout().write_all(&text).map_err(CliError::Output)?;
+    Ok(0)
+}
+
+/// What a command comes to that did not fail.
+pub trait Exit {
+    /// The exit code.
+    fn code(&self) -> u8;
+}
+
+impl Exit for () {
+    fn code(&self) -> u8 {
+        0
+    }
+}
+
+/// Runs a command that asks a running process and prints what it says.
+pub fn ask<T: Exit>(
+    command: impl AsyncFnOnce(&mut Terminal<'_>) -> Result<T, CliError>,
+) -> anyhow::Result<u8> {
+    let (mut input, mut err) = (io::stdin(), io::stderr());
+    let mut out = io::BufWriter::new(io::stdout());
+    let mut terminal = Terminal { input: &mut input, out: &mut out, err: &mut err };
+    let outcome = wait(command(&mut terminal))??;
+    out.flush().map_err(CliError::Output)?;
+    Ok(outcome.code())
+}
+
+/// Runs a future to its end on this thread.
+pub fn wait<T>(work: impl Future<Output = T>) -> io::Result<T> {
+    Ok(Builder::new_current_thread().enable_all().build()?.block_on(work))
+}
+
+/// The threads that run a service's tasks; stores have threads of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// The thread that called: the least memory.
+    One,
+    /// Two workers.
+    Two,
+}
+
+/// Reads the configuration, opens the log and runs a service until it ends.
+pub fn serve<C: Settings>(
+    path: &Path,
+    threads: Threads,
+    run: impl AsyncFnOnce(Service<C>) -> anyhow::Result<()>,
+) -> anyhow::Result<u8> {
+    let service = Service::start(path)?;
+    let mut builder = match threads {
+        Threads::One => Builder::new_current_thread(),
+        Threads::Two => Builder::new_multi_thread(),
+    };
+    let runtime = builder.worker_threads(2).thread_name("edgesync").enable_all().build()?;
+    let result = runtime.block_on(run(service));
+    // What still blocks was told to stop before; the process must end all the same.
+    runtime.shutdown_timeout(LINGER);
+    result.map(|()| 0)
+}

@@ -1,0 +1,199 @@
+//! `nodes`, `syncs` and `status`: what a side knows about the synchronisation.
+
+use jiff::Timestamp;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::get::{Pages, View};
+use super::output::{Output, Table, age, cell, render};
+use super::{CliError, Terminal};
+use edgesync_api::Client;
+use edgesync_object::objectsync::split_sync_name;
+use edgesync_object::{Head, Resource, kinds};
+
+/// Shows the ObjectSync and ClusterObjectSync records, of one node or of all.
+///
+/// # Errors
+/// The request fails.
+pub async fn syncs(
+    client: &Client,
+    node: Option<&str>,
+    output: Output,
+    now: Timestamp,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    syncs_of(client, node, output, now, terminal).await
+}
+
+/// Who lists ObjectSyncs and ClusterObjectSyncs.
+pub trait Lists {
+    /// Some of the records of a kind, and at least those of a node if one is named: the first ones, or those from where the
+    /// page before has ended; and where the next page begins, if there is one.
+    async fn page(
+        &self,
+        kind: &Resource,
+        node: Option<&str>,
+        from: Option<String>,
+    ) -> Result<(Vec<Box<RawValue>>, Option<String>), CliError>;
+}
+
+impl Lists for Client {
+    async fn page(
+        &self,
+        kind: &Resource,
+        _: Option<&str>,
+        from: Option<String>,
+    ) -> Result<(Vec<Box<RawValue>>, Option<String>), CliError> {
+        let mut pages = Pages::new(self, kind, None, "").from(from);
+        let items = pages.next().await?.unwrap_or_default();
+        Ok((items, pages.rest()))
+    }
+}
+
+/// The same as [`syncs`], whoever lists them.
+pub async fn syncs_of(
+    lists: &impl Lists,
+    node: Option<&str>,
+    output: Output,
+    now: Timestamp,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    let resources = sync_resources();
+    let Some(first) = resources.first() else { return Ok(()) };
+    let mut view = View::new(first, true, output, now);
+    for resource in &resources {
+        let mut from = None;
+        loop {
+            let (items, next) = lists.page(resource, node, from).await?;
+            let items = items.into_iter().filter(|item| node.is_none_or(|node| is_of(item, node))).collect();
+            terminal.out.write_all(view.items(items)?.as_bytes())?;
+            if next.is_none() {
+                break;
+            }
+            from = next;
+        }
+    }
+    if view.nothing() {
+        match node {
+            Some(node) => writeln!(terminal.err, "No records found for node {node}.")?,
+            None => writeln!(terminal.err, "No records found")?,
+        }
+    }
+    terminal.out.write_all(view.end()?.as_bytes())?;
+    Ok(())
+}
+
+fn sync_resources() -> Vec<Resource> {
+    let words = ["objectsyncs", "clusterobjectsyncs"];
+    words.iter().filter_map(|word| kinds::by_word(word)).map(kinds::KnownKind::resource).collect()
+}
+
+fn is_of(item: &RawValue, node: &str) -> bool {
+    let head: Result<Head<'_>, _> = serde_json::from_str(item.get());
+    head.is_ok_and(|head| split_sync_name(&head.metadata.name).is_some_and(|(name, _)| name == node))
+}
+
+/// A column of a table of records: its header, the field, and whether the field is a time whose age is
+/// shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordColumn {
+    /// Header.
+    pub header: &'static str,
+    /// JSON pointer.
+    pub pointer: &'static str,
+    /// Whether it is a time.
+    pub is_time: bool,
+    /// Whether it is left out where no record has a value.
+    pub is_rare: bool,
+}
+
+impl RecordColumn {
+    /// A column that shows a value.
+    #[must_use]
+    pub const fn value(header: &'static str, pointer: &'static str) -> Self {
+        Self { header, pointer, is_time: false, is_rare: false }
+    }
+
+    /// A column that shows a value which few fleets have: without any it is left out.
+    #[must_use]
+    pub const fn rare(header: &'static str, pointer: &'static str) -> Self {
+        Self { header, pointer, is_time: false, is_rare: true }
+    }
+
+    /// A column that shows how long ago a time was.
+    #[must_use]
+    pub const fn age(header: &'static str, pointer: &'static str) -> Self {
+        Self { header, pointer, is_time: true, is_rare: false }
+    }
+}
+
+/// Shows an array of records, or the `items` of an object, that `path` answers with.
+///
+/// # Errors
+/// The request fails.
+pub async fn table(
+    client: &Client,
+    path: &str,
+    columns: &[RecordColumn],
+    output: Output,
+    now: Timestamp,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    table_of(&client.get(path).await?, columns, output, now, terminal)
+}
+
+/// The same of an answer.
+pub fn table_of(
+    answer: &Value,
+    columns: &[RecordColumn],
+    output: Output,
+    now: Timestamp,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    if matches!(output, Output::Yaml | Output::Json) {
+        terminal.out.write_all(render(answer, output)?.as_bytes())?;
+        return Ok(());
+    }
+    let records = answer.get("items").unwrap_or(answer).as_array().cloned().unwrap_or_default();
+    let has_some = |column: &RecordColumn| {
+        records.iter().any(|record| record.pointer(column.pointer).is_some_and(|value| !value.is_null()))
+    };
+    let columns = columns.iter().filter(|column| !column.is_rare || has_some(column));
+    let columns: Vec<&RecordColumn> = columns.collect();
+    let mut table = Table::new(columns.iter().map(|column| column.header));
+    for record in &records {
+        table.row(columns.iter().map(|column| {
+            let value = record.pointer(column.pointer).unwrap_or(&Value::Null);
+            match value.as_str() {
+                Some(time) if column.is_time => age(now, time),
+                _ => cell(value),
+            }
+        }));
+    }
+    if table.is_empty() {
+        writeln!(terminal.err, "No resources found")?;
+    } else {
+        terminal.out.write_all(table.render().as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Shows one object that `path` answers with: as the text that `show` makes of it, or as YAML or JSON.
+///
+/// # Errors
+/// The request fails.
+pub async fn answer(
+    client: &Client,
+    path: &str,
+    output: Output,
+    show: fn(&Value) -> String,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    let answer: Value = client.get(path).await?;
+    let text = match output {
+        Output::Yaml | Output::Json => render(&answer, output)?,
+        Output::Table | Output::Wide | Output::Name => show(&answer),
+    };
+    terminal.out.write_all(text.as_bytes())?;
+    Ok(())
+}

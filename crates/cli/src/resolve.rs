@@ -1,0 +1,84 @@
+//! From a kind as people or manifests write it to the resource behind it: the built-in table first,
+//! then what the server knows.
+
+use tokio::sync::OnceCell;
+
+use super::CliError;
+use edgesync_api::{Client, ClientError};
+use edgesync_object::{Resource, kinds};
+
+/// Finds kinds; the server is asked at most once.
+pub struct Kinds<'a> {
+    client: &'a Client,
+    served: OnceCell<Vec<Resource>>,
+}
+
+impl<'a> Kinds<'a> {
+    /// A finder that asks this server.
+    #[must_use]
+    pub fn new(client: &'a Client) -> Self {
+        Self { client, served: OnceCell::new() }
+    }
+
+    /// The resource that a person means: `cm`, `ConfigMap`, `deployments.apps`, `widgets.v1.example.com`.
+    ///
+    /// # Errors
+    /// Nobody knows the word, or the server cannot be asked.
+    pub async fn by_word(&self, word: &str) -> Result<Resource, CliError> {
+        if let Some(known) = kinds::by_word(word) {
+            return Ok(known.resource());
+        }
+        let found = self.served().await?.iter().find(|resource| answers_to(resource, word));
+        found.cloned().ok_or_else(|| CliError::UnknownKind { word: word.to_owned() })
+    }
+
+    /// The resource of an object. One that nobody knows is derived from the name of its kind; it is
+    /// namespaced if `has_namespace`.
+    ///
+    /// # Errors
+    /// The server cannot be asked.
+    pub async fn by_kind(
+        &self,
+        api_version: &str,
+        kind: &str,
+        has_namespace: bool,
+    ) -> Result<Resource, CliError> {
+        if let Some(known) = kinds::by_kind(api_version, kind) {
+            return Ok(known.resource());
+        }
+        let same = |resource: &&Resource| resource.kind == kind && resource.api_version() == api_version;
+        let served = self.served().await?.iter().find(same);
+        Ok(served.cloned().unwrap_or_else(|| kinds::guess(api_version, kind, has_namespace)))
+    }
+
+    async fn served(&self) -> Result<&Vec<Resource>, ClientError> {
+        self.served.get_or_try_init(|| self.client.get("/edgesync/v1/resources")).await
+    }
+}
+
+/// Whether a resource that is not in the table is meant by a word.
+fn answers_to(resource: &Resource, word: &str) -> bool {
+    let (name, rest) = word.split_once('.').unwrap_or((word, ""));
+    let named = resource.plural.eq_ignore_ascii_case(name) || resource.kind.eq_ignore_ascii_case(name);
+    let with_version = format!("{}.{}", resource.version, resource.group);
+    named
+        && (rest.is_empty()
+            || rest.eq_ignore_ascii_case(&resource.group)
+            || rest.eq_ignore_ascii_case(&with_version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_learnt_kind_answers_to_its_kind_and_plural_with_or_without_group() {
+        let widget = kinds::guess("example.com/v1", "Widget", true);
+        for word in ["widget", "Widget", "widgets", "widgets.example.com", "widgets.v1.example.com"] {
+            assert!(answers_to(&widget, word), "{word}");
+        }
+        for word in ["widgets.apps", "widgets.v2.example.com", "gadgets", "", "."] {
+            assert!(!answers_to(&widget, word), "{word}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Looking through the whole database while it is used: in pieces, each in a read of its own, so that nothing is held
+//! for as long as it takes. What a write has changed in between is read as it is then.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::time::Instant;
+
+use super::history::PARTITIONS;
+use super::{CloudError, CloudStore};
+use edgesync_object::Head;
+use edgesync_store::StoreError;
+
+/// Rows of one piece.
+const PIECE_ROWS: i64 = 512;
+/// The shortest pause between two pieces; otherwise as long as the piece took.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What a check has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Objects.
+    pub objects: u64,
+    /// Changes in the history.
+    pub changes: u64,
+}
+
+/// How far a check has come in one table or index.
+#[derive(Clone, Debug)]
+enum Place {
+    /// Before a table that is small enough for one piece.
+    Table(usize),
+    /// Behind a row of `objects`.
+    Rows(i64),
+    /// Behind an entry of the index by name.
+    Names(i64, String, String),
+    /// Behind a change of the history, in the partition of a number.
+    Changes(usize, i64),
+    End,
+}
+
+/// The tables that stay small.
+const TABLES: [&str; 10] = [
+    "meta",
+    "openings",
+    "partitions",
+    "resources",
+    "nodes",
+    "removed_nodes",
+    "node_outboxes",
+    "effects",
+    "tokens",
+    "certificates",
+];
+
+impl CloudStore {
+    /// Reads everything once: whether rows are what they were written as, and are found under their names.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] for damage, which [`CloudStore::damage`] tells from then on; or whatever else the store
+    /// meets with.
+    pub async fn look_through(&self) -> Result<CheckReport, CloudError> {
+        let mut report = CheckReport::default();
+        let mut place = Place::Table(0);
+        loop {
+            let began = Instant::now();
+            let from = place.clone();
+            let read = self.readers.run(move |conn| piece(conn, &from, report)).await;
+            (place, report) = read.inspect_err(|error| {
+                if let CloudError::Store(error) = error {
+                    self.shared.damage.note(error);
+                }
+            })?;
+            if matches!(place, Place::End) {
+                return Ok(report);
+            }
+            tokio::time::sleep(began.elapsed().max(PAUSE)).await;
+        }
+    }
+
+    /// What was found to be damaged since the start, in words.
+    #[must_use]
+    pub fn damage(&self) -> Option<&str> {
+        self.shared.damage.0.get().map(String::as_str)
+    }
+}
+
+/// Reads everything at once, in the snapshot of a transaction.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] for damage.
+pub(super) fn read_all(conn: &Connection) -> Result<CheckReport, CloudError> {
+    let (mut place, mut report) = (Place::Table(0), CheckReport::default());
+    while !matches!(place, Place::End) {
+        (place, report) = piece(conn, &place, report)?;
+    }
+    Ok(report)
+}
+
+/// What was found to be damaged first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Damage(Arc<OnceLock<String>>);
+
+impl Damage {
+    pub(super) fn note(&self, error: &StoreError) {
+        let StoreError::Corrupt(what) = error else { return };
+        tracing::error!(%what, "the database is damaged: restore a backup, nobody else has what is in it");
+        // The first one counts.
+        let _ = self.0.set(what.to_string());
+    }
+}
+
+/// Checks one piece. Returns where the next one begins.
+fn piece(conn: &Connection, from: &Place, report: CheckReport) -> Result<(Place, CheckReport), CloudError> {
+    let CheckReport { mut objects, mut changes } = report;
+    let next = match from {
+        Place::Table(number) => match TABLES.get(*number) {
+            Some(table) => {
+                quick_check(conn, table)?;
+                Place::Table(number + 1)
+            }
+            None => Place::Rows(i64::MIN),
+        },
+        Place::Rows(after) => match rows(conn, *after, &mut objects)? {
+            Some(last) => Place::Rows(last),
+            None => Place::Names(i64::MIN, String::new(), String::new()),
+        },
+        Place::Names(kind, namespace, name) => names(conn, *kind, namespace, name)?,
+        Place::Changes(partition, after) => {
+            let Some(table) = PARTITIONS.get(*partition).map(|partition| partition.table()) else {
+                return Ok((Place::End, report));
+            };
+            // Reading a text decodes it to its end.
+            let mut statement = conn.prepare_cached(&format!(
+                "SELECT version, type, object, previous FROM {table} WHERE version > ?1 ORDER BY version LIMIT ?2"
+            ))?;
+            let mut found = statement.query((after, PIECE_ROWS))?;
+            let mut last = None;
+            while let Some(row) = found.next()? {
+                row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?;
+                row.get_ref(3)?.as_str_or_null().map_err(rusqlite::Error::from)?;
+                last = Some(row.get(0)?);
+                changes += 1;
+            }
+            last.map_or(Place::Changes(partition + 1, i64::MIN), |last| Place::Changes(*partition, last))
+        }
+        Place::End => Place::End,
+    };
+    Ok((next, CheckReport { objects, changes }))
+}
+
+fn quick_check(conn: &Connection, table: &str) -> Result<(), StoreError> {
+    let found: String = conn.query_row(&format!("PRAGMA quick_check('{table}')"), [], |row| row.get(0))?;
+    if found == "ok" { Ok(()) } else { Err(StoreError::corrupt(format!("table {table}: {found}"))) }
+}
+
+/// Reads rows: the text must be that of the object in the columns, and the indexes must lead to the row. Returns the last
+/// one, if there was one.
+fn rows(conn: &Connection, after: i64, count: &mut u64) -> Result<Option<i64>, CloudError> {
+    let mut statement = conn.prepare_cached(
+        "SELECT id, namespace, name, uid, version, body,
+                (SELECT n.id FROM objects n INDEXED BY objects_by_name
+                 WHERE n.resource_id = o.resource_id AND n.namespace = o.namespace AND n.name = o.name),
+                CASE WHEN sync_node IS NULL
+                  THEN (SELECT u.id FROM objects u INDEXED BY objects_by_uid
+                        WHERE u.uid = o.uid AND u.sync_node IS NULL)
+                  ELSE (SELECT s.id FROM objects s INDEXED BY objects_by_sync
+                        WHERE s.sync_node = o.sync_node AND s.sync_uid = o.sync_uid AND s.sync_node IS NOT NULL) END
+         FROM objects o NOT INDEXED WHERE id > ?1 ORDER BY id LIMIT ?2",
+    )?;
+    let mut found = statement.query((after, PIECE_ROWS))?;
+    let mut last = None;
+    while let Some(row) = found.next()? {
+        let id: i64 = row.get(0)?;
+        let text = |index| row.get_ref(index).and_then(|value| Ok(value.as_str()?));
+        let same = serde_json::from_str::<Head<'_>>(text(5)?).is_ok_and(|head| {
+            let version = row.get::<_, u64>(4).map(|version| version.to_string());
+            let written = (&*head.metadata.namespace, &*head.metadata.name, &*head.metadata.uid);
+            (text(1).as_deref(), text(2).as_deref(), text(3).as_deref())
+                == (Ok(written.0), Ok(written.1), Ok(written.2))
+                && version.as_deref() == Ok(&*head.metadata.resource_version)
+        });
+        let indexed = [row.get::<_, Option<i64>>(6)?, row.get(7)?] == [Some(id); 2];
+        if !same || !indexed || last.is_some_and(|last| last >= id) {
+            let (namespace, name) = (text(1)?, text(2)?);
+            let what = if same { "is not where the indexes say" } else { "is not what was written" };
+            let problem = format!("the object '{namespace}/{name}' in row {id} {what}");
+            return Err(StoreError::corrupt(problem).into());
+        }
+        last = Some(id);
+        *count += 1;
+    }
+    Ok(last)
+}
+
+/// Reads entries of the index by name and the rows that they lead to: SQLite refuses those that lead nowhere.
+fn names(conn: &Connection, kind: i64, namespace: &str, name: &str) -> Result<Place, CloudError> {
+    let mut statement = conn.prepare_cached(
+        "SELECT resource_id, namespace, name, version FROM objects INDEXED BY objects_by_name
+         WHERE (resource_id, namespace, name) > (?1, ?2, ?3) ORDER BY resource_id, namespace, name LIMIT ?4",
+    )?;
+    let mut found = statement.query((kind, namespace, name, PIECE_ROWS))?;
+    let mut last = Place::Changes(0, i64::MIN);
+    while let Some(row) = found.next()? {
+        row.get::<_, u64>(3)?;
+        last = Place::Names(row.get(0)?, row.get(1)?, row.get(2)?);
+    }
+    Ok(last)
+}

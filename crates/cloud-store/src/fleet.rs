@@ -1,0 +1,274 @@
+//! What the cloud knows of each node as objects: its Node and its Lease; and which nodes were removed.
+//!
+//! Leases are renewed in batches, outside of the history: a renewal changes the row of the Lease in its place, with
+//! a new version, and watches are not told.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use rusqlite::Connection;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::objects::{Tx, find, parse, resource_id};
+use super::{CloudError, CloudStore, LeaseRenewal, check_node, leases};
+use edgesync_object::Resource;
+use edgesync_object::name::check_subdomain;
+use edgesync_object::node_labels::{give_missing_labels, has_reported, labels_by_name};
+use edgesync_object::time::rfc3339;
+use edgesync_protocol::node::{self, Condition, NodeReport};
+use edgesync_store::StoreError;
+
+/// The most removed nodes that are remembered: the last ones.
+pub const MAX_REMOVED_NODES: i64 = 100_000;
+/// About what a Lease takes in the queue and in the transaction.
+const LEASE_BYTES: usize = 1024;
+/// About what a change of a Node takes.
+const NODE_BYTES: usize = 4096;
+
+/// What is to change in the Node of a name. It is made if there is none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeChange {
+    /// The node.
+    pub node: String,
+    /// What it says of itself: replaces what it said before. Labels that were given to it stay as they are.
+    pub report: Option<NodeReport>,
+    /// Conditions to set; others stay. One whose status stays keeps its `lastTransitionTime`.
+    pub conditions: Vec<Condition>,
+}
+
+/// What is known of all nodes, at the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Registered {
+    /// Nodes of which there is a Node object that they have reported themselves.
+    pub nodes: Vec<String>,
+    /// The Leases, as they were written last.
+    pub leases: Vec<LeaseRenewal>,
+    /// Those of them that there is no Node of: the node was removed, or has never been.
+    pub orphans: Vec<String>,
+    /// Nodes that were removed, and when.
+    pub removed: Vec<(String, Timestamp)>,
+}
+
+impl CloudStore {
+    /// Reads what is known of all nodes.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn registered(&self) -> Result<Registered, CloudError> {
+        self.readers
+            .run(|conn| {
+                let (leases, orphans) = leases::leases(conn)?;
+                Ok(Registered { nodes: reported(conn)?, leases, orphans, removed: removed(conn)? })
+            })
+            .await
+    }
+
+    /// Writes Leases, all in one transaction, making those that there are not. The last one of a node counts. A
+    /// removed node gets none, nor does a name that no node can have.
+    ///
+    /// A renewal gives the Lease its next version, so that a write based on an older one conflicts, but it is no part
+    /// of the history and no [`super::Observer`] is told. The fields of `spec` that a renewal does not have are not
+    /// kept. That a Lease is made, or gets its Node as its owner, is an ordinary change.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn renew_leases(&self, renewals: Vec<LeaseRenewal>) -> Result<(), CloudError> {
+        if renewals.is_empty() {
+            return Ok(());
+        }
+        let resource = self.shared.kind("leases")?;
+        let bytes = renewals.len().saturating_mul(LEASE_BYTES);
+        self.write(bytes, move |tx| tx.renew_leases(&resource, &renewals)).await
+    }
+
+    /// Changes Nodes, all in one transaction. What changes nothing costs no version. Left out, with a line in the log,
+    /// are nodes that no Node can be named after and reports that would make a Node one that clients cannot read;
+    /// removed nodes are left out in silence.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn change_nodes(&self, changes: Vec<NodeChange>) -> Result<(), CloudError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let resource = self.shared.kind("nodes")?;
+        let bytes = changes.len().saturating_mul(NODE_BYTES);
+        self.write(bytes, move |tx| {
+            for change in &changes {
+                let problem = match &change.report {
+                    Some(report) => report.check().err().map(|problems| problems.to_string()),
+                    None => None,
+                };
+                match problem.or_else(|| check_subdomain(&change.node).err()) {
+                    Some(problem) => tracing::warn!(node = change.node, problem, "a Node is not changed"),
+                    None => tx.change_node(&resource, change)?,
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Removes a node from the fleet: its records, its Node, its Lease, what is known of its outbox; and remembers
+    /// that it was removed, which [`CloudStore::admit_node`] ends. Tells whether there was anything of it. The Node may
+    /// be gone already. Finalizers are not waited for.
+    ///
+    /// Of the removed nodes the last [`MAX_REMOVED_NODES`] are remembered.
+    ///
+    /// # Errors
+    /// [`CloudError::Invalid`] for a name that no node can have, or the store's.
+    pub async fn remove_node(&self, node: &str) -> Result<bool, CloudError> {
+        check_node(node)?;
+        let node = node.to_owned();
+        let (nodes, leases) = (self.shared.kind("nodes")?, self.shared.kind("leases")?);
+        self.write(NODE_BYTES, move |tx| tx.dismiss(&nodes, &leases, &node)).await
+    }
+
+    /// Forgets that a node was removed: it may come back. Tells whether it had been.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn admit_node(&self, node: &str) -> Result<bool, CloudError> {
+        let node = node.to_owned();
+        self.write(256, move |tx| {
+            let mut forget = tx.conn.prepare_cached("DELETE FROM removed_nodes WHERE name = ?1")?;
+            Ok(forget.execute([&node])? > 0)
+        })
+        .await
+    }
+}
+
+impl Tx<'_> {
+    /// Changes a Node, or makes it. Names and report are checked.
+    pub(super) fn change_node(
+        &mut self,
+        resource: &Arc<Resource>,
+        change: &NodeChange,
+    ) -> Result<(), CloudError> {
+        let row = match resource_id(self.conn, &resource.group, &resource.kind)? {
+            Some(kind) => find(self.conn, kind, "", &change.node)?,
+            None => None,
+        };
+        let mut object = match &row {
+            Some(row) => parse(&row.stored)?,
+            None if self.was_removed(&change.node)? => return Ok(()),
+            None => node::new_node(&change.node),
+        };
+        if row.is_none() || change.report.is_some() {
+            let mut given = labels_by_name(&change.node);
+            if !has_reported(&object) {
+                given.extend(self.member_labels(&change.node)?.unwrap_or_default());
+            }
+            give_missing_labels(&mut object, &given);
+        }
+        if let Some(report) = &change.report {
+            node::merge_report(&mut object, report, self.now);
+        }
+        for condition in &change.conditions {
+            node::set_node_condition(&mut object, condition, self.now);
+        }
+        match row {
+            None => self.create(resource, object).map(drop),
+            // Both have sorted keys: equal objects are equal texts.
+            Some(row) if row.stored.body == object.to_json() => Ok(()),
+            Some(row) => self.change(resource, row, object).map(drop),
+        }
+    }
+
+    fn dismiss(
+        &mut self,
+        nodes: &Arc<Resource>,
+        leases: &Arc<Resource>,
+        node: &str,
+    ) -> Result<bool, CloudError> {
+        let mut found = self.delete_node(node)?;
+        found |= self.delete_if_there(nodes, "", node)?;
+        found |= self.delete_if_there(leases, leases::NAMESPACE, node)?;
+        found |= self.conn.prepare_cached("DELETE FROM node_outboxes WHERE node = ?1")?.execute([node])? > 0;
+        // The name is not free again, whether anybody has joined under it or not.
+        self.conn
+            .prepare_cached("INSERT INTO members (name, labels) VALUES (?1, '{}') ON CONFLICT DO NOTHING")?
+            .execute([node])?;
+        // Whoever removes a node twice does not change when it was removed.
+        self.conn
+            .prepare_cached("INSERT INTO removed_nodes (name, at) VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
+            .execute((node, rfc3339(self.now)))?;
+        self.conn
+            .prepare_cached(
+                "DELETE FROM removed_nodes WHERE name IN
+                   (SELECT name FROM removed_nodes ORDER BY at DESC, name LIMIT -1 OFFSET ?1)",
+            )?
+            .execute([MAX_REMOVED_NODES])?;
+        Ok(found)
+    }
+
+    fn delete_if_there(
+        &mut self,
+        resource: &Arc<Resource>,
+        namespace: &str,
+        name: &str,
+    ) -> Result<bool, CloudError> {
+        match self.delete(resource, namespace, name, None) {
+            Ok(_) => Ok(true),
+            Err(CloudError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn was_removed(&self, node: &str) -> rusqlite::Result<bool> {
+        self.conn.prepare_cached("SELECT 1 FROM removed_nodes WHERE name = ?1")?.exists([node])
+    }
+}
+
+/// What of a Node tells whether the node has reported.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NodeHead {
+    metadata: NodeMetadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NodeMetadata {
+    annotations: NodeAnnotations,
+}
+
+#[derive(Default, Deserialize)]
+struct NodeAnnotations {
+    /// [`node_labels::NODE_LABELS_ANNOTATION`].
+    #[serde(rename = "edgesync.io/node-labels")]
+    node_labels: Option<IgnoredAny>,
+}
+
+/// Nodes that have reported, in the order of their names.
+fn reported(conn: &Connection) -> Result<Vec<String>, CloudError> {
+    let Some(kind) = resource_id(conn, "", "Node")? else { return Ok(Vec::new()) };
+    let mut statement =
+        conn.prepare_cached("SELECT name, body FROM objects WHERE resource_id = ?1 ORDER BY name")?;
+    let mut rows = statement.query([kind])?;
+    let mut nodes = Vec::new();
+    while let Some(row) = rows.next()? {
+        let body = row.get_ref(1)?.as_str().unwrap_or_default();
+        // Fields of a wrong type are not a report's.
+        let head: NodeHead = serde_json::from_str(body).unwrap_or_default();
+        if head.metadata.annotations.node_labels.is_some() {
+            nodes.push(row.get(0)?);
+        }
+    }
+    Ok(nodes)
+}
+
+fn removed(conn: &Connection) -> Result<Vec<(String, Timestamp)>, CloudError> {
+    let mut statement = conn.prepare_cached("SELECT name, at FROM removed_nodes ORDER BY name")?;
+    let mut rows = statement.query([])?;
+    let mut nodes = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (name, at): (String, String) = (row.get(0)?, row.get(1)?);
+        let at = at.parse().map_err(|_| {
+            StoreError::corrupt(format!("the time at which node '{name}' was removed is damaged"))
+        })?;
+        nodes.push((name, at));
+    }
+    Ok(nodes)
+}

@@ -1,0 +1,356 @@
+//! What is in effect on nodes: of each object that rules for files concern there, the version that its programs work with,
+//! and why that is no newer one.
+//!
+//! A row belongs to a record of the node, or to one that is about to come, and goes with it. It also goes when the node
+//! turns up with another database file: what a lost file knew is not what the node knows. The record shows in two labels what
+//! the row says: they alone are what clients of the API see.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row};
+use serde_json::json;
+
+use super::objects::{Tx, parse};
+use super::{CloudError, CloudStore};
+use edgesync_object::objectsync::{EFFECT_STATE_LABEL, IN_EFFECT_LABEL};
+use edgesync_object::{Object, Resource, ResourceVersion, kinds, name};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::digest::Epoch;
+use edgesync_protocol::upload::{EffectContent, EffectState, Lane, Taken};
+use edgesync_store::StoreError;
+use edgesync_store::checksum::checksum64;
+
+/// What of an object is in effect on a node, as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InEffect {
+    /// The UID of the object.
+    pub uid: Uid,
+    /// The version in effect; none if none is.
+    pub version: Option<ResourceVersion>,
+    /// The version that was tried last.
+    pub wanted: ResourceVersion,
+    /// How it stands.
+    pub state: EffectState,
+    /// The rule that decides.
+    pub rule: String,
+    /// Why it is not in effect.
+    pub message: String,
+    /// Since when, Unix time in microseconds by the node's clock.
+    pub since: i64,
+}
+
+/// How many objects of a node stand how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StandingCounts {
+    /// In effect in the version that was tried last.
+    pub in_effect: u64,
+    /// Not in effect in that version.
+    pub not_in_effect: u64,
+    /// Not in effect because of a conflict.
+    pub conflicts: u64,
+}
+
+impl StandingCounts {
+    /// All of them.
+    #[must_use]
+    pub fn objects(&self) -> u64 {
+        self.in_effect + self.not_in_effect + self.conflicts
+    }
+
+    fn of(&mut self, state: EffectState) -> &mut u64 {
+        match state {
+            EffectState::InEffect => &mut self.in_effect,
+            EffectState::Conflict => &mut self.conflicts,
+            _ => &mut self.not_in_effect,
+        }
+    }
+}
+
+/// What is in effect on a node, in some 30 bytes for each object: there may be a thousand on each of ten thousand nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    epoch: Option<Epoch>,
+    /// By [`key_of`] the UID: that of the version in effect, and how it stands.
+    objects: HashMap<u64, (u64, EffectState)>,
+    counts: StandingCounts,
+    taken: Taken,
+}
+
+/// What stands for a UID or a version.
+#[must_use]
+pub fn key_of(text: &str) -> u64 {
+    checksum64(&[text.as_bytes()]).cast_unsigned()
+}
+
+impl Standing {
+    /// Takes in what a node has said with one item of its outbox, unless that was taken in before. Nothing is known of one
+    /// that was refused, also when it comes again.
+    pub fn take(&mut self, outbox: &str, seq: u64, epoch: Epoch, effect: Option<&EffectContent>) {
+        self.taken.begin(outbox, Lane::Status, 0);
+        let is_new = self.taken.accept(Lane::Status, seq);
+        if let Some(effect) = effect.filter(|_| is_new) {
+            self.follow(epoch);
+            match effect.state {
+                EffectState::Gone => self.forget(&effect.uid),
+                state => self.set(key_of(&effect.uid), effect.version.as_ref(), state),
+            }
+        }
+    }
+
+    /// The node has this database file: of another one nothing is known.
+    pub fn follow(&mut self, epoch: Epoch) {
+        if self.epoch.replace(epoch).is_some_and(|before| before != epoch) {
+            self.objects = HashMap::new();
+            self.counts = StandingCounts::default();
+        }
+    }
+
+    /// Forgets an object.
+    pub fn forget(&mut self, uid: &str) {
+        if let Some((_, state)) = self.objects.remove(&key_of(uid)) {
+            *self.counts.of(state) -= 1;
+        }
+    }
+
+    /// Forgets all objects but these.
+    pub fn keep<'a>(&mut self, uids: impl Iterator<Item = &'a str>) {
+        if self.objects.is_empty() {
+            return;
+        }
+        let kept: HashSet<u64> = uids.map(key_of).collect();
+        let counts = &mut self.counts;
+        self.objects.retain(|key, (_, state)| {
+            let stays = kept.contains(key);
+            *counts.of(*state) -= u64::from(!stays);
+            stays
+        });
+    }
+
+    fn set(&mut self, key: u64, version: Option<&ResourceVersion>, state: EffectState) {
+        let version = version.map_or(0, |version| key_of(version.as_str()));
+        if let Some((_, before)) = self.objects.insert(key, (version, state)) {
+            *self.counts.of(before) -= 1;
+        }
+        *self.counts.of(state) += 1;
+    }
+
+    /// Whether a version of an object is in effect, both by their [`key_of`]; nothing if the node has said nothing of it.
+    #[must_use]
+    pub fn has(&self, uid: u64, version: u64) -> Option<bool> {
+        let (found, state) = self.objects.get(&uid)?;
+        Some(*state == EffectState::InEffect && *found == version)
+    }
+
+    /// How many objects stand how.
+    #[must_use]
+    pub fn counts(&self) -> StandingCounts {
+        self.counts
+    }
+}
+
+/// The labels of a record by which it shows what is in effect of its object.
+#[must_use]
+pub fn effect_labels(version: Option<&str>, state: EffectState) -> BTreeMap<&'static str, String> {
+    let version = version.filter(|version| name::check_label_value(version).is_ok());
+    let mut labels = BTreeMap::from([(EFFECT_STATE_LABEL, state.name().to_owned())]);
+    labels.extend(version.map(|version| (IN_EFFECT_LABEL, version.to_owned())));
+    labels
+}
+
+impl CloudStore {
+    /// What is in effect on a node, in the order of the UIDs.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn in_effect(&self, node: &str) -> Result<Vec<InEffect>, CloudError> {
+        let node = node.to_owned();
+        self.readers.run(move |conn| in_effect(conn, &node)).await
+    }
+
+    /// What is in effect on all nodes that have told, in few bytes.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn standings(&self) -> Result<HashMap<String, Standing>, CloudError> {
+        self.readers.run(standings).await
+    }
+}
+
+impl InEffect {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let version = |index| row.get::<_, Option<String>>(index).map(|text| text.map(ResourceVersion::new));
+        Ok(Self {
+            uid: row.get(0)?,
+            version: version(1)?,
+            wanted: version(2)?.unwrap_or_else(|| "".into()),
+            state: state_of(row.get_ref(3)?.as_str().unwrap_or_default()),
+            rule: row.get(4)?,
+            message: row.get(5)?,
+            since: row.get(6)?,
+        })
+    }
+}
+
+fn state_of(name: &str) -> EffectState {
+    let known = [EffectState::InEffect, EffectState::NotInEffect, EffectState::Conflict];
+    known.into_iter().find(|state| state.name() == name).unwrap_or(EffectState::Other)
+}
+
+fn in_effect(conn: &Connection, node: &str) -> Result<Vec<InEffect>, CloudError> {
+    let mut statement = conn.prepare_cached(
+        "SELECT uid, version, wanted, state, rule, message, since FROM effects WHERE node = ?1 ORDER BY uid",
+    )?;
+    let rows = statement.query_map([node], InEffect::read)?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+fn standings(conn: &Connection) -> Result<HashMap<String, Standing>, CloudError> {
+    let mut statement = conn.prepare_cached("SELECT node, epoch, uid, version, state FROM effects")?;
+    let mut rows = statement.query([])?;
+    let mut found: HashMap<String, Standing> = HashMap::new();
+    while let Some(row) = rows.next()? {
+        let node = row.get_ref(0)?.as_str().unwrap_or_default();
+        if !found.contains_key(node) {
+            found.insert(node.to_owned(), Standing::default());
+        }
+        let Some(standing) = found.get_mut(node) else { continue };
+        let epoch = row.get_ref(1)?.as_str().unwrap_or_default().parse();
+        let damaged = |_| StoreError::corrupt(format!("what is in effect on node '{node}' is damaged"));
+        standing.follow(epoch.map_err(damaged)?);
+        let version = row.get::<_, Option<String>>(3)?.map(ResourceVersion::new);
+        let state = state_of(row.get_ref(4)?.as_str().unwrap_or_default());
+        standing.set(key_of(row.get_ref(2)?.as_str().unwrap_or_default()), version.as_ref(), state);
+    }
+    Ok(found)
+}
+
+impl Tx<'_> {
+    /// Notes what a node with this database file says of an object. Tells whether it is one that the node may hold: it is
+    /// placed there, or recorded.
+    pub(super) fn put_in_effect(
+        &mut self,
+        node: &str,
+        epoch: Epoch,
+        effect: &EffectContent,
+        placed: bool,
+    ) -> Result<bool, CloudError> {
+        let uid = &*effect.uid;
+        if effect.state == EffectState::Gone {
+            self.forget_in_effect(node, uid)?;
+            return Ok(true);
+        }
+        if !placed && self.find_record(node, uid)?.is_none() {
+            return Ok(false);
+        }
+        let version = effect.version.as_ref().map(ResourceVersion::as_str);
+        self.conn
+            .prepare_cached(
+                "INSERT INTO effects (node, uid, epoch, version, wanted, state, rule, message, since)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+                 ON CONFLICT (node, uid) DO UPDATE SET epoch = excluded.epoch, version = excluded.version,
+                   wanted = excluded.wanted, state = excluded.state, rule = excluded.rule,
+                   message = excluded.message, since = excluded.since",
+            )?
+            .execute((
+                node,
+                uid,
+                epoch.to_string(),
+                version,
+                effect.wanted.as_str(),
+                effect.state.name(),
+                &effect.rule,
+                &effect.message,
+                effect.since,
+            ))?;
+        self.label_record(node, uid, &effect_labels(version, effect.state))?;
+        Ok(true)
+    }
+
+    /// The labels that the record of an object is to have.
+    pub(super) fn labels_of_effect(
+        &self,
+        node: &str,
+        uid: &str,
+    ) -> Result<Option<BTreeMap<&'static str, String>>, CloudError> {
+        let sql = "SELECT version, state FROM effects WHERE node = ?1 AND uid = ?2";
+        let mut statement = self.conn.prepare_cached(sql)?;
+        let labels = statement.query_row((node, uid), |row| {
+            let version: Option<String> = row.get(0)?;
+            Ok(effect_labels(version.as_deref(), state_of(row.get_ref(1)?.as_str().unwrap_or_default())))
+        });
+        Ok(labels.optional()?)
+    }
+
+    /// The node does not hold the object any more, or nothing is to be said of it.
+    pub(super) fn forget_in_effect(&mut self, node: &str, uid: &str) -> Result<(), CloudError> {
+        let mut forget = self.conn.prepare_cached("DELETE FROM effects WHERE node = ?1 AND uid = ?2")?;
+        if forget.execute((node, uid))? > 0 {
+            self.label_record(node, uid, &BTreeMap::new())?;
+        }
+        Ok(())
+    }
+
+    /// A node has this database file: what others have said of it is not known any more. And it holds these objects alone, if
+    /// that is known.
+    pub(super) fn forget_effects(
+        &mut self,
+        node: &str,
+        epoch: Epoch,
+        held: Option<&HashSet<&str>>,
+    ) -> Result<(), CloudError> {
+        let epoch = epoch.to_string();
+        let sql = "SELECT uid, epoch FROM effects WHERE node = ?1";
+        let mut statement = self.conn.prepare_cached(sql)?;
+        let mut rows = statement.query([node])?;
+        let mut gone: Vec<String> = Vec::new();
+        while let Some(row) = rows.next()? {
+            let uid = row.get_ref(0)?.as_str().unwrap_or_default();
+            if row.get_ref(1)?.as_str().unwrap_or_default() != epoch
+                || held.is_some_and(|held| !held.contains(uid))
+            {
+                gone.push(uid.to_owned());
+            }
+        }
+        for uid in gone {
+            self.forget_in_effect(node, &uid)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets all of a node that is removed, whose records have gone.
+    pub(super) fn drop_effects(&self, node: &str) -> rusqlite::Result<()> {
+        self.conn.prepare_cached("DELETE FROM effects WHERE node = ?1")?.execute([node]).map(drop)
+    }
+
+    /// Has a record show what is in effect, if there is one. Labels of others stay.
+    fn label_record(
+        &mut self,
+        node: &str,
+        uid: &str,
+        wanted: &BTreeMap<&'static str, String>,
+    ) -> Result<(), CloudError> {
+        let Some(row) = self.find_record(node, uid)? else { return Ok(()) };
+        let mut object = parse(&row.stored)?;
+        let before = object.labels();
+        let mut labels = before.clone();
+        labels.retain(|key, _| ![IN_EFFECT_LABEL, EFFECT_STATE_LABEL].contains(&key.as_str()));
+        labels.extend(wanted.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        if labels == before {
+            return Ok(());
+        }
+        if labels.is_empty() {
+            object.remove_metadata("labels");
+        } else {
+            object.set_metadata("labels", json!(labels));
+        }
+        let resource = kind_of_record(&object)?;
+        self.change(&resource, row, object).map(drop)
+    }
+}
+
+fn kind_of_record(object: &Object) -> Result<Arc<Resource>, StoreError> {
+    let known = ["objectsyncs", "clusterobjectsyncs"].into_iter().filter_map(kinds::by_word);
+    let found = known.map(kinds::KnownKind::resource).find(|resource| resource.kind == object.kind());
+    found.map(Arc::new).ok_or_else(|| StoreError::internal("a record is of no known kind"))
+}

@@ -1,0 +1,136 @@
+//! Looking at a database of the cloud side, copying it and putting a copy in its place, whether the cloud side runs or not.
+
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use rusqlite::Connection;
+
+use super::CloudError;
+use super::check::{CheckReport, read_all};
+use super::open::KIND;
+use edgesync_store::StoreError;
+use edgesync_store::durable::with_suffix;
+use edgesync_store::engine::{self, open_as_it_is};
+
+/// Reads everything in one snapshot: whether rows are what they were written as, and the structure is sound.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] for damage; the database of another program, or of a newer one; the system's.
+pub fn inspect(path: &Path) -> Result<CheckReport, CloudError> {
+    let conn = open(path)?;
+    let tx = conn.unchecked_transaction().map_err(StoreError::from)?;
+    let report = read_all(&tx)?;
+    let verdict: String =
+        tx.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(StoreError::from)?;
+    if verdict == "ok" { Ok(report) } else { Err(StoreError::corrupt(verdict).into()) }
+}
+
+/// Copies the database as of one moment into a new file for its owner only, flushes the copy, and looks through it.
+///
+/// # Errors
+/// See [`inspect`]; a file that exists is not touched. What was written of the copy is removed.
+pub fn backup(path: &Path, to: &Path) -> Result<CheckReport, CloudError> {
+    let source = open(path)?;
+    engine::copy(&source, to, inspect)
+}
+
+/// Puts a copy in the place of the database. The one that was there is set aside; its name is returned, if there was one. The
+/// copy is looked through first, and stays.
+///
+/// # Errors
+/// See [`inspect`]; [`StoreError::InUse`] while the cloud side runs.
+pub fn restore(from: &Path, path: &Path) -> Result<(CheckReport, Option<PathBuf>), CloudError> {
+    let report = inspect(from)?;
+    // Nobody may open it meanwhile.
+    let _lock = engine::lock(path)?;
+    let fresh = with_suffix(path, ".restoring");
+    engine::remove(&fresh)?;
+    backup(from, &fresh)?;
+    let aside = with_suffix(path, &Timestamp::now().strftime(".replaced-%Y%m%dT%H%M%S.%6fZ").to_string());
+    let existed = engine::replace(&fresh, path, &aside)?;
+    Ok((report, existed.then_some(aside)))
+}
+
+/// The names of Secrets, which are not told.
+///
+/// # Errors
+/// See [`inspect`].
+pub fn secret_names(path: &Path) -> Result<Vec<String>, CloudError> {
+    let names = || -> Result<Vec<String>, StoreError> {
+        let conn = open(path)?;
+        let mut select = conn.prepare(
+            "SELECT DISTINCT objects.name FROM objects JOIN resources ON resources.id = resource_id WHERE kind = 'Secret'",
+        )?;
+        let names = select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        Ok(names)
+    };
+    Ok(names()?)
+}
+
+/// Opens a database of the cloud side.
+fn open(path: &Path) -> Result<Connection, StoreError> {
+    let conn = open_as_it_is(path)?;
+    let found: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if found != KIND.application_id {
+        return Err(StoreError::Foreign { path: path.to_owned(), found });
+    }
+    let found: u32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let known = u32::try_from(KIND.migrations.len()).unwrap_or(u32::MAX);
+    match found {
+        found if found > known => Err(StoreError::Newer { path: path.to_owned(), found, known }),
+        found if found < known => Err(StoreError::internal(format!(
+            "its schema is version {found}; the cloud side brings it to {known} when it starts"
+        ))),
+        _ => Ok(conn),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use std::fs;
+
+    use super::*;
+    use crate::{CloudOptions, CloudStore};
+    use edgesync_object::{Object, kinds};
+
+    async fn with_objects(path: &Path, names: &[&str]) {
+        let store = CloudStore::open(path, &CloudOptions::default()).unwrap();
+        let kind = std::sync::Arc::new(kinds::by_word("cm").unwrap().resource());
+        for name in names {
+            let object: Object = serde_json::from_value(json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "lab", "name": name}}))
+            .unwrap();
+            store.create(&kind, object).await.unwrap();
+        }
+        store.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_copy_is_made_while_it_is_used_and_put_back_when_it_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, copy) = (dir.path().join("cloud.db"), dir.path().join("copy.db"));
+        with_objects(&path, &["a", "b"]).await;
+        let before = inspect(&path).unwrap();
+        let running = CloudStore::open(&path, &CloudOptions::default()).unwrap();
+        assert_eq!(backup(&path, &copy).unwrap().objects, before.objects);
+        assert!(backup(&path, &copy).is_err(), "a file that exists is not touched");
+        assert!(matches!(restore(&copy, &path), Err(CloudError::Store(StoreError::InUse { .. }))));
+        running.close().await;
+
+        with_objects(&path, &["c"]).await;
+        let (report, aside) = restore(&copy, &path).unwrap();
+        assert_eq!(report.objects, before.objects);
+        assert_eq!(inspect(&aside.unwrap()).unwrap().objects, before.objects + 1);
+        assert_eq!(inspect(&path).unwrap().objects, before.objects);
+        // It is one that the cloud side opens.
+        with_objects(&path, &["d"]).await;
+
+        // What is damaged takes nobody's place.
+        let bytes = fs::read(&copy).unwrap();
+        fs::write(&copy, &bytes[..bytes.len() / 2]).unwrap();
+        assert!(restore(&copy, &path).is_err() && inspect(&copy).is_err());
+        assert_eq!(inspect(&path).unwrap().objects, before.objects + 1);
+    }
+}

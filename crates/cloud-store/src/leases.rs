@@ -1,0 +1,234 @@
+//! The Leases of nodes: ordinary objects that are made as all are, and renewed in their rows. The reasons and the
+//! cost: `docs/decisions/0010-leases.md`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::CloudError;
+use super::objects::{ObjectRow, Tx, find, parse, resource_id};
+use edgesync_object::name::check_subdomain;
+use edgesync_object::time::rfc3339_micros;
+use edgesync_object::{Object, Resource, with_field, with_resource_version};
+
+/// Where the Leases of nodes are.
+pub(super) const NAMESPACE: &str = "kube-node-lease";
+/// The group of Leases.
+const GROUP: &str = "coordination.k8s.io";
+/// Leases have row numbers from here up to zero: rows that change every few seconds stand together, so that a batch
+/// writes few pages. Other rows have the numbers above.
+const FIRST_ROW: i64 = -(1 << 40);
+
+/// A Lease that was renewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseRenewal {
+    /// The node: the Lease is `kube-node-lease/<node>`, its holder has this name.
+    pub node: String,
+    /// How long it is good, in seconds.
+    pub seconds: u32,
+    /// When this run of the agent acquired it.
+    pub acquired: Timestamp,
+    /// When it was renewed.
+    pub renewed: Timestamp,
+    /// How often it has changed hands.
+    pub transitions: u32,
+}
+
+impl Tx<'_> {
+    /// Renews Leases, the last renewal of each node. Those of nodes that cannot be are left out.
+    pub(super) fn renew_leases(
+        &mut self,
+        resource: &Arc<Resource>,
+        renewals: &[LeaseRenewal],
+    ) -> Result<(), CloudError> {
+        let kind = self.register(resource, &resource.key(NAMESPACE, ""))?;
+        let last: BTreeMap<&str, &LeaseRenewal> =
+            renewals.iter().map(|renewal| (renewal.node.as_str(), renewal)).collect();
+        for (node, renewal) in last {
+            match find(self.conn, kind, NAMESPACE, node)? {
+                Some(row) => self.renew(resource, row, renewal)?,
+                None => self.grant(resource, renewal)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the row in its place, with a new version: no history, nobody is told.
+    fn renew(
+        &mut self,
+        resource: &Arc<Resource>,
+        row: ObjectRow,
+        renewal: &LeaseRenewal,
+    ) -> Result<(), CloudError> {
+        if !row.stored.body.contains("\"ownerReferences\":")
+            && let Some(owner) = self.owner(&renewal.node)?
+        {
+            return self.adopt(resource, row, renewal, &owner);
+        }
+        let Some(body) = with_field(&row.stored.body, "spec", &spec_text(renewal)) else {
+            let mut object = parse(&row.stored)?;
+            object.fields_mut().insert("spec".to_owned(), spec(renewal));
+            return self.change(resource, row, object).map(drop);
+        };
+        let version = self.state.next_version();
+        self.conn.prepare_cached("UPDATE objects SET version = ?2, body = ?3 WHERE id = ?1")?.execute((
+            row.id,
+            version,
+            with_resource_version(&body, version),
+        ))?;
+        Ok(())
+    }
+
+    /// The Node has come after its Lease: an ordinary change, because whoever follows owners must learn of it.
+    fn adopt(
+        &mut self,
+        resource: &Arc<Resource>,
+        row: ObjectRow,
+        renewal: &LeaseRenewal,
+        owner: &Value,
+    ) -> Result<(), CloudError> {
+        let mut object = parse(&row.stored)?;
+        object.set_metadata("ownerReferences", json!([owner]));
+        object.fields_mut().insert("spec".to_owned(), spec(renewal));
+        self.change(resource, row, object).map(drop)
+    }
+
+    /// Makes the Lease of a node that has none, unless the node has been removed meanwhile.
+    fn grant(&mut self, resource: &Arc<Resource>, renewal: &LeaseRenewal) -> Result<(), CloudError> {
+        let node = renewal.node.as_str();
+        if let Err(problem) = check_subdomain(node) {
+            tracing::warn!(problem, "a Lease for a name that no node can have is not written");
+            return Ok(());
+        }
+        if self.was_removed(node)? {
+            return Ok(());
+        }
+        let mut object = Object::default();
+        object.fields_mut().insert("apiVersion".to_owned(), resource.api_version().into());
+        object.fields_mut().insert("kind".to_owned(), resource.kind.as_str().into());
+        object.fields_mut().insert("spec".to_owned(), spec(renewal));
+        object.set_metadata("name", node);
+        object.set_metadata("namespace", NAMESPACE);
+        if let Some(owner) = self.owner(node)? {
+            object.set_metadata("ownerReferences", json!([owner]));
+        }
+        self.create_at(self.lease_row()?, resource, object).map(drop)
+    }
+
+    /// The next free number among those of Leases; none in the case that there is none.
+    fn lease_row(&self) -> rusqlite::Result<Option<i64>> {
+        let last: Option<i64> = self
+            .conn
+            .prepare_cached("SELECT max(id) FROM objects WHERE id < 0")?
+            .query_row([], |row| row.get(0))?;
+        Ok(last.map_or(Some(FIRST_ROW), |last| last.checked_add(1).filter(|next| *next < 0)))
+    }
+
+    /// A reference to the Node of a name, if there is one.
+    fn owner(&self, node: &str) -> rusqlite::Result<Option<Value>> {
+        let Some(kind) = resource_id(self.conn, "", "Node")? else { return Ok(None) };
+        let uid: Option<String> = self
+            .conn
+            .prepare_cached(
+                "SELECT uid FROM objects WHERE resource_id = ?1 AND namespace = '' AND name = ?2",
+            )?
+            .query_row((kind, node), |row| row.get(0))
+            .optional()?;
+        Ok(uid.map(|uid| json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid})))
+    }
+}
+
+fn spec(renewal: &LeaseRenewal) -> Value {
+    json!({
+        "acquireTime": rfc3339_micros(renewal.acquired),
+        "holderIdentity": renewal.node,
+        "leaseDurationSeconds": renewal.seconds,
+        "leaseTransitions": renewal.transitions,
+        "renewTime": rfc3339_micros(renewal.renewed),
+    })
+}
+
+/// The same as text, without the tree. The name needs no escapes: a Lease of another one was never made.
+fn spec_text(renewal: &LeaseRenewal) -> String {
+    format!(
+        r#"{{"acquireTime":"{}","holderIdentity":"{}","leaseDurationSeconds":{},"leaseTransitions":{},"renewTime":"{}"}}"#,
+        rfc3339_micros(renewal.acquired),
+        renewal.node,
+        renewal.seconds,
+        renewal.transitions,
+        rfc3339_micros(renewal.renewed),
+    )
+}
+
+#[derive(Deserialize)]
+struct LeaseBody {
+    spec: LeaseSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LeaseSpec {
+    holder_identity: String,
+    lease_duration_seconds: u32,
+    acquire_time: Option<Timestamp>,
+    renew_time: Timestamp,
+    #[serde(default)]
+    lease_transitions: u32,
+}
+
+/// The Leases that nodes hold, as they were written last, and the names of those nodes that there is no Node of. Whatever else
+/// somebody keeps in the namespace is left out.
+pub(super) fn leases(conn: &Connection) -> Result<(Vec<LeaseRenewal>, Vec<String>), CloudError> {
+    let (mut leases, mut orphans) = (Vec::new(), Vec::new());
+    let Some(kind) = resource_id(conn, GROUP, "Lease")? else { return Ok((leases, orphans)) };
+    let mut statement = conn.prepare_cached(
+        "SELECT name, body, EXISTS (SELECT 1 FROM objects node
+           WHERE node.resource_id = ?3 AND node.namespace = '' AND node.name = lease.name)
+         FROM objects lease WHERE resource_id = ?1 AND namespace = ?2 ORDER BY name",
+    )?;
+    let mut rows = statement.query((kind, NAMESPACE, resource_id(conn, "", "Node")?))?;
+    while let Some(row) = rows.next()? {
+        let node: String = row.get(0)?;
+        let Ok(LeaseBody { spec }) = serde_json::from_str(row.get_ref(1)?.as_str().unwrap_or_default())
+        else {
+            continue;
+        };
+        if spec.holder_identity != node {
+            continue;
+        }
+        if !row.get::<_, bool>(2)? {
+            orphans.push(node.clone());
+        }
+        leases.push(LeaseRenewal {
+            node,
+            seconds: spec.lease_duration_seconds,
+            acquired: spec.acquire_time.unwrap_or(spec.renew_time),
+            renewed: spec.renew_time,
+            transitions: spec.lease_transitions,
+        });
+    }
+    Ok((leases, orphans))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_a_spec_is_that_of_its_tree() {
+        let renewal = LeaseRenewal {
+            node: "edge-1.lab".into(),
+            seconds: 40,
+            acquired: Timestamp::from_microsecond(1_795_000_000_000_001).unwrap(),
+            renewed: Timestamp::from_microsecond(1_795_000_010_500_000).unwrap(),
+            transitions: 3,
+        };
+        assert_eq!(spec_text(&renewal), spec(&renewal).to_string());
+        let read: LeaseSpec = serde_json::from_str(&spec_text(&renewal)).unwrap();
+        assert_eq!((read.renew_time, read.acquire_time), (renewal.renewed, Some(renewal.acquired)));
+    }
+}

@@ -1,0 +1,426 @@
+//! The embedded cloud's store: objects of any kind, their versions and history, and what each node holds.
+//!
+//! May depend on what [`edgesync_store`] may, and on the engine. Knows neither HTTP nor the fleet.
+//!
+//! # What it promises
+//! - Every change gets the next `resourceVersion` of one counter, in the transaction of the change, and an
+//!   entry in the history. A caller is answered after the commit.
+//! - No version is given twice, even if the file is replaced by an older copy (`versions`).
+//! - A [`Feed`] gives every committed change of an object that can be placed, in order, none twice. An
+//!   [`Observer`] is told of every change of every kind, with the state before it. There is one exception: when
+//!   Leases of nodes are renewed ([`CloudStore::renew_leases`]) they get their versions, and nobody is told.
+//! - A [`CloudSnapshot`] shows one commit for as long as it is open.
+//! - A damaged file is never refilled in silence: what it held exists nowhere else. One that cannot be opened is refused;
+//!   [`CloudOptions::set_aside_corrupt`] allows a fresh start beside it. Otherwise damage is told by whatever read meets
+//!   with it, [`CloudStore::look_through`] reads everything, and [`CloudStore::damage`] tells what was found.
+//! - One process at a time: the file `<database>.lock` is locked as long as the database is open.
+
+mod change;
+mod check;
+mod error;
+mod expiry;
+mod feed;
+mod fleet;
+mod gone;
+mod history;
+mod in_effect;
+pub mod inspect;
+mod leases;
+mod namespaces;
+mod nodes;
+mod objects;
+mod observer;
+mod open;
+pub mod operators;
+pub mod pairing;
+mod read;
+mod rules;
+mod snapshot;
+mod state;
+mod stored;
+mod summaries;
+mod upload;
+mod versions;
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+
+use edgesync_object::name::check_subdomain;
+use edgesync_object::{LeftOut, Object, ObjectKey, Problems, Resource, SERVER_METADATA, kinds};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
+use edgesync_store::StoreError;
+use edgesync_store::reader::Readers;
+use edgesync_store::snapshots::Snapshots;
+use edgesync_store::writer::{Writer, WriterStats};
+use objects::Tx;
+use state::CloudState;
+
+pub use change::{ChangeKind, FeedChange};
+pub use check::CheckReport;
+pub use error::{CloudError, OpenError};
+pub use feed::{Feed, FeedItem};
+pub use fleet::{MAX_REMOVED_NODES, NodeChange, Registered};
+pub use history::{HistoryBound, HistoryLimits};
+pub use in_effect::{InEffect, Standing, StandingCounts, effect_labels, key_of};
+pub use leases::LeaseRenewal;
+pub use nodes::{NodeFacts, Recorded};
+pub use observer::{KindName, Observer, WatchChange};
+pub use open::CloudOptions;
+pub use read::{Cursor, HistoryPage, HistoryQuery, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS};
+pub use rules::RuleStatus;
+pub use snapshot::{CloudSnapshot, Listed, Scan};
+pub use stored::Stored;
+pub use summaries::summary;
+pub use upload::{EVENT_NODE_ANNOTATION, Effect, UploadBatch, UploadEffect, UploadOutcome, event_names};
+
+/// The most kinds whose descriptions are shared between objects.
+const MAX_SHARED_KINDS: usize = 4096;
+
+/// A handle of the store, cheap to clone. The threads end with [`CloudStore::close`] or the last handle.
+#[derive(Clone, Debug)]
+pub struct CloudStore {
+    writer: Writer<CloudState>,
+    readers: Readers,
+    snapshots: Snapshots,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    feed: broadcast::WeakSender<FeedChange>,
+    observer: Arc<OnceLock<Arc<dyn Observer>>>,
+    last_version: Arc<AtomicU64>,
+    issued: Mutex<Arc<Issued>>,
+    incarnation: Mutex<Arc<str>>,
+    kinds: Mutex<HashSet<Arc<Resource>>>,
+    max_object_bytes: usize,
+    events_per_node: usize,
+    damage: check::Damage,
+    clock: fn() -> jiff::Timestamp,
+    running: fn() -> Duration,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("last_version", &self.last_version).finish_non_exhaustive()
+    }
+}
+
+impl CloudStore {
+    /// Opens the database, or makes it. Blocks: to be called at the start, outside of async tasks.
+    ///
+    /// # Errors
+    /// [`OpenError::Corrupt`] for a damaged file; [`StoreError::InUse`] as [`OpenError::Named`] if
+    /// another process has it open; whatever else prevents it from being used.
+    pub fn open(path: &Path, options: &CloudOptions) -> Result<Self, OpenError> {
+        open::open(path, options)
+    }
+
+    /// Stores a new object and gives it a version, and uid, creation time and generation if it has none.
+    ///
+    /// # Errors
+    /// [`CloudError::AlreadyExists`], [`CloudError::Invalid`], [`CloudError::TooLarge`], [`CloudError::NamespaceLeft`], or
+    /// the store's.
+    pub async fn create(&self, resource: &Resource, object: Object) -> Result<Stored, CloudError> {
+        let (resource, bytes) = self.check(resource, &object)?;
+        self.write(bytes, move |tx| tx.create_within(&resource, object.clone())).await
+    }
+
+    /// Puts an object as it is in the place of the one of the same namespace and name, if that has the version
+    /// `expected` and the same uid, and gives it the next version. An equal object changes nothing, not even
+    /// the version.
+    ///
+    /// # Errors
+    /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::OtherUid`], [`CloudError::TooLarge`],
+    /// [`CloudError::Invalid`] for a record that is none, or the store's.
+    pub async fn update(
+        &self,
+        resource: &Resource,
+        object: Object,
+        expected: u64,
+    ) -> Result<Stored, CloudError> {
+        let bytes = self.check_size(resource, &object)?;
+        let resource = self.share(resource);
+        self.write(bytes, move |tx| tx.update(&resource, object.clone(), expected)).await
+    }
+
+    /// Deletes an object, if it has the version `expected` where one is given, and returns it as it was last, with
+    /// the version of the deletion. The object is gone at once: finalizers are not waited for.
+    ///
+    /// # Errors
+    /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::NotEmpty`], or the store's.
+    pub async fn delete(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+        expected: Option<u64>,
+    ) -> Result<Stored, CloudError> {
+        let resource = self.share(resource);
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.write(256, move |tx| tx.delete(&resource, &namespace, &name, expected)).await
+    }
+
+    /// Reads an object.
+    ///
+    /// # Errors
+    /// [`CloudError::NotFound`], or the store's.
+    pub async fn get(&self, key: ObjectKey) -> Result<Stored, CloudError> {
+        self.readers
+            .run(move |conn| {
+                let row = match objects::resource_id(conn, &key.group, &key.kind)? {
+                    Some(id) => objects::find(conn, id, &key.namespace, &key.name)?,
+                    None => None,
+                };
+                row.map(|row| row.stored).ok_or(CloudError::NotFound { key })
+            })
+            .await
+    }
+
+    /// The kinds of which there are objects.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn resources(&self) -> Result<Vec<Resource>, CloudError> {
+        self.readers.run(read::resources).await
+    }
+
+    /// Reads objects by UID, at most [`MAX_BODIES`] of them, to send them to nodes. UIDs that no object
+    /// has are left out.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>, CloudError> {
+        self.readers.run(move |conn| read::bodies(conn, &uids, left_out)).await
+    }
+
+    /// Changes after a version, in order.
+    ///
+    /// # Errors
+    /// [`CloudError::Expired`] if the history does not reach back that far, or if the version is of a timeline
+    /// that this store has replaced; or the store's.
+    pub async fn history(&self, query: HistoryQuery) -> Result<HistoryPage, CloudError> {
+        if let Some(oldest) = self.issued().end_of(query.after) {
+            return Err(CloudError::Expired { after: query.after, oldest });
+        }
+        self.readers.run(move |conn| read::history(conn, &query)).await
+    }
+
+    /// Opens a snapshot of the newest commit. While it is open the write-ahead log cannot begin anew: it is to be
+    /// dropped as soon as it can be.
+    ///
+    /// # Errors
+    /// [`StoreError::TooManySnapshots`], or whatever else the store meets with.
+    pub async fn snapshot(&self) -> Result<CloudSnapshot, CloudError> {
+        CloudSnapshot::open(&self.snapshots).await
+    }
+
+    /// Has every change after now told to an observer. There can be one.
+    ///
+    /// # Errors
+    /// [`StoreError::Internal`] if there is one already, or whatever else the store meets with.
+    pub async fn observe(&self, observer: Arc<dyn Observer>) -> Result<(), CloudError> {
+        self.shared
+            .observer
+            .set(observer)
+            .map_err(|_| StoreError::internal("the changes of the store are observed already"))?;
+        // The writer finds it before its next group.
+        self.write(64, |_| Ok(())).await
+    }
+
+    /// Every object that can be placed and every Node, and all changes.
+    #[must_use]
+    pub fn follow(&self) -> Feed {
+        Feed::new(self.clone())
+    }
+
+    /// Records what a node has reported, all of it in one transaction; of its agent the version that is known stays if
+    /// none is given.
+    ///
+    /// # Errors
+    /// [`CloudError::Invalid`] for a name that no node can have, or the store's. Single reports that
+    /// cannot be recorded are in [`Recorded::refused`].
+    pub async fn record(
+        &self,
+        node: &str,
+        agent_version: Option<String>,
+        batch: RecordBatch,
+    ) -> Result<Recorded, CloudError> {
+        check_node(node)?;
+        let node = node.to_owned();
+        // About what a record takes in the queue and in the transaction.
+        let bytes = (batch.put.len() + batch.remove.len()).saturating_mul(512);
+        self.write(bytes, move |tx| tx.record(&node, agent_version.as_deref(), &batch)).await
+    }
+
+    /// What a node is recorded to hold; nothing if it has never reported.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn records(&self, node: &str) -> Result<Vec<(Uid, Record)>, CloudError> {
+        let node = node.to_owned();
+        self.readers.run(move |conn| nodes::records(conn, &node)).await
+    }
+
+    /// All nodes that have ever reported, in the order of their names.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn nodes(&self) -> Result<Vec<(String, NodeFacts)>, CloudError> {
+        self.readers.run(nodes::nodes).await
+    }
+
+    /// The last version that was given and committed.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.shared.last_version.load(Ordering::Acquire)
+    }
+
+    /// The versions that this store has given out, as far as they can be told from those of one that it replaced.
+    #[must_use]
+    pub fn issued(&self) -> Arc<Issued> {
+        Arc::clone(&self.shared.issued())
+    }
+
+    /// The random id of this timeline: made with the file, changed by [`CloudStore::new_incarnation`].
+    #[must_use]
+    pub fn incarnation(&self) -> Arc<str> {
+        Arc::clone(&self.shared.incarnation.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Gives the store another incarnation: called when it turns out that the file is an older copy, or the process goes on
+    /// in one of its machine. Versions jump ahead as they do when the file is opened, so that what the other copy has given
+    /// is known to be lost ([`CloudStore::issued`]) and is not given again.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn new_incarnation(&self) -> Result<Arc<str>, CloudError> {
+        let shared = Arc::clone(&self.shared);
+        self.write(64, move |tx| Ok(shared.begin_anew(tx)?)).await?;
+        Ok(self.incarnation())
+    }
+
+    /// What the writer has done so far.
+    #[must_use]
+    pub fn stats(&self) -> WriterStats {
+        self.writer.stats()
+    }
+
+    /// Finishes what is queued, closes the database and lets go of the lock.
+    pub async fn close(&self) {
+        self.readers.close();
+        self.snapshots.close();
+        self.writer.close().await;
+    }
+
+    /// Runs a job in the next transaction. A job that fails leaves nothing behind.
+    async fn write<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        mut job: impl FnMut(&mut Tx<'_>) -> Result<T, CloudError> + Send + 'static,
+    ) -> Result<T, CloudError> {
+        let shared = Arc::clone(&self.shared);
+        self.writer
+            .run(bytes, move |conn, state: &mut CloudState| {
+                let mark = state.mark();
+                let mut tx = Tx { conn, state, now: (shared.clock)() };
+                let result = match tx.state.has_jumped(tx.now, (shared.running)()) {
+                    true => shared.wake_up(&mut tx).and_then(|()| job(&mut tx)),
+                    false => job(&mut tx),
+                };
+                if result.is_err() {
+                    state.reset(&mark);
+                }
+                result
+            })
+            .await
+    }
+
+    /// Checks an object before it is queued. Returns what it costs in the queue.
+    fn check(&self, resource: &Resource, object: &Object) -> Result<(Arc<Resource>, usize), CloudError> {
+        let key = || resource.key(object.namespace(), object.name());
+        if let Err(problems) = object.validate(resource) {
+            return Err(CloudError::Invalid { key: key(), problems });
+        }
+        let size = self.check_size(resource, object)?;
+        Ok((self.share(resource), size))
+    }
+
+    fn check_size(&self, resource: &Resource, object: &Object) -> Result<usize, CloudError> {
+        let size = object.to_json().len();
+        let limit = self.shared.max_object_bytes;
+        if size > limit {
+            let key = resource.key(object.namespace(), object.name());
+            return Err(CloudError::TooLarge { key, size, limit });
+        }
+        Ok(size)
+    }
+
+    fn share(&self, resource: &Resource) -> Arc<Resource> {
+        self.shared.share(resource)
+    }
+}
+
+impl Shared {
+    /// The clock has jumped: the machine was away, and may have gone on elsewhere from where it is now.
+    fn wake_up(&self, tx: &mut Tx<'_>) -> Result<(), CloudError> {
+        tracing::warn!(
+            "the clock has jumped ahead: in case that this is a copy of the machine, a new incarnation begins"
+        );
+        Ok(self.begin_anew(tx)?)
+    }
+
+    /// Jumps ahead, and begins another incarnation. If the transaction fails, the next one jumps at least as far: no
+    /// version is given that counts as lost here.
+    fn begin_anew(&self, tx: &mut Tx<'_>) -> rusqlite::Result<()> {
+        let fresh: Arc<str> = open::random_id().into();
+        let base = versions::begin_anew(tx.conn, tx.state.last(), tx.now, &fresh)?;
+        tx.state.jump(base);
+        *self.issued() = Arc::new(versions::issued(tx.conn)?);
+        *self.incarnation.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+
+    fn issued(&self) -> MutexGuard<'_, Arc<Issued>> {
+        self.issued.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One description of each kind, however many objects point to it.
+    fn share(&self, resource: &Resource) -> Arc<Resource> {
+        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shared) = kinds.get(resource) {
+            return Arc::clone(shared);
+        }
+        let shared = Arc::new(resource.clone());
+        if kinds.len() < MAX_SHARED_KINDS {
+            kinds.insert(Arc::clone(&shared));
+        }
+        shared
+    }
+
+    /// The kind that is called by this word.
+    fn kind(&self, word: &str) -> Result<Arc<Resource>, StoreError> {
+        let known = kinds::by_word(word)
+            .ok_or_else(|| StoreError::internal(format!("the kind '{word}' is not in the table of kinds")))?;
+        Ok(self.share(&known.resource()))
+    }
+}
+
+fn node_key(node: &str) -> ObjectKey {
+    ObjectKey { group: "".into(), kind: "Node".into(), namespace: "".into(), name: node.into() }
+}
+
+fn check_node(node: &str) -> Result<(), CloudError> {
+    check_subdomain(node).map_err(|problem| CloudError::Invalid {
+        key: node_key(node),
+        problems: Problems::one("metadata.name", problem),
+    })
+}
+
+#[cfg(test)]
+mod tests;

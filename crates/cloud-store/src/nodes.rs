@@ -1,0 +1,358 @@
+//! What the cloud knows of each node: its state, and its ObjectSync records as ordinary objects.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension};
+use serde_json::{Value, json};
+
+use super::CloudError;
+use super::change::ChangeKind;
+use super::objects::{ObjectRow, RowExtra, Tx, parse};
+use super::state::Before;
+use super::stored::Stored;
+use edgesync_object::objectsync::sync_name;
+use edgesync_object::time::rfc3339;
+use edgesync_object::{ObjectRef, ObjectSync, ResourceVersion, kinds};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::cloud::{LedgerFacts, Record, RecordBatch};
+use edgesync_protocol::digest::{Epoch, Tally};
+use edgesync_store::StoreError;
+
+/// What a batch came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Records made.
+    pub added: usize,
+    /// Records changed.
+    pub changed: usize,
+    /// Records that said the same already.
+    pub unchanged: usize,
+    /// Records removed.
+    pub removed: usize,
+    /// Reports that cannot be recorded, with the reason: the others are.
+    pub refused: Vec<(Uid, String)>,
+}
+
+/// What is known of a node that has reported, beside its records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// What the records are worth.
+    pub ledger: LedgerFacts,
+    /// The version of its agent, if it has told.
+    pub agent_version: Option<String>,
+    /// When something of it was recorded last.
+    pub last_seen: jiff::Timestamp,
+}
+
+/// What holds for all records of a batch.
+struct Batch<'a> {
+    node: &'a str,
+    now: String,
+    /// The ids of ObjectSync and ClusterObjectSync, once they were looked up.
+    namespaced: Option<i64>,
+    cluster: Option<i64>,
+    recorded: Recorded,
+}
+
+impl Tx<'_> {
+    /// Records a batch.
+    pub(super) fn record(
+        &mut self,
+        node: &str,
+        agent_version: Option<&str>,
+        batch: &RecordBatch,
+    ) -> Result<Recorded, CloudError> {
+        let (now, recorded) = (rfc3339(self.now), Recorded::default());
+        let mut so_far = Batch { node, now, namespaced: None, cluster: None, recorded };
+        let removals: HashSet<&Uid> = batch.remove.iter().collect();
+        for uid in removals {
+            so_far.recorded.removed += usize::from(self.remove_record(node, uid)?);
+            self.forget_in_effect(node, uid)?;
+        }
+        if batch.is_whole() || self.has_other_epoch(node, batch.epoch)? {
+            let held = batch.put.iter().map(|(uid, _)| &**uid);
+            let held: Option<HashSet<&str>> = batch.is_whole().then(|| held.collect());
+            self.forget_effects(node, batch.epoch, held.as_ref())?;
+        }
+        for (uid, held) in &batch.put {
+            match sync_name(node, uid) {
+                Ok(name) => self.put_record(&mut so_far, &name, uid, held)?,
+                Err(problem) => so_far.recorded.refused.push((uid.clone(), problem)),
+            }
+        }
+        if batch.reset {
+            let held: HashSet<&str> = batch.put.iter().map(|(uid, _)| &**uid).collect();
+            for uid in self.recorded_uids(node)? {
+                if !held.contains(uid.as_str()) {
+                    so_far.recorded.removed += usize::from(self.remove_record(node, &uid)?);
+                }
+            }
+        }
+        self.save_node(node, agent_version, batch)?;
+        Ok(so_far.recorded)
+    }
+
+    fn put_record(
+        &mut self,
+        batch: &mut Batch<'_>,
+        name: &str,
+        uid: &Uid,
+        held: &Record,
+    ) -> Result<(), CloudError> {
+        let recorded = &mut batch.recorded;
+        if let Some(row) = self.find_record(batch.node, uid)? {
+            let record = parse_record(&row.stored)?;
+            if record.is_about(&held.object) {
+                if record.status.object_resource_version == held.version.as_str() {
+                    recorded.unchanged += 1;
+                    return Ok(());
+                }
+                recorded.changed += 1;
+                return self.change_record(row, &held.version);
+            }
+            // The UID has turned up under another name: the record moves.
+            self.remove(&row)?;
+            recorded.removed += 1;
+        }
+        recorded.added += 1;
+        self.add_record(batch, name, uid, held)
+    }
+
+    fn change_record(&mut self, row: ObjectRow, held: &ResourceVersion) -> Result<(), CloudError> {
+        let version = self.state.next_version();
+        let (body, held) = with_version_held(&row.stored, held, version)?;
+        let ObjectRow { id, resource_id, stored: old } = row;
+        let stored = Stored { version, body, ..old };
+        self.conn.prepare_cached("UPDATE objects SET version = ?2, body = ?3 WHERE id = ?1")?.execute((
+            id,
+            version,
+            &stored.body,
+        ))?;
+        let before = match held {
+            Some(held) => Before::Record { version: old.version, body: old.body, held },
+            None => Before::Whole { version: old.version, body: old.body },
+        };
+        self.enter(ChangeKind::Modified, resource_id, stored, before)
+    }
+
+    fn add_record(
+        &mut self,
+        batch: &mut Batch<'_>,
+        name: &str,
+        uid: &Uid,
+        held: &Record,
+    ) -> Result<(), CloudError> {
+        let resource_id = self.sync_kind(&held.object, batch)?;
+        let version = self.state.next_version();
+        let own_uid = uuid::Uuid::new_v4().to_string();
+        let mut record = ObjectSync::new(name, &held.object, held.version.as_str());
+        record.metadata.uid = own_uid.as_str().into();
+        record.metadata.creation_timestamp = batch.now.as_str().into();
+        record.metadata.resource_version = version.to_string().into();
+        let labels = self.labels_of_effect(batch.node, uid)?.unwrap_or_default();
+        record.metadata.labels = labels.iter().map(|(key, value)| ((*key).into(), value.into())).collect();
+        let labels = (!labels.is_empty()).then(|| json!(labels).to_string());
+        let stored = Stored {
+            uid: own_uid.as_str().into(),
+            version,
+            namespace: held.object.namespace.to_string(),
+            name: name.to_owned(),
+            body: write_record(&record)?,
+        };
+        let extra =
+            RowExtra { sync: Some((batch.node, uid)), labels: labels.as_deref(), ..RowExtra::default() };
+        self.insert(resource_id, "v1alpha1", &stored, extra)?;
+        self.enter(ChangeKind::Added, resource_id, stored, Before::Nothing)
+    }
+
+    /// The id of ObjectSync or ClusterObjectSync, looked up once a batch.
+    fn sync_kind(&self, object: &ObjectRef, batch: &mut Batch<'_>) -> Result<i64, CloudError> {
+        let (slot, word) = if object.is_cluster_scoped() {
+            (&mut batch.cluster, "clusterobjectsyncs")
+        } else {
+            (&mut batch.namespaced, "objectsyncs")
+        };
+        if let Some(id) = slot {
+            return Ok(*id);
+        }
+        let resource = kinds::by_word(word)
+            .map(kinds::KnownKind::resource)
+            .ok_or_else(|| StoreError::internal(format!("the kind '{word}' is not in the table of kinds")))?;
+        let id = self.register(&resource, &resource.key("", ""))?;
+        Ok(*slot.insert(id))
+    }
+
+    pub(super) fn find_record(&self, node: &str, uid: &str) -> rusqlite::Result<Option<ObjectRow>> {
+        const SQL: &str = "SELECT id, resource_id, uid, version, namespace, name, body FROM objects
+            WHERE sync_node = ?1 AND sync_uid = ?2";
+        self.conn.prepare_cached(SQL)?.query_row((node, uid), ObjectRow::read).optional()
+    }
+
+    fn remove_record(&mut self, node: &str, uid: &str) -> Result<bool, CloudError> {
+        let Some(row) = self.find_record(node, uid)? else { return Ok(false) };
+        self.remove(&row)?;
+        Ok(true)
+    }
+
+    /// Whether another database file of a node is the last one that is known.
+    fn has_other_epoch(&self, node: &str, epoch: Epoch) -> rusqlite::Result<bool> {
+        let mut find = self.conn.prepare_cached("SELECT 1 FROM nodes WHERE name = ?1 AND epoch <> ?2")?;
+        find.exists((node, epoch.to_string()))
+    }
+
+    fn recorded_uids(&self, node: &str) -> rusqlite::Result<Vec<String>> {
+        let mut statement = self.conn.prepare_cached("SELECT sync_uid FROM objects WHERE sync_node = ?1")?;
+        statement.query_map([node], |row| row.get(0))?.collect()
+    }
+
+    fn save_node(
+        &self,
+        node: &str,
+        agent_version: Option<&str>,
+        batch: &RecordBatch,
+    ) -> Result<(), CloudError> {
+        let epochs =
+            serde_json::to_string(&batch.epochs).map_err(|error| StoreError::internal(error.to_string()))?;
+        self.conn
+            .prepare_cached(
+                "INSERT INTO nodes
+                   (name, epoch, confirmed, incarnation, agent_version, last_seen, held_count, held_digest, epochs)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+                 ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, confirmed = excluded.confirmed,
+                   incarnation = excluded.incarnation, last_seen = excluded.last_seen,
+                   held_count = excluded.held_count, held_digest = excluded.held_digest, epochs = excluded.epochs,
+                   agent_version = coalesce(excluded.agent_version, agent_version)",
+            )?
+            .execute((
+                node,
+                batch.epoch.to_string(),
+                // SQLite's integers are signed: no store counts that far.
+                i64::try_from(batch.confirmed).unwrap_or(i64::MAX),
+                batch.accepted.as_deref().unwrap_or_default(),
+                agent_version,
+                self.now.to_string(),
+                batch.tally.map(|tally| tally.count),
+                batch.tally.map(|tally| tally.digest.to_string()),
+                epochs,
+            ))?;
+        Ok(())
+    }
+
+    /// Somebody else than the fleet changes a record of a node: what is known of all of them holds no more.
+    pub(super) fn forget_tally(&self, node: &str) -> rusqlite::Result<()> {
+        const SQL: &str = "UPDATE nodes SET held_count = NULL, held_digest = NULL WHERE name = ?1";
+        self.conn.prepare_cached(SQL)?.execute([node]).map(drop)
+    }
+
+    /// Forgets a node and all its records.
+    pub(super) fn delete_node(&mut self, node: &str) -> Result<bool, CloudError> {
+        let uids = self.recorded_uids(node)?;
+        for uid in &uids {
+            self.remove_record(node, uid)?;
+        }
+        self.drop_effects(node)?;
+        let rows = self.conn.prepare_cached("DELETE FROM nodes WHERE name = ?1")?.execute([node])?;
+        Ok(rows > 0 || !uids.is_empty())
+    }
+}
+
+/// The nodes that have reported, in the order of their names.
+pub(super) fn nodes(conn: &Connection) -> Result<Vec<(String, NodeFacts)>, CloudError> {
+    let mut statement = conn.prepare_cached(
+        "SELECT name, epoch, confirmed, incarnation, agent_version, last_seen, held_count, held_digest,
+           epochs
+         FROM nodes ORDER BY name",
+    )?;
+    let mut rows = statement.query([])?;
+    let (mut nodes, mut incarnations) = (Vec::new(), HashSet::<Arc<str>>::new());
+    while let Some(row) = rows.next()? {
+        let name: String = row.get(0)?;
+        let damaged = |what| StoreError::corrupt(format!("the {what} of node '{name}' is damaged"));
+        let epoch = Some(row.get::<_, String>(1)?.parse().map_err(|_| damaged("epoch"))?);
+        let last_seen = row.get::<_, String>(5)?.parse().map_err(|_| damaged("last_seen"))?;
+        let incarnation: Arc<str> = row.get(3)?;
+        // Most nodes name the same one.
+        let accepted = incarnations.get(&incarnation).cloned().unwrap_or_else(|| {
+            incarnations.insert(Arc::clone(&incarnation));
+            incarnation
+        });
+        let digest = row.get::<_, Option<String>>(7)?.map(|digest| digest.parse()).transpose();
+        let digest = digest.map_err(|_| damaged("held_digest"))?;
+        let tally = row.get::<_, Option<u64>>(6)?.zip(digest).map(|(count, digest)| Tally { count, digest });
+        let accepted = Some(accepted).filter(|accepted| !accepted.is_empty());
+        let epochs = row.get_ref(8)?.as_str().ok().and_then(|json| serde_json::from_str(json).ok());
+        let epochs = epochs.ok_or_else(|| damaged("epochs"))?;
+        let ledger = LedgerFacts { epoch, confirmed: row.get(2)?, accepted, tally, epochs };
+        nodes.push((name.clone(), NodeFacts { ledger, agent_version: row.get(4)?, last_seen }));
+    }
+    Ok(nodes)
+}
+
+/// What a node is recorded to hold.
+pub(super) fn records(conn: &Connection, node: &str) -> Result<Vec<(Uid, Record)>, CloudError> {
+    let mut statement = conn.prepare_cached("SELECT sync_uid, body FROM objects WHERE sync_node = ?1")?;
+    let mut rows = statement.query([node])?;
+    let mut records = Vec::new();
+    while let Some(row) = rows.next()? {
+        let uid: Uid = row.get(0)?;
+        let body = row.get_ref(1)?.as_str().unwrap_or_default();
+        let record = ObjectSync::parse(body).map_err(|error| damaged(&format!("{node}.{uid}"), &error))?;
+        let version = ResourceVersion::new(&*record.status.object_resource_version);
+        records.push((uid, Record { version, object: Arc::new(record.object()) }));
+    }
+    Ok(records)
+}
+
+fn damaged(name: &str, error: &serde_json::Error) -> StoreError {
+    StoreError::corrupt(format!("the record '{name}' is damaged: {error}"))
+}
+
+fn parse_record(stored: &Stored) -> Result<ObjectSync<'_>, StoreError> {
+    ObjectSync::parse(&stored.body).map_err(|error| damaged(&stored.name, &error))
+}
+
+fn write_record(record: &ObjectSync<'_>) -> Result<String, StoreError> {
+    // About what a record takes; spares the growing of the buffer.
+    let mut text = Vec::with_capacity(512);
+    record.write_json(&mut text).map_err(|error| StoreError::internal(error.to_string()))?;
+    String::from_utf8(text).map_err(|error| StoreError::internal(error.to_string()))
+}
+
+/// The text of a record that tells of another version. Also the version that it told of, if the record has no
+/// fields but those of [`ObjectSync`]: then nothing else differs.
+fn with_version_held(
+    stored: &Stored,
+    held: &ResourceVersion,
+    version: u64,
+) -> Result<(String, Option<String>), StoreError> {
+    let mut record = parse_record(stored)?;
+    let own = version.to_string();
+    let old = std::mem::replace(&mut record.status.object_resource_version, held.as_str().into());
+    let lengths = stored.body.len() + held.as_str().len() + own.len();
+    let expected = lengths.checked_sub(old.len() + record.metadata.resource_version.len());
+    record.metadata.resource_version = own.as_str().into();
+    let body = write_record(&record)?;
+    // A text that begins like an object would be taken for the whole one.
+    if Some(body.len()) == expected && !old.starts_with('{') {
+        return Ok((body, Some(old.into_owned())));
+    }
+    // Finalizers, managed fields and whatever else someone has put there stay.
+    let mut object = parse(stored)?;
+    object.set_metadata("resourceVersion", own);
+    let status = json!({ "objectResourceVersion": held.as_str() });
+    match object.fields_mut().get_mut("status") {
+        Some(Value::Object(fields)) => fields.extend(status.as_object().cloned().unwrap_or_default()),
+        _ => drop(object.fields_mut().insert("status".to_owned(), status)),
+    }
+    Ok((object.to_json(), None))
+}
+
+/// A record as it was before it told of another version.
+pub(super) fn record_before(body: &str, version: u64, held: &str) -> Result<String, StoreError> {
+    let damaged = |error| StoreError::corrupt(format!("a record in the history is damaged: {error}"));
+    let mut record = ObjectSync::parse(body).map_err(damaged)?;
+    record.status.object_resource_version = held.into();
+    record.metadata.resource_version = version.to_string().into();
+    write_record(&record)
+}

@@ -1,0 +1,212 @@
+//! Reads: single objects, lists, bodies to be sent, history. Each in one snapshot.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rusqlite::{Connection, Row};
+
+use super::change::ChangeKind;
+use super::history::Partition;
+use super::nodes::record_before;
+use super::objects::resource_id;
+use super::observer::KindName;
+use super::{CloudError, WatchChange};
+use edgesync_object::{LeftOut, Resource, Scope};
+use edgesync_protocol::cloud::Loaded;
+use edgesync_protocol::message::Body;
+use edgesync_store::StoreError;
+
+/// A page of a list ends when its bodies have this many bytes together.
+pub const MAX_PAGE_BYTES: usize = 16 << 20;
+/// The most objects on a page.
+pub const MAX_PAGE_ITEMS: usize = 10_000;
+/// The most bodies that one call reads.
+pub const MAX_BODIES: usize = 10_000;
+
+/// Where a page ends: lists are in the order of namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// Namespace of the last object.
+    pub namespace: String,
+    /// Name of the last object.
+    pub name: String,
+}
+
+/// The version of the snapshot that the connection reads.
+pub(super) fn version(conn: &Connection) -> Result<u64, CloudError> {
+    Ok(conn.prepare_cached("SELECT last_version FROM meta WHERE id = 1")?.query_row([], |row| row.get(0))?)
+}
+
+pub(super) fn resources(conn: &Connection) -> Result<Vec<Resource>, CloudError> {
+    let mut used = conn.prepare_cached("SELECT 1 FROM objects WHERE resource_id = ?1 LIMIT 1")?;
+    let mut resources = Vec::new();
+    for (id, resource) in resource_map(conn)? {
+        if used.exists([id])? {
+            resources.push(resource);
+        }
+    }
+    Ok(resources)
+}
+
+pub(super) fn resource_map(conn: &Connection) -> Result<BTreeMap<i64, Resource>, CloudError> {
+    let mut statement =
+        conn.prepare_cached(r#"SELECT id, "group", version, kind, plural, namespaced FROM resources"#)?;
+    let rows = statement.query_map([], |row| {
+        let scope = if row.get(5)? { Scope::Namespaced } else { Scope::Cluster };
+        let (group, version, kind, plural) = (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?);
+        Ok((row.get(0)?, Resource { group, version, kind, plural, scope }))
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+pub(super) fn bodies(
+    conn: &Connection,
+    uids: &[Arc<str>],
+    left_out: LeftOut,
+) -> Result<Vec<Loaded>, CloudError> {
+    let mut statement =
+        conn.prepare_cached("SELECT version, body FROM objects WHERE uid = ?1 AND sync_node IS NULL")?;
+    let mut bodies = Vec::with_capacity(uids.len().min(MAX_BODIES));
+    for uid in uids.iter().take(MAX_BODIES) {
+        let mut rows = statement.query([uid])?;
+        let Some(row) = rows.next()? else { continue };
+        let body: String = row.get(1)?;
+        let body = match Body::new(left_out.of(body)) {
+            Ok(body) => body,
+            Err(error) => {
+                tracing::error!(%uid, %error, "an object that is not JSON: it cannot be sent");
+                continue;
+            }
+        };
+        bodies.push(Loaded { uid: Arc::clone(uid), version: row.get::<_, u64>(0)?.into(), body });
+    }
+    Ok(bodies)
+}
+
+/// Which changes are to be read from the history.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HistoryQuery {
+    /// Only changes after this version.
+    pub after: u64,
+    /// Only changes of this kind.
+    pub of: KindName,
+    /// At most so many changes, [`MAX_PAGE_ITEMS`] if more.
+    pub limit: usize,
+    /// Ends with the change that reaches so many bytes.
+    pub bytes: usize,
+}
+
+/// Changes from the history, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HistoryPage {
+    /// The changes.
+    pub changes: Vec<WatchChange>,
+    /// Everything up to this version is in here or was before.
+    pub version: u64,
+}
+
+/// Changes of a kind after a version.
+///
+/// # Errors
+/// [`CloudError::Expired`] if its partition reaches back no further.
+pub(super) fn history(conn: &Connection, query: &HistoryQuery) -> Result<HistoryPage, CloudError> {
+    let HistoryQuery { after, ref of, limit, bytes: most } = *query;
+    let partition = Partition::of(of);
+    let oldest: u64 = conn
+        .prepare_cached("SELECT start FROM partitions WHERE id = ?1")?
+        .query_row([partition.number()], |row| row.get(0))?;
+    if after < oldest {
+        return Err(CloudError::Expired { after, oldest });
+    }
+    let mut page = HistoryPage { changes: Vec::new(), version: version(conn)?.max(after) };
+    let Some(id) = resource_id(conn, &of.group, &of.kind)? else { return Ok(page) };
+    let of = Arc::new(of.clone());
+    let mut statement = conn.prepare_cached(&format!(
+        "SELECT type, version, namespace, name, object, previous, previous_version FROM {}
+         WHERE version > ?1 AND resource_id = ?2 ORDER BY version",
+        partition.table()
+    ))?;
+    let mut rows = statement.query((after, id))?;
+    let mut bytes = 0;
+    while let Some(row) = rows.next()? {
+        let change = past_change(row, &of)?;
+        bytes += change.body.len() + change.previous.as_ref().map_or(0, String::len);
+        page.changes.push(change);
+        if page.changes.len() >= limit.min(MAX_PAGE_ITEMS) || bytes >= most {
+            page.version = page.changes.last().map_or(after, |last| last.version);
+            break;
+        }
+    }
+    Ok(page)
+}
+
+fn past_change(row: &Row<'_>, of: &Arc<KindName>) -> Result<WatchChange, CloudError> {
+    let code: u8 = row.get(0)?;
+    let kind = ChangeKind::from_code(code)
+        .ok_or_else(|| StoreError::corrupt(format!("an event has the unknown type {code}")))?;
+    let body: String = row.get(4)?;
+    let previous = match (row.get::<_, Option<String>>(5)?, row.get(6)?) {
+        (Some(held), Some(version)) if !held.starts_with('{') => Some(record_before(&body, version, &held)?),
+        (previous, _) => previous,
+    };
+    Ok(WatchChange {
+        kind,
+        of: Arc::clone(of),
+        version: row.get(1)?,
+        namespace: row.get(2)?,
+        name: row.get(3)?,
+        body,
+        previous,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::history::{Lengths, PARTITIONS};
+    use super::*;
+    use edgesync_object::objectsync;
+    use edgesync_store::migrate::CLOUD;
+
+    #[test]
+    fn changes_from_before_the_partitions_come_into_theirs() {
+        let conn = Connection::open_in_memory().unwrap();
+        let place = CLOUD.iter().position(|migration| migration.name.ends_with("partitions.sql")).unwrap();
+        for migration in &CLOUD[..place] {
+            conn.execute_batch(migration.sql).unwrap();
+        }
+        let kinds = [
+            ("", "ConfigMap"),
+            ("", "Node"),
+            (objectsync::GROUP, "ObjectSync"),
+            (objectsync::GROUP, "ClusterObjectSync"),
+            ("coordination.k8s.io", "Lease"),
+            ("events.k8s.io", "Event"),
+            ("example.com", "Event"),
+        ];
+        conn.execute("INSERT INTO meta VALUES (1, 100, 50, 'a')", []).unwrap();
+        for (id, (group, kind)) in (1_u64..).zip(kinds) {
+            let sql = r#"INSERT INTO resources (id, "group", version, kind, plural, namespaced)
+                VALUES (?1, ?2, 'v1', ?3, ?3, 1)"#;
+            conn.execute(sql, (id, group, kind)).unwrap();
+            let sql = "INSERT INTO events (version, type, resource_id, namespace, name, object)
+                VALUES (50 + ?1, 0, ?1, 'n', 'a', '{}')";
+            conn.execute(sql, [id]).unwrap();
+        }
+        for migration in &CLOUD[place..] {
+            conn.execute_batch(migration.sql).unwrap();
+        }
+        let mut lengths = Lengths::open(&conn, 900).unwrap();
+        assert_eq!(PARTITIONS.map(|partition| lengths.of(partition).changes), [2, 1, 2, 1, 1]);
+        assert_eq!(PARTITIONS.map(|partition| lengths.of(partition).start), [50; 5]);
+        for (id, (group, kind)) in (1_u64..).zip(kinds) {
+            let of = KindName { group: group.to_owned(), kind: kind.to_owned() };
+            let query = HistoryQuery { after: 50, of, limit: 10, bytes: usize::MAX };
+            let page = history(&conn, &query).unwrap();
+            assert_eq!(page.changes.iter().map(|change| change.version).collect::<Vec<_>>(), [50 + id]);
+            assert!(matches!(
+                history(&conn, &HistoryQuery { after: 49, ..query }),
+                Err(CloudError::Expired { .. })
+            ));
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What has come of rules that are objects: their status.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::objects::{find, resource_id};
+use super::{CloudError, CloudStore};
+use edgesync_object::ObjectKey;
+use edgesync_protocol::change::Uid;
+
+/// What a status takes in the queue of the writer, about, in bytes.
+const STATUS_BYTES: usize = 4096;
+
+/// The status of a Placement or ClusterPlacement.
+#[derive(Clone, Debug)]
+pub struct RuleStatus {
+    /// Which one it is.
+    pub key: ObjectKey,
+    /// Its UID.
+    pub uid: Uid,
+    /// The value of the field `status`.
+    pub status: Value,
+}
+
+impl CloudStore {
+    /// Replaces the status of a rule and nothing else of it. One that it has costs no version; a rule that is no more, or
+    /// another one, is left alone.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn set_rule_status(&self, rule: RuleStatus) -> Result<(), CloudError> {
+        let shared = Arc::clone(&self.shared);
+        self.write(STATUS_BYTES, move |tx| {
+            let RuleStatus { key, uid, status } = &rule;
+            let Some(kind) = resource_id(tx.conn, &key.group, &key.kind)? else { return Ok(()) };
+            match find(tx.conn, kind, &key.namespace, &key.name)? {
+                Some(row) if *row.stored.uid == **uid => {
+                    tx.set_status(kind, row, key.clone(), status, &shared)
+                }
+                _ => Ok(()),
+            }
+        })
+        .await
+    }
+}

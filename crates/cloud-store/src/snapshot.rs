@@ -1,0 +1,270 @@
+//! Lists: pages of one kind, all from the same commit.
+
+use rusqlite::{Connection, Row, ToSql};
+
+use super::read::{Cursor, MAX_PAGE_BYTES, version};
+use super::{CloudError, KindName, objects};
+use edgesync_object::Selector;
+use edgesync_store::snapshots::{Snapshot, Snapshots};
+
+/// About what it costs to look at a row of the index, in bytes of objects.
+const INDEX_ROW_BYTES: usize = 128;
+
+/// One commit of the store, readable until this is dropped.
+#[derive(Debug)]
+pub struct CloudSnapshot {
+    snapshot: Snapshot,
+    version: u64,
+}
+
+/// Which objects are to be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scan {
+    /// The kind.
+    pub of: KindName,
+    /// Only this namespace; all if absent.
+    pub namespace: Option<String>,
+    /// Only objects of this name.
+    pub name: Option<String>,
+    /// Only objects with these labels, if no name is given.
+    pub labels: Selector,
+    /// At most so many objects are kept. Reading ends after [`MAX_PAGE_BYTES`] of objects, kept or not.
+    pub limit: usize,
+    /// Where the reading before ended.
+    pub after: Option<Cursor>,
+}
+
+/// An object of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// Namespace, empty for cluster-scoped objects.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Its version.
+    pub version: u64,
+    /// The object as JSON text.
+    pub body: String,
+}
+
+impl CloudSnapshot {
+    pub(super) async fn open(snapshots: &Snapshots) -> Result<Self, CloudError> {
+        let (snapshot, version) = snapshots.open(version).await?;
+        Ok(Self { snapshot, version })
+    }
+
+    /// The version that it shows.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Reads objects in the order of namespace and name. `keep` is called with each of them on the reading thread
+    /// and makes of it what is returned, or nothing. Also tells where to go on, if there are more rows.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn scan<T: Send + 'static>(
+        &self,
+        scan: Scan,
+        keep: impl FnMut(Listed) -> Option<T> + Send + 'static,
+    ) -> Result<(Vec<T>, Option<Cursor>), CloudError> {
+        self.snapshot.read(move |conn| read(conn, &scan, keep)).await
+    }
+
+    /// How many objects of a kind there are.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn count(&self, of: KindName, namespace: Option<String>) -> Result<u64, CloudError> {
+        self.snapshot
+            .read(move |conn| {
+                let Some(id) = objects::resource_id(conn, &of.group, &of.kind)? else { return Ok(0) };
+                let sql = match namespace {
+                    Some(_) => "SELECT count(*) FROM objects WHERE resource_id = ?1 AND namespace = ?2",
+                    None => "SELECT count(*) FROM objects WHERE resource_id = ?1 AND ?2 IS NULL",
+                };
+                Ok(conn.prepare_cached(sql)?.query_row((id, &namespace), |row| row.get(0))?)
+            })
+            .await
+    }
+}
+
+/// Behind which place, and up to which bounds, a page is read; and what of it is kept.
+struct Page<'a, T, K> {
+    scan: &'a Scan,
+    keep: K,
+    kept: Vec<T>,
+    bytes: usize,
+    /// The last row, once it may be the last of the page.
+    place: Option<Cursor>,
+}
+
+impl<T, K: FnMut(Listed) -> Option<T>> Page<'_, T, K> {
+    fn is_full(&self) -> bool {
+        self.kept.len() >= self.scan.limit || self.bytes >= MAX_PAGE_BYTES
+    }
+
+    /// Takes an object in; whether there is room for more.
+    fn take(&mut self, listed: Listed) -> bool {
+        self.bytes += listed.body.len();
+        // The place is only needed if this is the last one: remembered before the object is given away.
+        let last = self.kept.len() + 1 >= self.scan.limit || self.bytes >= MAX_PAGE_BYTES;
+        self.place = last.then(|| Cursor { namespace: listed.namespace.clone(), name: listed.name.clone() });
+        self.kept.extend((self.keep)(listed));
+        !self.is_full()
+    }
+
+    /// The page, with the place where it ended if there are more rows.
+    fn end(self, more: bool) -> (Vec<T>, Option<Cursor>) {
+        (self.kept, self.place.filter(|_| more))
+    }
+}
+
+fn read<T>(
+    conn: &Connection,
+    scan: &Scan,
+    keep: impl FnMut(Listed) -> Option<T>,
+) -> Result<(Vec<T>, Option<Cursor>), CloudError> {
+    let page = Page { scan, keep, kept: Vec::new(), bytes: 0, place: None };
+    let Some(id) = objects::resource_id(conn, &scan.of.group, &scan.of.kind)? else {
+        return Ok(page.end(false));
+    };
+    let (namespace, name) = match (&scan.namespace, &scan.after) {
+        (Some(namespace), after) => (namespace.as_str(), after.as_ref().map_or("", |after| &after.name)),
+        (None, Some(after)) => (after.namespace.as_str(), after.name.as_str()),
+        (None, None) => ("", ""),
+    };
+    let from: [&dyn ToSql; 4] = [&id, &namespace, &name, &scan.name];
+    let from = if scan.name.is_some() { &from[..] } else { &from[..3] };
+    if scan.name.is_none() && !scan.labels.is_empty() {
+        return by_labels(conn, page, from);
+    }
+    let mut statement = conn.prepare_cached(sql(scan))?;
+    let mut rows = statement.query(from)?;
+    let mut page = page;
+    while let Some(row) = rows.next()? {
+        if !page.take(listed(row)?) {
+            let more = rows.next()?.is_some();
+            return Ok(page.end(more));
+        }
+    }
+    Ok(page.end(false))
+}
+
+/// The statement of a scan. Each walks the index from where the page before ended.
+fn sql(scan: &Scan) -> &'static str {
+    match (&scan.name, &scan.namespace, scan.labels.is_empty()) {
+        (Some(_), Some(_), _) => {
+            "SELECT namespace, name, version, body FROM objects
+             WHERE resource_id = ?1 AND namespace = ?2 AND name = ?4 AND name > ?3"
+        }
+        // From one namespace to the next, without the names between them.
+        (Some(_), None, _) => {
+            "WITH RECURSIVE spaces (namespace) AS (
+               SELECT min(namespace) FROM objects WHERE resource_id = ?1 AND namespace >= ?2
+               UNION ALL
+               SELECT (SELECT min(o.namespace) FROM objects o
+                       WHERE o.resource_id = ?1 AND o.namespace > spaces.namespace)
+               FROM spaces WHERE spaces.namespace IS NOT NULL)
+             SELECT o.namespace, o.name, o.version, o.body FROM spaces CROSS JOIN objects o
+             WHERE o.resource_id = ?1 AND o.namespace = spaces.namespace AND o.name = ?4
+               AND (o.namespace, o.name) > (?2, ?3)"
+        }
+        (None, Some(_), true) => {
+            "SELECT namespace, name, version, body FROM objects
+             WHERE resource_id = ?1 AND namespace = ?2 AND name > ?3 ORDER BY name"
+        }
+        (None, None, true) => {
+            "SELECT namespace, name, version, body FROM objects
+             WHERE resource_id = ?1 AND (namespace, name) > (?2, ?3) ORDER BY namespace, name"
+        }
+        (None, Some(_), false) => {
+            "SELECT namespace, name, labels, id FROM objects
+             WHERE resource_id = ?1 AND namespace = ?2 AND name > ?3 ORDER BY name"
+        }
+        (None, None, false) => {
+            "SELECT namespace, name, labels, id FROM objects
+             WHERE resource_id = ?1 AND (namespace, name) > (?2, ?3) ORDER BY namespace, name"
+        }
+    }
+}
+
+/// Reads the objects of a page whose labels are selected: of the others only what the index has.
+fn by_labels<T>(
+    conn: &Connection,
+    mut page: Page<'_, T, impl FnMut(Listed) -> Option<T>>,
+    from: &[&dyn ToSql],
+) -> Result<(Vec<T>, Option<Cursor>), CloudError> {
+    let mut statement = conn.prepare_cached(sql(page.scan))?;
+    let mut object = conn.prepare_cached("SELECT version, body FROM objects WHERE id = ?1")?;
+    let mut rows = statement.query(from)?;
+    while let Some(row) = rows.next()? {
+        let labels = row.get_ref(2)?.as_str_or_null().map_err(rusqlite::Error::from)?.unwrap_or("{}");
+        let selected = page.scan.labels.matches_labels(labels);
+        page.bytes += labels.len() + INDEX_ROW_BYTES;
+        if !selected && !page.is_full() {
+            continue;
+        }
+        let (namespace, name) = (row.get(0)?, row.get(1)?);
+        let room = if selected {
+            let (version, body) =
+                object.query_row([row.get::<_, i64>(3)?], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            page.take(Listed { namespace, name, version, body })
+        } else {
+            page.place = Some(Cursor { namespace, name });
+            false
+        };
+        if !room {
+            let more = rows.next()?.is_some();
+            return Ok(page.end(more));
+        }
+    }
+    Ok(page.end(false))
+}
+
+fn listed(row: &Row<'_>) -> rusqlite::Result<Listed> {
+    Ok(Listed { namespace: row.get(0)?, name: row.get(1)?, version: row.get(2)?, body: row.get(3)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use edgesync_store::migrate::CLOUD;
+
+    /// How SQLite goes about the scan.
+    fn plan(scan: &Scan) -> String {
+        let conn = Connection::open_in_memory().unwrap();
+        for migration in CLOUD {
+            conn.execute_batch(migration.sql).unwrap();
+        }
+        let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {}", sql(scan))).unwrap();
+        let unbound: Vec<Option<i64>> = vec![None; statement.parameter_count()];
+        let rows = statement.query_map(rusqlite::params_from_iter(unbound), |row| row.get::<_, String>(3));
+        rows.unwrap().map(Result::unwrap).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn every_scan_walks_the_index_by_name_and_sorts_nothing() {
+        let (name, space) = (Some("a".to_owned()), Some("n".to_owned()));
+        for (name, namespace, labels, wanted) in [
+            (&None, &None, "", "INDEX objects_by_name (resource_id=? AND (namespace,name)>(?,?))"),
+            (&None, &space, "", "INDEX objects_by_name (resource_id=? AND namespace=? AND name>?)"),
+            (&name, &None, "", "INDEX objects_by_name (resource_id=? AND namespace=? AND name=?)"),
+            (&name, &space, "x", "INDEX objects_by_name (resource_id=? AND namespace=? AND name=?)"),
+            (&None, &None, "x", "COVERING INDEX objects_by_name (resource_id=? AND (namespace,name)>(?,?))"),
+            (
+                &None,
+                &space,
+                "!x",
+                "COVERING INDEX objects_by_name (resource_id=? AND namespace=? AND name>?)",
+            ),
+        ] {
+            let (name, namespace) = (name.clone(), namespace.clone());
+            let scan = Scan { name, namespace, labels: labels.parse().unwrap(), limit: 1, ..Scan::default() };
+            let plan = plan(&scan);
+            assert!(plan.contains(wanted), "{scan:?}\n{plan}");
+            assert!(!plan.contains("TEMP B-TREE") && !plan.contains("SCAN objects"), "{scan:?}\n{plan}");
+        }
+    }
+}

@@ -1,0 +1,633 @@
+//! What the cloud's store promises, over real files.
+
+use super::*;
+use edgesync_object::objectsync::OBJECT_SYNC;
+use edgesync_object::{LAST_APPLIED, LeftOut, ObjectRef, ObjectSync, Scope, kinds};
+use edgesync_placement::Summary;
+use edgesync_protocol::digest::Epoch;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicI64;
+use std::time::Duration;
+
+mod expiry;
+mod feed;
+mod fleet;
+mod in_effect;
+mod leases;
+mod pairing;
+mod records;
+mod upload;
+
+/// A store in a directory of its own.
+pub(super) struct Fixture {
+    pub(super) store: CloudStore,
+    pub(super) path: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+pub(super) fn fixture() -> Fixture {
+    fixture_with(&CloudOptions::default())
+}
+
+fn fixture_with(options: &CloudOptions) -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cloud.db");
+    Fixture { store: CloudStore::open(&path, options).unwrap(), path, dir }
+}
+
+impl Fixture {
+    /// Closes the store and opens it again.
+    pub(super) async fn reopen(self) -> Self {
+        self.store.close().await;
+        let store = CloudStore::open(&self.path, &CloudOptions::default()).unwrap();
+        Self { store, ..self }
+    }
+
+    /// The store as it would be found after a crash at this moment, opened beside the one that goes on.
+    pub(super) fn after_crash(&self) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cloud.db");
+        for part in ["", "-wal"] {
+            let from = edgesync_store::durable::with_suffix(&self.path, part);
+            std::fs::copy(from, edgesync_store::durable::with_suffix(&path, part)).unwrap();
+        }
+        Self { store: CloudStore::open(&path, &CloudOptions::default()).unwrap(), path, dir }
+    }
+}
+
+/// Everything that an observer is told: what happened to what, and the newest version after each commit.
+#[derive(Default)]
+pub(super) struct Told(std::sync::Mutex<(Vec<(ChangeKind, String)>, u64)>);
+
+impl Told {
+    pub(super) fn changes(&self) -> Vec<(ChangeKind, String)> {
+        self.0.lock().unwrap().0.clone()
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.0.lock().unwrap().1
+    }
+}
+
+impl Observer for Told {
+    fn begin(&self, version: u64) {
+        self.0.lock().unwrap().1 = version;
+    }
+
+    fn attend(&self, _: u64) {}
+
+    fn wants(&self, _: &KindName) -> bool {
+        true
+    }
+
+    fn committed(&self, changes: Vec<WatchChange>, version: u64) {
+        let mut told = self.0.lock().unwrap();
+        told.0.extend(changes.into_iter().map(|change| (change.kind, change.name)));
+        told.1 = version;
+    }
+
+    fn closed(&self) {}
+}
+
+pub(super) fn kind(word: &str) -> Resource {
+    kinds::by_word(word).unwrap().resource()
+}
+
+fn config_map(name: &str, data: &Value) -> Object {
+    let value = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "lab"}, "data": data});
+    serde_json::from_value(value).unwrap()
+}
+
+fn object(stored: &Stored) -> Object {
+    Object::parse(&stored.body).unwrap()
+}
+
+async fn create(store: &CloudStore, name: &str) -> Stored {
+    store.create(&kind("cm"), config_map(name, &json!({}))).await.unwrap()
+}
+
+/// Gives a ConfigMap another content.
+async fn change(store: &CloudStore, name: &str, data: Value) -> Stored {
+    let old = store.get(kind("cm").key("lab", name)).await.unwrap();
+    let mut changed = object(&old);
+    changed.fields_mut().insert("data".into(), data);
+    store.update(&kind("cm"), changed, old.version).await.unwrap()
+}
+
+async fn delete(store: &CloudStore, name: &str) -> Result<Stored, CloudError> {
+    store.delete(&kind("cm"), "lab", name, None).await
+}
+
+/// All objects of a kind.
+async fn all(store: &CloudStore, word: &str) -> Vec<Stored> {
+    let kind = kind(word);
+    let of = KindName { group: kind.group.clone(), kind: kind.kind.clone() };
+    let scan = Scan { of, limit: usize::MAX, ..Scan::default() };
+    let name = |listed: Listed| Some((listed.namespace, listed.name));
+    let names = store.snapshot().await.unwrap().scan(scan, name).await.unwrap().0;
+    let mut all = Vec::new();
+    for (namespace, name) in names {
+        all.push(store.get(kind.key(&namespace, &name)).await.unwrap());
+    }
+    all
+}
+
+/// The changes of all kinds of these tests.
+async fn history(store: &CloudStore, after: u64) -> Result<Vec<WatchChange>, CloudError> {
+    let words =
+        ["cm", "secrets", "ns", "pods", "deploy", "nodes", "leases", "events", "events.events.k8s.io"];
+    let mut changes = Vec::new();
+    for word in words.into_iter().chain(["objectsyncs", "clusterobjectsyncs"]) {
+        let query = HistoryQuery { after, of: name_of(word), limit: 100, bytes: usize::MAX };
+        changes.extend(store.history(query).await?.changes);
+    }
+    changes.sort_by_key(|change| change.version);
+    Ok(changes)
+}
+
+fn name_of(word: &str) -> KindName {
+    let resource = kind(word);
+    KindName { group: resource.group.clone(), kind: resource.kind.clone() }
+}
+
+#[tokio::test]
+async fn a_new_object_gets_what_it_lacks() {
+    let fixture = fixture();
+    let mut given = config_map("a", &json!({"k": "v"}));
+    given.set_metadata("resourceVersion", "7");
+    let stored = fixture.store.create(&kind("cm"), given).await.unwrap();
+    let object = object(&stored);
+    assert!(uuid::Uuid::parse_str(object.uid()).is_ok());
+    assert_eq!(object.resource_version(), stored.version.to_string());
+    assert_eq!(object.generation(), 1);
+    let created: jiff::Timestamp = object.creation_timestamp().parse().unwrap();
+    assert_eq!(object.creation_timestamp().len(), "2026-11-21T01:45:34Z".len());
+    assert!(jiff::Timestamp::now().duration_since(created).as_secs() < 60);
+    assert_eq!(fixture.store.get(kind("cm").key("lab", "a")).await.unwrap(), stored);
+}
+
+#[tokio::test]
+async fn a_taken_name_is_refused_and_costs_no_version() {
+    let Fixture { store, .. } = &fixture();
+    let first = create(store, "a").await;
+    let again = store.create(&kind("cm"), config_map("a", &json!({}))).await;
+    assert!(matches!(again, Err(CloudError::AlreadyExists { .. })), "{again:?}");
+    assert_eq!(again.unwrap_err().to_string(), "ConfigMap 'lab/a' already exists");
+    assert_eq!(create(store, "b").await.version, first.version + 1);
+}
+
+#[tokio::test]
+async fn updating_by_the_same_changes_nothing() {
+    let Fixture { store, .. } = &fixture();
+    let stored = create(store, "a").await;
+    assert_eq!(change(store, "a", json!({})).await, stored);
+    assert_eq!(store.version(), stored.version);
+}
+
+#[tokio::test]
+async fn an_update_must_be_of_the_version_uid_and_name_it_speaks_of() {
+    let Fixture { store, .. } = &fixture();
+    let stored = create(store, "a").await;
+    let with = |field: &str, value: &str| {
+        let mut object = object(&stored);
+        object.set_metadata("labels", json!({"k": "v"}));
+        object.set_metadata(field, value);
+        object
+    };
+    let config_maps = kind("cm");
+    let update = |object, expected| store.update(&config_maps, object, expected);
+    let old = update(object(&stored), 7).await;
+    assert!(
+        matches!(old, Err(CloudError::Conflict { given: 7, current, .. }) if current == stored.version),
+        "{old:?}"
+    );
+    assert!(matches!(update(with("uid", "other"), stored.version).await, Err(CloudError::OtherUid { .. })));
+    assert!(matches!(update(with("name", "other"), stored.version).await, Err(CloudError::NotFound { .. })));
+    assert_eq!(update(with("name", "a"), stored.version).await.unwrap().version, stored.version + 1);
+}
+
+#[tokio::test]
+async fn a_deletion_has_a_version_and_is_of_the_one_it_speaks_of() {
+    let Fixture { store, .. } = &fixture();
+    let stored = create(store, "a").await;
+    let config_maps = kind("cm");
+    let try_delete = |expected| store.delete(&config_maps, "lab", "a", Some(expected));
+    assert!(matches!(try_delete(7).await, Err(CloudError::Conflict { given: 7, .. })));
+    let deleted = try_delete(stored.version).await.unwrap();
+    assert_eq!(deleted.version, stored.version + 1);
+    assert_eq!(object(&deleted).resource_version(), deleted.version.to_string());
+    assert!(matches!(delete(store, "a").await, Err(CloudError::NotFound { .. })));
+    let recreated = create(store, "a").await;
+    assert!(recreated.uid != stored.uid && recreated.version > deleted.version);
+}
+
+#[tokio::test]
+async fn what_is_not_valid_is_refused_with_every_problem() {
+    let Fixture { store, .. } =
+        &fixture_with(&CloudOptions { max_object_bytes: 1000, ..CloudOptions::default() });
+    let mut bad = config_map("../a", &json!({}));
+    bad.set_metadata("labels", json!({"x": 1}));
+    let error = store.create(&kind("cm"), bad).await.unwrap_err().to_string();
+    assert!(
+        error.contains("metadata.name: must be") && error.contains("metadata.labels[x]: must be"),
+        "{error}"
+    );
+    let large = store.create(&kind("cm"), config_map("a", &json!({"k": "x".repeat(1000)}))).await;
+    assert!(matches!(large, Err(CloudError::TooLarge { limit: 1000, .. })), "{large:?}");
+}
+
+#[tokio::test]
+async fn kinds_nobody_knows_are_stored_and_keep_their_plural_and_scope() {
+    let Fixture { store, .. } = &fixture();
+    let widget = kinds::guess("lab.io/v1", "Widget", true);
+    let object: Object = serde_json::from_value(
+        json!({"apiVersion": "lab.io/v1", "kind": "Widget", "metadata": {"name": "w", "namespace": "lab"}}),
+    )
+    .unwrap();
+    store.create(&widget, object.clone()).await.unwrap();
+    assert_eq!(store.resources().await.unwrap(), std::slice::from_ref(&widget));
+    let renamed = Resource { plural: "widgetses".into(), ..widget };
+    let refused = store.create(&renamed, object).await;
+    assert!(matches!(refused, Err(CloudError::Invalid { .. })), "{refused:?}");
+}
+
+/// Names of the ConfigMaps with a label, and where to go on.
+async fn labelled(
+    snapshot: &CloudSnapshot,
+    namespace: Option<&str>,
+    limit: usize,
+    after: Option<Cursor>,
+) -> (Vec<String>, Option<Cursor>) {
+    let of = KindName { group: String::new(), kind: "ConfigMap".into() };
+    let scan = Scan { of, namespace: namespace.map(str::to_owned), limit, after, ..Scan::default() };
+    let keep = |listed: Listed| {
+        listed.body.contains(r#"{"l":"x"}"#).then(|| format!("{}/{}", listed.namespace, listed.name))
+    };
+    snapshot.scan(scan, keep).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_list_is_paged_by_namespace_and_name_and_filtered() {
+    let Fixture { store, .. } = &fixture();
+    for (namespace, name, label) in
+        [("b", "1", "x"), ("a", "2", "x"), ("a", "1", "x"), ("a", "3", "y"), ("c", "1", "x")]
+    {
+        let mut object = config_map(name, &json!({}));
+        object.set_metadata("namespace", namespace);
+        object.set_metadata("labels", json!({"l": label}));
+        store.create(&kind("cm"), object).await.unwrap();
+    }
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(snapshot.version(), store.version());
+    let (first, next) = labelled(&snapshot, None, 2, None).await;
+    assert_eq!(first, ["a/1", "a/2"]);
+    let (second, next) = labelled(&snapshot, None, 2, next).await;
+    assert_eq!((second, next), (vec!["b/1".to_owned(), "c/1".to_owned()], None));
+    let (first, next) = labelled(&snapshot, Some("a"), 1, None).await;
+    assert_eq!(first, ["a/1"]);
+    assert_eq!(labelled(&snapshot, Some("a"), 10, next).await, (vec!["a/2".to_owned()], None));
+    assert_eq!(all(store, "secret").await, []);
+}
+
+#[tokio::test]
+async fn everything_survives_a_restart_and_versions_go_on_growing() {
+    let fixture = fixture();
+    let stored = create(&fixture.store, "a").await;
+    let incarnation = fixture.store.incarnation();
+    let fixture = fixture.reopen().await;
+    assert_eq!(fixture.store.get(kind("cm").key("lab", "a")).await.unwrap(), stored);
+    assert_eq!(fixture.store.incarnation(), incarnation);
+    assert_eq!(history(&fixture.store, stored.version - 1).await.unwrap().len(), 1);
+    let later = create(&fixture.store, "b").await;
+    assert!(later.version > stored.version);
+    assert_eq!(history(&fixture.store, later.version).await.unwrap(), []);
+    for version in [stored.version, later.version] {
+        assert!(!fixture.store.issued().is_lost(&version.into()), "{version}");
+    }
+}
+
+#[tokio::test]
+async fn an_older_copy_never_gives_a_version_of_the_lost_timeline_again() {
+    let fixture = fixture();
+    create(&fixture.store, "a").await;
+    fixture.store.close().await;
+    let copy = fixture.dir.path().join("copy.db");
+    std::fs::copy(&fixture.path, &copy).unwrap();
+    let fixture = fixture.reopen().await;
+    let mut lost = Vec::new();
+    for n in 0..20 {
+        lost.push(create(&fixture.store, &format!("lost-{n}")).await.version);
+    }
+    fixture.store.close().await;
+    std::fs::copy(&copy, &fixture.path).unwrap();
+    let fixture = fixture.reopen().await;
+    let next = create(&fixture.store, "next").await.version;
+    assert!(lost.iter().all(|version| *version < next));
+    assert!(lost.iter().all(|version| fixture.store.issued().is_lost(&(*version).into())));
+    for version in lost {
+        assert!(matches!(history(&fixture.store, version).await, Err(CloudError::Expired { .. })));
+    }
+    assert!(!fixture.store.issued().is_lost(&next.into()));
+    assert_eq!(history(&fixture.store, next).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_new_incarnation_is_kept() {
+    let fixture = fixture();
+    let before = fixture.store.incarnation();
+    let after = fixture.store.new_incarnation().await.unwrap();
+    assert!(before != after && fixture.store.incarnation() == after);
+    assert_eq!(fixture.reopen().await.store.incarnation(), after);
+}
+
+#[tokio::test]
+async fn the_history_has_every_change_in_order_and_says_when_it_does_not_reach_back() {
+    let few = HistoryBound { changes: 16, bytes: 1 << 20 };
+    let limits = HistoryLimits { objects: few, fleet: few };
+    let Fixture { store, .. } = &fixture_with(&CloudOptions { history: limits, ..CloudOptions::default() });
+    let start = store.version();
+    let added = create(store, "a").await;
+    let modified = change(store, "a", json!({"k": "v"})).await;
+    let deleted = delete(store, "a").await.unwrap();
+    let events = history(store, start).await.unwrap();
+    let seen: Vec<_> =
+        events.iter().map(|e| (e.kind, e.version, e.body.clone(), e.previous.clone())).collect();
+    let before = added.body.clone();
+    let expected = [
+        (ChangeKind::Added, added, None),
+        (ChangeKind::Modified, modified, Some(before)),
+        (ChangeKind::Deleted, deleted, None),
+    ];
+    assert_eq!(seen, expected.map(|(kind, stored, before)| (kind, stored.version, stored.body, before)));
+    assert_eq!(history(store, seen[1].1).await.unwrap().len(), 1);
+    for n in 0..100 {
+        create(store, &format!("b{n}")).await;
+    }
+    assert!(matches!(history(store, start).await, Err(CloudError::Expired { .. })));
+    let recent = history(store, store.version() - 16).await.unwrap();
+    assert_eq!(recent.len(), 16);
+}
+
+#[tokio::test]
+async fn the_state_before_a_change_counts_in_the_length_of_the_history() {
+    let short = HistoryBound { changes: 1000, bytes: 40_000 };
+    let limits = HistoryLimits { objects: short, ..HistoryLimits::default() };
+    let Fixture { store, .. } = &fixture_with(&CloudOptions { history: limits, ..CloudOptions::default() });
+    create(store, "a").await;
+    let mut versions = Vec::new();
+    for n in 0..40 {
+        let data = json!({"k": format!("{n:01000}")});
+        versions.push(change(store, "a", data).await.version);
+    }
+    // Each change has some 1,200 bytes of an object twice.
+    assert!(matches!(history(store, versions[18]).await, Err(CloudError::Expired { .. })));
+    assert_eq!(history(store, versions[30]).await.unwrap().len(), 9);
+}
+
+#[tokio::test]
+async fn a_page_of_the_history_ends_at_its_limits_and_says_how_far_it_is() {
+    let Fixture { store, .. } = &fixture();
+    let start = store.version();
+    let mut versions = Vec::new();
+    for n in 0..4 {
+        versions.push(create(store, &format!("a{n}")).await.version);
+    }
+    let page = async |of: &str, limit, bytes| {
+        let of = name_of(of);
+        let page = store.history(HistoryQuery { after: start, of, limit, bytes }).await.unwrap();
+        (page.changes.len(), page.version)
+    };
+    assert_eq!(page("cm", 100, usize::MAX).await, (4, versions[3]));
+    assert_eq!(page("cm", 2, usize::MAX).await, (2, versions[1]));
+    assert_eq!(page("cm", 100, 1).await, (1, versions[0]));
+    assert_eq!(page("secrets", 100, usize::MAX).await, (0, versions[3]));
+}
+
+/// All that there is, and the feed of what changes after.
+async fn follow(store: &CloudStore) -> (Vec<Summary>, Feed) {
+    let mut feed = store.follow();
+    let mut summaries = Vec::new();
+    loop {
+        match feed.next().await {
+            FeedItem::Begun => {}
+            FeedItem::Listed(more) => summaries.extend(more),
+            FeedItem::Complete => return (summaries, feed),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn next_change(feed: &mut Feed) -> (ChangeKind, String, u64) {
+    match feed.next().await {
+        FeedItem::Change(change) => (change.kind, change.object.name.to_string(), change.version),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn bodies_are_read_without_the_notes_of_writers_unless_asked_for() {
+    let Fixture { store, .. } = &fixture();
+    let mut object = config_map("a", &json!({"k": "v"}));
+    object.set_metadata("managedFields", json!([{"manager": "kubectl"}]));
+    object.set_metadata("annotations", json!({LAST_APPLIED: "{}", "of": "others"}));
+    let stored = store.create(&kind("cm"), object).await.unwrap();
+    let uids = vec!["unknown".into(), Arc::clone(&stored.uid)];
+    let all = LeftOut { managed_fields: true, last_applied: true };
+    let bodies = store.bodies(uids.clone(), all).await.unwrap();
+    let [body] = &bodies[..] else { panic!("{bodies:?}") };
+    assert_eq!((&body.uid, body.version.as_str()), (&stored.uid, &*stored.version.to_string()));
+    let text = body.body.as_str();
+    assert!(
+        !text.contains("managedFields") && !text.contains(LAST_APPLIED) && text.contains("others"),
+        "{text}"
+    );
+    assert_eq!(store.bodies(uids, LeftOut::default()).await.unwrap()[0].body.as_str(), stored.body);
+}
+
+#[tokio::test]
+async fn a_closed_store_is_one_file_even_if_readers_are_still_around() {
+    let fixture = fixture();
+    let stored = create(&fixture.store, "a").await;
+    fixture.store.get(kind("cm").key("lab", "a")).await.unwrap();
+    fixture.store.close().await;
+    let copy = fixture.dir.path().join("copy.db");
+    std::fs::copy(&fixture.path, &copy).unwrap();
+    let store = CloudStore::open(&copy, &CloudOptions::default()).unwrap();
+    assert_eq!(store.get(kind("cm").key("lab", "a")).await.unwrap(), stored);
+}
+
+#[tokio::test]
+async fn two_processes_do_not_share_a_file() {
+    let fixture = fixture();
+    let second = CloudStore::open(&fixture.path, &CloudOptions::default());
+    assert!(matches!(second, Err(OpenError::Named(StoreError::InUse { .. }))), "{second:?}");
+    let error = second.unwrap_err();
+    let said = error.to_string();
+    assert!(
+        said.matches("the database").count() == 1 && said.ends_with("in use by another process"),
+        "{said}"
+    );
+    assert!(std::error::Error::source(&error).is_none());
+    fixture.reopen().await;
+}
+
+#[tokio::test]
+async fn a_store_that_was_found_out_gives_no_version_again() {
+    static CLOCK: AtomicI64 = AtomicI64::new(1_795_000_000_000_000);
+    let clock = || jiff::Timestamp::from_microsecond(CLOCK.load(Ordering::SeqCst)).unwrap();
+    let running = || Duration::ZERO;
+    let Fixture { store, .. } = &fixture_with(&CloudOptions { clock, running, ..CloudOptions::default() });
+    let (incarnation, before) = (store.incarnation(), create(store, "a").await.version);
+    // What nodes have seen of the machine that went on without the copy.
+    let lost = before + 500;
+    assert!(!store.issued().is_lost(&lost.into()));
+    CLOCK.fetch_add(1_000_000, Ordering::SeqCst);
+    assert_ne!(store.new_incarnation().await.unwrap(), incarnation);
+    let after = create(store, "b").await.version;
+    assert_eq!(after, 1_795_000_001_000_001);
+    assert!(store.issued().is_lost(&lost.into()) && !store.issued().is_lost(&before.into()));
+    let history =
+        |after| store.history(HistoryQuery { after, limit: 10, bytes: usize::MAX, of: name_of("cm") });
+    assert!(matches!(history(lost).await, Err(CloudError::Expired { .. })));
+    let page = history(before).await.unwrap();
+    assert_eq!((page.changes.len(), page.version), (1, after));
+}
+
+#[tokio::test]
+async fn a_machine_that_wakes_up_in_a_copy_of_itself_gives_no_version_again() {
+    static CLOCK: AtomicI64 = AtomicI64::new(1_795_000_000_000_000);
+    let clock = || jiff::Timestamp::from_microsecond(CLOCK.load(Ordering::SeqCst)).unwrap();
+    let running = || Duration::from_secs(100);
+    let fixture = fixture_with(&CloudOptions { clock, running, ..CloudOptions::default() });
+    let store = &fixture.store;
+    let (incarnation, before) = (store.incarnation(), create(store, "a").await.version);
+    CLOCK.fetch_add(60_000_000, Ordering::SeqCst);
+    let after = create(store, "b").await.version;
+    assert_eq!(after, 1_795_000_060_000_001);
+    let lost = before + 1;
+    assert!(store.issued().is_lost(&lost.into()) && !store.issued().is_lost(&before.into()));
+    let renewed = store.incarnation();
+    assert_ne!(renewed, incarnation);
+    assert_eq!(create(store, "c").await.version, after + 1);
+    assert_eq!((store.incarnation(), fixture.reopen().await.store.incarnation()), (renewed.clone(), renewed));
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_refused_unless_it_may_be_set_aside() {
+    let fixture = fixture();
+    let incarnation = fixture.store.incarnation();
+    for n in 0..200 {
+        create(&fixture.store, &format!("a{n}")).await;
+    }
+    fixture.store.close().await;
+    let mut bytes = std::fs::read(&fixture.path).unwrap();
+    bytes[4096..].fill(0x5a);
+    std::fs::write(&fixture.path, &bytes).unwrap();
+    let refused = CloudStore::open(&fixture.path, &CloudOptions::default());
+    let Err(error @ OpenError::Corrupt { .. }) = &refused else { panic!("{refused:?}") };
+    let cause = std::error::Error::source(error).unwrap();
+    assert!(cause.source().is_none() && !cause.to_string().contains("the database is damaged"), "{cause}");
+    assert_eq!(std::fs::read(&fixture.path).unwrap().len(), bytes.len());
+    let options = CloudOptions { set_aside_corrupt: true, ..CloudOptions::default() };
+    let store = CloudStore::open(&fixture.path, &options).unwrap();
+    assert_ne!(store.incarnation(), incarnation);
+    let names =
+        std::fs::read_dir(fixture.dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    assert_eq!(names.filter(|name| name.contains(".corrupt-")).count(), 1);
+}
+
+/// A closed database of 500 objects, with a piece of it replaced wherever it stands.
+async fn damaged(from: &str, to: &str) -> Fixture {
+    let fixture = fixture();
+    for n in 0..500 {
+        create(&fixture.store, &format!("a{n:03}")).await;
+    }
+    fixture.store.close().await;
+    let mut bytes = std::fs::read(&fixture.path).unwrap();
+    let places: Vec<usize> =
+        (0..bytes.len()).filter(|at| bytes[*at..].starts_with(from.as_bytes())).collect();
+    assert!(!places.is_empty());
+    for at in places {
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+    }
+    std::fs::write(&fixture.path, bytes).unwrap();
+    Fixture { store: CloudStore::open(&fixture.path, &CloudOptions::default()).unwrap(), ..fixture }
+}
+
+#[tokio::test]
+async fn damage_is_found_while_the_store_is_used() {
+    let Fixture { store, .. } = &fixture();
+    for n in 0..1200 {
+        create(store, &format!("a{n}")).await;
+    }
+    let seen = store.look_through().await.unwrap();
+    assert_eq!((seen, store.damage()), (CheckReport { objects: 1200, changes: 1200 }, None));
+    for (from, to, found) in [
+        // The texts of the object and of its change say another name than the columns.
+        (r#""name":"a123""#, r#""name":"a124""#, "the object 'lab/a123' in row 124 is not what was written"),
+        (r#""name":"a123""#, r#""name":"a123#"#, "is not what was written"),
+        // The name in the row is not that in the index.
+        ("a123", "a1x3", "is not where the indexes say"),
+    ] {
+        let Fixture { store, .. } = &damaged(from, to).await;
+        assert_eq!(store.damage(), None);
+        let error = store.look_through().await.unwrap_err();
+        assert!(matches!(error, CloudError::Store(StoreError::Corrupt(_))), "{error}");
+        assert!(store.damage().unwrap().contains(found), "{:?}", store.damage());
+    }
+}
+
+#[tokio::test]
+async fn nobody_follows_objects_that_cannot_be_read() {
+    let Fixture { store, .. } = &damaged(r#"{"apiVersion""#, r#"[["#).await;
+    let mut feed = store.follow();
+    assert!(matches!(feed.next().await, FeedItem::Begun));
+    let failed = feed.next().await;
+    assert!(matches!(failed, FeedItem::Failed(CloudError::Store(StoreError::Corrupt(_)))), "{failed:?}");
+}
+
+#[tokio::test]
+async fn a_kind_that_was_deleted_may_come_back_with_another_scope_and_another_plural() {
+    let Fixture { store, .. } = &fixture();
+    let resource = |kind: &str, plural: &str, scope| Resource {
+        group: "lab.io".into(),
+        version: "v1".into(),
+        kind: kind.into(),
+        plural: plural.into(),
+        scope,
+    };
+    let widget = |resource: &Resource, namespace: &str| {
+        let mut metadata = json!({"name": "w"});
+        if !namespace.is_empty() {
+            metadata["namespace"] = namespace.into();
+        }
+        let value = json!({"apiVersion": "lab.io/v1", "kind": resource.kind, "metadata": metadata});
+        serde_json::from_value::<Object>(value).unwrap()
+    };
+    let before = resource("Widget", "widgets", Scope::Namespaced);
+    store.create(&before, widget(&before, "lab")).await.unwrap();
+    let others = [
+        resource("Widget", "widgets", Scope::Cluster),
+        resource("Widget", "widgetry", Scope::Namespaced),
+        resource("Gadget", "widgets", Scope::Namespaced),
+    ];
+    for other in &others {
+        let namespace = if other.scope == Scope::Cluster { "" } else { "lab" };
+        let refused = store.create(other, widget(other, namespace)).await.unwrap_err().to_string();
+        assert!(refused.contains("must agree with the kind 'Widget'"), "{refused}");
+    }
+    store.delete(&before, "lab", "w", None).await.unwrap();
+    for other in &others {
+        let namespace = if other.scope == Scope::Cluster { "" } else { "lab" };
+        let created = store.create(other, widget(other, namespace)).await.unwrap();
+        assert_eq!(store.get(other.key(namespace, "w")).await.unwrap(), created);
+        let of = KindName { group: other.group.clone(), kind: other.kind.clone() };
+        let query = HistoryQuery { after: created.version - 1, of, limit: 100, bytes: usize::MAX };
+        let told = store.history(query).await.unwrap().changes;
+        assert_eq!(told.iter().map(|change| change.version).collect::<Vec<_>>(), [created.version]);
+        store.delete(other, namespace, "w", None).await.unwrap();
+    }
+}

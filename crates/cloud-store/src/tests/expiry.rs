@@ -1,0 +1,157 @@
+//! Events go when nobody has changed them for a while.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use super::*;
+use edgesync_store::engine::{self, EngineOptions, Kind};
+use edgesync_store::migrate::CLOUD;
+
+const TTL: Duration = Duration::from_secs(3600);
+
+/// The clock of a test, in seconds. Each test has its own.
+macro_rules! clock {
+    ($now:ident, $options:ident) => {
+        static $now: AtomicI64 = AtomicI64::new(1_795_000_000);
+        let $options = CloudOptions {
+            clock: || jiff::Timestamp::from_second($now.load(Ordering::Relaxed)).unwrap(),
+            ..CloudOptions::default()
+        };
+    };
+}
+
+fn event(name: &str) -> Object {
+    let value = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "type": "Normal", "reason": "Started",
+        "metadata": {"name": name, "namespace": "lab"}});
+    serde_json::from_value(value).unwrap()
+}
+
+async fn add(store: &CloudStore, name: &str) -> Stored {
+    store.create(&kind("events.events.k8s.io"), event(name)).await.unwrap()
+}
+
+async fn names(store: &CloudStore) -> Vec<String> {
+    all(store, "events.events.k8s.io").await.into_iter().map(|item| item.name).collect()
+}
+
+#[tokio::test]
+async fn an_event_lives_until_nobody_has_changed_it_for_a_while() {
+    clock!(NOW, options);
+    let Fixture { store, .. } = &fixture_with(&options);
+    create(store, "stays").await;
+    let first = add(store, "changed").await;
+    add(store, "old").await;
+    NOW.fetch_add(3000, Ordering::Relaxed);
+    let mut series = object(&first);
+    series.fields_mut().insert("series".into(), json!({"count": 2}));
+    store.update(&kind("events.events.k8s.io"), series, first.version).await.unwrap();
+    NOW.fetch_add(600, Ordering::Relaxed);
+    assert_eq!(store.expire_events(TTL, 100).await.unwrap(), 0, "an hour is not more than an hour");
+    NOW.fetch_add(1, Ordering::Relaxed);
+    let start = store.version();
+    assert_eq!(store.expire_events(TTL, 100).await.unwrap(), 1);
+    assert_eq!(names(store).await, ["changed"]);
+    let [gone] = &history(store, start).await.unwrap()[..] else { panic!() };
+    assert_eq!((gone.kind, &*gone.name, gone.version), (ChangeKind::Deleted, "old", start + 1));
+    NOW.fetch_add(3000, Ordering::Relaxed);
+    assert_eq!(store.expire_events(TTL, 100).await.unwrap(), 1);
+    NOW.fetch_add(1 << 30, Ordering::Relaxed);
+    assert_eq!(store.expire_events(TTL, 100).await.unwrap(), 0);
+    assert!(store.get(kind("cm").key("lab", "stays")).await.is_ok());
+}
+
+#[tokio::test]
+async fn the_oldest_go_first_and_no_more_than_are_asked_for() {
+    clock!(NOW, options);
+    let Fixture { store, .. } = &fixture_with(&options);
+    for name in ["c", "a", "d", "b"] {
+        add(store, name).await;
+        NOW.fetch_add(10, Ordering::Relaxed);
+    }
+    NOW.fetch_add(7200, Ordering::Relaxed);
+    assert_eq!(store.expire_events(TTL, 2).await.unwrap(), 2);
+    assert_eq!(names(store).await, ["b", "d"]);
+    assert_eq!(store.expire_events(TTL, 0).await.unwrap(), 0);
+    assert_eq!(store.expire_events(Duration::MAX, 100).await.unwrap(), 0);
+    assert_eq!(store.expire_events(Duration::ZERO, 100).await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn who_watches_events_sees_them_go() {
+    clock!(NOW, options);
+    let Fixture { store, .. } = &fixture_with(&options);
+    let told = Arc::new(Told::default());
+    store.observe(Arc::clone(&told) as Arc<_>).await.unwrap();
+    add(store, "e").await;
+    NOW.fetch_add(7200, Ordering::Relaxed);
+    store.expire_events(TTL, 100).await.unwrap();
+    assert_eq!(told.changes(), [(ChangeKind::Added, "e".to_owned()), (ChangeKind::Deleted, "e".to_owned())]);
+}
+
+#[tokio::test]
+async fn the_oldest_events_are_found_by_an_index_that_nothing_else_is_in() {
+    let fixture = fixture();
+    create(&fixture.store, "a").await;
+    add(&fixture.store, "e").await;
+    fixture.store.close().await;
+    let conn = rusqlite::Connection::open(&fixture.path).unwrap();
+    let plan: String = conn
+        .query_row(
+            "EXPLAIN QUERY PLAN SELECT id, body FROM objects
+             WHERE changed IS NOT NULL AND changed < 5 ORDER BY changed LIMIT 9",
+            [],
+            |row| row.get(3),
+        )
+        .unwrap();
+    assert!(plan.starts_with("SEARCH objects USING INDEX objects_by_change ("), "{plan}");
+    let set: Vec<String> = conn
+        .prepare("SELECT name FROM objects WHERE changed IS NOT NULL")
+        .unwrap()
+        .query_map([], |row| row.get(0))
+        .unwrap()
+        .collect::<rusqlite::Result<_>>()
+        .unwrap();
+    assert_eq!(set, ["e"]);
+}
+
+#[tokio::test]
+async fn a_database_from_before_is_brought_along_with_all_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cloud.db");
+    let before = Kind { application_id: 0x6573_436c, migrations: CLOUD.get(..2).unwrap() };
+    let conn = engine::open_writer(&path, before, &EngineOptions::default()).unwrap();
+    conn.execute_batch(
+        r#"INSERT INTO meta VALUES (1, 1795000000000100, 1795000000000000, 'i');
+           INSERT INTO resources VALUES (1, '', 'v1', 'ConfigMap', 'configmaps', 1),
+             (2, 'events.k8s.io', 'v1', 'Event', 'events', 1);
+           INSERT INTO objects (id, resource_id, api_version, namespace, name, uid, version, body) VALUES
+             (1, 1, 'v1', 'lab', 'a', 'u1', 1795000000000001, '{"apiVersion":"v1","kind":"ConfigMap","metadata":{"labels":{"app":"x"},"name":"a","namespace":"lab","resourceVersion":"1795000000000001","uid":"u1"}}'),
+             (2, 2, 'v1', 'lab', 'e', 'u2', 1795000000000002, '{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e","namespace":"lab","resourceVersion":"1795000000000002","uid":"u2"}}');
+           INSERT INTO nodes VALUES ('n', '00000000000000000000000000000007', 3, 'i', NULL, '2026-11-20T00:00:00Z');"#,
+    )
+    .unwrap();
+    drop(conn);
+    let store = CloudStore::open(&path, &CloudOptions::default()).unwrap();
+    assert_eq!(&*store.get(kind("cm").key("lab", "a")).await.unwrap().uid, "u1");
+    assert_eq!(store.nodes().await.unwrap()[0].0, "n");
+    let of = KindName { group: String::new(), kind: "ConfigMap".to_owned() };
+    for (labels, found) in [("app=x", 1), ("app=y", 0)] {
+        let scan = Scan { of: of.clone(), labels: labels.parse().unwrap(), limit: 9, ..Scan::default() };
+        let (objects, _) = store.snapshot().await.unwrap().scan(scan, Some).await.unwrap();
+        assert_eq!(objects.len(), found, "{labels}");
+    }
+    assert_eq!(store.registered().await.unwrap(), Registered::default());
+    assert_eq!(store.expire_events(TTL, 100).await.unwrap(), 0, "an Event begins a new life");
+    assert_eq!(names(&store).await, ["e"]);
+    store.close().await;
+    let options = CloudOptions {
+        clock: || jiff::Timestamp::now() + Duration::from_secs(7200),
+        ..CloudOptions::default()
+    };
+    let store = CloudStore::open(&path, &options).unwrap();
+    assert_eq!(store.expire_events(TTL, 100).await.unwrap(), 1);
+    assert!(names(&store).await.is_empty());
+    store.renew_leases(vec![leases::renewal("n", 0)]).await.unwrap();
+    assert!(leases::lease(&store, "n").await.is_ok());
+    store.close().await;
+}

@@ -1,0 +1,240 @@
+//! What is in effect on nodes: noted once, shown by records, and forgotten with what it is about.
+
+use super::records::put;
+use super::*;
+use edgesync_object::ResourceVersion;
+use edgesync_object::objectsync::{EFFECT_STATE_LABEL, IN_EFFECT_LABEL};
+use edgesync_protocol::cloud::Record;
+use edgesync_protocol::digest::{Digest, Tally};
+use edgesync_protocol::upload::{EffectContent, EffectState, Lane, RefusedReason};
+
+const NODE: &str = "edge-1";
+
+fn effect(uid: &str, version: Option<u64>, wanted: u64, state: EffectState) -> EffectContent {
+    let (uid, Record { object, .. }) = put(uid, wanted);
+    let is_fine = state == EffectState::InEffect;
+    EffectContent {
+        uid,
+        object: ObjectRef::clone(&object),
+        version: version.map(ResourceVersion::from),
+        wanted: wanted.into(),
+        state,
+        rule: "web".into(),
+        message: if is_fine { String::new() } else { "check: exit code 1".into() },
+        since: 1_795_000_000_000_000,
+    }
+}
+
+fn good(uid: &str, version: u64) -> EffectContent {
+    effect(uid, Some(version), version, EffectState::InEffect)
+}
+
+fn bad(uid: &str, version: u64, wanted: u64) -> EffectContent {
+    effect(uid, Some(version), wanted, EffectState::NotInEffect)
+}
+
+fn gone(uid: &str) -> EffectContent {
+    effect(uid, None, 0, EffectState::Gone)
+}
+
+/// An upload of a node with the database file 7.
+fn batch(items: &[(u64, EffectContent)]) -> UploadBatch {
+    batch_of(7, true, items)
+}
+
+fn batch_of(epoch: u128, placed: bool, items: &[(u64, EffectContent)]) -> UploadBatch {
+    let items = items.iter().map(|(seq, effect)| {
+        let effect = Box::new(effect.clone());
+        UploadEffect { seq: *seq, effect: Ok(Effect::InEffect { effect, epoch: Epoch(epoch), placed }) }
+    });
+    let (node, outbox) = (NODE.to_owned(), format!("outbox-{epoch}"));
+    UploadBatch { node, outbox, lane: Lane::Status, confirmed: 0, items: items.collect() }
+}
+
+async fn take(store: &CloudStore, batch: UploadBatch) -> Vec<(u64, RefusedReason)> {
+    let refused = store.take(batch).await.unwrap().refused;
+    refused.into_iter().map(|refused| (refused.seq, refused.reason)).collect()
+}
+
+fn held(epoch: u128, puts: &[(&str, u64)]) -> RecordBatch {
+    let put = puts.iter().map(|(uid, version)| put(uid, *version)).collect();
+    RecordBatch { epoch: Epoch(epoch), put, ..RecordBatch::default() }
+}
+
+async fn record(store: &CloudStore, batch: RecordBatch) {
+    store.record(NODE, None, batch).await.unwrap();
+}
+
+/// UIDs with the version in effect, and the state.
+async fn known(store: &CloudStore) -> Vec<String> {
+    let known = store.in_effect(NODE).await.unwrap();
+    let version = |one: &InEffect| one.version.as_ref().map_or("-".to_owned(), ToString::to_string);
+    known.iter().map(|one| format!("{} {} {}", one.uid, version(one), one.state.name())).collect()
+}
+
+/// What the records show, by UID: the version in effect, and the state.
+async fn shown(store: &CloudStore) -> Vec<String> {
+    let records = all(store, "objectsyncs").await;
+    let labels = |record: &Stored| {
+        let labels = object(record).labels();
+        let of = |label: &str| labels.get(label).cloned().unwrap_or("-".into());
+        let uid = record.name.rsplit('.').next().unwrap_or_default().to_owned();
+        format!("{uid} {} {}", of(IN_EFFECT_LABEL), of(EFFECT_STATE_LABEL))
+    };
+    records.iter().map(labels).collect()
+}
+
+#[tokio::test]
+async fn the_newest_word_counts_once_and_its_record_shows_it() {
+    let Fixture { store, .. } = &fixture();
+    record(store, held(7, &[("u1", 41), ("u2", 5)])).await;
+    assert_eq!(take(store, batch(&[(1, good("u1", 41)), (2, bad("u1", 41, 42))])).await, []);
+    assert_eq!(known(store).await, ["u1 41 NotInEffect"]);
+    assert_eq!(shown(store).await, ["u1 41 NotInEffect", "u2 - -"]);
+    let [one] = &store.in_effect(NODE).await.unwrap()[..] else { panic!() };
+    assert_eq!((one.wanted.as_str(), &*one.rule, &*one.message), ("42", "web", "check: exit code 1"));
+    // The same frame again, and an older one: nothing changes, not even a version.
+    let version = store.version();
+    take(store, batch(&[(1, good("u1", 41)), (2, bad("u1", 41, 42))])).await;
+    assert_eq!((store.version(), known(store).await), (version, vec!["u1 41 NotInEffect".to_owned()]));
+    // The record keeps its labels when the version held changes, and that is one change as before.
+    record(store, held(7, &[("u1", 43)])).await;
+    assert_eq!(
+        (store.version(), shown(store).await.remove(0)),
+        (version + 1, "u1 41 NotInEffect".to_owned())
+    );
+    take(store, batch(&[(3, good("u1", 43))])).await;
+    assert_eq!(shown(store).await, ["u1 43 InEffect", "u2 - -"]);
+    let selected =
+        "SELECT count(*) FROM objects WHERE labels ->> '$.\"edgesync.io/effect-state\"' = 'InEffect'";
+    let count =
+        store.readers.run(move |conn| Ok::<i64, CloudError>(conn.query_row(selected, [], |row| row.get(0))?));
+    assert_eq!(count.await.unwrap(), 1, "clients select by it");
+}
+
+#[tokio::test]
+async fn a_record_that_comes_later_shows_what_was_said_before() {
+    let Fixture { store, .. } = &fixture();
+    take(store, batch(&[(1, good("u1", 41))])).await;
+    assert_eq!((known(store).await.len(), shown(store).await.len()), (1, 0));
+    record(store, held(7, &[("u1", 41)])).await;
+    assert_eq!(shown(store).await, ["u1 41 InEffect"]);
+    let [stored] = &all(store, "objectsyncs").await[..] else { panic!() };
+    assert_eq!(object(stored).validate(&kind("objectsyncs")), Ok(()));
+}
+
+#[tokio::test]
+async fn of_what_a_node_neither_holds_nor_is_to_hold_it_says_nothing() {
+    let Fixture { store, .. } = &fixture();
+    record(store, held(7, &[("u1", 41)])).await;
+    let elsewhere = batch_of(7, false, &[(1, good("u1", 41)), (2, good("u2", 1)), (3, gone("u3"))]);
+    assert_eq!(take(store, elsewhere).await, [(2, RefusedReason::NotPlaced)]);
+    assert_eq!(known(store).await, ["u1 41 InEffect"], "it still holds the first one");
+}
+
+#[tokio::test]
+async fn it_is_forgotten_with_the_object_with_its_rules_and_with_the_node() {
+    let Fixture { store, .. } = &fixture();
+    let all = [("u1", 1), ("u2", 2), ("u3", 3), ("u4", 4)];
+    record(store, held(7, &all)).await;
+    let said: Vec<_> = (1..).zip(all.iter().map(|(uid, version)| good(uid, *version))).collect();
+    take(store, batch(&said)).await;
+    // No rule concerns it any more.
+    take(store, batch(&[(5, gone("u1"))])).await;
+    assert_eq!(shown(store).await[0], "u1 - -");
+    // The node holds it no more.
+    record(store, RecordBatch { remove: vec!["u2".into()], ..held(7, &[]) }).await;
+    assert_eq!(known(store).await, ["u3 3 InEffect", "u4 4 InEffect"]);
+    // All that it holds is known anew: at first a part of it, then the whole.
+    let part = RecordBatch { reset: true, ..held(7, &[("u1", 1)]) };
+    record(store, part).await;
+    assert_eq!(known(store).await, ["u3 3 InEffect", "u4 4 InEffect"], "the rest may follow");
+    record(store, held(7, &[("u3", 3), ("u4", 4)])).await;
+    assert_eq!(shown(store).await, ["u1 - -", "u3 3 InEffect", "u4 4 InEffect"]);
+    let tally = Some(Tally { count: 2, digest: Digest::default() });
+    record(store, RecordBatch { reset: true, tally, ..held(7, &[("u1", 1), ("u3", 3)]) }).await;
+    assert_eq!(known(store).await, ["u3 3 InEffect"]);
+    store.remove_node(NODE).await.unwrap();
+    assert!(known(store).await.is_empty());
+}
+
+#[tokio::test]
+async fn what_a_lost_database_file_knew_is_not_in_effect_in_whichever_order_the_new_one_tells() {
+    for tells_first in [false, true] {
+        let Fixture { store, .. } = &fixture();
+        record(store, held(7, &[("u1", 1), ("u2", 2)])).await;
+        take(store, batch(&[(1, good("u1", 1)), (2, good("u2", 2))])).await;
+        let anew = batch_of(8, true, &[(1, good("u2", 2))]);
+        let reported = RecordBatch { reset: true, ..held(8, &[("u2", 2), ("u1", 1)]) };
+        if tells_first {
+            take(store, anew).await;
+            record(store, reported).await;
+        } else {
+            record(store, reported).await;
+            take(store, anew).await;
+        }
+        assert_eq!(known(store).await, ["u2 2 InEffect"], "{tells_first}");
+        assert_eq!(shown(store).await, ["u1 - -", "u2 2 InEffect"], "{tells_first}");
+        let standing = &store.standings().await.unwrap()[NODE];
+        assert_eq!(standing.counts(), StandingCounts { in_effect: 1, ..StandingCounts::default() });
+    }
+}
+
+#[tokio::test]
+async fn after_a_crash_word_and_number_are_found_together() {
+    let fixture = fixture();
+    record(&fixture.store, held(7, &[("u1", 1)])).await;
+    let before = fixture.after_crash();
+    take(&fixture.store, batch(&[(1, good("u1", 1))])).await;
+    let after = fixture.after_crash();
+    for (crashed, versions) in [(before, 1), (after, 0)] {
+        let start = crashed.store.version();
+        take(&crashed.store, batch(&[(1, good("u1", 1))])).await;
+        assert_eq!(known(&crashed.store).await, ["u1 1 InEffect"]);
+        assert_eq!(crashed.store.version(), start + versions);
+    }
+}
+
+#[tokio::test]
+async fn the_short_form_says_what_the_rows_say() {
+    let Fixture { store, .. } = &fixture();
+    record(store, held(7, &[("u1", 1), ("u2", 2), ("u3", 3)])).await;
+    let said = [
+        (1, good("u1", 1)),
+        (2, bad("u2", 1, 2)),
+        (3, effect("u3", None, 3, EffectState::Conflict)),
+        (4, good("u4", 4)),
+        (5, gone("u4")),
+    ];
+    take(store, batch(&said)).await;
+    let mut told = Standing::default();
+    for (seq, effect) in &said {
+        told.take("o", *seq, Epoch(7), Some(effect));
+        told.take("o", *seq, Epoch(7), Some(&bad("u1", 8, 9)));
+    }
+    // Refused at first, and sent again.
+    told.take("o", 6, Epoch(7), None);
+    told.take("o", 6, Epoch(7), Some(&good("u5", 5)));
+    let read = store.standings().await.unwrap().remove(NODE).unwrap();
+    let counts = StandingCounts { in_effect: 1, not_in_effect: 1, conflicts: 1 };
+    for mut standing in [told, read] {
+        let has = |standing: &Standing, uid: &str, version: &str| standing.has(key_of(uid), key_of(version));
+        assert_eq!(standing.counts(), counts);
+        assert_eq!((has(&standing, "u1", "1"), has(&standing, "u1", "2")), (Some(true), Some(false)));
+        assert_eq!((has(&standing, "u2", "2"), has(&standing, "u2", "1")), (Some(false), Some(false)));
+        assert_eq!((has(&standing, "u3", "3"), has(&standing, "u4", "4")), (Some(false), None));
+        standing.follow(Epoch(7));
+        standing.keep(["u1", "u3"].into_iter());
+        standing.forget("u3");
+        standing.forget("u3");
+        assert_eq!(standing.counts(), StandingCounts { in_effect: 1, ..StandingCounts::default() });
+        standing.follow(Epoch(8));
+        assert_eq!((standing.counts().objects(), has(&standing, "u1", "1")), (0, None));
+    }
+}
+
+#[test]
+fn a_version_that_is_no_label_value_is_not_shown_and_the_state_is() {
+    let labels = effect_labels(Some(&"9".repeat(64)), EffectState::NotInEffect);
+    assert_eq!(labels, BTreeMap::from([(EFFECT_STATE_LABEL, "NotInEffect".to_owned())]));
+}

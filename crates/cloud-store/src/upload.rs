@@ -1,0 +1,457 @@
+//! Items of the outbox of a node take effect, each once: effect and number are stored in one transaction, by the rule
+//! of [`edgesync_protocol::upload::Taken`].
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use rusqlite::OptionalExtension;
+use serde_json::{Value, json};
+
+use super::objects::{ObjectRow, Tx, find, parse, resource_id, version_of};
+use super::{CloudError, CloudStore, NodeChange, SERVER_METADATA, Shared, check_node, node_key};
+use edgesync_object::name::MAX_SUBDOMAIN;
+use edgesync_object::{Object, ObjectKey, Problems, Resource, Scope};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::digest::Epoch;
+use edgesync_protocol::node::NodeReport;
+use edgesync_protocol::upload::{EffectContent, Lane, Lanes, Refused, RefusedReason, Taken};
+use edgesync_store::StoreError;
+use edgesync_store::checksum::checksum64;
+use edgesync_store::writer::WriterHooks;
+
+/// Items of one lane of a node, checked.
+#[derive(Clone, Debug)]
+pub struct UploadBatch {
+    /// The node.
+    pub node: String,
+    /// Its outbox.
+    pub outbox: String,
+    /// The lane.
+    pub lane: Lane,
+    /// What the node knows to be confirmed.
+    pub confirmed: u64,
+    /// The items in their order.
+    pub items: Vec<UploadEffect>,
+}
+
+/// An item.
+#[derive(Clone, Debug)]
+pub struct UploadEffect {
+    /// Its number.
+    pub seq: u64,
+    /// What it is to do; or why it is refused, if that is known without looking at what is stored.
+    pub effect: Result<Effect, (RefusedReason, String)>,
+}
+
+/// What an item does.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// The Node of the node says this of itself.
+    Node(Box<NodeReport>),
+    /// The status of an object, if that is still the one of this UID. Everything else of the object stays.
+    Status {
+        /// Its kind.
+        resource: Resource,
+        /// Its namespace, empty for cluster scope.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Its UID.
+        uid: Uid,
+        /// Whether it belongs on the node. If not, it is refused, and why tells whether it is there.
+        placed: bool,
+        /// The value of the field `status`.
+        status: Value,
+    },
+    /// What of an object is in effect on the node is noted, in the place of what was noted of it before.
+    InEffect {
+        /// What the node says.
+        effect: Box<EffectContent>,
+        /// The database file of the node: with another one it begins anew.
+        epoch: Epoch,
+        /// Whether the object belongs on the node. If not, it must at least be recorded that it is there.
+        placed: bool,
+    },
+    /// An Event (`events.k8s.io/v1`) is created; or, if the node has made one of that name, replaced. If the name
+    /// is taken by an Event that this node has not made, the name of the node is added to it.
+    Event(Box<Object>),
+}
+
+/// What came of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UploadOutcome {
+    /// The numbers after it.
+    pub taken: Taken,
+    /// What was refused of the items that are new.
+    pub refused: Vec<Refused>,
+    /// Events of the node that made room for newer ones of it.
+    pub events_dropped: u64,
+}
+
+/// The annotation of an Event that says which node has made it: only that node replaces it.
+pub const EVENT_NODE_ANNOTATION: &str = "edgesync.io/node";
+/// The longest message of a refusal, in bytes.
+const MAX_REFUSAL: usize = 256;
+/// Metadata that a node does not decide about, beside those that no client gives.
+const CLOUD_METADATA: [&str; 4] = ["finalizers", "generateName", "managedFields", "ownerReferences"];
+
+impl UploadBatch {
+    /// The namespaces that Events of the batch are in. The store knows no rules of namespaces: whoever has them makes
+    /// sure before [`CloudStore::take`] that these exist and are not being deleted, and refuses the Events of those
+    /// in which nothing can be created.
+    #[must_use]
+    pub fn event_namespaces(&self) -> BTreeSet<&str> {
+        let events = self.items.iter().filter_map(|item| match &item.effect {
+            Ok(Effect::Event(event)) => Some(event.namespace()),
+            _ => None,
+        });
+        events.collect()
+    }
+
+    /// About what it takes in the queue and in the transaction.
+    fn bytes(&self) -> usize {
+        let of = |item: &UploadEffect| match &item.effect {
+            Ok(Effect::Event(event)) => event.to_json().len(),
+            Ok(Effect::Status { status, .. }) => status.to_string().len(),
+            Ok(Effect::Node(_)) => 4096,
+            Ok(Effect::InEffect { .. }) => 2048,
+            Err(_) => 0,
+        };
+        self.items.iter().map(|item| of(item) + 512).sum()
+    }
+}
+
+impl CloudStore {
+    /// Has items take effect, in their order, each once; what cannot is refused, and hinders no other.
+    ///
+    /// # Errors
+    /// [`CloudError::NotFound`] if the node was removed from the fleet, [`CloudError::Invalid`] for a name that no node
+    /// can have, or the store's. Then nothing of it has taken effect, and the numbers are what they were.
+    pub async fn take(&self, batch: UploadBatch) -> Result<UploadOutcome, CloudError> {
+        check_node(&batch.node)?;
+        let shared = Arc::clone(&self.shared);
+        self.write(batch.bytes(), move |tx| tx.take(&batch, &shared)).await
+    }
+}
+
+/// Why an item does not take effect now.
+enum Failure {
+    /// It never will.
+    Refused(RefusedReason, String),
+    /// The store failed: nothing of the batch does.
+    Store(StoreError),
+}
+
+impl From<CloudError> for Failure {
+    fn from(error: CloudError) -> Self {
+        let reason = match &error {
+            CloudError::Store(error) => return Self::Store(error.clone()),
+            CloudError::Invalid { .. } | CloudError::TooLarge { .. } => RefusedReason::Invalid,
+            CloudError::NotFound { .. } => RefusedReason::Gone,
+            CloudError::OtherUid { .. } => RefusedReason::Recreated,
+            _ => RefusedReason::Other,
+        };
+        Self::Refused(reason, error.to_string())
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl Tx<'_> {
+    fn take(&mut self, batch: &UploadBatch, shared: &Shared) -> Result<UploadOutcome, CloudError> {
+        if self.was_removed(&batch.node)? {
+            return Err(CloudError::NotFound { key: node_key(&batch.node) });
+        }
+        let before = self.taken(&batch.node)?;
+        let mut taken = before.clone();
+        taken.begin(&batch.outbox, batch.lane, batch.confirmed);
+        let (mut refused, mut has_new_events) = (Vec::new(), false);
+        for item in &batch.items {
+            if !taken.accept(batch.lane, item.seq) {
+                continue;
+            }
+            has_new_events |= matches!(&item.effect, Ok(Effect::Event(_)));
+            let refusal = match &item.effect {
+                Ok(effect) => self.attempt(&batch.node, effect, shared)?,
+                Err(known) => Some(known.clone()),
+            };
+            if let Some((reason, mut message)) = refusal {
+                message.truncate(message.floor_char_boundary(MAX_REFUSAL));
+                refused.push(Refused { seq: item.seq, reason, message });
+            }
+        }
+        if taken != before {
+            self.save_taken(&batch.node, &taken)?;
+        }
+        let events_dropped =
+            if has_new_events { self.make_room(&batch.node, shared.events_per_node)? } else { 0 };
+        Ok(UploadOutcome { taken, refused, events_dropped })
+    }
+
+    /// Runs an effect so that it leaves nothing behind if it is refused, and tells why it was.
+    fn attempt(
+        &mut self,
+        node: &str,
+        effect: &Effect,
+        shared: &Shared,
+    ) -> Result<Option<(RefusedReason, String)>, CloudError> {
+        let mark = self.state.mark();
+        self.conn.prepare_cached("SAVEPOINT effect")?.execute([])?;
+        let refusal = match self.apply(node, effect, shared) {
+            Ok(()) => None,
+            Err(Failure::Store(error)) => return Err(error.into()),
+            Err(Failure::Refused(reason, message)) => {
+                self.conn.prepare_cached("ROLLBACK TO effect")?.execute([])?;
+                self.state.reset(&mark);
+                self.state.rolled_back(self.conn);
+                Some((reason, message))
+            }
+        };
+        self.conn.prepare_cached("RELEASE effect")?.execute([])?;
+        Ok(refusal)
+    }
+
+    fn apply(&mut self, node: &str, effect: &Effect, shared: &Shared) -> Result<(), Failure> {
+        match effect {
+            Effect::Node(report) => {
+                report.check().map_err(|problems| {
+                    Failure::Refused(RefusedReason::Invalid, format!("the node's report: {problems}"))
+                })?;
+                let report = Some(NodeReport::clone(report));
+                let change = NodeChange { node: node.to_owned(), report, conditions: Vec::new() };
+                Ok(self.change_node(&shared.kind("nodes")?, &change)?)
+            }
+            Effect::Status { resource, namespace, name, uid, placed, status } => {
+                let key = resource.key(namespace, name);
+                self.apply_status(resource, key, uid, placed.then_some(status), shared)
+            }
+            Effect::InEffect { effect, epoch, placed } => {
+                if self.put_in_effect(node, *epoch, effect, *placed)? {
+                    return Ok(());
+                }
+                let message = format!("{} does not belong on this node", effect.object.key());
+                Err(Failure::Refused(RefusedReason::NotPlaced, message))
+            }
+            Effect::Event(event) => self.apply_event(node, event, shared),
+        }
+    }
+
+    /// Replaces the status of an object and nothing else of it, if one is given that may be.
+    fn apply_status(
+        &mut self,
+        resource: &Resource,
+        key: ObjectKey,
+        uid: &str,
+        status: Option<&Value>,
+        shared: &Shared,
+    ) -> Result<(), Failure> {
+        let Some(kind) = resource_id(self.conn, &resource.group, &resource.kind)? else {
+            return Err(CloudError::NotFound { key }.into());
+        };
+        let Some(row) = find(self.conn, kind, &key.namespace, &key.name)? else {
+            return Err(CloudError::NotFound { key }.into());
+        };
+        if uid != &*row.stored.uid {
+            let current = row.stored.uid.to_string();
+            return Err(CloudError::OtherUid { key, given: uid.to_owned(), current }.into());
+        }
+        let Some(status) = status else {
+            return Err(Failure::Refused(
+                RefusedReason::NotPlaced,
+                format!("{key} does not belong on this node"),
+            ));
+        };
+        if !matches!(status, Value::Null | Value::Object(_)) {
+            let problems = Problems::one("status", "must be an object");
+            return Err(CloudError::Invalid { key, problems }.into());
+        }
+        Ok(self.set_status(kind, row, key, status, shared)?)
+    }
+
+    /// Gives the object of a row another status, or none. One that it has costs no version.
+    pub(super) fn set_status(
+        &mut self,
+        kind: i64,
+        row: ObjectRow,
+        key: ObjectKey,
+        status: &Value,
+        shared: &Shared,
+    ) -> Result<(), CloudError> {
+        let mut object = parse(&row.stored)?;
+        match status {
+            Value::Null => drop(object.fields_mut().remove("status")),
+            status => drop(object.fields_mut().insert("status".to_owned(), status.clone())),
+        }
+        let text = object.to_json();
+        // Both have sorted keys: equal objects are equal texts.
+        if text == row.stored.body {
+            return Ok(());
+        }
+        check_size(key, &text, shared)?;
+        // The kind in the version that the object is kept in, whatever version the node has seen.
+        let version = version_of(&object).to_owned();
+        let resource = shared.share(&self.stored_kind(kind, version)?);
+        self.change(&resource, row, object)?;
+        Ok(())
+    }
+
+    /// A kind as it was entered, in a version.
+    fn stored_kind(&self, id: i64, version: String) -> rusqlite::Result<Resource> {
+        self.conn
+            .prepare_cached(r#"SELECT "group", kind, plural, namespaced FROM resources WHERE id = ?1"#)?
+            .query_row([id], |row| {
+                let scope = if row.get(3)? { Scope::Namespaced } else { Scope::Cluster };
+                Ok(Resource { group: row.get(0)?, version, kind: row.get(1)?, plural: row.get(2)?, scope })
+            })
+    }
+
+    /// Creates the Event, or replaces the one that this node has made under its name.
+    fn apply_event(&mut self, node: &str, event: &Object, shared: &Shared) -> Result<(), Failure> {
+        let resource = shared.kind("events.events.k8s.io")?;
+        let mut event = event.clone();
+        for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
+            event.remove_metadata(field);
+        }
+        let mut annotations = event.annotations();
+        annotations.insert(EVENT_NODE_ANNOTATION.to_owned(), node.to_owned());
+        event.set_metadata("annotations", json!(annotations));
+        let key = resource.key(event.namespace(), event.name());
+        if let Err(problems) = event.validate(&resource) {
+            return Err(CloudError::Invalid { key, problems }.into());
+        }
+        let (name, old) = self.place_of_event(&resource, node, &key)?;
+        event.set_metadata("name", name);
+        let Some((row, old)) = old else {
+            check_size(key, &event.to_json(), shared)?;
+            self.create(&resource, event)?;
+            return Ok(());
+        };
+        for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
+            if let Some(value) = old.metadata().and_then(|metadata| metadata.get(*field)) {
+                event.set_metadata(field, value.clone());
+            }
+        }
+        let text = event.to_json();
+        if text != row.stored.body {
+            check_size(key, &text, shared)?;
+            self.change(&resource, row, event)?;
+        }
+        Ok(())
+    }
+
+    /// The name under which an Event of a node is kept, and what is there. One that the node has made under another
+    /// name, because its own was taken then, stays where it is.
+    fn place_of_event(
+        &self,
+        resource: &Resource,
+        node: &str,
+        key: &ObjectKey,
+    ) -> Result<(String, Option<(ObjectRow, Object)>), Failure> {
+        let names = event_names(&key.name, node);
+        let mut free = None;
+        let kind = resource_id(self.conn, &resource.group, &resource.kind)?;
+        for name in names {
+            let row = match kind {
+                Some(kind) => find(self.conn, kind, &key.namespace, &name)?,
+                None => None,
+            };
+            let Some(row) = row else {
+                free = free.or(Some(name));
+                continue;
+            };
+            let object = parse(&row.stored)?;
+            if object.annotations().get(EVENT_NODE_ANNOTATION).is_some_and(|made_by| made_by == node) {
+                return Ok((name, Some((row, object))));
+            }
+        }
+        let taken = || CloudError::AlreadyExists { key: key.clone() };
+        Ok((free.ok_or_else(taken)?, None))
+    }
+
+    fn taken(&self, node: &str) -> rusqlite::Result<Taken> {
+        let found = self
+            .conn
+            .prepare_cached("SELECT outbox, status, events, bulk FROM node_outboxes WHERE node = ?1")?
+            .query_row([node], |row| {
+                let number = |index| row.get(index).map(i64::cast_unsigned);
+                let last = Lanes { status: number(1)?, events: number(2)?, bulk: number(3)? };
+                Ok(Taken { outbox: row.get(0)?, last })
+            })
+            .optional()?;
+        Ok(found.unwrap_or_default())
+    }
+
+    fn save_taken(&self, node: &str, taken: &Taken) -> rusqlite::Result<()> {
+        let Lanes { status, events, bulk } = taken.last;
+        self.conn
+            .prepare_cached(
+                "INSERT INTO node_outboxes (node, outbox, status, events, bulk) VALUES (?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT (node) DO UPDATE SET outbox = excluded.outbox, status = excluded.status,
+                   events = excluded.events, bulk = excluded.bulk",
+            )?
+            // Kept bit by bit: a number beyond the signed ones must not be taken for a smaller one.
+            .execute((node, &taken.outbox, status.cast_signed(), events.cast_signed(), bulk.cast_signed()))?;
+        Ok(())
+    }
+}
+
+fn check_size(key: ObjectKey, text: &str, shared: &Shared) -> Result<(), CloudError> {
+    let (size, limit) = (text.len(), shared.max_object_bytes);
+    if size > limit { Err(CloudError::TooLarge { key, size, limit }) } else { Ok(()) }
+}
+
+/// The names that an Event of a node may have, in the order in which they are tried: its own, with the node's behind
+/// it, and one with a checksum of both where those are too long or taken too.
+#[must_use]
+pub fn event_names(name: &str, node: &str) -> Vec<String> {
+    let mut names = vec![name.to_owned()];
+    let long = format!("{name}.{node}");
+    if long.len() <= MAX_SUBDOMAIN {
+        names.push(long);
+    }
+    let sum = format!("{:016x}", checksum64(&[name.as_bytes(), node.as_bytes()]));
+    let room = MAX_SUBDOMAIN - sum.len() - 1;
+    let start = name.get(..name.floor_char_boundary(room)).unwrap_or_default();
+    let start = start.trim_end_matches(['.', '-']);
+    names.push(format!("{start}.{sum}"));
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use edgesync_object::name::check_subdomain;
+
+    #[test]
+    fn every_name_of_an_event_is_one_however_long_its_parts_are() {
+        assert_eq!(event_names("a", "n")[..2], ["a".to_owned(), "a.n".to_owned()]);
+        let long = format!("{}-{}", "x".repeat(235), "y".repeat(17));
+        let node = "n".repeat(200);
+        for (name, node, count) in [("a", "n", 3), (&long, "n", 2), ("a", &node, 3), (&long, &node, 2)] {
+            let names = event_names(name, node);
+            assert_eq!(names.len(), count);
+            for name in names {
+                assert_eq!(check_subdomain(&name), Ok(()));
+            }
+        }
+        assert_ne!(event_names(&long, "n")[1], event_names(&long, "m")[1]);
+    }
+
+    #[test]
+    fn a_failure_of_the_store_is_no_refusal() {
+        let failed = Failure::from(CloudError::Store(StoreError::internal("x")));
+        assert!(matches!(failed, Failure::Store(_)));
+        let taken = Failure::from(CloudError::AlreadyExists { key: node_key("n") });
+        assert!(matches!(taken, Failure::Refused(RefusedReason::Other, _)));
+    }
+}

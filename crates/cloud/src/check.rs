@@ -1,0 +1,207 @@
+//! `edgesync-cloud check`: what the cloud side needs. None of the checks changes anything, and it need not run.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use edgesync_api::{Address, Client, ClientError};
+use edgesync_cli::check::{Finding, Report, size};
+use edgesync_cloud_store::{CloudError, inspect};
+use edgesync_config as config;
+use edgesync_fleet::config::{Config, StoreType};
+use edgesync_runtime::{chain, systemd};
+use edgesync_store::StoreError;
+use edgesync_store::durable::directory_of;
+use edgesync_transport::tls::Certificate;
+
+/// With less time left, a CA should be replaced.
+const CA_SOON_SECONDS: i64 = 90 * 86_400;
+/// What should be free on the disk, in bytes.
+const LEAST_FREE: u64 = 256 << 20;
+
+/// What to do about a file that is no database of the cloud side, or none that can be read.
+const OTHER_FILE: &str = "see that store.path names the database of the cloud side, which the first start makes, and that \
+                              this user, root or that of the service, may read it";
+
+/// Runs all checks.
+pub(crate) async fn run(config_path: &Path) -> Report {
+    let mut report = Report::default();
+    let config = match config::load::<Config>(config_path) {
+        Ok(loaded) => {
+            report.0.push(("configuration", "Configuration", Finding::ok(config_path.display().to_string())));
+            loaded.config
+        }
+        Err(errors) => {
+            let next = "correct it; 'edgesync-cloud check-config' prints what is in force";
+            report.0.push(("configuration", "Configuration", Finding::failed(errors.to_string(), next)));
+            return report;
+        }
+    };
+    report.0.push(("authority", "Authority", authority(&config)));
+    report.0.push(("disk-space", "Disk space", disk_space(&config)));
+    report.0.push(("database", "Database", database(&config)));
+    let client = Client::new(Address::Unix(config.api.socket.clone()));
+    let (api, answers) = match client.text("/readyz").await {
+        Ok(_) => (Finding::ok(format!("{} answers and is ready", client.address())), true),
+        Err(error) => {
+            let next = match &error {
+                ClientError::Connect { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
+                    edgesync_cli::check::AS_ROOT
+                }
+                _ => systemd::advice(
+                    "systemctl start edgesync-cloud, or look into its log: journalctl -u edgesync-cloud",
+                    "start it, 'edgesync-cloud run', or look into its log",
+                ),
+            };
+            (Finding::failed(chain(&error), next), false)
+        }
+    };
+    report.0.push(("api", "API", api));
+    let nodes = if answers { nodes(&client).await } else { Finding::skipped("not checked because of: API") };
+    report.0.push(("nodes", "Nodes", nodes));
+    report
+}
+
+/// The CA of nodes and operators.
+fn authority(config: &Config) -> Finding {
+    let directory = &config.pairing.directory;
+    let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
+    if config.store.r#type == StoreType::Kubernetes {
+        return Finding::skipped("it is a Secret of the cluster");
+    }
+    let text = match fs::read_to_string(&certificate) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Finding::warning(
+                format!("there is none in {}", directory.display()),
+                "the first start makes one; put your own there before, or a backup of it",
+            );
+        }
+        Err(error) => {
+            let seen = format!("{}: {error}", certificate.display());
+            return Finding::failed(seen, edgesync_cli::check::AS_ROOT);
+        }
+    };
+    let parsed = Certificate::all_from_pem(&certificate.display().to_string(), &text);
+    let Some(ends) = parsed.ok().and_then(|all| all.first().map(Certificate::not_after)) else {
+        let seen = format!("{} has no certificate in it", certificate.display());
+        return Finding::failed(seen, "restore a backup of pairing.directory");
+    };
+    match fs::metadata(&key) {
+        Ok(found) if found.mode() & 0o077 != 0 => {
+            let seen = format!("others may read {}", key.display());
+            return Finding::failed(seen, format!("chmod 0600 {}", key.display()));
+        }
+        Ok(_) => {}
+        Err(error) => {
+            let seen = format!("{}: {error}", key.display());
+            let denied = error.kind() == ErrorKind::PermissionDenied;
+            return Finding::failed(
+                seen,
+                if denied { edgesync_cli::check::AS_ROOT } else { "restore a backup of pairing.directory" },
+            );
+        }
+    }
+    let left = ends.as_second() - Timestamp::now().as_second();
+    let seen = format!("{}, valid until {ends}", certificate.display());
+    if left < CA_SOON_SECONDS {
+        return Finding::warning(seen, "plan a new one: all nodes have to join again with it");
+    }
+    Finding::ok(seen)
+}
+
+fn disk_space(config: &Config) -> Finding {
+    let directory = edgesync_cli::bundle::existing(directory_of(&config.store.path));
+    match rustix::fs::statvfs(directory) {
+        Ok(found) => {
+            let free = found.f_bavail.saturating_mul(found.f_frsize);
+            let seen = format!("{} free in {}", size(free), directory.display());
+            if free < LEAST_FREE { Finding::warning(seen, "make room") } else { Finding::ok(seen) }
+        }
+        Err(error) => Finding::failed(format!("{}: {error}", directory.display()), "look at the disk"),
+    }
+}
+
+fn database(config: &Config) -> Finding {
+    if config.store.r#type == StoreType::Kubernetes {
+        return Finding::skipped("a Kubernetes cluster is the store");
+    }
+    let path = &config.store.path;
+    if !path.exists() {
+        return Finding::warning(format!("{} does not exist", path.display()), "the first start makes it");
+    }
+    match inspect::inspect(path) {
+        Ok(report) => Finding::ok(format!("{}: {} objects, sound", path.display(), report.objects)),
+        Err(error) => Finding::failed(
+            format!("{}: {}", path.display(), chain(&error)),
+            other_file(&error).unwrap_or("restore a backup with 'edgesync-cloud restore FILE'"),
+        ),
+    }
+}
+
+/// What to do if a file is not damaged, but no database of the cloud side, or none that can be read.
+#[must_use]
+pub(crate) fn other_file(error: &CloudError) -> Option<&'static str> {
+    let CloudError::Store(error) = error else { return None };
+    let is_other =
+        matches!(error, StoreError::Unavailable(_) | StoreError::Foreign { .. } | StoreError::Newer { .. });
+    is_other.then_some(OTHER_FILE)
+}
+
+/// Whether nodes wait for somebody.
+async fn nodes(client: &Client) -> Finding {
+    let answer: Value = match client.get("/edgesync/v1/nodes").await {
+        Ok(answer) => answer,
+        Err(error) => {
+            return Finding::failed(chain(&error), "look into the log: journalctl -u edgesync-cloud");
+        }
+    };
+    let nodes = answer["items"].as_array().map_or(&[][..], Vec::as_slice);
+    let with = |field: &str| nodes.iter().filter(|node| node[field].as_u64().unwrap_or(0) > 0).count();
+    let offline = nodes.iter().filter(|node| node["state"] == "offline").count();
+    let (held, rejecting) = (with("heldBack"), with("rejected"));
+    let seen = format!("{}, {offline} offline, {rejecting} reject objects, {held} held back", nodes.len());
+    if held + rejecting > 0 {
+        return Finding::warning(
+            seen,
+            "edgesync-cloud nodes, and 'edgesync-cloud nodes NODE' for what it rejects",
+        );
+    }
+    Finding::ok(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found<'r>(report: &'r Report, id: &str) -> &'r Finding {
+        &report.0.iter().find(|(found, ..)| *found == id).unwrap().2
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_is_said_and_nothing_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cloud.toml");
+        fs::write(
+            &path,
+            "[store]\npath = \"cloud.db\"\n[pairing]\ndirectory = \"pki\"\n[api]\nsocket = \"c.sock\"\n",
+        )
+        .unwrap();
+        let report = run(&path).await;
+        assert!(matches!(found(&report, "configuration"), Finding::Ok(_)), "{report:?}");
+        assert!(matches!(found(&report, "authority"), Finding::Warning { .. }), "{report:?}");
+        assert!(matches!(found(&report, "database"), Finding::Warning { .. }), "{report:?}");
+        assert!(matches!(found(&report, "api"), Finding::Failed { .. }) && !report.is_good(), "{report:?}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+
+        fs::write(dir.path().join("cloud.db"), "no database").unwrap();
+        fs::write(&path, fs::read_to_string(&path).unwrap() + "[nonsense]\n").unwrap();
+        let report = run(&path).await;
+        assert!(matches!(found(&report, "configuration"), Finding::Failed { .. }), "{report:?}");
+        assert_eq!(report.0.len(), 1);
+    }
+}

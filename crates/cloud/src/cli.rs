@@ -1,0 +1,9 @@
+//! The command line of the cloud side.
+
+pub mod args_cloud;
+pub mod cloud;
+mod explain;
+mod maintenance_cloud;
+pub mod nodes;
+mod pairing;
+mod server;

@@ -1,0 +1,118 @@
+//! `explain-placement`: why an object is on a node, or is not.
+
+use serde_json::Value;
+
+use super::args_cloud::ExplainArgs;
+use super::nodes::NODES_PATH;
+use super::server::client;
+use edgesync_api::encode;
+use edgesync_cli::apply::DEFAULT_NAMESPACE;
+use edgesync_cli::output::{Output, Table, cell, render};
+use edgesync_cli::{CliError, Kinds, Terminal};
+use edgesync_object::Scope;
+
+/// Explains.
+///
+/// # Errors
+/// The node, the kind or the object is not known, or the request fails.
+pub(super) async fn run(args: ExplainArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
+    let ExplainArgs { node, object, namespace, output, server } = args;
+    let client = client(server).await?;
+    let mut path = format!("{NODES_PATH}/{}/placement", encode(&node));
+    if let Some(object) = &object {
+        let Some((word, name)) = object.split_once('/') else {
+            return Err(CliError::Usage(format!("'{object}' must be KIND/NAME, such as configmap/line-1")));
+        };
+        let kind = Kinds::new(&client).by_word(word).await?;
+        let namespace = match kind.scope {
+            Scope::Cluster => "",
+            Scope::Namespaced => namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE),
+        };
+        let query = [
+            ("group", kind.group.as_str()),
+            ("version", &kind.version),
+            ("kind", &kind.kind),
+            ("plural", &kind.plural),
+            ("namespace", namespace),
+            ("name", name),
+        ];
+        let query: Vec<String> =
+            query.iter().map(|(field, value)| format!("{field}={}", encode(value))).collect();
+        path.push_str(&format!("?{}", query.join("&")));
+    }
+    let answer: Value = client.get(&path).await?;
+    let text = match output.output {
+        Output::Yaml | Output::Json => render(&answer, output.output)?,
+        _ => shown(&node, object.as_deref(), &answer),
+    };
+    Ok(terminal.out.write_all(text.as_bytes())?)
+}
+
+/// The answer in words, and what each rule says.
+fn shown(node: &str, named: Option<&str>, answer: &Value) -> String {
+    let mut out = String::new();
+    let object = &answer["object"];
+    if let Some(named) = named {
+        let is_wanted = object["wanted"] == true;
+        let not = if is_wanted { "" } else { "not " };
+        out.push_str(&format!("{named} is {not}to be on node '{node}': {}\n", cell(&object["state"])));
+        for reason in object["because"].as_array().into_iter().flatten() {
+            out.push_str(&format!("  placed by: {}\n", cell(reason)));
+        }
+        if !object["held"].is_null() {
+            out.push_str(&format!(
+                "  the node holds version {}, the newest is {}\n",
+                cell(&object["held"]),
+                cell(&object["version"])
+            ));
+        }
+        out.push('\n');
+    }
+    let rules = answer["rules"].as_array().map_or(&[][..], Vec::as_slice);
+    if rules.is_empty() {
+        out.push_str("There are no rules for it.\n");
+        return out;
+    }
+    let mut headers = vec!["rule", "node"];
+    headers.extend(named.is_some().then_some("object"));
+    let mut table = Table::new(headers);
+    for rule in rules {
+        let verdict = |field: &str| match rule[field].as_str() {
+            Some(mismatch) => mismatch.to_owned(),
+            None => "selected".to_owned(),
+        };
+        let object = named.is_some().then(|| verdict("objectMismatch"));
+        table.row([cell(&rule["rule"]), verdict("nodeMismatch")].into_iter().chain(object));
+    }
+    out + &table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_holds_it_back_stands_above_what_each_rule_says() {
+        let answer = json!({
+            "node": "edge-1",
+            "rules": [
+                {"rule": "Placement plant/web", "nodeMismatch": null, "objectMismatch": null},
+                {"rule": "[[placement]] 1 of the configuration", "nodeMismatch": "nodes.names: x", "objectMismatch": null},
+            ],
+            "object": {"wanted": true, "state": "the node rejects it, TooLarge: no", "because": ["Placement plant/web"], "held": null},
+        });
+        let text = shown("edge-1", Some("cm/line-1"), &answer);
+        assert!(
+            text.starts_with("cm/line-1 is to be on node 'edge-1': the node rejects it, TooLarge: no\n"),
+            "{text}"
+        );
+        assert!(text.contains("  placed by: Placement plant/web\n"), "{text}");
+        assert!(
+            text.contains("\nPlacement plant/web                    selected         selected\n"),
+            "{text}"
+        );
+        let text = shown("edge-1", None, &json!({"rules": []}));
+        assert_eq!(text, "There are no rules for it.\n");
+    }
+}

@@ -1,0 +1,113 @@
+//! `edgesync-cloud backup`, `restore` and `verify`: the database of the cloud side.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+
+use crate::bundle;
+use crate::check as cloud_side;
+use edgesync_cli::EXIT_FAILED;
+use edgesync_cli::check;
+use edgesync_cli::maintenance::{Owner, Sheet, refused, write_bundle};
+use edgesync_cli::output::size;
+use edgesync_cloud_store::CheckReport;
+use edgesync_cloud_store::CloudError;
+use edgesync_cloud_store::inspect;
+use edgesync_config as config;
+use edgesync_fleet::config::{Config, StoreType};
+use edgesync_runtime::{chain, systemd};
+use edgesync_store::StoreError;
+
+/// The database; none where a cluster is the store.
+fn database(config: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let config = config::load::<Config>(config)?.config;
+    Ok((config.store.r#type == StoreType::Sqlite).then_some(config.store.path))
+}
+
+const NO_DATABASE: &str =
+    "store.type is \"kubernetes\": there is no database, what is to be kept is in the cluster";
+
+/// Copies the database while the cloud side runs or not.
+pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
+    let Some(path) = database(config)? else { return refused(NO_DATABASE) };
+    if fs::symlink_metadata(file).is_ok() {
+        return refused(&format!("{} exists: name a new file", file.display()));
+    }
+    let copied = match inspect::backup(&path, file) {
+        Ok(copied) => copied,
+        Err(error) => return refused(&format!("{} cannot be copied: {}", path.display(), chain(&error))),
+    };
+    let mut out = io::stdout();
+    let mut sheet = Sheet(&mut out);
+    let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len());
+    sheet.line("copy", format!("{}, {}", file.display(), size(bytes)))?;
+    sound(&mut sheet, copied)?;
+    sheet.line("CA", "not in the copy: keep pairing.directory too, once")?;
+    Ok(0)
+}
+
+/// Puts a copy in the place of the database.
+pub(super) fn restore(config: &Path, file: &Path) -> anyhow::Result<u8> {
+    let Some(path) = database(config)? else { return refused(NO_DATABASE) };
+    // Whoever owns the directory runs the cloud side, where there is no database.
+    let owner = Owner::of(&path).or_else(|_| Owner::of(edgesync_store::durable::directory_of(&path)));
+    let owner = owner.with_context(|| format!("looking at {}", path.display()))?;
+    let (report, aside) = match inspect::restore(file, &path) {
+        Ok(restored) => restored,
+        Err(CloudError::Store(StoreError::InUse { .. })) => {
+            let stop = systemd::advice("stop it first, 'systemctl stop edgesync-cloud'", "stop it first");
+            return refused(&format!("the cloud side runs: {stop}"));
+        }
+        Err(error) => return refused(&format!("{} is not restored: {}", file.display(), chain(&error))),
+    };
+    owner.give(&path)?;
+    let mut out = io::stdout();
+    let mut sheet = Sheet(&mut out);
+    sheet.line("database", path.display())?;
+    if let Some(aside) = aside {
+        sheet.line("set aside", format!("{}: what was there before", aside.display()))?;
+    }
+    sound(&mut sheet, report)?;
+    sheet.line("next", "start the cloud side; nodes that know more than this copy are corrected to it")?;
+    Ok(0)
+}
+
+/// Reads the whole database.
+pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
+    let Some(path) = database(config)? else { return refused(NO_DATABASE) };
+    let mut out = io::stdout();
+    let mut sheet = Sheet(&mut out);
+    sheet.line("database", path.display())?;
+    match inspect::inspect(&path) {
+        Ok(report) => {
+            sound(&mut sheet, report)?;
+            Ok(0)
+        }
+        Err(error) => {
+            let restore = "restore a backup: 'edgesync-cloud restore FILE', with the cloud side stopped";
+            let (what, next) =
+                cloud_side::other_file(&error).map_or(("damage", restore), |next| ("problem", next));
+            sheet.line(what, chain(&error))?;
+            sheet.line("result", next)?;
+            Ok(EXIT_FAILED)
+        }
+    }
+}
+
+/// Collects what a report of a problem needs.
+pub(super) fn support_bundle(config: &Path, file: Option<&Path>) -> anyhow::Result<u8> {
+    let bundle = check::wait(async {
+        let report = cloud_side::run(config).await;
+        bundle::collect(config, &report).await
+    })?;
+    let name = || Timestamp::now().strftime("edgesync-cloud-support-%Y%m%dT%H%M%SZ.tar.zst").to_string();
+    write_bundle(&bundle, &file.map_or_else(|| name().into(), Path::to_owned))
+}
+
+fn sound(sheet: &mut Sheet<'_>, report: CheckReport) -> anyhow::Result<()> {
+    sheet.line("rows", format!("{} objects, {} changes in the history", report.objects, report.changes))?;
+    sheet.line("result", "sound: rows, indexes and structure fit")
+}

@@ -1,0 +1,207 @@
+//! The fleet that a command asks: through the API of its cloud side, or in the Kubernetes cluster that is its store.
+
+use std::path::Path;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::args_cloud::{FleetArgs, SERVER_VARIABLE, SOCKET, ServerArgs};
+use edgesync_api::{Address, Client, Kubeconfig};
+use edgesync_cli::CliError;
+use edgesync_cli::records::Lists;
+use edgesync_object::Resource;
+
+/// What the version of our own API has in it, and that of a cluster has not.
+const OURS: &str = "+edgesync.";
+
+/// Who answers a command.
+pub(super) enum Fleet {
+    /// The API of a cloud side.
+    Api(Client),
+    /// The cluster that is the store of its replicas.
+    #[cfg(feature = "kubernetes")]
+    Cluster(Box<edgesync_kubernetes::afar::Afar>),
+}
+
+impl Fleet {
+    /// The one that is named, or that of the variable, or else that of this machine. The server of a kubeconfig is asked which
+    /// of the two it is.
+    pub(super) async fn open(args: FleetArgs) -> Result<Self, CliError> {
+        let FleetArgs { address, kubeconfig, context, namespace } = args;
+        let in_cluster = context.is_some() || namespace.is_some();
+        let Some(file) = kubeconfig else {
+            return without_kubeconfig(address).map(Self::Api);
+        };
+        if address.is_none() {
+            match Server::of(&file, context.as_deref()).await? {
+                Server::Ours if in_cluster => {
+                    return Err(CliError::Usage(format!(
+                        "{}: --context and --namespace are for a Kubernetes cluster, and this is the kubeconfig of a cloud side",
+                        file.display()
+                    )));
+                }
+                Server::Ours => {}
+                #[cfg(feature = "kubernetes")]
+                Server::Cluster(cluster) => {
+                    let namespace = namespace.as_deref().unwrap_or(super::args_cloud::NAMESPACE);
+                    return Ok(Self::Cluster(Box::new(edgesync_kubernetes::afar::Afar::new(
+                        cluster, namespace,
+                    ))));
+                }
+                #[cfg(not(feature = "kubernetes"))]
+                Server::Cluster(()) => return Err(without_feature(&file)),
+            }
+        }
+        with_kubeconfig(address, &file).map(Self::Api)
+    }
+
+    /// The answer to a GET of a path of the fleet.
+    pub(super) async fn get(&self, path: &str) -> Result<Value, CliError> {
+        match self {
+            Self::Api(client) => Ok(client.get(path).await?),
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster(afar) => Ok(afar.get(path).await.map_err(edgesync_api::ClientError::Api)?),
+        }
+    }
+
+    /// The answer to a POST to a path of the fleet.
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
+        match self {
+            Self::Api(client) => Ok(client.post(path, body).await?),
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster(afar) => Ok(afar.post(path, body).await.map_err(edgesync_api::ClientError::Api)?),
+        }
+    }
+
+    /// Where the API is that answers, if it is one.
+    pub(super) fn address(&self) -> Option<&Address> {
+        match self {
+            Self::Api(client) => Some(client.address()),
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster(_) => None,
+        }
+    }
+}
+
+impl Lists for Fleet {
+    async fn page(
+        &self,
+        kind: &Resource,
+        node: Option<&str>,
+        from: Option<String>,
+    ) -> Result<(Vec<Box<RawValue>>, Option<String>), CliError> {
+        match self {
+            Self::Api(client) => client.page(kind, node, from).await,
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster(afar) => {
+                let page = afar.syncs(kind, node, from.as_deref()).await;
+                let (objects, next) = page.map_err(edgesync_api::ClientError::Api)?;
+                let items = objects.iter().map(serde_json::value::to_raw_value);
+                let items = items.collect::<Result<_, _>>();
+                Ok((items.map_err(|error| CliError::Show(error.to_string()))?, next))
+            }
+        }
+    }
+}
+
+/// A client of the API that is asked about objects: the one that is named, or that of the kubeconfig, or that of the variable,
+/// or else that of this machine.
+pub(super) async fn client(server: ServerArgs) -> Result<Client, CliError> {
+    let ServerArgs { address, kubeconfig } = server;
+    let Some(file) = kubeconfig else { return without_kubeconfig(address) };
+    if address.is_none()
+        && let Server::Cluster(_) = Server::of(&file, None).await?
+    {
+        return Err(CliError::Usage(format!(
+            "{file} is the kubeconfig of a Kubernetes cluster, whose objects are its own: kubectl --kubeconfig {file}",
+            file = file.display()
+        )));
+    }
+    with_kubeconfig(address, &file)
+}
+
+fn without_kubeconfig(address: Option<Address>) -> Result<Client, CliError> {
+    match address.map_or_else(of_variable, |address| Ok(Some(address)))? {
+        Some(Address::Tls { .. }) => Err(CliError::Usage(
+            "an https:// address needs --kubeconfig FILE, which 'edgesync-cloud kubeconfig' makes".to_owned(),
+        )),
+        Some(address) => Ok(Client::new(address)),
+        None => Ok(Client::new(Address::Unix(SOCKET.into()))),
+    }
+}
+
+fn with_kubeconfig(address: Option<Address>, file: &Path) -> Result<Client, CliError> {
+    let wrong = |problem: String| CliError::Usage(format!("{}: {problem}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let config = Kubeconfig::read(&file.display().to_string(), &text)
+        .map_err(|problem| wrong(format!("it is none of 'edgesync-cloud kubeconfig': {problem}")))?;
+    let address = match address {
+        Some(address) => address,
+        None => config.server.parse().map_err(|error| wrong(format!("its server: {error}")))?,
+    };
+    match address {
+        Address::Tls { .. } => {
+            Ok(Client::with_tls(address, config.tls().map_err(|error| wrong(error.to_string()))?))
+        }
+        address => Ok(Client::new(address)),
+    }
+}
+
+/// Whose kubeconfig it is.
+enum Server {
+    /// That of a cloud side.
+    Ours,
+    /// That of a Kubernetes cluster.
+    #[cfg(feature = "kubernetes")]
+    Cluster(edgesync_kubernetes::cluster::Cluster),
+    /// The same, which this program cannot use.
+    #[cfg(not(feature = "kubernetes"))]
+    Cluster(()),
+}
+
+impl Server {
+    /// Asks the server of a kubeconfig for its version.
+    #[cfg(feature = "kubernetes")]
+    async fn of(file: &Path, context: Option<&str>) -> Result<Self, CliError> {
+        let connected = edgesync_kubernetes::cluster::Cluster::connect_in(file, context).await;
+        let cluster =
+            connected.map_err(|error| CliError::Usage(edgesync_runtime::chain(&error).to_string()))?;
+        let version = cluster.version().await.map_err(|error| CliError::Cluster(error.to_string()))?;
+        Ok(if version.contains(OURS) { Self::Ours } else { Self::Cluster(cluster) })
+    }
+
+    /// The same. A server that does not answer is taken for ours: the next request says why it does not.
+    #[cfg(not(feature = "kubernetes"))]
+    async fn of(file: &Path, context: Option<&str>) -> Result<Self, CliError> {
+        if context.is_some() {
+            return Err(without_feature(file));
+        }
+        let client = with_kubeconfig(None, file).map_err(|error| {
+            let advice =
+                "a kubeconfig of a Kubernetes cluster needs an edgesync-cloud with the feature 'kubernetes'";
+            CliError::Usage(format!("{error}: {advice}"))
+        })?;
+        let version: Result<Value, _> = client.get("/version").await;
+        let is_other = version.is_ok_and(|version| {
+            version["gitVersion"].as_str().is_some_and(|version| !version.contains(OURS))
+        });
+        Ok(if is_other { Self::Cluster(()) } else { Self::Ours })
+    }
+}
+
+/// What is to be done where this program cannot speak with clusters.
+#[cfg(not(feature = "kubernetes"))]
+fn without_feature(file: &Path) -> CliError {
+    CliError::Usage(format!(
+        "{}: this edgesync-cloud was built without the feature 'kubernetes', which asking a Kubernetes cluster needs: cargo build \
+         --features kubernetes",
+        file.display()
+    ))
+}
+
+/// The address that the variable names, if it is set.
+fn of_variable() -> Result<Option<Address>, CliError> {
+    let Some(text) = std::env::var_os(SERVER_VARIABLE) else { return Ok(None) };
+    let address = text.to_string_lossy().parse();
+    address.map(Some).map_err(|error| CliError::Usage(format!("{SERVER_VARIABLE}: {error}")))
+}

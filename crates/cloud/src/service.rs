@@ -1,0 +1,429 @@
+//! Starts the cloud side and ends it: store, endpoint or broker, fleet, API.
+
+#[cfg(feature = "kubernetes")]
+mod replica;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use edgesync_api::{Access, Address, Limits, Listener, Server, Storage, own_uid};
+use edgesync_broker::{Broker, BrokerOptions, Downlink, FleetEvents, external};
+use edgesync_cloud_store::{CloudOptions, CloudStore};
+use edgesync_config::{BrokerUrl, JoinUrl, host_name};
+use edgesync_fleet::config::{BrokerMode, Config, StoreType};
+use edgesync_runtime::Service;
+use edgesync_runtime::connection::{configured_link, packet_limit, read_trust};
+use edgesync_runtime::random;
+use edgesync_runtime::systemd::{self, Signals};
+use edgesync_transport::link::presence::CloudPresence;
+use edgesync_transport::link::{Introduction, Publish, Topics};
+use edgesync_transport::tls::{self, Clock};
+
+use edgesync_enrollment::pages::Keys;
+use edgesync_enrollment::service::JoinService;
+use edgesync_enrollment::{Pairing, PairingOptions};
+use edgesync_fleet::admin::{Admin, BrokerDefaults, Parts};
+use edgesync_fleet::fleet::Fleet;
+use edgesync_fleet::objects::CloudObjects;
+use edgesync_fleet::page::Page;
+use edgesync_fleet::probes::Probes;
+use edgesync_fleet::source::{Embedded, Source};
+use edgesync_fleet::summary::Board;
+use edgesync_fleet::upkeep::Upkeep;
+
+/// Over how long a replica that ends sends its nodes to the others, at most.
+const FAREWELLS: Duration = Duration::from_secs(5);
+/// How long the end waits for an external broker to take the farewell.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Requests of operators that wait for the fleet.
+const ADMIN_QUEUE: usize = 64;
+
+/// Runs the cloud side until it is told to stop.
+///
+/// # Errors
+/// What keeps it from starting: a database that is damaged or in use, a cluster that there is no way to, an address that is
+/// taken.
+pub(crate) async fn run(service: Service<Config>) -> anyhow::Result<()> {
+    let config = service.config();
+    let (kind, health) = (config.store.r#type, config.api.health);
+    let signals = Signals::new().context("installing signal handlers")?;
+    let probes = Probes::open(health).await.context("opening api.health")?;
+    match kind {
+        StoreType::Sqlite => run_embedded(service, signals, probes).await,
+        #[cfg(feature = "kubernetes")]
+        StoreType::Kubernetes => replica::run(service, signals, probes).await,
+        #[cfg(not(feature = "kubernetes"))]
+        StoreType::Kubernetes => anyhow::bail!(
+            "store.type = \"kubernetes\" needs a program that was built with it: cargo build --release --features kubernetes"
+        ),
+    }
+}
+
+/// Runs over a database of this process.
+async fn run_embedded(service: Service<Config>, signals: Signals, probes: Probes) -> anyhow::Result<()> {
+    let config = service.config().clone();
+    let store = systemd::patiently("opening the database", open_store(&config)).await?;
+    let pairing = Pairing::open(pairing_options(&config), store.clone()).await.context("opening the CA")?;
+    let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
+    let mut upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
+    let backing = Backing {
+        source: Embedded::new(Arc::clone(&objects)),
+        objects: Arc::clone(&objects),
+        joining: Joining::open(&config, &pairing).await?,
+        pairing,
+        database: Some((store, config.store.path.clone())),
+        shown: config.store.path.display().to_string(),
+    };
+    let begin = move || {
+        upkeep.read_all(&objects);
+        upkeep
+    };
+    serve(service, signals, &probes, backing, begin).await
+}
+
+/// Who keeps the objects of a fleet, and who belongs to it.
+struct Backing<S, K> {
+    source: S,
+    /// What the API serves.
+    objects: Arc<K>,
+    pairing: Pairing,
+    joining: Joining,
+    /// The embedded store and its file.
+    database: Option<(CloudStore, PathBuf)>,
+    /// In the log.
+    shown: String,
+}
+
+/// Where nodes join, and who looks after keys, certificates and revocations. Ends when it is dropped.
+struct Joining {
+    address: Option<SocketAddr>,
+    tasks: JoinSet<()>,
+}
+
+impl Joining {
+    /// Listens, if it is to.
+    ///
+    /// # Errors
+    /// The address is taken.
+    async fn open(config: &Config, pairing: &Pairing) -> anyhow::Result<Self> {
+        let mut joining = Self { address: None, tasks: JoinSet::new() };
+        if let Some(address) = config.pairing.listen {
+            let service =
+                JoinService::bind(address, pairing.clone()).await.context("opening the join service")?;
+            joining.address = Some(service.address());
+            joining.tasks.spawn(service.serve());
+        }
+        Ok(joining)
+    }
+
+    /// Looks after what nodes are admitted by; and after the kubeconfig of this machine, a file and the API that it is for.
+    fn keep(&mut self, pairing: &Pairing, kubeconfig: Option<(PathBuf, String)>) {
+        let pairing = pairing.clone();
+        self.tasks.spawn(async move {
+            pairing.keep(kubeconfig.as_ref().map(|(path, api)| (path.as_path(), api.as_str()))).await;
+        });
+    }
+}
+
+/// Serves a fleet until the process is told to stop. Once nodes are served, `begin` starts what lasts as long as they are.
+async fn serve<S: Source, K: Storage, T>(
+    mut service: Service<Config>,
+    mut signals: Signals,
+    probes: &Probes,
+    backing: Backing<S, K>,
+    begin: impl FnOnce() -> T,
+) -> anyhow::Result<()> {
+    let config = service.config().clone();
+    let Backing { source, objects, pairing, mut joining, database, shown } = backing;
+    let store = database.as_ref().map(|(store, _)| store.clone());
+    let (requests, admin) = mpsc::channel(ADMIN_QUEUE);
+    let (stop_api, api_stopped) = watch::channel(());
+    let socket = Address::Unix(config.api.socket.clone());
+    let socket = Listener::bind(&socket).await.context("opening the socket of the API")?;
+    let listener =
+        Listener::bind_tls(config.api.listen, pairing.api_tls()).await.context("opening the API")?;
+    let address = listener.address().clone();
+    let topics = Topics::new(&config.link.prefix)?;
+    let (downlink, events) = open_downlink(&config, &topics, &pairing).await?;
+    let broker = match &downlink {
+        Downlink::Embedded(broker) => format!("embedded on {}", broker.address()),
+        Downlink::External(_) => config.link.broker.to_string(),
+    };
+    let (page, page_listener) = open_page(&config).await?;
+    let board = Board::new(format!("{:016x}", random()));
+    let limits = Limits { body_bytes: config.api.max_body, ..Limits::cloud() };
+    let parts = Parts {
+        database,
+        downlink: downlink.clone(),
+        pairing: pairing.clone(),
+        broker: BrokerDefaults {
+            names: config.pairing.names.clone(),
+            prefix: config.link.prefix.clone(),
+            max_packet: packet_limit(config.link.max_frame),
+        },
+        service: joining.address.map(|address| join_url(&config, address)),
+        board: Arc::clone(&board),
+        page: page.clone(),
+    };
+    let access = Access::certificates(pairing.operators(), own_uid());
+    let access = match &page {
+        Some(page) => access.with_pages(page.keys()),
+        None => access,
+    };
+    let extension = Admin::new(requests, parts);
+    probes.started(extension.clone(), {
+        let objects = Arc::clone(&objects);
+        move || objects.checks()
+    });
+    let server = Server::new(objects, extension, access, limits);
+    // The operators of a cluster have kubeconfigs of the cluster, and its replicas look after their keys already.
+    if !S::IS_SHARED {
+        let (kubeconfig, api) = (config.api.kubeconfig.clone(), shown_api(&address));
+        pairing
+            .write_kubeconfig(&kubeconfig, &api)
+            .await
+            .context("writing the kubeconfig of this machine")?;
+        joining.keep(&pairing, Some((kubeconfig, api)));
+    }
+    let mut api = JoinSet::new();
+    for listener in [Some(socket), Some(listener), page_listener].into_iter().flatten() {
+        let (server, mut stopped) = (Arc::clone(&server), api_stopped.clone());
+        api.spawn(async move {
+            let stopped = async move {
+                let _ = stopped.changed().await;
+            };
+            server.serve(listener, stopped).await;
+        });
+    }
+    let joins = joining.address.map_or_else(|| "off".to_owned(), |address| address.to_string());
+    tracing::info!(%address, broker, joining = joins, store = shown, "the cloud side runs");
+    let running = format!("API on {address}, broker {broker}");
+    let reading = "reading what is to be where";
+    probes.readiness().set(Some(reading.to_owned()));
+    systemd::ready(&format!("{running}; {reading}"));
+    // What nodes say waits in the endpoint until it is known what belongs on them.
+    let fleet = Fleet::start(&config, source, downlink.clone(), pairing);
+    let (fleet, kept, failed) = match signals.unless_stopped(fleet).await {
+        Some(Ok(mut fleet)) => {
+            fleet.show_on(board);
+            systemd::status(&running);
+            probes.readiness().set(None);
+            let kept = begin();
+            fleet.run(&mut service, &mut signals, events, admin).await;
+            (Some(fleet), Some(kept), None)
+        }
+        Some(Err(error)) => (None, None, Some(error)),
+        None => (None, None, None),
+    };
+    systemd::stopping("draining");
+    probes.readiness().set(Some("it stops".to_owned()));
+    match failed {
+        None => tracing::info!("told to stop: draining"),
+        Some(_) => tracing::error!("the fleet cannot be served: draining"),
+    }
+    let boot = fleet.as_ref().map_or_else(String::new, |fleet| fleet.boot().to_owned());
+    let farewell = CloudPresence { boot, online: false }.to_json();
+    signals
+        .during(async {
+            downlink.shutdown(farewell, FAREWELL).await;
+            drop(stop_api);
+            while api.join_next().await.is_some() {}
+            joining.tasks.shutdown().await;
+            drop(kept);
+            if let Some(mut fleet) = fleet {
+                fleet.finish().await;
+            }
+            if let Some(store) = store {
+                store.close().await;
+            }
+        })
+        .await;
+    tracing::info!("stopped");
+    failed.map_or(Ok(()), |error| Err(anyhow::Error::from(error).context("reading the store")))
+}
+
+/// The page, and where browsers on this machine get it.
+async fn open_page(config: &Config) -> anyhow::Result<(Option<Page>, Option<Listener>)> {
+    if !config.page.enabled {
+        return Ok((None, None));
+    }
+    let listener = match config.page.address() {
+        // Nodes are served, whoever has the address of the page.
+        Some(address) => Listener::bind(&Address::Tcp(address))
+            .await
+            .inspect(|listener| {
+                let address = listener.address();
+                tracing::info!(%address, "the page is served: 'edgesync-cloud page' says how to open it");
+            })
+            .inspect_err(
+                |error| tracing::warn!(%address, %error, "the page is not served without certificates"),
+            )
+            .ok(),
+        None => None,
+    };
+    let beside = match config.store.r#type {
+        StoreType::Sqlite => &config.store.path,
+        StoreType::Kubernetes => &config.kubernetes.cache,
+    };
+    let address = listener.as_ref().and_then(|listener| match listener.address() {
+        Address::Tcp(address) => Some(*address),
+        _ => None,
+    });
+    let keys = Keys::open(&beside.with_file_name("page.key")).context("opening the page")?;
+    Ok((Some(Page::new(keys, address)), listener))
+}
+
+async fn open_store(config: &Config) -> anyhow::Result<CloudStore> {
+    let path = config.store.path.clone();
+    if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    }
+    let mut options = CloudOptions::default();
+    options.engine.cache_kib = u32::try_from(config.store.cache_size / 1024).unwrap_or(u32::MAX);
+    options.engine.wal_bytes = config.store.wal_size;
+    options.history.objects.changes = config.store.history;
+    options.history.fleet.changes = config.store.history_fleet;
+    options.events_per_node = config.nodes.max_events;
+    options.max_object_bytes = options.max_object_bytes.max(config.api.max_body);
+    open(&path, options).await
+}
+
+async fn open(path: &Path, options: CloudOptions) -> anyhow::Result<CloudStore> {
+    let path = path.to_owned();
+    Ok(tokio::task::spawn_blocking(move || CloudStore::open(&path, &options)).await??)
+}
+
+/// The API as programs on this machine reach it.
+fn shown_api(address: &Address) -> String {
+    match address {
+        Address::Tls { host, port } if host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_unspecified()) => {
+            format!("https://127.0.0.1:{port}")
+        }
+        address => address.to_string(),
+    }
+}
+
+/// Where nodes join, for a hint: by the first name that is configured, else by that of the machine.
+fn join_url(config: &Config, address: SocketAddr) -> String {
+    let host = config.pairing.names.first().cloned().unwrap_or_else(|| match address.ip().is_unspecified() {
+        true => host_name(),
+        false => address.ip().to_string(),
+    });
+    JoinUrl { host, port: address.port() }.to_string()
+}
+
+fn pairing_options(config: &Config) -> PairingOptions {
+    let mut names = config.pairing.names.clone();
+    names.push(host_name());
+    for address in [config.pairing.listen, Some(config.broker.listen), Some(config.api.listen)] {
+        names.extend(address.filter(|address| !address.ip().is_unspecified()).map(|at| at.ip().to_string()));
+    }
+    names.retain(|name| !name.is_empty());
+    names.sort();
+    names.dedup();
+    PairingOptions {
+        directory: config.pairing.directory.clone(),
+        names,
+        broker: config.pairing.broker_url.as_ref().map_or_else(|| told_broker(config), BrokerUrl::to_string),
+        prefix: config.link.prefix.clone(),
+        lifetime: config.pairing.certificate_lifetime,
+        grace: config.pairing.renewal_grace,
+        external: config.broker.mode == BrokerMode::External,
+    }
+}
+
+/// The broker as nodes are told of it. Without a host it is on the machine that they ask.
+fn told_broker(config: &Config) -> String {
+    let listen = config.broker.listen;
+    match config.broker.mode {
+        BrokerMode::External => config.link.broker.to_string(),
+        BrokerMode::Embedded => {
+            let scheme = if config.broker.tls.at(listen) { "mqtts" } else { "mqtt" };
+            format!("{scheme}://:{}", listen.port())
+        }
+    }
+}
+
+fn endpoint_options(config: &Config, topics: &Topics, pairing: Option<&Pairing>) -> BrokerOptions {
+    let link = &config.link;
+    BrokerOptions {
+        topics: topics.clone(),
+        tls: pairing.filter(|_| config.broker.tls.at(config.broker.listen)).map(Pairing::endpoint_tls),
+        max_connections: config.broker.max_connections,
+        max_packet: packet_limit(link.max_frame),
+        queue_bytes: config.broker.queue,
+        inflight: link.inflight,
+        max_keepalive: link.keepalive,
+        farewells: match config.store.r#type {
+            StoreType::Sqlite => Duration::ZERO,
+            StoreType::Kubernetes => FAREWELLS,
+        },
+        ..BrokerOptions::default()
+    }
+}
+
+async fn open_downlink(
+    config: &Config,
+    topics: &Topics,
+    pairing: &Pairing,
+) -> anyhow::Result<(Downlink, FleetEvents)> {
+    let link = &config.link;
+    match config.broker.mode {
+        BrokerMode::Embedded => {
+            let options = endpoint_options(config, topics, Some(pairing));
+            let (broker, events) =
+                Broker::bind(config.broker.listen, options).await.context("opening the MQTT endpoint")?;
+            Ok((Downlink::Embedded(broker), events))
+        }
+        BrokerMode::External => {
+            let mut options = configured_link(link)?;
+            options.tls = cloud_tls(link, pairing)?;
+            options.queue = 1024;
+            options.queue_bytes = config.broker.queue;
+            options.events = 1024;
+            let topic = topics.cloud();
+            options.introduce = Arc::new(move |_| {
+                let payload = CloudPresence { boot: String::new(), online: false }.to_json();
+                let will = Publish { topic: topic.clone(), payload, retain: true };
+                Introduction { will: Some(will), greetings: Vec::new() }
+            });
+            Ok(external(options, topics))
+        }
+    }
+}
+
+/// TLS to an external broker, with a certificate of the own CA.
+fn cloud_tls(link: &edgesync_config::Link, pairing: &Pairing) -> anyhow::Result<Option<tls::Client>> {
+    if !link.broker.tls {
+        return Ok(None);
+    }
+    let trust = match &link.ca_file {
+        Some(file) => read_trust(file)?,
+        None => pairing.trust(),
+    };
+    Ok(Some(tls::Client::new(&trust, Some(&pairing.cloud_identity()?), Clock::system([]))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_endpoint_keeps_to_the_keys_of_link_that_are_documented_for_it() {
+        let mut config = Config::default();
+        config.link.prefix = "plant/7".into();
+        config.link.keepalive = Duration::from_secs(45);
+        config.link.max_frame = 32 << 10;
+        config.link.inflight = 7;
+        let options = endpoint_options(&config, &Topics::new(&config.link.prefix).unwrap(), None);
+        assert_eq!(options.topics.prefix(), "plant/7");
+        assert_eq!(options.max_keepalive, Duration::from_secs(45));
+        assert_eq!((options.max_packet, options.inflight), ((32 << 10) + 2048, 7));
+    }
+}

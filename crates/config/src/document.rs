@@ -1,0 +1,297 @@
+//! The file as parsed TOML, the environment, and the visitor that reads both into slots.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::slot::{Change, Keys, Raw, Slot, quote};
+use super::{ConfigErrors, Place, Problem, Settings, Source};
+use edgesync_object::sort_few;
+
+/// The longest configuration file, in bytes.
+const MAX_FILE: u64 = 1 << 20;
+
+/// A parsed file.
+#[derive(Debug)]
+pub(super) struct Document<'t> {
+    text: &'t str,
+    table: DeTable<'t>,
+}
+
+/// Reads the file as text.
+pub(super) fn read(path: &Path) -> Result<String, ConfigErrors> {
+    let failed = |message: String| {
+        let problems = vec![Problem { place: Place::Whole, message }];
+        ConfigErrors { path: path.to_owned(), problems }
+    };
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes))
+        .map_err(|error| failed(format!("cannot be read: {error}")))?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(failed(format!("is larger than {MAX_FILE} bytes, which no configuration needs")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        failed(format!("is not UTF-8 text: the byte at offset {} is wrong", error.utf8_error().valid_up_to()))
+    })
+}
+
+impl<'t> Document<'t> {
+    /// Parses TOML; gives the first syntax error of each line.
+    pub(super) fn parse(text: &'t str) -> Result<Self, Vec<Problem>> {
+        let (table, errors) = DeTable::parse_recoverable(text);
+        if errors.is_empty() {
+            return Ok(Self { text, table: table.into_inner() });
+        }
+        let mut problems: Vec<(usize, Problem)> = Vec::new();
+        for error in errors {
+            let span = error.span().unwrap_or(0..0);
+            let place = Place::of_span(text, &span);
+            let Place::Line { line, .. } = place else { continue };
+            if problems.iter().all(|(other, _)| *other != line) {
+                problems.push((line, Problem { place, message: error.message().to_owned() }));
+            }
+        }
+        Err(problems.into_iter().map(|(_, problem)| problem).collect())
+    }
+
+    fn section(&self, name: &str) -> Option<&Spanned<DeValue<'t>>> {
+        self.table.get(name)
+    }
+
+    fn value(&self, section: &str, key: &str) -> Option<&Spanned<DeValue<'t>>> {
+        if section.is_empty() {
+            return self.table.get(key);
+        }
+        self.section(section)?.get_ref().as_table()?.get(key)
+    }
+
+    /// The place of the value of `section.key`.
+    pub(super) fn place_of(&self, dotted: &str) -> Place {
+        let (section, key) = dotted.split_once('.').unwrap_or(("", dotted));
+        self.value(section, key).map_or(Place::Whole, |value| Place::of_span(self.text, &value.span()))
+    }
+}
+
+/// The variables that are meant as overrides of `C`, by name.
+pub(super) fn variables<C: Settings>(
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+    problems: &mut Vec<Problem>,
+) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for (name, value) in environment {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(C::ENV_PREFIX)) else { continue };
+        if C::ENV_OTHERS
+            .iter()
+            .any(|other| name == *other || (other.ends_with('_') && name.starts_with(other)))
+        {
+            continue;
+        }
+        match value.into_string() {
+            Ok(value) => {
+                found.insert(name.to_owned(), value);
+            }
+            Err(_) => {
+                let place = Place::Variable(name.to_owned());
+                problems.push(Problem { place, message: "must be UTF-8 text".into() });
+            }
+        }
+    }
+    found
+}
+
+/// The visitor that fills slots from file and environment and notes what is wrong.
+pub(super) struct Reader<'a> {
+    document: &'a Document<'a>,
+    prefix: &'static str,
+    variables: BTreeMap<String, String>,
+    sources: &'a mut BTreeMap<String, Source>,
+    problems: &'a mut Vec<Problem>,
+    section: &'static str,
+    known: BTreeMap<&'static str, Vec<&'static str>>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(
+        document: &'a Document<'a>,
+        prefix: &'static str,
+        variables: BTreeMap<String, String>,
+        sources: &'a mut BTreeMap<String, Source>,
+        problems: &'a mut Vec<Problem>,
+    ) -> Self {
+        Self { document, prefix, variables, sources, problems, section: "", known: BTreeMap::new() }
+    }
+
+    /// Reports what no key asked for: unknown keys are refused, unknown variables only told about.
+    pub(super) fn finish(mut self, warnings: &mut Vec<String>) {
+        let document = self.document;
+        for (name, value) in &document.table {
+            let section = name.get_ref().as_ref();
+            if self.known.get("").is_some_and(|keys| keys.contains(&section)) {
+                continue;
+            }
+            match (self.known.get(section).cloned(), value.get_ref()) {
+                (Some(keys), DeValue::Table(table)) => {
+                    for key in table.keys().filter(|key| !keys.contains(&key.get_ref().as_ref())) {
+                        self.unknown(&format!("key in [{section}]"), key, &keys);
+                    }
+                }
+                (Some(_), _) => {
+                    let message = format!("{section} must be a section, written [{section}]");
+                    self.problem(&value.span(), message);
+                }
+                (None, _) => {
+                    let mut names =
+                        self.known.keys().copied().filter(|name| !name.is_empty()).collect::<Vec<_>>();
+                    names.extend(self.known.get("").into_iter().flatten());
+                    self.unknown("section", name, &names);
+                }
+            }
+        }
+        for name in self.variables.keys() {
+            let known = self
+                .known
+                .iter()
+                .flat_map(|(section, keys)| keys.iter().map(|key| self.name_of(section, key)));
+            let hint = nearest(name, known.collect::<Vec<_>>().iter().map(String::as_str))
+                .map_or(String::new(), |near| format!("; did you mean {near}?"));
+            warnings.push(format!("environment variable {name} is ignored: it names no key{hint}"));
+        }
+        let order = |problem: &Problem| match problem.place {
+            Place::Whole => (0, 0),
+            Place::Line { line, column, .. } => (line, column),
+            Place::Variable(_) => (usize::MAX, 0),
+        };
+        sort_few(self.problems, |a, b| order(a).cmp(&order(b)));
+    }
+
+    fn unknown(&mut self, what: &str, name: &Spanned<std::borrow::Cow<'_, str>>, known: &[&str]) {
+        let hint = match nearest(name.get_ref(), known.iter().copied()) {
+            Some(near) => format!("did you mean '{near}'?"),
+            None => format!("must be one of {}", known.join(", ")),
+        };
+        self.problem(&name.span(), format!("unknown {what}: {}; {hint}", quote(name.get_ref())));
+    }
+
+    fn problem(&mut self, span: &std::ops::Range<usize>, message: String) {
+        self.problems.push(Problem { place: Place::of_span(self.document.text, span), message });
+    }
+
+    /// The override's name: `EDGESYNC_LINK_KEEPALIVE`.
+    fn name_of(&self, section: &str, key: &str) -> String {
+        let between = if section.is_empty() { "" } else { "_" };
+        format!("{}{section}{between}{key}", self.prefix).to_uppercase()
+    }
+}
+
+impl Keys for Reader<'_> {
+    fn section(&mut self, name: &'static str) {
+        self.section = name;
+        self.known.entry(name).or_default();
+    }
+
+    fn key(&mut self, name: &'static str, _: Change, slot: &mut dyn Slot) {
+        self.known.entry(self.section).or_default().push(name);
+        let dotted = dotted(self.section, name);
+        if let Some(value) = self.document.value(self.section, name) {
+            match slot.set(Raw::Toml(value.get_ref())) {
+                Ok(()) => {
+                    let place = Place::of_span(self.document.text, &value.span());
+                    let line = if let Place::Line { line, .. } = place { line } else { 0 };
+                    self.sources.insert(dotted.clone(), Source::Line(line));
+                }
+                Err(refusal) => {
+                    let span = refusal.span.unwrap_or_else(|| value.span());
+                    self.problem(&span, format!("{dotted}: {}", refusal.message));
+                }
+            }
+        }
+        let variable = self.name_of(self.section, name);
+        if let Some(value) = self.variables.remove(&variable) {
+            match slot.set(Raw::Variable(&value)) {
+                Ok(()) => {
+                    self.sources.insert(dotted, Source::Variable(variable));
+                }
+                Err(refusal) => {
+                    let message = format!("{dotted}: {}", refusal.message);
+                    self.problems.push(Problem { place: Place::Variable(variable), message });
+                }
+            }
+        }
+    }
+}
+
+/// Has relative paths count from a directory.
+pub(super) struct From<'a>(pub(super) &'a Path);
+
+impl Keys for From<'_> {
+    fn section(&mut self, _: &'static str) {}
+
+    fn key(&mut self, _: &'static str, _: Change, slot: &mut dyn Slot) {
+        if !slot.is_path() {
+            return;
+        }
+        if let Ok(shown) = DeValue::parse(&slot.show())
+            && let DeValue::String(path) = shown.get_ref()
+            && !path.is_empty()
+        {
+            // A path that begins with a slash stays as it is; and what a slot shows it can read.
+            let _ = slot.set(Raw::Variable(&self.0.join(&**path).display().to_string()));
+        }
+    }
+}
+
+/// `section.key`, or the key alone at the top level.
+pub(super) fn dotted(section: &str, key: &str) -> String {
+    if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
+}
+
+/// The name that was probably meant.
+fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let (distance, near) = known.map(|other| (distance(name, other), other)).min()?;
+    (distance <= (near.len() / 3).max(1)).then_some(near)
+}
+
+/// How many characters must be put in, left out or replaced to make `b` of `a`.
+fn distance(a: &str, b: &str) -> usize {
+    /// A longer name is not a slip of the keyboard, and the table below grows with it.
+    const LONGEST: usize = 80;
+    if a.len().max(b.len()) > LONGEST {
+        return LONGEST;
+    }
+    let mut row = (0..=b.chars().count()).collect::<Vec<_>>();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.chars().enumerate() {
+            let cost = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = cost.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.chars().count()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_of_the_keyboard_are_recognised() {
+        let known = ["keepalive", "backoff_min", "backoff_max"];
+        assert_eq!(nearest("keep_alive", known.into_iter()), Some("keepalive"));
+        assert_eq!(nearest("backof_max", known.into_iter()), Some("backoff_max"));
+        assert_eq!(nearest("colour", known.into_iter()), None);
+    }
+
+    #[test]
+    fn the_distance_is_symmetric_and_zero_only_for_equal_names() {
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("sitting", "kitten"), 3);
+        assert_eq!(distance("ä", "ä"), 0);
+    }
+}

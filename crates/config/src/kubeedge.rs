@@ -1,0 +1,206 @@
+//! `[kubeedge]`: the connection to a CloudCore of KubeEdge, used with `link.type = "kubeedge"`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::slot::quote;
+use super::units::{self, MIB, hours, minutes, seconds};
+use super::{Review, host};
+use crate::section;
+use edgesync_kubeedge::{FetchRule, WatchRule};
+
+/// What connects the node with its cloud.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkType {
+    /// An MQTT broker and `edgesync-cloud`.
+    #[default]
+    Mqtt,
+    /// A CloudCore of KubeEdge.
+    KubeEdge,
+}
+
+impl LinkType {
+    pub(super) const WORDS: &'static [(&'static str, Self)] =
+        &[("mqtt", Self::Mqtt), ("kubeedge", Self::KubeEdge)];
+
+    /// The word, as in the file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, value)| *value == self).map_or("", |(word, _)| word)
+    }
+}
+
+section! {
+    /// The connection to a CloudCore.
+    #[derive(Eq)]
+    pub struct KubeEdge in "kubeedge";
+    /// Where CloudCore's WebSocket is; with `link.type = "kubeedge"` never none after loading.
+    url: Option<CloudCoreUrl> = None, fixed units::optional(url, URL, CloudCoreUrl::parse);
+    /// The project in the path of the WebSocket.
+    project: String = PROJECT.to_owned(),
+        fixed units::text(project, "a project id", parse_project, String::clone);
+    /// How often CloudCore is told that the node lives.
+    // CloudCore ends a session 30 s after the last one: one may be late, or lost.
+    keepalive: Duration = seconds(15), fixed units::duration(keepalive, seconds(1)..=seconds(25));
+    /// Largest message taken, in bytes.
+    max_message: usize = 32 << 20, fixed units::size(max_message, MIB..=128 * MIB);
+    /// ConfigMaps and Secrets that are asked for beside those that held pods reference.
+    fetch: Vec<FetchRule> = Vec::new(), live units::list(fetch, FETCH, FetchRule::parse);
+    /// Kinds that are watched through the dynamic controller.
+    watch: Vec<WatchRule> = Vec::new(), live units::list(watch, WATCH, WatchRule::parse);
+    /// How long it may take until everything held has been compared once.
+    verify_interval: Duration = hours(24),
+        live units::duration(verify_interval, minutes(1)..=hours(24 * 365));
+    /// Whether `metadata.managedFields` is kept.
+    managed_fields: bool = false, live units::flag(managed_fields);
+}
+
+/// Where CloudCore's WebSocket is: `wss://HOST:PORT`; the port is 10000 unless given. Without TLS (`ws://`) only on
+/// this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloudCoreUrl {
+    /// Host name or address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// Whether the connection is made over TLS.
+    pub tls: bool,
+}
+
+const URL: &str = "the address of a CloudCore such as \"wss://cloud.example:10000\"";
+const FETCH: &str = "a list such as [\"default/configmap/app-*\"]";
+const WATCH: &str = "a list such as [\"example.com/v1/widgets\"]";
+/// The port of CloudCore's WebSocket unless it is configured otherwise.
+const CLOUD_CORE_PORT: u16 = 10_000;
+/// The project that CloudCore and EdgeCore have unless they are configured otherwise.
+const PROJECT: &str = "e632aba927ea4ac2b575ec1603d56f10";
+const MAX_PROJECT: usize = 128;
+
+impl KubeEdge {
+    /// Checks what concerns more than one key, if the link is of this type.
+    pub(super) fn check(&self, has_identity: bool, review: &mut Review<'_>) {
+        match &self.url {
+            None => {
+                let message = "link.type is \"kubeedge\", and nothing says where CloudCore is: join with 'edgesync \
+                               join', or set kubeedge.url";
+                review.conflict(&["kubeedge.url", "link.type"], message);
+            }
+            Some(url) if url.tls && !has_identity => {
+                let message = format!(
+                    "{url} wants to see a certificate of the node, and there is none: join with 'edgesync join', or \
+                     set identity.directory"
+                );
+                review.conflict(&["kubeedge.url"], message);
+            }
+            Some(_) => {}
+        }
+        for key in MQTT_ONLY {
+            if review.is_set(key) {
+                review.warn(format!("{key} has no effect: link.type is \"kubeedge\""));
+            }
+        }
+    }
+}
+
+/// What only the MQTT link reads.
+const MQTT_ONLY: [&str; 9] = [
+    "link.broker",
+    "link.prefix",
+    "link.client_id",
+    "link.username",
+    "link.password_file",
+    "link.keepalive",
+    "link.max_frame",
+    "link.inflight",
+    "sync.compress_above",
+];
+
+impl CloudCoreUrl {
+    /// The CloudCore at a host, with the port that it has unless it is configured otherwise.
+    #[must_use]
+    pub fn at(host: &str) -> Self {
+        Self { host: host.to_owned(), port: CLOUD_CORE_PORT, tls: true }
+    }
+
+    /// Reads `wss://host[:port]`, or `ws://host[:port]` where the host is this machine.
+    ///
+    /// # Errors
+    /// Says what the address must be.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let refused = |why: &str| format!("must be {URL}, not {}{why}", quote(text));
+        let Some((scheme, rest)) = text.split_once("://") else { return Err(refused("")) };
+        let tls = match scheme {
+            "wss" => true,
+            "ws" => false,
+            "https" => return Err(refused(": the join service belongs into identity.cloud")),
+            _ => return Err(refused("")),
+        };
+        let (host, port) = host::split(rest.strip_suffix('/').unwrap_or(rest)).map_err(refused)?;
+        if !tls && !host::is_local(&host) {
+            return Err(refused(": without TLS anybody on the way reads and writes along"));
+        }
+        Ok(Self { host, port: port.unwrap_or(CLOUD_CORE_PORT), tls })
+    }
+}
+
+impl FromStr for CloudCoreUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for CloudCoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls { "wss" } else { "ws" };
+        write!(f, "{scheme}://{}", host::join(&self.host, self.port))
+    }
+}
+
+fn parse_project(text: &str) -> Result<String, String> {
+    // It stands in a path and in a header.
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    if (1..=MAX_PROJECT).contains(&text.len()) && text.bytes().all(is_plain) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("must be 1 to {MAX_PROJECT} letters, digits, '-', '_' and '.', not {}", quote(text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_cloud_cores_are_read_and_shown() {
+        for (text, shown) in [
+            ("wss://cloud.example", "wss://cloud.example:10000"),
+            ("wss://192.0.2.1:1/", "wss://192.0.2.1:1"),
+            ("wss://[::1]", "wss://[::1]:10000"),
+            ("ws://localhost:7", "ws://localhost:7"),
+            ("ws://127.0.0.1:7", "ws://127.0.0.1:7"),
+        ] {
+            let url = CloudCoreUrl::parse(text).unwrap();
+            assert_eq!(url.to_string(), shown);
+            assert_eq!(CloudCoreUrl::parse(shown), Ok(url));
+        }
+    }
+
+    #[test]
+    fn what_is_no_cloud_core_is_refused() {
+        for bad in ["", "cloud.example:10000", "wss://", "wss://a:0", "mqtts://a", "wss://a/e632/n/events"] {
+            assert!(CloudCoreUrl::parse(bad).unwrap_err().contains("wss://cloud.example:10000"), "{bad}");
+        }
+        assert!(CloudCoreUrl::parse("ws://192.0.2.1").unwrap_err().contains("without TLS"));
+        assert!(CloudCoreUrl::parse("https://a:10002").unwrap_err().contains("identity.cloud"));
+    }
+
+    #[test]
+    fn projects_fit_into_a_path_and_a_header() {
+        assert_eq!(parse_project(PROJECT), Ok(PROJECT.to_owned()));
+        for bad in ["", "a/b", "a b", "ä", &"a".repeat(129)] {
+            assert!(parse_project(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Keys and the places their values go to.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeArray, DeValue};
+
+/// When a changed value takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// On a reload (SIGHUP).
+    Live,
+    /// After a restart.
+    Restart,
+}
+
+/// A value as it was written.
+#[derive(Clone, Copy, Debug)]
+pub enum Raw<'a> {
+    /// In the file.
+    Toml(&'a DeValue<'a>),
+    /// In an environment variable.
+    Variable(&'a str),
+}
+
+/// Why a value was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What the value must be and what it is.
+    pub message: String,
+    /// The part of the file that is wrong, if it is not the whole value.
+    pub span: Option<Range<usize>>,
+}
+
+/// A place for one value: how it is read, and how it is shown in the form the file takes.
+pub trait Slot {
+    /// Reads a value and keeps it.
+    ///
+    /// # Errors
+    /// The value has the wrong type or is out of range; the slot keeps what it had.
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal>;
+
+    /// The value as TOML.
+    fn show(&self) -> String;
+
+    /// Whether it is a path, which counts from the directory of the file unless it begins with a slash.
+    fn is_path(&self) -> bool {
+        false
+    }
+}
+
+/// A visitor of all keys of a configuration.
+pub trait Keys {
+    /// The keys that follow stand in `[name]`; the empty name is the top level.
+    fn section(&mut self, name: &'static str);
+
+    /// One key.
+    fn key(&mut self, name: &'static str, change: Change, slot: &mut dyn Slot);
+}
+
+impl dyn Keys + '_ {
+    /// A key that a reload changes.
+    pub fn live(&mut self, name: &'static str, mut slot: impl Slot) {
+        self.key(name, Change::Live, &mut slot);
+    }
+
+    /// A key that needs a restart.
+    pub fn fixed(&mut self, name: &'static str, mut slot: impl Slot) {
+        self.key(name, Change::Restart, &mut slot);
+    }
+}
+
+/// A section of the configuration: after its name in the file each key, with its default, whether it is `live` or
+/// `fixed`, and its form and limits.
+#[macro_export]
+macro_rules! section {
+    ($(#[$about:meta])* pub struct $name:ident in $section:literal;
+     $($(#[$doc:meta])* $key:ident: $type:ty = $default:expr, $change:ident $slot:expr;)*) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name {
+            $($(#[$doc])* pub $key: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($key: $default),* }
+            }
+        }
+
+        impl $name {
+            /// Names the keys of the section.
+            pub fn bind(&mut self, keys: &mut dyn $crate::Keys) {
+                let Self { $($key),* } = self;
+                keys.section($section);
+                $(keys.$change(stringify!($key).trim_start_matches("r#"), $slot);)*
+            }
+        }
+    };
+}
+
+impl<'a> Raw<'a> {
+    /// The rules that are written as `[[section]]`.
+    ///
+    /// # Errors
+    /// It is something else, or there are more than `most`.
+    pub fn rules(&self, section: &str, most: usize) -> Result<&'a DeArray<'a>, Refusal> {
+        match self {
+            Self::Toml(DeValue::Array(rules)) if rules.len() <= most => Ok(rules),
+            Self::Toml(DeValue::Array(rules)) => {
+                Err(format!("must be at most {most} rules, not {}", rules.len()).into())
+            }
+            Self::Toml(_) => Err(self.expected(&format!("a list of rules, each written [[{section}]]"))),
+            Self::Variable(_) => {
+                Err("must be given in the file: no variable can hold rules".to_owned().into())
+            }
+        }
+    }
+
+    /// The value in the words of an error message: `the integer 20`.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Variable(text) => quote(text),
+            Self::Toml(DeValue::String(text)) => quote(text),
+            Self::Toml(DeValue::Integer(number)) => format!("the integer {number}"),
+            Self::Toml(DeValue::Float(number)) => format!("the number {number}"),
+            Self::Toml(DeValue::Boolean(flag)) => flag.to_string(),
+            Self::Toml(DeValue::Datetime(_)) => "a date".into(),
+            Self::Toml(DeValue::Array(_)) => "an array".into(),
+            Self::Toml(DeValue::Table(_)) => "a table".into(),
+        }
+    }
+
+    /// The refusal of a value that is not of the expected form.
+    #[must_use]
+    pub fn expected(&self, what: &str) -> Refusal {
+        format!("must be {what}, not {}", self.describe()).into()
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(message: String) -> Self {
+        Self { message, span: None }
+    }
+}
+
+/// A string as TOML writes it, shortened when it is very long.
+#[must_use]
+pub(crate) fn quote(text: &str) -> String {
+    const SHOWN: usize = 200;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("\"{}…\"", text[..end].escape_debug()),
+        None => toml_string(text),
+    }
+}
+
+/// A string as a basic TOML string.
+#[must_use]
+pub(crate) fn toml_string(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_control() => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A value on one line of TOML.
+#[must_use]
+pub fn inline(value: &DeValue<'_>) -> String {
+    let list = |parts: Vec<String>| parts.join(", ");
+    match value {
+        DeValue::String(text) => toml_string(text),
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::Boolean(flag) => flag.to_string(),
+        DeValue::Datetime(date) => date.to_string(),
+        DeValue::Array(array) => format!("[{}]", list(array.iter().map(|v| inline(v.get_ref())).collect())),
+        DeValue::Table(table) if table.is_empty() => "{}".into(),
+        DeValue::Table(table) => {
+            let pair = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
+                let key: &std::borrow::Cow<'_, str> = key.get_ref();
+                let bare = key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+                    && !key.is_empty();
+                let key = if bare { key.to_string() } else { toml_string(key) };
+                format!("{key} = {}", inline(value.get_ref()))
+            };
+            format!("{{ {} }}", list(table.iter().map(pair).collect()))
+        }
+    }
+}

@@ -1,0 +1,519 @@
+//! The forms that values take: durations, sizes, counts, shares, switches, words, paths, labels.
+//!
+//! Each form is written in exactly one way, so that a file means the same to everyone who reads it:
+//! durations and sizes are strings with a unit (`"20s"`, `"256KiB"`), counts are plain integers.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::slot::{Raw, Refusal, Slot, quote, toml_string};
+use edgesync_object::name;
+
+/// 1024 bytes.
+pub const KIB: u64 = 1 << 10;
+/// 1024 KiB.
+pub const MIB: u64 = 1 << 20;
+/// 1024 MiB.
+pub const GIB: u64 = 1 << 30;
+/// 1024 GiB.
+pub const TIB: u64 = 1 << 40;
+
+const DURATION_UNITS: [(&str, u64); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+const SIZE_UNITS: [(&str, u64); 5] = [("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB), ("B", 1)];
+
+const DURATION: &str = "a duration: a whole number with the unit ms, s, m, h or d, such as \"20s\"";
+const SIZE: &str = "a size: a whole number with the unit B, KiB, MiB, GiB or TiB, such as \"256KiB\"";
+
+/// A duration of whole seconds.
+#[must_use]
+pub const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// A duration of whole minutes.
+#[must_use]
+pub const fn minutes(count: u64) -> Duration {
+    Duration::from_secs(count * 60)
+}
+
+/// A duration of whole hours.
+#[must_use]
+pub const fn hours(count: u64) -> Duration {
+    Duration::from_secs(count * 3600)
+}
+
+/// Splits `20s` into its number and its unit and gives the product in the smallest unit.
+fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+    number.parse::<u64>().ok()?.checked_mul(*factor)
+}
+
+/// Shows a value in the largest unit that divides it; `units` end with the smallest one.
+fn show_unit(value: u64, units: &[(&str, u64)], zero: &str) -> String {
+    match units.iter().find(|(_, factor)| value != 0 && value.is_multiple_of(*factor)) {
+        Some((unit, factor)) => format!("{}{unit}", value / factor),
+        None => format!("0{zero}"),
+    }
+}
+
+/// A duration as the configuration writes it; parts of a millisecond are left out.
+#[must_use]
+pub fn show_duration(value: Duration) -> String {
+    show_unit(u64::try_from(value.as_millis()).unwrap_or(u64::MAX), &DURATION_UNITS, "s")
+}
+
+/// A size in bytes as the configuration writes it.
+#[must_use]
+pub fn show_size(bytes: u64) -> String {
+    show_unit(bytes, &SIZE_UNITS, "B")
+}
+
+fn within<T: PartialOrd>(
+    value: T,
+    range: &RangeInclusive<T>,
+    show: impl Fn(&T) -> String,
+) -> Result<T, Refusal> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    let (min, max) = (show(range.start()), show(range.end()));
+    Err(format!("must be between {min} and {max}, not {}", show(&value)).into())
+}
+
+/// A value written as a string: what it is, how it is read and shown.
+struct Text<'a, T, P, S> {
+    value: &'a mut T,
+    what: &'static str,
+    parse: P,
+    show: S,
+}
+
+impl<T, P, S> Slot for Text<'_, T, P, S>
+where
+    P: Fn(&str) -> Result<T, Refusal>,
+    S: Fn(&T) -> String,
+{
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+        *self.value = match raw {
+            Raw::Toml(DeValue::String(text)) => (self.parse)(text)?,
+            Raw::Toml(_) => return Err(raw.expected(self.what)),
+            Raw::Variable(text) => (self.parse)(text)?,
+        };
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        toml_string(&(self.show)(self.value))
+    }
+}
+
+/// A value written as a string, with its own rules; `what` is the end of "must be …".
+pub fn text<'a, T>(
+    value: &'a mut T,
+    what: &'static str,
+    parse: impl Fn(&str) -> Result<T, String> + 'a,
+    show: impl Fn(&T) -> String + 'a,
+) -> impl Slot + 'a {
+    Text { value, what, parse: move |text: &str| parse(text).map_err(Refusal::from), show }
+}
+
+/// A value written as a string, with its own rules, or the empty string for none.
+pub fn optional<'a, T: Display>(
+    value: &'a mut Option<T>,
+    what: &'static str,
+    parse: impl Fn(&str) -> Result<T, String> + 'a,
+) -> impl Slot + 'a {
+    let parse = move |text: &str| if text.is_empty() { Ok(None) } else { parse(text).map(Some) };
+    text(value, what, parse, |value: &Option<T>| value.as_ref().map_or(String::new(), T::to_string))
+}
+
+/// A duration such as `"20s"`, within limits.
+pub fn duration(value: &mut Duration, range: RangeInclusive<Duration>) -> impl Slot + '_ {
+    let parse = move |text: &str| parse_duration(text, &range);
+    Text { value, what: DURATION, parse, show: |value: &Duration| show_duration(*value) }
+}
+
+/// A duration within limits, or `"never"`.
+pub fn duration_or_never(value: &mut Option<Duration>, range: RangeInclusive<Duration>) -> impl Slot + '_ {
+    let parse = move |text: &str| never(text, |text| parse_duration(text, &range));
+    let show = |value: &Option<Duration>| value.map_or("never".into(), show_duration);
+    Text { value, what: "a duration such as \"20s\", or \"never\"", parse, show }
+}
+
+/// A size in bytes such as `"256KiB"`, within limits.
+pub fn size<T>(value: &mut T, range: RangeInclusive<u64>) -> impl Slot + '_
+where
+    T: Copy + TryFrom<u64> + TryInto<u64>,
+{
+    let parse = move |text: &str| fit(parse_size(text, &range)?);
+    Text { value, what: SIZE, parse, show: |value: &T| show_size(wide(*value)) }
+}
+
+/// A size in bytes within limits, or `"never"`.
+pub fn size_or_never<T>(value: &mut Option<T>, range: RangeInclusive<u64>) -> impl Slot + '_
+where
+    T: Copy + TryFrom<u64> + TryInto<u64>,
+{
+    let parse = move |text: &str| never(text, |text| fit(parse_size(text, &range)?));
+    let show = |value: &Option<T>| value.map_or("never".into(), |value| show_size(wide(value)));
+    Text { value, what: "a size such as \"256KiB\", or \"never\"", parse, show }
+}
+
+fn parse_duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, Refusal> {
+    let millis = with_unit(text, &DURATION_UNITS).ok_or_else(|| Raw::Variable(text).expected(DURATION))?;
+    within(Duration::from_millis(millis), range, |value| show_duration(*value))
+}
+
+/// Reads a duration as the configuration has it.
+///
+/// # Errors
+/// Says what it must be.
+pub fn read_duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text, &(Duration::ZERO..=Duration::MAX)).map_err(|refusal| refusal.message)
+}
+
+fn parse_size(text: &str, range: &RangeInclusive<u64>) -> Result<u64, Refusal> {
+    let bytes = with_unit(text, &SIZE_UNITS).ok_or_else(|| Raw::Variable(text).expected(SIZE))?;
+    within(bytes, range, |value| show_size(*value))
+}
+
+fn never<T>(text: &str, parse: impl Fn(&str) -> Result<T, Refusal>) -> Result<Option<T>, Refusal> {
+    if text == "never" { Ok(None) } else { parse(text).map(Some) }
+}
+
+fn fit<T: TryFrom<u64>>(value: u64) -> Result<T, Refusal> {
+    T::try_from(value).map_err(|_| format!("{value} is more than this machine can count").into())
+}
+
+fn wide(value: impl TryInto<u64>) -> u64 {
+    value.try_into().unwrap_or(u64::MAX)
+}
+
+/// A whole number.
+struct Count<'a, T> {
+    value: &'a mut T,
+    range: RangeInclusive<u64>,
+}
+
+/// A plain integer within limits.
+pub fn count<T>(value: &mut T, range: RangeInclusive<u64>) -> impl Slot + '_
+where
+    T: Copy + TryFrom<u64> + TryInto<u64>,
+{
+    Count { value, range }
+}
+
+impl<T: Copy + TryFrom<u64> + TryInto<u64>> Slot for Count<'_, T> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+        let (min, max) = (self.range.start(), self.range.end());
+        let refused = || raw.expected(&format!("a whole number between {min} and {max}"));
+        let number = match raw {
+            Raw::Toml(DeValue::Integer(n)) => {
+                u64::from_str_radix(n.as_str(), n.radix()).map_err(|_| refused())?
+            }
+            Raw::Toml(_) => return Err(refused()),
+            Raw::Variable(text) => text.parse().map_err(|_| refused())?,
+        };
+        if !self.range.contains(&number) {
+            return Err(refused());
+        }
+        *self.value = fit(number)?;
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        wide(*self.value).to_string()
+    }
+}
+
+/// A part of a whole.
+struct Share<'a>(&'a mut f64);
+
+/// A number from 0 to 1.
+pub fn share(value: &mut f64) -> impl Slot + '_ {
+    Share(value)
+}
+
+impl Slot for Share<'_> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+        let number = match raw {
+            Raw::Toml(DeValue::Float(number)) => number.as_str().parse::<f64>().ok(),
+            Raw::Toml(DeValue::Integer(number)) => number.as_str().parse().ok(),
+            Raw::Toml(_) => None,
+            Raw::Variable(text) => text.parse().ok(),
+        };
+        match number {
+            Some(number) if (0.0..=1.0).contains(&number) => *self.0 = number,
+            _ => return Err(raw.expected("a share between 0.0 and 1.0, such as 0.1 for ten per cent")),
+        }
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}
+
+/// A switch.
+struct Flag<'a>(&'a mut bool);
+
+/// `true` or `false`.
+pub fn flag(value: &mut bool) -> impl Slot + '_ {
+    Flag(value)
+}
+
+impl Slot for Flag<'_> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+        *self.0 = match raw {
+            Raw::Toml(DeValue::Boolean(flag)) => *flag,
+            Raw::Variable("true") => true,
+            Raw::Variable("false") => false,
+            _ => return Err(raw.expected("true or false, without quotes")),
+        };
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// One of a few words.
+pub fn choice<'a, T: Copy + PartialEq>(
+    value: &'a mut T,
+    words: &'static [(&'static str, T)],
+) -> impl Slot + 'a {
+    let list = words.iter().map(|(word, _)| quote(word)).collect::<Vec<_>>().join(", ");
+    let parse = move |text: &str| {
+        let found = words.iter().find(|(word, _)| *word == text);
+        found.map(|(_, value)| *value).ok_or_else(|| format!("must be one of {list}, not {}", quote(text)))
+    };
+    let show = |value: &T| words.iter().find(|(_, v)| v == value).map_or("", |(word, _)| word).to_owned();
+    text(value, "a string", parse, show)
+}
+
+/// A slot for a path.
+struct AsPath<S>(S);
+
+impl<S: Slot> Slot for AsPath<S> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+        self.0.set(raw)
+    }
+
+    fn show(&self) -> String {
+        self.0.show()
+    }
+
+    fn is_path(&self) -> bool {
+        true
+    }
+}
+
+/// A path that is not empty.
+pub fn path(value: &mut PathBuf) -> impl Slot + '_ {
+    let what = "a path such as \"/var/lib/edgesync/edgesync.db\"";
+    let parse =
+        move |text: &str| parse_path(text).ok_or_else(|| format!("must be {what}, not {}", quote(text)));
+    AsPath(text(value, what, parse, |value: &PathBuf| value.display().to_string()))
+}
+
+/// A path, or the empty string for none.
+pub fn optional_path(value: &mut Option<PathBuf>) -> impl Slot + '_ {
+    let show =
+        |value: &Option<PathBuf>| value.as_ref().map_or(String::new(), |path| path.display().to_string());
+    AsPath(text(value, "a path, or \"\" for none", |text| Ok(parse_path(text)), show))
+}
+
+/// A path, or the empty string for one that follows from other keys.
+pub fn path_or_derived(value: &mut PathBuf) -> impl Slot + '_ {
+    let parse = |text: &str| Ok(parse_path(text).unwrap_or_default());
+    AsPath(text(value, "a path, or \"\"", parse, |value: &PathBuf| value.display().to_string()))
+}
+
+fn parse_path(text: &str) -> Option<PathBuf> {
+    (!text.is_empty() && !text.contains('\0')).then(|| PathBuf::from(text))
+}
+
+/// The permission bits of a file in octal, such as `"0660"`.
+pub fn file_mode(value: &mut u32) -> impl Slot + '_ {
+    let what = "permission bits in octal such as \"0660\"";
+    let parse = move |text: &str| match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 && (3..=4).contains(&text.len()) => Ok(mode),
+        _ => Err(format!("must be {what}, not {}", quote(text))),
+    };
+    text(value, what, parse, |mode: &u32| format!("{mode:04o}"))
+}
+
+/// An address to listen on that other machines cannot reach, or `"off"`; `why` ends the refusal of any other.
+pub fn loopback_or_off<'a>(value: &'a mut Option<SocketAddr>, why: &'static str) -> impl Slot + 'a {
+    let what = "a loopback address with a port such as \"127.0.0.1:10550\", or \"off\"";
+    let parse = move |text: &str| match text.parse::<SocketAddr>() {
+        _ if text.is_empty() || text == "off" => Ok(None),
+        Ok(address) if address.ip().is_loopback() => Ok(Some(address)),
+        Ok(address) => Err(format!("must be {what}, not {address}: {why}")),
+        Err(_) => Err(format!("must be {what}, not {}", quote(text))),
+    };
+    text(value, what, parse, |value: &Option<SocketAddr>| value.map_or("off".into(), |v| v.to_string()))
+}
+
+/// An address to listen on.
+pub fn address(value: &mut SocketAddr) -> impl Slot + '_ {
+    let what = "an address with a port such as \"0.0.0.0:8883\"";
+    let parse = move |text: &str| {
+        text.parse::<SocketAddr>().map_err(|_| format!("must be {what}, not {}", quote(text)))
+    };
+    text(value, what, parse, |value: &SocketAddr| value.to_string())
+}
+
+/// As [`address`], or `"off"`.
+pub fn address_or_off(value: &mut Option<SocketAddr>) -> impl Slot + '_ {
+    let what = "an address with a port such as \"0.0.0.0:10002\", or \"off\"";
+    let parse = move |text: &str| match text.parse::<SocketAddr>() {
+        _ if text.is_empty() || text == "off" => Ok(None),
+        Ok(address) => Ok(Some(address)),
+        Err(_) => Err(format!("must be {what}, not {}", quote(text))),
+    };
+    text(value, what, parse, |value: &Option<SocketAddr>| value.map_or("off".into(), |v| v.to_string()))
+}
+
+/// A list of strings that are read and shown each on its own.
+struct List<'a, T, P> {
+    value: &'a mut Vec<T>,
+    what: &'static str,
+    parse: P,
+}
+
+/// A list of what `parse` reads from strings; `a,b` in a variable. `what` is the end of "must be …".
+pub fn list<'a, T: ToString>(
+    value: &'a mut Vec<T>,
+    what: &'static str,
+    parse: impl Fn(&str) -> Result<T, String> + 'a,
+) -> impl Slot + 'a {
+    List { value, what, parse }
+}
+
+/// A list of words, each of which `check` takes; `a,b` in a variable. `what` is the end of "must be …".
+pub fn words<'a>(
+    value: &'a mut Vec<String>,
+    what: &'static str,
+    check: impl Fn(&str) -> Result<(), String> + 'a,
+) -> impl Slot + 'a {
+    list(value, what, move |word| check(word).map(|()| word.to_owned()))
+}
+
+/// Labels of a node.
+struct Labels<'a>(&'a mut BTreeMap<String, String>);
+
+/// A table of Kubernetes labels; `key=value,…` in a variable.
+pub fn labels(value: &mut BTreeMap<String, String>) -> impl Slot + '_ {
+    Labels(value)
+}
+
+impl Slot for Labels<'_> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+        let mut labels = BTreeMap::new();
+        match raw {
+            Raw::Toml(DeValue::Table(table)) => {
+                for (key, value) in table {
+                    let at = |message| Refusal { message, span: Some(value.span()) };
+                    let DeValue::String(text) = value.get_ref() else {
+                        return Err(at(Raw::Toml(value.get_ref()).expected("a string").message));
+                    };
+                    check_label(key.get_ref(), text).map_err(at)?;
+                    labels.insert(key.get_ref().to_string(), text.to_string());
+                }
+            }
+            Raw::Toml(_) => return Err(raw.expected("a table such as { site = \"north\" }")),
+            Raw::Variable(text) => {
+                for pair in text.split(',').filter(|pair| !pair.is_empty()) {
+                    let (key, value) = pair
+                        .split_once('=')
+                        .ok_or_else(|| raw.expected("labels such as site=north,rack=4"))?;
+                    check_label(key, value)?;
+                    labels.insert(key.to_owned(), value.to_owned());
+                }
+            }
+        }
+        *self.0 = labels;
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        let pair =
+            |(key, value): (&String, &String)| format!("{} = {}", toml_string(key), toml_string(value));
+        match self.0.is_empty() {
+            true => "{}".to_owned(),
+            false => format!("{{ {} }}", self.0.iter().map(pair).collect::<Vec<_>>().join(", ")),
+        }
+    }
+}
+
+impl<T: ToString, P: Fn(&str) -> Result<T, String>> Slot for List<'_, T, P> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+        let mut values = Vec::new();
+        match raw {
+            Raw::Toml(DeValue::Array(items)) => {
+                for item in items {
+                    let at = |message| Refusal { message, span: Some(item.span()) };
+                    let DeValue::String(text) = item.get_ref() else {
+                        return Err(at(Raw::Toml(item.get_ref()).expected("a string").message));
+                    };
+                    values.push((self.parse)(text).map_err(at)?);
+                }
+            }
+            Raw::Toml(_) => return Err(raw.expected(self.what)),
+            Raw::Variable(text) => {
+                for word in text.split(',').filter(|word| !word.is_empty()) {
+                    values.push((self.parse)(word)?);
+                }
+            }
+        }
+        *self.value = values;
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        format!(
+            "[{}]",
+            self.value.iter().map(|value| toml_string(&value.to_string())).collect::<Vec<_>>().join(", ")
+        )
+    }
+}
+
+/// A label as `key=value`.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub fn read_label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("{} is no KEY=VALUE", quote(text)))?;
+    check_label(key, value)?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn check_label(key: &str, value: &str) -> Result<(), String> {
+    let named = |problem| format!("label {}: {problem}", quote(key));
+    name::check_label_key(key).map_err(named)?;
+    name::check_label_value(value).map_err(named)
+}
+
+/// Whether `low` is at most `high`; otherwise the message that names both.
+pub fn ordered<T: PartialOrd + Copy>(
+    (low_key, low): (&str, T),
+    (high_key, high): (&str, T),
+    show: impl Fn(T) -> String,
+) -> Result<(), String> {
+    if low <= high {
+        return Ok(());
+    }
+    let (low, high) = (show(low), show(high));
+    Err(format!("{low_key} ({low}) must not be more than {high_key} ({high})"))
+}

@@ -1,0 +1,258 @@
+//! The comparison of every object and every record on both sides.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::DemoError;
+use super::objects::NAMESPACES;
+use edgesync_api::Client;
+use edgesync_cli::get::Pages;
+use edgesync_object::{Resource, objectsync};
+
+/// The most differences that are told in words.
+const MAX_TOLD: usize = 10;
+/// The fields of a record that both sides must agree on; the others are given by the store that keeps it.
+const RECORD_FIELDS: [&str; 5] =
+    ["/kind", "/metadata/name", "/metadata/namespace", "/spec", "/status/objectResourceVersion"];
+
+/// The fields of an object's metadata that each side has for itself.
+const OWN_FIELDS: [&str; 2] = ["resourceVersion", "managedFields"];
+
+/// Everything that one side holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Side {
+    /// Objects, by kind, namespace and name.
+    pub(super) objects: BTreeMap<String, Value>,
+    /// ObjectSync and ClusterObjectSync records, likewise.
+    pub(super) records: BTreeMap<String, Value>,
+}
+
+impl Side {
+    /// Reads everything that a side serves, whatever its kind.
+    ///
+    /// # Errors
+    /// The side does not answer.
+    pub(super) async fn fetch(client: &Client) -> Result<Self, DemoError> {
+        let resources: Vec<Resource> = client.get("/edgesync/v1/resources").await?;
+        let mut side = Self::default();
+        for resource in &resources {
+            let kept =
+                if objectsync::is_sync_record(resource) { &mut side.records } else { &mut side.objects };
+            let mut pages = Pages::new(client, resource, None, "");
+            while let Some(items) = pages.next().await? {
+                for item in items {
+                    let object: Value = serde_json::from_str(item.get())
+                        .map_err(|error| DemoError::Unexpected(format!("an object is no JSON: {error}")))?;
+                    kept.insert(key(resource, &object), object);
+                }
+            }
+        }
+        Ok(side)
+    }
+
+    /// What of a side's objects the demo has placed: neither the Namespaces, which the cloud side makes itself, nor what
+    /// node and agent tell of themselves.
+    pub(super) fn placed(mut self) -> Self {
+        let namespace = |object: &Value| {
+            object.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        self.objects.retain(|_, object| NAMESPACES.contains(&&*namespace(object)));
+        self
+    }
+}
+
+fn key(resource: &Resource, object: &Value) -> String {
+    let field = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (namespace, name) = (field("/metadata/namespace"), field("/metadata/name"));
+    if namespace.is_empty() {
+        format!("{} {name}", resource.kind)
+    } else {
+        format!("{} {namespace}/{name}", resource.kind)
+    }
+}
+
+/// What a comparison found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Comparison {
+    /// Objects on the cloud side.
+    pub(super) objects: usize,
+    /// Records on the cloud side.
+    pub(super) records: usize,
+    /// How many objects and records differ.
+    pub(super) differing: usize,
+    /// The first of them, in words.
+    pub(super) told: Vec<String>,
+}
+
+impl Comparison {
+    fn tell(&mut self, difference: String) {
+        self.differing += 1;
+        if self.told.len() < MAX_TOLD {
+            self.told.push(difference);
+        }
+    }
+
+    fn sides(
+        &mut self,
+        cloud: &BTreeMap<String, Value>,
+        node: &BTreeMap<String, Value>,
+        view: fn(&Value) -> Value,
+    ) {
+        for (key, in_cloud) in cloud {
+            match node.get(key).map(view) {
+                None => self.tell(format!("{key}: the node does not have it")),
+                Some(on_node) => {
+                    if let Some((field, cloud, node)) =
+                        first_difference("", Some(&view(in_cloud)), Some(&on_node))
+                    {
+                        let field = if field.is_empty() { "/" } else { &field };
+                        self.tell(format!("{key}: {field} is {cloud} in the cloud and {node} on the node"));
+                    }
+                }
+            }
+        }
+        for key in node.keys().filter(|key| !cloud.contains_key(*key)) {
+            self.tell(format!("{key}: only the node has it"));
+        }
+    }
+}
+
+/// Compares objects in full but for what each side has of its own, records with each other, and records with the objects they are about.
+pub(super) fn compare(cloud: &Side, node: &Side, node_name: &str) -> Comparison {
+    let mut found =
+        Comparison { objects: cloud.objects.len(), records: cloud.records.len(), ..Comparison::default() };
+    found.sides(&cloud.objects, &node.objects, object);
+    found.sides(&cloud.records, &node.records, record);
+    let held: BTreeMap<&str, &str> = cloud.records.values().filter_map(held).collect();
+    for (key, object) in &cloud.objects {
+        let field = |name: &str| object.pointer(name).and_then(Value::as_str).unwrap_or_default();
+        let name = format!("{node_name}.{}", field("/metadata/uid"));
+        let (version, recorded) = (field("/metadata/resourceVersion"), held.get(name.as_str()));
+        if recorded != Some(&version) {
+            let recorded = recorded.unwrap_or(&"none");
+            found.tell(format!("{key}: its version is {version}, the one recorded as held is {recorded}"));
+        }
+    }
+    found
+}
+
+/// An object without the fields that the store that keeps it gives; the cloud's version stands in the record.
+fn object(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        for field in OWN_FIELDS {
+            metadata.remove(field);
+        }
+    }
+    object
+}
+
+fn record(record: &Value) -> Value {
+    RECORD_FIELDS.iter().map(|field| record.pointer(field).unwrap_or(&Value::Null).clone()).collect()
+}
+
+/// The name of a record, and the version that it says is held.
+fn held(record: &Value) -> Option<(&str, &str)> {
+    let field = |pointer| record.pointer(pointer).and_then(Value::as_str);
+    Some((field("/metadata/name")?, field("/status/objectResourceVersion")?))
+}
+
+/// The first field that differs, as a JSON pointer, with both values.
+fn first_difference(
+    at: &str,
+    one: Option<&Value>,
+    other: Option<&Value>,
+) -> Option<(String, String, String)> {
+    if one == other {
+        return None;
+    }
+    if let (Some(Value::Object(one)), Some(Value::Object(other))) = (one, other) {
+        let mut names = one.keys().chain(other.keys());
+        return names
+            .find_map(|name| first_difference(&format!("{at}/{name}"), one.get(name), other.get(name)));
+    }
+    let short = |value: Option<&Value>| match value {
+        Some(value) => value.to_string().chars().take(60).collect(),
+        None => "missing".to_owned(),
+    };
+    Some((at.to_owned(), short(one), short(other)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn side(objects: &[(&str, &str)]) -> Side {
+        let mut side = Side::default();
+        for (name, version) in objects {
+            let uid = format!("uid-{name}");
+            let object = json!({
+                "metadata": {"name": name, "namespace": "a", "uid": uid, "resourceVersion": version},
+                "data": {"k": version},
+            });
+            side.objects.insert(format!("ConfigMap a/{name}"), object);
+            let record = json!({
+                "kind": "ObjectSync",
+                "metadata": {"name": format!("n.{uid}"), "namespace": "a"},
+                "spec": {"objectName": name},
+                "status": {"objectResourceVersion": version},
+            });
+            side.records.insert(format!("ObjectSync a/n.{uid}"), record);
+        }
+        side
+    }
+
+    fn told(cloud: &Side, node: &Side) -> Vec<String> {
+        compare(cloud, node, "n").told
+    }
+
+    #[test]
+    fn equal_sides_have_no_difference_whatever_a_store_adds_to_its_records() {
+        let cloud = side(&[("x", "1"), ("y", "2")]);
+        let mut node = cloud.clone();
+        for record in node.records.values_mut() {
+            record["metadata"]["uid"] = json!("other");
+            record["metadata"]["resourceVersion"] = json!("99");
+        }
+        for object in node.objects.values_mut() {
+            object["metadata"]["resourceVersion"] = json!("99");
+        }
+        let found = compare(&cloud, &node, "n");
+        assert_eq!(found, Comparison { objects: 2, records: 2, ..Comparison::default() });
+    }
+
+    #[test]
+    fn what_is_missing_left_over_or_different_is_told_with_its_name() {
+        let cloud = side(&[("x", "1"), ("y", "2")]);
+        let mut node = side(&[("y", "2"), ("z", "3")]);
+        node.objects.get_mut("ConfigMap a/y").unwrap()["data"]["k"] = json!("changed");
+        let told = told(&cloud, &node);
+        for expected in [
+            "ConfigMap a/x: the node does not have it",
+            "ConfigMap a/y: /data/k is \"2\" in the cloud and \"changed\" on the node",
+            "ConfigMap a/z: only the node has it",
+            "ObjectSync a/n.uid-x: the node does not have it",
+        ] {
+            assert!(told.iter().any(|told| told == expected), "{expected} is not in {told:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_names_another_version_than_the_object_has_is_a_difference() {
+        let mut cloud = side(&[("x", "1")]);
+        let record = cloud.records.values_mut().next().unwrap();
+        record["status"]["objectResourceVersion"] = json!("0");
+        let node = cloud.clone();
+        assert_eq!(told(&cloud, &node), ["ConfigMap a/x: its version is 1, the one recorded as held is 0"]);
+    }
+
+    #[test]
+    fn many_differences_are_counted_and_a_few_are_told() {
+        let names: Vec<String> = (0..50).map(|number| format!("o{number}")).collect();
+        let objects: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
+        let found = compare(&side(&objects), &Side::default(), "n");
+        assert_eq!((found.differing, found.told.len()), (100, MAX_TOLD));
+    }
+}

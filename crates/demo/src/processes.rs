@@ -1,0 +1,263 @@
+//! The processes of the demo and the directory they live in: started, watched, and ended on every way out.
+//!
+//! The demo is the service manager of its processes: they tell it through `NOTIFY_SOCKET` that they are
+//! ready, and the cloud side which ports it got.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tokio::net::UnixDatagram;
+
+use super::DemoError;
+
+/// How long a process may take until it is ready.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How often a process is asked whether it still runs.
+const LOOK: Duration = Duration::from_millis(20);
+/// The longest directory in which a socket still has a path that the system takes.
+const MAX_TEMPORARY: usize = 60;
+/// The most of a log that is read for its last lines, in bytes.
+const TAIL_BYTES: u64 = 32 << 10;
+
+/// The directory of the demo. Dropped, it is removed, unless it was told to stay.
+#[derive(Debug)]
+pub(super) struct Workspace {
+    path: PathBuf,
+    stays: bool,
+}
+
+impl Workspace {
+    /// Makes a directory that only this user can enter.
+    pub(super) fn create() -> Result<Self, DemoError> {
+        let temporary = std::env::temp_dir();
+        let parent =
+            if temporary.as_os_str().len() <= MAX_TEMPORARY { temporary } else { PathBuf::from("/tmp") };
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        let path = parent.join(format!("edgesync-demo-{}", &id[..8]));
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|source| DemoError::io(format!("making {}", path.display()), source))?;
+        Ok(Self { path, stays: false })
+    }
+
+    /// A file in it.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The directory.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Leaves the directory where it is: somebody will want to read the logs.
+    pub(super) fn stay(&mut self) {
+        self.stays = true;
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        if !self.stays {
+            // What cannot be removed stays in the system's temporary directory, which is cleaned anyway.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// The programs that are run.
+#[derive(Clone, Debug)]
+pub(super) struct Programs {
+    /// The cloud side.
+    pub(super) cloud: PathBuf,
+    /// The agent.
+    pub(super) agent: PathBuf,
+}
+
+impl Programs {
+    /// Each is the one beside this program if it is of the same version, and otherwise this program under that name.
+    pub(super) fn find(workspace: &Workspace) -> Result<Self, DemoError> {
+        let own =
+            std::env::current_exe().map_err(|source| DemoError::io("finding this program".into(), source))?;
+        Ok(Self {
+            cloud: program("edgesync-cloud", &own, workspace)?,
+            agent: program("edgesync", &own, workspace)?,
+        })
+    }
+}
+
+fn program(name: &str, own: &Path, workspace: &Workspace) -> Result<PathBuf, DemoError> {
+    let beside = own.with_file_name(name);
+    if is_same_version(&beside, name) {
+        return Ok(beside);
+    }
+    let link = workspace.file(name);
+    std::os::unix::fs::symlink(own, &link)
+        .map_err(|source| DemoError::io(format!("linking {}", link.display()), source))?;
+    Ok(link)
+}
+
+fn is_same_version(program: &Path, name: &str) -> bool {
+    let asked = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    let expected = format!("{name} {}", edgesync_runtime::VERSION);
+    asked.is_ok_and(|answer| answer.status.success() && answer.stdout.trim_ascii() == expected.as_bytes())
+}
+
+/// A running process. Dropped, it is killed.
+#[derive(Debug)]
+pub(super) struct Process {
+    name: &'static str,
+    child: Child,
+}
+
+impl Process {
+    /// Runs `PROGRAM run --config CONFIG`, its output appended to `NAME.log`, and waits until it is ready.
+    /// Returns what it says of itself then.
+    pub(super) async fn start(
+        name: &'static str,
+        program: &Path,
+        config: &Path,
+        workspace: &Workspace,
+    ) -> Result<(Self, String), DemoError> {
+        let failed = |source| DemoError::io(format!("starting {name} ({})", program.display()), source);
+        let socket = workspace.file(&format!("{name}.notify"));
+        let notices = UnixDatagram::bind(&socket).map_err(failed)?;
+        let log = workspace.file(&format!("{name}.log"));
+        let output = OpenOptions::new().create(true).append(true).open(&log).map_err(failed)?;
+        let mut command = Command::new(program);
+        command.arg("run").arg("--config").arg(config);
+        // The configuration of the demo counts, not that of another installation.
+        for (key, _) in std::env::vars_os() {
+            if key.to_string_lossy().starts_with("EDGESYNC_") {
+                command.env_remove(key);
+            }
+        }
+        command.env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID").env("NOTIFY_SOCKET", &socket);
+        command.stdin(Stdio::null()).stdout(output.try_clone().map_err(failed)?).stderr(output);
+        // Ctrl-C is for the demo, which then ends its processes.
+        let child = command.process_group(0).spawn().map_err(failed)?;
+        let mut process = Self { name, child };
+        let ready = process.ready(&notices).await;
+        // Nobody listens from here on: a full socket must not hold up the process.
+        drop(notices);
+        let _ = fs::remove_file(&socket);
+        Ok((process, ready?))
+    }
+
+    async fn ready(&mut self, notices: &UnixDatagram) -> Result<String, DemoError> {
+        let waiting = async {
+            let mut buffer = vec![0; 4096];
+            loop {
+                tokio::select! {
+                    received = notices.recv(&mut buffer) => {
+                        let length = received.map_err(|source| DemoError::io("waiting".into(), source))?;
+                        let text = String::from_utf8_lossy(&buffer[..length]);
+                        if text.lines().any(|line| line == "READY=1") {
+                            let status = text.lines().find_map(|line| line.strip_prefix("STATUS="));
+                            return Ok(status.unwrap_or_default().to_owned());
+                        }
+                    }
+                    () = tokio::time::sleep(LOOK) => self.check()?,
+                }
+            }
+        };
+        match tokio::time::timeout(START_LIMIT, waiting).await {
+            Ok(ready) => ready,
+            Err(_) => Err(DemoError::TimedOut {
+                awaited: format!("{} to be ready", self.name),
+                limit: START_LIMIT,
+                seen: "it runs and says nothing".into(),
+            }),
+        }
+    }
+
+    /// # Errors
+    /// The process has ended by itself.
+    pub(super) fn check(&mut self) -> Result<(), DemoError> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(DemoError::Ended { process: self.name, how: status.to_string() }),
+            Err(source) => Err(DemoError::io(format!("looking after {}", self.name), source)),
+        }
+    }
+
+    /// Process id.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends the process as a power cut would: SIGKILL.
+    pub(super) fn kill(&mut self) {
+        // Fails only if the process has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The last lines of a file; none if it cannot be read.
+pub(super) fn last_lines(path: &Path, most: usize) -> Vec<String> {
+    let read = || -> io::Result<String> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let text = read().unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(most)..].iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_is_removed_unless_it_is_to_stay() {
+        let workspace = Workspace::create().unwrap();
+        let path = workspace.path().to_owned();
+        fs::write(workspace.file("a.log"), "x").unwrap();
+        drop(workspace);
+        assert!(!path.exists());
+
+        let mut workspace = Workspace::create().unwrap();
+        workspace.stay();
+        let path = workspace.path().to_owned();
+        drop(workspace);
+        assert!(path.exists());
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn the_end_of_a_log_is_what_is_shown() {
+        let workspace = Workspace::create().unwrap();
+        let path = workspace.file("a.log");
+        let lines: Vec<String> = (0..9000).map(|number| format!("line {number}")).collect();
+        fs::write(&path, lines.join("\n")).unwrap();
+        assert_eq!(last_lines(&path, 2), ["line 8998", "line 8999"]);
+        fs::write(&path, "one\n").unwrap();
+        assert_eq!(last_lines(&path, 5), ["one"]);
+        assert!(last_lines(&workspace.file("none"), 5).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_process_that_ends_instead_of_getting_ready_is_an_error_with_its_name() {
+        let workspace = Workspace::create().unwrap();
+        let started = Process::start("cloud", Path::new("/bin/false"), Path::new("x"), &workspace).await;
+        let error = started.unwrap_err().to_string();
+        assert!(error.starts_with("cloud ended"), "{error}");
+        let started = Process::start("agent", Path::new("/nowhere"), Path::new("x"), &workspace).await;
+        assert!(started.unwrap_err().to_string().contains("starting agent (/nowhere)"));
+    }
+}

@@ -1,0 +1,71 @@
+//! The program `edgesync-demo`. One file is enough: called as `edgesync` or `edgesync-cloud` it is that program, which is how
+//! the demo runs both where they were not built.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use super::{DemoOptions, run};
+use edgesync_cli::program;
+
+/// Shows the product: a cloud side and a node in a temporary directory, a killed agent, a cut link
+#[derive(Parser, Clone, Copy, Debug, PartialEq, Eq)]
+#[command(name = "edgesync-demo", version)]
+struct Args {
+    /// How many objects are applied
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(20..=100_000))]
+    objects: u32,
+    /// Leave everything running at the end, and print how to look at it
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Runs the program that the process was called as.
+#[must_use]
+pub fn main() -> ExitCode {
+    let args = std::env::args_os().collect::<Vec<_>>();
+    match called(&args) {
+        Some("edgesync") => edgesync::cli::edge::main(),
+        Some("edgesync-cloud") => edgesync_cloud::cli::cloud::main(),
+        _ => demo(args),
+    }
+}
+
+/// The name by which the program was called, without directories.
+fn called(args: &[OsString]) -> Option<&str> {
+    Path::new(args.first()?).file_name()?.to_str()
+}
+
+fn demo(args: Vec<OsString>) -> ExitCode {
+    let Args { objects, keep } = match program::parse::<Args>(args) {
+        Ok(args) => args,
+        Err(code) => return ExitCode::from(code),
+    };
+    let mut out = io::stdout();
+    let is_terminal = out.is_terminal();
+    match program::wait(run(DemoOptions { objects, keep }, &mut out, is_terminal)) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("error: cannot start: {error}");
+            ExitCode::from(edgesync_cli::EXIT_INTERNAL)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_objects_has_limits() {
+        let parse = |args: &[&str]| Args::try_parse_from([&["edgesync-demo"], args].concat());
+        assert_eq!(parse(&[]).unwrap(), Args { objects: 1000, keep: false });
+        assert_eq!(parse(&["--objects", "20", "--keep"]).unwrap(), Args { objects: 20, keep: true });
+        for wrong in ["1", "100001", "many"] {
+            assert!(parse(&["--objects", wrong]).is_err(), "{wrong}");
+        }
+    }
+}

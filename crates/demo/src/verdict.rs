@@ -1,0 +1,118 @@
+//! What has to be true after the demo, and whether it is. Pure.
+
+use super::compare::Comparison;
+use super::report::{CHANGED, DELETED, Outcome, Phase, RECREATED};
+use super::{count, plural};
+
+/// What a reconnect with nothing changed may cost at most, in bytes both ways, whatever the node holds.
+const RECONNECT_LIMIT: u64 = 2_000;
+
+/// One thing that has to be true.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Check {
+    /// What, as a sentence without its full stop.
+    pub(super) claim: String,
+    /// Whether it is.
+    pub(super) holds: bool,
+    /// What was found.
+    pub(super) found: String,
+}
+
+impl Outcome {
+    /// Everything that has to be true.
+    pub(super) fn verdict(&self) -> Vec<Check> {
+        vec![self.kill(), self.quiet_reconnect(), self.exact_changes(), self.agreement(), self.equality()]
+    }
+
+    fn kill(&self) -> Check {
+        let (sent, new) = (self.restart.sent, self.new_to_node);
+        let missing = u64::from(self.objects).saturating_sub(self.held_at_kill);
+        Check {
+            claim: format!("Restart after the kill: all of the {} sent were new to the node", objects(sent)),
+            holds: sent == new && sent <= missing,
+            found: format!("{} were, and {} were not reported before", count(new), count(missing)),
+        }
+    }
+
+    fn quiet_reconnect(&self) -> Check {
+        let Phase { sent, removed, reported, .. } = self.unchanged;
+        let bytes = self.unchanged.bytes();
+        Check {
+            claim: format!("Reconnect with nothing changed: {} bytes and no object", count(bytes)),
+            holds: (sent, removed, reported) == (0, 0, 0) && (1..RECONNECT_LIMIT).contains(&bytes),
+            found: format!("{} sent, {} removed, {} reported", count(sent), count(removed), count(reported)),
+        }
+    }
+
+    fn exact_changes(&self) -> Check {
+        let Phase { sent, removed, reported, .. } = self.changes;
+        let (news, gone) = (u64::from(CHANGED + RECREATED), u64::from(DELETED + RECREATED));
+        Check {
+            claim: format!("Reconnect after the changes: exactly {news} objects sent, {gone} removed"),
+            holds: (sent, reported, removed) == (news, news, gone),
+            found: format!("{} sent, {} reported, {} removed", count(sent), count(reported), count(removed)),
+        }
+    }
+
+    fn agreement(&self) -> Check {
+        let inventories = self.restart.inventories + self.unchanged.inventories + self.changes.inventories;
+        Check {
+            claim: "Both sides agreed at once, each time, on what the node held".into(),
+            holds: inventories == 0,
+            found: plural(inventories, "inventory was needed", "inventories were needed"),
+        }
+    }
+
+    fn equality(&self) -> Check {
+        let Comparison { objects: held, records, differing, .. } = self.comparison;
+        let (held, records, differing) = (held as u64, records as u64, differing as u64);
+        let left = u64::from(self.objects).saturating_sub(DELETED.into());
+        let compared = format!("{} and {}", objects(held), plural(records, "record", "records"));
+        Check {
+            claim: "Every object and every ObjectSync record is equal on both sides".into(),
+            holds: differing == 0 && (held, records) == (left, left),
+            found: format!("{compared} compared, {} differ", count(differing)),
+        }
+    }
+}
+
+fn objects(number: u64) -> String {
+    plural(number, "object", "objects")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::Passed;
+    use crate::report::tests::good;
+
+    fn failing(outcome: &Outcome) -> Vec<String> {
+        outcome.verdict().into_iter().filter(|check| !check.holds).map(|check| check.found).collect()
+    }
+
+    #[test]
+    fn a_good_run_passes_every_check() {
+        assert_eq!(failing(&good()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_thing_that_can_go_wrong_fails_its_check() {
+        let spoilt = |spoil: fn(&mut Outcome), found: &str| {
+            let mut outcome = good();
+            spoil(&mut outcome);
+            assert_eq!(failing(&outcome), [found]);
+        };
+        spoilt(|outcome| outcome.restart.sent = 461, "460 were, and 460 were not reported before");
+        spoilt(|outcome| outcome.held_at_kill = 541, "460 were, and 459 were not reported before");
+        spoilt(|outcome| outcome.unchanged.sent = 1, "1 sent, 0 removed, 0 reported");
+        spoilt(|outcome| outcome.unchanged.passed.up = 2_000, "0 sent, 0 removed, 0 reported");
+        spoilt(|outcome| outcome.unchanged.passed = Passed::default(), "0 sent, 0 removed, 0 reported");
+        spoilt(|outcome| outcome.changes.sent = 10, "10 sent, 9 reported, 5 removed");
+        spoilt(|outcome| outcome.changes.reported = 8, "9 sent, 8 reported, 5 removed");
+        spoilt(|outcome| outcome.changes.removed = 3, "9 sent, 9 reported, 3 removed");
+        spoilt(|outcome| outcome.restart.inventories = 1, "1 inventory was needed");
+        spoilt(|outcome| outcome.comparison.differing = 1, "997 objects and 997 records compared, 1 differ");
+        spoilt(|outcome| outcome.comparison.objects = 996, "996 objects and 997 records compared, 0 differ");
+        spoilt(|outcome| outcome.comparison.records = 0, "997 objects and 0 records compared, 0 differ");
+    }
+}

@@ -1,0 +1,240 @@
+//! Who is let in: tokens, and certificates for whoever shows one, or a certificate to renew.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::authority::{Authority, Request};
+use super::tokens::{self, TokenClaims, TokenRefusal};
+use super::{KEPT, NewToken, Office, Pairing, after, before, days, now};
+use edgesync_cloud_store::pairing::{CertificateRecord, PairingRefusal, TokenRecord};
+use edgesync_object::Labels;
+use edgesync_object::name::{check_label_key, check_label_value, check_subdomain};
+use edgesync_object::status::{Reason, Result, Status};
+use edgesync_transport::tls;
+
+/// The shortest and the longest life of a token.
+const TTL: RangeInclusive<Duration> = Duration::from_secs(60)..=days(3653);
+/// How often a token can be used.
+const USES: RangeInclusive<u32> = 1..=1_000_000;
+/// The most labels of a token.
+const MAX_LABELS: usize = 32;
+
+impl Office {
+    /// Makes a token. `uses` is how often it can be used, `labels` what the Nodes of those get that join with it.
+    ///
+    /// # Errors
+    /// A bad name or label, too many labels, a time to live or number of uses out of range, the store's.
+    pub async fn create_token(
+        &self,
+        node: Option<&str>,
+        ttl: Duration,
+        uses: u32,
+        labels: Labels,
+    ) -> Result<NewToken> {
+        if let Some(node) = node {
+            check_node(node)?;
+        }
+        check_labels(&labels)?;
+        if !TTL.contains(&ttl) {
+            return Err(Status::bad_request("the time to live of a token must be 1 minute to 10 years"));
+        }
+        if !USES.contains(&uses) {
+            return Err(Status::bad_request("the number of uses of a token must be 1 to 1,000,000"));
+        }
+        let id = tokens::hex(&tokens::random::<8>().map_err(Status::internal)?);
+        let created = now();
+        let record = TokenRecord {
+            id: id.clone(),
+            node: node.map(str::to_owned),
+            created,
+            expires: after(created, ttl),
+            uses,
+            used: 0,
+            revoked: None,
+            labels,
+        };
+        self.register.put_token(record.clone()).await?;
+        let claims = TokenClaims { id, node: record.node.clone(), expires: record.expires };
+        let fingerprint = self.authority.certificate().fingerprint();
+        Ok(NewToken { token: format!("{fingerprint}.{}", self.tokens.sign(&claims)), record })
+    }
+
+    /// All tokens that can still be used, and those that ended within the last week.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn tokens(&self) -> Result<Vec<TokenRecord>> {
+        let since = before(now(), KEPT);
+        let mut tokens = self.register.tokens().await?;
+        tokens.retain(|token| token.revoked.is_none_or(|at| at >= since) && token.expires >= since);
+        Ok(tokens)
+    }
+
+    /// Makes a token useless. Tells whether it was of use before.
+    ///
+    /// # Errors
+    /// There is no such token; the store's.
+    pub async fn revoke_token(&self, id: &str) -> Result<bool> {
+        let known = self.register.revoke_token(id, now()).await?;
+        known.ok_or_else(|| {
+            let message = "there is no such token: 'edgesync-cloud token list' shows the ids of all";
+            Status::new(Reason::NotFound, message)
+        })
+    }
+}
+
+impl Pairing {
+    /// A certificate for a node that shows a token. The request's subject must name the node.
+    ///
+    /// # Errors
+    /// Each says what to do: 401 for a token that is unknown, expired, used up or revoked; 403 for one of another
+    /// node, or a request that names another; 409 for a name that was used before; 422 for a request that cannot
+    /// be read; 429 for a node that has too many certificates.
+    pub async fn join(&self, bearer: &str, node: &str, request: &[u8]) -> Result<tls::Certificate> {
+        let now = now();
+        let refused = |refusal: TokenRefusal| Status::new(Reason::Unauthorized, refusal.to_string());
+        let claims = self.shared.tokens.verify(bearer, now).map_err(refused)?;
+        let request = read_request(node, request)?;
+        if let Some(only) = claims.node.filter(|only| only != node) {
+            return Err(refusal(&PairingRefusal::OtherNode(only), node));
+        }
+        let (certificate, _) = self.sign(&request, node, now)?;
+        let spent = self.shared.register.spend_token(&claims.id, record(&certificate, node), now).await?;
+        spent.map_err(|why| refusal(&why, node))?;
+        tracing::info!(node, serial = certificate.serial(), token = claims.id, "a node has joined");
+        if self.is_revoked(node) {
+            // The certificate is recorded: the node gets it, whatever becomes of the file for brokers.
+            if let Err(error) = self.publish().await {
+                tracing::error!(node, "{error:#}");
+            }
+            if self.is_revoked(node) {
+                tracing::warn!(
+                    node,
+                    "it is not listened to yet: a broker may still let its revoked certificate in. Give it the revocation \
+                     list, then: edgesync-cloud node admit {node} --broker-updated"
+                );
+            }
+        }
+        Ok(certificate)
+    }
+
+    /// A new certificate for a node that has shown one (which TLS has verified, expired or not).
+    ///
+    /// # Errors
+    /// 403 if it is another node's or revoked, or for too long expired; 422 and 429 as above.
+    pub async fn renew(
+        &self,
+        shown: &tls::Certificate,
+        node: &str,
+        request: &[u8],
+    ) -> Result<tls::Certificate> {
+        let now = now();
+        if shown.node() != Some(node) {
+            return Err(forbidden(format!(
+                "a certificate renews its own name only: join as '{node}' with a token of 'edgesync-cloud token create'"
+            )));
+        }
+        let request = read_request(node, request)?;
+        let (certificate, grace) = self.sign(&request, node, now)?;
+        if after(shown.not_after(), grace) < now {
+            return Err(forbidden(format!(
+                "the certificate has ended on {} and can be renewed no more: join again with a new token",
+                shown.not_after()
+            )));
+        }
+        let renewed =
+            self.shared.register.renew_certificate(shown.serial(), record(&certificate, node), now).await?;
+        renewed.map_err(|why| refusal(&why, node))?;
+        tracing::info!(node, serial = certificate.serial(), until = %certificate.not_after(), "a node has renewed");
+        Ok(certificate)
+    }
+
+    /// Signs, and gives the grace that counts at the same time.
+    fn sign(&self, request: &Request, node: &str, now: Timestamp) -> Result<(tls::Certificate, Duration)> {
+        let (lifetime, grace) = {
+            let state = self.state();
+            (state.lifetime, state.grace)
+        };
+        let signed = self.shared.authority.sign(request, node, now, lifetime);
+        Ok((signed.map_err(|error| Status::internal(format!("{error:#}")))?, grace))
+    }
+}
+
+fn check_node(node: &str) -> Result<()> {
+    let invalid = |problem| Status::new(Reason::Invalid, format!("the name of a node {problem}"));
+    check_subdomain(node).map_err(invalid)
+}
+
+fn check_labels(labels: &Labels) -> Result<()> {
+    let invalid = |message| Status::new(Reason::Invalid, message);
+    if labels.len() > MAX_LABELS {
+        return Err(invalid(format!("a token gives at most {MAX_LABELS} labels")));
+    }
+    for (key, value) in labels {
+        check_label_key(key).map_err(|problem| invalid(format!("the key of the label '{key}' {problem}")))?;
+        check_label_value(value)
+            .map_err(|problem| invalid(format!("the value of the label '{key}' {problem}")))?;
+    }
+    Ok(())
+}
+
+/// Reads a request, which must name the node.
+fn read_request(node: &str, request: &[u8]) -> Result<Request> {
+    check_node(node)?;
+    let (subject, request) = Authority::read_request(request).map_err(|problem| {
+        Status::new(Reason::Invalid, format!("the certificate request is refused: {problem}"))
+    })?;
+    if subject.requested_node() != Some(node) {
+        return Err(forbidden(format!(
+            "the certificate request must be for node '{node}', which asks for it: its subject must have \
+             O=system:nodes and CN=system:node:{node}"
+        )));
+    }
+    Ok(request)
+}
+
+fn forbidden(message: String) -> Status {
+    Status::new(Reason::Forbidden, message)
+}
+
+/// A refusal, with what to do about it.
+fn refusal(why: &PairingRefusal, node: &str) -> Status {
+    let create = "create a new one with 'edgesync-cloud token create'";
+    let (reason, message) = match why {
+        PairingRefusal::UnknownToken | PairingRefusal::RevokedToken | PairingRefusal::UsedUp => {
+            (Reason::Unauthorized, format!("{why}: {create}"))
+        }
+        PairingRefusal::OtherNode(_) => (
+            Reason::Forbidden,
+            format!(
+                "{why}: join under that name, or create a token for this one with 'edgesync-cloud token create --node {node}'"
+            ),
+        ),
+        PairingRefusal::NameTaken(_) => (
+            Reason::AlreadyExists,
+            format!(
+                "{why}, or was once: to replace that device, create a token with 'edgesync-cloud token create --node \
+                 {node}'; to free the name for any token, 'edgesync-cloud node forget {node}'; else join under another name"
+            ),
+        ),
+        PairingRefusal::Revoked => {
+            (Reason::Forbidden, format!("{why}, or not known here: join again with a new token"))
+        }
+        PairingRefusal::TooMany => {
+            (Reason::TooManyRequests, format!("{why}: it asks too often; revoke it if that is not meant"))
+        }
+    };
+    Status::new(reason, message)
+}
+
+fn record(certificate: &tls::Certificate, node: &str) -> CertificateRecord {
+    CertificateRecord {
+        serial: certificate.serial().to_owned(),
+        node: node.to_owned(),
+        not_before: certificate.not_before(),
+        not_after: certificate.not_after(),
+        revoked: None,
+    }
+}

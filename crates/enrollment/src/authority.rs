@@ -1,0 +1,357 @@
+//! The CA: made at the first start, or the operator's own. Signs certificates and the revocation list (RFC 5280). No
+//! state but its files.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertificateSigningRequestParams,
+    DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    PublicKeyData, RevokedCertParams, SanType, SerialNumber,
+};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::prelude::FromDer as _;
+
+use super::tokens::{hex, random};
+use super::{after, before, files, request};
+use edgesync_object::name;
+use edgesync_store::durable::{self, with_suffix};
+use edgesync_transport::tls::{Certificate, Identity, Key, NODES, Subject, Trust};
+
+/// How long a CA lives that is made here.
+const CA_LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
+/// How long before now everything begins to be valid, at most: clocks differ.
+const BACKDATED: Duration = Duration::from_secs(3600);
+/// When the revocation list says that the next one comes.
+const LIST_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// A CA that ends within this time is warned about.
+const ENDS_SOON: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The CA with its key.
+pub(super) struct Authority {
+    certificate: Certificate,
+    above: Vec<Certificate>,
+    issuer: Issuer<'static, KeyPair>,
+    key_id: KeyIdMethod,
+}
+
+/// A request whose signature was right.
+#[derive(Debug)]
+pub(super) struct Request {
+    key: rcgen::PublicKey,
+}
+
+impl Authority {
+    /// Reads `ca.crt` and `ca.key` of a directory, or makes both (P-256, twenty years, mode 0600). One without the
+    /// other is an error that says what to do. In `ca.crt` there may be more certificates: those above the CA.
+    ///
+    /// # Errors
+    /// Files; a certificate that is no CA; a key that is not its own.
+    pub(super) fn open(directory: &Path, now: Timestamp) -> Result<Self> {
+        let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
+        finish(&certificate, &key)?;
+        let found = (files::read(&certificate)?, files::read_secret(&key)?);
+        let (there, missing) = match found {
+            (Some(certificates), Some(secret)) => {
+                let what = format!("{} with {}", certificate.display(), key.display());
+                return Self::load(&what, &certificates, &secret, now);
+            }
+            (None, None) => {
+                create(&certificate, &key, now)?;
+                return Self::open(directory, now);
+            }
+            (Some(_), None) => (certificate, key),
+            (None, Some(_)) => (key, certificate),
+        };
+        bail!(
+            "there is {} but no {}: put it there; or, if no node has joined yet, remove the other, and a new CA is made",
+            there.display(),
+            missing.display()
+        );
+    }
+
+    /// Reads a CA and its key, PEM.
+    ///
+    /// # Errors
+    /// As above; `what` says where they are from.
+    pub(super) fn load(what: &str, certificates: &[u8], key: &[u8], now: Timestamp) -> Result<Self> {
+        let text = |bytes| std::str::from_utf8(bytes).with_context(|| format!("{what} must be PEM"));
+        let pem = format!("{}\n{}", text(certificates)?, text(key)?);
+        let identity = Identity::from_pem(what, &pem)?;
+        let certificate = identity.certificate().clone();
+        let above = identity.chain().get(1..).unwrap_or_default().to_vec();
+        let (_, parsed) = X509Certificate::from_der(certificate.der())?;
+        if !parsed.is_ca() {
+            bail!("{what}: the certificate of the key is no CA (basicConstraints CA:TRUE)");
+        }
+        if now >= certificate.not_after() {
+            let end = certificate.not_after();
+            bail!("{what}: the CA has ended on {end}: put a new one there and have every node join again");
+        }
+        if after(now, ENDS_SOON) >= certificate.not_after() {
+            tracing::warn!("{what}: the CA ends on {}", certificate.not_after());
+        }
+        let pair = KeyPair::from_pem(&identity.key().to_pem()).map_err(|error| {
+            anyhow::anyhow!(
+                "{what}: the key cannot sign ({error}): P-256, P-384, Ed25519 and RSA in PKCS#8 can; to convert one: \
+                 openssl pkcs8 -topk8 -nocrypt -in OLD -out ca.key"
+            )
+        })?;
+        let issuer = Issuer::from_ca_cert_der(&certificate.der().into(), pair)?;
+        let usages = issuer.key_usages();
+        let lacks = |usage| !usages.is_empty() && !usages.contains(&usage);
+        if lacks(KeyUsagePurpose::KeyCertSign) || lacks(KeyUsagePurpose::CrlSign) {
+            bail!(
+                "{what}: the CA must be allowed to sign certificates and revocation lists (keyCertSign, cRLSign)"
+            );
+        }
+        let key_id = parsed.iter_extensions().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(id) => Some(KeyIdMethod::PreSpecified(id.0.to_vec())),
+            _ => None,
+        });
+        let key_id = key_id.unwrap_or(KeyIdMethod::Sha256);
+        let authority = Self { certificate: certificate.clone(), above, issuer, key_id };
+        authority.check_name(what, parsed.subject().as_raw(), now)?;
+        Ok(authority)
+    }
+
+    /// Whether what it signs names it in the very bytes of its own name: everybody who verifies compares those.
+    fn check_name(&self, what: &str, subject: &[u8], now: Timestamp) -> Result<()> {
+        let trial = self.client(&Subject::default(), now, BACKDATED)?;
+        let (_, parsed) = X509Certificate::from_der(trial.certificate().der())?;
+        if parsed.issuer().as_raw() != subject {
+            bail!(
+                "{what}: the CA's subject must not have an attribute twice, such as two organizational units"
+            );
+        }
+        Ok(())
+    }
+
+    /// Its certificate.
+    pub(super) fn certificate(&self) -> &Certificate {
+        &self.certificate
+    }
+
+    /// Whoever has a certificate of it is believed.
+    pub(super) fn trust(&self) -> Trust {
+        Trust::new(vec![self.certificate.clone()])
+    }
+
+    /// Its certificate and those above it, PEM.
+    pub(super) fn chain_pem(&self) -> String {
+        std::iter::once(&self.certificate).chain(&self.above).map(Certificate::to_pem).collect()
+    }
+
+    /// Reads a request (PKCS#10, DER), whose signature proves the key. Gives the subject and what [`Self::sign`] wants.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words for whoever sent it.
+    pub(super) fn read_request(der: &[u8]) -> Result<(Subject, Request), String> {
+        // First: a subject without attributes would be too much for the library.
+        let parts = request::read(der)?;
+        let request = CertificateSigningRequestParams::from_der(&der.into())
+            .map_err(|error| format!("it cannot be used: {error}"))?;
+        // The library takes the key's algorithm from the signature's.
+        if request.public_key.subject_public_key_info() != parts.key {
+            return Err(
+                "its key must be P-256, P-384, Ed25519 or RSA, signed with SHA-256 (P-384: SHA-384)".into()
+            );
+        }
+        Ok((parts.subject, Request { key: request.public_key }))
+    }
+
+    /// A certificate for a node and the key of its request: common name `<node>`, organization
+    /// [`edgesync_transport::tls::NODES`], for clients only, valid from an hour ago (clocks differ).
+    ///
+    /// # Errors
+    /// The library's.
+    pub(super) fn sign(
+        &self,
+        request: &Request,
+        node: &str,
+        now: Timestamp,
+        lifetime: Duration,
+    ) -> Result<Certificate> {
+        let subject = Subject { common_name: node.to_owned(), organization: NODES.to_owned() };
+        let mut params = self.client_params(&subject, now, lifetime)?;
+        params.subject_alt_names = vec![SanType::DnsName(node.try_into()?)];
+        self.issue(&params, &request.key)
+    }
+
+    /// A new key with a certificate for servers under these names.
+    ///
+    /// # Errors
+    /// A name that cannot be in a certificate; the library's.
+    pub(super) fn server(&self, names: &[String], now: Timestamp, lifetime: Duration) -> Result<Identity> {
+        let common_name = names.first().cloned().unwrap_or_default();
+        let mut params = self.params(&Subject { common_name, ..Subject::default() }, now, lifetime)?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        for name in names {
+            params.subject_alt_names.push(match name.parse::<IpAddr>() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => {
+                    let wrong = |problem| anyhow::anyhow!("a host name {problem}");
+                    name::check_subdomain(name).map_err(wrong)?;
+                    SanType::DnsName(name.as_str().try_into()?)
+                }
+            });
+        }
+        self.issue_with_key(&params)
+    }
+
+    /// A new key with a certificate for a client with this subject.
+    ///
+    /// # Errors
+    /// The library's.
+    pub(super) fn client(&self, subject: &Subject, now: Timestamp, lifetime: Duration) -> Result<Identity> {
+        self.issue_with_key(&self.client_params(subject, now, lifetime)?)
+    }
+
+    fn client_params(
+        &self,
+        subject: &Subject,
+        now: Timestamp,
+        lifetime: Duration,
+    ) -> Result<CertificateParams> {
+        let mut params = self.params(subject, now, lifetime)?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        Ok(params)
+    }
+
+    /// What is the same in all certificates. None outlives the CA.
+    fn params(&self, subject: &Subject, now: Timestamp, lifetime: Duration) -> Result<CertificateParams> {
+        let end = self.certificate.not_after();
+        if now >= end {
+            bail!("the CA has ended on {end}: put a new one in its place and have every node join again");
+        }
+        // A short one is renewed by its lifetime: most of that must lie ahead.
+        let backdated = BACKDATED.min(lifetime / 10);
+        let mut params = named(subject, before(now, backdated), after(now, lifetime).min(end))?;
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.use_authority_key_identifier_extension = true;
+        Ok(params)
+    }
+
+    fn issue(&self, params: &CertificateParams, key: &impl PublicKeyData) -> Result<Certificate> {
+        let signed = params.signed_by(key, &self.issuer)?;
+        Ok(Certificate::from_der("the certificate just signed", signed.der())?)
+    }
+
+    fn issue_with_key(&self, params: &CertificateParams) -> Result<Identity> {
+        let key = Key::generate()?;
+        let certificate = self.issue(params, &KeyPair::from_pem(&key.to_pem())?)?;
+        Ok(Identity::new("the certificate just signed", vec![certificate], key)?)
+    }
+
+    /// The revocation list (DER) with these serial numbers and times. It says that the next one comes in ten years: a
+    /// broker that checks that must not shut everybody out when the cloud side is away.
+    ///
+    /// # Errors
+    /// The library's.
+    pub(super) fn revocation_list(
+        &self,
+        number: u64,
+        revoked: &[(String, Timestamp)],
+        now: Timestamp,
+    ) -> Result<Vec<u8>> {
+        let list = |(serial, at): &(String, Timestamp)| {
+            let serial_number = SerialNumber::from_slice(&serial_bytes(serial)?);
+            let revocation_time = rcgen::date_time_ymd(1970, 1, 1) + since_1970(*at);
+            Some(RevokedCertParams {
+                serial_number,
+                revocation_time,
+                reason_code: None,
+                invalidity_date: None,
+            })
+        };
+        let params = CertificateRevocationListParams {
+            this_update: rcgen::date_time_ymd(1970, 1, 1) + since_1970(before(now, BACKDATED)),
+            next_update: rcgen::date_time_ymd(1970, 1, 1) + since_1970(after(now, LIST_LIFETIME)),
+            crl_number: number.into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.iter().filter_map(list).collect(),
+            key_identifier_method: self.key_id.clone(),
+        };
+        Ok(params.signed_by(&self.issuer)?.der().to_vec())
+    }
+}
+
+/// Makes a CA. Both files are there before either gets its name, and the certificate gets its name last: whatever
+/// moment the power fails at, [`finish`] knows what to do.
+fn create(certificate: &Path, key: &Path, now: Timestamp) -> Result<()> {
+    let (signed, secret) = make(now)?;
+    durable::write(&with_suffix(key, NEW), secret.as_bytes(), 0o600)?;
+    durable::write(&with_suffix(certificate, NEW), signed.as_bytes(), 0o600)?;
+    finish(certificate, key)?;
+    tracing::info!(certificate = %certificate.display(), "a CA has been made");
+    Ok(())
+}
+
+/// A new CA and its key, PEM.
+///
+/// # Errors
+/// The library's.
+pub fn make(now: Timestamp) -> Result<(String, String)> {
+    // Names differ, so that no certificate of one CA seems to be of another.
+    let common_name = format!("edgesync CA {}", hex(&random::<4>()?));
+    let subject = Subject { common_name, ..Subject::default() };
+    let mut params = named(&subject, before(now, BACKDATED), after(now, CA_LIFETIME))?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let secret = Key::generate()?.to_pem();
+    let signed = params.self_signed(&KeyPair::from_pem(&secret)?)?;
+    Ok((signed.pem(), secret))
+}
+
+/// What a file is called until the CA is complete.
+const NEW: &str = ".new";
+
+/// Finishes a CA whose making was interrupted, or removes what there is of it.
+fn finish(certificate: &Path, key: &Path) -> Result<()> {
+    let (new_certificate, new_key) = (with_suffix(certificate, NEW), with_suffix(key, NEW));
+    if files::read(certificate)?.is_some() || files::read(&new_certificate)?.is_none() {
+        durable::remove(&new_certificate)?;
+        return Ok(durable::remove(&new_key)?);
+    }
+    if files::read(&new_key)?.is_some() {
+        durable::rename(&new_key, key)?;
+    }
+    Ok(durable::rename(&new_certificate, certificate)?)
+}
+
+/// A certificate's subject, times and a serial number of 128 random bits.
+fn named(subject: &Subject, from: Timestamp, until: Timestamp) -> Result<CertificateParams> {
+    let mut name = DistinguishedName::new();
+    for (kind, text) in
+        [(DnType::OrganizationName, &subject.organization), (DnType::CommonName, &subject.common_name)]
+    {
+        if !text.is_empty() {
+            name.push(kind, text.as_str());
+        }
+    }
+    let mut params = CertificateParams::default();
+    params.distinguished_name = name;
+    params.serial_number = Some(SerialNumber::from_slice(&random::<16>()?));
+    params.not_before = rcgen::date_time_ymd(1970, 1, 1) + since_1970(from);
+    params.not_after = rcgen::date_time_ymd(1970, 1, 1) + since_1970(until);
+    Ok(params)
+}
+
+fn since_1970(time: Timestamp) -> Duration {
+    Duration::from_secs(u64::try_from(time.as_second()).unwrap_or_default())
+}
+
+/// The bytes of a serial number in hexadecimal.
+fn serial_bytes(serial: &str) -> Option<Vec<u8>> {
+    let even = if serial.len().is_multiple_of(2) { serial.to_owned() } else { format!("0{serial}") };
+    let digits = even.as_bytes().chunks(2);
+    digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! The CA as others see it: openssl verifies what it signs.
+
+use super::*;
+use crate::now;
+use proptest::prelude::*;
+use std::fs;
+use std::process::Command;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn request(node: &str) -> Vec<u8> {
+    Key::generate().unwrap().node_request(node).unwrap()
+}
+
+/// Runs openssl in a directory; gives what it prints, and whether it was content.
+fn openssl(directory: &Path, arguments: &str) -> (bool, String) {
+    let output = Command::new("openssl")
+        .args(arguments.split_whitespace())
+        .current_dir(directory)
+        .output()
+        .expect("openssl is needed for this test: apt-get install openssl");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.success(), text(&output.stdout) + &text(&output.stderr))
+}
+
+fn made(directory: &Path, arguments: &str) {
+    let (done, text) = openssl(directory, arguments);
+    assert!(done, "openssl {arguments}: {text}");
+}
+
+fn refused(directory: &Path) -> String {
+    format!("{:#}", Authority::open(directory, now()).err().unwrap())
+}
+
+#[test]
+fn a_ca_is_made_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Authority::open(dir.path(), now()).unwrap();
+    let again = Authority::open(dir.path(), now()).unwrap();
+    assert_eq!(first.certificate(), again.certificate());
+    let mut names: Vec<_> =
+        fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["ca.crt", "ca.key"]);
+    let other = tempfile::tempdir().unwrap();
+    let other = Authority::open(other.path(), now()).unwrap();
+    assert_ne!(first.certificate().subject(), other.certificate().subject());
+}
+
+#[test]
+fn a_ca_whose_making_was_interrupted_is_finished_or_made_anew() {
+    let whole = tempfile::tempdir().unwrap();
+    Authority::open(whole.path(), now()).unwrap();
+    let [crt, key] = ["ca.crt", "ca.key"].map(|name| fs::read(whole.path().join(name)).unwrap());
+    // What is there after each step, and whether that CA was complete.
+    for (files, complete) in [
+        (vec![("ca.key.new.new", &key)], false),
+        (vec![("ca.key.new", &key)], false),
+        (vec![("ca.key.new", &key), ("ca.crt.new.new", &crt)], false),
+        (vec![("ca.key.new", &key), ("ca.crt.new", &crt)], true),
+        (vec![("ca.key", &key), ("ca.crt.new", &crt)], true),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in &files {
+            fs::write(dir.path().join(name), content).unwrap();
+        }
+        Authority::open(dir.path(), now()).unwrap();
+        let same = fs::read(dir.path().join("ca.crt")).unwrap() == crt;
+        assert_eq!(same, complete, "{:?}", files.iter().map(|(name, _)| name).collect::<Vec<_>>());
+        assert!(!dir.path().join("ca.key.new").exists());
+    }
+}
+
+#[test]
+fn half_a_ca_and_a_wrong_one_are_refused_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    Authority::open(dir.path(), now()).unwrap();
+    let [crt, key] = ["ca.crt", "ca.key"].map(|name| dir.path().join(name));
+    let secret = fs::read(&key).unwrap();
+    fs::remove_file(&key).unwrap();
+    let error = refused(dir.path());
+    assert!(error.contains("ca.crt but no") && error.contains("put it there"), "{error}");
+    let other = tempfile::tempdir().unwrap();
+    Authority::open(other.path(), now()).unwrap();
+    fs::copy(other.path().join("ca.key"), &key).unwrap();
+    let error = refused(dir.path());
+    assert!(error.contains("not the one of its certificate"), "{error}");
+    fs::write(&key, &secret).unwrap();
+    fs::remove_file(&crt).unwrap();
+    let error = refused(dir.path());
+    assert!(error.contains("ca.key but no"), "{error}");
+    fs::write(&crt, b"\xff\xfe").unwrap();
+    assert!(refused(dir.path()).contains("PEM"));
+}
+
+#[test]
+fn a_ca_that_has_ended_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::open(dir.path(), now()).unwrap();
+    let end = authority.certificate().not_after();
+    let error = Authority::open(dir.path(), end).err().unwrap().to_string();
+    assert!(error.contains("the CA has ended on"), "{error}");
+    assert!(authority.client(&Subject::default(), end, DAY).is_err());
+}
+
+#[test]
+fn a_node_gets_a_certificate_for_clients_within_the_life_of_the_ca() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = now();
+    let authority = Authority::open(dir.path(), now).unwrap();
+    let (subject, asked) = Authority::read_request(&request("edge-1")).unwrap();
+    assert_eq!(subject.requested_node(), Some("edge-1"));
+    let certificate = authority.sign(&asked, "edge-1", now, DAY).unwrap();
+    assert_eq!(certificate.node(), Some("edge-1"));
+    assert_eq!(certificate.not_before(), before(now, BACKDATED));
+    assert_eq!(certificate.not_after(), after(now, DAY));
+    assert_eq!(certificate.names(), ["edge-1"]);
+    let again = authority.sign(&asked, "edge-1", now, 100 * 365 * DAY).unwrap();
+    assert_eq!(again.not_after(), authority.certificate().not_after());
+    assert_ne!(again.serial(), certificate.serial());
+    assert!((28..=32).contains(&certificate.serial().len()), "{}", certificate.serial());
+
+    fs::write(dir.path().join("node.crt"), certificate.to_pem()).unwrap();
+    made(dir.path(), "verify -CAfile ca.crt -purpose sslclient node.crt");
+    assert!(!openssl(dir.path(), "verify -CAfile ca.crt -purpose sslserver node.crt").0);
+    let (_, text) = openssl(
+        dir.path(),
+        "x509 -in node.crt -noout -subject -nameopt RFC2253 -ext extendedKeyUsage,keyUsage",
+    );
+    assert!(text.contains("CN=edge-1,O=system:nodes") && !text.contains("Server"), "{text}");
+}
+
+#[test]
+fn a_list_is_accepted_by_openssl_and_shuts_out_what_is_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = now();
+    let authority = Authority::open(dir.path(), now).unwrap();
+    let (_, asked) = Authority::read_request(&request("edge-1")).unwrap();
+    let certificate = authority.sign(&asked, "edge-1", now, DAY).unwrap();
+    fs::write(dir.path().join("node.crt"), certificate.to_pem()).unwrap();
+    let verify = "verify -crl_check -CAfile ca.crt -CRLfile list.pem node.crt";
+    for (revoked, good) in [(vec![], true), (vec![(certificate.serial().to_owned(), now)], false)] {
+        let der = authority.revocation_list(7, &revoked, now).unwrap();
+        fs::write(dir.path().join("list.pem"), crate::shown::list_pem(&der)).unwrap();
+        let (verified, text) = openssl(dir.path(), verify);
+        assert_eq!(verified, good, "{text}");
+        assert!(good || text.contains("revoked"), "{text}");
+    }
+}
+
+#[test]
+fn the_operators_own_ca_is_taken_with_rsa_and_below_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    made(at, "req -x509 -newkey rsa:2048 -nodes -keyout root.key -out root.crt -subj /CN=root -days 30");
+    made(at, "req -newkey rsa:2048 -nodes -keyout ca.key -out ca.csr -subj /C=DE/O=Plant/CN=issuing");
+    fs::write(
+        at.join("ext"),
+        "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign,cRLSign\nsubjectKeyIdentifier=hash\n",
+    )
+    .unwrap();
+    made(
+        at,
+        "x509 -req -in ca.csr -CA root.crt -CAkey root.key -CAcreateserial -days 20 -extfile ext -out issuing.crt",
+    );
+    let [issuing, root] = ["issuing.crt", "root.crt"].map(|name| fs::read_to_string(at.join(name)).unwrap());
+    fs::write(at.join("ca.crt"), format!("{root}{issuing}")).unwrap();
+    let authority = Authority::open(at, now()).unwrap();
+    assert_eq!(authority.certificate().subject().common_name, "issuing");
+    let (_, asked) = Authority::read_request(&request("edge-1")).unwrap();
+    let certificate = authority.sign(&asked, "edge-1", now(), 365 * DAY).unwrap();
+    assert_eq!(certificate.not_after(), authority.certificate().not_after());
+    let list = authority.revocation_list(1, &[(certificate.serial().to_owned(), now())], now()).unwrap();
+    fs::write(at.join("list.pem"), crate::shown::list_pem(&list)).unwrap();
+    fs::write(at.join("node.crt"), certificate.to_pem()).unwrap();
+    fs::write(at.join("chain.pem"), authority.chain_pem()).unwrap();
+    made(at, "verify -CAfile chain.pem node.crt");
+    let (_, text) = openssl(at, "verify -crl_check -CAfile chain.pem -CRLfile list.pem node.crt");
+    assert!(text.contains("revoked"), "{text}");
+}
+
+#[test]
+fn a_certificate_that_is_no_ca_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    made(
+        dir.path(),
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -subj /CN=x -days 3 -addext basicConstraints=CA:FALSE",
+    );
+    let error = refused(dir.path());
+    assert!(error.contains("is no CA"), "{error}");
+}
+
+#[test]
+fn a_ca_whose_name_cannot_be_repeated_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    made(
+        dir.path(),
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -subj /OU=a/OU=b/CN=x -days 3",
+    );
+    let error = refused(dir.path());
+    assert!(error.contains("attribute twice"), "{error}");
+}
+
+#[test]
+fn requests_of_openssl_are_read_and_changed_ones_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for key in ["ec -pkeyopt ec_paramgen_curve:P-256", "rsa:2048", "ed25519"] {
+        let subject = "-subj /O=system:nodes/CN=system:node:edge-1 -outform DER -out a.csr";
+        made(dir.path(), &format!("req -new -newkey {key} -nodes -keyout a.key {subject}"));
+        let mut der = fs::read(dir.path().join("a.csr")).unwrap();
+        let (subject, _) = Authority::read_request(&der).unwrap();
+        assert_eq!(subject.requested_node(), Some("edge-1"), "{key}");
+        let at = der.windows(6).position(|part| part == b"edge-1").unwrap();
+        der[at] = b'f';
+        assert!(Authority::read_request(&der).unwrap_err().contains("cannot be used"), "{key}");
+    }
+}
+
+#[test]
+fn a_server_has_names_and_addresses_and_is_no_client() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::open(dir.path(), now()).unwrap();
+    let names = ["cloud.example", "192.0.2.1", "::1"].map(str::to_owned);
+    let identity = authority.server(&names, now(), DAY).unwrap();
+    assert_eq!(identity.certificate().names().len(), 3);
+    fs::write(dir.path().join("server.crt"), identity.certificate().to_pem()).unwrap();
+    made(dir.path(), "verify -CAfile ca.crt -purpose sslserver -verify_hostname cloud.example server.crt");
+    made(dir.path(), "verify -CAfile ca.crt -verify_ip 192.0.2.1 server.crt");
+    assert!(!openssl(dir.path(), "verify -CAfile ca.crt -purpose sslclient server.crt").0);
+    assert!(authority.server(&["no name".to_owned()], now(), DAY).is_err());
+}
+
+#[test]
+fn serial_numbers_are_read_with_odd_digits() {
+    assert_eq!(serial_bytes("a"), Some(vec![10]));
+    assert_eq!(serial_bytes("1ff"), Some(vec![1, 255]));
+    assert_eq!(serial_bytes("xy"), None);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_no_request(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        prop_assert!(Authority::read_request(&bytes).is_err());
+    }
+
+    #[test]
+    fn no_request_with_damage_in_what_is_signed_is_taken(at in 0..400usize, to in any::<u8>()) {
+        static REQUEST: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| request("edge-1"));
+        let mut der = REQUEST.clone();
+        // Both lengths have one or two bytes of their own after the first; the signature has about 90 at the end.
+        let start = 2 + usize::from(der[1] & 0x7f);
+        let at = start + at % (der.len() - start - 100);
+        der[at] = to;
+        prop_assert_eq!(Authority::read_request(&der).is_ok(), der == *REQUEST);
+    }
+}

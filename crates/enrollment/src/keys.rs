@@ -1,0 +1,225 @@
+//! The keys of all replicas: Secrets in the namespace of edgesync. Whoever is first makes them, and all others read what
+//! that one has made.
+//!
+//! The Secret with the key of the tokens says to which CA it belongs. So a CA that was replaced, or lost and made anew, is
+//! noticed before nodes are shut out that trust another one.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+
+use super::authority::{self, Authority};
+use super::register::objects::{secret, secret_object};
+use super::tokens::{self, TokenKey};
+use super::{files, now};
+use crate::object_store::{Failure, ObjectStore};
+use edgesync_object::{Object, Resource, kinds};
+use edgesync_transport::tls::Certificate;
+
+/// The Secret with the CA, as of the type for TLS.
+pub(super) const CA: &str = "edgesync-ca";
+const CA_TYPE: &str = "kubernetes.io/tls";
+const CERTIFICATE: &str = "tls.crt";
+const KEY: &str = "tls.key";
+/// The Secret with the key that signs tokens.
+pub(super) const TOKENS: &str = "edgesync-token-key";
+const TOKENS_TYPE: &str = "edgesync.io/token-key";
+const TOKEN_KEY: &str = "key";
+/// The annotation of it: the fingerprint of the CA that it belongs to.
+const OF_CA: &str = "edgesync.io/ca";
+
+/// Where the Secrets are.
+struct Place<'a> {
+    cluster: &'a dyn ObjectStore,
+    namespace: &'a str,
+    secrets: Resource,
+}
+
+/// The CA and the key of the tokens of a namespace, made if there are none. `ca.crt` and `ca.key` of the directory are the
+/// operator's own CA: the Secret is made of them, and must have them if it is there.
+///
+/// # Errors
+/// The cluster's; a CA that is none; one that is not the one that nodes trust. Each says what to do.
+pub(super) async fn open(
+    cluster: &dyn ObjectStore,
+    namespace: &str,
+    directory: &Path,
+) -> Result<(Authority, TokenKey)> {
+    let (path, now) = (directory.to_owned(), now());
+    let own = tokio::task::spawn_blocking(move || Own::read(&path, now)).await??;
+    let place = Place::new(cluster, namespace);
+    let (ca, key) = (place.get(CA).await?, place.get(TOKENS).await?);
+    let ca = match ca {
+        Some(ca) => ca,
+        None => place.make_ca(own.as_ref(), key.as_ref()).await?,
+    };
+    let authority = place.authority(&ca)?;
+    if let Some(own) = own {
+        own.check(&place, &authority)?;
+    }
+    let key = match key {
+        Some(key) => key,
+        None => place.make_token_key(&authority).await?,
+    };
+    let tokens = place.token_key(&key, &authority)?;
+    Ok((authority, tokens))
+}
+
+/// The same where they must be there.
+///
+/// # Errors
+/// As above; there are none.
+pub(super) async fn read(cluster: &dyn ObjectStore, namespace: &str) -> Result<(Authority, TokenKey)> {
+    let place = Place::new(cluster, namespace);
+    let (Some(ca), Some(key)) = (place.get(CA).await?, place.get(TOKENS).await?) else {
+        bail!(
+            "there is no CA of edgesync in the namespace '{namespace}' of {cluster:?}: name another namespace or cluster, or \
+             wait until the first replica of edgesync-cloud has made one"
+        );
+    };
+    let authority = place.authority(&ca)?;
+    let tokens = place.token_key(&key, &authority)?;
+    Ok((authority, tokens))
+}
+
+impl<'a> Place<'a> {
+    fn new(cluster: &'a dyn ObjectStore, namespace: &'a str) -> Self {
+        Self { cluster, namespace, secrets: kinds::guess("v1", "Secret", true) }
+    }
+
+    async fn get(&self, name: &str) -> Result<Option<Object>> {
+        let got = self.cluster.get(&self.secrets, self.namespace, name).await;
+        got.with_context(|| format!("reading {}", self.what(name)))
+    }
+
+    /// Makes a Secret, unless another replica was faster: then it is that one's.
+    async fn make(&self, name: &str, secret: &Object) -> Result<Object> {
+        let failed = || format!("making {}", self.what(name));
+        match self.cluster.create(&self.secrets, secret).await {
+            Err(Failure::Conflict(_)) => match self.get(name).await? {
+                Some(made) => return Ok(made),
+                None => bail!("{} comes and goes: is somebody deleting it?", self.what(name)),
+            },
+            Err(failure @ Failure::NotFound(_)) => {
+                let namespace = self.namespace;
+                Err(failure).with_context(|| {
+                    format!("there is no namespace '{namespace}': kubectl create namespace {namespace}")
+                })
+            }
+            made => Ok(made.inspect(|_| tracing::info!(name, "a Secret of edgesync has been made"))?),
+        }
+        .with_context(failed)
+    }
+
+    async fn make_ca(&self, own: Option<&Own>, key: Option<&Object>) -> Result<Object> {
+        let trusted = key.and_then(|key| key.annotations().remove(OF_CA));
+        let (certificate, secret) = match (own, trusted) {
+            (Some(Own { key: Some(secret), fingerprint, certificate }), trusted)
+                if trusted.as_ref().is_none_or(|trusted| trusted == fingerprint) =>
+            {
+                (certificate.clone(), secret.clone())
+            }
+            (_, Some(trusted)) => bail!(
+                "{} is not there, and nodes trust the CA with the fingerprint {trusted}: restore it from a copy (kubectl -n \
+                 {namespace} create secret tls {CA} --cert=ca.crt --key=ca.key); or, if no node has joined yet, kubectl -n \
+                 {namespace} delete secret {TOKENS}, and a new one is made",
+                self.what(CA),
+                namespace = self.namespace,
+            ),
+            (Some(own), None) if own.key.is_none() => bail!(
+                "{} is not there, and of the CA in ca.crt of pairing.directory there is no ca.key: put it there, or remove \
+                 ca.crt, and a new CA is made",
+                self.what(CA)
+            ),
+            _ => {
+                let (certificate, secret) = authority::make(now())?;
+                (certificate.into_bytes(), secret.into_bytes())
+            }
+        };
+        let data = [(CERTIFICATE, &*certificate), (KEY, &*secret)];
+        self.make(CA, &secret_object((self.namespace, CA), CA_TYPE, &data)).await
+    }
+
+    async fn make_token_key(&self, authority: &Authority) -> Result<Object> {
+        let data = tokens::new_secret()?;
+        let mut key = secret_object((self.namespace, TOKENS), TOKENS_TYPE, &[(TOKEN_KEY, &data)]);
+        let annotations = serde_json::json!({ OF_CA: authority.certificate().fingerprint() });
+        key.set_metadata("annotations", annotations);
+        self.make(TOKENS, &key).await
+    }
+
+    fn authority(&self, ca: &Object) -> Result<Authority> {
+        let what = self.what(CA);
+        let part = |key| secret(ca, key).map_err(|why| anyhow::anyhow!("{what}: {why}"));
+        Authority::load(&what, &part(CERTIFICATE)?, &part(KEY)?, now())
+    }
+
+    fn token_key(&self, key: &Object, authority: &Authority) -> Result<TokenKey> {
+        let what = self.what(TOKENS);
+        let is = authority.certificate().fingerprint();
+        let of = key.annotations().remove(OF_CA);
+        if let Some(of) = of.filter(|of| *of != is) {
+            bail!(
+                "{} holds a CA with the fingerprint {is}, but nodes and tokens of this fleet are of the CA {of}: restore \
+                 that one; or, to begin anew with this one, kubectl -n {namespace} delete secret {TOKENS}: then each node has \
+                 to join again with a new token",
+                self.what(CA),
+                namespace = self.namespace,
+            );
+        }
+        let secret = secret(key, TOKEN_KEY).map_err(|why| anyhow::anyhow!("{what}: {why}"))?;
+        TokenKey::load(&what, &secret)
+    }
+
+    fn what(&self, name: &str) -> String {
+        format!("the Secret {}/{name}", self.namespace)
+    }
+}
+
+/// The operator's own CA, in files. Without its key it only says which one is meant.
+struct Own {
+    certificate: Vec<u8>,
+    key: Option<Vec<u8>>,
+    fingerprint: String,
+}
+
+impl Own {
+    fn read(directory: &Path, now: Timestamp) -> Result<Option<Self>> {
+        files::open_directory(directory)?;
+        let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
+        let what = format!("{} with {}", certificate.display(), key.display());
+        let (Some(pem), key) = (files::read(&certificate)?, files::read_secret(&key)?) else {
+            return Ok(None);
+        };
+        let fingerprint = match &key {
+            Some(key) => Authority::load(&what, &pem, key, now)?.certificate().fingerprint(),
+            None => first(&what, &pem)?,
+        };
+        Ok(Some(Self { certificate: pem, key, fingerprint }))
+    }
+
+    fn check(&self, place: &Place<'_>, authority: &Authority) -> Result<()> {
+        let is = authority.certificate().fingerprint();
+        if self.fingerprint != is {
+            bail!(
+                "two CAs: {} has the one with the fingerprint {is}, ca.crt in pairing.directory is {}. All replicas need the \
+                 same one: to keep that of the Secret, which nodes trust that have joined there, remove ca.crt and ca.key from \
+                 the directory; to begin anew with that of the files, kubectl -n {namespace} delete secret {CA} {TOKENS}: then \
+                 each node has to join again with a new token",
+                place.what(CA),
+                self.fingerprint,
+                namespace = place.namespace,
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The fingerprint of the first certificate.
+fn first(what: &str, pem: &[u8]) -> Result<String> {
+    let pem = std::str::from_utf8(pem).with_context(|| format!("{what} must be PEM"))?;
+    let certificates = Certificate::all_from_pem(what, pem)?;
+    let first = certificates.first().with_context(|| format!("{what} has no certificate"))?;
+    Ok(first.fingerprint())
+}

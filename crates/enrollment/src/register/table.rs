@@ -1,0 +1,353 @@
+//! What a replica knows of all names, from the watch and from its own writes. Pure.
+//!
+//! An own write counts at once; what a watch tells of the same object that is older than that does not.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::member::Member;
+use super::{Changed, Membership, RevocationChange};
+use edgesync_cloud_store::pairing::{MemberRecord, Revocations};
+use edgesync_object::{Labels, ResourceVersion};
+
+/// The most sets of labels that are kept for names that have them too.
+const MAX_SHARED_LABELS: usize = 1024;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    members: BTreeMap<Arc<str>, Known>,
+    /// Names of which something is revoked.
+    revoked: BTreeSet<Arc<str>>,
+    /// The versions of own writes that the watch has not told yet.
+    own: HashMap<Arc<str>, ResourceVersion>,
+    /// What was listed since a list has begun.
+    listed: Option<HashSet<Arc<str>>>,
+    shared: HashSet<Arc<Labels>>,
+}
+
+/// What is known of a name.
+#[derive(Debug)]
+struct Known {
+    membership: Membership,
+    /// When its first certificate ends.
+    first_end: Option<Timestamp>,
+    /// When the last one that is not revoked ends.
+    last_end: Option<Timestamp>,
+    revoked: Option<Box<Revoked>>,
+}
+
+/// What is revoked of a name.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Revoked {
+    serials: BTreeMap<String, Timestamp>,
+    is_shut_out: bool,
+    is_doubtful: bool,
+}
+
+impl Table {
+    /// All that there is follows, from a request that is not made yet: own writes of before are in there.
+    pub(super) fn begin(&mut self) {
+        self.own.clear();
+        self.listed = Some(HashSet::new());
+    }
+
+    /// A member is listed.
+    pub(super) fn list(&mut self, member: &Member, version: &ResourceVersion) -> Option<Changed> {
+        if let Some(listed) = &mut self.listed {
+            listed.insert(member.node.as_str().into());
+        }
+        self.set(member, version)
+    }
+
+    /// An object is there and cannot be read: what is known of its name stays.
+    pub(super) fn keep(&mut self, object: &str) {
+        if let Some(listed) = &mut self.listed {
+            let node = self.members.keys().find(|node| Member::object_name(node) == object);
+            listed.extend(node.cloned());
+        }
+    }
+
+    /// That was all.
+    pub(super) fn complete(&mut self) -> Vec<Changed> {
+        let Some(listed) = self.listed.take() else { return Vec::new() };
+        let is_left = |node: &&Arc<str>| !listed.contains(*node) && !self.own.contains_key(*node);
+        let left: Vec<Arc<str>> = self.members.keys().filter(is_left).cloned().collect();
+        left.iter().filter_map(|node| self.put(node, None, false)).collect()
+    }
+
+    /// A member is new or has changed.
+    pub(super) fn set(&mut self, member: &Member, version: &ResourceVersion) -> Option<Changed> {
+        let node: Arc<str> = member.node.as_str().into();
+        if self.own.get(&node).is_some_and(|own| version.is_older_than(own)) {
+            return None;
+        }
+        self.own.remove(&node);
+        self.put(&node, Some(member), false)
+    }
+
+    /// There is nothing of a member any more.
+    pub(super) fn gone(&mut self, node: &str, version: &ResourceVersion) -> Option<Changed> {
+        let node: Arc<str> = node.into();
+        if self.own.get(&node).is_some_and(|own| version.is_older_than(own)) {
+            return None;
+        }
+        self.own.remove(&node);
+        self.put(&node, None, false)
+    }
+
+    /// This replica has written a member, or removed it, which has no version.
+    pub(super) fn wrote(&mut self, member: &Member, version: Option<ResourceVersion>) -> Option<Changed> {
+        let node: Arc<str> = member.node.as_str().into();
+        let Some(version) = version else {
+            self.own.remove(&node);
+            return self.put(&node, None, true);
+        };
+        self.own.insert(Arc::clone(&node), version);
+        self.put(&node, Some(member), true)
+    }
+
+    fn put(&mut self, node: &Arc<str>, member: Option<&Member>, own: bool) -> Option<Changed> {
+        let known = member.map(|member| self.known(member));
+        let after = known.as_ref().and_then(|known| known.revoked.as_deref());
+        let before = self.members.get(node);
+        let revocation = change(before.and_then(|known| known.revoked.as_deref()), after);
+        let is_same = match (before, &known) {
+            (None, None) => true,
+            (Some(before), Some(known)) => before.membership == known.membership,
+            _ => false,
+        };
+        if after.is_some() {
+            self.revoked.insert(Arc::clone(node));
+        } else {
+            self.revoked.remove(node);
+        }
+        match known {
+            Some(known) => drop(self.members.insert(Arc::clone(node), known)),
+            None => drop(self.members.remove(node)),
+        }
+        let is_news = !is_same || revocation != RevocationChange::None;
+        is_news.then(|| Changed::Member { node: Arc::clone(node), own, revocation })
+    }
+
+    fn known(&mut self, member: &Member) -> Known {
+        let serials: BTreeMap<String, Timestamp> =
+            member.revoked().into_iter().map(|(serial, at)| (serial.to_owned(), at)).collect();
+        let (is_shut_out, is_doubtful) = (member.is_shut_out(), member.is_doubtful());
+        let revoked = (!serials.is_empty()).then(|| Box::new(Revoked { serials, is_shut_out, is_doubtful }));
+        let labels = self.share(&member.labels);
+        Known {
+            membership: Membership { used: member.used, labels, removed: member.removed },
+            first_end: member.certificates.iter().map(|given| given.not_after).min(),
+            last_end: member.ends(),
+            revoked,
+        }
+    }
+
+    /// Most names have the labels of another one.
+    fn share(&mut self, labels: &Labels) -> Arc<Labels> {
+        if let Some(shared) = self.shared.get(labels) {
+            return Arc::clone(shared);
+        }
+        let labels = Arc::new(labels.clone());
+        if self.shared.len() >= MAX_SHARED_LABELS {
+            self.shared.retain(|labels| Arc::strong_count(labels) > 1);
+        }
+        if self.shared.len() < MAX_SHARED_LABELS {
+            self.shared.insert(Arc::clone(&labels));
+        }
+        labels
+    }
+
+    /// What is known of a name.
+    pub(super) fn membership(&self, node: &str) -> Option<Membership> {
+        self.members.get(node).map(|known| known.membership.clone())
+    }
+
+    /// The nodes that were removed, in the order of their names.
+    pub(super) fn removed(&self) -> Vec<(String, Timestamp)> {
+        let removed = self.members.iter();
+        removed.filter_map(|(node, known)| Some((node.to_string(), known.membership.removed?))).collect()
+    }
+
+    /// The names that somebody has joined under and that are not removed, in their order.
+    pub(super) fn members(&self) -> Vec<MemberRecord> {
+        let is_one = |known: &Known| known.membership.used && known.membership.removed.is_none();
+        let members = self.members.iter().filter(|(_, known)| is_one(known));
+        let record = |(node, known): (&Arc<str>, &Known)| MemberRecord {
+            node: node.to_string(),
+            ends: known.last_end,
+            is_revoked: known.revoked.as_ref().is_some_and(|revoked| revoked.is_shut_out),
+        };
+        members.map(record).collect()
+    }
+
+    /// What is revoked.
+    pub(super) fn revocations(&self) -> Revocations {
+        let mut revocations = Revocations::default();
+        for node in &self.revoked {
+            let Some(revoked) = self.members.get(node).and_then(|known| known.revoked.as_deref()) else {
+                continue;
+            };
+            let serials = revoked.serials.iter().map(|(serial, at)| (serial.clone(), *at));
+            revocations.serials.extend(serials);
+            if revoked.is_shut_out {
+                revocations.nodes.push(node.to_string());
+            }
+            if revoked.is_doubtful {
+                revocations.doubtful.push(node.to_string());
+            }
+        }
+        revocations.serials.sort();
+        revocations
+    }
+
+    /// Names with certificates that ended before a time.
+    pub(super) fn ended(&self, before: Timestamp) -> Vec<String> {
+        let ended = |known: &Known| known.first_end.is_some_and(|end| end < before);
+        self.members.iter().filter(|(_, known)| ended(known)).map(|(node, _)| node.to_string()).collect()
+    }
+}
+
+/// What has become of what is revoked of a name.
+fn change(before: Option<&Revoked>, after: Option<&Revoked>) -> RevocationChange {
+    let is_new = |serial| before.is_none_or(|before| !before.serials.contains_key(serial));
+    match after {
+        after if after == before => RevocationChange::None,
+        Some(after) if after.serials.keys().any(is_new) => RevocationChange::More,
+        _ => RevocationChange::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use edgesync_cloud_store::pairing::CertificateRecord;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn member(node: &str, serial: &str) -> Member {
+        let certificate = CertificateRecord {
+            serial: serial.into(),
+            node: node.into(),
+            not_before: at(0),
+            not_after: at(100),
+            revoked: None,
+        };
+        let mut member = Member::new(node);
+        member.join(&certificate, Labels::new(), at(0)).unwrap();
+        member
+    }
+
+    fn version(number: u64) -> ResourceVersion {
+        number.into()
+    }
+
+    fn revoked(mut member: Member) -> Member {
+        member.revoke(at(1));
+        member
+    }
+
+    fn changed(node: &str, own: bool, revocation: RevocationChange) -> Option<Changed> {
+        Some(Changed::Member { node: node.into(), own, revocation })
+    }
+
+    #[test]
+    fn an_own_write_counts_until_the_watch_has_come_to_it() {
+        let mut table = Table::default();
+        let (good, bad) = (member("a", "1"), revoked(member("a", "1")));
+        assert_eq!(table.set(&good, &version(5)), changed("a", false, RevocationChange::None));
+        assert_eq!(table.wrote(&bad, Some(version(7))), changed("a", true, RevocationChange::More));
+        assert_eq!(table.set(&good, &version(6)), None);
+        assert_eq!(table.gone("a", &version(6)), None);
+        assert_eq!(table.revocations().nodes, ["a"]);
+        assert_eq!(table.set(&bad, &version(7)), None, "nothing new");
+        assert_eq!(table.set(&good, &version(8)), changed("a", false, RevocationChange::Other));
+        assert_eq!(table.revocations(), Revocations::default());
+    }
+
+    #[test]
+    fn what_a_list_does_not_have_is_no_more_unless_it_was_written_since() {
+        let mut table = Table::default();
+        table.wrote(&revoked(member("old", "1")), Some(version(3)));
+        table.set(&member("kept", "2"), &version(4));
+        table.begin();
+        table.wrote(&revoked(member("new", "3")), Some(version(9)));
+        table.wrote(&revoked(member("kept", "2")), Some(version(10)));
+        assert_eq!(table.list(&member("kept", "2"), &version(4)), None);
+        assert_eq!(table.complete(), [changed("old", false, RevocationChange::Other).unwrap()]);
+        assert_eq!(table.revocations().nodes, ["kept", "new"]);
+        // The cluster was restored from a copy: versions are older, and yet they count.
+        table.begin();
+        table.list(&member("kept", "2"), &version(2));
+        assert_eq!(table.complete().len(), 1);
+        assert_eq!(table.revocations(), Revocations::default());
+    }
+
+    #[test]
+    fn what_is_known_of_a_name_stays_while_its_object_cannot_be_read() {
+        let mut table = Table::default();
+        table.set(&revoked(member("a", "1")), &version(3));
+        table.begin();
+        table.keep(&Member::object_name("a"));
+        table.keep(&Member::object_name("b"));
+        assert_eq!(table.complete(), []);
+        assert_eq!(table.revocations().nodes, ["a"]);
+    }
+
+    #[test]
+    fn a_list_that_begins_again_takes_nothing_away_before_it_is_complete() {
+        let mut table = Table::default();
+        table.set(&revoked(member("a", "1")), &version(3));
+        table.begin();
+        table.begin();
+        assert_eq!(table.revocations().nodes, ["a"]);
+        assert_eq!(table.complete().len(), 1);
+        assert_eq!(table.complete(), []);
+    }
+
+    #[test]
+    fn one_more_revoked_certificate_is_told_of_a_node_that_has_a_good_one() {
+        let mut table = Table::default();
+        let mut two = member("a", "1");
+        two.revoke(at(1));
+        two.join(&CertificateRecord { serial: "2".into(), ..certificate_of("a") }, Labels::new(), at(2))
+            .unwrap();
+        table.set(&two, &version(1));
+        assert_eq!(table.revocations().nodes, [""; 0]);
+        assert_eq!(table.revocations().doubtful, ["a"]);
+        two.note_refused(at(3));
+        assert_eq!(table.set(&two, &version(2)), changed("a", false, RevocationChange::Other));
+        two.revoke_one("2", at(4));
+        assert_eq!(table.set(&two, &version(3)), changed("a", false, RevocationChange::More));
+        assert_eq!(table.revocations().serials.len(), 2);
+    }
+
+    fn certificate_of(node: &str) -> CertificateRecord {
+        CertificateRecord {
+            serial: "9".into(),
+            node: node.into(),
+            not_before: at(0),
+            not_after: at(100),
+            revoked: None,
+        }
+    }
+
+    #[test]
+    fn equal_labels_are_kept_once() {
+        let mut table = Table::default();
+        for node in ["a", "b"] {
+            let mut member = member(node, node);
+            member.labels = Labels::from([("site".into(), "north".into())]);
+            table.set(&member, &version(1));
+        }
+        let labels = |node| table.membership(node).unwrap().labels;
+        assert!(Arc::ptr_eq(&labels("a"), &labels("b")));
+        assert_eq!(table.ended(at(100)), [""; 0]);
+        assert_eq!(table.ended(at(101)), ["a", "b"]);
+    }
+}

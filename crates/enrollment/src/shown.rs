@@ -1,0 +1,119 @@
+//! What this machine's services show: the certificate in `server.pem`, and the revocation list.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use jiff::Timestamp;
+
+use super::authority::Authority;
+use super::register::Register;
+use super::{Revoked, after, days, files, now};
+use edgesync_store::durable;
+use edgesync_transport::tls::Identity;
+
+/// How long the certificate of this machine's services lives.
+const LIFETIME: Duration = days(397);
+/// With less than this left it is made anew.
+const RENEWAL: Duration = days(130);
+const FILE: &str = "server.pem";
+
+/// The names of this machine, each once: those of the configuration and those it calls itself by.
+pub(super) fn all_names(configured: &[String]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+    for name in configured.iter().chain(&own).map(|name| plain_name(name)) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// One way to write each address.
+fn plain_name(name: &str) -> String {
+    name.parse::<IpAddr>().map_or_else(|_| name.to_owned(), |address| address.to_string())
+}
+
+/// Whether a certificate of the services is to be made anew.
+fn is_due(identity: &Identity, now: Timestamp) -> bool {
+    after(now, RENEWAL) >= identity.certificate().not_after()
+}
+
+/// What was kept, if it is of this CA, for these names and not soon at its end; else a new one.
+pub(super) fn open(
+    authority: &Authority,
+    directory: &Path,
+    names: &[String],
+    now: Timestamp,
+) -> anyhow::Result<Identity> {
+    let path = directory.join(FILE);
+    let kept = files::read_secret(&path)?.and_then(|pem| {
+        let what = path.display().to_string();
+        let identity = Identity::from_pem(&what, std::str::from_utf8(&pem).ok()?);
+        identity.inspect_err(|error| tracing::warn!("{error}: it is made anew")).ok()
+    });
+    if let Some(kept) = kept {
+        let of: BTreeSet<String> = kept.certificate().names().iter().map(|name| plain_name(name)).collect();
+        // The CA is in the file to tell which one signed it.
+        let signed_here = kept.chain().get(1).is_some_and(|ca| ca == authority.certificate());
+        if signed_here && of == names.iter().cloned().collect() && !ends_soon(authority, &kept, now) {
+            return Ok(Identity::new(
+                "the certificate of the services",
+                vec![kept.certificate().clone()],
+                kept.key().clone(),
+            )?);
+        }
+    }
+    make(authority, directory, names, now)
+}
+
+/// Whether a certificate is to be made anew, and a new one would live longer.
+pub(super) fn ends_soon(authority: &Authority, identity: &Identity, now: Timestamp) -> bool {
+    is_due(identity, now) && identity.certificate().not_after() < authority.certificate().not_after()
+}
+
+pub(super) fn make(
+    authority: &Authority,
+    directory: &Path,
+    names: &[String],
+    now: Timestamp,
+) -> anyhow::Result<Identity> {
+    let identity = authority.server(names, now, LIFETIME)?;
+    let pem = format!("{}{}", identity.to_pem(), authority.certificate().to_pem());
+    durable::write(&directory.join(FILE), pem.as_bytes(), 0o600)?;
+    tracing::info!(names = names.join(", "), until = %identity.certificate().not_after(), "the services have a new certificate");
+    Ok(identity)
+}
+
+/// A list of what is revoked now. Its number is the time, so that it grows over restarts too.
+pub(super) async fn make_list(
+    authority: &Authority,
+    register: &Register,
+    external: bool,
+    number: &mut u64,
+) -> anyhow::Result<Revoked> {
+    let revocations = register.revocations().await?;
+    let now = now();
+    let milliseconds = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
+    *number = milliseconds.max(*number + 1);
+    let der = authority.revocation_list(*number, &revocations.serials, now)?;
+    let doubtful = revocations.doubtful.into_iter().filter(|_| external);
+    Ok(Revoked { der, made: now, nodes: revocations.nodes.into_iter().chain(doubtful).collect() })
+}
+
+pub(super) fn list_pem(der: &[u8]) -> String {
+    let text = BASE64_STANDARD.encode(der);
+    let mut pem = String::from("-----BEGIN X509 CRL-----\n");
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let (line, after) = rest.split_at(rest.len().min(64));
+        pem.push_str(line);
+        pem.push('\n');
+        rest = after;
+    }
+    pem + "-----END X509 CRL-----\n"
+}

@@ -1,0 +1,179 @@
+//! The join service over real TLS, with curl: another client than our own.
+
+use super::*;
+use crate::service::JoinService;
+use edgesync_join::{Membership, calls};
+use std::process::{Command, Stdio};
+
+struct Served {
+    fixture: Fixture,
+    address: std::net::SocketAddr,
+    serving: tokio::task::JoinSet<()>,
+}
+
+async fn served() -> Served {
+    let fixture = fixture().await;
+    let service = JoinService::bind(([127, 0, 0, 1], 0).into(), fixture.pairing.clone()).await.unwrap();
+    let address = service.address();
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(service.serve());
+    Served { fixture, address, serving }
+}
+
+#[tokio::test]
+async fn only_who_wants_in_is_refused_in_the_log_and_not_who_asks_whether_this_is_a_cloudcore() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(log.reopen().unwrap())).finish();
+    // All tasks of this test are on one thread.
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let logged = || std::fs::read_to_string(log.path()).unwrap();
+    let Served { fixture, address, serving: _serving } = served().await;
+    let url = format!("https://localhost:{}", address.port()).parse().unwrap();
+    let stranger = tls::Client::new(&fixture.pairing.trust(), None, tls::Clock::system([])).unwrap();
+    assert_eq!(calls::is_cloud_core(&url, &stranger).await, Ok(false));
+    assert!(!logged().contains("refused"), "{}", logged());
+    calls::fetch_membership(&url, &stranger).await.unwrap_err();
+    let (trust, asked) = (fixture.pairing.trust(), request("a"));
+    let nobody = calls::Credential::Certificate;
+    calls::fetch_certificate(&url, &stranger, &trust, "a", &asked, nobody).await.unwrap_err();
+    assert_eq!(logged().matches("refused to join or renew: a token is needed").count(), 1, "{}", logged());
+}
+
+impl Served {
+    /// Runs curl with what a name stands for in its arguments; gives the code, 0 without an answer, and the body.
+    async fn curl(&self, path: &str, arguments: &[&str]) -> (u16, Vec<u8>) {
+        let out = tempfile::NamedTempFile::new().unwrap();
+        let ca = self.fixture.file("ca.crt");
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--max-time", "20", "--write-out", "%{http_code}"])
+            .arg("--cacert")
+            .arg(ca)
+            .arg("--output")
+            .arg(out.path())
+            .args(arguments)
+            .arg(format!("https://localhost:{}{path}", self.address.port()))
+            .args(["--connect-to", &format!("localhost::{}:", self.address.ip())])
+            .stdin(Stdio::null());
+        // The service answers on other threads.
+        let output = tokio::task::block_in_place(|| curl.output())
+            .expect("curl is needed for this test: apt-get install curl");
+        let code = String::from_utf8(output.stdout).unwrap().parse().unwrap();
+        (code, std::fs::read(out.path()).unwrap())
+    }
+
+    async fn refused(&self, path: &str, arguments: &[&str], words: &str) -> u16 {
+        let (code, body) = self.curl(path, arguments).await;
+        let body = String::from_utf8(body).unwrap();
+        assert!(body.contains(words) && body.ends_with('\n'), "{code} {body:?}");
+        code
+    }
+
+    /// Writes something into a file; gives its path.
+    fn file(&self, name: &str, content: &[u8]) -> String {
+        let path = self.fixture.dir.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_joins_learns_the_rest_and_renews() {
+    let served = served().await;
+    let (code, ca) = served.curl("/ca.crt", &["--insecure"]).await;
+    assert_eq!((code, ca.as_slice()), (200, served.fixture.pairing.trust().0[0].der()));
+    for method in ["GET", "POST"] {
+        let key = Key::generate().unwrap();
+        let asked = served.file("a.csr", &key.node_request("a").unwrap());
+        let bearer = format!("Authorization: Bearer {}", served.fixture.token(Some("a"), 1).await);
+        let body = format!("@{asked}");
+        let send = ["-X", method, "--data-binary", &body, "-H", "NodeName: a"];
+        let (code, der) = served.curl("/edge.crt", &[&send[..], &["-H", &bearer]].concat()).await;
+        assert_eq!(code, 200, "{}", String::from_utf8_lossy(&der));
+        let certificate = Certificate::from_der("the answer", &der).unwrap();
+        let identity = Identity::new("the answer", vec![certificate], key).unwrap();
+        let pem = served.file("a.pem", identity.to_pem().as_bytes());
+        let shown = ["--cert", pem.as_str(), "--key", pem.as_str()];
+
+        let (code, body) = served.curl("/edgesync/v1/join", &shown).await;
+        let membership: Membership = serde_json::from_slice(&body).unwrap();
+        assert_eq!((code, membership.node.as_str()), (200, "a"));
+        assert_eq!(
+            (membership.broker.as_str(), membership.prefix.as_str()),
+            ("mqtts://:8883", "edgesync/v1")
+        );
+
+        let (code, der) = served.curl("/edge.crt", &[&send[..], &shown].concat()).await;
+        let renewed = Certificate::from_der("the answer", &der).unwrap();
+        assert_eq!((code, renewed.node()), (200, Some("a")));
+        assert_ne!(renewed.serial(), identity.certificate().serial());
+        // A certificate gives nobody the name of another.
+        let other = format!("@{}", served.file("b.csr", &request("b")));
+        let send = ["--data-binary", other.as_str(), "-H", "NodeName: b"];
+        assert_eq!(
+            served.refused("/edge.crt", &[&send[..], &shown].concat(), "its own name only").await,
+            403
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_say_what_to_do_and_have_their_codes() {
+    let served = served().await;
+    let asked = format!("@{}", served.file("a.csr", &request("a")));
+    let send = ["--data-binary", asked.as_str(), "-H", "NodeName: a"];
+    let with = |more: &[&'static str]| [&send[..], more].concat();
+    assert_eq!(served.refused("/edge.crt", &with(&[]), "a token is needed").await, 401);
+    let wrong = with(&["-H", "Authorization: Bearer a.b.c"]);
+    assert_eq!(served.refused("/edge.crt", &wrong, "not from this cloud").await, 401);
+    let wrong = with(&["-H", "Authorization: Basic YTpi"]);
+    assert_eq!(served.refused("/edge.crt", &wrong, "a token is needed").await, 401);
+    let nobody = ["--data-binary", asked.as_str(), "-H", "Authorization: Bearer a.b.c"];
+    assert_eq!(served.refused("/edge.crt", &nobody, "NodeName").await, 400);
+    assert_eq!(served.refused("/edge.crt", &["-X", "DELETE"], "use GET").await, 405);
+    assert_eq!(served.refused("/edgesync/v1/join", &[], "join first").await, 401);
+    assert_eq!(served.refused("/api/v1/secrets", &[], "join service").await, 404);
+    let long = format!("@{}", served.file("long", &vec![b'x'; 20 << 10]));
+    let (code, _) = served.curl("/edge.crt", &["--data-binary", &long]).await;
+    assert_eq!(code, 413);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_or_foreign_certificate_gets_no_connection_at_once() {
+    let served = served().await;
+    let a = served.fixture.joined("a").await;
+    let pem = served.file("a.pem", a.to_pem().as_bytes());
+    let shown = ["--cert", pem.as_str(), "--key", pem.as_str()];
+    assert_eq!(served.curl("/edgesync/v1/join", &shown).await.0, 200);
+    served.fixture.pairing.revoke_node("a").await.unwrap();
+    assert_eq!(served.curl("/edgesync/v1/join", &shown).await.0, 0);
+    let foreign = fixture().await.joined("a").await;
+    let pem = served.file("foreign.pem", foreign.to_pem().as_bytes());
+    let shown = ["--cert", pem.as_str(), "--key", pem.as_str()];
+    assert_eq!(served.curl("/edgesync/v1/join", &shown).await.0, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_says_nothing_does_not_keep_it_from_stopping() {
+    let served = served().await;
+    let mut silent = tokio::net::TcpStream::connect(served.address).await.unwrap();
+    assert_eq!(served.curl("/ca.crt", &[]).await.0, 200);
+    drop(served.serving);
+    let mut byte = [0];
+    let read = tokio::io::AsyncReadExt::read(&mut silent, &mut byte).await;
+    assert!(matches!(read, Ok(0) | Err(_)));
+}
+
+/// Nine idle connections a second were enough to keep all devices out.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_keep_nobody_from_joining() {
+    let served = served().await;
+    let mut idle = Vec::new();
+    for _ in 0..400 {
+        idle.push(tokio::net::TcpStream::connect(served.address).await.unwrap());
+    }
+    let begun = std::time::Instant::now();
+    let (code, ca) = served.curl("/ca.crt", &["--insecure"]).await;
+    assert_eq!((code, ca.as_slice()), (200, served.fixture.pairing.trust().0[0].der()));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());
+    drop(idle);
+}

@@ -1,0 +1,172 @@
+//! What the files of an object are to hold.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use super::record::{Digest, Member};
+use super::rule::{Format, Rule, Write};
+use super::template::check_name;
+use edgesync_object::Gather as _;
+use edgesync_object::yaml;
+
+/// Files by their names.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// What a place is to hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fresh {
+    /// The files.
+    pub files: Files,
+    /// The objects that they are made of.
+    pub members: Vec<Member>,
+    /// Whether one of these is a Secret.
+    pub is_secret: bool,
+}
+
+impl Fresh {
+    /// The digests of the files.
+    #[must_use]
+    pub fn digests(&self, key: (u64, u64)) -> BTreeMap<String, Digest> {
+        self.files.iter().map(|(name, content)| (name.clone(), Digest::of(key, content))).gather()
+    }
+
+    /// The bytes of all files.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.files.values().map(|content| content.len() as u64).sum()
+    }
+}
+
+/// The files of an object. In a place that is one file there is one; the place has its name.
+///
+/// # Errors
+/// Why there are none.
+pub fn files(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, String> {
+    match &rule.write {
+        Write::Keys => keys(rule, object, is_secret),
+        Write::Object(format) => {
+            let (text, ending) = match format {
+                Format::Yaml => (yaml::write(object).map_err(|error| error.to_string())?, ".yaml"),
+                Format::Json => (format!("{object:#}\n"), ".json"),
+            };
+            Ok(one(object, ending, text.into_bytes()))
+        }
+        Write::Field(pointer) => {
+            let content = match object.pointer(pointer) {
+                None | Some(Value::Null) => return Err(format!("it has no field {pointer}")),
+                Some(Value::String(text)) if is_secret && pointer.starts_with("/data/") => {
+                    decoded(pointer, text)?
+                }
+                Some(Value::String(text)) => text.clone().into_bytes(),
+                Some(other) => other.to_string().into_bytes(),
+            };
+            Ok(one(object, "", content))
+        }
+    }
+}
+
+/// The file of an object that makes one: under a name that no other object has, where many are gathered.
+fn one(object: &Value, ending: &str, content: Vec<u8>) -> Files {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    let name = [text("namespace"), text("name")].into_iter().filter(|part| !part.is_empty());
+    Files::from([(name.collect::<Vec<_>>().join(".") + ending, content)])
+}
+
+fn keys(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, String> {
+    let mut files = Files::new();
+    for (field, encoded) in [("data", is_secret), ("binaryData", true)] {
+        for (key, value) in object[field].as_object().into_iter().flatten() {
+            let name = match rule.keys.get(key) {
+                Some(name) => name,
+                None if rule.keys.is_empty() => key,
+                None => continue,
+            };
+            check_name(name).map_err(|why| format!("its key {} {why}", shown(name)))?;
+            let text = value.as_str().ok_or_else(|| format!("its key {} is no text", shown(key)))?;
+            let content = if encoded { decoded(key, text)? } else { text.as_bytes().to_vec() };
+            if files.insert(name.clone(), content).is_some() {
+                return Err(format!("two of its keys are to become the file {}", shown(name)));
+            }
+            if files.len() as u64 > rule.max_files {
+                return Err(format!("it has more keys than the {} files of the rule", rule.max_files));
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn decoded(key: &str, text: &str) -> Result<Vec<u8>, String> {
+    STANDARD.decode(text).map_err(|_| format!("its key {} is not in base64", shown(key)))
+}
+
+/// A name as messages have it: it may be long, and anything.
+fn shown(name: &str) -> String {
+    format!("{:?}", name.chars().take(64).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn named(write: Write) -> Rule {
+        Rule { write, ..Rule::default() }
+    }
+
+    fn text(files: &Files, name: &str) -> String {
+        String::from_utf8(files[name].clone()).unwrap()
+    }
+
+    #[test]
+    fn keys_become_files() {
+        let rule = named(Write::Keys);
+        let map = json!({ "data": { "a": "x" }, "binaryData": { "b": "eQ==" } });
+        let found = files(&rule, &map, false).unwrap();
+        assert_eq!((text(&found, "a"), text(&found, "b"), found.len()), ("x".into(), "y".into(), 2));
+        let secret = files(&rule, &json!({ "data": { "a": "eA==" } }), true).unwrap();
+        assert_eq!(text(&secret, "a"), "x");
+        assert!(files(&rule, &json!({}), false).unwrap().is_empty());
+        let renamed = Rule { keys: [("a".to_owned(), "a.conf".to_owned())].into(), ..rule };
+        let found = files(&renamed, &map, false).unwrap();
+        assert_eq!(found.into_keys().collect::<Vec<_>>(), ["a.conf"]);
+    }
+
+    #[test]
+    fn keys_that_cannot_be_files_keep_the_object_out() {
+        let rule = named(Write::Keys);
+        for (object, why) in [
+            (json!({ "data": { "../x": "" } }), "'/'"),
+            (json!({ "data": { "..data": "" } }), "edgesync"),
+            (json!({ "data": { "a\u{0}": "" } }), "control"),
+            (json!({ "data": { "a": 1 } }), "no text"),
+            (json!({ "data": { "a": "" }, "binaryData": { "a": "" } }), "two of its keys"),
+            (json!({ "binaryData": { "a": "?" } }), "base64"),
+        ] {
+            let error = files(&rule, &object, false).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+        let many: serde_json::Map<_, _> = (0..11).map(|n| (n.to_string(), json!(""))).collect();
+        let few = Rule { max_files: 10, ..rule };
+        assert!(files(&few, &json!({ "data": many }), false).unwrap_err().contains("10 files"));
+    }
+
+    #[test]
+    fn an_object_or_a_field_of_it_becomes_one_file() {
+        let object =
+            json!({ "metadata": { "namespace": "n", "name": "w" }, "spec": { "port": 80, "motd": "hi" } });
+        let yaml = files(&named(Write::Object(Format::Yaml)), &object, false).unwrap();
+        assert!(text(&yaml, "n.w.yaml").contains("port: 80"));
+        let json = files(&named(Write::Object(Format::Json)), &object, false).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&text(&json, "n.w.json")).unwrap(), object);
+        let field = |pointer: &str| files(&named(Write::Field(pointer.into())), &object, false);
+        assert_eq!(text(&field("/spec/motd").unwrap(), "n.w"), "hi");
+        assert_eq!(text(&field("/spec/port").unwrap(), "n.w"), "80");
+        assert!(field("/spec/none").unwrap_err().contains("/spec/none"));
+        let secret = json!({ "metadata": { "name": "s" }, "data": { "k": "eA==" } });
+        let found = files(&named(Write::Field("/data/k".into())), &secret, true).unwrap();
+        assert_eq!(text(&found, "s"), "x");
+    }
+}

@@ -1,0 +1,695 @@
+//! One pass over the objects of a rule: what is new or not as it should be is written, checked, reloaded and noted, or put
+//! back. It asks for the content of those objects only of which something has to be written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::contents::{self, Fresh};
+use super::judge::{Verdict, judge};
+use super::record::{Change, Digest, Held, Intent, Member, Place, Record, Shape, State, Status, Wait};
+use super::rule::{Rule, Write};
+use super::run::{Ended, Run, Step};
+use super::steps::{do_step, shown};
+use super::wire::Listed;
+use super::{Failure, Hands, Seen};
+use edgesync_object::Gather as _;
+
+/// How long a place waits after its first failure, in microseconds; twice as long after each further one.
+const FIRST_WAIT: i64 = 10_000_000;
+/// How long it waits at most.
+const LONGEST_WAIT: i64 = 600_000_000;
+/// How often parts of a pass that failed are tried by themselves, to find what it failed for.
+const MAX_RUNS: usize = 32;
+/// The longest message about an object, in bytes.
+const MAX_MESSAGE: usize = 1024;
+
+/// How a pass is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Whether places that nothing is new for are looked at, too.
+    pub look: bool,
+    /// Whether what failed is tried again at once.
+    pub force: bool,
+    /// Whether files of objects that are not listed stay.
+    pub keep: bool,
+    /// The time, in microseconds since 1970.
+    pub now: i64,
+}
+
+/// A pass of which the objects are known, and not their content.
+pub struct Pass<'a, H> {
+    hands: &'a mut H,
+    rule: &'a Rule,
+    record: &'a mut Record,
+    /// The last number that was given to a state.
+    seq: &'a mut u64,
+    listed: &'a [Listed],
+    options: Options,
+    /// The places, by path, with the numbers of their objects.
+    places: BTreeMap<String, (Place, Vec<usize>)>,
+    /// Those of which the objects are needed.
+    due: BTreeSet<String>,
+    /// The digest of the rule's text.
+    text: Digest,
+    /// The objects that are to go and whose files somebody else has had a hand in.
+    disturbed: Vec<String>,
+    /// Whether the record was changed and not noted.
+    dirty: bool,
+    runs: usize,
+    /// Whether a place has gone that is to become another one.
+    again: bool,
+}
+
+/// Why no files can be made of objects.
+enum Unfit {
+    /// One of them has changed since it was listed.
+    Changed,
+    /// One of them cannot be written.
+    Refused(usize, String),
+}
+
+/// A change with what it writes.
+type Task = (Change, Fresh);
+
+impl<'a, H: Hands> Pass<'a, H> {
+    /// Finds out which objects are needed.
+    pub fn begin(
+        hands: &'a mut H,
+        rule: &'a Rule,
+        record: &'a mut Record,
+        seq: &'a mut u64,
+        listed: &'a [Listed],
+        options: Options,
+    ) -> Self {
+        let mut pass = Self {
+            hands,
+            rule,
+            record,
+            seq,
+            listed,
+            options,
+            places: BTreeMap::new(),
+            due: BTreeSet::new(),
+            text: Digest::of((0, 0), rule.text.as_bytes()),
+            disturbed: Vec::new(),
+            dirty: false,
+            runs: 0,
+            again: false,
+        };
+        pass.group();
+        pass.find_due();
+        pass
+    }
+
+    /// The numbers of the objects whose content is needed.
+    #[must_use]
+    pub fn wants(&self) -> Vec<usize> {
+        let due = self.due.iter().filter_map(|path| self.places.get(path));
+        due.flat_map(|(_, members)| members.iter().copied()).collect()
+    }
+
+    /// Which place each object has. Without `gather` the first one has it.
+    fn group(&mut self) {
+        for (number, object) in self.listed.iter().enumerate() {
+            if let Some(known) = self.record.objects.get_mut(&object.uid) {
+                // As the configuration has it now.
+                known.sealed = is_sealed(object);
+            }
+            let name = if self.rule.gather { "" } else { object.name.as_str() };
+            let place = match self.rule.to.place(&object.namespace, name) {
+                Ok(place) => place,
+                Err(why) => {
+                    self.fails(object, &why);
+                    continue;
+                }
+            };
+            let path = place.path();
+            let members = &mut self.places.entry(path).or_insert_with(|| (place, Vec::new())).1;
+            if self.rule.gather || members.is_empty() {
+                members.push(number);
+                continue;
+            }
+            let first = members.first().and_then(|first| self.listed.get(*first));
+            let first = first.map_or_else(String::new, |first| format!("{}/{}", first.namespace, first.name));
+            self.fails(object, &format!("its place is that of {first}"));
+        }
+    }
+
+    fn find_due(&mut self) {
+        let places = std::mem::take(&mut self.places);
+        for (path, (place, numbers)) in &places {
+            let wait = self.record.waits.get(path);
+            let tried = |wait: &&Wait| wait.rule == self.text && self.are(&wait.members, numbers);
+            if wait.filter(tried).is_some_and(|wait| self.waits(wait)) {
+                continue;
+            }
+            let held = self.record.places.get(path);
+            let made = |held: &&Held| held.rule == self.text && self.are(&held.members, numbers);
+            let same = wait.is_none() && held.filter(made).is_some();
+            if same && (!self.options.look || self.is_intact(place, held.cloned())) {
+                continue;
+            }
+            self.due.insert(path.clone());
+        }
+        self.places = places;
+    }
+
+    /// Whether these are the objects with these numbers, in the same versions.
+    fn are(&self, members: &[Member], numbers: &[usize]) -> bool {
+        let same = |(member, number): (&Member, &usize)| {
+            let listed = self.listed.get(*number);
+            listed.is_some_and(|listed| listed.uid == member.uid && listed.version == member.version)
+        };
+        members.len() == numbers.len() && members.iter().zip(numbers).all(same)
+    }
+
+    fn waits(&self, wait: &Wait) -> bool {
+        // A clock that was set back keeps nothing waiting.
+        let left = wait.until.saturating_sub(self.options.now);
+        !self.options.force && (1..=LONGEST_WAIT).contains(&left)
+    }
+
+    fn is_intact(&mut self, place: &Place, held: Option<Held>) -> bool {
+        let Some(held) = held else { return false };
+        match self.hands.look(place, held.shape, Some(&held), None) {
+            Ok(seen) => {
+                judge(held.shape, place.name(), Some(&held), None, &seen, self.rule.overwrite)
+                    == Verdict::Same
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Says what would be done. The record is that of a pass that was not made: it is not to be kept.
+    pub fn plan(mut self, bodies: &mut dyn FnMut(usize) -> Option<Value>) -> Vec<String> {
+        let tasks = self.tasks(bodies);
+        let mut plan: Vec<String> = tasks.iter().map(|(change, fresh)| shown(change, fresh)).collect();
+        let refused = self.record.objects.values().filter(|object| {
+            !matches!(object.state, State::InEffect | State::Gone) && !object.message.is_empty()
+        });
+        plan.extend(
+            refused
+                .map(|object| format!("keep out {}/{}: {}", object.namespace, object.name, object.message)),
+        );
+        plan
+    }
+
+    /// Does all there is to do. Gives in how many microseconds it is to be done again, if something failed.
+    pub fn carry_out(mut self, bodies: &mut dyn FnMut(usize) -> Option<Value>) -> Option<i64> {
+        let tasks = self.tasks(bodies);
+        if tasks.is_empty() {
+            if self.record.owes_reload && !self.record.waits.get("").is_some_and(|wait| self.waits(wait)) {
+                self.reload_alone();
+            }
+        } else {
+            self.run(tasks);
+        }
+        self.say_who_is_gone();
+        if !self.record.owes_reload {
+            self.dirty |= self.record.waits.remove("").is_some();
+        }
+        let (paths, there) = (&self.places, &self.record.places);
+        let waiting = self.record.waits.len();
+        let matters = |path: &String| path.is_empty() || paths.contains_key(path) || there.contains_key(path);
+        self.record.waits.retain(|path, _| matters(path));
+        self.dirty |= waiting != self.record.waits.len();
+        if self.dirty
+            && let Err(failure) = self.hands.commit(self.record)
+        {
+            // The next pass finds the same again.
+            self.record.output = failure.message;
+        }
+        if self.again {
+            return Some(0);
+        }
+        let now = self.options.now;
+        let next = self.record.waits.values().map(|wait| wait.until.saturating_sub(now)).min();
+        next.map(|left| left.clamp(FIRST_WAIT / 10, LONGEST_WAIT))
+    }
+
+    /// What has to be written and removed.
+    fn tasks(&mut self, bodies: &mut dyn FnMut(usize) -> Option<Value>) -> Vec<Task> {
+        let mut tasks = self.removals();
+        let (mut files, mut bytes) = (0, 0);
+        for (path, held) in &self.record.places {
+            if self.places.contains_key(path) && !self.due.contains(path) {
+                files += held.files.len() as u64;
+                bytes += held.bytes;
+            }
+        }
+        for path in std::mem::take(&mut self.due) {
+            let Some((place, numbers)) = self.places.get(&path).cloned() else { continue };
+            let fresh = match self.fresh(&place, &numbers, bodies) {
+                Ok(fresh) => fresh,
+                // It is on its way here in another version.
+                Err(Unfit::Changed) => continue,
+                Err(Unfit::Refused(culprit, why)) => {
+                    self.keeps(&path, &numbers, Some(culprit), &why);
+                    continue;
+                }
+            };
+            files += fresh.files.len() as u64;
+            bytes += fresh.bytes();
+            if files > self.rule.max_files || bytes > self.rule.max_size {
+                let limit = format!("{} files and {} bytes", self.rule.max_files, self.rule.max_size);
+                self.keeps(&path, &numbers, None, &format!("with it the rule has more than its {limit}"));
+                files -= fresh.files.len() as u64;
+                bytes -= fresh.bytes();
+                continue;
+            }
+            tasks.extend(self.task(&path, place, &numbers, fresh));
+        }
+        tasks
+    }
+
+    /// What is there and is not wanted any more.
+    fn removals(&mut self) -> Vec<Task> {
+        let (mut tasks, shape) = (Vec::new(), self.shape());
+        let goes = |(path, held): &(&String, &Held)| match self.places.get(*path) {
+            Some(_) => held.shape != shape,
+            None => !self.options.keep,
+        };
+        let gone = self.record.places.iter().filter(goes);
+        let gone: Vec<_> = gone.map(|(path, held)| (path.clone(), held.clone())).collect();
+        for (path, mut held) in gone {
+            // What is to become something else goes first.
+            let becomes = self.due.remove(&path);
+            let wait = self.record.waits.get(&path);
+            if wait.is_some_and(|wait| wait.members == held.members && self.waits(wait)) {
+                continue;
+            }
+            let seen = match self.hands.look(&held.place, held.shape, Some(&held), None) {
+                Ok(seen) => seen,
+                Err(why) => {
+                    let numbers = self.places.get(&path).map(|(_, numbers)| numbers.clone());
+                    self.keeps(&path, &numbers.unwrap_or_default(), None, &why);
+                    continue;
+                }
+            };
+            self.again |= becomes;
+            let verdict = judge(held.shape, held.place.name(), Some(&held), None, &seen, false);
+            if let Verdict::Conflict(why) = &verdict {
+                self.disturbed(&held.members, why);
+                // What somebody else has changed is not removed; the rest is, if it is still what was written.
+                if held.shape == Shape::File || seen.data != Some(Some(held.stamp)) {
+                    self.record.places.remove(&path);
+                    self.dirty = true;
+                    continue;
+                }
+            }
+            if let (Verdict::Write, Some(there)) = (verdict, self.record.places.get_mut(&path)) {
+                // It is not there as it was: no version of these objects is in effect.
+                there.members.clear();
+                held.members.clear();
+            }
+            let change = Change {
+                stamp: self.stamp(),
+                place: held.place.clone(),
+                shape: held.shape,
+                exists: seen.entries.contains_key(held.place.name()),
+                makes: false,
+                old: Some(held),
+                new: None,
+            };
+            tasks.push((change, Fresh::default()));
+        }
+        tasks
+    }
+
+    fn shape(&self) -> Shape {
+        if self.rule.gather || self.rule.write == Write::Keys { Shape::Directory } else { Shape::File }
+    }
+
+    fn stamp(&mut self) -> u64 {
+        self.record.stamp += 1;
+        self.record.stamp
+    }
+
+    fn fresh(
+        &mut self,
+        place: &Place,
+        numbers: &[usize],
+        bodies: &mut dyn FnMut(usize) -> Option<Value>,
+    ) -> Result<Fresh, Unfit> {
+        let mut fresh = Fresh { members: self.members(numbers), ..Fresh::default() };
+        for number in numbers {
+            let refused = |why: String| Unfit::Refused(*number, why);
+            let Some(listed) = self.listed.get(*number) else { continue };
+            let (is_secret, sealed) = (is_secret(listed), is_sealed(listed));
+            if sealed && !self.rule.plain_text_on_disk && !self.hands.is_memory(place, self.shape()) {
+                return Err(refused(format!(
+                    "{} is on a disk, and Secrets and other sealed kinds are written to memory only (tmpfs) unless plain_text_on_disk = true",
+                    place.base
+                )));
+            }
+            let object = bodies(*number).ok_or(Unfit::Changed)?;
+            let files = contents::files(self.rule, &object, is_secret).map_err(refused)?;
+            fresh.is_secret |= sealed;
+            for (name, content) in files {
+                if fresh.files.insert(name, content).is_some() {
+                    return Err(refused(
+                        "another object has a file of the same name in this place".to_owned(),
+                    ));
+                }
+            }
+        }
+        Ok(fresh)
+    }
+
+    fn task(&mut self, path: &str, place: Place, numbers: &[usize], fresh: Fresh) -> Option<Task> {
+        let (shape, held) = (self.shape(), self.record.places.get(path).cloned());
+        let new = fresh.digests(self.hands.key(&place));
+        let seen = match self.hands.look(&place, shape, held.as_ref(), Some(&new)) {
+            Ok(seen) => seen,
+            Err(why) => {
+                self.keeps(path, numbers, None, &why);
+                return None;
+            }
+        };
+        let name = place.name();
+        let verdict = judge(shape, name, held.as_ref(), Some(&new), &seen, self.rule.overwrite);
+        if let Some(there) = self.record.places.get_mut(path)
+            && judge(shape, name, held.as_ref(), None, &seen, false) != Verdict::Same
+        {
+            // What was written is not there as it was: no version of these objects is in effect.
+            there.members.clear();
+            self.dirty = true;
+        }
+        match verdict {
+            Verdict::Conflict(why) => {
+                self.wait(path, numbers);
+                for number in numbers {
+                    self.state(*number, State::Conflict, None, &why, false);
+                }
+                None
+            }
+            Verdict::Same if held.as_ref().is_some_and(|held| held.rule == self.text) => {
+                if let Some(held) = self.record.places.get_mut(path) {
+                    held.members = fresh.members;
+                }
+                self.in_effect(path, numbers);
+                None
+            }
+            _ => {
+                let held = there(held, &place, shape, &seen);
+                // What is there, perhaps of a record that was lost, keeps its number for itself.
+                self.record.stamp = self.record.stamp.max(seen.data.flatten().unwrap_or(0));
+                let (stamp, exists) = (self.stamp(), seen.entries.contains_key(name));
+                let makes = match &held {
+                    Some(held) => held.made,
+                    None => shape == Shape::Directory && !seen.directory,
+                };
+                let change = Change { place, shape, stamp, old: held, exists, makes, new: Some(new) };
+                Some((change, fresh))
+            }
+        }
+    }
+
+    /// Carries out changes, all at once; if that fails, in parts, so that one keeps no other out. Whether something could not
+    /// be put back or removed: until it is, nothing else is begun.
+    fn run(&mut self, mut tasks: Vec<Task>) -> bool {
+        self.runs += 1;
+        let ended = self.run_once(&mut tasks);
+        let Some(failure) = &ended.failure else { return ended.unfinished };
+        self.record.output.clone_from(&failure.message);
+        if ended.divisible && !ended.unfinished && tasks.len() > 1 && self.runs < MAX_RUNS {
+            let rest = tasks.split_off(tasks.len() / 2);
+            return self.run(tasks) || self.run(rest);
+        }
+        for (change, _) in &tasks {
+            let path = change.place.path();
+            let Some((_, numbers)) = self.places.get(&path).cloned() else {
+                self.stays(change, &failure.message);
+                let members = change.old.as_ref().map(|held| held.members.clone()).unwrap_or_default();
+                self.wait_for(&path, members);
+                continue;
+            };
+            self.wait(&path, &numbers);
+            for number in numbers {
+                let version = if ended.unfinished { None } else { self.version_there(&path, number) };
+                self.state(number, State::NotInEffect, version, &failure.message, ended.rolled_back);
+            }
+        }
+        ended.unfinished
+    }
+
+    fn run_once(&mut self, tasks: &mut [Task]) -> Ended {
+        let number = self.record.done + 1;
+        let changes: Vec<Change> = tasks.iter().map(|(change, _)| change.clone()).collect();
+        let intent = Intent { run: number, changes };
+        let (has_check, has_reload) = (!self.rule.check.is_empty(), self.rule.reloads());
+        let writes = intent.changes.iter().any(|change| change.new.is_some());
+        let mut run = Run::new(tasks.len(), has_check && writes, has_reload, self.record.owes_reload);
+        while let Some(step) = run.step() {
+            let result = match step {
+                Step::Commit => self.commit(number, tasks),
+                Step::Stage(at) => match tasks.get(at) {
+                    Some((change, fresh)) if change.new.is_some() => self.hands.stage(change, fresh),
+                    _ => Ok(()),
+                },
+                _ => do_step(self.hands, &intent, step, run.went_well()),
+            };
+            self.record.reloads += u64::from(step == Step::Reload && result.is_ok());
+            run.did(result);
+        }
+        let ended = run.ended();
+        self.record.owes_reload = ended.owes_reload;
+        self.dirty |= ended.failure.is_some();
+        self.record.rollbacks += u64::from(ended.rolled_back);
+        ended
+    }
+
+    /// Notes what is there now.
+    fn commit(&mut self, number: u64, tasks: &[Task]) -> Result<(), Failure> {
+        let (before, seq) = (self.record.clone(), *self.seq);
+        // A note that comes back after a power cut is of nobody else with its number.
+        if !tasks.is_empty() {
+            self.record.done = number;
+        }
+        self.record.owes_reload = false;
+        for (change, fresh) in tasks {
+            let path = change.place.path();
+            match &change.new {
+                None => {
+                    self.record.places.remove(&path);
+                }
+                Some(files) => {
+                    let held = Held {
+                        place: change.place.clone(),
+                        shape: change.shape,
+                        stamp: change.stamp,
+                        made: change.makes,
+                        files: files.clone(),
+                        bytes: fresh.bytes(),
+                        members: fresh.members.clone(),
+                        rule: self.text,
+                    };
+                    self.record.places.insert(path.clone(), held);
+                    let numbers =
+                        self.places.get(&path).map(|(_, numbers)| numbers.clone()).unwrap_or_default();
+                    self.in_effect(&path, &numbers);
+                }
+            }
+        }
+        self.say_who_is_gone();
+        let committed = self.hands.commit(self.record);
+        match &committed {
+            Ok(()) => self.dirty = false,
+            Err(_) => {
+                *self.record = before;
+                *self.seq = seq;
+            }
+        }
+        committed
+    }
+
+    /// The program reads what is there, which it may not have.
+    fn reload_alone(&mut self) {
+        let ended = self.run_once(&mut []);
+        match ended.failure {
+            Some(failure) => {
+                self.record.output = failure.message;
+                self.wait("", &[]);
+            }
+            None => {
+                self.record.waits.remove("");
+                self.dirty = true;
+            }
+        }
+    }
+
+    fn members(&self, numbers: &[usize]) -> Vec<Member> {
+        let listed = numbers.iter().filter_map(|number| self.listed.get(*number));
+        listed.map(|object| Member { uid: object.uid.clone(), version: object.version.clone() }).collect()
+    }
+
+    /// The version of an object of which there are files.
+    fn version_there(&self, path: &str, number: usize) -> Option<String> {
+        let listed = self.listed.get(number)?;
+        let held = self.record.places.get(path)?;
+        held.members.iter().find(|member| member.uid == listed.uid).map(|member| member.version.clone())
+    }
+
+    fn in_effect(&mut self, path: &str, numbers: &[usize]) {
+        self.record.waits.remove(path);
+        self.dirty = true;
+        for number in numbers {
+            let version = self.listed.get(*number).map(|listed| listed.version.clone());
+            self.state(*number, State::InEffect, version, "", false);
+        }
+    }
+
+    /// What is there stays, because of one of the objects, or of all.
+    fn keeps(&mut self, path: &str, numbers: &[usize], culprit: Option<usize>, why: &str) {
+        self.wait(path, numbers);
+        for number in numbers {
+            let version = self.version_there(path, *number);
+            match culprit {
+                Some(other) if other != *number => {
+                    let other = self.listed.get(other).map_or("", |listed| listed.name.as_str());
+                    let why = format!("{other}, which shares its place, keeps it out");
+                    self.state(*number, State::NotInEffect, version, &why, false);
+                }
+                _ => self.state(*number, State::NotInEffect, version, why, false),
+            }
+        }
+    }
+
+    fn wait(&mut self, path: &str, numbers: &[usize]) {
+        let members = self.members(numbers);
+        self.wait_for(path, members);
+    }
+
+    fn wait_for(&mut self, path: &str, members: Vec<Member>) {
+        let wait = self.record.waits.entry(path.to_owned()).or_default();
+        if wait.members != members || wait.rule != self.text {
+            *wait = Wait { members, rule: self.text, ..Wait::default() };
+        }
+        wait.tries = wait.tries.saturating_add(1);
+        let pause = FIRST_WAIT.saturating_mul(1 << (wait.tries - 1).min(10)).min(LONGEST_WAIT);
+        wait.until = self.options.now.saturating_add(pause);
+        self.dirty = true;
+    }
+
+    fn fails(&mut self, object: &Listed, why: &str) {
+        let status = status_of(object, State::NotInEffect, None, why, false);
+        self.set(&object.uid, status);
+    }
+
+    fn state(&mut self, number: usize, state: State, version: Option<String>, why: &str, rolled_back: bool) {
+        if let Some(object) = self.listed.get(number) {
+            self.set(&object.uid, status_of(object, state, version, why, rolled_back));
+        }
+    }
+
+    /// Somebody else has had a hand in the files of objects that are to go. Of those that are to be somewhere else that is said
+    /// by what becomes of them there.
+    fn disturbed(&mut self, members: &[Member], why: &str) {
+        let here: BTreeSet<&str> = self.listed.iter().map(|object| object.uid.as_str()).gather();
+        for Member { uid, .. } in members.iter().filter(|member| !here.contains(member.uid.as_str())) {
+            let Some(before) = self.record.objects.get(uid) else { continue };
+            let status =
+                Status { state: State::Conflict, version: None, message: cut(why), ..before.clone() };
+            self.set(uid, status);
+            self.disturbed.push(uid.clone());
+        }
+    }
+
+    /// Objects whose files could not be removed stay in effect, unless they are by now in effect elsewhere.
+    fn stays(&mut self, change: &Change, why: &str) {
+        for member in change.old.iter().flat_map(|held| &held.members) {
+            let mut others = self.record.places.values().filter(|held| held.place != change.place);
+            if others.any(|held| held.members.contains(member)) {
+                continue;
+            }
+            let before = self.record.objects.get(&member.uid);
+            let Some(before) = before.filter(|_| !self.disturbed.contains(&member.uid)) else { continue };
+            let mut status =
+                Status { state: State::NotInEffect, wanted: before.version.clone(), ..before.clone() };
+            status.message = cut(why);
+            self.set(&member.uid, status);
+        }
+    }
+
+    fn say_who_is_gone(&mut self) {
+        let listed = self.listed.iter().map(|object| object.uid.as_str());
+        let there = self.record.places.values().flat_map(|held| &held.members);
+        let here: BTreeSet<&str> = listed.chain(there.map(|member| member.uid.as_str())).gather();
+        let gone = self.record.objects.iter();
+        let gone = gone.filter(|(uid, status)| status.state != State::Gone && !here.contains(uid.as_str()));
+        for (uid, status) in gone.map(|(uid, status)| (uid.clone(), status.clone())).collect::<Vec<_>>() {
+            // What somebody else has done stays.
+            let disturbed = status.state == State::Conflict;
+            let message = if disturbed { status.message.clone() } else { String::new() };
+            let (state, version, wanted, rolled_back) = (State::Gone, None, None, false);
+            self.set(&uid, Status { state, version, wanted, message, rolled_back, ..status });
+        }
+    }
+
+    fn set(&mut self, uid: &str, mut status: Status) {
+        let before = self.record.objects.get(uid);
+        let told = |status: &Status| (status.state, status.version.clone(), status.wanted.clone());
+        status.since = match before {
+            Some(before) if before.state == status.state && before.version == status.version => before.since,
+            _ => self.options.now,
+        };
+        // Other words for the same are no news: programs name candidates and times in them.
+        status.seq = match before {
+            Some(before) if told(before) == told(&status) => before.seq,
+            _ => {
+                *self.seq += 1;
+                *self.seq
+            }
+        };
+        if before == Some(&status) {
+            return;
+        }
+        self.record.objects.insert(uid.to_owned(), status);
+        self.dirty = true;
+    }
+}
+
+/// What was written at a place: what is noted, unless something else of edgesync is there.
+fn there(held: Option<Held>, place: &Place, shape: Shape, seen: &Seen) -> Option<Held> {
+    let Some(stamp) = seen.data.flatten() else { return held };
+    if held.as_ref().is_some_and(|held| held.stamp == stamp) {
+        return held;
+    }
+    let made = held.is_some_and(|held| held.made);
+    let (place, files) = (place.clone(), seen.inside.clone());
+    Some(Held { place, shape, stamp, made, files, bytes: 0, members: Vec::new(), rule: Digest::default() })
+}
+
+fn is_secret(object: &Listed) -> bool {
+    object.kind == "Secret" && object.api_version == "v1"
+}
+
+fn is_sealed(object: &Listed) -> bool {
+    object.sealed || is_secret(object)
+}
+
+fn status_of(object: &Listed, state: State, version: Option<String>, why: &str, rolled_back: bool) -> Status {
+    Status {
+        api_version: object.api_version.clone(),
+        kind: object.kind.clone(),
+        namespace: object.namespace.clone(),
+        name: object.name.clone(),
+        sealed: is_sealed(object),
+        version,
+        wanted: Some(object.version.clone()),
+        state,
+        message: cut(why),
+        rolled_back,
+        ..Status::default()
+    }
+}
+
+/// The end of a text, where programs say what is wrong.
+fn cut(text: &str) -> String {
+    let mut from = text.len().saturating_sub(MAX_MESSAGE);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    text.get(from..).unwrap_or_default().to_owned()
+}

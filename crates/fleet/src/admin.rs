@@ -1,0 +1,439 @@
+//! What operators ask of the fleet, under `/edgesync/v1/`; and the metrics of the cloud side.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub(super) use super::answers::unknown;
+use super::answers::{self, WantedAdmission, WantedOperator, wanted};
+use super::metrics::{self, CloudNumbers};
+use super::page::{self, Page};
+use super::summary::{Board, RolloutAnswer, RolloutOf, Wanted};
+use edgesync_api::{Extension, ExtensionCall, MetricsWriter, PageFile, Ready, Role};
+use edgesync_broker::Downlink;
+use edgesync_cloud_store::{CloudError, CloudStore};
+use edgesync_enrollment::Pairing;
+use edgesync_enrollment::broker_config::{self, BrokerConfig, Flavor};
+use edgesync_enrollment::register::Register;
+use edgesync_object::status::{Reason, Result};
+use edgesync_object::time::rfc3339;
+use edgesync_object::{Object, Resource, Scope, Status};
+use edgesync_placement::Summary;
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::cloud::Record;
+use edgesync_protocol::upload::EffectState;
+use edgesync_store::engine::wal_path;
+
+/// How long those who want metrics wait for the fleet: less than Prometheus waits for them.
+const METRICS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A request to the fleet.
+#[derive(Debug)]
+pub enum AdminRequest {
+    /// All nodes.
+    Nodes(oneshot::Sender<Value>),
+    /// One node, with what it refuses and what is held back.
+    Node(String, oneshot::Sender<Option<Value>>),
+    /// Removals that are held back may go out; answers with their number.
+    ConfirmDeletions(String, oneshot::Sender<Option<u64>>),
+    /// Why an object is on a node, or is not.
+    Explain(String, Option<Box<Summary>>, oneshot::Sender<Option<Value>>),
+    /// A node is removed from the fleet; answers with whether it was not before.
+    Remove(String, Answer),
+    /// A node that was removed may come back; answers with whether it had been removed.
+    Admit(String, Answer),
+    /// The last hour of a node.
+    Past(String, oneshot::Sender<Option<Value>>),
+    /// The objects of a node.
+    Objects(String, Wanted, oneshot::Sender<Option<Value>>),
+    /// How far something is rolled out.
+    Rollout(RolloutOf, RolloutAnswer),
+    /// All rules that place objects on nodes.
+    Rules(oneshot::Sender<Value>),
+    /// Objects of all nodes.
+    Find(Wanted, oneshot::Sender<Value>),
+    /// The keys of all labels of nodes, or who has which value of one.
+    Labels(Option<String>, oneshot::Sender<Value>),
+    /// The numbers for the metrics, but for those of store and broker, which are read beside the fleet.
+    Numbers(oneshot::Sender<Box<CloudNumbers>>),
+}
+
+/// What becomes of a request that changes the fleet.
+pub(super) type Answer = oneshot::Sender<Result<bool>>;
+
+/// What it answers from, beside the fleet.
+pub struct Parts {
+    /// The embedded store and its file; none where a cluster is the store.
+    pub database: Option<(CloudStore, PathBuf)>,
+    /// The way to the nodes.
+    pub downlink: Downlink,
+    /// Who belongs to the fleet.
+    pub pairing: Pairing,
+    /// What a broker's configuration is made from.
+    pub broker: BrokerDefaults,
+    /// Where nodes join, as far as it is known: `https://HOST:PORT`.
+    pub service: Option<String>,
+    /// What is shown of the whole fleet.
+    pub board: Arc<Board>,
+    /// The page, if it is served.
+    pub page: Option<Page>,
+}
+
+/// Serves `summary`, `rollouts`, `objects` and `labels` for pages; `nodes`, `nodes/NODE`, and `confirm-deletions`, `remove`, `admit`, `revoke` and `forget` below that; `tokens`,
+/// `operators` and `broker-config`; and the metrics of the cloud side.
+#[derive(Clone)]
+pub struct Admin {
+    requests: mpsc::Sender<AdminRequest>,
+    parts: Arc<Parts>,
+}
+
+impl Admin {
+    pub fn new(requests: mpsc::Sender<AdminRequest>, parts: Parts) -> Self {
+        Self { requests, parts: Arc::new(parts) }
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> AdminRequest) -> Result<T> {
+        let stopping = || Status::unavailable("the cloud side is stopping", 5);
+        let (answer, answered) = oneshot::channel();
+        self.requests.send(request(answer)).await.map_err(|_| stopping())?;
+        answered.await.map_err(|_| stopping())
+    }
+}
+
+impl Admin {
+    /// The numbers for the metrics; none if the fleet does not answer in time: then only the families of the API and the
+    /// process are there, and an alert can tell.
+    pub(super) async fn numbers(&self) -> Option<Box<CloudNumbers>> {
+        let answered = tokio::time::timeout(METRICS_PATIENCE, self.ask(AdminRequest::Numbers)).await;
+        let mut numbers = answered.ok()?.ok()?;
+        if let Some((store, path)) = &self.parts.database {
+            numbers.store = store.stats();
+            numbers.database_bytes = size(path);
+            numbers.log_bytes = size(&wal_path(path));
+        }
+        match &self.parts.downlink {
+            Downlink::Embedded(broker) => numbers.endpoint = Some(broker.traffic()),
+            Downlink::External(external) => {
+                numbers.link = Some((external.link().traffic(), external.link().endings()));
+            }
+        }
+        Some(numbers)
+    }
+
+    /// All nodes, those too that have only joined.
+    async fn nodes(&self) -> Result<Value> {
+        let mut shown = self.ask(AdminRequest::Nodes).await?;
+        let members = self.parts.pairing.office().register().members().await?;
+        if let Value::Array(nodes) = shown["items"].take() {
+            shown["items"] = Value::Array(answers::with_members(nodes, &members));
+        }
+        Ok(shown)
+    }
+
+    /// Why an object is on a node, or is not; what rules say of the node, if no object is named.
+    async fn placement(&self, node: &str, query: &[(String, String)]) -> Result<Value> {
+        let of = |field: &str| {
+            query.iter().find(|(name, _)| name == field).map(|(_, value)| value.clone()).unwrap_or_default()
+        };
+        let object = if of("name").is_empty() {
+            None
+        } else {
+            let scope = if of("namespace").is_empty() { Scope::Cluster } else { Scope::Namespaced };
+            let (group, version, kind, plural) = (of("group"), of("version"), of("kind"), of("plural"));
+            let resource = Resource { group, version, kind, plural, scope };
+            let found = self.object(&resource, &of("namespace"), &of("name")).await?;
+            let version = found.resource_version().into();
+            Some(Box::new(Summary::of(&found, Arc::new(resource), version)))
+        };
+        let told = self.ask(|answer| AdminRequest::Explain(node.to_owned(), object, answer)).await?;
+        match told {
+            Some(told) => Ok(told),
+            None => Err(self.not_here(node).await),
+        }
+    }
+
+    /// An object as it is now.
+    async fn object(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Object> {
+        let missing = || {
+            let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
+            Status::new(Reason::NotFound, format!("there is no {} '{name}'{place}", resource.kind))
+        };
+        match self.parts.pairing.office().register() {
+            Register::Embedded(store) => match store.get(resource.key(namespace, name)).await {
+                Ok(stored) => serde_json::from_str(&stored.body).map_err(Status::internal),
+                Err(CloudError::NotFound { .. }) => Err(missing()),
+                Err(error) => Err(Status::unavailable(format!("the object cannot be read: {error}"), 5)),
+            },
+            Register::Cluster(register) => {
+                let found = register.cluster().get(resource, namespace, name).await;
+                let found = found.map_err(|error| Status::unavailable(error.to_string(), 5))?;
+                found.ok_or_else(missing)
+            }
+        }
+    }
+
+    /// Why nothing can be done about a node that the fleet does not know.
+    async fn not_here(&self, node: &str) -> Status {
+        match self.parts.pairing.office().register().member(node).await {
+            Ok(Some(_)) => answers::never_connected(node),
+            Ok(None) => unknown(node),
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Adds the objects that are not in effect on a node, where that is kept here.
+    async fn with_effects(&self, node: &str, mut shown: Value) -> Result<Value> {
+        let Some((store, _)) = &self.parts.database else { return Ok(shown) };
+        let unavailable =
+            |error| Status::unavailable(format!("what is in effect cannot be read: {error}"), 5);
+        let known = store.in_effect(node).await.map_err(unavailable)?;
+        let records =
+            if known.is_empty() { Vec::new() } else { store.records(node).await.map_err(unavailable)? };
+        let objects: HashMap<Uid, Record> = records.into_iter().collect();
+        let not = known.into_iter().filter(|one| one.state != EffectState::InEffect).map(|one| {
+            json!({
+                "uid": &*one.uid,
+                "object": objects.get(&one.uid).map(|record| &*record.object),
+                "held": objects.get(&one.uid).map(|record| &record.version),
+                "inEffect": one.version,
+                "wanted": one.wanted,
+                "state": one.state.name(),
+                "rule": one.rule,
+                "message": one.message,
+                "since": Timestamp::from_microsecond(one.since).ok().map(rfc3339),
+            })
+        });
+        shown["objectsNotInEffect"] = Value::Array(not.collect());
+        Ok(shown)
+    }
+
+    async fn revoke(&self, node: &str) -> Result<Value> {
+        let certificates = self.parts.pairing.revoke_node(node).await?;
+        let known = certificates > 0 || self.parts.pairing.knows_name(node).await?;
+        if !known {
+            return Err(answers::unknown(node));
+        }
+        Ok(answers::certificates(node, certificates))
+    }
+
+    /// Revokes a node, removes it, and frees its name: each of these may have been done before.
+    async fn forget(&self, node: &str) -> Result<Value> {
+        let certificates = self.parts.pairing.revoke_node(node).await?;
+        let mut known = certificates > 0;
+        let requests: [fn(String, Answer) -> AdminRequest; 2] = [AdminRequest::Remove, AdminRequest::Admit];
+        for request in requests {
+            match self.ask(|answer| request(node.to_owned(), answer)).await? {
+                Ok(_) => known = true,
+                Err(status) if status.code == 404 => {}
+                Err(status) => return Err(status),
+            }
+        }
+        known |= self.parts.pairing.forget_node(node).await?;
+        if !known {
+            return Err(unknown(node));
+        }
+        tracing::warn!(node, "an operator has had it forgotten: its name is free");
+        Ok(answers::certificates(node, certificates))
+    }
+
+    /// What pages ask for; nothing if it is something else.
+    async fn look(&self, path: &[&str], call: &ExtensionCall) -> Result<Option<Value>> {
+        let wanted = || Wanted {
+            kind: call.parameter("kind").into(),
+            namespace: call.parameter("namespace").into(),
+            name: call.parameter("name").into(),
+            exact: call.parameter("exact") == "1",
+            secrets: call.role >= Role::Edit,
+        };
+        let gone = || Status::new(Reason::NotFound, "there is no such object, and no such rule".to_owned());
+        let shown = match path {
+            ["nodes", node, "history"] => {
+                let past = self.ask(|answer| AdminRequest::Past((*node).into(), answer)).await?;
+                past.ok_or_else(|| unknown(node))?
+            }
+            ["nodes", node, "objects"] => {
+                let objects =
+                    self.ask(|answer| AdminRequest::Objects((*node).into(), wanted(), answer)).await?;
+                objects.ok_or_else(|| unknown(node))?
+            }
+            ["objects"] => self.ask(|answer| AdminRequest::Find(wanted(), answer)).await?,
+            ["labels"] => {
+                let key = Some(call.parameter("key")).filter(|key| !key.is_empty()).map(str::to_owned);
+                self.ask(|answer| AdminRequest::Labels(key, answer)).await?
+            }
+            ["rollouts"] => self.ask(AdminRequest::Rules).await?,
+            ["rollouts", "objects", uid] => {
+                let of = RolloutOf::Object((*uid).into());
+                self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?
+            }
+            ["rollouts", "placements", uid] => {
+                let of = RolloutOf::Rule((*uid).into());
+                self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?
+            }
+            ["rollouts", "configured", number] => {
+                let number = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+                let of = RolloutOf::Configured(number.ok_or_else(gone)?);
+                self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(shown))
+    }
+
+    /// Where the page is, with a key that has the role of who asks.
+    fn invite(&self, role: Role) -> Result<Value> {
+        let invitation = self.parts.page.as_ref().and_then(|page| page.invitation(role));
+        let message = "there is no page without certificates here: page.enabled or page.listen says so, or the address was taken \
+                       at the start";
+        invitation.ok_or_else(|| Status::new(Reason::NotFound, message))
+    }
+
+    /// What concerns tokens, operators and brokers.
+    async fn pairing(&self, method: &str, path: &[&str], body: &Value) -> Result<Value> {
+        let (pairing, now) = (&self.parts.pairing, Timestamp::now());
+        match (method, path) {
+            (_, ["tokens", path @ ..]) => {
+                answers::tokens(pairing.office(), method, path, body, self.parts.service.as_deref()).await
+            }
+            ("GET", ["operators"]) => Ok(answers::operators(&pairing.operator_records().await?, now)),
+            ("POST", ["operators", which, "revoke"]) => {
+                Ok(answers::revoked_operators(which, pairing.revoke_operators(which).await?))
+            }
+            ("POST", ["operators"]) => {
+                let wanted: WantedOperator = wanted(body)?;
+                let identity = pairing.new_operator(&wanted.user, wanted.role, wanted.lifetime()).await?;
+                Ok(answers::new_operator(&pairing.trust(), &identity))
+            }
+            ("POST", ["broker-config"]) => {
+                let files = broker_config::files(pairing, &self.parts.broker.complete(wanted(body)?)?)?;
+                Ok(json!(files))
+            }
+            _ => Err(Status::no_such_path()),
+        }
+    }
+}
+
+/// What the configuration of a broker is asked for with.
+#[derive(Deserialize)]
+struct WantedBroker {
+    broker: String,
+    directory: String,
+    names: Vec<String>,
+    port: u16,
+}
+
+/// What of a broker's configuration follows from that of the cloud side.
+#[derive(Clone, Debug)]
+pub struct BrokerDefaults {
+    /// `pairing.names`.
+    pub names: Vec<String>,
+    /// `link.prefix`.
+    pub prefix: String,
+    /// The largest packet, in bytes.
+    pub max_packet: u32,
+}
+
+impl BrokerDefaults {
+    fn complete(&self, wanted: WantedBroker) -> Result<BrokerConfig> {
+        let flavor = match wanted.broker.as_str() {
+            "mosquitto" => Flavor::Mosquitto,
+            "emqx" => Flavor::Emqx,
+            other => {
+                let message = format!("broker must be \"mosquitto\" or \"emqx\", not {other:?}");
+                return Err(Status::new(Reason::BadRequest, message));
+            }
+        };
+        let names = if wanted.names.is_empty() { self.names.clone() } else { wanted.names };
+        let (prefix, max_packet) = (self.prefix.clone(), self.max_packet);
+        Ok(BrokerConfig { flavor, directory: wanted.directory, names, port: wanted.port, prefix, max_packet })
+    }
+}
+
+impl Extension for Admin {
+    async fn call(&self, call: ExtensionCall) -> Result<Value> {
+        let path: Vec<&str> = call.path.split('/').collect();
+        if call.method == "POST" && path == ["page"] {
+            return self.invite(call.role);
+        }
+        if call.method == "GET"
+            && let Some(shown) = self.look(&path, &call).await?
+        {
+            return Ok(shown);
+        }
+        if call.method != "GET" && call.role != Role::Admin {
+            let message = format!("the role '{}' may look only: this needs the role 'admin'", call.role);
+            return Err(Status::new(Reason::Forbidden, message));
+        }
+        match (call.method.as_str(), path.as_slice()) {
+            ("GET", ["nodes"]) => self.nodes().await,
+            ("GET", ["nodes", node]) => {
+                let found = self.ask(|answer| AdminRequest::Node((*node).into(), answer)).await?;
+                let member = self.parts.pairing.office().register().member(node).await?;
+                let found = answers::with_member(found, member.as_ref());
+                self.with_effects(node, found.ok_or_else(|| unknown(node))?).await
+            }
+            ("GET", ["nodes", node, "placement"]) => self.placement(node, &call.query).await,
+            ("POST", ["nodes", node, "confirm-deletions"]) => {
+                let request = |answer| AdminRequest::ConfirmDeletions((*node).into(), answer);
+                let Some(count) = self.ask(request).await? else { return Err(self.not_here(node).await) };
+                Ok(answers::confirmed(node, count))
+            }
+            ("POST", ["nodes", node, "remove"]) => {
+                match self.ask(|answer| AdminRequest::Remove((*node).into(), answer)).await? {
+                    Err(status) if status.code == 404 => Err(self.not_here(node).await),
+                    removed => Ok(answers::removed(node, removed?)),
+                }
+            }
+            ("POST", ["nodes", node, "admit"]) => {
+                let wanted: WantedAdmission = wanted::<Option<_>>(&call.body)?.unwrap_or_default();
+                if wanted.broker_updated {
+                    let noted = self.parts.pairing.broker_updated(node).await?;
+                    return Ok(answers::certificates(node, noted));
+                }
+                let admitted = self.ask(|answer| AdminRequest::Admit((*node).into(), answer)).await??;
+                Ok(answers::admitted(node, admitted))
+            }
+            ("POST", ["nodes", node, "forget"]) => self.forget(node).await,
+            ("POST", ["nodes", node, "revoke"]) => self.revoke(node).await,
+            _ => self.pairing(call.method.as_str(), &path, &call.body).await,
+        }
+    }
+
+    async fn ready(&self, call: &ExtensionCall, stopping: watch::Receiver<bool>) -> Result<Option<Ready>> {
+        if call.method != "GET" {
+            return Ok(None);
+        }
+        let board = &self.parts.board;
+        Ok(match call.path.as_str() {
+            "summary" if matches!(call.parameter("watch"), "1" | "true") => {
+                let revision = call.parameter("revision").parse().ok();
+                let from = revision.map(|revision| (call.parameter("start"), revision));
+                Some(Ready::Lines(board.watch(from, stopping)))
+            }
+            "summary" => Some(Ready::Whole(board.snapshot())),
+            "summary/history" => Some(Ready::Whole(board.history())),
+            _ => None,
+        })
+    }
+
+    fn file(&self, path: &str) -> Option<PageFile> {
+        self.parts.page.as_ref().and_then(|_| page::file(path))
+    }
+
+    async fn metrics(&self, out: &mut MetricsWriter<'_>) {
+        if let Some(numbers) = self.numbers().await {
+            metrics::write(&numbers, out);
+        }
+    }
+}
+
+/// The size of a file; zero if there is none.
+fn size(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |metadata| metadata.len())
+}

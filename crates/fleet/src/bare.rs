@@ -1,0 +1,111 @@
+//! An API without objects: health and metrics, and the paths of an extension. It is what replicas have, whose objects are in a
+//! cluster with an API of its own, and what probes are answered by.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use edgesync_api::{Batch, Kind, Page, PageQuery, Snapshot, Storage, Stored};
+use edgesync_object::status::Result;
+use edgesync_object::{Object, Resource, Status};
+
+/// A check of `/readyz`, with its name.
+pub(super) type Check = (&'static str, Result<()>);
+
+/// Tells the checks of now.
+pub(super) type Checks = Box<dyn Fn() -> Vec<Check> + Send + Sync>;
+
+/// See the module.
+pub struct Bare(Checks);
+
+impl Bare {
+    /// An API with these checks.
+    pub fn new(checks: impl Fn() -> Vec<Check> + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self(Box::new(checks)))
+    }
+}
+
+/// What a program waits for before it serves anybody.
+#[derive(Clone, Debug)]
+pub struct Readiness(Arc<Mutex<Option<String>>>);
+
+impl Readiness {
+    /// It waits for this.
+    pub(super) fn waits_for(what: &str) -> Self {
+        Self(Arc::new(Mutex::new(Some(what.to_owned()))))
+    }
+
+    /// It waits for something else; for nothing any more.
+    pub fn set(&self, waits_for: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = waits_for;
+    }
+
+    /// The check of that.
+    pub(super) fn check(&self) -> Check {
+        let waits_for = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        ("fleet", waits_for.map_or(Ok(()), |what| Err(Status::unavailable(what, 5))))
+    }
+}
+
+/// There is none.
+pub enum NoSnapshot {}
+
+impl Snapshot for NoSnapshot {
+    fn version(&self) -> u64 {
+        match *self {}
+    }
+
+    async fn page(&mut self, _: PageQuery) -> Result<Page> {
+        match *self {}
+    }
+
+    async fn count(&mut self, _: Option<&str>) -> Result<u64> {
+        match *self {}
+    }
+}
+
+impl Storage for Bare {
+    type Snapshot = NoSnapshot;
+
+    fn kind(&self, _: &str, _: &str, _: &str) -> Option<Arc<Kind>> {
+        None
+    }
+
+    fn kinds(&self) -> Vec<Arc<Kind>> {
+        Vec::new()
+    }
+
+    fn kinds_version(&self) -> u64 {
+        0
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        (self.0)()
+    }
+
+    fn version(&self, _: &Resource) -> u64 {
+        0
+    }
+
+    async fn get(&self, _: &Resource, _: &str, _: &str) -> Result<Option<Stored>> {
+        Ok(None)
+    }
+
+    async fn snapshot(&self, _: &Arc<Resource>) -> Result<NoSnapshot> {
+        Err(Status::no_such_path())
+    }
+
+    async fn changes(&self, _: &Arc<Resource>, _: u64) -> Result<Batch> {
+        Err(Status::no_such_path())
+    }
+
+    async fn create(&self, _: &Arc<Resource>, _: Object) -> Result<Stored> {
+        Err(Status::no_such_path())
+    }
+
+    async fn update(&self, _: &Arc<Resource>, _: Object, _: u64) -> Result<Stored> {
+        Err(Status::no_such_path())
+    }
+
+    async fn remove(&self, _: &Arc<Resource>, _: &Stored) -> Result<Stored> {
+        Err(Status::no_such_path())
+    }
+}

@@ -1,0 +1,379 @@
+//! The cloud side's configuration: `config/edgesync-cloud.toml`.
+
+mod kubernetes;
+mod placement;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use edgesync_config::section;
+use edgesync_config::slot::Keys;
+use edgesync_config::units::{
+    self, GIB, KIB, MIB, hours, minutes, ordered, seconds, show_duration, show_size,
+};
+use edgesync_config::{BrokerUrl, Link, Log, Review, Settings};
+use edgesync_object::name;
+
+pub use kubernetes::{Kubernetes, ObjectSyncs};
+pub use placement::Placement;
+
+/// The cloud side's configuration.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    /// Which objects belong on which nodes.
+    pub placement: Placement,
+    /// Where and how objects are kept.
+    pub store: Store,
+    /// The Kubernetes cluster, if that is the store.
+    pub kubernetes: Kubernetes,
+    /// Who serves MQTT.
+    pub broker: Broker,
+    /// The connection to an external broker; its prefix and frame limit count for the embedded one too.
+    pub link: Link,
+    /// Windows, times and guards of the sync protocol.
+    pub sync: Sync,
+    /// How nodes join.
+    pub pairing: Pairing,
+    /// What is kept of the nodes.
+    pub nodes: Nodes,
+    /// The API for operators.
+    pub api: Api,
+    /// The page for browsers.
+    pub page: Page,
+    /// The log.
+    pub log: Log,
+}
+
+section! {
+    /// Where and how objects are kept.
+    #[derive(Eq)]
+    pub struct Store in "store";
+    /// Who keeps the objects.
+    r#type: StoreType = StoreType::Sqlite, fixed units::choice(r#type, STORES);
+    /// The database file.
+    path: PathBuf = "/var/lib/edgesync-cloud/cloud.db".into(), fixed units::path(path);
+    /// How many past changes of what people write are kept for watches that resume.
+    history: u64 = 10_000, fixed units::count(history, 100..=10_000_000);
+    /// How many past changes of Nodes, of ObjectSyncs, of Leases and of Events are kept, each.
+    history_fleet: u64 = 10_000, fixed units::count(history_fleet, 100..=10_000_000);
+    /// SQLite's page cache of each connection, in bytes.
+    cache_size: u64 = 8 * MIB, fixed units::size(cache_size, 64 * KIB..=16 * GIB);
+    /// Size of the write-ahead log at which it is copied into the database, in bytes.
+    wal_size: u64 = 16 * MIB, fixed units::size(wal_size, 64 * KIB..=GIB);
+}
+
+/// Who keeps the objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoreType {
+    /// A database of this process.
+    #[default]
+    Sqlite,
+    /// A Kubernetes cluster, which other replicas may serve nodes from too.
+    Kubernetes,
+}
+
+const STORES: &[(&str, StoreType)] = &[("sqlite", StoreType::Sqlite), ("kubernetes", StoreType::Kubernetes)];
+
+section! {
+    /// Who serves MQTT.
+    #[derive(Eq)]
+    pub struct Broker in "broker";
+    /// The embedded endpoint or an external broker.
+    mode: BrokerMode = BrokerMode::Embedded, fixed units::choice(mode, MODES);
+    /// Address of the embedded endpoint.
+    listen: SocketAddr = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8883)), fixed units::address(listen);
+    /// Whether the embedded endpoint demands TLS and certificates.
+    tls: Tls = Tls::Auto, fixed units::choice(tls, TLS);
+    /// Largest number of connections to the embedded endpoint.
+    max_connections: usize = 20_000, fixed units::count(max_connections, 1..=1_000_000);
+    /// Largest number of bytes that wait for one slow client of the embedded endpoint.
+    queue: usize = 1 << 20, fixed units::size(queue, 64 * KIB..=256 * MIB);
+}
+
+/// The embedded endpoint or an external broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrokerMode {
+    /// This process serves MQTT itself.
+    Embedded,
+    /// `[link]` says where the broker is.
+    External,
+}
+
+const MODES: &[(&str, BrokerMode)] =
+    &[("embedded", BrokerMode::Embedded), ("external", BrokerMode::External)];
+
+/// Whether somebody must come with TLS and a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tls {
+    /// Where other machines can connect.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never; only on a loopback address.
+    Off,
+}
+
+const TLS: &[(&str, Tls)] = &[("auto", Tls::Auto), ("on", Tls::On), ("off", Tls::Off)];
+
+impl Tls {
+    /// Whether TLS and certificates are demanded at an address.
+    #[must_use]
+    pub fn at(self, address: SocketAddr) -> bool {
+        match self {
+            Self::Auto => !address.ip().to_canonical().is_loopback(),
+            Self::On => true,
+            Self::Off => false,
+        }
+    }
+
+    /// Without TLS nobody is told apart, so only this machine may connect.
+    fn check(self, listen: (&'static str, SocketAddr), key: &'static str, review: &mut Review<'_>) {
+        if self == Self::Off && Self::Auto.at(listen.1) {
+            let message = format!(
+                "{key} = \"off\" lets everybody in who reaches {} = \"{}\": use \"auto\", which demands a certificate \
+                 there, or a loopback address",
+                listen.0, listen.1
+            );
+            review.conflict(&[key, listen.0], message);
+        }
+    }
+}
+
+section! {
+    /// Windows, times and guards of the sync protocol.
+    pub struct Sync in "sync";
+    /// Largest number of objects sent to a node and not reported yet.
+    window_objects: usize = 1024, live units::count(window_objects, 1..=65_536);
+    /// Largest number of bytes sent to a node and not reported yet.
+    window_bytes: usize = 1 << 20, live units::size(window_bytes, 4 * KIB..=GIB);
+    /// Largest number of bytes of objects that are in memory for all nodes together, on their way to them.
+    bodies: usize = 256 << 20, live units::size(bodies, 16 * MIB..=64 * GIB);
+    /// Largest number of objects in a frame.
+    frame_objects: usize = 128, live units::count(frame_objects, 1..=4096);
+    /// First wait before an unreported object is sent again.
+    resend_min: Duration = seconds(5),
+        live units::duration(resend_min, Duration::from_millis(100)..=hours(1));
+    /// Longest wait before an unreported or rejected object is sent again.
+    resend_max: Duration = minutes(5),
+        live units::duration(resend_max, Duration::from_millis(100)..=hours(24));
+    /// Frames of at least this size are compressed; `None` for never.
+    compress_above: Option<usize> = Some(1 << 10), live units::size_or_never(compress_above, 0..=16 * MIB);
+    /// Whether `metadata.managedFields` is left out of what is sent.
+    strip_managed_fields: bool = true, live units::flag(strip_managed_fields);
+    /// Whether the annotation in which `kubectl apply` keeps a second copy of the object is left out of what is sent.
+    strip_last_applied: bool = true, live units::flag(strip_last_applied);
+    /// Share of a node's objects above which deletions after a change of incarnation wait for a
+    /// confirmation.
+    mass_delete_share: f64 = 0.1, live units::share(mass_delete_share);
+    /// Number of deletions that never need a confirmation.
+    mass_delete_min: usize = 10, live units::count(mass_delete_min, 0..=1_000_000);
+    /// Largest number of objects of a node that nobody has given to it.
+    max_unknown: usize = 20_000, live units::count(max_unknown, 0..=10_000_000);
+}
+
+section! {
+    /// How nodes join.
+    #[derive(Eq)]
+    pub struct Pairing in "pairing";
+    /// Address of the join service; none for no joining.
+    listen: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10_002))),
+        fixed units::address_or_off(listen);
+    /// Where keys and certificates are; after loading never empty.
+    directory: PathBuf = PathBuf::new(), fixed units::path_or_derived(directory);
+    /// Host names and addresses by which nodes reach this machine, beside the host name.
+    names: Vec<String> = Vec::new(), fixed units::words(names, NAMES, check_host);
+    /// What nodes are told of the broker; none for what follows from the rest.
+    broker_url: Option<BrokerUrl> = None, fixed units::optional(broker_url, BROKER_URL, BrokerUrl::parse);
+    /// How long certificates of nodes are good.
+    certificate_lifetime: Duration = hours(365 * 24), live units::duration(certificate_lifetime, minutes(1)..=hours(24 * 3650));
+    /// How long after its end a certificate may still be renewed.
+    renewal_grace: Duration = hours(90 * 24),
+        live units::duration(renewal_grace, seconds(0)..=hours(24 * 3650));
+}
+
+section! {
+    /// What is kept of the nodes.
+    #[derive(Eq)]
+    pub struct Nodes in "nodes";
+    /// How often renewed Leases are written.
+    lease_flush: Duration = seconds(5),
+        live units::duration(lease_flush, Duration::from_millis(100)..=minutes(1));
+    /// How long an Event is kept after its last change.
+    event_ttl: Duration = hours(1), live units::duration(event_ttl, minutes(1)..=hours(24 * 365));
+    /// Largest number of Events of a node that are kept.
+    max_events: usize = 1_000, fixed units::count(max_events, 10..=1_000_000);
+    /// Whether `/metrics` has gauges for each node.
+    metrics_per_node: bool = true, live units::flag(metrics_per_node);
+    /// Keys of labels, or beginnings of keys with a `*`, that nodes may give themselves and placement rules go by.
+    trusted_labels: Vec<String> = Vec::new(),
+        fixed units::words(trusted_labels, TRUSTED_LABELS, check_trusted_label);
+}
+
+section! {
+    /// The API for operators.
+    #[derive(Eq)]
+    pub struct Api in "api";
+    /// The Unix socket, for the administrators of this machine.
+    socket: PathBuf = "/run/edgesync-cloud/edgesync-cloud.sock".into(), fixed units::path(socket);
+    /// Address of the HTTPS API.
+    listen: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, 10_551)), fixed units::address(listen);
+    /// Address for probes and metrics, without TLS; none for no such address.
+    health: Option<SocketAddr> = None, fixed units::address_or_off(health);
+    /// The kubeconfig for the administrators of this machine; after loading never empty.
+    kubeconfig: PathBuf = PathBuf::new(), fixed units::path_or_derived(kubeconfig);
+    /// Largest request body, in bytes.
+    max_body: usize = 32 << 20, fixed units::size(max_body, 64 * KIB..=256 * MIB);
+}
+
+section! {
+    /// The page for browsers.
+    #[derive(Eq)]
+    pub struct Page in "page";
+    /// Whether there is one.
+    enabled: bool = true, fixed units::flag(enabled);
+    /// Where browsers on this machine get it, without TLS; none for nowhere but at the API.
+    listen: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 10_553))),
+        fixed units::address_or_off(listen);
+}
+
+impl Page {
+    /// Where it is served without TLS.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.listen.filter(|_| self.enabled)
+    }
+
+    /// Without TLS a key could be read on its way.
+    fn check(&self, review: &mut Review<'_>) {
+        if let Some(address) = self.address().filter(|address| !address.ip().to_canonical().is_loopback()) {
+            let message = format!(
+                "page.listen = \"{address}\" is without TLS, so it must be a loopback address: elsewhere browsers get the page \
+                 at api.listen, with the certificate of an operator"
+            );
+            review.conflict(&["page.listen"], message);
+        }
+    }
+}
+
+impl Sync {
+    fn check(&self, link: &Link, review: &mut Review<'_>) {
+        let orders = [
+            ordered(
+                ("sync.resend_min", self.resend_min),
+                ("sync.resend_max", self.resend_max),
+                show_duration,
+            )
+            .map_err(|message| (["sync.resend_min", "sync.resend_max"], message)),
+            ordered(
+                ("sync.frame_objects", self.frame_objects),
+                ("sync.window_objects", self.window_objects),
+                |count| count.to_string(),
+            )
+            .map_err(|message| (["sync.frame_objects", "sync.window_objects"], message)),
+            ordered(
+                ("link.max_frame", link.max_frame as u64),
+                ("sync.window_bytes", self.window_bytes as u64),
+                show_size,
+            )
+            .map_err(|message| (["link.max_frame", "sync.window_bytes"], message)),
+        ];
+        for (keys, message) in orders.into_iter().filter_map(Result::err) {
+            review.conflict(&keys, message);
+        }
+    }
+}
+
+const NAMES: &str = "a list of host names and addresses such as [\"cloud.example\", \"192.0.2.1\"]";
+const BROKER_URL: &str = "a broker address such as \"mqtts://broker.example:8883\", or \"\"";
+
+const TRUSTED_LABELS: &str = "a list of keys of labels such as [\"rack\", \"example.com/*\"]";
+
+/// The key of a label, or the beginning of keys with a `*` after it.
+fn check_trusted_label(text: &str) -> Result<(), String> {
+    // Any end makes a beginning a key, if it is one.
+    let key = text.strip_suffix('*').map_or_else(|| text.to_owned(), |begin| format!("{begin}x"));
+    name::check_label_key(&key).map_err(|problem| format!("{text:?}: {problem}"))
+}
+
+/// A host name or address.
+fn check_host(text: &str) -> Result<(), String> {
+    if text.parse::<std::net::IpAddr>().is_ok() || name::check_subdomain(text).is_ok() {
+        return Ok(());
+    }
+    Err(format!("{text:?} is neither a host name in lower case nor an IP address"))
+}
+
+impl Settings for Config {
+    const ENV_PREFIX: &'static str = "EDGESYNC_CLOUD_";
+    const ENV_OTHERS: &'static [&'static str] =
+        &["EDGESYNC_CLOUD_CONFIG", "EDGESYNC_CLOUD_SERVER", "EDGESYNC_CLOUD_KUBECONFIG"];
+
+    fn bind(&mut self, keys: &mut dyn Keys) {
+        let Self { placement, store, kubernetes, broker, link, sync, pairing, nodes, api, page, log } = self;
+        placement.bind(keys);
+        store.bind(keys);
+        kubernetes.bind(keys);
+        broker.bind(keys);
+        link.bind(keys);
+        sync.bind(keys);
+        pairing.bind(keys);
+        nodes.bind(keys);
+        api.bind(keys);
+        page.bind(keys);
+        log.bind(keys);
+    }
+
+    fn log(&self) -> &Log {
+        &self.log
+    }
+
+    fn complete(&mut self, review: &mut Review<'_>) {
+        if self.link.client_id.is_empty() {
+            "edgesync-cloud".clone_into(&mut self.link.client_id);
+            review.derived("link.client_id", "the program's name");
+        }
+        self.link.check(review);
+        self.sync.check(&self.link, review);
+        self.page.check(review);
+        if self.pairing.directory.as_os_str().is_empty() {
+            self.pairing.directory = self.store.path.with_file_name("pki");
+            review.derived("pairing.directory", "beside store.path");
+        }
+        if self.api.kubeconfig.as_os_str().is_empty() {
+            self.api.kubeconfig = self.store.path.with_file_name("admin.kubeconfig");
+            review.derived("api.kubeconfig", "beside store.path");
+        }
+        if self.kubernetes.cache.as_os_str().is_empty() {
+            self.kubernetes.cache = self.store.path.with_file_name("cache.db");
+            review.derived("kubernetes.cache", "beside store.path");
+        }
+        if self.store.r#type == StoreType::Kubernetes && !self.sync.strip_managed_fields {
+            let message = "sync.strip_managed_fields = false needs store.type = \"sqlite\": of a cluster's objects \
+                           metadata.managedFields is not read";
+            review.conflict(&["sync.strip_managed_fields", "store.type"], message.to_owned());
+        }
+        self.broker.tls.check(("broker.listen", self.broker.listen), "broker.tls", review);
+        if self.broker.mode == BrokerMode::Embedded && review.is_set("link.broker") {
+            review.warn("link.broker is not used: broker.mode is \"embedded\"");
+        }
+        let listens = [
+            ("broker.listen", (self.broker.mode == BrokerMode::Embedded).then_some(self.broker.listen)),
+            ("api.listen", Some(self.api.listen)),
+            ("api.health", self.api.health),
+            ("page.listen", self.page.address()),
+            ("pairing.listen", self.pairing.listen),
+        ];
+        for (number, (one, address)) in listens.iter().enumerate() {
+            for (other, same) in &listens[number + 1..] {
+                if let (Some(address), true) = (address, address == same)
+                    && address.port() != 0
+                {
+                    let message = format!("{one} and {other} must not both be {address}");
+                    review.conflict(&[one, other], message);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The names of custom kinds: who may have which, and what the status of a definition says of it. Pure.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::read::{Definition, Names};
+use edgesync_api::Kind;
+
+/// The condition that tells which rules of a schema no object is held against.
+const NOT_EVALUATED: &str = "edgesync.io/RulesNotEvaluated";
+/// The most rules that it names.
+const MAX_LISTED: usize = 16;
+
+/// What comes of a definition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// A reason and a sentence, if a name belongs to another kind.
+    pub(super) conflict: Option<(&'static str, String)>,
+    /// The names under which it is served, if it is.
+    pub(super) accepted: Names,
+    /// Whether it is served.
+    pub(super) established: bool,
+}
+
+/// Names that are in use in a group.
+#[derive(Default)]
+struct Taken<'a> {
+    resources: HashSet<&'a str>,
+    kinds: HashSet<&'a str>,
+}
+
+impl<'a> Taken<'a> {
+    fn conflict(&self, names: &Names) -> Option<(&'static str, String)> {
+        let resource = names.of_resource().find(|(_, name)| self.resources.contains(name));
+        let kind = || names.of_kind().into_iter().find(|(_, name)| self.kinds.contains(name));
+        let (reason, name) = resource.or_else(kind)?;
+        Some((reason, format!("'{name}' is already in use")))
+    }
+
+    fn take(&mut self, names: &'a Names) {
+        self.resources.extend(names.of_resource().map(|(_, name)| name).filter(|name| !name.is_empty()));
+        self.kinds.extend(names.of_kind().map(|(_, name)| name).into_iter().filter(|name| !name.is_empty()));
+    }
+}
+
+/// Decides who gets which names: built-in kinds first, then who is served already, then the older definition.
+/// A definition that wants a name of another one keeps those it had.
+pub(super) fn resolve(
+    definitions: &BTreeMap<String, Definition>,
+    served: &[Arc<Kind>],
+) -> BTreeMap<String, Outcome> {
+    let mut taken: HashMap<&str, Taken<'_>> = HashMap::new();
+    // A kind that was only met, and a known one without a schema, give way to a definition.
+    for kind in served.iter().filter(|kind| !kind.custom && kind.schema.is_some()) {
+        let group = taken.entry(&kind.resource.group).or_default();
+        let words = kind.short_names.iter().map(String::as_str);
+        group.resources.extend(words.chain([kind.resource.plural.as_str(), kind.singular.as_str()]));
+        group.kinds.extend([kind.resource.kind.as_str(), kind.list_kind.as_str()]);
+    }
+    // What is served now stays, whatever others ask for.
+    let mut order: Vec<(&String, &Definition)> = definitions.iter().collect();
+    order.sort_by_key(|(name, definition)| (!definition.established, &definition.created, *name));
+    let mut outcomes = BTreeMap::new();
+    for (name, definition) in order {
+        let group = taken.entry(&definition.group).or_default();
+        let conflict = group.conflict(&definition.names);
+        let accepted = if conflict.is_none() { &definition.names } else { &definition.accepted };
+        let established = definition.established || (conflict.is_none() && definition.problem.is_none());
+        group.take(accepted);
+        outcomes.insert(name.clone(), Outcome { conflict, accepted: accepted.clone(), established });
+    }
+    outcomes
+}
+
+/// The status that a definition is to have; `now` is the time of what changes, in RFC 3339.
+pub(super) fn status(definition: &Definition, outcome: &Outcome, now: &str) -> Map<String, Value> {
+    let current = &definition.status;
+    let mut conditions = Conditions {
+        list: current.get("conditions").and_then(Value::as_array).cloned().unwrap_or_default(),
+        now,
+    };
+    match &outcome.conflict {
+        None => conditions.set("NamesAccepted", true, "NoConflicts", "no conflicts found"),
+        Some((reason, message)) => conditions.set("NamesAccepted", false, reason, message),
+    }
+    if outcome.established {
+        conditions.set("Established", true, "InitialNamesAccepted", "the initial names have been accepted");
+    } else if let Some(problem) = &definition.problem {
+        conditions.set("Established", false, "InvalidDefinition", problem);
+    } else {
+        conditions.set("Established", false, "NotAccepted", "not all names are accepted");
+    }
+    if definition.lacking.is_empty() {
+        conditions.remove(NOT_EVALUATED);
+    } else {
+        let listed: Vec<&str> = definition.lacking.iter().map(String::as_str).take(MAX_LISTED).collect();
+        let more = if definition.lacking.len() > MAX_LISTED { "; and more" } else { "" };
+        conditions.set(NOT_EVALUATED, true, "NotSupported", &format!("{}{more}", listed.join("; ")));
+    }
+    if definition.deleting {
+        let message = "the objects of the kind are being deleted";
+        conditions.set("Terminating", true, "InstanceDeletionInProgress", message);
+    }
+    let mut stored = current.get("storedVersions").and_then(Value::as_array).cloned().unwrap_or_default();
+    if !definition.storage.is_empty() && !stored.iter().any(|version| *version == definition.storage) {
+        stored.push(definition.storage.as_str().into());
+    }
+    let mut status = current.clone();
+    status.insert("acceptedNames".to_owned(), json!(outcome.accepted));
+    status.insert("conditions".to_owned(), Value::Array(conditions.list));
+    status.insert("storedVersions".to_owned(), Value::Array(stored));
+    status
+}
+
+struct Conditions<'a> {
+    list: Vec<Value>,
+    now: &'a str,
+}
+
+impl Conditions<'_> {
+    fn remove(&mut self, kind: &str) {
+        self.list.retain(|condition| condition.get("type").and_then(Value::as_str) != Some(kind));
+    }
+
+    /// Sets a condition. Its time is that of the last change of its state.
+    fn set(&mut self, kind: &str, holds: bool, reason: &str, message: &str) {
+        let state = if holds { "True" } else { "False" };
+        let text =
+            |condition: &Value, field: &str| condition.get(field).and_then(Value::as_str).map(str::to_owned);
+        let place = self.list.iter().position(|condition| text(condition, "type").as_deref() == Some(kind));
+        let old = place.and_then(|place| self.list.get(place));
+        let since = old.filter(|old| text(old, "status").as_deref() == Some(state));
+        let since = since.and_then(|old| text(old, "lastTransitionTime"));
+        let condition = json!({
+            "type": kind, "status": state, "reason": reason, "message": message,
+            "lastTransitionTime": since.unwrap_or_else(|| self.now.to_owned()),
+        });
+        match place.and_then(|place| self.list.get_mut(place)) {
+            Some(old) => *old = condition,
+            None => self.list.push(condition),
+        }
+    }
+}

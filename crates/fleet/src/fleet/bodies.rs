@@ -1,0 +1,374 @@
+//! The bodies of the objects that nodes are to be sent: read once for all nodes that wait for them, many in one read, and
+//! shared as long as somebody holds them. What is alive of them has one limit for the process.
+//!
+//! No I/O: the fleet reads what [`Bodies::next_read`] asks for, and hands on what [`Bodies::next_answer`] has. What one body
+//! means for thousands of nodes is done in steps ([`Bodies::step`]).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::metrics::BodyNumbers;
+use crate::source::MAX_BODIES;
+use edgesync_object::{Relation, ResourceVersion};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::cloud::Loaded;
+use edgesync_protocol::message::{Body, WeakBody};
+
+/// Reads of the source at a time.
+const MAX_READS: usize = 4;
+/// Bytes of one read, about; a larger object is read alone.
+const READ_BYTES: usize = 4 << 20;
+/// Loads of a node that are not answered: its machine waits for so many.
+const MAX_LOADS: usize = 2;
+
+/// An object that a node is to be sent.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) uid: Uid,
+    /// The version that the node is to hold.
+    pub(super) version: ResourceVersion,
+    /// The size of its JSON, about.
+    pub(super) size: usize,
+}
+
+/// The answer to a load.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) node: String,
+    pub(super) token: u64,
+    /// What there was of what was asked for.
+    pub(super) bodies: Vec<Loaded>,
+}
+
+/// What a load is for. Large objects stay for as long as a slow link takes, others come and go: each sort has half of the
+/// limit, so that neither waits for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// Objects that share a frame.
+    Small,
+    /// An object that is larger than a frame.
+    Large,
+}
+
+/// Bodies that somebody holds.
+#[derive(Debug, Default)]
+struct Alive {
+    /// Of each [`Sort`].
+    bytes: [AtomicUsize; 2],
+    count: AtomicUsize,
+    /// Objects of which a body is held no more.
+    freed: Mutex<Vec<Uid>>,
+}
+
+/// Goes with a body.
+struct Holder {
+    uid: Uid,
+    sort: Sort,
+    bytes: usize,
+    alive: Arc<Alive>,
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.alive.bytes[self.sort as usize].fetch_sub(self.bytes, Ordering::Relaxed);
+        self.alive.count.fetch_sub(1, Ordering::Relaxed);
+        let mut freed = self.alive.freed.lock().unwrap_or_else(PoisonError::into_inner);
+        freed.push(Arc::clone(&self.uid));
+    }
+}
+
+/// A load of a node.
+#[derive(Debug)]
+struct Load {
+    node: String,
+    token: u64,
+    objects: Vec<Wanted>,
+    /// How many of them are being read.
+    missing: usize,
+    bodies: Vec<Loaded>,
+    delayed: bool,
+}
+
+/// What is known of the bodies of an object.
+#[derive(Debug, Default)]
+struct Entry {
+    newest: Option<(ResourceVersion, WeakBody)>,
+    read: Option<Read>,
+}
+
+/// An object that is being read, or about to be.
+#[derive(Debug)]
+struct Read {
+    begun: bool,
+    sort: Sort,
+    /// What is reserved for it.
+    size: usize,
+    waiting: Vec<Waiting>,
+}
+
+/// A load that waits for an object.
+#[derive(Debug)]
+struct Waiting {
+    load: u64,
+    /// The version that will do. Absent if the read begins after it was asked for: then what comes is the newest.
+    version: Option<ResourceVersion>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Bodies {
+    limit: usize,
+    alive: Arc<Alive>,
+    /// Bytes of what is being read, of each [`Sort`].
+    reserved: [usize; 2],
+    reads: usize,
+    to_read: VecDeque<Uid>,
+    entries: HashMap<Uid, Entry>,
+    next_load: u64,
+    loads: HashMap<u64, Load>,
+    by_node: HashMap<String, VecDeque<u64>>,
+    /// Loads that wait for room, of each [`Sort`].
+    queues: [VecDeque<u64>; 2],
+    /// Loads and what was read for them, or not found.
+    served: VecDeque<(u64, Option<Loaded>)>,
+    answers: VecDeque<u64>,
+    counts: BodyNumbers,
+}
+
+impl Bodies {
+    /// `limit`: bytes of bodies that are alive or being read.
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            alive: Arc::default(),
+            reserved: [0; 2],
+            reads: 0,
+            to_read: VecDeque::new(),
+            entries: HashMap::new(),
+            next_load: 0,
+            loads: HashMap::new(),
+            by_node: HashMap::new(),
+            queues: [VecDeque::new(), VecDeque::new()],
+            served: VecDeque::new(),
+            answers: VecDeque::new(),
+            counts: BodyNumbers::default(),
+        }
+    }
+
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// What is alive now, and what was done so far.
+    pub(super) fn numbers(&self) -> BodyNumbers {
+        let bytes = self.alive.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed) as u64).sum();
+        BodyNumbers { bytes, count: self.alive.count.load(Ordering::Relaxed) as u64, ..self.counts }
+    }
+
+    /// A node asks for bodies.
+    pub(super) fn load(&mut self, node: &str, token: u64, sort: Sort, objects: Vec<Wanted>) {
+        let id = self.next_load;
+        self.next_load += 1;
+        let of_node = self.by_node.entry(node.to_owned()).or_default();
+        of_node.push_back(id);
+        if of_node.len() > MAX_LOADS
+            && let Some(old) = of_node.pop_front()
+        {
+            // Of an earlier session.
+            self.loads.remove(&old);
+        }
+        let (node, bodies) = (node.to_owned(), Vec::with_capacity(objects.len()));
+        self.loads.insert(id, Load { node, token, objects, missing: 0, bodies, delayed: false });
+        self.queues[sort as usize].push_back(id);
+    }
+
+    /// Nobody waits for the answers to a node any more.
+    pub(super) fn forget(&mut self, node: &str) {
+        for id in self.by_node.remove(node).into_iter().flatten() {
+            self.loads.remove(&id);
+        }
+    }
+
+    /// What is to be read next, if anything: at most [`MAX_READS`] reads are under way at a time.
+    pub(super) fn next_read(&mut self) -> Option<Vec<Uid>> {
+        if self.reads == MAX_READS || self.to_read.is_empty() {
+            return None;
+        }
+        let (mut uids, mut bytes) = (Vec::new(), 0);
+        while let Some(uid) = self.to_read.front()
+            && uids.len() < MAX_BODIES
+        {
+            let read = self.entries.get_mut(uid).and_then(|entry| entry.read.as_mut());
+            let size = read.as_ref().map_or(0, |read| read.size);
+            if !uids.is_empty() && bytes + size > READ_BYTES {
+                break;
+            }
+            if let Some(read) = read {
+                read.begun = true;
+            }
+            bytes += size;
+            uids.extend(self.to_read.pop_front());
+        }
+        self.reads += 1;
+        Some(uids)
+    }
+
+    /// A read has ended: what there was of it.
+    pub(super) fn arrived(&mut self, uids: Vec<Uid>, bodies: Vec<Loaded>) {
+        self.reads -= 1;
+        let mut bodies: HashMap<Uid, Loaded> =
+            bodies.into_iter().map(|loaded| (Arc::clone(&loaded.uid), loaded)).collect();
+        for uid in uids {
+            let loaded = bodies.remove(&uid);
+            self.has_read(uid, loaded);
+        }
+    }
+
+    fn has_read(&mut self, uid: Uid, loaded: Option<Loaded>) {
+        let Some(entry) = self.entries.get_mut(&uid) else { return };
+        let Some(Read { sort, size, waiting, .. }) = entry.read.take() else { return };
+        self.reserved[sort as usize] -= size;
+        let loaded = loaded.map(|loaded| keep(entry, sort, loaded, &self.alive, &mut self.counts));
+        let is_newer = |wanted: &ResourceVersion| {
+            loaded.as_ref().is_some_and(|loaded| loaded.version.is_older_than(wanted))
+        };
+        let (late, served): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|waiting| waiting.version.as_ref().is_some_and(is_newer));
+        if entry.newest.is_none() && late.is_empty() {
+            self.entries.remove(&uid);
+        } else if !late.is_empty() {
+            // Asked for while an older version was being read: the next read has it.
+            let waiting = late.into_iter().map(|waiting| Waiting { version: None, ..waiting }).collect();
+            entry.read = Some(Read { begun: false, sort, size, waiting });
+            self.reserved[sort as usize] += size;
+            self.to_read.push_back(uid);
+        }
+        self.served.extend(served.into_iter().map(|waiting| (waiting.load, loaded.clone())));
+    }
+
+    /// Hands one body to one load, or lets one load in for which there is room, in their order. To be called until there
+    /// is nothing left to do, which it tells, before [`Bodies::next_read`]: what many wait for is read together.
+    pub(super) fn step(&mut self) -> bool {
+        let Some((id, loaded)) = self.served.pop_front() else { return self.let_in() };
+        if let Some(load) = self.loads.get_mut(&id) {
+            load.bodies.extend(loaded);
+            load.missing -= 1;
+            if load.missing == 0 {
+                self.answers.push_back(id);
+            }
+        }
+        true
+    }
+
+    /// The next answer that is complete.
+    pub(super) fn next_answer(&mut self) -> Option<Answer> {
+        loop {
+            let id = self.answers.pop_front()?;
+            let Some(Load { node, token, bodies, .. }) = self.loads.remove(&id) else { continue };
+            if let Some(of_node) = self.by_node.get_mut(&node) {
+                of_node.retain(|other| *other != id);
+                if of_node.is_empty() {
+                    self.by_node.remove(&node);
+                }
+            }
+            return Some(Answer { node, token, bodies });
+        }
+    }
+
+    fn let_in(&mut self) -> bool {
+        self.sweep();
+        for sort in [Sort::Small, Sort::Large] {
+            if let Some(id) = self.queues[sort as usize].front().copied()
+                && self.admit(id, sort)
+            {
+                self.queues[sort as usize].pop_front();
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes a load in, unless it has to wait: it needs more than there is room for, and it would not be alone.
+    fn admit(&mut self, id: u64, sort: Sort) -> bool {
+        let Some(load) = self.loads.get_mut(&id) else { return true };
+        let is_new = |wanted: &&Wanted| match self.entries.get(&wanted.uid) {
+            Some(entry) => entry.read.is_none() && entry.held(&wanted.version).is_none(),
+            None => true,
+        };
+        let needed: usize = load.objects.iter().filter(is_new).map(|wanted| wanted.size).sum();
+        let alive = self.alive.bytes[sort as usize].load(Ordering::Relaxed);
+        let used = alive + self.reserved[sort as usize];
+        if needed > 0 && used > 0 && used + needed > self.limit / 2 {
+            self.counts.delayed += u64::from(!std::mem::replace(&mut load.delayed, true));
+            return false;
+        }
+        for Wanted { uid, version, size } in std::mem::take(&mut load.objects) {
+            let entry = self.entries.entry(Arc::clone(&uid)).or_default();
+            if let Some(body) = entry.held(&version) {
+                self.counts.shared += 1;
+                load.bodies.push(Loaded { uid, version, body });
+                continue;
+            }
+            load.missing += 1;
+            if let Some(read) = &mut entry.read {
+                self.counts.shared += 1;
+                read.waiting.push(Waiting { load: id, version: read.begun.then_some(version) });
+                continue;
+            }
+            let waiting = vec![Waiting { load: id, version: None }];
+            entry.read = Some(Read { begun: false, sort, size, waiting });
+            self.reserved[sort as usize] += size;
+            self.to_read.push_back(uid);
+        }
+        if load.missing == 0 {
+            self.answers.push_back(id);
+        }
+        true
+    }
+
+    /// Forgets objects of which nobody holds a body any more.
+    fn sweep(&mut self) {
+        let freed = std::mem::take(&mut *self.alive.freed.lock().unwrap_or_else(PoisonError::into_inner));
+        for uid in freed {
+            let Some(entry) = self.entries.get_mut(&uid) else { continue };
+            entry.newest.take_if(|(_, body)| body.upgrade().is_none());
+            if entry.newest.is_none() && entry.read.is_none() {
+                self.entries.remove(&uid);
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// The body of exactly this version, if somebody holds it.
+    fn held(&self, wanted: &ResourceVersion) -> Option<Body> {
+        let (version, body) = self.newest.as_ref()?;
+        if version.relation(wanted) == Relation::Equal { body.upgrade() } else { None }
+    }
+}
+
+/// Takes a body that was read; the one that is held of this version already, if there is one.
+fn keep(
+    entry: &mut Entry,
+    sort: Sort,
+    mut loaded: Loaded,
+    alive: &Arc<Alive>,
+    counts: &mut BodyNumbers,
+) -> Loaded {
+    counts.read += 1;
+    if let Some(body) = entry.held(&loaded.version) {
+        loaded.body = body;
+        return loaded;
+    }
+    let bytes = loaded.body.as_str().len();
+    alive.bytes[sort as usize].fetch_add(bytes, Ordering::Relaxed);
+    alive.count.fetch_add(1, Ordering::Relaxed);
+    let uid = Arc::clone(&loaded.uid);
+    loaded.body.accompany(Holder { uid, sort, bytes, alive: Arc::clone(alive) });
+    entry.newest = Some((loaded.version.clone(), loaded.body.downgrade()));
+    loaded
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+use super::*;
+use edgesync_object::{ObjectRef, Resource};
+use edgesync_protocol::cloud::{
+    CloudEffect, CloudMachine, Desired, DesiredState, Issued, LedgerFacts, Records,
+};
+use edgesync_protocol::digest::{Digest, Epoch};
+use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Hello, Report, Up};
+use edgesync_protocol::timing::Now;
+
+const KIB: usize = 1 << 10;
+
+impl Bodies {
+    fn read(&mut self) -> Option<Vec<Uid>> {
+        while self.step() {}
+        self.next_read()
+    }
+
+    fn answer(&mut self) -> Option<Answer> {
+        while self.step() {}
+        self.next_answer()
+    }
+}
+
+fn wanted(name: &str, version: u64, size: usize) -> Wanted {
+    Wanted { uid: name.into(), version: version.into(), size }
+}
+
+fn loaded(uid: &Uid, version: u64, size: usize) -> Loaded {
+    let body = Body::new(format!("{:?}", "x".repeat(size - 2))).unwrap();
+    Loaded { uid: Arc::clone(uid), version: version.into(), body }
+}
+
+/// Does the reads that are wanted; how many objects each had.
+fn read_all(bodies: &mut Bodies, version: u64, size: usize) -> Vec<usize> {
+    let mut reads = Vec::new();
+    while let Some(uids) = bodies.read() {
+        reads.push(uids.len());
+        let came = uids.iter().map(|uid| loaded(uid, version, size)).collect();
+        bodies.arrived(uids, came);
+    }
+    reads
+}
+
+fn answers(bodies: &mut Bodies) -> Vec<Answer> {
+    std::iter::from_fn(|| bodies.answer()).collect()
+}
+
+/// The number of bodies that are alive, and their bytes.
+fn alive(bodies: &Bodies) -> (u64, u64) {
+    let numbers = bodies.numbers();
+    (numbers.count, numbers.bytes)
+}
+
+#[test]
+fn an_object_that_all_nodes_want_is_read_once_and_held_once() {
+    let mut bodies = Bodies::new(256 << 20);
+    for node in 0..10_000 {
+        bodies.load(&format!("node-{node}"), 0, Sort::Small, vec![wanted("a", 1, 100 * KIB)]);
+    }
+    assert_eq!(read_all(&mut bodies, 1, 100 * KIB), [1]);
+    let answers = answers(&mut bodies);
+    assert_eq!((answers.len(), alive(&bodies)), (10_000, (1, 100 << 10)));
+    // One that comes later finds it.
+    bodies.load("late", 7, Sort::Small, vec![wanted("a", 1, 100 * KIB)]);
+    assert_eq!(bodies.read(), None);
+    assert_eq!(bodies.answer().unwrap().token, 7);
+    drop(answers);
+    assert_eq!(alive(&bodies), (0, 0));
+    bodies.sweep();
+    assert!(bodies.entries.is_empty() && bodies.loads.is_empty() && bodies.by_node.is_empty());
+}
+
+#[test]
+fn what_many_nodes_want_is_read_together() {
+    let mut bodies = Bodies::new(256 << 20);
+    for node in 0..1000 {
+        let objects = (0..5).map(|n| wanted(&format!("{node}-{n}"), 1, KIB)).collect();
+        bodies.load(&format!("node-{node}"), 0, Sort::Small, objects);
+    }
+    let reads = read_all(&mut bodies, 1, KIB);
+    assert_eq!((reads.len(), reads.iter().sum::<usize>()), (2, 5000), "4 MiB each");
+    assert!(answers(&mut bodies).iter().all(|answer| answer.bodies.len() == 5));
+}
+
+#[test]
+fn reads_under_way_are_bounded() {
+    let mut bodies = Bodies::new(256 << 20);
+    for node in 0..10 {
+        bodies.load("node", node, Sort::Small, vec![wanted(&format!("o{node}"), 1, 5 << 20)]);
+    }
+    // All but the last two loads of a node are of earlier sessions.
+    assert_eq!(std::iter::from_fn(|| bodies.read()).count(), 2);
+    for node in 0..10 {
+        bodies.load(&format!("node-{node}"), 0, Sort::Small, vec![wanted(&format!("p{node}"), 1, 5 << 20)]);
+    }
+    assert_eq!(std::iter::from_fn(|| bodies.read()).count(), MAX_READS - 2);
+}
+
+#[test]
+fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
+    let mut bodies = Bodies::new(20 << 20);
+    for node in 0..8 {
+        bodies.load(&format!("node-{node}"), 0, Sort::Large, vec![wanted(&format!("o{node}"), 1, 3 << 20)]);
+    }
+    bodies.load("huge", 0, Sort::Large, vec![wanted("huge", 1, 50 << 20)]);
+    let mut served = 0;
+    loop {
+        let reads = read_all(&mut bodies, 1, 3 << 20);
+        let answers = answers(&mut bodies);
+        if reads.is_empty() {
+            break;
+        }
+        assert!(alive(&bodies).1 <= 10 << 20, "half of the limit is for large objects");
+        // Small objects do not wait for them.
+        bodies.load("small", 0, Sort::Small, vec![wanted("small", 1, KIB)]);
+        assert_eq!(bodies.read().unwrap(), [Uid::from("small")]);
+        bodies.arrived(vec!["small".into()], Vec::new());
+        assert_eq!(bodies.answer().unwrap().node, "small");
+        served += answers.len();
+    }
+    assert_eq!((served, bodies.numbers().delayed), (9, 3));
+}
+
+#[test]
+fn whoever_asks_for_a_newer_version_than_is_being_read_gets_it() {
+    let mut bodies = Bodies::new(256 << 20);
+    bodies.load("early", 0, Sort::Small, vec![wanted("a", 1, KIB)]);
+    let uids = bodies.read().unwrap();
+    bodies.load("late", 0, Sort::Small, vec![wanted("a", 2, KIB)]);
+    bodies.arrived(uids.clone(), vec![loaded(&uids[0], 1, KIB)]);
+    let early = answers(&mut bodies);
+    assert_eq!((&*early[0].node, early.len()), ("early", 1));
+    assert_eq!(read_all(&mut bodies, 2, KIB), [1]);
+    let late = answers(&mut bodies);
+    assert_eq!((&*late[0].node, late[0].bodies[0].version.as_str()), ("late", "2"));
+}
+
+#[test]
+fn what_is_no_more_or_cannot_be_read_is_left_out_and_a_node_that_went_gets_nothing() {
+    let mut bodies = Bodies::new(256 << 20);
+    bodies.load("a", 3, Sort::Small, vec![wanted("gone", 1, KIB), wanted("there", 1, KIB)]);
+    bodies.load("b", 0, Sort::Small, vec![wanted("there", 1, KIB)]);
+    bodies.forget("b");
+    let uids = bodies.read().unwrap();
+    bodies.arrived(uids, vec![loaded(&"there".into(), 1, KIB)]);
+    let answers = answers(&mut bodies);
+    let [Answer { node, token: 3, bodies: came }] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!((&**node, came.len()), ("a", 1));
+    bodies.sweep();
+    assert_eq!(bodies.entries.len(), 1, "of what is no more nothing is kept");
+    assert_eq!(bodies.reserved, [0, 0]);
+}
+
+/// Machines without I/O: each link takes a frame in turn, as many slow links do.
+#[test]
+fn two_hundred_nodes_that_are_sent_a_large_object_hold_one_body_together() {
+    const BYTES: usize = 3 << 20;
+    let mut bodies = Bodies::new(256 << 20);
+    let wish = Wish::of(BYTES);
+    let mut machines: Vec<CloudMachine> = (0..200).map(|_| welcome(&wish)).collect();
+    let (mut most, mut parts) = (0, 0);
+    let wants = |cloud: &mut CloudMachine| {
+        std::iter::from_fn(|| cloud.poll_effect(&wish)).find_map(|effect| match effect {
+            CloudEffect::Load { token, objects } => Some((token, objects)),
+            _ => None,
+        })
+    };
+    for (number, cloud) in machines.iter_mut().enumerate() {
+        let (token, objects) = wants(cloud).unwrap();
+        let wanted = |(uid, version)| Wanted { uid, version, size: BYTES };
+        bodies.load(&number.to_string(), token, Sort::Large, objects.into_iter().map(wanted).collect());
+    }
+    assert_eq!(read_all(&mut bodies, 1, BYTES), [1]);
+    for answer in answers(&mut bodies) {
+        let number: usize = answer.node.parse().unwrap();
+        machines[number].loaded(Now::ZERO, answer.token, answer.bodies, &wish);
+    }
+    loop {
+        let before = parts;
+        for cloud in &mut machines {
+            let Some(Down::Part(part)) = cloud.poll_frame(Now::ZERO, &wish) else { continue };
+            parts += 1;
+            let received = Some(part.offset + part.data.len() as u64).filter(|end| *end < part.total);
+            let Some(received) = received else { continue };
+            let (receiving, received) = (Some(part.uid), Some(received));
+            let report = Report { receipt: part.receipt, receiving, received, ..Report::default() };
+            cloud.received(Now::ZERO, Up::Report(Report { session: "a".into(), ..report }), &wish);
+        }
+        most = most.max(alive(&bodies).0);
+        if parts == before {
+            break;
+        }
+    }
+    assert!(parts >= 200 * BYTES / (128 << 10), "{parts}");
+    assert_eq!((most, alive(&bodies)), (1, (0, 0)));
+}
+
+/// One object that all nodes are to hold.
+struct Wish {
+    uid: Uid,
+    version: ResourceVersion,
+    object: Arc<ObjectRef>,
+    resource: Arc<Resource>,
+    size: usize,
+}
+
+impl Wish {
+    fn of(size: usize) -> Self {
+        let object = ObjectRef {
+            api_version: "v1".into(),
+            kind: "ConfigMap".into(),
+            namespace: "plant".into(),
+            name: "large".into(),
+        };
+        let resource = Arc::new(edgesync_object::kinds::by_word("configmap").unwrap().resource());
+        Self { uid: "large".into(), version: 1.into(), object: Arc::new(object), resource, size }
+    }
+}
+
+impl DesiredState for Wish {
+    fn get(&self, uid: &str) -> Option<Desired> {
+        let Self { version, object, resource, size, .. } = self;
+        let (version, object, resource) = (version.clone(), object.clone(), resource.clone());
+        (*self.uid == *uid).then_some(Desired { version, object, resource, size: *size })
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)> {
+        std::iter::once((&*self.uid, self.version.clone()))
+    }
+}
+
+/// The machine of a node that holds nothing and is welcome.
+fn welcome(wish: &Wish) -> CloudMachine {
+    let config = crate::fleet::cloud_config(&crate::config::Config::default());
+    let (issued, state) = (Arc::new(Issued::default()), Records::Stored(LedgerFacts::default()));
+    let mut cloud = CloudMachine::new(Arc::new(config), "inc".into(), issued, state);
+    let hello = Hello {
+        node: "edge".into(),
+        agent: "test".into(),
+        session: "a".into(),
+        epoch: Epoch(7),
+        revision: 0,
+        confirmed: None,
+        count: 0,
+        digest: Digest::default(),
+        incarnation: None,
+        max_frame: DEFAULT_MAX_FRAME,
+        max_object: DEFAULT_MAX_OBJECT,
+    };
+    cloud.received(Now::ZERO, Up::Hello(hello), wish);
+    loop {
+        if let Some(Down::Welcome(_)) = cloud.poll_frame(Now::ZERO, wish) {
+            return cloud;
+        }
+        match cloud.poll_effect(wish).unwrap() {
+            CloudEffect::Open => cloud.opened(Now::ZERO, Some(Vec::new()), wish),
+            CloudEffect::Record(batch) => cloud.recorded(Now::ZERO, batch.token, true, 0, wish),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What concerns many nodes at once: an object that is on all of them has changed, the broker is gone, the configuration
+//! was reloaded, a new incarnation begins. Each node learns of it before its machine hears anything else, and a part of
+//! them in each turn of the loop, so that a turn takes no longer the more nodes there are.
+//!
+//! Changes that the source tells meanwhile wait for their turn: one object changes at a time. So what a node is to hold
+//! changes, for its machine, exactly when the machine is told.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use super::Fleet;
+use super::asked::after;
+use crate::node::Node;
+use crate::source::Source;
+use edgesync_object::ResourceVersion;
+use edgesync_placement::{Differences, RuleId, Summary, Unread};
+
+/// A change that waits for its turn.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    /// All that there is follows.
+    Begun,
+    /// The object is there.
+    Set(Arc<Summary>),
+    /// The object is no more.
+    Gone(Arc<Summary>),
+    /// That was all.
+    Complete,
+    /// A Node that was not among it.
+    MissingNode(String),
+    /// Objects are to be compared with these UIDs, from a number on.
+    Compare(HashSet<Arc<str>>, u32),
+    /// All was told once more.
+    Again,
+    /// This replica has caught up: the question that is answered, and how far the source is.
+    CaughtUp(u64, ResourceVersion),
+    /// What cannot be read is this from now on.
+    Unread(Vec<Unread>),
+    /// The source was replaced by an older copy, all of which is told when this question is answered.
+    Restored(u64),
+    /// A rule gives up one object after the other.
+    Shrink(RuleId),
+    /// An object, or a rule, that is not among them.
+    Missing(Arc<str>),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// How much has happened that concerns many nodes.
+    count: u64,
+    /// When it was last that all connections were lost, that the configuration was reloaded, and that a new incarnation
+    /// began: the count from then on.
+    closed: u64,
+    reloaded: u64,
+    renewed: u64,
+    /// When it was last that objects could be read that could not before.
+    read: u64,
+    /// When it was last that the source was replaced by an older copy.
+    restored: u64,
+    /// Up to where in their order all nodes know of these five; none if all of them do.
+    walked: Option<Option<String>>,
+    spreading: Option<Spreading>,
+    waiting: VecDeque<Waiting>,
+}
+
+/// The change of an object that nodes learn of.
+#[derive(Debug)]
+struct Spreading {
+    /// The count from it on.
+    number: u64,
+    differences: Differences,
+    /// Up to where in their order the nodes know of it.
+    told: Option<Arc<str>>,
+}
+
+impl News {
+    /// The number of what a node knows that is told of now.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Whether all that the source has told so far is known to all.
+    pub(super) fn is_told(&self) -> bool {
+        self.spreading.is_none() && self.waiting.is_empty()
+    }
+
+    /// Something that concerns all nodes has happened.
+    fn happened(&mut self) -> u64 {
+        self.count += 1;
+        self.walked = Some(None);
+        self.count
+    }
+
+    /// All connections are lost.
+    pub(super) fn closed(&mut self) {
+        self.closed = self.happened();
+    }
+
+    /// There is another configuration.
+    pub(super) fn reloaded(&mut self) {
+        self.reloaded = self.happened();
+    }
+
+    /// Another incarnation has begun.
+    pub(super) fn renewed(&mut self) {
+        self.renewed = self.happened();
+    }
+
+    /// The source was replaced by an older copy.
+    pub(super) fn restored(&mut self) {
+        self.restored = self.happened();
+    }
+
+    /// More can be read than before.
+    pub(super) fn reads_more(&mut self) {
+        self.read = self.happened();
+    }
+
+    /// Something is to be done before all else that waits.
+    pub(super) fn go_on_with(&mut self, change: Waiting) {
+        self.waiting.push_front(change);
+    }
+
+    /// Something is to be done once what is before it is known to all.
+    pub(super) fn wait(&mut self, changes: impl IntoIterator<Item = Waiting>) {
+        self.waiting.extend(changes);
+    }
+}
+
+impl<S: Source> Fleet<S> {
+    /// A node whose machine is to be told something, once it knows the news.
+    pub(super) fn node(&mut self, name: &str) -> Option<&mut Node> {
+        self.inform(name);
+        self.nodes.get_mut(name)
+    }
+
+    /// Tells a node of everything that it does not know yet.
+    pub(super) fn inform(&mut self, name: &str) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        let known = std::mem::replace(&mut node.news, self.news.count);
+        if known == self.news.count {
+            return;
+        }
+        self.work.node();
+        if known < self.news.reloaded {
+            node.machine.set_config(self.config.clone());
+        }
+        if known < self.news.renewed {
+            node.machine.set_incarnation(self.incarnation.clone(), self.issued.clone());
+        }
+        if known < self.news.closed {
+            self.disconnected(name);
+        }
+        if known < self.news.restored {
+            self.prove_anew(name);
+        }
+        if known < self.news.read {
+            self.look_again(name);
+        }
+        if let Some(spreading) = self.news.spreading.as_ref().filter(|spreading| known < spreading.number) {
+            let deltas: Vec<_> = self.placement.differences_on(&spreading.differences, name).collect();
+            self.place(deltas);
+        }
+    }
+
+    /// Nodes are to learn what the change of an object means for them.
+    pub(super) fn spread(&mut self, mut differences: Differences) {
+        self.place(std::mem::take(&mut differences.deltas));
+        self.news.count += 1;
+        self.news.spreading = Some(Spreading { number: self.news.count, differences, told: None });
+    }
+
+    /// Goes on with what many nodes are to be told, as far as one turn may. Tells whether something is left.
+    pub(super) fn spread_news(&mut self) -> bool {
+        let end = self.work.part();
+        while !self.work.has_reached(end) {
+            if !self.walk_on() && !self.spread_on() && !self.change_next() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Informs the next node of those that do not know what has happened to all.
+    fn walk_on(&mut self) -> bool {
+        let Some(walked) = self.news.walked.take() else { return false };
+        let next = self.nodes.range::<str, _>(after(walked.as_deref())).next();
+        let Some(name) = next.map(|(name, _)| name.clone()) else { return false };
+        self.work.node();
+        self.inform(&name);
+        self.news.walked = Some(Some(name));
+        true
+    }
+
+    /// Informs the next node of those that the change of an object concerns.
+    fn spread_on(&mut self) -> bool {
+        let Some(spreading) = &mut self.news.spreading else { return false };
+        self.work.node();
+        match self.placement.next_node(&spreading.differences, spreading.told.as_deref()) {
+            Some(name) => {
+                spreading.told = Some(name.clone());
+                self.inform(&name);
+            }
+            None => self.news.spreading = None,
+        }
+        true
+    }
+
+    /// Takes in the next change that waits.
+    fn change_next(&mut self) -> bool {
+        let Some(change) = self.news.waiting.pop_front() else { return false };
+        self.work.change();
+        self.take_in(change);
+        true
+    }
+}

@@ -1,0 +1,384 @@
+//! How far a version of an object, or what a rule selects, has come: which nodes hold it, which do not, and why. Counted part by
+//! part, and again as long as somebody looks.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::Fleet;
+use super::summing::row_of;
+use crate::node::Node;
+use crate::source::{Source, key_of};
+use crate::summary::{RolloutAnswer, RolloutOf, STATES, State};
+use edgesync_object::time::rfc3339;
+use edgesync_placement::{Placed, RuleId};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::cloud::CloudPhase;
+use edgesync_protocol::timing::Now;
+
+/// How often is counted.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+/// How long is counted after somebody has asked last: who comes back finds the curve.
+const KEPT: Duration = Duration::from_secs(600);
+/// What is counted at one time at most.
+const MOST: usize = 32;
+/// Points of a curve.
+const POINTS: usize = 720;
+/// A curve has a point at least so often.
+const POINT_EVERY: i64 = 10_000;
+/// Nodes that are named for each reason at most.
+const NAMED: usize = 50;
+/// So many nodes are gathered in a unit of work.
+const NODES_A_UNIT: usize = 8;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Rollouts {
+    tracked: Vec<Tracked>,
+    counting: Option<Counting>,
+    /// How many rules the configuration has.
+    configured: usize,
+}
+
+impl Rollouts {
+    pub(super) fn new(configured: usize) -> Self {
+        Self { configured, ..Self::default() }
+    }
+}
+
+#[derive(Debug)]
+struct Tracked {
+    of: RolloutOf,
+    asked: Now,
+    counted: Option<Now>,
+    /// What it was when it was counted last, in a text that is another one when it has changed.
+    version: String,
+    /// Since when it is that, in milliseconds since 1970, if that was seen.
+    since: Option<i64>,
+    points: VecDeque<(i64, [usize; 3])>,
+    shown: Value,
+    waiting: Vec<RolloutAnswer>,
+}
+
+#[derive(Debug)]
+struct Counting {
+    of: RolloutOf,
+    what: What,
+    nodes: std::vec::IntoIter<Arc<str>>,
+    wanted: usize,
+    holding: usize,
+    in_effect: [usize; 2],
+    behind: [(usize, Vec<Value>); STATES.len()],
+}
+
+#[derive(Debug)]
+enum What {
+    Object(Arc<Placed>),
+    Rule(RuleId, Value, String),
+}
+
+/// Why a node does not hold what it is to hold.
+struct Straggler {
+    why: State,
+    held: Option<String>,
+    object: Option<String>,
+    message: Option<String>,
+}
+
+impl Straggler {
+    fn new(why: State) -> Self {
+        Self { why, held: None, object: None, message: None }
+    }
+}
+
+impl<S: Source> Fleet<S> {
+    /// Somebody asks how far something is.
+    pub(super) fn ask_rollout(&mut self, of: RolloutOf, answer: RolloutAnswer) {
+        let now = self.now();
+        let tracked = &mut self.rollouts.tracked;
+        let place = tracked.iter().position(|tracked| tracked.of == of).unwrap_or_else(|| {
+            if tracked.len() >= MOST {
+                let oldest = tracked.iter().enumerate().min_by_key(|(_, tracked)| tracked.asked);
+                if let Some((oldest, _)) = oldest {
+                    tracked.swap_remove(oldest);
+                }
+            }
+            tracked.push(Tracked {
+                of,
+                asked: now,
+                counted: None,
+                version: String::new(),
+                since: None,
+                points: VecDeque::new(),
+                shown: Value::Null,
+                waiting: Vec::new(),
+            });
+            tracked.len() - 1
+        });
+        let Some(tracked) = tracked.get_mut(place) else { return };
+        tracked.asked = now;
+        if tracked.counted.is_some_and(|at| now < at + COUNT_EVERY) {
+            // Who asked may have gone.
+            let _ = answer.send(Some(tracked.shown.clone()));
+        } else {
+            tracked.waiting.push(answer);
+        }
+    }
+
+    /// Begins to count, or goes on with it, as far as one turn may. Tells whether something is left.
+    pub(super) fn count_rollouts(&mut self) -> bool {
+        let mut counting = match self.rollouts.counting.take() {
+            Some(counting) => counting,
+            None => match self.begin_rollout() {
+                Some(counting) => counting,
+                None => return false,
+            },
+        };
+        let end = self.work.part();
+        while let Some(name) = counting.nodes.next() {
+            self.count_rollout_on(&name, &mut counting);
+            if self.work.has_reached(end) {
+                self.rollouts.counting = Some(counting);
+                return true;
+            }
+        }
+        self.end_rollout(counting);
+        self.rollouts.tracked.iter().any(|tracked| !tracked.waiting.is_empty())
+    }
+
+    /// When something is to be counted.
+    pub(super) fn rollouts_deadline(&self) -> Option<Now> {
+        self.rollouts
+            .tracked
+            .iter()
+            .map(|tracked| tracked.counted.map_or(Now::ZERO, |at| at + COUNT_EVERY))
+            .min()
+    }
+
+    fn begin_rollout(&mut self) -> Option<Counting> {
+        let now = self.now();
+        self.rollouts.tracked.retain(|tracked| now < tracked.asked + KEPT);
+        let is_due = |tracked: &&mut Tracked| tracked.counted.is_none_or(|at| now >= at + COUNT_EVERY);
+        let tracked =
+            self.rollouts.tracked.iter_mut().filter(is_due).min_by_key(|tracked| tracked.counted)?;
+        tracked.counted = Some(now);
+        let of = tracked.of.clone();
+        let Some(what) = self.what_of(&of) else {
+            let gone = self.rollouts.tracked.iter().position(|tracked| tracked.of == of)?;
+            // Who asked may have gone.
+            self.rollouts
+                .tracked
+                .swap_remove(gone)
+                .waiting
+                .into_iter()
+                .for_each(|answer| drop(answer.send(None)));
+            return None;
+        };
+        let nodes: Vec<Arc<str>> = match &what {
+            What::Object(object) => self.placement.nodes_with(&object.uid),
+            What::Rule(id, ..) => self.placement.nodes_of(*id).cloned().collect(),
+        };
+        self.work.objects(nodes.len() / NODES_A_UNIT);
+        let wanted = nodes.len();
+        let behind = std::array::from_fn(|_| (0, Vec::new()));
+        Some(Counting { of, what, nodes: nodes.into_iter(), wanted, holding: 0, in_effect: [0, 0], behind })
+    }
+
+    fn what_of(&self, of: &RolloutOf) -> Option<What> {
+        match of {
+            RolloutOf::Object(uid) => self.placement.object(uid).map(What::Object),
+            RolloutOf::Rule(uid) => {
+                let (summary, id, _) = self.rules.one(uid)?;
+                let shown = json!({
+                    "kind": summary.resource.kind, "namespace": &*summary.namespace, "name": &*summary.name, "uid": &**uid,
+                });
+                let generation = summary.rule.as_ref().map_or(0, |rule| rule.generation);
+                Some(What::Rule(id?, shown, generation.to_string()))
+            }
+            RolloutOf::Configured(number) => {
+                let id = self.placement.configured(*number).filter(|_| *number < self.rollouts.configured)?;
+                Some(What::Rule(id, configured(*number), String::new()))
+            }
+        }
+    }
+
+    fn count_rollout_on(&self, name: &str, counting: &mut Counting) {
+        self.work.node();
+        let straggler = match self.nodes.get(name) {
+            None => Some(Straggler::new(State::Offline)),
+            Some(node) => match &counting.what {
+                What::Object(object) => {
+                    let version = key_of(object.version.as_str());
+                    if let Some(is) = node.standing.has(key_of(&object.uid), version) {
+                        counting.in_effect[usize::from(!is)] += 1;
+                    }
+                    self.behind_with_object(name, node, object)
+                }
+                What::Rule(id, ..) => self.behind_with_rule(name, node, *id),
+            },
+        };
+        let Some(Straggler { why, held, object, message }) = straggler else {
+            counting.holding += 1;
+            return;
+        };
+        let (count, named) = &mut counting.behind[why as usize];
+        *count += 1;
+        if named.len() < NAMED {
+            let since = self.nodes.get(name).and_then(|node| node.row).map(|row| row.since);
+            let since = since.and_then(|second| Timestamp::from_second(second).ok()).map(rfc3339);
+            named.push(json!({
+                "node": name, "why": STATES[why as usize], "since": since,
+                "held": held, "object": object, "message": message,
+            }));
+        }
+    }
+
+    /// Nothing if the node holds the version that it is to hold.
+    fn behind_with_object(&self, name: &str, node: &Node, object: &Placed) -> Option<Straggler> {
+        match node.machine.phase() {
+            CloudPhase::Offline => self.away(name, node),
+            CloudPhase::Replaying | CloudPhase::Repairing => Some(Straggler::new(State::Connecting)),
+            CloudPhase::Live => {
+                let Some(stands) = node.machine.stands_with(&object.uid) else {
+                    return Some(Straggler::new(State::Connecting));
+                };
+                let other = stands.other?;
+                let held = other.map(|record| record.version.to_string());
+                let (why, message) = match stands.refusal {
+                    Some(refusal) => (State::Rejecting, Some(refusal.message.clone())),
+                    None => (State::Syncing, None),
+                };
+                Some(Straggler { why, held, object: None, message })
+            }
+        }
+    }
+
+    /// Nothing if the node holds all that the rule selects.
+    fn behind_with_rule(&self, name: &str, node: &Node, rule: RuleId) -> Option<Straggler> {
+        match node.machine.phase() {
+            CloudPhase::Offline => self.away(name, node),
+            CloudPhase::Replaying | CloudPhase::Repairing => Some(Straggler::new(State::Connecting)),
+            CloudPhase::Live => {
+                self.work.objects(node.machine.differences());
+                let of_rule = |uid: &&Uid| self.placement.is_of_rule(uid, rule);
+                let Some(uid) = node.machine.differing() else {
+                    return Some(Straggler::new(State::Connecting));
+                };
+                let uid = uid.filter(of_rule).min_by_key(|uid| {
+                    node.machine.stands_with(uid).is_none_or(|stands| stands.refusal.is_none())
+                })?;
+                let object = self.placement.object(uid);
+                let mut straggler = match &object {
+                    Some(object) => self.behind_with_object(name, node, object)?,
+                    None => Straggler::new(State::Syncing),
+                };
+                straggler.object = object.map(|object| object.object.key().to_string());
+                Some(straggler)
+            }
+        }
+    }
+
+    /// Of a node that is not connected here. What it holds is known where another replica serves it and says so.
+    fn away(&self, name: &str, node: &Node) -> Option<Straggler> {
+        let state = row_of(name, node, &self.lifecycle, S::IS_SHARED).state;
+        (state != State::InSync).then(|| Straggler::new(state))
+    }
+
+    fn end_rollout(&mut self, counting: Counting) {
+        let Counting { of, what, wanted, holding, in_effect, behind, .. } = counting;
+        let Some(tracked) = self.rollouts.tracked.iter_mut().find(|tracked| tracked.of == of) else { return };
+        let now = Timestamp::now().as_millisecond();
+        let (version, mut shown) = match &what {
+            What::Object(object) => {
+                let shown = json!({ "object": show_object(object), "version": object.version });
+                (object.version.to_string(), shown)
+            }
+            What::Rule(id, shown, version) => {
+                let objects = self.placement.selected_by(*id).0;
+                (version.clone(), json!({ "placement": shown, "objects": objects }))
+            }
+        };
+        if tracked.version != version {
+            tracked.since = (!tracked.version.is_empty()).then_some(now);
+            tracked.version = version;
+        }
+        let away = behind[State::Offline as usize].0;
+        let numbers = [holding, wanted, away];
+        if tracked.points.back().is_none_or(|(at, last)| *last != numbers || now - at >= POINT_EVERY) {
+            if tracked.points.len() == POINTS {
+                tracked.points.pop_front();
+            }
+            tracked.points.push_back((now, numbers));
+        }
+        let column = |which: usize| tracked.points.iter().map(|(_, all)| all[which]).collect::<Vec<_>>();
+        let counts: Vec<usize> = behind.iter().map(|(count, _)| *count).collect();
+        shown["at"] = now.into();
+        shown["since"] = json!(tracked.since);
+        shown["wanted"] = wanted.into();
+        shown["holding"] = holding.into();
+        shown["inEffect"] = in_effect[0].into();
+        shown["notInEffect"] = in_effect[1].into();
+        shown["states"] = json!(STATES);
+        shown["behind"] = json!(counts);
+        shown["curve"] = json!({
+            "at": tracked.points.iter().map(|(at, _)| *at).collect::<Vec<_>>(),
+            "holding": column(0), "wanted": column(1), "offline": column(2),
+        });
+        // What hinders most comes first.
+        let order = [
+            State::Rejecting,
+            State::HeldBack,
+            State::Syncing,
+            State::Connecting,
+            State::NotInEffect,
+            State::Offline,
+        ];
+        let mut behind = behind.map(|(_, named)| named);
+        let stragglers = order.iter().flat_map(|state| std::mem::take(&mut behind[*state as usize]));
+        shown["stragglers"] = stragglers.collect();
+        // Who asked may have gone.
+        tracked.waiting.drain(..).for_each(|answer| drop(answer.send(Some(shown.clone()))));
+        tracked.shown = shown;
+    }
+
+    /// All rules, as far as they are in force: what can be rolled out.
+    pub(super) fn show_rules(&self) -> Value {
+        let (mut items, all) = (Vec::new(), 0..self.rollouts.configured);
+        for (number, id) in all.filter_map(|number| Some((number, self.placement.configured(number)?))) {
+            let (objects, nodes) = self.placement.selected_by(id);
+            items.push((configured(number), objects, nodes));
+        }
+        let mut known: Vec<_> = self.rules.uids().filter_map(|uid| self.rules.one(uid)).collect();
+        known.sort_by_key(|(summary, ..)| (summary.namespace.clone(), summary.name.clone()));
+        for (summary, id, _) in known {
+            let (objects, nodes) = id.map_or((0, 0), |id| self.placement.selected_by(id));
+            let shown = json!({
+                "kind": summary.resource.kind, "namespace": &*summary.namespace, "name": &*summary.name,
+                "uid": &*summary.uid, "inForce": id.is_some(),
+            });
+            items.push((shown, objects, nodes));
+        }
+        let items = items.into_iter().map(|(mut shown, objects, nodes)| {
+            (shown["objects"], shown["nodes"]) = (objects.into(), nodes.into());
+            shown
+        });
+        json!({ "items": items.collect::<Vec<_>>() })
+    }
+}
+
+/// A rule of the configuration, which has no name.
+fn configured(number: usize) -> Value {
+    json!({ "kind": "configuration", "namespace": "", "name": (number + 1).to_string(), "inForce": true })
+}
+
+/// An object in a few words.
+pub(super) fn show_object(object: &Placed) -> Value {
+    let Placed { uid, version, object, resource, size } = object;
+    json!({
+        "uid": &**uid, "resourceVersion": version, "apiVersion": &*object.api_version, "kind": &*object.kind,
+        "plural": resource.plural, "namespace": &*object.namespace, "name": &*object.name, "bytes": size,
+    })
+}

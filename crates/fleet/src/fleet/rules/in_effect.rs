@@ -1,0 +1,121 @@
+//! On how many of its nodes the objects of a rule are in effect. Counted part by part: there may be a thousand objects on each
+//! of ten thousand nodes, and the loop has other things to do.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::fleet::Fleet;
+use crate::source::{Source, key_of};
+use edgesync_protocol::change::Uid;
+
+/// A count under way.
+#[derive(Debug)]
+pub(super) struct Count {
+    /// The rule.
+    pub(super) rule: Uid,
+    /// Its objects and their versions.
+    objects: Vec<(u64, u64)>,
+    /// Of its nodes those that are still to be looked at.
+    nodes: VecDeque<Arc<str>>,
+    /// Nodes that have said of one of the objects whether it is in effect there.
+    telling: u64,
+    /// Those of them on which all are of which they have said so.
+    in_effect: u64,
+}
+
+impl Count {
+    /// Status, reason and message of the condition.
+    pub(super) fn condition(&self) -> (&'static str, &'static str, String) {
+        let Self { telling, in_effect, .. } = self;
+        let (status, reason) = match telling {
+            0 => ("Unknown", "NothingReported"),
+            _ if telling == in_effect => ("True", "InEffect"),
+            _ => ("False", "NotInEffect"),
+        };
+        let message = format!(
+            "nodes with rules for files that concern its objects, and on which the newest version of these is in effect: \
+             {in_effect} of {telling}"
+        );
+        (status, reason, message)
+    }
+}
+
+impl<S: Source> Fleet<S> {
+    /// Begins to count for a rule, or goes on with it, as far as one turn may. Nothing before it is done.
+    pub(super) fn count_in_effect(&mut self) -> Option<Count> {
+        let mut count = match self.rules.counting.take() {
+            Some(count) => count,
+            None => {
+                let rule = self.rules.due.pop_front()?;
+                self.begin_count(rule)
+            }
+        };
+        let end = self.work.part();
+        while let Some(name) = count.nodes.pop_front() {
+            self.count_on(&name, &mut count);
+            if self.work.has_reached(end) {
+                break;
+            }
+        }
+        if count.nodes.is_empty() {
+            return Some(count);
+        }
+        self.rules.counting = Some(count);
+        None
+    }
+
+    fn begin_count(&self, rule: Uid) -> Count {
+        let id = self.rules.known.get(&rule).and_then(|known| known.id);
+        let tells = |name: &&Arc<str>| {
+            let node = self.nodes.get(&***name);
+            node.is_some_and(|node| node.standing.counts().objects() > 0 || node.in_effect.is_some())
+        };
+        let nodes: VecDeque<Arc<str>> =
+            id.into_iter().flat_map(|id| self.placement.nodes_of(id)).filter(tells).cloned().collect();
+        let objects = id.filter(|_| !nodes.is_empty()).map(|id| self.placement.objects_of(id));
+        let keys =
+            |object: Arc<edgesync_placement::Placed>| (key_of(&object.uid), key_of(object.version.as_str()));
+        let objects: Vec<(u64, u64)> = objects.into_iter().flatten().map(keys).collect();
+        self.work.objects(objects.len());
+        Count { rule, objects, nodes, telling: 0, in_effect: 0 }
+    }
+
+    fn count_on(&self, name: &str, count: &mut Count) {
+        let Some(node) = self.nodes.get(name) else { return };
+        self.work.objects(count.objects.len() / OBJECTS_A_UNIT + 1);
+        let told = count.objects.iter().filter_map(|(uid, version)| node.standing.has(*uid, *version));
+        let (mut tells, mut all) = (false, true);
+        for is_in_effect in told {
+            tells = true;
+            all &= is_in_effect;
+        }
+        // What it has told another replica, or another run of this one, its Node says, for all of its objects.
+        tells |= node.in_effect.is_some();
+        all &= node.in_effect != Some(false);
+        count.telling += u64::from(tells);
+        count.in_effect += u64::from(tells && all);
+    }
+}
+
+/// So many objects of a node are looked up in a unit of work.
+const OBJECTS_A_UNIT: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_in_effect_once_it_is_on_all_nodes_that_speak_of_its_objects() {
+        let count = |in_effect, telling| {
+            let (objects, nodes) = (Vec::new(), VecDeque::new());
+            let (status, reason, message) =
+                Count { rule: "u".into(), objects, nodes, telling, in_effect }.condition();
+            assert!(message.ends_with(&format!("{in_effect} of {telling}")), "{message}");
+            (status, reason)
+        };
+        assert_eq!(count(0, 0), ("Unknown", "NothingReported"));
+        assert_eq!(count(0, 1), ("False", "NotInEffect"));
+        assert_eq!(count(1, 2), ("False", "NotInEffect"));
+        assert_eq!(count(2, 2), ("True", "InEffect"));
+    }
+}

@@ -1,0 +1,212 @@
+//! What pages show of all nodes, gathered from some of them in each turn of the loop, once a second while somebody looks and
+//! every ten seconds otherwise.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::Fleet;
+use crate::lifecycle::NodeLifecycle;
+use crate::node::Node;
+use crate::source::Source;
+use crate::summary::{Board, Found, Row, Sample, Seen, State};
+use edgesync_protocol::cloud::CloudPhase;
+use edgesync_protocol::timing::Now;
+
+/// The time between two passes while somebody looks.
+const LOOKED_AT: Duration = Duration::from_secs(1);
+/// The same while nobody does, and between two samples of the last hour.
+const SAMPLE_EVERY: Duration = Duration::from_secs(10);
+/// Between two samples of the last hour of each node.
+const MINUTE: Duration = Duration::from_secs(60);
+/// Numbers that change all the time are told with every so many passes, of a fleet that is larger than [`SMALL`].
+const NUMBERS_EVERY: u64 = 5;
+/// The numbers of so many nodes are told at once.
+const SMALL: usize = 500;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Summing {
+    board: Arc<Board>,
+    /// The pass under way.
+    pass: Option<Pass>,
+    passes: u64,
+    /// When the next one begins if nobody looks; if somebody does.
+    next: Now,
+    next_looked_at: Now,
+    next_sample: Now,
+    next_minute: Now,
+    /// When the last minute of all nodes was noted, in seconds since 1970.
+    pub(super) minute: i64,
+    /// How often somebody had asked by then.
+    asked: u64,
+    /// Bytes of frames that were read so far.
+    pub(super) received: u64,
+}
+
+#[derive(Debug, Default)]
+struct Pass {
+    at: Option<String>,
+    removed: bool,
+    found: Found,
+    count: usize,
+    minute: bool,
+}
+
+impl Summing {
+    pub(super) fn new(board: Arc<Board>) -> Self {
+        Self {
+            board,
+            pass: None,
+            passes: 0,
+            next: Now::ZERO,
+            next_looked_at: Now::ZERO,
+            next_sample: Now::ZERO,
+            next_minute: MINUTE,
+            minute: 0,
+            asked: 0,
+            received: 0,
+        }
+    }
+
+    /// Whether a pass is to begin.
+    fn is_due(&mut self, now: Now) -> bool {
+        let (streams, asked) = self.board.interest();
+        let somebody = streams > 0 || asked != self.asked;
+        if now < if somebody { self.next_looked_at } else { self.next } {
+            return false;
+        }
+        self.asked = asked;
+        self.next_looked_at = now + LOOKED_AT;
+        self.next = now + SAMPLE_EVERY;
+        true
+    }
+
+    /// When to look again.
+    pub(super) fn deadline(&self) -> Now {
+        if self.board.interest().0 > 0 { self.next_looked_at } else { self.next }
+    }
+}
+
+impl<S: Source> Fleet<S> {
+    /// What pages show is told to this one.
+    pub fn show_on(&mut self, board: Arc<Board>) {
+        self.summing = Summing::new(board);
+    }
+
+    /// Goes on with a pass over all nodes, as far as one turn may. Tells whether something is left.
+    pub(super) fn sum_up(&mut self) -> bool {
+        let now = self.now();
+        let mut pass = match self.summing.pass.take() {
+            Some(pass) => pass,
+            None if !self.summing.is_due(now) => return false,
+            None => {
+                let minute = now >= self.summing.next_minute;
+                if minute {
+                    self.summing.next_minute = now + MINUTE;
+                    self.summing.minute = Timestamp::now().as_second();
+                }
+                self.summing.passes += 1;
+                Pass { minute, ..Pass::default() }
+            }
+        };
+        let (clock, end) = (Timestamp::now(), self.work.part());
+        while self.sum_up_next(&mut pass, clock) {
+            if self.work.has_reached(end) {
+                self.summing.pass = Some(pass);
+                return true;
+            }
+        }
+        self.end_pass(pass, now, clock);
+        false
+    }
+
+    /// Looks at the next node, or the next one that was removed. Tells whether there was one.
+    fn sum_up_next(&mut self, pass: &mut Pass, clock: Timestamp) -> bool {
+        self.work.node();
+        if pass.removed {
+            let Some((name, _)) = self.removals.next(pass.at.as_deref()) else { return false };
+            let name: Arc<str> = name.into();
+            pass.at = Some(String::from(&*name));
+            pass.count += 1;
+            let before = self.summing.board.row(&name);
+            if before.is_none_or(|before| before.state != State::Removed) {
+                let row = Row { state: State::Removed, since: clock.as_second(), ..Row::default() };
+                pass.found.rows.push((name, row));
+            }
+            return true;
+        }
+        let all = self.nodes.len() <= SMALL || self.summing.passes.is_multiple_of(NUMBERS_EVERY);
+        let from = pass.at.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let Some((name, node)) = self.nodes.range_mut::<str, _>((from, Bound::Unbounded)).next() else {
+            (pass.removed, pass.at) = (true, None);
+            return true;
+        };
+        pass.at = Some(name.clone());
+        pass.count += 1;
+        let mut row = row_of(name, node, &self.lifecycle, S::IS_SHARED);
+        let is_new = node.row.is_none();
+        let before = node.row.unwrap_or(row);
+        row.since = match row.state == before.state && !is_new {
+            true => before.since,
+            false => clock.as_second(),
+        };
+        if is_new || !row.is_like(&before) || (all && row != before) {
+            node.row = Some(row);
+            pass.found.rows.push((name.as_str().into(), row));
+        }
+        if pass.minute {
+            let latency = node.machine.round_trip().filter(|_| node.connection.is_some());
+            let latency =
+                latency.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1));
+            node.past.push(Seen { latency, sent: node.sent, received: node.received });
+        }
+        true
+    }
+
+    fn end_pass(&mut self, mut pass: Pass, now: Now, clock: Timestamp) {
+        let new = pass.found.rows.iter().filter(|(name, _)| self.summing.board.row(name).is_none()).count();
+        if self.summing.board.len() + new != pass.count {
+            let gone = |name: &Arc<str>| !self.nodes.contains_key(&**name) && !self.removals.has(name);
+            pass.found.gone = self.summing.board.names().into_iter().filter(gone).collect();
+        }
+        self.summing.board.tell(clock.as_millisecond(), pass.found);
+        if now >= self.summing.next_sample {
+            self.summing.next_sample = now + SAMPLE_EVERY;
+            let (at, sent, received) = (clock.as_second(), self.written, self.summing.received);
+            self.summing.board.sample(|tally| Sample { at, tally: *tally, sent, received });
+        }
+    }
+}
+
+/// What is told of a node, but for the time since when.
+pub(super) fn row_of(name: &str, node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) -> Row {
+    let machine = &node.machine;
+    let rejected = machine.refused().count() as u64;
+    let standing = node.standing.counts();
+    let not_in_effect = standing.not_in_effect + standing.conflicts;
+    let elsewhere = is_shared && node.connection.is_none() && lifecycle.show(name).0 == Some(true);
+    let all_in_effect = not_in_effect == 0 && node.in_effect != Some(false);
+    let state = match machine.phase() {
+        CloudPhase::Offline if elsewhere && node.in_sync_elsewhere && all_in_effect => State::InSync,
+        CloudPhase::Offline if elsewhere && node.in_effect == Some(false) => State::NotInEffect,
+        CloudPhase::Offline if elsewhere => State::Syncing,
+        CloudPhase::Offline => State::Offline,
+        CloudPhase::Replaying | CloudPhase::Repairing => State::Connecting,
+        CloudPhase::Live if machine.held_count() > 0 => State::HeldBack,
+        CloudPhase::Live if rejected > 0 => State::Rejecting,
+        CloudPhase::Live if !machine.in_sync() => State::Syncing,
+        CloudPhase::Live if !all_in_effect => State::NotInEffect,
+        CloudPhase::Live => State::InSync,
+    };
+    Row {
+        state,
+        since: 0,
+        held: machine.recorded_tally().count,
+        wanted: node.desired,
+        pending: machine.pending(),
+        troubles: rejected + machine.held_count() + not_in_effect,
+    }
+}

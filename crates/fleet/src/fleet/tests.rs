@@ -1,0 +1,238 @@
+//! The fleet over a real store and real connections.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+mod pages;
+mod turns;
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::CloudObjects;
+use crate::source::Embedded;
+use edgesync_broker::{Broker, BrokerOptions};
+use edgesync_cloud_store::{CloudOptions, CloudStore, Stored};
+use edgesync_enrollment::PairingOptions;
+use edgesync_object::{Object, ObjectKey, Resource, ResourceVersion, kinds};
+use edgesync_protocol::change::Put;
+use edgesync_protocol::digest::Epoch;
+use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
+use edgesync_protocol::frame::Received;
+use edgesync_protocol::replica::{self, Applied, Held, Rows, Totals};
+use edgesync_transport::link::{Introduction, Link, LinkEvent, LinkOptions, Topics};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a node holds.
+#[derive(Default)]
+struct Memory(HashMap<Uid, (ResourceVersion, ObjectKey)>);
+
+impl Rows for Memory {
+    type Row = Uid;
+    type Error = std::convert::Infallible;
+
+    fn by_uid(&mut self, uid: &str) -> std::result::Result<Option<Held<Uid>>, Self::Error> {
+        let held = |(uid, (version, key)): (&Uid, &(ResourceVersion, ObjectKey))| Held {
+            row: uid.clone(),
+            uid: uid.clone(),
+            version: version.clone(),
+            key: key.clone(),
+        };
+        Ok(self.0.get_key_value(uid).map(held))
+    }
+
+    fn by_name(&mut self, key: &ObjectKey) -> std::result::Result<Option<Held<Uid>>, Self::Error> {
+        let uid = self.0.iter().find(|(_, (_, held))| held == key).map(|(uid, _)| uid.clone());
+        uid.map_or(Ok(None), |uid| self.by_uid(&uid))
+    }
+
+    fn put(&mut self, _: u64, put: &Put, _: Option<Uid>) -> std::result::Result<(), Self::Error> {
+        self.0.insert(put.uid.clone(), (put.version.clone(), put.key()));
+        Ok(())
+    }
+
+    fn remove(&mut self, _: u64, held: Held<Uid>) -> std::result::Result<(), Self::Error> {
+        self.0.remove(&held.uid);
+        Ok(())
+    }
+}
+
+/// A node: the real machine, rows in memory.
+struct Device {
+    machine: EdgeMachine,
+    rows: Memory,
+    totals: Totals,
+    origin: Instant,
+}
+
+impl Device {
+    fn new(name: &str) -> Self {
+        let config = EdgeConfig {
+            hello_timeout: Duration::from_secs(60),
+            report_timeout: Duration::from_secs(60),
+            report_attempts: 5,
+            lease_interval: Duration::from_secs(60),
+            lease_duration: Duration::from_secs(240),
+            ..EdgeConfig::defaults(name)
+        };
+        let epoch = Epoch(u128::from(random()) + 1);
+        let totals = Totals { epoch, ..Totals::default() };
+        let machine = EdgeMachine::new(config, totals, 0, None);
+        Self { machine, rows: Memory::default(), totals, origin: Instant::now() }
+    }
+
+    fn connected(&mut self) {
+        self.machine.connected(self.origin.elapsed(), usize::MAX, random());
+    }
+
+    fn hears(&mut self, payload: &[u8]) {
+        let frame = Received::decode(payload, &mut Budget::of(1 << 20), 1 << 23).unwrap();
+        self.machine.received(self.origin.elapsed(), frame, random());
+    }
+
+    /// Does what the machine wants; the next frame that it sends.
+    fn says(&mut self) -> Option<Vec<u8>> {
+        let Self { machine, rows, totals, origin } = self;
+        while let Some(effect) = machine.poll_effect() {
+            let EdgeEffect::Apply { token, changes } = effect else { continue };
+            let (before, mut applied) = (totals.revision, Applied::default());
+            for change in &changes {
+                replica::apply(rows, totals, change, &mut applied).unwrap();
+            }
+            let commit = Commit { before, totals: *totals, applied };
+            machine.applied(origin.elapsed(), token, Ok(commit), random());
+        }
+        Some(machine.poll_frame(origin.elapsed())?.encode(1024).unwrap())
+    }
+}
+
+/// A device with a real link.
+async fn node(name: &'static str, broker: Broker) {
+    let topics = Topics::default();
+    let address = broker.address();
+    let mut options = LinkOptions::new(&address.ip().to_string(), address.port(), name);
+    options.subscriptions = vec![topics.down(name)];
+    options.introduce = Arc::new(|_| Introduction { will: None, greetings: Vec::new() });
+    let (link, mut events) = Link::spawn(options);
+    let mut device = Device::new(name);
+    while let Some(event) = events.recv().await {
+        match event {
+            LinkEvent::Connected { .. } => device.connected(),
+            LinkEvent::Message { payload, .. } => device.hears(&payload),
+            other => panic!("{other:?}"),
+        }
+        while let Some(frame) = device.says() {
+            link.try_publish(&topics.up(name), frame, false).unwrap();
+        }
+    }
+}
+
+async fn pairing(directory: &Path, store: &CloudStore) -> Pairing {
+    let options = PairingOptions {
+        directory: directory.join("pki"),
+        names: vec!["cloud.example".into()],
+        broker: "mqtts://:8883".into(),
+        prefix: "edgesync/v1".into(),
+        lifetime: Duration::from_secs(3600),
+        external: false,
+        grace: Duration::from_secs(3600),
+    };
+    Pairing::open(options, store.clone()).await.unwrap()
+}
+
+/// One turn of the loop.
+async fn turn<S: Source>(fleet: &mut Fleet<S>, events: &mut FleetEvents) {
+    let wake = fleet.begin_turn();
+    tokio::select! {
+        event = events.recv() => fleet.hear(event.unwrap(), events),
+        change = Changes::next(&mut fleet.changes), if fleet.news.is_told() => fleet.changed(change),
+        Some(answer) = fleet.arrived.recv() => fleet.take_answers(answer),
+        moved = fleet.downlink.moved(), if fleet.moved.is_empty() => fleet.moved.extend(moved),
+        () = tokio::time::sleep_until(wake) => fleet.tick(),
+    }
+}
+
+/// A cloud side: a store in a directory, an endpoint, and the fleet, which the test drives.
+struct Site {
+    fleet: Fleet<Embedded>,
+    events: FleetEvents,
+    broker: Broker,
+    store: CloudStore,
+    _directory: TempDir,
+}
+
+fn config_map() -> Resource {
+    kinds::by_word("configmap").unwrap().resource()
+}
+
+fn object(name: &str, bytes: usize) -> Object {
+    let metadata = json!({"name": name, "namespace": "plant"});
+    let data = json!({ "x": "x".repeat(bytes) });
+    serde_json::from_value(
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}),
+    )
+    .unwrap()
+}
+
+impl Site {
+    async fn start() -> Self {
+        let text = "[[placement]]\nnodes = { names = [\"*\"] }\nobjects = { kinds = [\"ConfigMap\"] }\n";
+        let config: Config = edgesync_config::parse(Path::new("test.toml"), text, []).unwrap().config;
+        let directory = tempfile::tempdir().unwrap();
+        let store = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
+        let pairing = pairing(directory.path(), &store).await;
+        let (broker, events) =
+            Broker::bind(([127, 0, 0, 1], 0).into(), BrokerOptions::default()).await.unwrap();
+        let objects = Arc::new(CloudObjects::new(store.clone()).await.unwrap());
+        let downlink = Downlink::Embedded(broker.clone());
+        let fleet = Fleet::start(&config, Embedded::new(objects), downlink, pairing).await.unwrap();
+        Self { fleet, events, broker, store, _directory: directory }
+    }
+
+    async fn turn(&mut self) {
+        turn(&mut self.fleet, &mut self.events).await;
+    }
+
+    /// Lets the fleet run until so many nodes hold this version of the object; the most bodies that were alive.
+    async fn until_in_sync(&mut self, nodes: usize, stored: &Stored) -> u64 {
+        let (end, mut most) = (Instant::now() + PATIENCE, 0);
+        loop {
+            self.turn().await;
+            most = most.max(self.fleet.bodies.numbers().count);
+            let placed = self.fleet.placement.object(&stored.uid);
+            let is_told = placed.is_some_and(|object| object.version == stored.version.into());
+            let in_sync = self.fleet.nodes.values().filter(|node| node.machine.in_sync()).count();
+            if is_told && in_sync == nodes {
+                return most;
+            }
+            assert!(Instant::now() < end, "{in_sync} of {nodes} nodes in sync");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_large_object_that_all_nodes_get_is_in_memory_once_for_each_version() {
+    const NODES: usize = 30;
+    const BYTES: usize = 1 << 20;
+    let mut site = Site::start().await;
+    let first = site.store.create(&config_map(), object("large", BYTES)).await.unwrap();
+    let names = (0..NODES).map(|n| &*format!("node-{n}").leak());
+    let nodes: Vec<_> = names.map(|name| tokio::spawn(node(name, site.broker.clone()))).collect();
+    let most = site.until_in_sync(NODES, &first).await;
+    assert_eq!(most, 1, "{:?}", site.fleet.bodies.numbers());
+    let mut changed = object("large", BYTES + 1);
+    changed.set_metadata("uid", json!(first.uid));
+    let second = site.store.update(&config_map(), changed, first.version).await.unwrap();
+    let most = site.until_in_sync(NODES, &second).await;
+    let numbers = site.fleet.bodies.numbers();
+    assert_eq!((most, numbers.count, numbers.bytes), (1, 0, 0), "{numbers:?}");
+    assert!(numbers.shared >= numbers.read, "{numbers:?}");
+    nodes.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[test]
+fn the_simulation_runs_with_the_default_configuration() {
+    assert_eq!(cloud_config(&Config::default()), CloudConfig::defaults());
+}

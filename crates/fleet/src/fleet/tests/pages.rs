@@ -1,0 +1,141 @@
+//! What pages are told, by the fleet as it is.
+
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::summary::{Board, RolloutOf, Wanted};
+
+/// Nodes with one object that all get, and what pages are told of them.
+struct Shown {
+    site: Site,
+    board: Arc<Board>,
+    object: Stored,
+    nodes: Vec<tokio::task::JoinHandle<()>>,
+}
+
+const NODES: usize = 3;
+
+impl Shown {
+    async fn start() -> Self {
+        let mut site = Site::start().await;
+        let board = Board::new("start".into());
+        site.fleet.show_on(Arc::clone(&board));
+        let object = site.store.create(&config_map(), object("all", 10)).await.unwrap();
+        let names = (0..NODES).map(|n| &*format!("node-{n}").leak());
+        let nodes: Vec<_> = names.map(|name| tokio::spawn(node(name, site.broker.clone()))).collect();
+        site.until_in_sync(NODES, &object).await;
+        Self { site, board, object, nodes }
+    }
+
+    /// Lets the fleet run until pages are told what is expected, as somebody who looks all the time sees it.
+    async fn until_told(&mut self, expected: impl Fn(&Value) -> bool) -> Value {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let told: Value = serde_json::from_slice(&self.board.snapshot()).unwrap();
+            if expected(&told) {
+                return told;
+            }
+            assert!(Instant::now() < end, "{told}");
+            self.site.turn().await;
+        }
+    }
+
+    async fn ask<T>(&mut self, request: impl FnOnce(oneshot::Sender<T>) -> AdminRequest) -> T {
+        let (answer, mut answered) = oneshot::channel();
+        self.site.fleet.administer(request(answer));
+        loop {
+            match answered.try_recv() {
+                Ok(answer) => return answer,
+                Err(oneshot::error::TryRecvError::Empty) => self.site.turn().await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    async fn rollout(&mut self) -> Value {
+        let of = RolloutOf::Object(self.object.uid.as_ref().into());
+        self.ask(|answer| AdminRequest::Rollout(of, answer)).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn pages_see_nodes_come_and_go() {
+    let mut shown = Shown::start().await;
+    let told = shown.until_told(|told| told["counts"][0] == NODES).await;
+    assert_eq!((&told["held"], &told["wanted"]), (&json!(NODES), &json!(NODES)));
+    let names: Vec<&Value> = told["nodes"].as_array().unwrap().iter().map(|row| &row[0]).collect();
+    assert_eq!(names, ["node-0", "node-1", "node-2"]);
+    shown.nodes[0].abort();
+    let told = shown.until_told(|told| told["counts"] == json!([2, 0, 0, 0, 0, 0, 1, 0])).await;
+    let row = &told["nodes"][0];
+    assert_eq!((&row[0], &row[1], &row[3]), (&json!("node-0"), &json!(6), &json!(1)));
+    let removed = shown.ask(|answer| AdminRequest::Remove("node-0".into(), answer)).await;
+    assert!(removed.unwrap());
+    shown.until_told(|told| told["counts"] == json!([2, 0, 0, 0, 0, 0, 0, 1])).await;
+    shown.nodes.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn a_rollout_says_who_holds_the_newest_version_and_who_does_not() {
+    let mut shown = Shown::start().await;
+    let told = shown.rollout().await;
+    assert_eq!((&told["holding"], &told["wanted"]), (&json!(NODES), &json!(NODES)), "{told}");
+    assert_eq!(told["stragglers"], json!([]));
+    // Of a node that is away nobody knows what it holds.
+    shown.nodes[0].abort();
+    shown.until_told(|told| told["counts"][6] == 1).await;
+    let mut changed = object("all", 20);
+    changed.set_metadata("uid", json!(shown.object.uid));
+    let stored = shown.site.store.update(&config_map(), changed, shown.object.version).await.unwrap();
+    shown.site.until_in_sync(NODES - 1, &stored).await;
+    let (end, version) = (Instant::now() + PATIENCE, stored.version.to_string());
+    let told = loop {
+        let told = shown.rollout().await;
+        if told["holding"] == 2 && told["version"] == *version {
+            break told;
+        }
+        assert!(Instant::now() < end, "{told}");
+        shown.site.turn().await;
+    };
+    assert_eq!((&told["behind"][6], &told["stragglers"][0]["node"]), (&json!(1), &json!("node-0")), "{told}");
+    assert_eq!(told["stragglers"][0]["why"], "offline");
+    assert!(told["since"].is_number(), "the change was seen: {told}");
+    let curve = &told["curve"];
+    assert_eq!(curve["holding"].as_array().unwrap().last(), Some(&json!(2)));
+    let ruled = shown.ask(|answer| AdminRequest::Rollout(RolloutOf::Configured(0), answer)).await.unwrap();
+    assert_eq!((&ruled["holding"], &ruled["objects"]), (&json!(2), &json!(1)), "{ruled}");
+    for none in [RolloutOf::Configured(1), RolloutOf::Object("none".into()), RolloutOf::Rule("none".into())] {
+        assert_eq!(shown.ask(|answer| AdminRequest::Rollout(none, answer)).await, None);
+    }
+    shown.nodes.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn objects_are_found_and_secrets_only_by_who_may_see_them() {
+    let mut shown = Shown::start().await;
+    let secret = kinds::by_word("secret").unwrap().resource();
+    let body =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "all-keys", "namespace": "plant"}});
+    let stored = shown.site.store.create(&secret, serde_json::from_value(body).unwrap()).await.unwrap();
+    while shown.site.fleet.placement.object(&stored.uid).is_none() {
+        shown.site.turn().await;
+    }
+    let wanted = Wanted { name: "all".into(), ..Wanted::default() };
+    let names = |found: &Value| -> Vec<String> {
+        found["items"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().into()).collect()
+    };
+    let found = shown.ask(|answer| AdminRequest::Find(wanted.clone(), answer)).await;
+    assert_eq!(names(&found), ["all"]);
+    let all = Wanted { secrets: true, ..wanted.clone() };
+    let found = shown.ask(|answer| AdminRequest::Find(all, answer)).await;
+    assert_eq!(names(&found), ["all", "all-keys"]);
+    let exact = Wanted { exact: true, name: "al".into(), ..Wanted::default() };
+    assert!(names(&shown.ask(|answer| AdminRequest::Find(exact, answer)).await).is_empty());
+    let on_node =
+        shown.ask(|answer| AdminRequest::Objects("node-1".into(), wanted.clone(), answer)).await.unwrap();
+    assert_eq!((names(&on_node), &on_node["known"]), (vec!["all".to_owned()], &json!(true)));
+    assert_eq!(on_node["items"][0]["held"], on_node["items"][0]["resourceVersion"]);
+    assert!(shown.ask(|answer| AdminRequest::Objects("nobody".into(), wanted, answer)).await.is_none());
+    shown.nodes.iter().for_each(tokio::task::JoinHandle::abort);
+}

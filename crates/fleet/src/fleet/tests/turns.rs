@@ -1,0 +1,412 @@
+//! No turn of the loop is longer the more nodes there are: 10,000 nodes and what happens to all of them at once, counted in
+//! units of work. Real machines on both sides; the store and the broker are memory.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::config::ObjectSyncs;
+use crate::source::{
+    Change, LeaseRenewal, NodeChange, NodeFacts, Registered, Result, RuleProblem, RuleStatus, UploadBatch,
+    UploadOutcome,
+};
+use crate::work::MAX_TURN;
+use edgesync_object::LeftOut;
+use edgesync_placement::{KindMatch, Summary, Unread};
+use edgesync_protocol::cloud::{Loaded, Record, RecordBatch};
+use edgesync_protocol::message::Body;
+use edgesync_schema::Schema;
+use edgesync_transport::link::handle::Shared;
+use edgesync_transport::link::{Cause, Topic};
+
+const NODES: usize = 10_000;
+/// Objects of a rule for all nodes, from the start.
+const OBJECTS: usize = 3;
+/// Messages in the queue to the broker.
+const QUEUE: usize = 1024;
+/// Events from the nodes that wait for the loop.
+const EVENTS: usize = 1024;
+
+/// Objects and records in memory; with other replicas beside, or without.
+#[derive(Clone, Default)]
+struct Store<const SHARED: bool>(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    changes: Option<Told>,
+    objects: HashMap<Uid, Object>,
+    records: HashMap<String, HashMap<Uid, Record>>,
+}
+
+/// What the world tells, and how often it was asked whether that is all.
+struct Told(mpsc::UnboundedReceiver<Change>, Arc<AtomicU64>);
+
+impl Changes for Told {
+    async fn next(&mut self) -> Change {
+        match self.0.recv().await {
+            Some(change) => change,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn again(&mut self) {
+        unreachable!("no rule is an object")
+    }
+
+    fn catch_up(&mut self) -> u64 {
+        self.1.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+fn version(object: &Object) -> ResourceVersion {
+    object.metadata().unwrap()["resourceVersion"].as_str().unwrap().into()
+}
+
+impl<const SHARED: bool> Source for Store<SHARED> {
+    type Changes = Told;
+
+    const IS_SHARED: bool = SHARED;
+
+    fn follow(&self) -> Self::Changes {
+        self.0.lock().unwrap().changes.take().unwrap()
+    }
+
+    async fn bodies(&self, uids: Vec<Uid>, _: LeftOut) -> Result<Vec<Loaded>> {
+        let state = self.0.lock().unwrap();
+        let found = uids.into_iter().filter_map(|uid| {
+            let object = state.objects.get(&uid)?;
+            let body = Body::new(serde_json::to_string(object).unwrap()).unwrap();
+            Some(Loaded { uid, version: version(object), body })
+        });
+        Ok(found.collect())
+    }
+
+    fn schema(&self, _: &Resource) -> Option<Arc<Schema>> {
+        None
+    }
+
+    fn rule_problems(&self, _: &Uid, _: &[KindMatch]) -> Vec<RuleProblem> {
+        Vec::new()
+    }
+
+    async fn set_rule_status(&self, _: RuleStatus) -> Result<()> {
+        Ok(())
+    }
+
+    fn incarnation(&self) -> Arc<str> {
+        "one".into()
+    }
+
+    async fn new_incarnation(&self) -> Result<Arc<str>> {
+        Ok("two".into())
+    }
+
+    fn issued(&self) -> Arc<Issued> {
+        Arc::default()
+    }
+
+    async fn nodes(&self) -> Result<Vec<(String, NodeFacts)>> {
+        Ok(Vec::new())
+    }
+
+    async fn records(&self, node: &str) -> Result<Vec<(Uid, Record)>> {
+        Ok(self.0.lock().unwrap().records.get(node).cloned().unwrap_or_default().into_iter().collect())
+    }
+
+    async fn record(&self, node: &str, _: Option<String>, batch: RecordBatch) -> Result<Vec<(Uid, String)>> {
+        let mut state = self.0.lock().unwrap();
+        let records = state.records.entry(node.to_owned()).or_default();
+        if batch.reset {
+            records.clear();
+        }
+        records.retain(|uid, _| !batch.remove.contains(uid));
+        records.extend(batch.put);
+        Ok(Vec::new())
+    }
+
+    async fn registered(&self) -> Result<Registered> {
+        Ok(Registered::default())
+    }
+
+    async fn renew_leases(&self, _: Vec<LeaseRenewal>) -> Result<()> {
+        Ok(())
+    }
+
+    async fn change_nodes(&self, _: Vec<NodeChange>) -> Result<()> {
+        Ok(())
+    }
+
+    async fn remove_node(&self, _: &str, _: bool) -> Result<bool> {
+        Ok(true)
+    }
+
+    async fn admit_node(&self, _: &str) -> Result<bool> {
+        Ok(true)
+    }
+
+    async fn take(&self, _: UploadBatch) -> Result<UploadOutcome> {
+        unreachable!("the nodes have nothing in their outboxes")
+    }
+
+    async fn expire_events(&self, _: Duration, _: usize) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn object_syncs(&self) -> ObjectSyncs {
+        if SHARED { ObjectSyncs::All } else { ObjectSyncs::Off }
+    }
+}
+
+/// The fleet, and its nodes behind a broker.
+struct World<const SHARED: bool> {
+    fleet: Fleet<Store<SHARED>>,
+    store: Store<SHARED>,
+    changes: mpsc::UnboundedSender<Change>,
+    /// Questions whether all is told, and those that are answered.
+    asked: Arc<AtomicU64>,
+    answered: u64,
+    version: u64,
+    devices: BTreeMap<String, Device>,
+    broker: Arc<Shared>,
+    /// What the broker has for the cloud.
+    up: VecDeque<FleetEvent>,
+    events: (edgesync_broker::TestEvents, FleetEvents),
+    /// The longest turn of now, in units.
+    longest: u64,
+    /// The same in time, to be looked at: nothing depends on it.
+    slowest: Duration,
+    _directory: TempDir,
+}
+
+impl<const SHARED: bool> World<SHARED> {
+    async fn start() -> Self {
+        let text = "[[placement]]\nnodes = { names = [\"*\"] }\nobjects = { kinds = [\"ConfigMap\"] }\n";
+        let config: Config = edgesync_config::parse(Path::new("test.toml"), text, []).unwrap().config;
+        let directory = tempfile::tempdir().unwrap();
+        let real = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
+        let pairing = pairing(directory.path(), &real).await;
+        let (changes, told) = mpsc::unbounded_channel();
+        let asked = Arc::new(AtomicU64::new(0));
+        let told = Told(told, Arc::clone(&asked));
+        let store = Store(Arc::new(Mutex::new(State { changes: Some(told), ..State::default() })));
+        let (downlink, broker) = Downlink::played(QUEUE);
+        changes.send(Change::Begun).unwrap();
+        changes.send(Change::Complete).unwrap();
+        let fleet = Fleet::start(&config, store.clone(), downlink, pairing).await.unwrap();
+        let name = |n| format!("node-{n:05}");
+        let devices = (0..NODES).map(|n| (name(n), Device::new(&name(n)))).collect();
+        tokio::time::pause();
+        Self {
+            fleet,
+            store,
+            changes,
+            asked,
+            answered: 0,
+            version: 0,
+            devices,
+            broker,
+            up: VecDeque::new(),
+            events: edgesync_broker::test_events(EVENTS),
+            longest: 0,
+            slowest: Duration::ZERO,
+            _directory: directory,
+        }
+    }
+
+    fn summary(&self, name: &str) -> Summary {
+        let object = &self.store.0.lock().unwrap().objects[name];
+        Summary::of(object, Arc::new(config_map()), version(object))
+    }
+
+    /// Writes an object, and tells the fleet.
+    fn put(&mut self, name: &str) {
+        self.version += 1;
+        let mut object = object(name, 10);
+        object.set_metadata("uid", name);
+        object.set_metadata("resourceVersion", self.version.to_string());
+        self.store.0.lock().unwrap().objects.insert(name.into(), object);
+        self.changes.send(Change::Set(Arc::new(self.summary(name)))).unwrap();
+    }
+
+    fn delete(&mut self, name: &str) {
+        self.changes.send(Change::Gone(Arc::new(self.summary(name)))).unwrap();
+        self.store.0.lock().unwrap().objects.remove(name);
+    }
+
+    /// All nodes come back at once.
+    fn connect_all(&mut self) {
+        self.up.push_back(FleetEvent::Open { max_packet: 1 << 20 });
+        for (name, device) in &mut self.devices {
+            let payload = br#"{"connection":"c","online":true}"#.to_vec();
+            let (node, channel) = (name.clone(), Channel::Presence);
+            self.up.push_back(FleetEvent::Message { node, channel, payload });
+            device.connected();
+            said(name, device, &mut self.up);
+        }
+    }
+
+    /// The broker carries what there is, in both directions.
+    fn carry(&mut self) {
+        let topics = Topics::default();
+        while let Some(publish) = self.broker.queue.pop() {
+            let Some(Topic::Down(name)) = topics.parse(&publish.topic) else { continue };
+            let device = self.devices.get_mut(name).unwrap();
+            device.hears(&publish.payload);
+            said(name, device, &mut self.up);
+        }
+    }
+
+    /// Answers whoever has asked whether all is told: it is.
+    fn answer(&mut self) {
+        let question = self.asked.load(Ordering::Relaxed);
+        if question > self.answered {
+            self.answered = question;
+            self.changes.send(Change::CaughtUp { question, reached: self.version.into() }).unwrap();
+        }
+    }
+
+    async fn turn(&mut self) {
+        self.answer();
+        while let Some(event) = self.up.pop_front() {
+            if let Err(event) = self.events.0.send(event) {
+                self.up.push_front(event);
+                break;
+            }
+        }
+        let (before, begun) = (self.fleet.work.done(), std::time::Instant::now());
+        turn(&mut self.fleet, &mut self.events.1).await;
+        self.longest = self.longest.max(self.fleet.work.done() - before);
+        self.slowest = self.slowest.max(begun.elapsed());
+    }
+
+    /// Lets it run until all nodes are as wanted; none of the turns was long.
+    async fn until(&mut self, what: &str, wanted: impl Fn(&Node) -> bool) {
+        let begun = std::time::Instant::now();
+        (self.longest, self.slowest) = (0, Duration::ZERO);
+        let (mut turns, mut as_wanted) = (0, false);
+        while !as_wanted {
+            self.carry();
+            self.turn().await;
+            turns += 1;
+            assert!(begun.elapsed() < PATIENCE, "{what}");
+            let quiet = self.up.is_empty()
+                && self.fleet.touched.is_empty()
+                && self.fleet.news.is_told()
+                && self.fleet.questions.is_empty();
+            as_wanted = quiet && self.fleet.nodes.len() == NODES && self.fleet.nodes.values().all(&wanted);
+        }
+        let (longest, slowest) = (self.longest, self.slowest);
+        println!(
+            "{what}: {turns} turns in {:?}, the longest of {longest} units, {slowest:?}",
+            begun.elapsed()
+        );
+        assert!(longest <= MAX_TURN, "{what}: a turn of {longest} units, of {MAX_TURN} that are allowed");
+    }
+
+    async fn until_in_sync(&mut self, what: &str, objects: u64) {
+        let in_sync = |node: &Node| {
+            node.machine.in_sync()
+                && node.desired == objects
+                && node.machine.recorded_tally().count == objects
+        };
+        self.until(what, in_sync).await;
+        assert!(self.devices.values().all(|device| device.totals.count == objects));
+    }
+}
+
+/// What a node has to say is on its way to the cloud.
+fn said(name: &str, device: &mut Device, up: &mut VecDeque<FleetEvent>) {
+    while let Some(payload) = device.says() {
+        up.push_back(FleetEvent::Message { node: name.to_owned(), channel: Channel::Up, payload });
+    }
+}
+
+#[tokio::test]
+async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are() {
+    let mut world = World::<false>::start().await;
+    let all = OBJECTS as u64;
+    for n in 0..OBJECTS {
+        world.put(&format!("object-{n}"));
+    }
+    world.connect_all();
+    world.until_in_sync("new nodes", all).await;
+
+    world.put("another");
+    world.until_in_sync("an object is created", all + 1).await;
+    world.put("another");
+    let version = world.version.to_string();
+    world.until_in_sync("an object is updated", all + 1).await;
+    let held =
+        |device: &Device| device.rows.0.get("another").is_some_and(|(held, _)| held.as_str() == version);
+    assert!(world.devices.values().all(held));
+    world.delete("another");
+    world.until_in_sync("an object is deleted", all).await;
+
+    let (answer, mut nodes) = tokio::sync::oneshot::channel();
+    world.fleet.administer(AdminRequest::Nodes(answer));
+    let (answer, mut numbers) = tokio::sync::oneshot::channel();
+    world.fleet.administer(AdminRequest::Numbers(answer));
+    world.until("somebody asks", |_| true).await;
+    assert_eq!(nodes.try_recv().unwrap()["items"].as_array().unwrap().len(), NODES);
+    let numbers = numbers.try_recv().unwrap();
+    assert_eq!((numbers.each.len(), numbers.nodes.desired), (NODES, all * NODES as u64));
+
+    world.fleet.configure(&Config::default());
+    world.until_in_sync("the configuration is reloaded", all).await;
+
+    world.up.push_back(FleetEvent::Closed { cause: Cause::Closed, retry_in: Duration::ZERO });
+    world.until("the broker is gone", |node| node.connection.is_none()).await;
+    world.devices.values_mut().for_each(|device| device.machine.disconnected());
+    world.connect_all();
+    world.until_in_sync("all nodes come back", all).await;
+
+    world.fleet.answered(Inbox::Incarnation(Ok("two".into())));
+    world.put("another");
+    // The broker takes nothing until all of them wait for room.
+    while world.fleet.line.len() < NODES - QUEUE {
+        world.turn().await;
+    }
+    world.until_in_sync("the broker takes messages again", all + 1).await;
+
+    world.changes.send(Change::Begun).unwrap();
+    let told = (1..OBJECTS).map(|n| world.summary(&format!("object-{n}"))).collect();
+    world.changes.send(Change::Listed(told)).unwrap();
+    world.changes.send(Change::Complete).unwrap();
+    world.until_in_sync("all was told once more", all - 1).await;
+}
+
+#[tokio::test]
+async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are_where_others_serve_them_too() {
+    let mut world = World::<true>::start().await;
+    let all = OBJECTS as u64;
+    for n in 0..OBJECTS {
+        world.put(&format!("object-{n}"));
+    }
+    world.connect_all();
+    world.until_in_sync("new nodes ask whether that is all, and get it", all).await;
+    assert!(world.answered >= 1);
+    world.put("another");
+    world.until_in_sync("an object is created", all + 1).await;
+
+    // All of them have left, and come from elsewhere.
+    world.up.push_back(FleetEvent::Closed { cause: Cause::Closed, retry_in: Duration::ZERO });
+    world.until("the broker is gone", |node| node.connection.is_none()).await;
+    world.devices.values_mut().for_each(|device| device.machine.disconnected());
+    world.delete("another");
+    world.connect_all();
+    world.until_in_sync("all nodes come back, with something to lose", all).await;
+
+    let maps = || Unread::Kind("configmaps".parse().unwrap(), None);
+    world.changes.send(Change::Unread(vec![maps()])).unwrap();
+    world.delete("object-0");
+    world.until("what cannot be read is left alone", |node| node.machine.pending() == 0).await;
+    assert!(world.devices.values().all(|device| device.totals.count == all));
+    world.changes.send(Change::Unread(Vec::new())).unwrap();
+    world.until_in_sync("it can be read again", all - 1).await;
+
+    let until = world.asked.fetch_add(1, Ordering::Relaxed) + 1;
+    world.changes.send(Change::Restored(until)).unwrap();
+    world.put("another");
+    world.until_in_sync("the store was restored, and all say Hello", all).await;
+}

@@ -1,0 +1,348 @@
+//! What nodes send up, carried out: items of their outboxes take effect, Leases and conditions are written in batches,
+//! Events live their time.
+//!
+//! One write of each sort is under way at a time, and of outboxes so many that they share commits: thousands of nodes
+//! that come back at once wait in a queue of bounded size, and what does not fit is sent again by its node.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use super::{Fleet, Inbox};
+use crate::node::Node;
+use crate::source::{Effect, LeaseRenewal, Result, Source, UploadOutcome};
+use crate::uploads::{self, Place};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::cloud::{CloudPhase, RecordBatch};
+use edgesync_protocol::digest::Epoch;
+use edgesync_protocol::node::Condition;
+use edgesync_protocol::timing::Now;
+use edgesync_protocol::upload::{EffectContent, Refused, Taken, Upload};
+
+/// Uploads that are taken at the same time.
+const MAX_TAKES: usize = 32;
+/// Bytes of uploads that wait or are being taken.
+const MAX_TAKE_BYTES: usize = 64 << 20;
+/// What an item takes beside its text, about.
+const ITEM_BYTES: usize = 64;
+/// Lines in the log about the items of one frame.
+const LINES: usize = 3;
+/// How often Events are looked through for those whose time is over.
+const EXPIRE_EVERY: Duration = Duration::from_secs(30);
+/// The most Events that one transaction deletes.
+const EXPIRE_BATCH: usize = 500;
+/// How long the end waits for a write of Leases that is under way.
+const LAST_WRITE: Duration = Duration::from_secs(5);
+
+/// Uploads that wait, and how many are being taken.
+#[derive(Debug, Default)]
+pub(super) struct Intake {
+    waiting: VecDeque<Waiting>,
+    running: usize,
+    bytes: usize,
+    /// The size of what is being taken, by node.
+    under_way: HashMap<String, usize>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    node: String,
+    token: u64,
+    upload: Upload,
+    places: HashMap<Uid, Place>,
+    /// The database file of the node.
+    epoch: Epoch,
+    bytes: usize,
+}
+
+/// An upload has taken effect.
+#[derive(Debug)]
+pub(super) struct Stored {
+    taken: Taken,
+    refused: Vec<Refused>,
+    events_dropped: u64,
+    /// The conditions in the report of the node, if it was in there.
+    report: Option<Vec<Condition>>,
+    /// What is in effect, by the numbers of the items that said so; nothing of those that were refused.
+    in_effect: Vec<(u64, Epoch, Option<EffectContent>)>,
+}
+
+/// The life of Events.
+#[derive(Debug)]
+pub(super) struct Events {
+    pub(super) ttl: Duration,
+    next: Now,
+    under_way: bool,
+}
+
+impl Events {
+    pub(super) fn new(ttl: Duration) -> Self {
+        Self { ttl, next: Now::ZERO, under_way: false }
+    }
+}
+
+impl Intake {
+    /// Forgets what waits of a node; how many uploads that was.
+    fn forget(&mut self, node: &str) -> u32 {
+        let (gone, rest): (VecDeque<_>, _) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|waiting| waiting.node == node);
+        self.waiting = rest;
+        self.bytes -= gone.iter().map(|waiting| waiting.bytes).sum::<usize>();
+        u32::try_from(gone.len()).unwrap_or(u32::MAX)
+    }
+}
+
+fn size(upload: &Upload) -> usize {
+    upload.items.iter().map(|item| item.content.get().len() + ITEM_BYTES).sum::<usize>() + ITEM_BYTES
+}
+
+// --- outboxes
+
+impl<S: Source> Fleet<S> {
+    pub(super) fn take(&mut self, name: &str, token: u64, upload: Upload) {
+        let bytes = size(&upload);
+        if self.intake.bytes + bytes > MAX_TAKE_BYTES {
+            tracing::debug!(node = name, bytes, "too much is being taken: the node is to send it again");
+            let now = self.now();
+            if let Some(node) = self.node(name) {
+                node.machine.taken(now, token, None);
+            }
+            return;
+        }
+        let places = uploads::places(&upload, |uid| self.place_of(name, uid));
+        self.intake.bytes += bytes;
+        self.begun(name);
+        let epoch = self.nodes.get(name).map(|node| node.machine.epoch()).unwrap_or_default();
+        let node = name.to_owned();
+        self.intake.waiting.push_back(Waiting { node, token, upload, places, epoch, bytes });
+        self.take_next();
+    }
+
+    fn place_of(&self, node: &str, uid: &str) -> Place {
+        self.placement.on(node).get(uid).map_or(Place::Elsewhere, Place::Here)
+    }
+
+    fn take_next(&mut self) {
+        while self.intake.running < MAX_TAKES
+            && let Some(waiting) = self.intake.waiting.pop_front()
+        {
+            self.intake.running += 1;
+            self.intake.under_way.insert(waiting.node.clone(), waiting.bytes);
+            let (source, inbox) = (self.source.clone(), self.inbox.clone());
+            tokio::spawn(async move {
+                let Waiting { node, token, upload, places, epoch, .. } = waiting;
+                let stored = store(&source, (&node, epoch), &upload, &places).await;
+                let _ = inbox.send(Inbox::Taken(node, token, stored)).await;
+            });
+        }
+    }
+
+    /// An upload has taken effect, or could not.
+    pub(super) fn taken(&mut self, name: &str, token: u64, stored: Option<Stored>) {
+        let now = self.now();
+        if let Some((node, stored)) = self.nodes.get_mut(name).zip(stored.as_ref()) {
+            for (seq, epoch, effect) in &stored.in_effect {
+                node.standing.take(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
+            }
+        }
+        self.intake.running -= 1;
+        self.intake.bytes -= self.intake.under_way.remove(name).unwrap_or_default();
+        self.counts.events_dropped += stored.as_ref().map_or(0, |stored| stored.events_dropped);
+        let report = stored.as_ref().and_then(|stored| stored.report.as_deref());
+        if let Some(conditions) = report.filter(|_| self.nodes.contains_key(name)) {
+            self.lifecycle.reported(now, name, conditions);
+            self.registered.insert(name.to_owned());
+        }
+        let is_registered = report.is_some();
+        if let Some(Node { machine, .. }) = self.node(name) {
+            if is_registered {
+                machine.set_registered(true);
+            }
+            machine.taken(now, token, stored.map(|stored| (stored.taken, stored.refused)));
+            self.touch(name);
+        }
+        self.ended(name);
+        self.take_next();
+    }
+
+    /// Records of a node are about to be stored: what it does not hold any more, or what another database file of it knew,
+    /// is not in effect there.
+    pub(super) fn recording(&mut self, name: &str, batch: &RecordBatch) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        node.standing.follow(batch.epoch);
+        batch.remove.iter().for_each(|uid| node.standing.forget(uid));
+        if batch.is_whole() {
+            node.standing.keep(batch.put.iter().map(|(uid, _)| &**uid));
+        }
+    }
+
+    /// What waits of a node that is removed is not taken.
+    pub(super) fn forget_uploads(&mut self, name: &str) -> u32 {
+        self.intake.forget(name)
+    }
+
+    /// Tells the lifecycle whether a node is in sync.
+    pub(super) fn watch_sync(&mut self, name: &str) {
+        let now = self.now();
+        let Some(Node { machine, lagging, .. }) = self.nodes.get_mut(name) else { return };
+        *lagging = match machine.phase() {
+            CloudPhase::Offline => None,
+            _ if machine.in_sync() => None,
+            _ => lagging.or(Some(now)),
+        };
+        if machine.phase() != CloudPhase::Live {
+            return;
+        }
+        if machine.in_sync() {
+            self.lifecycle.in_sync(now, name, true, 0, 0, 0);
+            return self.end_confirmation(name);
+        }
+        let (rejected, held) = (machine.refused().count() as u64, machine.held_count());
+        self.lifecycle.in_sync(now, name, false, machine.pending(), rejected, held);
+    }
+}
+
+/// Has an upload take effect; `None` if that is not possible now.
+async fn store(
+    source: &impl Source,
+    (node, epoch): (&str, Epoch),
+    upload: &Upload,
+    places: &HashMap<Uid, Place>,
+) -> Option<Stored> {
+    let batch = uploads::prepare((node, epoch), upload, places, |resource| source.schema(resource));
+    let report = batch.items.iter().rev().find_map(|item| match &item.effect {
+        Ok(Effect::Node(report)) => Some((item.seq, report.conditions.clone())),
+        _ => None,
+    });
+    let in_effect = batch.items.iter().filter_map(|item| match &item.effect {
+        Ok(Effect::InEffect { effect, epoch, .. }) => {
+            Some((item.seq, *epoch, Some(EffectContent::clone(effect))))
+        }
+        _ => None,
+    });
+    let mut in_effect: Vec<_> = in_effect.collect();
+    match source.take(batch).await {
+        Ok(UploadOutcome { taken, refused, events_dropped }) => {
+            for Refused { seq, reason, message } in refused.iter().take(LINES) {
+                let of = refused.len();
+                tracing::warn!(
+                    node,
+                    seq,
+                    ?reason,
+                    why = message,
+                    of,
+                    "an item of the node's outbox has no effect"
+                );
+            }
+            let report = report.filter(|(seq, _)| refused.iter().all(|refused| refused.seq != *seq));
+            let report = report.map(|(_, conditions)| conditions);
+            for (seq, _, effect) in &mut in_effect {
+                effect.take_if(|_| refused.iter().any(|refused| refused.seq == *seq));
+            }
+            Some(Stored { taken, refused, events_dropped, report, in_effect })
+        }
+        Err(error) => {
+            tracing::error!(node, %error, "items of the node's outbox could not be stored");
+            None
+        }
+    }
+}
+
+// --- Leases, conditions, Events
+
+impl<S: Source> Fleet<S> {
+    /// Begins the writes whose time has come.
+    pub(super) fn write_due(&mut self) {
+        let now = self.now();
+        let leases = self.lifecycle.leases_due(now);
+        if !leases.is_empty() {
+            let leases = self.of_nodes(leases);
+            if leases.is_empty() {
+                self.lifecycle.leases_written(now, true);
+            } else {
+                let (source, inbox) = (self.source.clone(), self.inbox.clone());
+                tokio::spawn(async move {
+                    let count = leases.len() as u64;
+                    let written = source.renew_leases(leases).await.map(|()| count);
+                    let _ = inbox.send(Inbox::LeasesWritten(written)).await;
+                });
+            }
+        }
+        let changes = self.lifecycle.changes_due(now);
+        if !changes.is_empty() {
+            let (source, inbox) = (self.source.clone(), self.inbox.clone());
+            tokio::spawn(async move {
+                let changed = source.change_nodes(changes).await;
+                let _ = inbox.send(Inbox::NodesChanged(changed)).await;
+            });
+        }
+        self.expire_events(now);
+        self.retry_removals(now);
+        self.tell_differences(now);
+    }
+
+    /// Only a node of which there is a Node gets a Lease: one that is left alone tells that its Node was deleted.
+    fn of_nodes(&self, mut leases: Vec<LeaseRenewal>) -> Vec<LeaseRenewal> {
+        leases.retain(|lease| self.labels.contains_key(&lease.node));
+        leases
+    }
+
+    pub(super) fn leases_written(&mut self, written: &Result<u64>) {
+        match written {
+            Ok(count) => self.counts.leases_written += count,
+            Err(error) => tracing::error!(%error, "Leases could not be written"),
+        }
+        let now = self.now();
+        self.lifecycle.leases_written(now, written.is_ok());
+        self.go_on_removing();
+    }
+
+    pub(super) fn nodes_changed(&mut self, changed: &Result<()>) {
+        if let Err(error) = changed {
+            tracing::error!(%error, "conditions of Nodes could not be written");
+        }
+        let now = self.now();
+        self.lifecycle.changes_written(now, changed.is_ok());
+        self.go_on_removing();
+    }
+
+    fn expire_events(&mut self, now: Now) {
+        if self.events.under_way || now < self.events.next {
+            return;
+        }
+        self.events.under_way = true;
+        let (source, inbox, ttl) = (self.source.clone(), self.inbox.clone(), self.events.ttl);
+        tokio::spawn(async move {
+            let expired = source.expire_events(ttl, EXPIRE_BATCH).await;
+            let _ = inbox.send(Inbox::EventsExpired(expired)).await;
+        });
+    }
+
+    pub(super) fn events_expired(&mut self, expired: &Result<u64>) {
+        self.events.under_way = false;
+        let full = matches!(expired, Ok(count) if *count >= EXPIRE_BATCH as u64);
+        match expired {
+            Ok(count) => self.counts.events_expired += count,
+            Err(error) => tracing::error!(%error, "Events whose time is over could not be deleted"),
+        }
+        // A full batch leaves more behind: the next one follows, after whatever waits for the database.
+        self.events.next = if full { self.now() } else { self.now() + EXPIRE_EVERY };
+    }
+
+    /// Writes what would be lost with the process: the last renewals, which tell the next start who was alive.
+    pub async fn finish(&mut self) {
+        let until = tokio::time::Instant::now() + LAST_WRITE;
+        while self.lifecycle.is_writing_leases() {
+            match tokio::time::timeout_at(until, self.arrived.recv()).await {
+                Ok(Some(Inbox::LeasesWritten(written))) => self.leases_written(&written),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => break,
+            }
+        }
+        let leases = self.lifecycle.leases_left();
+        let leases = self.of_nodes(leases);
+        if let Err(error) = self.source.renew_leases(leases).await {
+            tracing::error!(%error, "the last Leases could not be written");
+        }
+        self.source.finish().await;
+    }
+}

@@ -1,0 +1,171 @@
+//! The conditions of a Node that the cloud sets, in words. Pure.
+
+use edgesync_protocol::node::{
+    CLOUD_REACHABLE, Condition, ConditionStatus, DISK_PRESSURE, IN_SYNC, READY, STORE_HEALTHY,
+    TRAFFIC_BUDGET_SPENT,
+};
+
+use super::{Life, Vital};
+
+/// The reason of all conditions when the Lease has run out; Kubernetes' node lifecycle controller has the same.
+const STATUS_UNKNOWN: &str = "NodeStatusUnknown";
+const NO_RENEWAL: &str = "the agent has stopped renewing its Lease";
+/// What nodes report, as far as is known before they have.
+const OWN: [&str; 3] = [STORE_HEALTHY, DISK_PRESSURE, TRAFFIC_BUDGET_SPENT];
+
+/// What a node lacks, in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct View {
+    pub(super) in_sync: bool,
+    pub(super) pending: u64,
+    pub(super) rejected: u64,
+    pub(super) held: u64,
+}
+
+/// The same in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) status: ConditionStatus,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    /// How many removals are held back: an operator confirms as many as were told.
+    pub(super) held: u64,
+}
+
+/// What follows a number of objects in the message.
+const PENDING: &str = "to be sent or removed";
+const REJECTED: &str = "rejected by the node";
+const HELD: &str = "held back from removal until that is confirmed";
+
+/// The numbers that a message has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub pending: u64,
+    pub rejected: u64,
+    pub held: u64,
+}
+
+impl Counts {
+    /// Reads what [`View::told`] has written. What is not named is none.
+    pub fn read(message: &str) -> Self {
+        let count = |what: &str| {
+            let part = message.split(", ").find_map(|part| part.strip_suffix(what));
+            let number = part.and_then(|part| part.split(' ').next()?.parse().ok());
+            number.unwrap_or_default()
+        };
+        Self { pending: count(PENDING), rejected: count(REJECTED), held: count(HELD) }
+    }
+}
+
+impl Told {
+    /// Whether this is to be told in the place of the other.
+    pub(super) fn differs_from(&self, other: &Self) -> bool {
+        self.reason != other.reason || self.held != other.held
+    }
+}
+
+impl View {
+    /// What is to be said of it. What only an operator can end comes first.
+    pub(super) fn told(&self) -> Told {
+        let reason = match self {
+            Self { in_sync: true, .. } => "InSync",
+            Self { held: 1.., .. } => "RemovalsHeldBack",
+            Self { rejected: 1.., .. } => "ObjectsRejected",
+            _ => "ObjectsPending",
+        };
+        if self.in_sync {
+            let message = "the node holds what it is to hold".to_owned();
+            return Told { status: ConditionStatus::True, reason, message, held: 0 };
+        }
+        let counts = [(self.pending, PENDING), (self.rejected, REJECTED), (self.held, HELD)];
+        let mut parts: Vec<String> = Vec::new();
+        for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
+            let noun = if count == 1 { "object" } else { "objects" };
+            parts.push(format!("{count} {noun} {what}"));
+        }
+        if parts.is_empty() {
+            parts.push("a report of the node is being recorded".to_owned());
+        }
+        Told { status: ConditionStatus::False, reason, message: parts.join(", "), held: self.held }
+    }
+}
+
+fn condition(name: &str, status: ConditionStatus, reason: &str, message: &str) -> Condition {
+    Condition {
+        condition: name.to_owned(),
+        status,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: None,
+    }
+}
+
+fn unknown(name: &str) -> Condition {
+    condition(name, ConditionStatus::Unknown, STATUS_UNKNOWN, NO_RENEWAL)
+}
+
+impl Vital {
+    /// The conditions as they are now; those that the node has reported only if they have to be set again.
+    pub(super) fn conditions(&self) -> Vec<Condition> {
+        match self.life {
+            Life::Unheard => Vec::new(),
+            Life::Lost => self.all_unknown(),
+            Life::Welcomed | Life::Renewed => self.alive(),
+        }
+    }
+
+    fn alive(&self) -> Vec<Condition> {
+        let mut conditions = Vec::new();
+        match self.life {
+            Life::Renewed => {
+                let message = "the agent renews its Lease";
+                conditions.push(condition(READY, ConditionStatus::True, "AgentReady", message));
+            }
+            // It renewed once, and its Lease has run out: that may not have been written yet.
+            Life::Welcomed if self.arrived.is_some() => conditions.push(unknown(READY)),
+            _ => {}
+        }
+        let message = "the cloud side and the node talk to each other";
+        conditions.push(condition(CLOUD_REACHABLE, ConditionStatus::True, "Connected", message));
+        if let Some(sync) = &self.sync {
+            let Told { status, reason, message, .. } = &sync.told;
+            conditions.push(condition(IN_SYNC, *status, reason, message));
+        }
+        if self.restore {
+            let own = self.reported.iter().flat_map(|own| own.iter().cloned());
+            conditions.extend(own.map(|own| Condition { last_transition_time: None, ..own }));
+        }
+        conditions
+    }
+
+    fn all_unknown(&self) -> Vec<Condition> {
+        let mut conditions = vec![unknown(READY), unknown(CLOUD_REACHABLE), unknown(IN_SYNC)];
+        match &self.reported {
+            Some(own) => conditions.extend(own.iter().map(|own| unknown(&own.condition))),
+            None => conditions.extend(OWN.map(unknown)),
+        }
+        conditions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_in_words_is_read_in_numbers() {
+        for pending in [0, 1, 20] {
+            for rejected in [0, 1, 300] {
+                for held in [0, 1, 4000] {
+                    let told = View { in_sync: false, pending, rejected, held }.told();
+                    assert_eq!(Counts::read(&told.message), Counts { pending, rejected, held }, "{told:?}");
+                    assert_eq!(told.held, held);
+                }
+            }
+        }
+        let in_sync = View { in_sync: true, pending: 0, rejected: 0, held: 0 }.told();
+        for message in [&*in_sync.message, NO_RENEWAL, "", "many objects rejected by the node"] {
+            assert_eq!(Counts::read(message), Counts::default(), "{message}");
+        }
+    }
+}

@@ -1,0 +1,422 @@
+use super::*;
+use edgesync_protocol::node::{
+    CLOUD_REACHABLE, ConditionStatus, DISK_PRESSURE, IN_SYNC, READY, STORE_HEALTHY,
+};
+use proptest::prelude::*;
+
+const FLUSH: Duration = Duration::from_secs(5);
+const NODE: &str = "edge-1";
+
+fn seconds(seconds: u64) -> Now {
+    Duration::from_secs(seconds)
+}
+
+fn clock(now: Now) -> Timestamp {
+    let start: Timestamp = "2024-01-02T00:00:00Z".parse().unwrap();
+    start + now
+}
+
+fn lease(acquired: Timestamp, renewed: Timestamp) -> Lease {
+    Lease {
+        session: "s".into(),
+        seconds: 40,
+        acquired: acquired.as_microsecond(),
+        renewed: renewed.as_microsecond(),
+    }
+}
+
+fn lifecycle(known: &Registered) -> NodeLifecycle {
+    NodeLifecycle::new(Now::ZERO, clock(Now::ZERO), known, FLUSH)
+}
+
+fn renew(lifecycle: &mut NodeLifecycle, now: Now) {
+    lifecycle.renewed(now, clock(now), NODE, &lease(clock(Now::ZERO), clock(now)));
+}
+
+fn registered(renewed: Timestamp) -> Registered {
+    let lease = LeaseRenewal { node: NODE.into(), seconds: 40, acquired: renewed, renewed, transitions: 3 };
+    Registered { nodes: vec![NODE.into()], leases: vec![lease], ..Registered::default() }
+}
+
+/// Status and reason of a condition in what is written next.
+fn written<'a>(changes: &'a [NodeChange], condition: &str) -> Option<(ConditionStatus, &'a str)> {
+    let all = changes.iter().flat_map(|change| &change.conditions);
+    let mut found = all.filter(|found| found.condition == condition);
+    let one = found.next()?;
+    assert!(found.next().is_none(), "{condition} twice");
+    Some((one.status, &one.reason))
+}
+
+/// Writes what is due, and what is gathered for it.
+fn write(lifecycle: &mut NodeLifecycle, now: Now) -> Vec<NodeChange> {
+    let mut changes = lifecycle.changes_due(now);
+    if changes.is_empty() {
+        changes = lifecycle.changes_due(now + GATHER);
+    }
+    lifecycle.changes_written(now, true);
+    changes
+}
+
+fn write_leases(lifecycle: &mut NodeLifecycle, now: Now) -> Vec<LeaseRenewal> {
+    let leases = lifecycle.leases_due(now);
+    if !leases.is_empty() {
+        lifecycle.leases_written(now, true);
+    }
+    leases
+}
+
+const TRUE: ConditionStatus = ConditionStatus::True;
+const FALSE: ConditionStatus = ConditionStatus::False;
+const UNKNOWN: ConditionStatus = ConditionStatus::Unknown;
+
+#[test]
+fn a_node_is_ready_while_it_renews_and_unknown_when_its_lease_has_run_out() {
+    let mut lifecycle = lifecycle(&Registered::default());
+    lifecycle.welcomed(seconds(1), NODE);
+    assert_eq!(lifecycle.show(NODE), (None, None));
+    renew(&mut lifecycle, seconds(1));
+    let changes = write(&mut lifecycle, seconds(1));
+    assert_eq!(written(&changes, READY), Some((TRUE, "AgentReady")));
+    assert_eq!(written(&changes, CLOUD_REACHABLE), Some((TRUE, "Connected")));
+    assert_eq!(lifecycle.show(NODE), (Some(true), Some(clock(seconds(1)))));
+
+    for now in [11, 21, 31, 71, 110] {
+        renew(&mut lifecycle, seconds(now));
+        assert_eq!(write(&mut lifecycle, seconds(now)), [], "{now}");
+    }
+    write_leases(&mut lifecycle, seconds(115));
+    assert_eq!(lifecycle.deadline(), Some(seconds(150)));
+    assert_eq!(lifecycle.changes_due(seconds(149)), []);
+    let changes = write(&mut lifecycle, seconds(150));
+    for condition in [READY, CLOUD_REACHABLE, IN_SYNC, STORE_HEALTHY, DISK_PRESSURE] {
+        assert_eq!(written(&changes, condition), Some((UNKNOWN, "NodeStatusUnknown")), "{condition}");
+    }
+    assert_eq!(lifecycle.show(NODE).0, Some(false));
+    assert_eq!(lifecycle.deadline(), None);
+
+    renew(&mut lifecycle, seconds(200));
+    let changes = write(&mut lifecycle, seconds(200));
+    assert_eq!(written(&changes, READY), Some((TRUE, "AgentReady")));
+}
+
+#[test]
+fn what_a_node_has_reported_itself_is_unknown_while_it_is_away_and_comes_back_with_it() {
+    let own = Condition {
+        condition: DISK_PRESSURE.into(),
+        status: TRUE,
+        reason: "DiskAlmostFull".into(),
+        ..Condition::default()
+    };
+    let mut lifecycle = lifecycle(&Registered::default());
+    lifecycle.welcomed(seconds(0), NODE);
+    renew(&mut lifecycle, seconds(0));
+    lifecycle.reported(seconds(0), NODE, std::slice::from_ref(&own));
+    assert_eq!(written(&write(&mut lifecycle, seconds(0)), DISK_PRESSURE), None, "the report says it");
+    let changes = write(&mut lifecycle, seconds(40));
+    assert_eq!(written(&changes, DISK_PRESSURE), Some((UNKNOWN, "NodeStatusUnknown")));
+    assert_eq!(written(&changes, STORE_HEALTHY), None, "it has never reported that");
+
+    renew(&mut lifecycle, seconds(50));
+    assert!(!lifecycle.wants_report(NODE), "it is known here");
+    assert_eq!(lifecycle.changes_due(seconds(50) + GATHER).len(), 1);
+    lifecycle.changes_written(seconds(51), false);
+    assert_eq!(lifecycle.changes_due(seconds(51)), [], "a write that failed is not tried again at once");
+    let changes = write(&mut lifecycle, seconds(52));
+    assert_eq!(written(&changes, DISK_PRESSURE), Some((TRUE, "DiskAlmostFull")));
+    lifecycle.in_sync(seconds(53), NODE, true, 0, 0, 0);
+    let changes = write(&mut lifecycle, seconds(53));
+    assert_eq!(written(&changes, DISK_PRESSURE), None, "once is enough");
+    assert_eq!(written(&changes, IN_SYNC), Some((TRUE, "InSync")));
+}
+
+#[test]
+fn a_report_that_meets_a_write_under_way_is_written_after_it() {
+    let report = |reason: &str| Condition {
+        condition: DISK_PRESSURE.into(),
+        status: FALSE,
+        reason: reason.into(),
+        ..Condition::default()
+    };
+    let mut lifecycle = lifecycle(&Registered::default());
+    renew(&mut lifecycle, seconds(0));
+    lifecycle.reported(seconds(0), NODE, &[report("Old")]);
+    write(&mut lifecycle, seconds(40));
+    renew(&mut lifecycle, seconds(50));
+    let under_way = lifecycle.changes_due(seconds(51));
+    assert_eq!(written(&under_way, DISK_PRESSURE), Some((FALSE, "Old")));
+    lifecycle.reported(seconds(51), NODE, &[report("New")]);
+    lifecycle.changes_written(seconds(51), true);
+    assert_eq!(written(&write(&mut lifecycle, seconds(51)), DISK_PRESSURE), Some((FALSE, "New")));
+}
+
+#[test]
+fn after_a_start_nodes_have_the_time_of_their_lease_and_their_reports_are_asked_for_if_they_were_away() {
+    let fresh = registered(clock(Now::ZERO) - Duration::from_secs(10));
+    let mut again = lifecycle(&fresh);
+    assert!(!again.wants_report(NODE), "it was ready when the cloud side stopped");
+    assert_eq!(again.changes_due(seconds(39)), []);
+    assert_eq!(written(&write(&mut again, seconds(40)), READY), Some((UNKNOWN, "NodeStatusUnknown")));
+    assert!(again.wants_report(NODE));
+
+    let mut away = lifecycle(&registered(clock(Now::ZERO) - Duration::from_secs(41)));
+    assert!(away.wants_report(NODE));
+    renew(&mut away, seconds(1));
+    away.reported(seconds(1), NODE, &[]);
+    assert!(!away.wants_report(NODE));
+    assert_eq!(away.leases_due(seconds(4)), []);
+    let leases = write_leases(&mut away, seconds(5));
+    assert_eq!(leases[0].transitions, 4, "the agent was started anew");
+    renew(&mut away, seconds(11));
+    assert_eq!(write_leases(&mut away, seconds(16))[0].transitions, 4);
+}
+
+#[test]
+fn leases_are_written_together_and_again_when_a_write_has_failed() {
+    let mut lifecycle = lifecycle(&Registered::default());
+    for (now, node) in [(1, "a"), (2, "b"), (3, "a")] {
+        lifecycle.renewed(
+            seconds(now),
+            clock(seconds(now)),
+            node,
+            &lease(clock(Now::ZERO), clock(seconds(now))),
+        );
+    }
+    assert_eq!(lifecycle.leases_due(seconds(4)), []);
+    let leases = lifecycle.leases_due(seconds(5));
+    let shown: Vec<_> = leases.iter().map(|lease| (&*lease.node, lease.renewed)).collect();
+    assert_eq!(shown, [("a", clock(seconds(3))), ("b", clock(seconds(2)))]);
+    renew(&mut lifecycle, seconds(6));
+    assert_eq!(lifecycle.leases_due(seconds(20)), [], "one write at a time");
+    assert!(lifecycle.is_writing("a") && !lifecycle.is_writing(NODE));
+    lifecycle.forget("b");
+    lifecycle.leases_written(seconds(20), false);
+    assert_eq!(lifecycle.leases_due(seconds(24)), []);
+    let names: Vec<String> = lifecycle.leases_due(seconds(25)).into_iter().map(|lease| lease.node).collect();
+    assert_eq!(names, ["a", NODE]);
+    lifecycle.leases_written(seconds(25), true);
+    renew(&mut lifecycle, seconds(26));
+    assert_eq!(lifecycle.leases_left().len(), 1, "the end does not wait");
+}
+
+#[test]
+fn a_node_with_a_wrong_clock_gets_the_time_of_the_cloud_and_lives_by_what_arrives() {
+    let mut lifecycle = lifecycle(&Registered::default());
+    for (now, wrong) in [(1, i64::MIN), (2, 0), (3, i64::MAX)] {
+        let said = Lease { session: String::new(), seconds: 40, acquired: wrong, renewed: wrong };
+        lifecycle.renewed(seconds(now), clock(seconds(now)), NODE, &said);
+        let leases = lifecycle.leases_left();
+        assert_eq!(leases[0].renewed, clock(seconds(now)));
+        lifecycle.leases_written(seconds(now), true);
+    }
+    let little = clock(seconds(4)) - Duration::from_secs(30);
+    lifecycle.renewed(seconds(4), clock(seconds(4)), NODE, &lease(little, little));
+    assert_eq!(lifecycle.leases_left()[0].renewed, little, "a difference that matters to nobody");
+    let said = Lease { session: String::new(), seconds: 0, acquired: 0, renewed: 0 };
+    lifecycle.renewed(seconds(5), clock(seconds(5)), NODE, &said);
+    assert_eq!(lifecycle.deadlines.first().map(|(at, _)| *at), Some(seconds(6)));
+    let said = Lease { seconds: u32::MAX, ..said };
+    lifecycle.renewed(seconds(5), clock(seconds(5)), NODE, &said);
+    assert_eq!(lifecycle.deadlines.first().map(|(at, _)| *at), Some(seconds(86_405)));
+}
+
+#[test]
+fn being_out_of_sync_is_told_when_it_has_lasted() {
+    let mut lifecycle = lifecycle(&Registered::default());
+    lifecycle.in_sync(seconds(0), NODE, true, 0, 0, 0);
+    assert_eq!(lifecycle.deadline(), None, "a node that is not connected is neither");
+    renew(&mut lifecycle, seconds(0));
+    lifecycle.in_sync(seconds(0), NODE, false, 9, 0, 0);
+    assert_eq!(written(&write(&mut lifecycle, seconds(0)), IN_SYNC), Some((FALSE, "ObjectsPending")));
+    let mut see = |now: u64, view: (bool, u64, u64, u64)| {
+        renew(&mut lifecycle, seconds(now));
+        lifecycle.in_sync(seconds(now), NODE, view.0, view.1, view.2, view.3);
+        let changes = write(&mut lifecycle, seconds(now));
+        written(&changes, IN_SYNC).map(|(status, reason)| (status, reason.to_owned()))
+    };
+    let (yes, pending, rejected, held) =
+        ((true, 0, 0, 0), (false, 2, 0, 0), (false, 1, 1, 0), (false, 0, 1, 4));
+    assert_eq!(see(1, (false, 5, 0, 0)), None, "of numbers nobody is told");
+    assert_eq!(see(2, yes), None);
+    assert_eq!(see(11, yes), None);
+    assert_eq!(see(12, yes), Some((TRUE, "InSync".into())));
+    for now in 13..60 {
+        assert_eq!(see(now, if now % 2 == 0 { yes } else { pending }), None, "{now}");
+    }
+    assert_eq!(see(61, pending), None);
+    assert_eq!(see(66, rejected), None);
+    assert_eq!(see(71, rejected), Some((FALSE, "ObjectsRejected".into())), "it was false for ten seconds");
+    assert_eq!(see(72, held), None);
+    assert_eq!(see(82, held), Some((FALSE, "RemovalsHeldBack".into())));
+    // As many as an operator confirms.
+    assert_eq!(see(83, (false, 0, 1, 5)), None);
+    assert_eq!(see(88, (false, 7, 1, 5)), None, "of other numbers nobody is told");
+    assert_eq!(see(93, (false, 0, 1, 5)), Some((FALSE, "RemovalsHeldBack".into())));
+    assert_eq!(see(94, (false, 3, 1, 5)), None);
+    assert_eq!(see(110, (false, 3, 1, 5)), None);
+}
+
+#[test]
+fn a_node_that_was_removed_is_not_written_any_more() {
+    let mut lifecycle = lifecycle(&registered(clock(Now::ZERO)));
+    renew(&mut lifecycle, seconds(1));
+    lifecycle.forget(NODE);
+    assert_eq!(lifecycle.deadline(), None);
+    assert_eq!((lifecycle.leases_due(seconds(100)), lifecycle.changes_due(seconds(100))), (vec![], vec![]));
+}
+
+#[test]
+fn ten_thousand_nodes_are_written_in_pieces_that_follow_one_another() {
+    let mut lifecycle = lifecycle(&Registered::default());
+    let names: Vec<String> = (0..10_000).map(|number| format!("edge-{number}")).collect();
+    for name in &names {
+        lifecycle.renewed(seconds(1), clock(seconds(1)), name, &lease(clock(Now::ZERO), clock(seconds(1))));
+    }
+    let (mut leases, mut changes) = (BTreeSet::new(), BTreeSet::new());
+    let mut writes = 0;
+    while lifecycle.deadline() == Some(seconds(5)) || lifecycle.deadline() == Some(seconds(1) + GATHER) {
+        let (some, others) = (lifecycle.leases_due(seconds(5)), lifecycle.changes_due(seconds(5)));
+        assert!(some.len() <= BATCH && others.len() <= BATCH);
+        leases.extend(some.into_iter().map(|lease| lease.node));
+        changes.extend(others.into_iter().map(|change| change.node));
+        lifecycle.leases_written(seconds(5), true);
+        lifecycle.changes_written(seconds(5), true);
+        writes += 1;
+    }
+    assert_eq!((leases.len(), changes.len(), writes), (10_000, 10_000, 5));
+    assert_eq!(lifecycle.deadline(), Some(seconds(41)));
+}
+
+/// What happens to a node.
+#[derive(Clone, Debug)]
+enum Step {
+    Wait(u64),
+    Renew,
+    Welcome,
+    See(bool),
+    Write(bool),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (0..30_000u64).prop_map(Step::Wait),
+        Just(Step::Renew),
+        Just(Step::Welcome),
+        any::<bool>().prop_map(Step::See),
+        any::<bool>().prop_map(Step::Write),
+    ];
+    proptest::collection::vec(step, 0..80)
+}
+
+/// The conditions as a store has them after some writes.
+#[derive(Default)]
+struct Stored(std::collections::BTreeMap<String, ConditionStatus>);
+
+impl Stored {
+    fn apply(&mut self, changes: Vec<NodeChange>) {
+        for condition in changes.into_iter().flat_map(|change| change.conditions) {
+            self.0.insert(condition.condition, condition.status);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_stored_in_the_end_follows_from_the_last_sign_of_life(steps in steps()) {
+        let mut lifecycle = lifecycle(&Registered::default());
+        let mut stored = Stored::default();
+        let own = Condition { condition: STORE_HEALTHY.into(), status: TRUE, ..Condition::default() };
+        let mut now = Now::ZERO;
+        let mut renewed = None;
+        let mut alive_until = None;
+        for step in steps {
+            match step {
+                Step::Wait(millis) => now += Duration::from_millis(millis),
+                Step::Renew => {
+                    renew(&mut lifecycle, now);
+                    if renewed.is_none() {
+                        lifecycle.reported(now, NODE, std::slice::from_ref(&own));
+                        stored.0.insert(STORE_HEALTHY.into(), TRUE);
+                    }
+                    renewed = Some(now);
+                    alive_until = Some(now + seconds(40));
+                }
+                Step::Welcome => {
+                    // A node that renews says nothing new with it.
+                    if lifecycle.show(NODE).0 != Some(true) {
+                        alive_until = Some(now + seconds(40));
+                    }
+                    lifecycle.welcomed(now, NODE);
+                }
+                Step::See(in_sync) => lifecycle.in_sync(now, NODE, in_sync, u64::from(!in_sync), 0, 0),
+                Step::Write(succeeds) => {
+                    let changes = lifecycle.changes_due(now);
+                    if succeeds {
+                        stored.apply(changes);
+                    }
+                    lifecycle.changes_written(now, succeeds);
+                }
+            }
+        }
+        loop {
+            now += RETRY;
+            stored.apply(lifecycle.changes_due(now));
+            lifecycle.changes_written(now, true);
+            if lifecycle.changes.due.is_empty() {
+                break;
+            }
+        }
+        let alive = alive_until.is_some_and(|until| until > now);
+        if let Some(at) = renewed {
+            let ready = stored.0.get(READY).copied();
+            if at + seconds(40) > now {
+                prop_assert_eq!(ready, Some(TRUE));
+                prop_assert_eq!(lifecycle.show(NODE), (Some(true), Some(clock(at))));
+            } else {
+                prop_assert_eq!(ready, Some(UNKNOWN));
+            }
+            prop_assert_eq!(stored.0.get(STORE_HEALTHY), Some(&if alive { TRUE } else { UNKNOWN }));
+        }
+        if alive_until.is_some() {
+            let expected = if alive { TRUE } else { UNKNOWN };
+            prop_assert_eq!(stored.0.get(CLOUD_REACHABLE), Some(&expected));
+        }
+        if let Some(at) = lifecycle.deadline() {
+            prop_assert!(at > now || lifecycle.leases.next() == Some(at));
+        }
+    }
+
+    #[test]
+    fn no_lease_panics_or_makes_a_time_that_objects_cannot_have(
+        seconds: u32,
+        acquired: i64,
+        renewed: i64,
+        at in 0..1_000_000u64,
+    ) {
+        let now = Duration::from_secs(at);
+        let mut lifecycle = lifecycle(&Registered::default());
+        let said = Lease { session: String::new(), seconds, acquired, renewed };
+        lifecycle.renewed(now, clock(now), NODE, &said);
+        let lease = lifecycle.leases_left().remove(0);
+        prop_assert!((1..=MAX_SECONDS).contains(&lease.seconds));
+        for time in [lease.acquired, lease.renewed] {
+            prop_assert!(time >= Timestamp::UNIX_EPOCH && !time.to_string().starts_with('+'));
+        }
+    }
+}
+
+#[test]
+fn a_node_that_lives_here_and_was_found_silent_elsewhere_is_written_ready_again() {
+    let mut lifecycle = NodeLifecycle::of_replica(Now::ZERO, clock(Now::ZERO), FLUSH);
+    // One that is not connected here is none of its business.
+    lifecycle.found_silent(seconds(1), NODE);
+    assert!(write(&mut lifecycle, seconds(2)).is_empty());
+    lifecycle.welcomed(seconds(3), NODE);
+    renew(&mut lifecycle, seconds(3));
+    let told = write(&mut lifecycle, seconds(4));
+    assert_eq!(written(&told, READY).map(|(status, _)| status), Some(TRUE));
+    assert!(write(&mut lifecycle, seconds(5)).is_empty());
+    lifecycle.found_silent(seconds(6), NODE);
+    assert_eq!(write(&mut lifecycle, seconds(7)), told);
+    // And one that stops renewing here may live at another replica: nothing is written of it.
+    assert!(write(&mut lifecycle, seconds(3600)).is_empty());
+}

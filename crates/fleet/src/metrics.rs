@@ -1,0 +1,460 @@
+//! The numbers of the cloud side for Prometheus: what they are, and how `/metrics` shows them. Pure; the fleet and
+//! [`super::admin`] fill them in when somebody asks. `docs/metrics.md` describes each.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use edgesync_api::{MetricsWriter, families};
+use edgesync_broker::BrokerTraffic;
+use edgesync_cloud_store::StandingCounts;
+use edgesync_protocol::cloud::CloudCounters;
+use edgesync_runtime::metrics::write_writer;
+use edgesync_store::writer::WriterStats;
+use edgesync_transport::link::{Cause, Endings, Traffic};
+
+/// What the metrics of the cloud side show. Numbers of things that happened only grow while it runs.
+#[derive(Clone, Debug, Default)]
+pub struct CloudNumbers {
+    /// All nodes put together.
+    pub nodes: Totals,
+    /// Each node, if the configuration wants to see them (`nodes.metrics_per_node`).
+    pub each: Vec<NodeNumbers>,
+    /// Objects in the store that can be placed on nodes.
+    pub objects: u64,
+    /// Frames that could not be read, by cause.
+    pub bad_frames: BTreeMap<&'static str, u64>,
+    /// Items of the nodes' outboxes that have taken effect.
+    pub uploads_taken: u64,
+    /// Items of the nodes' outboxes that were refused.
+    pub uploads_refused: u64,
+    /// Renewals of Leases that arrived.
+    pub leases_renewed: u64,
+    /// Leases written to the store: fewer, because only the last renewal of each counts.
+    pub leases_written: u64,
+    /// Events deleted because nobody had changed them for `nodes.event_ttl`.
+    pub events_expired: u64,
+    /// Events of nodes that made room for newer ones beyond `nodes.max_events`.
+    pub events_dropped: u64,
+    /// Bodies of objects on their way to nodes.
+    pub bodies: BodyNumbers,
+    /// What the store's writer has done.
+    pub store: WriterStats,
+    /// The size of the database.
+    pub database_bytes: u64,
+    /// The size of its write-ahead log.
+    pub log_bytes: u64,
+    /// What is asked of the cluster that keeps the objects; none with a store of this process.
+    pub cluster: Option<ClusterNumbers>,
+    /// What the embedded endpoint counts; none with an external broker.
+    pub endpoint: Option<BrokerTraffic>,
+    /// What the link to an external broker counts; none with the embedded endpoint.
+    pub link: Option<(Traffic, Endings)>,
+}
+
+/// Bodies of objects on their way to nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BodyNumbers {
+    /// How many are in memory.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bodies read from the store.
+    pub read: u64,
+    /// Bodies that were in memory, or being read, when another node needed them.
+    pub shared: u64,
+    /// How often nodes had to wait because `sync.bodies` was reached.
+    pub delayed: u64,
+}
+
+/// What a replica asks of its cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClusterNumbers {
+    /// Requests that somebody waits for, or that are late soon: Leases, Nodes, statuses, Events.
+    pub urgent_requests: u64,
+    /// Requests that can wait for those: ObjectSyncs, the status of rules.
+    pub background_requests: u64,
+    /// Urgent requests that wait for their place in the rate.
+    pub waiting_requests: u64,
+    /// ObjectSyncs that wait to be written.
+    pub waiting_syncs: u64,
+    /// Whether this replica leads.
+    pub is_leader: bool,
+}
+
+/// All nodes put together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Nodes by the state that `edgesync-cloud nodes` shows.
+    pub states: BTreeMap<&'static str, u64>,
+    /// Nodes that are connected.
+    pub connected: u64,
+    /// Nodes whose Lease is good.
+    pub ready: u64,
+    /// Nodes whose Lease has run out.
+    pub not_ready: u64,
+    /// Nodes whose records wait to be read.
+    pub waiting: u64,
+    /// ObjectSync records: what the nodes hold.
+    pub records: u64,
+    /// What the nodes are to hold.
+    pub desired: u64,
+    /// What is still to be sent or removed.
+    pub pending: u64,
+    /// Objects that nodes reject now.
+    pub rejected: u64,
+    /// Removals that are held back.
+    pub held_back: u64,
+    /// Objects that rules for files concern on nodes, and how they stand.
+    pub files: StandingCounts,
+    /// What the machines of the nodes count, and counted of nodes that are gone.
+    pub counters: CloudCounters,
+}
+
+/// One node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeNumbers {
+    /// Its name.
+    pub name: String,
+    /// The state that `edgesync-cloud nodes` shows.
+    pub state: &'static str,
+    /// Whether it is connected.
+    pub connected: bool,
+    /// Whether its Lease is good; none if it has never renewed it.
+    pub ready: Option<bool>,
+    /// Whether it holds what it is to hold.
+    pub in_sync: bool,
+    /// For how long it has not been in sync; zero if it is.
+    pub lag: Duration,
+    /// What it holds.
+    pub records: u64,
+    /// What it is to hold.
+    pub desired: u64,
+    /// What is still to be sent or removed.
+    pub pending: u64,
+    /// Objects that it rejects now.
+    pub rejected: u64,
+    /// Removals that are held back.
+    pub held_back: u64,
+    /// Objects that rules for files concern there, and how they stand.
+    pub files: StandingCounts,
+    /// How long it usually takes from an object that is sent to its report.
+    pub round_trip: Option<Duration>,
+    /// The time since its Lease was renewed last.
+    pub lease_age: Option<Duration>,
+    /// The time since its last report.
+    pub report_age: Option<Duration>,
+    /// What its machine counts.
+    pub counters: CloudCounters,
+}
+
+/// The states in which nodes can be, so that each has a value even when no node is in it.
+const STATES: [&str; 7] = ["offline", "connecting", "repairing", "syncing", "held back", "live", "in sync"];
+
+impl Totals {
+    /// Adds a node.
+    pub fn add(&mut self, node: &NodeNumbers) {
+        *self.states.entry(node.state).or_default() += 1;
+        self.connected += u64::from(node.connected);
+        self.ready += u64::from(node.ready == Some(true));
+        self.not_ready += u64::from(node.ready == Some(false));
+        self.records += node.records;
+        self.desired += node.desired;
+        self.pending += node.pending;
+        self.rejected += node.rejected;
+        self.held_back += node.held_back;
+        self.files.in_effect += node.files.in_effect;
+        self.files.not_in_effect += node.files.not_in_effect;
+        self.files.conflicts += node.files.conflicts;
+        add_counters(&mut self.counters, &node.counters);
+    }
+}
+
+/// Adds what a machine has counted. Of a node that goes the counters are to be kept: sums that fall would look like
+/// a restart.
+pub fn add_counters(sum: &mut CloudCounters, one: &CloudCounters) {
+    let CloudCounters {
+        hellos,
+        sent,
+        removals_sent,
+        resent,
+        reports,
+        reported,
+        rejected,
+        repairs,
+        foreign_session,
+        over_quota,
+        leases,
+        uploads,
+        upload_items,
+        uploads_refused,
+    } = one;
+    sum.hellos += hellos;
+    sum.sent += sent;
+    sum.removals_sent += removals_sent;
+    sum.resent += resent;
+    sum.reports += reports;
+    sum.reported += reported;
+    sum.rejected += rejected;
+    sum.repairs += repairs;
+    sum.foreign_session += foreign_session;
+    sum.over_quota += over_quota;
+    sum.leases += leases;
+    sum.uploads += uploads;
+    sum.upload_items += upload_items;
+    sum.uploads_refused += uploads_refused;
+}
+
+/// Writes all families of the cloud side.
+pub fn write(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
+    let CloudNumbers { nodes, each, cluster, endpoint, link, .. } = numbers;
+    families! { out; Gauge edgesync_cloud_build_info[version] = [(edgesync_runtime::VERSION, true)], "Version; always 1."; }
+    write_fleet(nodes, out);
+    write_sync(numbers, out);
+    if !each.is_empty() {
+        write_each(each, out);
+    }
+    families! { out;
+        Counter edgesync_cloud_uploads_taken_total = numbers.uploads_taken,
+            "Items of outboxes that have taken effect.";
+        Counter edgesync_cloud_uploads_refused_total = numbers.uploads_refused,
+            "Items of outboxes that were refused.";
+        Counter edgesync_cloud_leases_renewed_total = numbers.leases_renewed,
+            "Renewals of Leases that arrived.";
+        Counter edgesync_cloud_leases_written_total = numbers.leases_written, "Leases written to the store.";
+        Counter edgesync_cloud_events_expired_total = numbers.events_expired,
+            "Events deleted after their time to live.";
+        Counter edgesync_cloud_events_dropped_total = numbers.events_dropped,
+            "Events of nodes that made room for newer ones of the same node.";
+        Gauge edgesync_cloud_store_database_bytes = numbers.database_bytes, "Size of the database.";
+        Gauge edgesync_cloud_store_log_bytes = numbers.log_bytes, "Size of the write-ahead log.";
+    }
+    write_writer("edgesync_cloud_store", &numbers.store, out);
+    if let Some(cluster) = cluster {
+        write_cluster(cluster, out);
+    }
+    if let Some(endpoint) = endpoint {
+        write_endpoint(endpoint, out);
+    }
+    if let Some((link, endings)) = link {
+        write_link(link, endings, out);
+    }
+}
+
+fn write_fleet(nodes: &Totals, out: &mut MetricsWriter<'_>) {
+    let others = nodes.states.keys().copied().filter(|state| !STATES.contains(state));
+    let count = |state| nodes.states.get(state).copied().unwrap_or_default();
+    let states = STATES.into_iter().chain(others).map(|state| (state.replace(' ', "_"), count(state)));
+    families! { out;
+        Gauge edgesync_cloud_nodes[state] = states, "Nodes by state.";
+        Gauge edgesync_cloud_connected_nodes = nodes.connected, "Nodes that are connected.";
+        Gauge edgesync_cloud_ready_nodes = nodes.ready, "Nodes whose Lease is good.";
+        Gauge edgesync_cloud_not_ready_nodes = nodes.not_ready, "Nodes whose Lease has run out.";
+        Gauge edgesync_cloud_waiting_nodes = nodes.waiting,
+            "Nodes that wait until there is room for what differs of them.";
+    }
+}
+
+fn write_sync(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
+    let (nodes, counters) = (&numbers.nodes, &numbers.nodes.counters);
+    families! { out;
+        Gauge edgesync_cloud_objects = numbers.objects, "Objects in the store that can be placed on nodes.";
+        Gauge edgesync_cloud_records = nodes.records, "ObjectSync records: what all nodes hold.";
+        Gauge edgesync_cloud_desired_objects = nodes.desired, "What all nodes are to hold.";
+        Gauge edgesync_cloud_pending_objects = nodes.pending, "What is still to be sent or removed.";
+        Gauge edgesync_cloud_rejected_objects = nodes.rejected, "Objects that nodes reject now.";
+        Gauge edgesync_cloud_held_back_objects = nodes.held_back, "Removals that wait to be confirmed.";
+        Gauge edgesync_cloud_file_objects[state] = [
+            ("in_effect", nodes.files.in_effect),
+            ("not_in_effect", nodes.files.not_in_effect),
+            ("conflict", nodes.files.conflicts),
+        ], "Objects that rules for files concern on nodes, by how they stand there.";
+        Gauge edgesync_cloud_bodies = numbers.bodies.count, "Bodies of objects in memory, on their way to nodes.";
+        Gauge edgesync_cloud_bodies_bytes = numbers.bodies.bytes, "Their bytes.";
+        Counter edgesync_cloud_bodies_read_total = numbers.bodies.read, "Bodies read from the store.";
+        Counter edgesync_cloud_bodies_shared_total = numbers.bodies.shared,
+            "Bodies that were in memory, or being read, when another node needed them.";
+        Counter edgesync_cloud_bodies_delayed_total = numbers.bodies.delayed,
+            "Times that nodes had to wait because sync.bodies was reached.";
+        Counter edgesync_cloud_hellos_total = counters.hellos, "Hellos received.";
+        Counter edgesync_cloud_sent_objects_total = counters.sent, "Objects sent; each attempt counts.";
+        Counter edgesync_cloud_sent_removals_total = counters.removals_sent,
+            "Removals sent; each attempt counts.";
+        Counter edgesync_cloud_resent_objects_total = counters.resent, "Objects sent again: no report came.";
+        Counter edgesync_cloud_reports_total = counters.reports, "Reports taken.";
+        Counter edgesync_cloud_reported_objects_total = counters.reported, "Objects reported as held.";
+        Counter edgesync_cloud_rejections_total = counters.rejected,
+            "Objects reported as rejected; each attempt counts.";
+        Counter edgesync_cloud_repairs_total = counters.repairs,
+            "Inventories asked for because records and node differed.";
+        Counter edgesync_cloud_foreign_session_frames_total = counters.foreign_session,
+            "Frames left aside because they were of another session.";
+        Counter edgesync_cloud_quota_refusals_total = counters.over_quota,
+            "Sessions that ended because the node named more objects than it can have been given.";
+        Counter edgesync_cloud_bad_frames_total[cause] =
+            numbers.bad_frames.iter().map(|(cause, count)| (*cause, *count)),
+            "Frames that could not be read, by cause.";
+    }
+}
+
+fn write_each(nodes: &[NodeNumbers], out: &mut MetricsWriter<'_>) {
+    /// A value of each node.
+    fn each<V>(nodes: &[NodeNumbers], value: fn(&NodeNumbers) -> V) -> impl Iterator<Item = (&str, V)> {
+        nodes.iter().map(move |node| (&*node.name, value(node)))
+    }
+    families! { out;
+        Gauge edgesync_cloud_node_connected[node] = each(nodes, |node| node.connected),
+            "Whether the node is connected.";
+        Gauge edgesync_cloud_node_ready[node] = each(nodes, |node| node.ready),
+            "Whether the Lease of the node is good.";
+        Gauge edgesync_cloud_node_in_sync[node] = each(nodes, |node| node.in_sync),
+            "Whether the node holds what it is to hold.";
+        Gauge edgesync_cloud_node_lag_seconds[node] = each(nodes, |node| node.lag),
+            "For how long the node has not been in sync; 0 if it is.";
+        Gauge edgesync_cloud_node_records[node] = each(nodes, |node| node.records), "What the node holds.";
+        Gauge edgesync_cloud_node_desired_objects[node] = each(nodes, |node| node.desired),
+            "What the node is to hold.";
+        Gauge edgesync_cloud_node_pending_objects[node] = each(nodes, |node| node.pending),
+            "What is still to be sent or removed.";
+        Gauge edgesync_cloud_node_rejected_objects[node] = each(nodes, |node| node.rejected),
+            "Objects that the node rejects now.";
+        Gauge edgesync_cloud_node_held_back_objects[node] = each(nodes, |node| node.held_back),
+            "Removals that wait to be confirmed.";
+        Gauge edgesync_cloud_node_file_objects_in_effect[node] = each(nodes, |node| node.files.in_effect),
+            "Objects that rules for files concern on the node and that are in effect there.";
+        Gauge edgesync_cloud_node_file_objects_not_in_effect[node] =
+            each(nodes, |node| node.files.not_in_effect + node.files.conflicts),
+            "Objects that rules for files concern on the node and that are not in effect there.";
+        Gauge edgesync_cloud_node_round_trip_seconds[node] = each(nodes, |node| node.round_trip),
+            "From an object that is sent to its report.";
+        Gauge edgesync_cloud_node_lease_age_seconds[node] = each(nodes, |node| node.lease_age),
+            "Since the Lease of the node was renewed.";
+        Gauge edgesync_cloud_node_report_age_seconds[node] = each(nodes, |node| node.report_age),
+            "Since the last report of the node.";
+    }
+}
+
+fn write_cluster(cluster: &ClusterNumbers, out: &mut MetricsWriter<'_>) {
+    families! { out;
+        Counter edgesync_cloud_cluster_requests_total[urgency] =
+            [("urgent", cluster.urgent_requests), ("background", cluster.background_requests)],
+            "Requests to the cluster, without those of following it.";
+        Gauge edgesync_cloud_cluster_waiting_requests = cluster.waiting_requests,
+            "Urgent requests that wait for their place in the rate.";
+        Gauge edgesync_cloud_cluster_waiting_object_syncs = cluster.waiting_syncs,
+            "ObjectSyncs that wait to be written.";
+        Gauge edgesync_cloud_cluster_leader = cluster.is_leader, "Whether this replica leads.";
+    }
+}
+
+fn write_endpoint(endpoint: &BrokerTraffic, out: &mut MetricsWriter<'_>) {
+    families! { out;
+        Gauge edgesync_cloud_endpoint_connections = endpoint.open,
+            "Nodes connected to the embedded MQTT endpoint.";
+        Counter edgesync_cloud_endpoint_connections_ended_total[cause] = [
+            ("over_limit", endpoint.over_limit),
+            ("refused", endpoint.refused),
+            ("malformed", endpoint.malformed),
+            ("taken_over", endpoint.taken_over),
+            ("not_reading", endpoint.not_reading),
+            ("silent", endpoint.silent),
+            ("tls", endpoint.tls),
+            ("identity", endpoint.identity),
+            ("expired", endpoint.expired),
+            ("revoked", endpoint.revoked),
+        ], "Connections that were refused or ended by the endpoint, by cause.";
+        Counter edgesync_cloud_endpoint_accepted_total = endpoint.accepted, "TCP connections accepted.";
+        Counter edgesync_cloud_endpoint_connected_total = endpoint.connected, "MQTT connections made.";
+        Counter edgesync_cloud_endpoint_unauthorized_total = endpoint.unauthorized,
+            "Messages and subscriptions that were not allowed.";
+        Counter edgesync_cloud_endpoint_received_messages_total = endpoint.messages_in,
+            "MQTT messages from nodes.";
+        Counter edgesync_cloud_endpoint_sent_messages_total = endpoint.messages_out,
+            "MQTT messages to nodes.";
+        Counter edgesync_cloud_endpoint_received_bytes_total = endpoint.bytes_in, "Bytes taken from TCP.";
+        Counter edgesync_cloud_endpoint_sent_bytes_total = endpoint.bytes_out, "Bytes handed to TCP.";
+        Counter edgesync_cloud_endpoint_queue_full_total = endpoint.queue_full,
+            "Messages that had to wait because the queue of their node was full.";
+    }
+}
+
+fn write_link(link: &Traffic, endings: &Endings, out: &mut MetricsWriter<'_>) {
+    families! { out;
+        Counter edgesync_cloud_link_disconnects_total[cause] = Cause::LABELS.into_iter().zip(endings.lost),
+            "Connections to the external broker lost, by cause.";
+        Counter edgesync_cloud_link_failed_attempts_total[cause] =
+            Cause::LABELS.into_iter().zip(endings.failed),
+            "Attempts that led to no connection, by cause.";
+        Counter edgesync_cloud_link_connections_total = link.connected, "Connections made.";
+        Counter edgesync_cloud_link_received_messages_total = link.messages_in, "MQTT messages received.";
+        Counter edgesync_cloud_link_sent_messages_total = link.messages_out, "MQTT messages sent.";
+        Counter edgesync_cloud_link_received_bytes_total = link.bytes_in, "Bytes taken from TCP.";
+        Counter edgesync_cloud_link_sent_bytes_total = link.bytes_out, "Bytes handed to TCP.";
+        Counter edgesync_cloud_link_refused_messages_total = link.not_taken,
+            "Messages that the broker answered with an error.";
+        Gauge edgesync_cloud_link_unacknowledged_messages = link.unacknowledged,
+            "Messages sent that the broker has not acknowledged.";
+        Gauge edgesync_cloud_link_round_trip_seconds = link.round_trip,
+            "The last measured time from a message to its acknowledgement by the broker.";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, state: &'static str) -> NodeNumbers {
+        NodeNumbers { name: name.into(), state, pending: 3, ..NodeNumbers::default() }
+    }
+
+    fn text(numbers: &CloudNumbers) -> String {
+        let mut out = String::new();
+        write(numbers, &mut MetricsWriter::new(&mut out));
+        out
+    }
+
+    #[test]
+    fn nodes_add_up() {
+        let counters = CloudCounters { resent: 2, ..CloudCounters::default() };
+        let mut totals = Totals::default();
+        totals.add(&NodeNumbers { ready: Some(true), connected: true, counters, ..node("a", "in sync") });
+        totals.add(&NodeNumbers { ready: Some(false), counters, ..node("b", "offline") });
+        totals.add(&node("c", "offline"));
+        let text = text(&CloudNumbers { nodes: totals, ..CloudNumbers::default() });
+        for line in [
+            "edgesync_cloud_nodes{state=\"in_sync\"} 1",
+            "edgesync_cloud_nodes{state=\"offline\"} 2",
+            "edgesync_cloud_nodes{state=\"held_back\"} 0",
+            "edgesync_cloud_connected_nodes 1",
+            "edgesync_cloud_ready_nodes 1",
+            "edgesync_cloud_not_ready_nodes 1",
+            "edgesync_cloud_pending_objects 9",
+            "edgesync_cloud_resent_objects_total 4",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn nodes_have_values_of_their_own_only_if_they_are_given() {
+        let all = text(&CloudNumbers::default());
+        assert!(!all.contains("edgesync_cloud_node_"), "{all}");
+        let numbers = CloudNumbers {
+            each: vec![
+                NodeNumbers { ready: Some(false), lag: Duration::from_secs(90), ..node("a", "offline") },
+                node("b", "offline"),
+            ],
+            ..CloudNumbers::default()
+        };
+        let each = text(&numbers);
+        let lines: Vec<&str> = each.lines().filter(|line| line.starts_with("edgesync_cloud_node_")).collect();
+        for line in [
+            "edgesync_cloud_node_ready{node=\"a\"} 0",
+            "edgesync_cloud_node_lag_seconds{node=\"a\"} 90",
+            "edgesync_cloud_node_pending_objects{node=\"b\"} 3",
+        ] {
+            assert!(lines.contains(&line), "{line} is missing in {lines:?}");
+        }
+        let unknown = lines.iter().any(|line| line.starts_with("edgesync_cloud_node_ready{node=\"b\"}"));
+        assert!(!unknown, "a node that has never renewed its Lease is neither");
+    }
+}

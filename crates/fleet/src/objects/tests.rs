@@ -1,0 +1,24 @@
+//! The cloud's keeper of objects, over real files.
+
+mod keep;
+mod replay;
+
+use super::*;
+use edgesync_object::kinds;
+
+#[test]
+fn tokens_come_back_and_others_are_refused() {
+    let cursor = Cursor { namespace: "a".into(), name: "b/ä".into() };
+    assert_eq!(read_token(&write_token(&cursor)), Ok(Some(cursor)));
+    assert_eq!(read_token(""), Ok(None));
+    for bad in ["x", "%%", "e30", "bnVsbA"] {
+        assert_eq!(read_token(bad).unwrap_err().code, 400, "{bad}");
+    }
+}
+
+#[test]
+fn a_full_disk_asks_the_client_to_come_back() {
+    let secret = kinds::by_word("secret").unwrap().resource();
+    let status = status(&secret, "s", &CloudError::Store(StoreError::Closed));
+    assert_eq!((status.code, status.details.unwrap().retry_after_seconds), (503, RETRY_SECONDS));
+}

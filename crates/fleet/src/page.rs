@@ -1,0 +1,127 @@
+//! The page for browsers: its files, which are part of the program, and the keys with which it asks where there are no
+//! certificates. Why: `docs/decisions/0023-page.md`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use edgesync_api::{PageFile, PageKeys, Role};
+use edgesync_enrollment::pages::Keys;
+use edgesync_object::time::rfc3339;
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const SVG: &str = "image/svg+xml";
+
+macro_rules! files {
+    ($($path:literal: $media_type:ident = $file:literal;)*) => {
+        &[$(($path, PageFile { media_type: $media_type, body: include_bytes!(concat!("page/site/", $file)) })),*]
+    };
+}
+
+/// All that the page is made of, by the paths below `/page/`.
+const FILES: &[(&str, PageFile)] = files! {
+    "": HTML = "index.html";
+    "style.css": CSS = "style.css";
+    "icon.svg": SVG = "icon.svg";
+    "main.js": SCRIPT = "main.js";
+    "api.js": SCRIPT = "api.js";
+    "dom.js": SCRIPT = "dom.js";
+    "fleet.js": SCRIPT = "fleet.js";
+    "states.js": SCRIPT = "states.js";
+    "charts.js": SCRIPT = "charts.js";
+    "heatmap.js": SCRIPT = "heatmap.js";
+    "overview.js": SCRIPT = "overview.js";
+    "node.js": SCRIPT = "node.js";
+    "objects.js": SCRIPT = "objects.js";
+    "rollout.js": SCRIPT = "rollout.js";
+};
+
+/// The page, where it is served.
+#[derive(Clone)]
+pub struct Page {
+    keys: Arc<Keys>,
+    /// Where it is served to browsers on this machine.
+    address: Option<SocketAddr>,
+}
+
+impl Page {
+    /// A page with these keys. At this address it is served without TLS.
+    pub fn new(keys: Keys, address: Option<SocketAddr>) -> Self {
+        Self { keys: Arc::new(keys), address }
+    }
+
+    /// Who may ask.
+    pub fn keys(&self) -> Arc<dyn PageKeys> {
+        Arc::clone(&self.keys) as Arc<dyn PageKeys>
+    }
+
+    /// Where it is, with a key for this role, and until when that is good; nothing if it is not served without certificates.
+    pub(super) fn invitation(&self, role: Role) -> Option<Value> {
+        let address = self.address?;
+        let (key, ends) = self.keys.sign(role, Timestamp::now());
+        Some(
+            json!({ "url": format!("http://{address}/page/#key={key}"), "role": role, "expires": rfc3339(ends) }),
+        )
+    }
+}
+
+/// A file of the page.
+pub(super) fn file(path: &str) -> Option<PageFile> {
+    FILES.iter().find(|(name, _)| *name == path).map(|(_, file)| *file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What all files take together at most, in bytes.
+    const BUDGET: usize = 90_000;
+
+    fn text(path: &str) -> &'static str {
+        std::str::from_utf8(file(path).unwrap().body).unwrap()
+    }
+
+    #[test]
+    fn the_page_is_small() {
+        let all: usize = FILES.iter().map(|(_, file)| file.body.len()).sum();
+        assert!(all <= BUDGET, "{all} bytes of {BUDGET}");
+    }
+
+    #[test]
+    fn all_that_the_files_name_is_there_and_nothing_is_elsewhere() {
+        for (path, file) in FILES.iter().filter(|(_, file)| file.media_type != SVG) {
+            let text = std::str::from_utf8(file.body).unwrap();
+            assert!(!text.contains("://"), "{path:?} names another place");
+            for line in text.lines().filter(|line| line.starts_with("import ")) {
+                let name = line.split("'./").nth(1).and_then(|rest| rest.split('\'').next()).unwrap_or(line);
+                assert!(super::file(name).is_some(), "{path:?} imports {name:?}");
+            }
+        }
+        for name in ["main.js", "style.css", "icon.svg"] {
+            assert!(text("").contains(&format!("\"{name}\"")), "{name} is not in the page");
+        }
+    }
+
+    #[test]
+    fn no_script_makes_markup_of_text() {
+        for (path, file) in FILES.iter().filter(|(_, file)| file.media_type == SCRIPT) {
+            let text = std::str::from_utf8(file.body).unwrap();
+            for way in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacent",
+                "document.write",
+                "eval(",
+                "new Function",
+                "DOMParser",
+            ] {
+                assert!(!text.contains(way), "{path:?} has {way}");
+            }
+        }
+        assert!(!text("").contains("<script>") && !text("").contains(" style=") && !text("").contains(" on"));
+    }
+}

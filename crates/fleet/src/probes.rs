@@ -1,0 +1,77 @@
+//! What the probes of Kubernetes and Prometheus ask for, over plain HTTP (`api.health`): it answers from the first moment of a
+//! start, however long that takes, and tells nothing but health and numbers.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+use tokio::task::JoinSet;
+
+use super::admin::Admin;
+use super::bare::{Bare, Check, Checks, Readiness};
+use super::metrics;
+use edgesync_api::{Access, Extension, ExtensionCall, Limits, ListenError, Listener, MetricsWriter, Server};
+use edgesync_object::Status;
+use edgesync_object::status;
+
+/// What is known once it has started.
+#[derive(Clone, Default)]
+struct Started {
+    admin: Arc<OnceLock<Admin>>,
+    /// Of whoever keeps the objects.
+    checks: Arc<OnceLock<Checks>>,
+}
+
+/// See the module. Ends when it is dropped.
+pub struct Probes {
+    readiness: Readiness,
+    started: Started,
+    _serving: JoinSet<()>,
+}
+
+impl Probes {
+    /// Answers at this address, if there is one.
+    ///
+    /// # Errors
+    /// The address cannot be had.
+    pub async fn open(address: Option<SocketAddr>) -> Result<Self, ListenError> {
+        let readiness = Readiness::waits_for("it starts");
+        let (started, mut serving) = (Started::default(), JoinSet::new());
+        if let Some(address) = address {
+            let listener = Listener::bind_open(address).await?;
+            tracing::info!(address = %listener.address(), "health and metrics are served");
+            let (checks, waits) = (Arc::clone(&started.checks), readiness.clone());
+            let all = move || {
+                let own = checks.get().map(|checks| checks()).unwrap_or_default();
+                std::iter::once(waits.check()).chain(own).collect()
+            };
+            let server = Server::new(Bare::new(all), started.clone(), Access::anybody(), Limits::edge());
+            serving.spawn(async move { server.serve(listener, std::future::pending()).await });
+        }
+        Ok(Self { readiness, started, _serving: serving })
+    }
+
+    /// What it waits for.
+    pub fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+
+    /// There are numbers, and whoever keeps the objects has checks.
+    pub fn started(&self, admin: Admin, checks: impl Fn() -> Vec<Check> + Send + Sync + 'static) {
+        // It starts once.
+        let _ = self.started.admin.set(admin);
+        let _ = self.started.checks.set(Box::new(checks));
+    }
+}
+
+impl Extension for Started {
+    async fn call(&self, _: ExtensionCall) -> status::Result<serde_json::Value> {
+        Err(Status::no_such_path())
+    }
+
+    async fn metrics(&self, out: &mut MetricsWriter<'_>) {
+        let Some(admin) = self.admin.get() else { return };
+        if let Some(numbers) = admin.numbers().await {
+            metrics::write(&numbers, out);
+        }
+    }
+}

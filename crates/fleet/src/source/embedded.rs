@@ -1,0 +1,228 @@
+//! The database of this process as the source of a fleet.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Change, Changes, Result, RuleProblem, Source, SourceError};
+use super::{
+    Effect, LeaseRenewal, NodeChange, NodeFacts, Registered, RuleStatus, Standing, UploadBatch, UploadOutcome,
+};
+use crate::CloudObjects;
+use crate::uploads::clip;
+use edgesync_api::{Missing, Storage as _};
+use edgesync_cloud_store::{ChangeKind, CloudError, CloudStore, Feed, FeedItem};
+use edgesync_object::{LeftOut, Resource, kinds};
+use edgesync_placement::KindMatch;
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
+use edgesync_protocol::upload::RefusedReason;
+use edgesync_schema::Schema;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Embedded(Arc<CloudObjects>);
+
+impl Embedded {
+    pub fn new(objects: Arc<CloudObjects>) -> Self {
+        Self(objects)
+    }
+
+    fn store(&self) -> &CloudStore {
+        self.0.store()
+    }
+
+    /// Refuses Events of namespaces that do not exist, or take nothing any more: nodes make no namespaces.
+    async fn check_namespaces(&self, batch: &mut UploadBatch) -> Result<()> {
+        let kind = kinds::guess("events.k8s.io/v1", "Event", true);
+        let names: Vec<String> = batch.event_namespaces().into_iter().map(str::to_owned).collect();
+        let mut closed = BTreeMap::new();
+        for name in names {
+            if let Err(status) =
+                self.0.namespaces().ensure(&*self.0, &kind, "", &name, Missing::Refused).await
+            {
+                if !(400..500).contains(&status.code) || status.code == 429 {
+                    let problem =
+                        format!("the namespace '{name}' could not be looked up: {}", status.message);
+                    return Err(SourceError::new(problem));
+                }
+                closed.insert(name, clip(status.message));
+            }
+        }
+        for item in &mut batch.items {
+            if let Ok(Effect::Event(event)) = &item.effect
+                && let Some(why) = closed.get(event.namespace())
+            {
+                item.effect = Err((RefusedReason::Invalid, why.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<CloudError> for SourceError {
+    fn from(error: CloudError) -> Self {
+        Self::new(error)
+    }
+}
+
+impl Changes for Feed {
+    async fn next(&mut self) -> Change {
+        match Feed::next(self).await {
+            FeedItem::Begun => Change::Begun,
+            FeedItem::Listed(summaries) => Change::Listed(summaries),
+            FeedItem::Complete => Change::Complete,
+            FeedItem::Again => Change::Again,
+            FeedItem::Change(change) => match change.kind {
+                ChangeKind::Added | ChangeKind::Modified => Change::Set(change.object),
+                ChangeKind::Deleted => Change::Gone(change.object),
+            },
+            FeedItem::Failed(error) => Change::Failed(error.into()),
+            // The store closes only when the process ends.
+            FeedItem::Closed => std::future::pending().await,
+        }
+    }
+
+    fn again(&mut self) {
+        Feed::again(self);
+    }
+}
+
+impl Source for Embedded {
+    type Changes = Feed;
+
+    const IS_SHARED: bool = false;
+
+    fn follow(&self) -> Feed {
+        self.store().follow()
+    }
+
+    async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>> {
+        Ok(self.store().bodies(uids, left_out).await?)
+    }
+
+    fn schema(&self, resource: &Resource) -> Option<Arc<Schema>> {
+        self.0.kind(&resource.group, &resource.version, &resource.plural)?.schema.clone()
+    }
+
+    fn rule_problems(&self, _: &Uid, kinds: &[KindMatch]) -> Vec<RuleProblem> {
+        let served = self.0.kinds();
+        let is_served = |kind: &KindMatch| served.iter().any(|served| kind.matches(&served.resource));
+        let unknown: Vec<String> =
+            kinds.iter().filter(|kind| !is_served(kind)).map(ToString::to_string).collect();
+        if unknown.is_empty() {
+            return Vec::new();
+        }
+        let message = format!("no kind is called {}", unknown.join(", "));
+        vec![RuleProblem { reason: "KindUnknown", message, hides: false }]
+    }
+
+    async fn set_rule_status(&self, status: RuleStatus) -> Result<()> {
+        Ok(self.store().set_rule_status(status).await?)
+    }
+
+    fn incarnation(&self) -> Arc<str> {
+        self.store().incarnation()
+    }
+
+    async fn new_incarnation(&self) -> Result<Arc<str>> {
+        Ok(self.store().new_incarnation().await?)
+    }
+
+    fn issued(&self) -> Arc<Issued> {
+        self.store().issued()
+    }
+
+    async fn nodes(&self) -> Result<Vec<(String, NodeFacts)>> {
+        Ok(self.store().nodes().await?)
+    }
+
+    async fn records(&self, node: &str) -> Result<Vec<(Uid, Record)>> {
+        Ok(self.store().records(node).await?)
+    }
+
+    async fn record(
+        &self,
+        node: &str,
+        agent_version: Option<String>,
+        batch: RecordBatch,
+    ) -> Result<Vec<(Uid, String)>> {
+        Ok(self.store().record(node, agent_version, batch).await?.refused)
+    }
+
+    async fn registered(&self) -> Result<Registered> {
+        Ok(self.store().registered().await?)
+    }
+
+    async fn renew_leases(&self, renewals: Vec<LeaseRenewal>) -> Result<()> {
+        Ok(self.store().renew_leases(renewals).await?)
+    }
+
+    async fn change_nodes(&self, changes: Vec<NodeChange>) -> Result<()> {
+        Ok(self.store().change_nodes(changes).await?)
+    }
+
+    async fn remove_node(&self, node: &str, _: bool) -> Result<bool> {
+        Ok(self.store().remove_node(node).await?)
+    }
+
+    async fn admit_node(&self, node: &str) -> Result<bool> {
+        Ok(self.store().admit_node(node).await?)
+    }
+
+    async fn take(&self, mut batch: UploadBatch) -> Result<UploadOutcome> {
+        self.check_namespaces(&mut batch).await?;
+        Ok(self.store().take(batch).await?)
+    }
+
+    async fn standings(&self) -> Result<HashMap<String, Standing>> {
+        Ok(self.store().standings().await?)
+    }
+
+    async fn expire_events(&self, ttl: Duration, limit: usize) -> Result<u64> {
+        Ok(self.store().expire_events(ttl, limit).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use edgesync_cloud_store::{CloudOptions, UploadEffect};
+    use edgesync_object::Object;
+    use edgesync_protocol::upload::Lane;
+
+    #[tokio::test]
+    async fn events_of_nodes_make_no_namespaces() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = CloudStore::open(&dir.path().join("cloud.db"), &CloudOptions::default()).unwrap();
+        let objects = Arc::new(CloudObjects::new(store).await.unwrap());
+        objects.namespaces().ensure_system(&*objects).await.unwrap();
+        let item = |(seq, namespace): (u64, &str)| {
+            let event = json!({
+                "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": "e", "namespace": namespace },
+                "eventTime": "2026-11-22T00:00:00.000000Z", "reportingController": "c", "reportingInstance": "i",
+                "action": "A", "reason": "R", "type": "Normal",
+                "regarding": { "kind": "ConfigMap", "namespace": namespace, "name": "m" },
+            });
+            let event = Object::parse(&event.to_string()).unwrap();
+            UploadEffect { seq, effect: Ok(Effect::Event(Box::new(event))) }
+        };
+        let namespaces = ["default", "invented-1", "invented-2", "kube-system"];
+        let batch = UploadBatch {
+            node: "edge-1".into(),
+            outbox: "00000000000000000000000000000001".into(),
+            lane: Lane::Events,
+            confirmed: 0,
+            items: (1..).zip(namespaces).map(item).collect(),
+        };
+        let UploadOutcome { taken, refused, .. } =
+            Embedded::new(Arc::clone(&objects)).take(batch).await.unwrap();
+        assert_eq!(taken.last.get(Lane::Events), 4);
+        assert_eq!(refused.iter().map(|one| one.seq).collect::<Vec<_>>(), [2, 3]);
+        assert!(refused[0].message.contains("invented-1"), "{refused:?}");
+        let kind = kinds::by_word("namespaces").unwrap().resource();
+        assert!(objects.get(&kind, "", "invented-1").await.unwrap().is_none());
+    }
+}

@@ -1,0 +1,266 @@
+//! What a page shows of the whole fleet: one row for each node, what has changed since, and the last hour. The fleet makes it
+//! once; however many pages are open, they are handed the same bytes.
+//!
+//! `docs/api.md` describes what is sent.
+
+mod history;
+mod past;
+mod row;
+mod wanted;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+
+use edgesync_object::status::Result;
+pub(super) use history::{History, Sample};
+pub(super) use past::{Past, Seen};
+pub(super) use row::{Row, STATES, State, Tally};
+pub(super) use wanted::{RolloutAnswer, RolloutOf, Wanted};
+
+/// Deltas that are kept for pages that come back: about five minutes.
+const DELTAS: usize = 300;
+/// The bytes of those, together.
+const DELTA_BYTES: usize = 4 << 20;
+/// A stream says something at least so often.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Between the fleet, which tells, and those who ask.
+#[derive(Debug)]
+pub struct Board {
+    /// This start of the program: revisions of another one mean nothing.
+    start: String,
+    told: Mutex<Told>,
+    revision: watch::Sender<u64>,
+    /// How often somebody has asked: then the fleet looks more often.
+    asked: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    rows: BTreeMap<Arc<str>, Row>,
+    tally: Tally,
+    revision: u64,
+    at: i64,
+    snapshot: Option<Bytes>,
+    deltas: VecDeque<(u64, Bytes)>,
+    delta_bytes: usize,
+    history: History,
+    history_text: Option<Bytes>,
+}
+
+/// What a pass over all nodes has found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Rows of nodes that are new or have changed.
+    pub(super) rows: Vec<(Arc<str>, Row)>,
+    /// Nodes that are no more.
+    pub(super) gone: Vec<Arc<str>>,
+}
+
+impl Board {
+    pub fn new(start: String) -> Arc<Self> {
+        Arc::new(Self {
+            start,
+            told: Mutex::default(),
+            revision: watch::channel(0).0,
+            asked: AtomicU64::new(0),
+        })
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many streams are open, and how often somebody has asked.
+    pub(super) fn interest(&self) -> (usize, u64) {
+        (self.revision.receiver_count(), self.asked.load(Ordering::Relaxed))
+    }
+
+    /// What a pass has found, at a time in milliseconds: becomes the next revision if it is anything.
+    pub(super) fn tell(&self, at: i64, found: Found) {
+        let mut told = self.told();
+        if found.rows.is_empty() && found.gone.is_empty() && told.revision > 0 {
+            told.at = at;
+            return;
+        }
+        let revision = told.tell(at, &self.start, found);
+        drop(told);
+        self.revision.send_replace(revision);
+    }
+
+    /// A sample of the history.
+    pub(super) fn sample(&self, sample: impl FnOnce(&Tally) -> Sample) {
+        let mut told = self.told();
+        let sample = sample(&told.tally);
+        told.history.push(sample);
+        told.history_text = None;
+    }
+
+    /// The row of a node as it was told last.
+    pub(super) fn row(&self, name: &str) -> Option<Row> {
+        self.told().rows.get(name).copied()
+    }
+
+    /// The names of all that were told.
+    pub(super) fn names(&self) -> Vec<Arc<str>> {
+        self.told().rows.keys().cloned().collect()
+    }
+
+    /// How many were told.
+    pub(super) fn len(&self) -> usize {
+        self.told().rows.len()
+    }
+
+    /// All rows.
+    pub(super) fn snapshot(&self) -> Bytes {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.told().snapshot(&self.start)
+    }
+
+    /// The last hour.
+    pub(super) fn history(&self) -> Bytes {
+        let mut told = self.told();
+        let made = told.history_text.take().unwrap_or_else(|| told.history.show().to_string().into());
+        told.history_text = Some(made.clone());
+        made
+    }
+
+    /// Lines from now on: at first all rows, unless `from` is a start and a revision after which all is known.
+    pub(super) fn watch(
+        self: &Arc<Self>,
+        from: Option<(&str, u64)>,
+        stopping: watch::Receiver<bool>,
+    ) -> mpsc::Receiver<Result<Bytes>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let (sender, lines) = mpsc::channel(1);
+        let known = from.filter(|(start, _)| *start == self.start).map(|(_, revision)| revision);
+        tokio::spawn(Arc::clone(self).tell_all(known, sender, stopping));
+        lines
+    }
+
+    async fn tell_all(
+        self: Arc<Self>,
+        mut known: Option<u64>,
+        sender: mpsc::Sender<Result<Bytes>>,
+        mut stopping: watch::Receiver<bool>,
+    ) {
+        let mut revision = self.revision.subscribe();
+        while !*stopping.borrow() {
+            revision.mark_unchanged();
+            let (lines, reached) = self.told().after(known, &self.start);
+            known = Some(reached);
+            for line in lines {
+                if sender.send(Ok(line)).await.is_err() {
+                    return;
+                }
+            }
+            let changed = tokio::select! {
+                changed = revision.changed() => changed.is_ok(),
+                () = tokio::time::sleep(QUIET) => {
+                    let line = json!({ "type": "ALIVE", "at": self.told().at }).to_string() + "\n";
+                    sender.send(Ok(line.into())).await.is_ok()
+                }
+                stopped = stopping.changed() => stopped.is_ok() && !*stopping.borrow(),
+                () = sender.closed() => false,
+            };
+            if !changed {
+                return;
+            }
+        }
+    }
+}
+
+impl Told {
+    fn tell(&mut self, at: i64, start: &str, found: Found) -> u64 {
+        self.revision += 1;
+        self.at = at;
+        self.snapshot = None;
+        let mut nodes = String::from("[");
+        for (name, row) in found.rows {
+            row.write(&name, &mut nodes);
+            self.tally.add(&row);
+            if let Some(old) = self.rows.insert(name, row) {
+                self.tally.remove(&old);
+            }
+        }
+        close(&mut nodes);
+        for name in &found.gone {
+            if let Some(old) = self.rows.remove(name) {
+                self.tally.remove(&old);
+            }
+        }
+        let line = self.line("CHANGED", start, &nodes, &json!(found.gone));
+        self.delta_bytes += line.len();
+        self.deltas.push_back((self.revision, line));
+        while self.deltas.len() > DELTAS || self.delta_bytes > DELTA_BYTES && self.deltas.len() > 1 {
+            let dropped = self.deltas.pop_front().map_or(0, |(_, line)| line.len());
+            self.delta_bytes -= dropped;
+        }
+        self.revision
+    }
+
+    /// The names of the states come first, so that whoever reads the text from its beginning can tell what follows.
+    fn line(&self, what: &str, start: &str, nodes: &str, gone: &Value) -> Bytes {
+        let mut text = String::with_capacity(nodes.len() + 512);
+        // Writing to a text does not fail.
+        let _ = writeln!(
+            text,
+            "{{\"type\":\"{what}\",\"start\":{},\"revision\":{},\"at\":{},\"states\":{},\"counts\":{},\"held\":{},\
+             \"wanted\":{},\"gone\":{gone},\"nodes\":{nodes}}}",
+            json!(start),
+            self.revision,
+            self.at,
+            json!(STATES),
+            json!(self.tally.counts),
+            self.tally.held,
+            self.tally.wanted,
+        );
+        text.into()
+    }
+
+    fn snapshot(&mut self, start: &str) -> Bytes {
+        if let Some(made) = &self.snapshot {
+            return made.clone();
+        }
+        let mut nodes = String::with_capacity(self.rows.len() * 48 + 2);
+        nodes.push('[');
+        for (name, row) in &self.rows {
+            row.write(name, &mut nodes);
+        }
+        close(&mut nodes);
+        let made = self.line("SNAPSHOT", start, &nodes, &json!([]));
+        self.snapshot = Some(made.clone());
+        made
+    }
+
+    /// What somebody does not know who knows a revision, and the revision that is known then.
+    fn after(&mut self, known: Option<u64>, start: &str) -> (Vec<Bytes>, u64) {
+        let first = self.deltas.front().map_or(self.revision + 1, |(revision, _)| *revision);
+        let lines = match known {
+            Some(known) if known <= self.revision && known + 1 >= first => {
+                let new = self.deltas.iter().filter(|(revision, _)| *revision > known);
+                new.map(|(_, line)| line.clone()).collect()
+            }
+            _ => vec![self.snapshot(start)],
+        };
+        (lines, self.revision)
+    }
+}
+
+/// Ends a list, each of whose items has a comma after it.
+fn close(list: &mut String) {
+    if list.ends_with(',') {
+        list.pop();
+    }
+    list.push(']');
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! The last hour of the whole fleet: a sample every ten seconds.
+
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
+
+use super::row::{STATES, Tally};
+
+/// Samples that are kept: an hour.
+const SAMPLES: usize = 360;
+
+/// What was at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// When, in seconds since 1970.
+    pub(crate) at: i64,
+    /// Nodes by state, and their objects.
+    pub(crate) tally: Tally,
+    /// Bytes of frames to nodes since the start.
+    pub(crate) sent: u64,
+    /// Bytes of frames from nodes since the start.
+    pub(crate) received: u64,
+}
+
+/// See the module. It takes about 36 KB.
+#[derive(Debug, Default)]
+pub(crate) struct History(VecDeque<Sample>);
+
+impl History {
+    pub(crate) fn push(&mut self, sample: Sample) {
+        if self.0.len() == SAMPLES {
+            self.0.pop_front();
+        }
+        self.0.push_back(sample);
+    }
+
+    /// A column for each number: that is shorter than a record for each sample.
+    pub(crate) fn show(&self) -> Value {
+        let column = |number: &dyn Fn(&Sample) -> u64| self.0.iter().map(number).collect::<Vec<_>>();
+        let counts: Vec<Vec<u64>> =
+            (0..STATES.len()).map(|state| column(&|sample| sample.tally.counts[state])).collect();
+        json!({
+            "states": STATES,
+            "at": self.0.iter().map(|sample| sample.at).collect::<Vec<_>>(),
+            "counts": counts,
+            "held": column(&|sample| sample.tally.held),
+            "wanted": column(&|sample| sample.tally.wanted),
+            "bytesSent": column(&|sample| sample.sent),
+            "bytesReceived": column(&|sample| sample.received),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_sample_goes_after_an_hour() {
+        let mut history = History::default();
+        for at in 0..400 {
+            history.push(Sample { at, sent: 10 * u64::try_from(at).unwrap(), ..Sample::default() });
+        }
+        let shown = history.show();
+        assert_eq!(shown["at"].as_array().unwrap().len(), SAMPLES);
+        assert_eq!((&shown["at"][0], &shown["at"][359]), (&json!(40), &json!(399)));
+        assert_eq!(shown["bytesSent"][359], 3990);
+        assert_eq!(shown["counts"].as_array().unwrap().len(), STATES.len());
+    }
+}

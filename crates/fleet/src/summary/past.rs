@@ -1,0 +1,113 @@
+//! The last hour of one node: a sample every minute, in two bytes for each number, because there may be a hundred thousand
+//! nodes.
+
+use serde_json::{Value, json};
+
+/// Samples that are kept: an hour. All take 360 bytes for a node.
+const SAMPLES: usize = 60;
+
+/// A number with the first twelve of its bits, and how many were left out: it is off by less than a thousandth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Coarse(u16);
+
+impl Coarse {
+    fn of(number: u64) -> Self {
+        let shift = (52_u32).saturating_sub(number.leading_zeros()).min(15);
+        let bits = u16::try_from((number >> shift).min(0xfff)).unwrap_or(0xfff);
+        Self((u16::try_from(shift).unwrap_or(15) << 12) | bits)
+    }
+
+    fn number(self) -> u64 {
+        u64::from(self.0 & 0xfff) << (self.0 >> 12)
+    }
+}
+
+/// What is seen of a node at one moment. Bytes are counted from the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// How long reports take, in milliseconds; zero if that is not known.
+    pub(crate) latency: u64,
+    /// Bytes of frames to it.
+    pub(crate) sent: u64,
+    /// Bytes of frames from it.
+    pub(crate) received: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Past {
+    samples: Option<Box<[[Coarse; 3]; SAMPLES]>>,
+    /// How many there are, as long as there are fewer than places; then the place of the oldest.
+    count: u16,
+    next: u16,
+    before: Seen,
+}
+
+impl Past {
+    /// Another minute has gone by. Of a node that was never connected nothing is kept.
+    pub(crate) fn push(&mut self, seen: Seen) {
+        if self.samples.is_none() && seen == Seen::default() {
+            return;
+        }
+        let samples = self.samples.get_or_insert_with(|| Box::new([[Coarse::default(); 3]; SAMPLES]));
+        let sent = seen.sent.saturating_sub(self.before.sent);
+        let received = seen.received.saturating_sub(self.before.received);
+        if let Some(place) = samples.get_mut(usize::from(self.next)) {
+            *place = [Coarse::of(seen.latency), Coarse::of(sent), Coarse::of(received)];
+        }
+        self.next = (self.next + 1) % SAMPLES as u16;
+        self.count = (self.count + 1).min(SAMPLES as u16);
+        self.before = seen;
+    }
+
+    /// The samples, the oldest first, of which the last one was taken at this second.
+    pub(crate) fn show(&self, last: i64) -> Value {
+        let (count, next) = (usize::from(self.count), usize::from(self.next));
+        let places = (0..count).map(|number| (next + SAMPLES - count + number) % SAMPLES);
+        let samples = self.samples.as_deref();
+        let taken: Vec<[Coarse; 3]> =
+            places.filter_map(|place| samples.and_then(|all| all.get(place)).copied()).collect();
+        let column = |which: usize| taken.iter().map(|sample| sample[which].number()).collect::<Vec<_>>();
+        json!({
+            "last": last,
+            "seconds": 60,
+            "latencyMilliseconds": column(0),
+            "bytesSent": column(1),
+            "bytesReceived": column(2),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_kept_to_a_thousandth() {
+        for number in [0, 1, 99, 4095, 4096, 10_000, 65_536, 1_234_567, 100_000_000] {
+            let kept = Coarse::of(number).number();
+            assert!(number - kept <= number / 1000, "{number} became {kept}");
+        }
+        assert!(Coarse::of(u64::MAX).number() > 100 << 20, "what is too large is a large number");
+    }
+
+    #[test]
+    fn an_hour_is_kept_in_its_order() {
+        let mut past = Past::default();
+        past.push(Seen::default());
+        assert!(past.samples.is_none());
+        for minute in 1..=70 {
+            past.push(Seen { latency: minute, sent: 100 * minute, received: 7 });
+        }
+        let shown = past.show(5);
+        let latency: Vec<u64> = (11..=70).collect();
+        assert_eq!(shown["latencyMilliseconds"], json!(latency));
+        assert_eq!(shown["bytesSent"], json!(vec![100; 60]));
+        assert_eq!(shown["bytesReceived"][59], 0);
+        let mut young = Past::default();
+        young.push(Seen { latency: 3, sent: 50, received: 60 });
+        young.push(Seen { latency: 4, sent: 55, received: 60 });
+        let shown = young.show(5);
+        assert_eq!((&shown["bytesSent"], &shown["bytesReceived"]), (&json!([50, 5]), &json!([60, 0])));
+    }
+}

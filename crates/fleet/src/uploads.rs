@@ -1,0 +1,209 @@
+//! Checks what a node sends from its outbox before it takes effect: whether it can be read, is valid, and is this
+//! node's to say. Pure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use edgesync_api::check_event;
+use edgesync_object::objectsync::is_placeable;
+use edgesync_object::status::Cause;
+use edgesync_object::{Budget, Object, ObjectRef, Resource, kinds};
+use edgesync_placement::Placed;
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::digest::Epoch;
+use edgesync_protocol::node::NodeReport;
+use edgesync_protocol::upload::{Content, EffectContent, Lane, RefusedReason, StatusContent, Upload};
+use edgesync_schema as schema;
+use edgesync_schema::Schema;
+
+use super::source::{Effect, UploadBatch, UploadEffect};
+
+/// The longest report of a node, in bytes of JSON.
+const MAX_REPORT: usize = 64 << 10;
+/// The longest Event, in bytes of JSON: a device stores those of 64 KiB, and adds to them.
+const MAX_EVENT: usize = 72 << 10;
+/// The longest text of a refusal, in bytes.
+const MAX_MESSAGE: usize = 256;
+/// The most problems that a refusal names.
+const MAX_CAUSES: usize = 4;
+
+/// Where an object belongs, as seen from a node.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// On this node.
+    Here(Arc<Placed>),
+    /// On other nodes, or on none, or there is no such object.
+    Elsewhere,
+}
+
+type Refusal = (RefusedReason, String);
+
+fn invalid(message: impl Into<String>) -> Refusal {
+    (RefusedReason::Invalid, message.into())
+}
+
+/// The objects that an upload says something of, by UID: their status, or what is in effect. Only the lane of status has any.
+pub(super) fn places(upload: &Upload, place: impl Fn(&str) -> Place) -> HashMap<Uid, Place> {
+    if upload.lane != Lane::Status {
+        return HashMap::new();
+    }
+    let contents = upload.items.iter().filter_map(|item| serde_json::from_str(item.content.get()).ok());
+    let uids = contents.filter_map(|content| match content {
+        Content::Status(status) => Some(status.uid),
+        Content::Effect(effect) => Some(effect.uid),
+        Content::Node(_) | Content::Event(_) => None,
+    });
+    uids.map(|uid| (uid.clone(), place(&uid))).collect()
+}
+
+/// What is to be stored for an upload of a node with this database file. `places` is what [`places`] has found; `schema` has
+/// the schemas of kinds, if there are any.
+pub(super) fn prepare(
+    (node, epoch): (&str, Epoch),
+    upload: &Upload,
+    places: &HashMap<Uid, Place>,
+    schema: impl Fn(&Resource) -> Option<Arc<Schema>>,
+) -> UploadBatch {
+    let items = upload.items.iter().map(|item| {
+        let effect = effect(item.content.get(), epoch, places, &schema);
+        UploadEffect { seq: item.seq, effect: effect.map_err(|(reason, message)| (reason, clip(message))) }
+    });
+    UploadBatch {
+        node: node.to_owned(),
+        outbox: upload.outbox.clone(),
+        lane: upload.lane,
+        confirmed: upload.confirmed,
+        items: items.collect(),
+    }
+}
+
+/// At most [`MAX_MESSAGE`] bytes of a text, cut between characters.
+pub(super) fn clip(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MAX_MESSAGE));
+    text
+}
+
+fn effect(
+    content: &str,
+    epoch: Epoch,
+    places: &HashMap<Uid, Place>,
+    schema: &impl Fn(&Resource) -> Option<Arc<Schema>>,
+) -> Result<Effect, Refusal> {
+    let depth = Budget::of(content.len()).check_depth(content);
+    depth.map_err(|exceeded| invalid(format!("it {exceeded}")))?;
+    match serde_json::from_str(content) {
+        Ok(Content::Node(report)) => node_report(report.get()),
+        Ok(Content::Status(status)) => object_status(&status, places, schema),
+        Ok(Content::Event(event)) => node_event(event.get()),
+        Ok(Content::Effect(effect)) => in_effect(effect, epoch, places),
+        Err(error) => Err(invalid(format!("it cannot be read: {error}"))),
+    }
+}
+
+fn check_length(what: &str, json: &str, limit: usize) -> Result<(), Refusal> {
+    let length = json.len();
+    if length > limit {
+        return Err(invalid(format!("{what} must be at most {limit} bytes, is {length}")));
+    }
+    Ok(())
+}
+
+fn node_report(json: &str) -> Result<Effect, Refusal> {
+    check_length("the report of a node", json, MAX_REPORT)?;
+    let report: NodeReport = serde_json::from_str(json)
+        .map_err(|error| invalid(format!("the report of the node cannot be read: {error}")))?;
+    report.check().map_err(|problems| invalid(problems.to_string()))?;
+    Ok(Effect::Node(Box::new(report)))
+}
+
+fn node_event(json: &str) -> Result<Effect, Refusal> {
+    check_length("an Event", json, MAX_EVENT)?;
+    let event = Object::parse(json).map_err(|error| invalid(error.to_string()))?;
+    let event = check_event(event).map_err(|causes| invalid(told(&causes)))?;
+    Ok(Effect::Event(Box::new(event)))
+}
+
+fn object_status(
+    content: &StatusContent<'_>,
+    places: &HashMap<Uid, Place>,
+    schema: &impl Fn(&Resource) -> Option<Arc<Schema>>,
+) -> Result<Effect, Refusal> {
+    let StatusContent { uid, object, status } = content;
+    let resource = match places.get(uid) {
+        Some(Place::Here(placed)) => same_object(placed, object)?,
+        // Whether it is gone, or another one has its name, or it does not belong on this node, the store tells.
+        Some(Place::Elsewhere) => {
+            let guessed = kinds::guess(&object.api_version, &object.kind, !object.namespace.is_empty());
+            if !is_placeable(&guessed) {
+                return Err(not_placed(object));
+            }
+            guessed
+        }
+        None => return Err(invalid("the status of an object belongs into the lane of status")),
+    };
+    let mut status: Value = serde_json::from_str(status.get())
+        .map_err(|error| invalid(format!("the status cannot be read: {error}")))?;
+    if let Some(schema) = schema(&resource) {
+        check_status(&schema, &resource, &mut status)?;
+    }
+    Ok(Effect::Status {
+        resource,
+        namespace: object.namespace.to_string(),
+        name: object.name.to_string(),
+        uid: uid.clone(),
+        placed: matches!(places.get(uid), Some(Place::Here(_))),
+        status,
+    })
+}
+
+/// What is in effect of an object that the node holds, or is to hold: of others a node says nothing but that they are gone.
+fn in_effect(effect: EffectContent, epoch: Epoch, places: &HashMap<Uid, Place>) -> Result<Effect, Refusal> {
+    if !effect.is_sane() {
+        return Err(invalid("what is in effect goes beyond its limits, or contradicts itself"));
+    }
+    let placed = match places.get(&effect.uid) {
+        Some(Place::Here(placed)) => same_object(placed, &effect.object).map(|_| true)?,
+        Some(Place::Elsewhere) => false,
+        None => return Err(invalid("what is in effect belongs into the lane of status")),
+    };
+    Ok(Effect::InEffect { effect: Box::new(effect), epoch, placed })
+}
+
+fn not_placed(object: &ObjectRef) -> Refusal {
+    (RefusedReason::NotPlaced, format!("{} does not belong on this node", object.key()))
+}
+
+/// The kind of the object, if that is the one that the node speaks of.
+fn same_object(placed: &Placed, object: &ObjectRef) -> Result<Resource, Refusal> {
+    let key = placed.object.key();
+    if key == object.key() {
+        return Ok(Resource::clone(&placed.resource));
+    }
+    Err(invalid(format!("the UID is that of {key}, not of {}", object.key())))
+}
+
+/// A status must be one that the kind can have, as in a request to change it.
+fn check_status(schema: &Schema, resource: &Resource, status: &mut Value) -> Result<(), Refusal> {
+    let Some(schema) = schema.field("status") else {
+        return Err(invalid(format!("objects of kind {} have no status", resource.kind)));
+    };
+    let Some(fields) = status.as_object_mut() else {
+        return Err(invalid("the status must be an object"));
+    };
+    let mut wrong = schema::wrong_types(schema, fields);
+    if wrong.is_empty() {
+        schema::prune(schema, fields);
+        wrong = schema::validate(schema, fields);
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(invalid(format!("status: {}", told(&wrong)))) }
+}
+
+fn told(causes: &[Cause]) -> String {
+    let cause = |cause: &Cause| format!("{}: {}", cause.field, cause.message);
+    causes.iter().take(MAX_CAUSES).map(cause).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

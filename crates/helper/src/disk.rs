@@ -1,0 +1,610 @@
+//! The layout of the files, and how each step is made durable.
+//!
+//! A directory has its files in a hidden directory of its own for each version, `..v7`; the link `..data` leads to the one that
+//! is in force, and each file is a link through it. So one rename changes all of them, as it does in the volumes of the
+//! kubelet. A single file is written beside the old one and renamed over it. Nothing below the directory that the rule
+//! names is reached through a link that somebody else has made.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, btree_map};
+use std::ffi::{CStr, CString};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, ResolveFlags, StatFs, Uid, fchmod, fchown,
+    fstat, fsync, linkat, mkdirat, openat, openat2, readlinkat, renameat, statat, symlinkat, syncfs,
+    unlinkat,
+};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::path::Arg;
+
+use super::owner::Owner;
+use edgesync_files::contents::Fresh;
+use edgesync_files::{Change, Digest, Entry, Held, Place, Seen, Shape};
+
+const DATA: &str = "..data";
+/// Numbers of versions are below it; a larger one is somebody else's.
+const MAX_STAMP: u64 = 1 << 62;
+/// How deep the directories may be that somebody has put into one of ours, so that it can be removed.
+const DEEPEST: u32 = 8;
+/// How many files are open until they are flushed.
+const OPEN_AT_ONCE: usize = 64;
+/// File systems that are memory, by the number in `statfs`.
+const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// Whether a directory is kept in memory only, or will be when it is made.
+pub(super) fn is_in_memory(base: &str) -> bool {
+    let above = Path::new(base).ancestors().find(|path| path.exists());
+    above.and_then(|above| rustix::fs::statfs(above).ok()).is_some_and(|found| is_memory(&found))
+}
+
+fn is_memory(found: &StatFs) -> bool {
+    // The number has 32 bits; some systems keep it in a signed word.
+    IN_MEMORY.contains(&((found.f_type as u64) & 0xffff_ffff))
+}
+
+/// What a rule says of its files.
+#[derive(Debug)]
+pub(super) struct Disk {
+    pub(super) rule: String,
+    /// The keys of the digests: of what is on disks, and of what is in memory.
+    pub(super) keys: [(u64, u64); 2],
+    pub(super) owner: Owner,
+    /// The modes of files and of directories: without Secrets, with them.
+    pub(super) modes: [(u32, u32); 2],
+    /// The most bytes of a file that can be one of the rule.
+    pub(super) max_size: u64,
+    /// Whether what is written is flushed all at once, by [`Disk::flush`].
+    pub(super) at_once: bool,
+    /// A file or directory of each file system on which something was written since, by the number of its device.
+    pub(super) unflushed: RefCell<BTreeMap<u64, OwnedFd>>,
+    /// How many more steps work: a test ends the world at each of them.
+    #[cfg(test)]
+    pub(super) fuse: std::rc::Rc<std::cell::Cell<Option<u32>>>,
+    /// What a power cut would leave.
+    #[cfg(test)]
+    pub(super) flushed: Option<std::rc::Rc<super::power::Flushed>>,
+}
+
+type Result<T> = std::result::Result<T, Errno>;
+
+impl Disk {
+    /// Before each call that changes something.
+    pub(super) fn step(&self) -> Result<()> {
+        #[cfg(test)]
+        if let Some(left) = self.fuse.get() {
+            if left == 0 {
+                return Err(Errno::IO);
+            }
+            self.fuse.set(Some(left - 1));
+        }
+        Ok(())
+    }
+
+    /// Flushes a file or directory, or notes that its file system is to be flushed.
+    pub(super) fn fsync(&self, file: &OwnedFd) -> Result<()> {
+        if self.at_once {
+            if let btree_map::Entry::Vacant(place) = self.unflushed.borrow_mut().entry(fstat(file)?.st_dev) {
+                place.insert(fcntl_dupfd_cloexec(file, 0)?);
+            }
+            return Ok(());
+        }
+        #[cfg(test)]
+        if let Some(flushed) = self.flushed.as_ref().filter(|_| self.fuse.get() != Some(0)) {
+            flushed.one(file);
+        }
+        fsync(file)
+    }
+
+    fn fsync_all(&self, files: &[OwnedFd]) -> Result<()> {
+        files.iter().try_for_each(|file| self.fsync(file))
+    }
+
+    /// Flushes the file systems on which something was written that is to be flushed all at once.
+    pub(super) fn flush(&self) -> Result<()> {
+        for (_, file) in self.unflushed.take() {
+            #[cfg(test)]
+            if let Some(flushed) = self.flushed.as_ref().filter(|_| self.fuse.get() != Some(0)) {
+                flushed.all();
+            }
+            syncfs(file)?;
+        }
+        Ok(())
+    }
+
+    /// The directory that a place is in: itself, or that of its file.
+    fn directory(&self, place: &Place, shape: Shape, make: bool) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let base = match openat(CWD, place.base.as_str(), flags, Mode::empty()) {
+            Err(Errno::NOENT) if make => {
+                self.step()?;
+                let missing = Path::new(&place.base).ancestors().take_while(|path| !path.exists());
+                let above: Vec<&Path> = missing.filter_map(Path::parent).collect();
+                let made = std::fs::create_dir_all(&place.base);
+                made.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                for parent in above {
+                    fsync(openat(CWD, parent, flags, Mode::empty())?)?;
+                }
+                openat(CWD, place.base.as_str(), flags, Mode::empty())?
+            }
+            opened => opened?,
+        };
+        let mut parts: Vec<&str> = place.below.split('/').collect();
+        if shape == Shape::File {
+            parts.pop();
+        }
+        let mut at = base;
+        for part in parts {
+            let open = |at: &OwnedFd| openat2(at, part, flags, Mode::empty(), BENEATH);
+            at = match open(&at) {
+                Err(Errno::NOENT) if make => {
+                    self.step()?;
+                    match mkdirat(&at, part, Mode::from_raw_mode(0o755)) {
+                        Err(Errno::EXIST) => {}
+                        made => made?,
+                    }
+                    self.fsync(&at)?;
+                    open(&at)?
+                }
+                opened => opened?,
+            };
+        }
+        Ok(at)
+    }
+
+    fn is_there(&self, place: &Place, shape: Shape) -> Result<Option<OwnedFd>> {
+        match self.directory(place, shape, false) {
+            Ok(directory) => Ok(Some(directory)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// See [`edgesync_files::Hands::look`].
+    pub(super) fn look(
+        &self,
+        place: &Place,
+        shape: Shape,
+        held: Option<&Held>,
+        wanted: Option<&BTreeMap<String, Digest>>,
+    ) -> Result<Seen> {
+        let Some(directory) = self.is_there(place, shape)? else { return Ok(Seen::default()) };
+        let (mut seen, key) = (Seen { directory: true, ..Seen::default() }, self.key(place));
+        if shape == Shape::File {
+            let name = place.name();
+            seen.entries.extend(self.entry(key, &directory, name)?.map(|entry| (name.to_owned(), entry)));
+            return Ok(seen);
+        }
+        if let Some(target) = link(&directory, DATA)? {
+            let stamp = target.strip_prefix("..v").and_then(|stamp| stamp.parse().ok());
+            let stamp = stamp.filter(|stamp| *stamp < MAX_STAMP);
+            seen.data = Some(stamp);
+            if let Some(version) =
+                stamp.map(|stamp| open_directory(&directory, version(stamp))).transpose()?.flatten()
+            {
+                for name in names(&version)? {
+                    // What has another name is none of ours.
+                    let Ok(name) = name.into_string() else { continue };
+                    if let Some(Entry::File(digest)) = self.entry(key, &version, &name)? {
+                        seen.inside.insert(name, digest);
+                    }
+                }
+            }
+        } else if exists(&directory, DATA)? {
+            seen.data = Some(None);
+        }
+        for name in
+            held.iter().flat_map(|held| held.files.keys()).chain(wanted.iter().flat_map(|new| new.keys()))
+        {
+            if !seen.entries.contains_key(name) {
+                seen.entries.extend(self.entry(key, &directory, name)?.map(|entry| (name.clone(), entry)));
+            }
+        }
+        Ok(seen)
+    }
+
+    fn entry(&self, key: (u64, u64), directory: &OwnedFd, name: &str) -> Result<Option<Entry>> {
+        let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(None),
+            stat => stat?,
+        };
+        Ok(Some(match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Symlink if is_our_link(directory, name)? => Entry::Link,
+            FileType::RegularFile => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = std::fs::File::from(openat(directory, name, flags, Mode::empty())?);
+                if u64::try_from(stat.st_size).is_ok_and(|size| size > self.max_size) {
+                    return Ok(Some(Entry::Other));
+                }
+                let mut content = Vec::new();
+                let read = file.take(self.max_size).read_to_end(&mut content);
+                read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                Entry::File(Digest::of(key, &content))
+            }
+            _ => Entry::Other,
+        }))
+    }
+
+    /// See [`edgesync_files::Hands::key`].
+    pub(super) fn key(&self, place: &Place) -> (u64, u64) {
+        self.keys[usize::from(is_in_memory(&place.base))]
+    }
+
+    /// See [`edgesync_files::Hands::is_memory`].
+    pub(super) fn is_memory(&self, place: &Place, shape: Shape) -> bool {
+        let beneath = self.is_there(place, shape).ok().flatten().and_then(|at| rustix::fs::fstatfs(at).ok());
+        beneath.map_or_else(|| is_in_memory(&place.base), |found| is_memory(&found))
+    }
+
+    /// The path of a candidate.
+    pub(super) fn candidate(&self, change: &Change) -> String {
+        let path = change.place.path();
+        match change.shape {
+            Shape::Directory => format!("{path}/{}", version(change.stamp)),
+            Shape::File => {
+                let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+                format!("{parent}/{}", self.beside(change))
+            }
+        }
+    }
+
+    /// The name beside a file under which its candidate stands.
+    fn beside(&self, change: &Change) -> String {
+        format!(".edgesync-{}-{}", self.rule, change.stamp)
+    }
+
+    /// See [`edgesync_files::Hands::stage`].
+    pub(super) fn stage(&self, change: &Change, fresh: &Fresh) -> Result<()> {
+        let (file_mode, directory_mode) = self.modes[usize::from(fresh.is_secret)];
+        let directory = self.directory(&change.place, change.shape, true)?;
+        if change.shape == Shape::File {
+            let name = self.beside(change);
+            self.remove(&directory, &name)?;
+            for content in fresh.files.values().take(1) {
+                self.fsync(&self.write(&directory, &name, content, file_mode)?)?;
+            }
+            // Its name is flushed when it is the final one.
+            return Ok(());
+        }
+        if change.makes {
+            self.own(&directory, directory_mode)?;
+        }
+        let name = version(change.stamp);
+        self.remove_directory(&directory, &name)?;
+        self.step()?;
+        mkdirat(&directory, &name, Mode::RWXU)?;
+        let beneath = open_directory(&directory, &name)?.ok_or(Errno::NOENT)?;
+        // First all is written and then it is flushed: what belongs together is one commit of the file system.
+        let mut written = Vec::new();
+        for (name, content) in &fresh.files {
+            written.push(self.write(&beneath, name, content, file_mode)?);
+            if written.len() == OPEN_AT_ONCE {
+                self.fsync_all(&written)?;
+                written.clear();
+            }
+        }
+        self.own(&beneath, directory_mode)?;
+        self.fsync_all(&written)?;
+        self.fsync(&beneath)?;
+        self.fsync(&directory)
+    }
+
+    /// Writes a file that is not there yet. It is not flushed.
+    fn write(&self, directory: &OwnedFd, name: &str, content: &[u8], mode: u32) -> Result<OwnedFd> {
+        self.step()?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = std::fs::File::from(openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?);
+        self.step()?;
+        file.write_all(content).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let file = OwnedFd::from(file);
+        self.own(&file, mode)?;
+        Ok(file)
+    }
+
+    fn own(&self, file: &OwnedFd, mode: u32) -> Result<()> {
+        self.step()?;
+        let (user, group) = self.owner;
+        if user.is_some() || group.is_some() {
+            fchown(file, user.map(Uid::from_raw), group.map(Gid::from_raw))?;
+        }
+        fchmod(file, Mode::from_raw_mode(mode as RawMode))
+    }
+
+    /// See [`edgesync_files::Hands::swap`].
+    pub(super) fn swap(&self, change: &Change) -> Result<()> {
+        let Some(directory) = self.is_there(&change.place, change.shape)? else {
+            // Nothing that is not there has to be removed; but what was written a moment ago has gone.
+            return if change.new.is_some() { Err(Errno::NOENT) } else { Ok(()) };
+        };
+        let name = change.place.name();
+        match (change.shape, &change.new) {
+            (Shape::File, new) => {
+                if exists(&directory, name)? {
+                    self.keep(&directory, name, &self.kept(change))?;
+                }
+                self.step()?;
+                match new {
+                    Some(_) => renameat(&directory, self.beside(change), &directory, name)?,
+                    None => self.remove(&directory, name)?,
+                }
+            }
+            (Shape::Directory, Some(new)) => {
+                for file in new.keys() {
+                    if exists(&directory, file)? && !is_our_link(&directory, file)? {
+                        self.move_away(&directory, change, file)?;
+                    }
+                }
+                self.lead(&directory, change.stamp)?;
+                self.links(&directory, new.keys())?;
+                self.unlink(&directory, old_files(change).filter(|file| !new.contains_key(*file)))?;
+            }
+            (Shape::Directory, None) => {
+                self.set_free(&directory, change)?;
+                self.remove(&directory, DATA)?;
+                self.unlink(&directory, old_files(change))?;
+            }
+        }
+        self.fsync(&directory)
+    }
+
+    /// Puts what somebody else has changed or made among the files that are about to go in the place of their links: it stays.
+    fn set_free(&self, directory: &OwnedFd, change: &Change) -> Result<()> {
+        let Some(old) = &change.old else { return Ok(()) };
+        let Some(beneath) = open_directory(directory, version(old.stamp))? else { return Ok(()) };
+        let key = self.key(&change.place);
+        for name in names(&beneath)? {
+            let Ok(name) = name.into_string() else { continue };
+            // What was not written here at all is of somebody else, whatever it is.
+            let foreign = match (old.files.get(&name), self.entry(key, &beneath, &name)?) {
+                (Some(ours), Some(Entry::File(found))) => *ours != found,
+                (ours, _) => ours.is_none(),
+            };
+            if foreign && (!exists(directory, &name)? || is_our_link(directory, &name)?) {
+                self.step()?;
+                renameat(&beneath, &name, directory, &name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The name beside a file under which the file of before stands.
+    fn kept(&self, change: &Change) -> String {
+        format!("{}-old", self.beside(change))
+    }
+
+    /// Keeps a file under a second name; where that is not possible, a copy of it.
+    fn keep(&self, directory: &OwnedFd, name: &str, kept: &str) -> Result<()> {
+        self.remove(directory, kept)?;
+        self.step()?;
+        match linkat(directory, name, directory, kept, AtFlags::empty()) {
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOSYS) => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = openat(directory, name, flags, Mode::empty())?;
+                let mode = rustix::fs::fstat(&file)?.st_mode & 0o7777;
+                let mut content = Vec::new();
+                let read = std::fs::File::from(file).read_to_end(&mut content);
+                read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                self.fsync(&self.write(directory, kept, &content, mode)?)
+            }
+            linked => linked,
+        }
+    }
+
+    /// Has `..data` lead to a version.
+    fn lead(&self, directory: &OwnedFd, stamp: u64) -> Result<()> {
+        let new = format!("{DATA}-{stamp}");
+        self.remove(directory, &new)?;
+        self.step()?;
+        symlinkat(version(stamp), directory, &new)?;
+        self.step()?;
+        renameat(directory, &new, directory, DATA)
+    }
+
+    fn links<'n>(&self, directory: &OwnedFd, names: impl Iterator<Item = &'n String>) -> Result<()> {
+        for name in names {
+            if !exists(directory, name)? {
+                self.step()?;
+                symlinkat(format!("{DATA}/{name}"), directory, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn unlink<'n>(&self, directory: &OwnedFd, names: impl Iterator<Item = &'n String>) -> Result<()> {
+        for name in names {
+            if is_our_link(directory, name)? {
+                self.remove(directory, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a file of somebody else aside, until it is certain that it is replaced.
+    fn move_away(&self, directory: &OwnedFd, change: &Change, name: &str) -> Result<()> {
+        let aside = aside(change);
+        self.step()?;
+        match mkdirat(directory, &aside, Mode::RWXU) {
+            Err(Errno::EXIST) => {}
+            made => made?,
+        }
+        let kept = open_directory(directory, &aside)?.ok_or(Errno::NOENT)?;
+        self.step()?;
+        renameat(directory, name, &kept, name)?;
+        self.fsync(&kept)
+    }
+
+    /// See [`edgesync_files::Hands::restore`].
+    pub(super) fn restore(&self, change: &Change) -> Result<()> {
+        let Some(directory) = self.is_there(&change.place, change.shape)? else { return Ok(()) };
+        if change.shape == Shape::File {
+            self.restore_file(&directory, change)?;
+            return self.fsync(&directory);
+        }
+        let old =
+            change.old.as_ref().filter(|held| exists(&directory, &version(held.stamp)).unwrap_or(false));
+        let leads_to = link(&directory, DATA)?;
+        match old {
+            Some(held) if leads_to.as_deref() != Some(version(held.stamp).as_str()) => {
+                self.lead(&directory, held.stamp)?;
+            }
+            None if leads_to.as_deref() == Some(version(change.stamp).as_str()) => {
+                self.remove(&directory, DATA)?;
+            }
+            _ => {}
+        }
+        let is_old = |name: &String| old.is_some_and(|held| held.files.contains_key(name));
+        let new = change.new.iter().flat_map(|new| new.keys());
+        self.unlink(&directory, new.filter(|name| !is_old(name)))?;
+        if let Some(kept) = open_directory(&directory, aside(change))? {
+            for name in names(&kept)? {
+                self.step()?;
+                renameat(&kept, &name, &directory, &name)?;
+            }
+        }
+        self.links(&directory, old.iter().flat_map(|held| held.files.keys()))?;
+        self.fsync(&directory)
+    }
+
+    fn restore_file(&self, directory: &OwnedFd, change: &Change) -> Result<()> {
+        let (name, kept) = (change.place.name(), self.kept(change));
+        if exists(directory, &kept)? {
+            self.step()?;
+            // Two names of one file stay as they are.
+            return renameat(directory, &kept, directory, name);
+        }
+        let new = change.new.iter().flat_map(|new| new.values()).next();
+        let is_new = || {
+            Ok(new.is_some()
+                && self.entry(self.key(&change.place), directory, name)? == new.map(|new| Entry::File(*new)))
+        };
+        if !change.exists && !exists(directory, &self.beside(change))? && is_new()? {
+            self.remove(directory, name)?;
+        }
+        Ok(())
+    }
+
+    /// See [`edgesync_files::Hands::discard`].
+    pub(super) fn discard(&self, change: &Change, keep_new: bool) -> Result<()> {
+        let Some(directory) = self.is_there(&change.place, change.shape)? else { return Ok(()) };
+        if change.shape == Shape::File {
+            self.remove(&directory, &self.beside(change))?;
+            self.remove(&directory, &self.kept(change))?;
+            return self.fsync(&directory);
+        }
+        self.remove(&directory, &format!("{DATA}-{}", change.stamp))?;
+        self.remove_directory(&directory, &aside(change))?;
+        if keep_new {
+            if let Some(held) = &change.old {
+                self.remove_directory(&directory, &version(held.stamp))?;
+            }
+        } else {
+            self.remove_directory(&directory, &version(change.stamp))?;
+        }
+        self.fsync(&directory)?;
+        drop(directory);
+        let goes = match (&change.old, keep_new) {
+            (Some(old), true) => old.made && change.new.is_none(),
+            (old, _) => old.is_none() && change.makes && !keep_new,
+        };
+        if goes {
+            let parent = self.directory(&change.place, Shape::File, false)?;
+            self.step()?;
+            // What somebody has put there keeps it.
+            let _ = unlinkat(&parent, change.place.name(), AtFlags::REMOVEDIR);
+        }
+        Ok(())
+    }
+
+    fn remove(&self, directory: &OwnedFd, name: &str) -> Result<()> {
+        if !exists(directory, name)? {
+            return Ok(());
+        }
+        self.step()?;
+        unlinkat(directory, name, AtFlags::empty())
+    }
+
+    /// Removes a directory, with whatever somebody has put into it.
+    fn remove_directory(&self, directory: &OwnedFd, name: &str) -> Result<()> {
+        let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+        self.remove_all(directory, &name, DEEPEST)
+    }
+
+    fn remove_all(&self, directory: &OwnedFd, name: &CStr, deepest: u32) -> Result<()> {
+        let Some(beneath) = open_directory(directory, name)? else { return Ok(()) };
+        for file in names(&beneath)? {
+            self.step()?;
+            match unlinkat(&beneath, &file, AtFlags::empty()) {
+                Err(Errno::ISDIR) if deepest > 0 => self.remove_all(&beneath, &file, deepest - 1)?,
+                removed => removed?,
+            }
+        }
+        self.step()?;
+        unlinkat(directory, name, AtFlags::REMOVEDIR)
+    }
+}
+
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
+
+fn version(stamp: u64) -> String {
+    format!("..v{stamp}")
+}
+
+fn aside(change: &Change) -> String {
+    format!("..old{}", change.stamp)
+}
+
+fn old_files(change: &Change) -> impl Iterator<Item = &String> {
+    change.old.iter().flat_map(|held| held.files.keys())
+}
+
+fn exists(directory: &OwnedFd, name: &str) -> Result<bool> {
+    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Where a link leads; none if there is no link.
+fn link(directory: &OwnedFd, name: &str) -> Result<Option<String>> {
+    match readlinkat(directory, name, Vec::new()) {
+        Ok(target) => Ok(Some(target.to_string_lossy().into_owned())),
+        Err(Errno::NOENT | Errno::INVAL) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_our_link(directory: &OwnedFd, name: &str) -> Result<bool> {
+    Ok(link(directory, name)?.is_some_and(|target| target.strip_prefix(DATA) == Some(&format!("/{name}"))))
+}
+
+fn open_directory(directory: &OwnedFd, name: impl Arg) -> Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match openat2(directory, name, flags, Mode::empty(), BENEATH) {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn names(directory: &OwnedFd) -> Result<Vec<CString>> {
+    let mut found = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let name = entry?.file_name().to_owned();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            found.push(name);
+        }
+    }
+    Ok(found)
+}
+
+/// The words for what the system refuses about a place.
+pub(super) fn refused(what: &str, path: &str, error: Errno) -> String {
+    let more = match error {
+        Errno::LOOP | Errno::XDEV => ": somebody has made a link on the way, which is not followed",
+        _ => "",
+    };
+    format!("cannot {what} {path}: {}{more}", io::Error::from(error))
+}

@@ -1,0 +1,352 @@
+//! Programs that check files and read them again: with a limit on their time and their output, without the environment of
+//! the helper, in a process group that ends with them.
+
+use std::io::{PipeReader, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::process::Pid;
+
+use edgesync_files::Failure;
+use edgesync_files::rule::{Reload, Rule, Signal};
+
+/// What is kept of the output of a program: its end, in bytes.
+const KEPT: usize = 4 << 10;
+/// How often a unit is asked whether it runs.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long a unit has to stay as it is after a reload.
+const STEADY: Duration = Duration::from_secs(1);
+/// What is read of a file with a process number, in bytes.
+const PID_FILE: u64 = 32;
+/// How long the output of what a program has left behind is waited for.
+const LINGER: Duration = Duration::from_millis(200);
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Runs a program to its end. Gives what it said.
+pub(super) fn run(
+    words: &[String],
+    environment: &[(&str, &str)],
+    timeout: Duration,
+) -> Result<String, Failure> {
+    let Some((program, arguments)) = words.split_first() else { return Ok(String::new()) };
+    let (status, said) = finish(program, arguments, environment, timeout)?;
+    if status.success() {
+        return Ok(said);
+    }
+    Err(Failure::new(format!("{program}: {status}: {}", said.trim())))
+}
+
+fn finish(
+    program: &str,
+    arguments: &[String],
+    environment: &[(&str, &str)],
+    timeout: Duration,
+) -> Result<(ExitStatus, String), Failure> {
+    let failed = |error: std::io::Error| Failure::new(format!("{program} cannot be run: {error}"));
+    let (output, input) = std::io::pipe().map_err(failed)?;
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let (closes, closed) = mpsc::sync_channel(1);
+    let keeps = Arc::clone(&said);
+    // Before the program runs: what cannot be read would keep it waiting.
+    let reader = move || {
+        keep(output, &keeps);
+        closes.send(())
+    };
+    std::thread::Builder::new().spawn(reader).map_err(failed)?;
+    let (hands_over, handed_over) = mpsc::sync_channel::<Child>(1);
+    let (ends, ended) = mpsc::sync_channel(1);
+    let waiter = move || {
+        let child = handed_over.recv().ok();
+        ends.send(child.map(|mut child| child.wait()))
+    };
+    std::thread::Builder::new().spawn(waiter).map_err(failed)?;
+    let child = {
+        let mut command = Command::new(program);
+        command.args(arguments).env_clear().env("PATH", PATH).env("LANG", "C.UTF-8");
+        command.envs(environment.iter().copied()).current_dir("/").process_group(0);
+        command.stdin(Stdio::null()).stdout(input.try_clone().map_err(failed)?).stderr(input);
+        command.spawn().map_err(failed)?
+    };
+    let group = Pid::from_child(&child);
+    let _ = hands_over.send(child);
+    let status = ended.recv_timeout(timeout);
+    // With all that it has started, and has not left its group.
+    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    let _ = closed.recv_timeout(LINGER);
+    let text = readable(&said.lock().unwrap_or_else(PoisonError::into_inner));
+    match status {
+        Ok(Some(status)) => Ok((status.map_err(failed)?, text)),
+        _ => {
+            let message = format!("{program} did not end within {timeout:?}: {}", text.trim());
+            Err(Failure { message, slow: true })
+        }
+    }
+}
+
+/// Keeps the end of what can be read.
+fn keep(mut output: PipeReader, kept: &Mutex<Vec<u8>>) {
+    let mut buffer = [0; 1024];
+    while let Ok(read @ 1..) = output.read(&mut buffer) {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend_from_slice(buffer.get(..read).unwrap_or_default());
+        let more = kept.len().saturating_sub(KEPT);
+        kept.drain(..more);
+    }
+}
+
+/// Text without what does not belong on a line.
+fn readable(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
+    text.chars().filter(|c| *c == '\n' || *c == '\t' || !c.is_control()).collect()
+}
+
+/// Has the program of a rule read its files again.
+pub(super) fn reload(rule: &Rule, systemctl: &Path) -> Result<(), Failure> {
+    match &rule.reload {
+        Reload::Nothing => Ok(()),
+        Reload::Run(words) => run(words, &[("EDGESYNC_RULE", &rule.name)], rule.timeout).map(|_| ()),
+        Reload::Signal(signal, file) => send(*signal, file),
+        Reload::Unit(unit) => reload_unit(rule, unit, systemctl),
+    }
+}
+
+/// Signals the process whose number is in a file. If the file is not root's, the process must belong to who owns the file:
+/// a number that a service writes signals nobody else's processes.
+fn send(signal: Signal, path: &str) -> Result<(), Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::new(format!("cannot read {path}: {error}"));
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(&error))?;
+    let file = std::fs::File::from(file);
+    let found = file.metadata().map_err(|error| failed(&error))?;
+    if !found.is_file() {
+        return Err(failed(&"it is not a file"));
+    }
+    let mut text = String::new();
+    file.take(PID_FILE).read_to_string(&mut text).map_err(|error| failed(&error))?;
+    let number = text.trim().parse().ok().filter(|number: &i32| *number > 1).and_then(Pid::from_raw);
+    let pid = number.ok_or_else(|| Failure::new(format!("there is no process number in {path}")))?;
+    let owner = || std::fs::metadata(format!("/proc/{}", pid.as_raw_nonzero())).map(|of| of.uid()).ok();
+    if found.uid() != 0 && owner() != Some(found.uid()) {
+        return Err(Failure::new(format!("the process of {path} does not belong to the owner of that file")));
+    }
+    let signal = match signal {
+        Signal::Hup => rustix::process::Signal::HUP,
+        Signal::Usr1 => rustix::process::Signal::USR1,
+        Signal::Usr2 => rustix::process::Signal::USR2,
+    };
+    let sent = rustix::process::kill_process(pid, signal);
+    sent.map_err(|error| Failure::new(format!("the process of {path} cannot be signalled: {error}")))
+}
+
+/// What systemd says of a unit.
+struct Unit {
+    /// `active`, `failed`, `activating`, …
+    state: String,
+    /// How often it was started again, and its main process: others than before mean that it has not kept running.
+    life: String,
+}
+
+/// Reloads a unit that runs, restarts one that has failed. One that does not run reads its files when it starts; to wait for
+/// it would be to wait for ever if it is ordered behind the agent, and so jobs of units that run do not wait for the agent
+/// either. It is healthy when it is still the same and active some time later.
+#[allow(clippy::disallowed_methods, reason = "systemctl tells of a state when it is asked, and only then")]
+fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure> {
+    let systemctl = systemctl.display().to_string();
+    let ask = |words: &[&str]| {
+        let arguments: Vec<String> =
+            words.iter().chain(&["--", unit]).map(|word| (*word).to_owned()).collect();
+        finish(&systemctl, &arguments, &[], rule.timeout)
+    };
+    let look = || {
+        let (status, said) = ask(&["show", "--property=LoadState,ActiveState,NRestarts,MainPID"])?;
+        let value = |key: &str| {
+            said.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
+        };
+        match value("LoadState") {
+            "loaded" | "masked" => {
+                let life = format!("{} {}", value("NRestarts"), value("MainPID"));
+                Ok(Unit { state: value("ActiveState").to_owned(), life })
+            }
+            "not-found" => Err(Failure::new(format!("there is no unit {unit}"))),
+            _ => Err(Failure::new(format!("{systemctl} cannot tell of {unit}: {status}: {}", said.trim()))),
+        }
+    };
+    let until = Instant::now() + rule.healthy_within;
+    let settled = |wanted: fn(&str) -> bool| {
+        let mut found = look()?;
+        while !wanted(&found.state) && Instant::now() < until {
+            std::thread::sleep(LOOK_EVERY);
+            found = look()?;
+        }
+        Ok::<_, Failure>(found)
+    };
+    let begun = settled(|state| state != "activating")?;
+    let verb = match begun.state.as_str() {
+        "active" | "reloading" | "refreshing" | "activating" => "reload-or-restart",
+        "failed" => "restart",
+        _ => return Ok(()),
+    };
+    let (status, said) = ask(&[verb, "--no-ask-password", "--job-mode=ignore-dependencies"])?;
+    let mut found = settled(|state| matches!(state, "active" | "failed" | "inactive"))?;
+    if status.success() && found.state == "active" {
+        // A program that cannot read its files often ends a moment after it has begun.
+        let before = found.life;
+        let watched = Instant::now() + STEADY.min(rule.healthy_within);
+        loop {
+            found = look()?;
+            if found.state != "active" || found.life != before {
+                break;
+            }
+            if Instant::now() >= watched {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+    let lines = ask(&["status", "--no-pager", "--full", "--lines=10"]);
+    let log = lines.map(|(_, text)| text).unwrap_or_default();
+    let state = if found.state == "active" { "started again" } else { &found.state };
+    Err(Failure::new(format!("{unit} is {state} after {verb}: {}\n{}", said.trim(), log.trim())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(script: &str) -> Vec<String> {
+        ["/bin/sh", "-c", script].map(str::to_owned).to_vec()
+    }
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn what_a_program_says_is_kept_to_its_end() {
+        assert_eq!(run(&words("echo out; echo err >&2"), &[], LONG).unwrap(), "out\nerr\n");
+        let failure = run(&words("echo why; exit 3"), &[], LONG).unwrap_err();
+        assert!(failure.message.contains("exit status: 3: why") && !failure.slow, "{failure:?}");
+        let long = run(&words("yes 0123456 | head -n 100000; echo end"), &[], LONG).unwrap();
+        assert!(long.len() <= KEPT && long.ends_with("\nend\n"));
+        assert!(run(&["/no/such".to_owned()], &[], LONG).unwrap_err().message.contains("/no/such"));
+    }
+
+    #[test]
+    fn nothing_of_the_helpers_environment_is_there() {
+        let said = run(&words("env"), &[("EDGESYNC_RULE", "web")], LONG).unwrap();
+        let mut names: Vec<&str> =
+            said.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+        names.retain(|name| !matches!(*name, "PWD" | "SHLVL" | "_" | "OLDPWD"));
+        names.sort_unstable();
+        assert_eq!(names, ["EDGESYNC_RULE", "LANG", "PATH"]);
+    }
+
+    #[test]
+    fn what_takes_too_long_ends_with_all_that_it_has_started() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pid");
+        let script = format!("sleep 300 & echo $! > {}; echo begun; wait", file.display());
+        let failure = run(&words(&script), &[], Duration::from_millis(500)).unwrap_err();
+        assert!(failure.slow && failure.message.contains("did not end") && failure.message.contains("begun"));
+        let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+        let until = Instant::now() + LONG;
+        let runs = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            !stat.is_empty() && !stat.contains(") Z ")
+        };
+        while runs() {
+            assert!(Instant::now() < until, "the program that it started still runs");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_process_number_that_is_none_is_not_signalled() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pid");
+        let path = file.display().to_string();
+        for text in ["", "x", "0", "1", "-1", "-5"] {
+            std::fs::write(&file, text).unwrap();
+            assert!(send(Signal::Hup, &path).unwrap_err().message.contains("no process number"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_a_service_writes_signals_nobody_elses_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pid");
+        let pipe = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(pipe.success());
+        let text = path.display().to_string();
+        assert!(send(Signal::Hup, &text).unwrap_err().message.contains("not a file"));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, std::process::id().to_string()).unwrap();
+        // Only root can give a file away.
+        if std::os::unix::fs::chown(&path, Some(65_534), None).is_ok() {
+            assert!(send(Signal::Hup, &text).unwrap_err().message.contains("does not belong"));
+        }
+    }
+
+    /// A program in the place of systemctl: it is told what to say of the unit, one answer after the other, and notes what it
+    /// is asked for.
+    fn reloaded(answers: &[&str]) -> (Result<(), Failure>, Vec<String>) {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for (number, answer) in answers.iter().enumerate() {
+            std::fs::write(at(&number.to_string()), answer.replace(' ', "\n")).unwrap();
+        }
+        let script = format!(
+            "#!/bin/sh\ncd {}\ncase $1 in show) n=$(cat n 2>/dev/null || echo 0); test -e $n || n=$((n-1)); \
+             cat $n; echo $((n+1)) > n;; *) echo \"$*\" >> asked;; esac\n",
+            directory.path().display()
+        );
+        std::fs::write(at("systemctl"), script).unwrap();
+        std::fs::set_permissions(at("systemctl"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        let within = Duration::from_millis(400);
+        let rule = Rule { healthy_within: within, timeout: LONG, ..Rule::default() };
+        let result = reload_unit(&rule, "web.service", &at("systemctl"));
+        let asked = std::fs::read_to_string(at("asked")).unwrap_or_default();
+        (result, asked.lines().filter(|line| !line.starts_with("status")).map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn a_unit_is_reloaded_if_it_runs_and_has_to_keep_running() {
+        let active = "LoadState=loaded ActiveState=active NRestarts=0 MainPID=7";
+        let (result, asked) = reloaded(&[active]);
+        assert_eq!(result, Ok(()));
+        assert_eq!(
+            asked,
+            ["reload-or-restart --no-ask-password --job-mode=ignore-dependencies -- web.service"]
+        );
+        // It begins and ends a moment later; or is started again by then.
+        for dies in [
+            "activating NRestarts=1 MainPID=0",
+            "active NRestarts=1 MainPID=8",
+            "failed NRestarts=0 MainPID=0",
+        ] {
+            let dies = format!("LoadState=loaded ActiveState={dies}");
+            let (result, asked) = reloaded(&[active, active, active, &dies]);
+            assert!(result.is_err() && asked.len() == 1, "{dies}: {result:?} {asked:?}");
+        }
+        let (result, asked) =
+            reloaded(&["LoadState=loaded ActiveState=failed NRestarts=5 MainPID=0", active]);
+        assert!(result.is_ok() && asked[0].starts_with("restart "), "{result:?} {asked:?}");
+    }
+
+    #[test]
+    fn a_unit_that_does_not_run_is_left_alone_and_one_that_is_not_there_is_a_failure() {
+        let (result, asked) = reloaded(&["LoadState=loaded ActiveState=inactive NRestarts=0 MainPID=0"]);
+        assert_eq!((result, asked.len()), (Ok(()), 0));
+        for (says, word) in [
+            ("LoadState=not-found ActiveState=inactive", "no unit"),
+            ("Failed to connect to bus", "cannot tell"),
+        ] {
+            let (result, asked) = reloaded(&[says]);
+            assert!(result.unwrap_err().message.contains(word) && asked.is_empty(), "{says}");
+        }
+    }
+}

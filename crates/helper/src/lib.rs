@@ -1,0 +1,95 @@
+//! Who writes files and has programs read them: a process of its own with the rights for that, which the agent does not
+//! have. It takes rules from the configuration file alone, and only if nobody but root can write there; from the agent it
+//! takes the name of a rule and objects.
+//!
+//! Carries out what [`edgesync_files`] decides: [`disk`] has the layout of the files, [`hook`] runs programs, [`records`]
+//! keeps what was written, [`serve`] talks to the agent. It serves one request after the other, so that no two programs
+//! run at once, and ends when nobody has asked for a while: systemd starts it again.
+
+pub mod disk;
+mod hook;
+#[cfg(test)]
+mod hostile;
+mod owner;
+#[cfg(test)]
+mod power;
+mod records;
+mod serve;
+#[cfg(test)]
+mod served;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use edgesync_config as config;
+use edgesync_config::ConfigErrors;
+use edgesync_config::edge::Config;
+use edgesync_store::durable::FileError;
+
+/// After how long without a request the helper ends.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Why the helper does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum HelperError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    /// Somebody other than root could change the rules.
+    #[error("{} can be written by others than its owner, or belongs to another user: rules are taken from root alone", .0.display())]
+    NotOurs(PathBuf),
+    /// Records cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The socket cannot be used.
+    #[error("the socket cannot be used")]
+    Socket(#[source] io::Error),
+}
+
+/// Serves until nobody has asked for a while; on a socket of its own until the process ends.
+///
+/// # Errors
+/// The socket cannot be used. What is wrong with the configuration is told to whoever asks.
+pub fn run(config_path: &Path, socket: Option<&Path>) -> Result<(), HelperError> {
+    let listener = match socket {
+        Some(path) => listen(path).map_err(HelperError::Socket)?,
+        // systemd hands the listening socket over as standard input.
+        None => {
+            let socket = io::stdin().as_fd().try_clone_to_owned().map_err(HelperError::Socket)?;
+            UnixListener::from(socket)
+        }
+    };
+    let idle = socket.is_none().then_some(IDLE);
+    serve::serve(&listener, config_path, idle).map_err(HelperError::Socket)
+}
+
+/// Reads the configuration, if nobody but its owner, which is the user of this process or root, could have written it.
+fn rules(path: &Path) -> Result<Config, HelperError> {
+    let own = rustix::process::geteuid().as_raw();
+    let directory = edgesync_store::durable::directory_of(path);
+    for looked_at in [path, directory] {
+        let ours = std::fs::metadata(looked_at)
+            .is_ok_and(|found| (found.uid() == 0 || found.uid() == own) && found.mode() & 0o022 == 0);
+        if looked_at.exists() && !ours {
+            return Err(HelperError::NotOurs(looked_at.to_owned()));
+        }
+    }
+    Ok(config::load::<Config>(path)?.config)
+}
+
+/// A socket for the user of this process.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}

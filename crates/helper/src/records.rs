@@ -1,0 +1,335 @@
+//! What was written and what is in effect, kept in a directory of the helper: a file for each rule, and beside it what is about
+//! to be done, while it is.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{HelperError, disk};
+use edgesync_config::edge::Config;
+use edgesync_files::wire::{News, RuleShown, Told};
+use edgesync_files::{Delta, Intent, Record, State};
+use edgesync_object::{Gather as _, sort_many};
+use edgesync_runtime::random;
+use edgesync_store::durable::{self, FileError};
+
+const RECORD: &str = "json";
+const INTENT: &str = "intent";
+const LOG: &str = "log";
+/// Objects that are gone which a rule remembers until that was told.
+pub(super) const MAX_GONE: usize = 10_000;
+/// Changes are kept apart up to the length of the record, and at least up to so many bytes.
+const LEAST_LOG: u64 = 16 << 10;
+/// In place of what programs have said where Secrets are concerned.
+const NOT_KEPT: &str = "it may quote a Secret: it was not kept";
+/// The largest number of a state that is believed: from there on there is room for all that will ever happen.
+const MAX_SEQ: u64 = 1 << 62;
+
+/// All records.
+#[derive(Debug)]
+pub(super) struct Records {
+    directory: PathBuf,
+    /// By rule.
+    pub(super) all: BTreeMap<String, Record>,
+    /// What of that is on the disk, by rule.
+    pub(super) logs: BTreeMap<String, Log>,
+    epoch: u64,
+    /// The keys of the digests: of what is on disks, and of what is in memory, where it is, too. Digests of what is in memory
+    /// alone tell nothing to whoever has the disk.
+    pub(super) keys: [(u64, u64); 2],
+    /// The last number that was given to a state.
+    pub(super) seq: u64,
+}
+
+/// What is kept beside the records.
+#[derive(Debug, Serialize, Deserialize)]
+struct Epoch {
+    epoch: u64,
+    key: (u64, u64),
+}
+
+fn new_key() -> (u64, u64) {
+    (random(), random())
+}
+
+impl Records {
+    /// Reads the records; one that cannot be read counts as lost.
+    pub(super) fn open(config: &Config) -> Result<Self, HelperError> {
+        let directory = &config.helper.state;
+        std::fs::create_dir_all(directory).map_err(FileError::tried("make", directory))?;
+        let set = std::fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o700));
+        set.map_err(FileError::tried("protect", directory))?;
+        let (mut all, mut logs, mut lost) = (BTreeMap::new(), BTreeMap::new(), false);
+        let entries = std::fs::read_dir(directory).map_err(FileError::tried("read", directory))?;
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let (Some(name), Some(ending)) = (path.file_stem(), path.extension()) else { continue };
+            if ending.to_string_lossy() == RECORD {
+                match Log::read(&path) {
+                    Some((record, log)) => {
+                        let name = name.to_string_lossy().into_owned();
+                        logs.insert(name.clone(), log);
+                        all.insert(name, record);
+                    }
+                    None => lost = true,
+                }
+            }
+        }
+        let path = directory.join("epoch");
+        let known = read::<Epoch>(&path);
+        if known.is_none() {
+            // Their digests are those of another key.
+            all.clear();
+        }
+        let kept = match known {
+            Some(known) if !lost => known,
+            known => {
+                let key = known.map_or_else(new_key, |known| known.key);
+                let epoch = Epoch { epoch: random() >> 11, key };
+                write(&path, &epoch)?;
+                epoch
+            }
+        };
+        let in_memory = config.helper.socket.with_extension("key");
+        let memory_key = match read(&in_memory) {
+            Some(key) => key,
+            None => {
+                let key = new_key();
+                write(&in_memory, &key)?;
+                // What is found there is judged as after a loss of the record.
+                let records = all.values_mut();
+                records.for_each(|record: &mut Record| {
+                    record.places.retain(|_, held| !disk::is_in_memory(&held.place.base));
+                });
+                key
+            }
+        };
+        let states = all.values().flat_map(|record: &Record| record.objects.values());
+        let seq = states.map(|status| status.seq).max().unwrap_or(0);
+        let Epoch { epoch, key } = kept;
+        Ok(Self { directory: directory.to_owned(), all, logs, epoch, keys: [key, memory_key], seq })
+    }
+
+    /// Numbers go on behind those that somebody has been told: a record with larger ones may be gone, or was never kept.
+    pub(super) fn goes_on_from(&mut self, told: &Told) {
+        self.seq = self.seq.max(self.known(told).unwrap_or(0).min(MAX_SEQ));
+    }
+
+    /// The files of a rule.
+    pub(super) fn files(&self, rule: &str) -> RuleFiles {
+        let path = |ending: &str| self.directory.join(format!("{rule}.{ending}"));
+        RuleFiles { record: path(RECORD), intent: path(INTENT), candidates: path("candidates") }
+    }
+
+    /// Forgets who is gone and was told to be, or is one of too many, and rules of which nothing is left.
+    pub(super) fn prune(&mut self, told: &Told, rules: &BTreeSet<&str>) {
+        let seq = self.known(told).unwrap_or(0);
+        for record in self.all.values_mut() {
+            let gone = record.objects.values().filter(|status| status.state == State::Gone);
+            let mut gone: Vec<u64> = gone.map(|status| status.seq).gather();
+            sort_many(&mut gone, |one, other| other.cmp(one));
+            let least = gone.get(MAX_GONE).map_or(seq, |least| seq.max(*least));
+            record.objects.retain(|_, status| status.state != State::Gone || status.seq > least);
+        }
+        let is_empty = |record: &Record| record.places.is_empty() && record.objects.is_empty();
+        let over =
+            self.all.iter().filter(|(name, record)| !rules.contains(name.as_str()) && is_empty(record));
+        for name in over.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+            // One that stays is found again, and is as empty.
+            let record = self.files(&name).record;
+            let _ = durable::remove(&record).and_then(|()| durable::remove(&record.with_extension(LOG)));
+            self.all.remove(&name);
+            self.logs.remove(&name);
+        }
+    }
+
+    fn known(&self, told: &Told) -> Option<u64> {
+        (told.epoch == self.epoch).then_some(told.seq)
+    }
+
+    /// What somebody has not been told, over all rules: of each object the worst that a rule says, and of what is as bad
+    /// the oldest: an object is in effect when it is by every rule.
+    pub(super) fn news(&self, told: &Told) -> Vec<News> {
+        let seq = self.known(told).unwrap_or(0);
+        let states = self.all.values().flat_map(|record| &record.objects);
+        let new: BTreeSet<&String> =
+            states.filter(|(_, status)| status.seq > seq).map(|(uid, _)| uid).gather();
+        let worst = |uid: &String| {
+            let of_rules =
+                self.all.iter().filter_map(|(rule, record)| Some((rule, record.objects.get(uid)?)));
+            let (rule, status) = of_rules.max_by_key(|(_, status)| (status.state, Reverse(status.seq)))?;
+            Some(News { uid: uid.clone(), rule: rule.clone(), status: status.clone() })
+        };
+        new.into_iter().filter_map(worst).collect()
+    }
+
+    /// What whoever is told all of it has been told.
+    pub(super) fn told(&self) -> Told {
+        Told { epoch: self.epoch, seq: self.seq }
+    }
+
+    /// The rules as they are shown.
+    pub(super) fn show(&self, with_objects: bool) -> Vec<RuleShown> {
+        let shown = |(name, record): (&String, &Record)| {
+            let [in_effect, not_in_effect, conflicts] = record.counts();
+            let objects =
+                record.objects.values().filter(|status| with_objects && status.state != State::Gone);
+            RuleShown {
+                name: name.clone(),
+                in_effect,
+                not_in_effect,
+                conflicts,
+                reloads: record.reloads,
+                rollbacks: record.rollbacks,
+                files: record.places.values().map(|held| held.files.len() as u64).sum(),
+                output: record.output.clone(),
+                objects: objects.cloned().collect(),
+            }
+        };
+        self.all.iter().map(shown).collect()
+    }
+}
+
+/// The files that the helper keeps for a rule.
+#[derive(Clone, Debug)]
+pub(super) struct RuleFiles {
+    record: PathBuf,
+    intent: PathBuf,
+    /// The paths of candidates, for the program that checks them.
+    pub(super) candidates: PathBuf,
+}
+
+impl RuleFiles {
+    /// Keeps a record; of what programs have said only what cannot quote a Secret.
+    pub(super) fn write_record(&self, log: &mut Log, record: &Record) -> Result<(), FileError> {
+        let mut kept = Cow::Borrowed(record);
+        if record.objects.values().any(|status| status.sealed) {
+            let kept = kept.to_mut();
+            let said = kept.objects.values_mut().map(|status| &mut status.message);
+            for said in said.chain([&mut kept.output]).filter(|said| !said.is_empty()) {
+                NOT_KEPT.clone_into(said);
+            }
+        }
+        log.keep(&self.record, &kept)
+    }
+
+    /// Notes what is about to be done. What a power cut has left of a note cannot be read and is none: nothing was done then.
+    pub(super) fn write_intent(&self, intent: &Intent) -> Result<(), FileError> {
+        let text = to_text(&self.intent, intent)?;
+        durable::remove(&self.intent)?;
+        let written = durable::write_new(&self.intent, &text, 0o600);
+        let written = written.and_then(|()| durable::sync_directory(&self.intent));
+        written.inspect_err(|_| drop(durable::remove(&self.intent)))
+    }
+
+    /// What was about to be done, and is not forgotten.
+    pub(super) fn read_intent(&self) -> Option<Intent> {
+        self.intent.exists().then(|| read(&self.intent)).flatten()
+    }
+
+    /// Forgets what was about to be done. After a power cut it may be there again: then it is found that nothing is left to do.
+    pub(super) fn remove_intent(&self) -> Result<(), FileError> {
+        durable::remove(&self.intent)
+    }
+}
+
+/// What of a record is on the disk: all of it at some time, and in a second file what has changed since, a line for each
+/// time. So a change of one of a thousand objects is written in one kilobyte, not in four hundred.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    kept: Record,
+    /// Names the second file: it belongs to the first if it begins with the same number. None if nothing is known of them.
+    generation: Option<u64>,
+    /// The lengths of both, in bytes. The second is not there while it is 0.
+    whole: u64,
+    changes: u64,
+}
+
+/// The first file.
+#[derive(Serialize, Deserialize)]
+struct Whole<R> {
+    generation: u64,
+    record: R,
+}
+
+impl Log {
+    /// Reads a record; none if it cannot be read. Of changes, what a power cut has left of the last one was never kept.
+    fn read(path: &Path) -> Option<(Record, Self)> {
+        let Whole { generation, record } = read::<Whole<Record>>(path)?;
+        let whole = std::fs::metadata(path).map_or(0, |found| found.len());
+        let mut log = Self { kept: record, generation: Some(generation), whole, changes: 0 };
+        let text = std::fs::read(path.with_extension(LOG)).unwrap_or_default();
+        let head = format!("{generation}\n");
+        if let Some(lines) = text.strip_prefix(head.as_bytes()) {
+            let mut clean = true;
+            for line in lines.split_inclusive(|byte| *byte == b'\n') {
+                match serde_json::from_slice::<Delta>(line) {
+                    Ok(delta) if clean && line.ends_with(b"\n") => log.kept.apply(delta),
+                    _ => clean = false,
+                }
+            }
+            log.changes = text.len() as u64;
+            if !clean {
+                log.generation = None;
+            }
+        }
+        Some((log.kept.clone(), log))
+    }
+
+    fn keep(&mut self, path: &Path, record: &Record) -> Result<(), FileError> {
+        let delta = record.since(&self.kept);
+        let mut line = to_text(path, &delta)?;
+        line.push(b'\n');
+        // Known again when it has worked.
+        let known = self.generation.take();
+        let known = known.filter(|_| self.changes + line.len() as u64 <= self.whole.max(LEAST_LOG));
+        let generation = match known {
+            None => {
+                let generation = random() >> 11;
+                write(path, &Whole { generation, record })?;
+                self.whole = std::fs::metadata(path).map_or(0, |found| found.len());
+                self.changes = 0;
+                generation
+            }
+            Some(generation) => {
+                let path = path.with_extension(LOG);
+                if self.changes == 0 {
+                    let head = format!("{generation}\n");
+                    durable::write(&path, &[head.as_bytes(), &line].concat(), 0o600)?;
+                    self.changes = head.len() as u64;
+                } else {
+                    append(&path, &line).map_err(FileError::tried("write", &path))?;
+                }
+                self.changes += line.len() as u64;
+                generation
+            }
+        };
+        self.generation = Some(generation);
+        self.kept.apply(delta);
+        Ok(())
+    }
+}
+
+fn append(path: &Path, line: &[u8]) -> std::io::Result<()> {
+    let mut file = std::fs::OpenOptions::new().append(true).open(path)?;
+    file.write_all(line)?;
+    file.sync_data()
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let text = std::fs::read(path).ok()?;
+    let read = serde_json::from_slice(&text);
+    read.map_err(|error| tracing::warn!(path = %path.display(), %error, "a record cannot be read")).ok()
+}
+
+fn write(path: &Path, value: &impl Serialize) -> Result<(), FileError> {
+    durable::write(path, &to_text(path, value)?, 0o600)
+}
+
+fn to_text(path: &Path, value: &impl Serialize) -> Result<Vec<u8>, FileError> {
+    serde_json::to_vec(value).map_err(|error| FileError::tried("write", path)(error.into()))
+}

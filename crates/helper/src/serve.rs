@@ -1,0 +1,407 @@
+//! One request after the other: reads the configuration, carries out a pass, answers.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::disk::{Disk, refused};
+use super::records::{Log, Records, RuleFiles};
+use super::{HelperError, hook, owner, rules};
+use edgesync_config::edge::Config;
+use edgesync_files::contents::Fresh;
+use edgesync_files::list;
+use edgesync_files::pass::{Options, Pass};
+use edgesync_files::rule::Reload;
+use edgesync_files::steps::recover;
+use edgesync_files::wire::{Listed, MAX_CHANGED, MAX_FRAME, MAX_LISTED, Outcome, Reply, Request, Verb};
+use edgesync_files::{
+    Change, Digest, Failure, Hands, Held, Intent, Member, Place, Record, Rule, Seen, Shape,
+};
+use edgesync_object::{Gather as _, sort_many};
+use edgesync_runtime::chain;
+
+/// How long the agent may take to send what it has announced.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Serves until nobody has asked for so long; for ever without. Whatever is wrong with the configuration or the records is
+/// an answer: a helper that ended before it took a connection would be started again for it, without end.
+pub(super) fn serve(listener: &UnixListener, config: &Path, idle: Option<Duration>) -> io::Result<()> {
+    socket2::SockRef::from(listener).set_read_timeout(idle)?;
+    let mut records = None;
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                if let Err(error) = answer(stream, config, &mut records) {
+                    tracing::warn!(%error, "the agent has gone in the middle of a request");
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn answer(mut stream: UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let listed = read_list(&mut stream)?;
+    let request: Request = serde_json::from_slice(&read_frame(&mut stream)?)?;
+    let read = rules(config).and_then(|config| match records.take() {
+        Some(records) => Ok((config, records)),
+        None => Records::open(&config).map(|records| (config, records)),
+    });
+    let reply = match read {
+        Ok((config, read)) => do_it(&mut stream, &config, records.insert(read), &request, listed)?,
+        Err(HelperError::Config(errors)) => Reply::Refused(format!("the configuration is wrong: {errors}")),
+        Err(error) => Reply::Refused(chain(&error)),
+    };
+    write_reply(&mut stream, &reply)
+}
+
+fn do_it(
+    stream: &mut UnixStream,
+    config: &Config,
+    records: &mut Records,
+    request: &Request,
+    listed: Vec<Listed>,
+) -> io::Result<Reply> {
+    let names: BTreeSet<&str> = config.files.rules.iter().map(|rule| rule.name.as_str()).gather();
+    let mut outcome = Outcome::default();
+    records.goes_on_from(&request.told);
+    match request.verb {
+        Verb::Show => {}
+        Verb::Clear => clear(config, records, &names),
+        Verb::Apply | Verb::Check => {
+            let Some(rule) = config.files.rules.iter().find(|rule| rule.name == request.rule) else {
+                return Ok(Reply::Refused(format!(
+                    "there is no rule {:?} in the configuration",
+                    request.rule
+                )));
+            };
+            match apply(stream, rule, config, records, request, listed)? {
+                Ok(done) => outcome = done,
+                Err(why) => return Ok(Reply::Refused(why)),
+            }
+        }
+    }
+    outcome.news = records.news(&request.told);
+    outcome.told = records.told();
+    outcome.rules = records.show(request.verb == Verb::Show && request.look);
+    records.prune(&request.told, &names);
+    Ok(Reply::Done(Box::new(outcome)))
+}
+
+/// Removes what rules have written that are not there any more.
+fn clear(config: &Config, records: &mut Records, names: &BTreeSet<&str>) {
+    let gone: Vec<String> =
+        records.all.keys().filter(|name| !names.contains(name.as_str())).cloned().collect();
+    for name in gone {
+        let rule = Rule { name, reload: Reload::Nothing, ..Rule::default() };
+        let options = Options { look: true, force: true, keep: false, now: now() };
+        // What cannot be done now is done with the next request of this kind.
+        let _ = Carrier::new(&rule, config, records).and_then(|mut carrier| {
+            carrier.work(records, &[], options, false, |pass| pass.carry_out(&mut |_| None))
+        });
+    }
+}
+
+type Answered = Result<Outcome, String>;
+
+fn apply(
+    stream: &mut UnixStream,
+    rule: &Rule,
+    config: &Config,
+    records: &mut Records,
+    request: &Request,
+    listed: Vec<Listed>,
+) -> io::Result<Answered> {
+    let mut carrier = match Carrier::new(rule, config, records) {
+        Ok(carrier) => carrier,
+        Err(why) => return Ok(Err(why)),
+    };
+    let known = records.all.get(&rule.name).zip(request.since).filter(|_| listed.len() <= MAX_CHANGED);
+    let known = known.and_then(|(record, number)| list::since(record, number, listed));
+    let mut listed = match known.filter(|listed| listed.len() <= MAX_LISTED) {
+        Some(listed) => listed,
+        None => {
+            write_reply(stream, &Reply::Whole)?;
+            read_list(stream)?
+        }
+    };
+    sort_many(&mut listed, |a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
+    let is_check = request.verb == Verb::Check;
+    let look = request.look || is_check;
+    let options = Options { look, force: request.force, keep: request.keep, now: now() };
+    let worked = carrier.work(records, &listed, options, is_check, |pass| {
+        let mut outcome = Outcome::default();
+        let wants = pass.wants();
+        let wanted = wants.iter().filter_map(|number| listed.get(*number));
+        let wanted = wanted.map(|of| Member { uid: of.uid.clone(), version: of.version.clone() }).collect();
+        write_reply(stream, &Reply::Want(wanted))?;
+        let mut frames = Frames { stream, coming: wants.into_iter(), gone: None };
+        let mut take = |number: usize| frames.take(number);
+        if is_check {
+            outcome.plan = pass.plan(&mut take);
+        } else {
+            let retry = pass.carry_out(&mut take);
+            outcome.retry = retry.map(|micros| u64::try_from(micros / 1000).unwrap_or(0));
+        }
+        frames.take(usize::MAX);
+        frames.gone.map_or(Ok(outcome), Err)
+    });
+    let mut outcome = match worked {
+        Ok(done) => done?,
+        Err(why) => return Ok(Err(why)),
+    };
+    let number = list::number(&listed);
+    let remembered = records.all.get(&rule.name).map(|record| list::number(&list::last(record)));
+    outcome.known = Some(number).filter(|number| remembered == Some(*number));
+    Ok(Ok(outcome))
+}
+
+/// The objects as they come, one after the other: no more than one of them is in memory before it is known whether it
+/// still fits.
+struct Frames<'a> {
+    stream: &'a mut UnixStream,
+    coming: std::vec::IntoIter<usize>,
+    /// Why no more come.
+    gone: Option<io::Error>,
+}
+
+impl Frames<'_> {
+    /// The object of this number, which none behind it was taken of before; none if it has changed meanwhile.
+    fn take(&mut self, number: usize) -> Option<Value> {
+        while self.gone.is_none() {
+            let coming = self.coming.next()?;
+            match read_frame(self.stream) {
+                Ok(frame) if coming == number => return serde_json::from_slice(&frame).ok(),
+                Ok(_) => {}
+                Err(error) => self.gone = Some(error),
+            }
+        }
+        None
+    }
+}
+
+fn now() -> i64 {
+    Timestamp::now().as_microsecond()
+}
+
+/// Who carries out the steps of a rule.
+pub(super) struct Carrier<'a> {
+    rule: &'a Rule,
+    pub(super) disk: Disk,
+    files: RuleFiles,
+    log: Log,
+    systemctl: PathBuf,
+    phase: Phase,
+}
+
+/// What is flushed before what: all that is of one phase before anything of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Noting,
+    Staging,
+    Swapping,
+    Reloading,
+    Clearing,
+}
+
+/// With more changes than this, their files are flushed all at once.
+const FEW: usize = 16;
+
+impl<'a> Carrier<'a> {
+    pub(super) fn new(rule: &'a Rule, config: &Config, records: &mut Records) -> Result<Self, String> {
+        let owner = owner::find(&rule.owner, Path::new("/etc"))?;
+        let disk = Disk {
+            rule: rule.name.clone(),
+            keys: records.keys,
+            owner,
+            modes: [rule.modes(false), rule.modes(true)],
+            max_size: rule.max_size,
+            at_once: false,
+            unflushed: RefCell::default(),
+            #[cfg(test)]
+            fuse: std::rc::Rc::default(),
+            #[cfg(test)]
+            flushed: None,
+        };
+        let (files, systemctl) = (records.files(&rule.name), config.helper.systemctl.clone());
+        Ok(Self { rule, disk, files, log: Log::default(), systemctl, phase: Phase::Noting })
+    }
+
+    /// Takes back what an end of the helper has left, and makes a pass; of a trial nothing is kept.
+    pub(super) fn work<T>(
+        &mut self,
+        records: &mut Records,
+        listed: &[Listed],
+        options: Options,
+        is_trial: bool,
+        pass: impl FnOnce(Pass<'_, Self>) -> T,
+    ) -> Result<T, String> {
+        let mut record = records.all.remove(&self.rule.name).unwrap_or_default();
+        self.log = records.logs.remove(&self.rule.name).unwrap_or_default();
+        let (mut options, rule) = (options, self.rule);
+        let mut done = Err("what an earlier change has left cannot be put back or removed".to_owned());
+        let begun = self.files.read_intent();
+        // Whatever was on its way is looked at.
+        options.look |= begun.is_some();
+        if begun.is_none_or(|intent| recover(self, rule, &mut record, &intent)) {
+            let before = is_trial.then(|| (record.clone(), records.seq));
+            done = Ok(pass(Pass::begin(self, rule, &mut record, &mut records.seq, listed, options)));
+            if let Some((before, seq)) = before {
+                (record, records.seq) = (before, seq);
+            }
+        }
+        records.all.insert(rule.name.clone(), record);
+        records.logs.insert(rule.name.clone(), std::mem::take(&mut self.log));
+        done
+    }
+
+    /// Begins a phase: what was written in the one before is flushed first.
+    fn enter(&mut self, phase: Phase) -> Result<(), Failure> {
+        if self.phase != phase {
+            self.disk.flush().map_err(|error| Failure::new(refused("flush", "files", error)))?;
+        }
+        self.phase = phase;
+        Ok(())
+    }
+
+    /// Before something is noted.
+    fn note(&mut self) -> Result<(), Failure> {
+        self.enter(Phase::Noting)?;
+        self.disk.step().map_err(|error| Failure::new(std::io::Error::from(error).to_string()))
+    }
+
+    fn tried(
+        &self,
+        what: &str,
+        change: &Change,
+        result: Result<(), rustix::io::Errno>,
+    ) -> Result<(), Failure> {
+        result.map_err(|error| Failure::new(refused(what, &change.place.path(), error)))
+    }
+}
+
+impl Hands for Carrier<'_> {
+    fn look(
+        &mut self,
+        place: &Place,
+        shape: Shape,
+        held: Option<&Held>,
+        wanted: Option<&BTreeMap<String, Digest>>,
+    ) -> Result<Seen, String> {
+        self.disk.look(place, shape, held, wanted).map_err(|error| refused("look at", &place.path(), error))
+    }
+
+    fn key(&self, place: &Place) -> (u64, u64) {
+        self.disk.key(place)
+    }
+
+    fn is_memory(&mut self, place: &Place, shape: Shape) -> bool {
+        self.disk.is_memory(place, shape)
+    }
+
+    fn intend(&mut self, intent: &Intent) -> Result<(), Failure> {
+        self.note()?;
+        self.disk.at_once = intent.changes.len() > FEW;
+        self.files.write_intent(intent).map_err(|error| Failure::new(chain(&error)))
+    }
+
+    fn stage(&mut self, change: &Change, fresh: &Fresh) -> Result<(), Failure> {
+        self.enter(Phase::Staging)?;
+        self.tried("write", change, self.disk.stage(change, fresh))
+    }
+
+    fn check(&mut self, changes: &[Change]) -> Result<(), Failure> {
+        self.enter(Phase::Reloading)?;
+        let written = changes.iter().filter(|change| change.new.is_some());
+        let candidates: Vec<String> = written.clone().map(|change| self.disk.candidate(change)).collect();
+        let list: String = written
+            .zip(&candidates)
+            .map(|(change, candidate)| format!("{candidate}\t{}\n", change.place.path()))
+            .collect();
+        let path = self.files.candidates.display().to_string();
+        std::fs::write(&self.files.candidates, list)
+            .map_err(|error| Failure::new(format!("cannot write {path}: {error}")))?;
+        let environment = [
+            ("EDGESYNC_RULE", self.rule.name.as_str()),
+            ("EDGESYNC_CANDIDATE", candidates.first().map_or("", String::as_str)),
+            ("EDGESYNC_CANDIDATES", path.as_str()),
+        ];
+        let checked = hook::run(&self.rule.check, &environment, self.rule.timeout).map(|_| ());
+        let _ = std::fs::remove_file(&self.files.candidates);
+        checked
+    }
+
+    fn swap(&mut self, change: &Change) -> Result<(), Failure> {
+        self.enter(Phase::Swapping)?;
+        self.tried("replace", change, self.disk.swap(change))
+    }
+
+    fn restore(&mut self, change: &Change) -> Result<(), Failure> {
+        self.enter(Phase::Swapping)?;
+        self.tried("put back", change, self.disk.restore(change))
+    }
+
+    fn reload(&mut self) -> Result<(), Failure> {
+        self.enter(Phase::Reloading)?;
+        hook::reload(self.rule, &self.systemctl)
+    }
+
+    fn commit(&mut self, record: &Record) -> Result<(), Failure> {
+        self.note()?;
+        self.files.write_record(&mut self.log, record).map_err(|error| Failure::new(chain(&error)))
+    }
+
+    fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure> {
+        self.enter(Phase::Clearing)?;
+        self.tried("clear away", change, self.disk.discard(change, keep_new))
+    }
+
+    fn forget(&mut self) -> Result<(), Failure> {
+        self.note()?;
+        self.files.remove_intent().map_err(|error| Failure::new(chain(&error)))
+    }
+}
+
+/// Objects that are listed, up to the empty frame.
+fn read_list(stream: &mut UnixStream) -> io::Result<Vec<Listed>> {
+    let mut listed: Vec<Listed> = Vec::new();
+    loop {
+        let frame = read_frame(stream)?;
+        if frame.is_empty() {
+            return Ok(listed);
+        }
+        listed.extend(serde_json::from_slice::<Vec<Listed>>(&frame)?);
+        if listed.len() > MAX_LISTED {
+            return Err(io::Error::other(format!("more than {MAX_LISTED} objects are listed")));
+        }
+    }
+}
+
+fn read_frame(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length);
+    if length > MAX_FRAME {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    let mut frame = Vec::new();
+    stream.take(u64::from(length)).read_to_end(&mut frame)?;
+    if frame.len() as u64 == u64::from(length) { Ok(frame) } else { Err(ErrorKind::UnexpectedEof.into()) }
+}
+
+fn write_reply(stream: &mut UnixStream, reply: &Reply) -> io::Result<()> {
+    let text = serde_json::to_vec(reply)?;
+    let length = u32::try_from(text.len()).map_err(|_| ErrorKind::InvalidData)?;
+    stream.write_all(&length.to_le_bytes())?;
+    stream.write_all(&text)
+}

@@ -1,0 +1,610 @@
+//! The layout on a real file system: a power cut at each call, links and files of others, modes.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use super::power::Flushed;
+use super::records::{MAX_GONE, Records};
+use super::serve::Carrier;
+use edgesync_config::edge::Config;
+use edgesync_files::pass::Options;
+use edgesync_files::rule::{Format, Reload, Rule, Write};
+use edgesync_files::template::Template;
+use edgesync_files::wire::{Listed, Told};
+use edgesync_files::{Record, State, Status};
+
+/// A directory for files and one for records.
+pub(super) struct Bed {
+    pub(super) directory: tempfile::TempDir,
+    pub(super) config: Config,
+}
+
+impl Bed {
+    pub(super) fn new() -> Self {
+        // Not in memory, wherever temporary files are.
+        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+        fs::create_dir_all(&target).unwrap();
+        Self::at(tempfile::tempdir_in(target).unwrap())
+    }
+
+    /// Where nothing takes time, if there is such a place.
+    pub(super) fn in_memory() -> Self {
+        tempfile::tempdir_in("/dev/shm").map_or_else(|_| Self::new(), Self::at)
+    }
+
+    fn at(directory: tempfile::TempDir) -> Self {
+        let mut config = Config::default();
+        config.helper.state = directory.path().join("state");
+        config.helper.socket = directory.path().join("files.sock");
+        fs::create_dir(directory.path().join("base")).unwrap();
+        Self { directory, config }
+    }
+
+    pub(super) fn base(&self) -> PathBuf {
+        self.directory.path().join("base")
+    }
+
+    pub(super) fn rule(&self, to: &str, write: Write) -> Rule {
+        let to = Template::parse(&format!("{}/{to}", self.base().display())).unwrap();
+        Rule { name: "r".into(), to, write, text: "1".into(), ..Rule::default() }
+    }
+
+    /// A pass; the world ends after so many calls.
+    pub(super) fn pass(&self, rule: &Rule, objects: &[Value], calls: Option<u32>) -> (Record, bool) {
+        self.pass_with(rule, objects, calls, None)
+    }
+
+    /// The same; what is flushed is noted.
+    pub(super) fn pass_with(
+        &self,
+        rule: &Rule,
+        objects: &[Value],
+        calls: Option<u32>,
+        flushed: Option<Rc<Flushed>>,
+    ) -> (Record, bool) {
+        let mut records = Records::open(&self.config).unwrap();
+        let mut carrier = Carrier::new(rule, &self.config, &mut records).unwrap();
+        carrier.disk.fuse.set(calls);
+        carrier.disk.flushed = flushed;
+        let fuse = carrier.disk.fuse.clone();
+        let listed: Vec<Listed> = objects.iter().map(listed).collect();
+        let options = Options { look: true, force: true, keep: false, now: 1 };
+        let _ = carrier.work(&mut records, &listed, options, false, |pass| {
+            pass.carry_out(&mut |number| objects.get(number).cloned())
+        });
+        (records.all.remove(&rule.name).unwrap(), fuse.get() == Some(0))
+    }
+
+    pub(super) fn names(&self, place: &str) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(self.base().join(place))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+pub(super) fn listed(object: &Value) -> Listed {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    Listed {
+        uid: text("uid"),
+        api_version: "v1".into(),
+        kind: object["kind"].as_str().unwrap().to_owned(),
+        namespace: text("namespace"),
+        name: text("name"),
+        version: text("resourceVersion"),
+        sealed: object["kind"] == "Sealed",
+    }
+}
+
+pub(super) fn config_map(version: u32, data: &Value) -> Value {
+    json!({
+        "kind": "ConfigMap",
+        "metadata": { "name": "web", "namespace": "n", "uid": "u", "resourceVersion": version.to_string() },
+        "data": data,
+    })
+}
+
+pub(super) fn state(record: &Record) -> (State, Option<&str>) {
+    let status = &record.objects["u"];
+    (status.state, status.version.as_deref())
+}
+
+#[test]
+fn a_power_cut_at_any_call_leaves_one_whole_set_and_the_next_pass_the_new_one() {
+    let (one, two) = (json!({ "a": "one", "b": "one" }), json!({ "b": "two", "c": "two" }));
+    for calls in 0.. {
+        let bed = Bed::new();
+        let rule = bed.rule("{metadata.name}", Write::Keys);
+        bed.pass(&rule, &[config_map(1, &one)], None);
+        let (_, ended) = bed.pass(&rule, &[config_map(2, &two)], Some(calls));
+        let read = |name: &str| fs::read_to_string(bed.base().join("web/..data").join(name)).ok();
+        let seen = ["a", "b", "c"].map(read);
+        let sets = [[Some("one"), Some("one"), None], [None, Some("two"), Some("two")]];
+        let seen = seen.each_ref().map(Option::as_deref);
+        assert!(sets.contains(&seen), "after {calls} calls: {seen:?}");
+        let (record, _) = bed.pass(&rule, &[config_map(2, &two)], None);
+        assert_eq!(state(&record), (State::InEffect, Some("2")), "after {calls} calls");
+        let names = bed.names("web");
+        let version = names.iter().find(|name| name.starts_with("..v")).unwrap().clone();
+        assert_eq!(names, ["..data", &version, "b", "c"], "after {calls} calls");
+        assert_eq!(fs::read_to_string(bed.base().join("web/c")).unwrap(), "two");
+        if !ended {
+            assert!(calls > 15, "{calls}");
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_while_one_file_is_replaced_leaves_the_old_or_the_new_one() {
+    for calls in 0.. {
+        let bed = Bed::new();
+        let rule = bed.rule("{metadata.name}.conf", Write::Field("/data/a".into()));
+        bed.pass(&rule, &[config_map(1, &json!({ "a": "one" }))], None);
+        let two = [config_map(2, &json!({ "a": "two" }))];
+        let (_, ended) = bed.pass(&rule, &two, Some(calls));
+        let seen = fs::read_to_string(bed.base().join("web.conf")).unwrap();
+        assert!(["one", "two"].contains(&&*seen), "after {calls} calls: {seen:?}");
+        let (record, _) = bed.pass(&rule, &two, None);
+        assert_eq!(state(&record), (State::InEffect, Some("2")), "after {calls} calls");
+        assert_eq!(bed.names(""), ["web.conf"], "after {calls} calls");
+        if !ended {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_while_files_go_or_come_leaves_nothing_behind() {
+    for (first, second) in [(1, 0), (0, 1)] {
+        for calls in 0.. {
+            let bed = Bed::new();
+            for write in [Write::Keys, Write::Field("/data/a".into())] {
+                let to = if write == Write::Keys { "{metadata.name}" } else { "{metadata.name}.conf" };
+                let rule = bed.rule(to, write);
+                let objects = [config_map(1, &json!({ "a": "one" }))];
+                bed.pass(&rule, &objects[..first], None);
+                bed.pass(&rule, &objects[..second], Some(calls));
+                let (record, _) = bed.pass(&rule, &objects[..second], None);
+                assert_eq!(record.places.len(), second, "after {calls} calls");
+                // Its rule has another shape then: what it has written goes first.
+                bed.pass(&rule, &[], None);
+                assert!(bed.names("").is_empty(), "after {calls} calls: {:?}", bed.names(""));
+            }
+            if calls > 40 {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn links_of_others_are_not_followed() {
+    let bed = Bed::new();
+    let elsewhere = bed.directory.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let objects = [config_map(1, &json!({ "a": "one" }))];
+    symlink(&elsewhere, bed.base().join("web")).unwrap();
+    let (record, _) = bed.pass(&bed.rule("{metadata.name}", Write::Keys), &objects, None);
+    assert_eq!(state(&record), (State::NotInEffect, None));
+    assert!(record.objects["u"].message.contains("made a link"), "{:?}", record.objects["u"]);
+    symlink(&elsewhere, bed.base().join("n")).unwrap();
+    let (record, _) = bed.pass(&bed.rule("{metadata.namespace}/x", Write::Keys), &objects, None);
+    assert_eq!(state(&record), (State::NotInEffect, None));
+    // A link in the place of a file is somebody else's.
+    symlink(elsewhere.join("new"), bed.base().join("web.conf")).unwrap();
+    let rule = bed.rule("{metadata.name}.conf", Write::Field("/data/a".into()));
+    let (record, _) = bed.pass(&Rule { overwrite: true, ..rule }, &objects, None);
+    assert_eq!(state(&record), (State::Conflict, None));
+    // A link in the directory itself.
+    fs::create_dir(bed.base().join("own")).unwrap();
+    symlink(&elsewhere, bed.base().join("own/..data")).unwrap();
+    let (record, _) = bed.pass(&bed.rule("own", Write::Keys), &objects, None);
+    assert_eq!(state(&record), (State::Conflict, None));
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+}
+
+#[test]
+fn files_of_others_stay_and_are_put_back_when_the_program_does_not_take_the_new_ones() {
+    let bed = Bed::new();
+    fs::create_dir(bed.base().join("web")).unwrap();
+    fs::write(bed.base().join("web/a"), "theirs").unwrap();
+    let objects = [config_map(1, &json!({ "a": "ours", "b": "ours" }))];
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    let (record, _) = bed.pass(&rule, &objects, None);
+    assert_eq!(state(&record), (State::Conflict, None));
+    assert_eq!(bed.names("web"), ["a"]);
+    let reload = ["/bin/sh", "-c", "echo no; exit 1"].map(str::to_owned).to_vec();
+    let refused = Rule { overwrite: true, reload: Reload::Run(reload), ..rule.clone() };
+    let (record, _) = bed.pass(&refused, &objects, None);
+    assert_eq!(state(&record), (State::NotInEffect, None));
+    assert!(record.objects["u"].rolled_back && record.objects["u"].message.contains("no"));
+    assert_eq!(
+        (bed.names("web"), fs::read_to_string(bed.base().join("web/a")).unwrap()),
+        (vec!["a".into()], "theirs".into())
+    );
+    let (record, _) = bed.pass(&Rule { overwrite: true, ..rule.clone() }, &objects, None);
+    assert_eq!(state(&record), (State::InEffect, Some("1")));
+    assert_eq!(fs::read_to_string(bed.base().join("web/a")).unwrap(), "ours");
+    // Files beside them are nobody's business.
+    fs::write(bed.base().join("web/other"), "theirs").unwrap();
+    bed.pass(&rule, &[], None);
+    assert_eq!(bed.names("web"), ["other"]);
+}
+
+#[test]
+fn what_somebody_else_has_changed_or_made_stays_when_the_object_goes_and_the_rest_goes() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    let objects = [config_map(1, &json!({ "a": "ours", "b": "ours", "c": "ours", "d": "ours" }))];
+    let web = bed.base().join("web");
+    for calls in 0.. {
+        fs::create_dir_all(&web).unwrap();
+        bed.pass(&rule, &objects, None);
+        // One is changed through its link, one in its place, and one is made among them.
+        fs::write(web.join("a"), "theirs").unwrap();
+        fs::remove_file(web.join("b")).unwrap();
+        fs::write(web.join("b"), "theirs").unwrap();
+        fs::write(web.join("..data/x"), "theirs").unwrap();
+        fs::create_dir(web.join("..data/y")).unwrap();
+        fs::write(web.join("..data/y/z"), "theirs").unwrap();
+        let (record, _) = bed.pass(&rule, &objects, None);
+        assert_eq!(state(&record), (State::Conflict, None));
+        let (_, ended) = bed.pass(&rule, &[], Some(calls));
+        let (record, _) = bed.pass(&rule, &[], None);
+        assert_eq!(bed.names("web"), ["a", "b", "x", "y"], "after {calls} calls");
+        assert_eq!(fs::read_to_string(web.join("y/z")).unwrap(), "theirs");
+        for name in ["a", "b", "x"] {
+            assert!(fs::symlink_metadata(web.join(name)).unwrap().is_file());
+            assert_eq!(fs::read_to_string(web.join(name)).unwrap(), "theirs");
+        }
+        let status = &record.objects["u"];
+        assert_eq!(state(&record), (State::Gone, None));
+        assert!(status.message.contains("by somebody else"), "{status:?}");
+        fs::remove_dir_all(&web).unwrap();
+        if !ended {
+            assert!(calls > 5, "{calls}");
+            return;
+        }
+    }
+}
+
+#[test]
+fn what_is_flushed_at_once_is_on_each_file_system_that_it_is_on() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    let mut records = Records::open(&bed.config).unwrap();
+    let mut disk = Carrier::new(&rule, &bed.config, &mut records).unwrap().disk;
+    disk.at_once = true;
+    for path in [bed.base(), bed.base(), PathBuf::from("/proc")] {
+        disk.fsync(&fs::File::open(path).unwrap().into()).unwrap();
+    }
+    assert_eq!(disk.unflushed.borrow().len(), 2);
+    disk.flush().unwrap();
+    assert!(disk.unflushed.borrow().is_empty());
+}
+
+#[test]
+fn of_what_is_gone_and_never_told_the_newest_is_remembered() {
+    let bed = Bed::new();
+    let mut records = Records::open(&bed.config).unwrap();
+    let gone = |seq: u64| (format!("u{seq}"), Status { seq, ..Status::default() });
+    let objects = (1..=MAX_GONE as u64 + 5).map(gone).collect();
+    records.all.insert("r".into(), Record { objects, ..Record::default() });
+    records.prune(&Told::default(), &["r"].into());
+    let left = &records.all["r"].objects;
+    assert_eq!(left.len(), MAX_GONE);
+    assert!(!left.contains_key("u5") && left.contains_key("u6"));
+}
+
+#[test]
+fn what_is_disturbed_in_a_place_of_before_is_no_trouble_of_the_place_of_now() {
+    let bed = Bed::new();
+    let objects = [config_map(1, &json!({ "a": "ours" }))];
+    bed.pass(&bed.rule("{metadata.name}", Write::Keys), &objects, None);
+    let rule = Rule { text: "2".into(), ..bed.rule("new-{metadata.name}", Write::Keys) };
+    // The database was lost: what was written stays for now.
+    let mut records = Records::open(&bed.config).unwrap();
+    let mut carrier = Carrier::new(&rule, &bed.config, &mut records).unwrap();
+    let options = Options { look: true, force: true, keep: true, now: 1 };
+    let listed: Vec<Listed> = objects.iter().map(listed).collect();
+    let kept = carrier.work(&mut records, &listed, options, false, |pass| {
+        pass.carry_out(&mut |number| objects.get(number).cloned())
+    });
+    assert_eq!(kept, Ok(None));
+    drop((carrier, records));
+    assert_eq!(bed.names(""), ["new-web", "web"]);
+    fs::remove_file(bed.base().join("web/a")).unwrap();
+    fs::write(bed.base().join("web/a"), "theirs").unwrap();
+    for _ in 0..2 {
+        let (record, _) = bed.pass(&rule, &objects, None);
+        assert_eq!(state(&record), (State::InEffect, Some("1")));
+    }
+    assert_eq!(bed.names("web"), ["a"]);
+}
+
+#[test]
+fn what_leads_elsewhere_by_somebody_else_is_left_when_the_object_goes() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    bed.pass(&rule, &[config_map(1, &json!({ "a": "ours" }))], None);
+    fs::remove_file(bed.base().join("web/..data")).unwrap();
+    symlink("elsewhere", bed.base().join("web/..data")).unwrap();
+    let (record, _) = bed.pass(&rule, &[], None);
+    assert!(record.places.is_empty() && record.objects["u"].message.contains("..data"), "{record:?}");
+    assert_eq!(fs::read_link(bed.base().join("web/..data")).unwrap(), Path::new("elsewhere"));
+}
+
+#[test]
+fn the_check_sees_the_candidate_and_nothing_is_replaced_before() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    bed.pass(&rule, &[config_map(1, &json!({ "a": "good" }))], None);
+    let script = "grep -q good \"$EDGESYNC_CANDIDATE/a\" || { echo unsound; exit 3; }; cut -f1 \"$EDGESYNC_CANDIDATES\"";
+    let check = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    let rule = Rule { check, ..rule };
+    let (record, _) = bed.pass(&rule, &[config_map(2, &json!({ "a": "bad" }))], None);
+    assert_eq!(state(&record), (State::NotInEffect, Some("1")));
+    assert!(record.objects["u"].message.contains("unsound") && !record.objects["u"].rolled_back);
+    assert_eq!(fs::read_to_string(bed.base().join("web/a")).unwrap(), "good");
+    let (record, _) = bed.pass(&rule, &[config_map(3, &json!({ "a": "good too" }))], None);
+    assert_eq!(state(&record), (State::InEffect, Some("3")));
+}
+
+#[test]
+fn secrets_are_written_to_memory_alone_unless_the_rule_says_otherwise() {
+    let bed = Bed::new();
+    let mut secret = config_map(1, &json!({ "key": "c2VjcmV0" }));
+    secret["kind"] = "Secret".into();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    let (record, _) = bed.pass(&rule, std::slice::from_ref(&secret), None);
+    assert_eq!(state(&record), (State::NotInEffect, None));
+    assert!(record.objects["u"].message.contains("plain_text_on_disk"), "{:?}", record.objects["u"]);
+    assert!(bed.names("").is_empty());
+    let on_disk = Rule { plain_text_on_disk: true, ..rule };
+    bed.pass(&on_disk, std::slice::from_ref(&secret), None);
+    let file = bed.base().join("web/key");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "secret");
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o400);
+    if let Ok(memory) = tempfile::tempdir_in("/dev/shm") {
+        let to = Template::parse(&format!("{}/{{metadata.name}}", memory.path().display())).unwrap();
+        let other = Bed::new();
+        let (record, _) = other.pass(&Rule { to, ..other.rule("x", Write::Keys) }, &[secret], None);
+        assert_eq!(state(&record), (State::InEffect, Some("1")));
+        assert_eq!(fs::read_to_string(memory.path().join("web/key")).unwrap(), "secret");
+    }
+    let kept = fs::read_to_string(bed.config.helper.state.join("r.json")).unwrap();
+    assert!(!kept.contains("secret\"") && !kept.contains("c2VjcmV0"), "{kept}");
+}
+
+#[test]
+fn what_a_power_cut_has_left_of_a_note_of_what_is_to_be_done_is_none() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    bed.pass(&rule, &[config_map(1, &json!({ "a": "1" }))], None);
+    // The first call that fails is the first one after the note.
+    bed.pass(&rule, &[config_map(2, &json!({ "a": "2" }))], Some(1));
+    let note = bed.config.helper.state.join("r.intent");
+    let whole = fs::read(&note).unwrap();
+    for (version, length) in (3..).zip([0, 1, whole.len() / 2, whole.len() - 1, whole.len()]) {
+        fs::write(&note, &whole[..length]).unwrap();
+        let objects = [config_map(version, &json!({ "a": version.to_string() }))];
+        let (record, _) = bed.pass(&rule, &objects, None);
+        assert_eq!(state(&record), (State::InEffect, Some(version.to_string().as_str())));
+        assert!(!note.exists());
+        assert_eq!(fs::read_to_string(bed.base().join("web/a")).unwrap(), version.to_string());
+    }
+}
+
+#[test]
+fn a_note_that_a_power_cut_brings_back_is_not_taken_for_done_because_of_a_reload() {
+    let bed = Bed::new();
+    let marker = bed.directory.path().join("marker");
+    let reload = Reload::Run(script(&format!("test -e {}", marker.display())));
+    let rule = Rule { reload, ..bed.rule("{metadata.name}", Write::Keys) };
+    let [old, new] = [1, 2].map(|version| [config_map(version, &json!({ "a": version.to_string() }))]);
+    fs::write(&marker, "").unwrap();
+    bed.pass(&rule, &old, None);
+    let before = bed.names("web");
+    bed.pass(&rule, &new, Some(1));
+    let note = bed.config.helper.state.join("r.intent");
+    let kept = fs::read(&note).unwrap();
+    // The program takes neither the new files nor the old ones, and then reads the old ones.
+    fs::remove_file(&marker).unwrap();
+    assert!(bed.pass(&rule, &new, None).0.owes_reload);
+    fs::write(&marker, "").unwrap();
+    assert!(!bed.pass(&rule, &old, None).0.owes_reload);
+    fs::write(&note, kept).unwrap();
+    let (record, _) = bed.pass(&rule, &old, None);
+    assert_eq!(state(&record), (State::InEffect, Some("1")));
+    assert_eq!(bed.names("web"), before);
+}
+
+#[test]
+fn a_record_that_is_lost_takes_over_what_is_as_it_is_wanted() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    let objects = [config_map(1, &json!({ "a": "one" }))];
+    bed.pass(&rule, &objects, None);
+    fs::write(bed.config.helper.state.join("r.json"), "{ not json").unwrap();
+    let (record, _) = bed.pass(&rule, &objects, None);
+    assert_eq!(state(&record), (State::InEffect, Some("1")));
+    assert_eq!(fs::read_to_string(bed.base().join("web/a")).unwrap(), "one");
+}
+
+#[test]
+fn a_configuration_that_others_can_write_is_refused() {
+    let bed = Bed::new();
+    let path = bed.directory.path().join("edgesync.toml");
+    fs::write(&path, "[node]\nname = \"a\"\n[link]\nbroker = \"mqtt://localhost\"\n").unwrap();
+    super::rules(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(super::rules(&path).unwrap_err().to_string().contains("root alone"));
+}
+
+fn script(text: &str) -> Vec<String> {
+    ["/bin/sh", "-c", text].map(str::to_owned).to_vec()
+}
+
+#[test]
+fn a_rule_that_changes_is_tried_until_its_files_are_as_it_says() {
+    let bed = Bed::new();
+    let objects = [config_map(1, &json!({ "a": "one" }))];
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    bed.pass(&rule, &objects, None);
+    let marker = bed.directory.path().join("marker");
+    let fails_once = script(&format!("test -e {0} || {{ touch {0}; exit 1; }}", marker.display()));
+    let other = Rule { mode: Some(0o640), text: "2".into(), reload: Reload::Run(fails_once), ..rule };
+    let mode = || fs::metadata(bed.base().join("web/a")).unwrap().mode() & 0o777;
+    let (record, _) = bed.pass(&other, &objects, None);
+    assert_eq!((state(&record), mode()), ((State::NotInEffect, Some("1")), 0o644));
+    let (record, _) = bed.pass(&other, &objects, None);
+    assert_eq!((state(&record), mode()), ((State::InEffect, Some("1")), 0o640));
+}
+
+#[test]
+fn kinds_that_are_sealed_are_treated_as_secrets() {
+    let bed = Bed::new();
+    let mut object = config_map(1, &json!({ "key": "c2VjcmV0" }));
+    object["kind"] = "Sealed".into();
+    let (record, _) = bed.pass(&bed.rule("{metadata.name}", Write::Object(Format::Json)), &[object], None);
+    assert_eq!(state(&record), (State::NotInEffect, None));
+    assert!(record.objects["u"].message.contains("sealed kinds"), "{:?}", record.objects["u"]);
+}
+
+#[test]
+fn nothing_on_the_disk_quotes_secrets_or_lets_them_be_guessed() {
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else { return };
+    let bed = Bed::new();
+    let mut secret = config_map(1, &json!({ "key": "aHVudGVyMg==" }));
+    secret["kind"] = "Secret".into();
+    let before = secret.clone();
+    let to = Template::parse(&format!("{}/{{metadata.name}}", memory.path().display())).unwrap();
+    let rule = Rule { to, ..bed.rule("x", Write::Keys) };
+    bed.pass(&rule, std::slice::from_ref(&secret), None);
+    secret["metadata"]["resourceVersion"] = "2".into();
+    secret["data"]["key"] = "aHVudGVyMw==".into();
+    let check = script("cat $EDGESYNC_CANDIDATE/key; exit 1");
+    let (record, _) = bed.pass(&Rule { check, ..rule.clone() }, &[secret], None);
+    assert!(record.objects["u"].message.contains("hunter3") && record.output.contains("hunter3"));
+    let kept: String = fs::read_dir(&bed.config.helper.state)
+        .unwrap()
+        .map(|of| fs::read_to_string(of.unwrap().path()).unwrap())
+        .collect();
+    assert!(kept.contains("not kept") && !kept.contains("hunter"), "{kept}");
+    let key = fs::read_to_string(bed.config.helper.socket.with_extension("key")).unwrap();
+    let parts: Vec<&str> = key.trim_matches(['[', ']']).split(',').collect();
+    assert!(parts.len() == 2 && parts.iter().all(|part| part.len() > 8 && !kept.contains(part)), "{kept}");
+    // The key goes with a boot, and so do the files; what is there nevertheless is taken over.
+    fs::remove_file(bed.config.helper.socket.with_extension("key")).unwrap();
+    let (record, _) = bed.pass(&rule, &[before], None);
+    assert_eq!(state(&record), (State::InEffect, Some("1")));
+}
+
+#[test]
+fn what_goes_away_while_it_is_checked_is_not_in_effect() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    let check = script(&format!("rm -r {}/web", bed.base().display()));
+    let (record, _) = bed.pass(&Rule { check, ..rule }, &[config_map(1, &json!({ "a": "one" }))], None);
+    assert_eq!(state(&record), (State::NotInEffect, None));
+}
+
+#[test]
+fn other_words_for_the_same_failure_are_no_news() {
+    let bed = Bed::new();
+    let check = script("date +%N; exit 1");
+    let rule = Rule { check, ..bed.rule("{metadata.name}", Write::Keys) };
+    let objects = [config_map(1, &json!({ "a": "one" }))];
+    let [one, two] = [(); 2].map(|()| bed.pass(&rule, &objects, None).0.objects["u"].clone());
+    assert_eq!(one.seq, two.seq);
+    assert_ne!(one.message, two.message);
+}
+
+#[test]
+fn what_somebody_has_put_into_a_version_goes_with_it() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    bed.pass(&rule, &[config_map(1, &json!({ "a": "one" }))], None);
+    fs::create_dir_all(bed.base().join("web/..v1/x/y")).unwrap();
+    let name = std::ffi::OsStr::from_bytes(b"\xff");
+    fs::write(bed.base().join("web/..v1/x").join(name), "").unwrap();
+    let (record, _) = bed.pass(&rule, &[config_map(2, &json!({ "a": "two" }))], None);
+    assert_eq!(state(&record), (State::InEffect, Some("2")));
+    assert_eq!(bed.names("web"), ["..data", "..v2", "a"]);
+}
+
+#[test]
+fn a_link_where_files_were_keeps_a_rule_waiting_and_not_spinning() {
+    let bed = Bed::new();
+    let objects = [config_map(1, &json!({ "a": "one" }))];
+    bed.pass(&bed.rule("{metadata.name}", Write::Keys), &objects, None);
+    fs::remove_dir_all(bed.base().join("web")).unwrap();
+    symlink("/nowhere", bed.base().join("web")).unwrap();
+    let rule = bed.rule("{metadata.name}", Write::Object(Format::Json));
+    let mut records = Records::open(&bed.config).unwrap();
+    let mut carrier = Carrier::new(&rule, &bed.config, &mut records).unwrap();
+    let listed: Vec<Listed> = objects.iter().map(listed).collect();
+    let options = Options { now: 1, ..Options::default() };
+    let again = carrier.work(&mut records, &listed, options, false, |pass| {
+        pass.carry_out(&mut |number| objects.get(number).cloned())
+    });
+    assert!(again.unwrap().is_some_and(|after| after > 0));
+    assert_eq!(state(&records.all["r"]), (State::NotInEffect, Some("1")));
+}
+
+#[test]
+fn an_object_is_in_effect_when_it_is_by_every_rule() {
+    let bed = Bed::new();
+    let mut records = Records::open(&bed.config).unwrap();
+    for (rule, version, seq) in [("a", "1", 3), ("z", "2", 9)] {
+        let status =
+            Status { version: Some(version.into()), state: State::InEffect, seq, ..Status::default() };
+        let objects = [("u".to_owned(), status)].into();
+        records.all.insert(rule.into(), Record { objects, ..Record::default() });
+    }
+    let news = records.news(&Told::default());
+    assert_eq!(news.iter().map(|news| news.rule.as_str()).collect::<Vec<_>>(), ["a"]);
+}
+
+#[test]
+fn a_change_of_one_object_is_kept_in_a_line_and_half_a_line_is_none() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    let named = |number: u32, version: u32| {
+        let mut object = config_map(version, &json!({ "a": version.to_string() }));
+        object["metadata"]["name"] = format!("o{number:03}").into();
+        object["metadata"]["uid"] = format!("u{number:03}").into();
+        object
+    };
+    let mut objects: Vec<Value> = (0..200).map(|number| named(number, 1)).collect();
+    let (record, log) = (bed.config.helper.state.join("r.json"), bed.config.helper.state.join("r.log"));
+    bed.pass(&rule, &objects, None);
+    let whole = fs::read(&record).unwrap();
+    let mut lengths = Vec::new();
+    for version in 2..40 {
+        objects[7] = named(7, version);
+        let (kept, _) = bed.pass(&rule, &objects, None);
+        assert_eq!(kept.objects["u007"].version.as_deref(), Some(version.to_string().as_str()));
+        lengths.push(fs::metadata(&log).unwrap().len());
+    }
+    assert_eq!(fs::read(&record).unwrap(), whole);
+    assert!(lengths.windows(2).all(|of| of[1] > of[0] && of[1] - of[0] < 1500), "{lengths:?}");
+    // What a power cut has left of a line that was not kept; what is written then is written whole.
+    let mut text = fs::read(&log).unwrap();
+    text.truncate(text.len() - 10);
+    fs::write(&log, text).unwrap();
+    let records = Records::open(&bed.config).unwrap();
+    assert_eq!(records.all["r"].objects["u007"].version.as_deref(), Some("38"));
+    let (kept, _) = bed.pass(&rule, &objects, None);
+    assert_eq!(kept.objects["u007"].version.as_deref(), Some("39"));
+    assert_ne!(fs::read(&record).unwrap(), whole);
+    assert_eq!(Records::open(&bed.config).unwrap().all["r"], kept);
+}

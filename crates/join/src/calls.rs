@@ -1,0 +1,291 @@
+//! The calls of the join service, those of KubeEdge (`GET /ca.crt`, `GET /edge.crt` with a body) and the one beyond
+//! them (`GET /edgesync/v1/join`). Each is one connection; answers have limits.
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Membership;
+use super::token::Token;
+use edgesync_api::exchange::{Question, Reply, exchange};
+use edgesync_config::JoinUrl;
+use edgesync_transport::tls::{Certificate, Client, HandshakeError, TlsError, Trust};
+
+/// How long one call may take.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest answer, in bytes.
+const MOST: usize = 64 << 10;
+/// The longest message of the service that is shown, in characters.
+const MESSAGE: usize = 500;
+/// How many addresses of a name are tried.
+const ADDRESSES: usize = 8;
+/// The call beyond those of KubeEdge.
+pub const MEMBERSHIP: &str = "/edgesync/v1/join";
+/// Ends what looks like another service.
+const OTHER_SERVICE: &str = "is that the address of the join service, whose port is 10002 unless changed?";
+
+/// Why a call has no answer; each says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The name has no address, nothing listens, the network fails or it takes too long.
+    #[error("{url} does not answer: {problem}")]
+    Unreachable {
+        /// The service.
+        url: JoinUrl,
+        /// What the system says.
+        problem: String,
+    },
+    /// TLS fails.
+    #[error(transparent)]
+    Tls(#[from] HandshakeError),
+    /// The CA that answers is not the one of the token.
+    #[error(
+        "{url} belongs to another cloud than the token: its CA is {found}, the token is for {expected}; take the token from the cloud that runs there, and if it does, somebody stands between"
+    )]
+    OtherCa {
+        /// The service.
+        url: JoinUrl,
+        /// Fingerprint of the CA that was sent.
+        found: String,
+        /// Fingerprint in the token.
+        expected: String,
+    },
+    /// What answers does not speak HTTP, or too much.
+    #[error("{url} gives no answer that can be read: {problem}; {OTHER_SERVICE}")]
+    Unreadable {
+        /// The service.
+        url: JoinUrl,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The service refuses (4xx), in its own words.
+    #[error("the cloud refuses: {message}")]
+    Refused {
+        /// HTTP status code.
+        code: u16,
+        /// What it says; control characters are left out.
+        message: String,
+    },
+    /// The service fails (5xx) or answers with something else.
+    #[error("{url} answers {code} and something unexpected: {problem}")]
+    Unexpected {
+        /// The service.
+        url: JoinUrl,
+        /// HTTP status code.
+        code: u16,
+        /// What.
+        problem: String,
+    },
+    /// Key or certificate cannot be used here.
+    #[error(transparent)]
+    Local(TlsError),
+}
+
+impl CallError {
+    /// Whether nobody has answered at all.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Tls(HandshakeError::Network { .. }))
+    }
+}
+
+/// Makes one call over a connection of its own.
+async fn call(url: &JoinUrl, tls: &Client, question: Question) -> Result<Reply, CallError> {
+    let call = async {
+        let stream = dial(url).await?;
+        let stream = tls.connect(&url.host, stream).await?;
+        let authority = url.to_string();
+        let authority = authority.trim_start_matches("https://");
+        exchange(stream, authority, question, MOST).await.map_err(|error| broken(url, error.as_ref()))
+    };
+    let late =
+        || unreachable(url, "no answer within 30 s; check the network, and what filters it on the way");
+    timeout(CALL_TIMEOUT, call).await.unwrap_or_else(|_| Err(late()))
+}
+
+fn unreachable(url: &JoinUrl, problem: impl Into<String>) -> CallError {
+    CallError::Unreachable { url: url.clone(), problem: problem.into() }
+}
+
+/// Resolves the name and tries its addresses, each with its share of the time.
+async fn dial(url: &JoinUrl) -> Result<TcpStream, CallError> {
+    let unresolved = |problem: String| {
+        let advice = "check the name, and the DNS of this device";
+        unreachable(url, format!("cannot resolve the name '{}': {problem}; {advice}", url.host))
+    };
+    let found = tokio::net::lookup_host((url.host.as_str(), url.port)).await;
+    let addresses = found.map_err(|error| unresolved(error.to_string()))?.take(ADDRESSES).collect::<Vec<_>>();
+    let share = CALL_TIMEOUT / 2 / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+    let mut last = unresolved("it has no address".into());
+    for address in addresses {
+        last = match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                let advice =
+                    "check the port, and that edgesync-cloud or CloudCore runs there and listens for joining";
+                unreachable(url, format!("nothing listens at {address}; {advice}"))
+            }
+            Ok(Err(error)) => unreachable(url, format!("{error}; check the network")),
+            Err(_) => {
+                let advice = "check the network, and what filters it on the way";
+                unreachable(url, format!("{address} is silent; {advice}"))
+            }
+        };
+    }
+    Err(last)
+}
+
+/// What the end of an exchange means: an alert of TLS, a broken connection, or no HTTP.
+fn broken(url: &JoinUrl, error: &(dyn Error + Send + Sync + 'static)) -> CallError {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    let mut words = Vec::new();
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return match HandshakeError::of_io(&url.host, error) {
+                Some(error) => CallError::Tls(error),
+                None => unreachable(url, format!("the connection broke: {error}; check the network")),
+            };
+        }
+        words.push(error.to_string());
+        cause = error.source();
+    }
+    CallError::Unreadable { url: url.clone(), problem: printable(&words.join(": ")) }
+}
+
+/// Text from outside as it may be shown.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(MESSAGE).collect::<String>().trim().to_owned()
+}
+
+/// What the service says in the body: the message of a Status, or plain text.
+fn message(reply: &Reply) -> String {
+    let status = serde_json::from_slice::<serde_json::Value>(&reply.body).ok();
+    let message = status.as_ref().and_then(|status| status.get("message")?.as_str());
+    let text = String::from_utf8_lossy(&reply.body);
+    let text = printable(message.unwrap_or(&text));
+    if text.is_empty() { format!("status {} without a reason", reply.code) } else { text }
+}
+
+/// The answer of a call that is no success.
+fn refusal(url: &JoinUrl, reply: &Reply) -> CallError {
+    match reply.code {
+        400..=403 | 405..=499 => CallError::Refused { code: reply.code, message: message(reply) },
+        _ => unexpected(url, reply, message(reply)),
+    }
+}
+
+fn unexpected(url: &JoinUrl, reply: &Reply, problem: impl Into<String>) -> CallError {
+    CallError::Unexpected { url: url.clone(), code: reply.code, problem: problem.into() }
+}
+
+fn get(path: &str) -> Question {
+    Question { method: "GET".into(), path: path.into(), ..Question::default() }
+}
+
+/// Gets the CA and checks it against the token, and what time it is there: nothing but a hint for messages, since nobody
+/// vouches for it. The connection itself verifies nothing, the fingerprint does.
+///
+/// # Errors
+/// See [`CallError`].
+pub async fn fetch_ca(url: &JoinUrl, token: &Token) -> Result<(Certificate, Option<Timestamp>), CallError> {
+    let tls = Client::unverified().map_err(CallError::Local)?;
+    let reply = call(url, &tls, get("/ca.crt")).await?;
+    if reply.code != 200 {
+        let problem = format!("there is no /ca.crt: {}; {OTHER_SERVICE}", message(&reply));
+        return Err(unexpected(url, &reply, problem));
+    }
+    let ca = Certificate::from_der("/ca.crt", &reply.body)
+        .map_err(|error| unexpected(url, &reply, format!("{error}; {OTHER_SERVICE}")))?;
+    let found = ca.fingerprint();
+    if found != token.ca_fingerprint() {
+        let expected = token.ca_fingerprint().to_owned();
+        return Err(CallError::OtherCa { url: url.clone(), found, expected });
+    }
+    Ok((ca, date(&reply)))
+}
+
+/// The time in the header `Date` (RFC 9110, section 5.6.7).
+fn date(reply: &Reply) -> Option<Timestamp> {
+    let (_, text) = reply.headers.iter().find(|(name, _)| name == "date")?;
+    jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
+}
+
+/// How a node says who asks for a certificate.
+#[derive(Clone, Copy, Debug)]
+pub enum Credential<'a> {
+    /// With a token.
+    Token(&'a Token),
+    /// With the certificate that `tls` shows, for its renewal; it may have expired.
+    Certificate,
+}
+
+/// Asks for a certificate with a request (PKCS#10, DER): `GET /edge.crt` with a body and the header `NodeName`.
+/// Gives the certificate as it was issued. That it is for this node is checked here, that it is for this key by
+/// [`edgesync_transport::tls::Identity::new`], that it is from the CA by the next call with it.
+///
+/// # Errors
+/// See [`CallError`].
+pub async fn fetch_certificate(
+    url: &JoinUrl,
+    tls: &Client,
+    trust: &Trust,
+    node: &str,
+    request: &[u8],
+    credential: Credential<'_>,
+) -> Result<Certificate, CallError> {
+    let mut question = get("/edge.crt");
+    question.body = request.to_vec();
+    question.headers.push(("nodename".into(), node.to_owned()));
+    if let Credential::Token(token) = credential {
+        question.headers.push(("authorization".into(), format!("Bearer {}", token.bearer())));
+    }
+    let reply = call(url, tls, question).await?;
+    if reply.code != 200 {
+        return Err(refusal(url, &reply));
+    }
+    let certificate = Certificate::from_der("/edge.crt", &reply.body)
+        .map_err(|error| unexpected(url, &reply, error.to_string()))?;
+    if certificate.subject().requested_node() != Some(node) || trust.0.contains(&certificate) {
+        let found = printable(&certificate.subject().common_name);
+        let problem = format!("the certificate is for '{found}', not for node '{node}'");
+        return Err(unexpected(url, &reply, problem));
+    }
+    Ok(certificate)
+}
+
+/// Whether the service is a CloudCore of KubeEdge: it does not know the call for which edgesync-cloud wants to see a
+/// certificate. `tls` shows none.
+///
+/// # Errors
+/// See [`CallError`].
+pub async fn is_cloud_core(url: &JoinUrl, tls: &Client) -> Result<bool, CallError> {
+    let reply = call(url, tls, get(MEMBERSHIP)).await?;
+    match reply.code {
+        404 => Ok(true),
+        200 | 401 | 403 => Ok(false),
+        _ => Err(refusal(url, &reply)),
+    }
+}
+
+/// Asks for the rest, with the certificate that `tls` shows. None if the service does not know the call: a CloudCore.
+///
+/// # Errors
+/// See [`CallError`].
+pub async fn fetch_membership(url: &JoinUrl, tls: &Client) -> Result<Option<Membership>, CallError> {
+    let reply = call(url, tls, get(MEMBERSHIP)).await?;
+    match reply.code {
+        404 => Ok(None),
+        200 => match serde_json::from_slice(&reply.body) {
+            Ok(membership) => Ok(Some(membership)),
+            Err(error) => Err(unexpected(url, &reply, printable(&error.to_string()))),
+        },
+        _ => Err(refusal(url, &reply)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

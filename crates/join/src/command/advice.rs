@@ -1,0 +1,216 @@
+//! What to do about an error, beyond its own words.
+
+use std::io;
+use std::path::Path;
+
+use jiff::Timestamp;
+
+use super::JoinError;
+use crate::calls::CallError;
+use crate::files::FilesError;
+use edgesync_transport::tls::HandshakeError;
+
+/// Clocks that differ by no more than this are right enough, in seconds.
+const TOLERATED: i64 = 300;
+
+/// What to do about an identity that is not let in any more.
+const REVOKED: &str = "join again with --force and a new token for this name";
+
+impl JoinError {
+    /// Whether nobody has answered.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        match self {
+            Self::Call(error) => error.is_unreachable(),
+            Self::BrokerSilent { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// What to do, where the error itself does not say it.
+    #[must_use]
+    pub fn advice(&self) -> Option<String> {
+        match self {
+            Self::Call(error) => of_call(error),
+            Self::Clock { .. } => {
+                Some("set the clock (timedatectl set-time, or switch on NTP) and join again".into())
+            }
+            Self::Agent { problem, .. } | Self::Broker { problem, .. } if problem.contains("revoked") => {
+                Some(REVOKED.to_owned())
+            }
+            Self::Files(FilesError::Io(error)) => of_files(error.cause.kind()).map(str::to_owned),
+            _ => None,
+        }
+    }
+}
+
+fn of_call(error: &CallError) -> Option<String> {
+    let advice = match error {
+        CallError::Tls(error) => return of_handshake(error),
+        // What edgesync-cloud refuses, it explains itself.
+        CallError::Refused { code: 401, message } if !message.contains("edgesync-cloud") => {
+            "a token counts for a limited time; a new one comes from 'keadm gettoken'"
+        }
+        CallError::Refused { code: 429, .. } => "wait a minute and join again",
+        CallError::Unexpected { code: 500.., .. } => {
+            "look into the log of edgesync-cloud (journalctl -u edgesync-cloud) or CloudCore, then join again"
+        }
+        _ => return None,
+    };
+    Some(advice.to_owned())
+}
+
+fn of_handshake(error: &HandshakeError) -> Option<String> {
+    let advice = match error {
+        HandshakeError::OtherAuthority { .. } => {
+            "somebody else answers than the one whose CA was checked a moment ago: check the address, and what stands \
+             between"
+        }
+        HandshakeError::OtherName { host, names } => {
+            let add = format!(
+                "add {host} to pairing.names in the configuration of edgesync-cloud (of a CloudCore: to \
+                     modules.cloudHub.advertiseAddress) and restart it"
+            );
+            return Some(match names.is_empty() {
+                true => add,
+                false => format!("give --cloud one of these names ({}), or {add}", names.join(", ")),
+            });
+        }
+        HandshakeError::NotTls { .. } => {
+            "that is the port of something else: give --cloud the port of the join service, 10002 unless changed"
+        }
+        HandshakeError::Network { .. } => {
+            "check that the port is that of the join service (10002 unless changed), and what stands between"
+        }
+        // The join service is content without one.
+        HandshakeError::Refused { reason, .. } if reason == "none was shown" => {
+            "that port wants a certificate before anything is said, as that of MQTT does: give --cloud the port of the join \
+             service, 10002 unless changed"
+        }
+        HandshakeError::Refused { .. } => REVOKED,
+        HandshakeError::OutsideItsTime { .. } => return None,
+    };
+    Some(advice.to_owned())
+}
+
+fn of_files(kind: io::ErrorKind) -> Option<&'static str> {
+    match kind {
+        io::ErrorKind::PermissionDenied => Some("run the command as root"),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            Some("make room on the disk and join again")
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            Some("the disk is mounted read-only: mount it writable and join again")
+        }
+        _ => None,
+    }
+}
+
+/// What to do about objects of another cloud in the database: versions of two clusters cannot be compared.
+pub(super) fn other_objects(store: &Path) -> String {
+    format!(
+        "objects of another cloud in {} stay there, and may keep out new ones of the same name; to begin with none, stop \
+         the agent and remove that file",
+        store.display()
+    )
+}
+
+/// The end of a message about a time: what the cloud's clock shows.
+pub(super) fn beside(now: Timestamp, cloud: Option<Timestamp>) -> String {
+    match cloud.and_then(|cloud| wrong_clock(now, cloud)) {
+        Some(difference) => format!("; {difference}"),
+        None => String::new(),
+    }
+}
+
+/// What to say of a clock that differs from the cloud's by more than a few minutes.
+pub(super) fn wrong_clock(now: Timestamp, cloud: Timestamp) -> Option<String> {
+    let seconds = now.as_second().saturating_sub(cloud.as_second());
+    if seconds.saturating_abs() <= TOLERATED {
+        return None;
+    }
+    let (size, unit) = match seconds.saturating_abs() {
+        seconds @ ..7_200 => (seconds / 60, "minutes"),
+        seconds @ ..172_800 => (seconds / 3_600, "hours"),
+        seconds @ ..63_072_000 => (seconds / 86_400, "days"),
+        seconds => (seconds / 31_557_600, "years"),
+    };
+    let direction = if seconds > 0 { "ahead of" } else { "behind" };
+    let whole = |time: Timestamp| Timestamp::from_second(time.as_second()).unwrap_or(time);
+    Some(format!(
+        "the clock of this device shows {}, {size} {unit} {direction} the cloud's, which shows {}",
+        whole(now),
+        whole(cloud)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use edgesync_config::JoinUrl;
+    use edgesync_store::durable::FileError;
+
+    fn time(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn clocks_are_compared_in_words() {
+        let cloud = time("2026-11-21T10:00:00Z");
+        assert_eq!(wrong_clock(time("2026-11-21T10:05:00Z"), cloud), None);
+        assert_eq!(wrong_clock(time("2026-11-21T09:55:00Z"), cloud), None);
+        for (now, words) in [
+            ("2026-11-21T10:05:01Z", "5 minutes ahead of"),
+            ("2026-11-21T06:59:00Z", "3 hours behind"),
+            ("2026-12-01T10:00:00Z", "10 days ahead of"),
+            ("2036-11-22T10:00:00Z", "10 years ahead of"),
+            ("1970-01-01T00:00:09Z", "56 years behind"),
+        ] {
+            let said = wrong_clock(time(now), cloud).unwrap();
+            let expected = format!(
+                "the clock of this device shows {now}, {words} the cloud's, which shows 2026-11-21T10:00:00Z"
+            );
+            assert_eq!(said, expected);
+        }
+        assert_eq!(beside(cloud, None), "");
+        assert!(wrong_clock(Timestamp::MIN, Timestamp::MAX).is_some());
+    }
+
+    #[test]
+    fn every_refusal_says_what_to_do() {
+        let host = "cloud.example".to_owned();
+        let url: JoinUrl = "https://cloud.example".parse().unwrap();
+        let refused = |code| CallError::Refused { code, message: "no".into() };
+        let names = vec!["10.0.0.1".to_owned(), "hub.example".to_owned()];
+        let other_name = HandshakeError::OtherName { host: host.clone(), names };
+        let not_tls = HandshakeError::NotTls { host: host.clone(), problem: "HTTP".into() };
+        let refused_by = |reason: &str| {
+            CallError::Tls(HandshakeError::Refused { host: host.clone(), reason: reason.to_owned() })
+        };
+        let (mqtt, revoked) = (refused_by("none was shown"), refused_by("revoked"));
+        let silent = CallError::Unreachable { url, problem: "check it".into() };
+        for (error, words, unreachable) in [
+            (refused(401), &["keadm gettoken"][..], false),
+            (CallError::Tls(other_name), &["10.0.0.1, hub.example", "pairing.names", "cloud.example"], false),
+            (CallError::Tls(not_tls), &["10002"], false),
+            (mqtt, &["MQTT", "10002"], false),
+            (revoked, &["--force", "new token"], false),
+            (CallError::Tls(HandshakeError::Network { host, problem: "eof".into() }), &["10002"], true),
+            (silent, &[], true),
+        ] {
+            let error = JoinError::Call(error);
+            assert_eq!(error.is_unreachable(), unreachable, "{error}");
+            let advice = error.advice().unwrap_or_default();
+            assert!(words.iter().all(|word| advice.contains(word)), "{error}: {advice}");
+        }
+        let message = "the token has expired: create a new one with 'edgesync-cloud token create'".into();
+        let explained = JoinError::Call(CallError::Refused { code: 401, message });
+        assert_eq!(explained.advice(), None);
+        let denied = |kind: io::ErrorKind| {
+            JoinError::Files(FileError::tried("write", "/etc/x".as_ref())(kind.into()).into())
+        };
+        assert!(denied(io::ErrorKind::PermissionDenied).advice().unwrap().contains("root"));
+        assert!(denied(io::ErrorKind::StorageFull).advice().unwrap().contains("room"));
+        assert_eq!(denied(io::ErrorKind::Other).advice(), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! What is on the device before it joins: the configuration, and an identity if there is one.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use super::JoinError;
+use crate::files::{self, Disk as _, FilesError, RealDisk, Stored};
+use crate::settings;
+use edgesync_config as config;
+use edgesync_config::edge::{Config, Identity};
+use edgesync_config::{ConfigErrors, JoinUrl};
+use edgesync_store::durable::FileError;
+use edgesync_transport::tls::{Certificate, Clock};
+
+/// What a new configuration starts from: all keys with their defaults, as comments.
+const DOCUMENTED: &str = include_str!("../../../../config/edgesync.toml");
+
+/// What was found.
+pub(super) struct Before {
+    /// The configuration file itself, whatever links lead to it.
+    pub(super) path: PathBuf,
+    /// The same as it was named: relative paths count from there.
+    pub(super) named: PathBuf,
+    /// Its text, or the documented one.
+    pub(super) text: String,
+    /// What is in force.
+    pub(super) config: Config,
+    /// Below which identities are.
+    pub(super) root: PathBuf,
+    /// The membership, if the device has joined.
+    pub(super) member: Option<Member>,
+}
+
+/// The membership of a device that has joined.
+pub(super) struct Member {
+    pub(super) stored: Stored,
+    pub(super) cloud: Option<JoinUrl>,
+    pub(super) node: String,
+}
+
+impl Member {
+    /// The clock, with what certainly has passed.
+    pub(super) fn clock(&self, now: fn() -> Timestamp) -> Clock {
+        let made = self.stored.ca.iter().map(Certificate::not_before);
+        Clock::of(now, made.chain([self.stored.identity.certificate().not_before()]))
+    }
+}
+
+impl Before {
+    /// Whether the database may hold objects of another cloud than this one.
+    pub(super) fn may_hold_others(&self, cloud: &JoinUrl) -> bool {
+        let known = self.member.as_ref().and_then(|member| member.cloud.as_ref());
+        known != Some(cloud) && self.config.store.path.exists()
+    }
+
+    /// Reads it; `name` is what the node will be called, if that is known.
+    pub(super) fn read(path: &Path, name: Option<&str>) -> Result<Self, JoinError> {
+        let failed = |error| JoinError::Other(format!("the path of the configuration: {error}"));
+        let named = std::path::absolute(path).map_err(failed)?;
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| named.clone());
+        let text = read_text(&path)?.unwrap_or_else(|| DOCUMENTED.to_owned());
+        let config = understand(&named, &text, name)?;
+        let store = std::path::absolute(&config.store.path).unwrap_or_else(|_| config.store.path.clone());
+        let member = read_member(&config)?;
+        Ok(Self { path, named, text, config, root: store.with_file_name("identity"), member })
+    }
+}
+
+fn read_text(path: &Path) -> Result<Option<String>, JoinError> {
+    let failed = |cause| JoinError::from(FilesError::from(FileError::tried("read", path)(cause)));
+    match RealDisk.read(path) {
+        Ok(bytes) => String::from_utf8(bytes)
+            .map(Some)
+            .map_err(|_| failed(io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Reads the configuration. What joining will add may be missing in it: a name where the host's is none, an authority
+/// for a broker with TLS, the address of a CloudCore.
+fn understand(path: &Path, text: &str, name: Option<&str>) -> Result<Config, ConfigErrors> {
+    let parse = |text: &str| config::parse::<Config>(path, text, std::env::vars_os());
+    let error = match parse(text) {
+        Ok(loaded) => return Ok(loaded.config),
+        Err(error) => error,
+    };
+    let mut added = Vec::new();
+    let named = name.map(|name| ("node", "name", settings::string(name)));
+    let identity = ("identity", "directory", settings::string("/nonexistent"));
+    let url = ("kubeedge", "url", settings::string("wss://cloud.invalid"));
+    for more in named.into_iter().chain([identity, url]) {
+        added.push(more);
+        if let Ok(Ok(loaded)) = settings::set_all(text, &added).map(|text| parse(&text)) {
+            return Ok(Config { identity: Identity::default(), ..loaded.config });
+        }
+    }
+    Err(error)
+}
+
+/// The identity that the configuration names. One that is lost or damaged counts as none.
+fn read_member(config: &Config) -> Result<Option<Member>, JoinError> {
+    let Some(directory) = &config.identity.directory else { return Ok(None) };
+    let stored = match files::load(&RealDisk, directory) {
+        Ok(stored) => stored,
+        Err(FilesError::Io(error)) if error.cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(FilesError::Content(_)) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let node =
+        stored.identity.certificate().subject().requested_node().unwrap_or(&config.node.name).to_owned();
+    Ok(Some(Member { stored, cloud: config.identity.cloud.clone(), node }))
+}

@@ -1,0 +1,165 @@
+//! One connection to the broker or CloudCore, as the agent makes it, to see that the node is let in.
+
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::mpsc::Receiver;
+use tokio::time::{Instant, timeout};
+
+use super::JoinError;
+use crate::files::FilesError;
+use edgesync_api as api;
+use edgesync_api::Address;
+use edgesync_config::LinkType;
+use edgesync_config::edge::Config;
+use edgesync_kubeedge::link::KubeEdgeOptions;
+use edgesync_runtime::connection;
+use edgesync_store::durable::FileError;
+use edgesync_transport::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Topics};
+use edgesync_transport::tls::{Certificate, Client, Clock, Identity, Trust};
+
+/// How much longer than the link itself its owner waits.
+const BEYOND: Duration = Duration::from_secs(5);
+
+/// How often the agent is asked while it tries to connect.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Why the broker did not let the node in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum NotConnected {
+    /// It answers, and refuses.
+    Refused(String),
+    /// Nobody answers.
+    Silent(String),
+}
+
+/// Whether an agent runs here; its connection must not be thrown out by another one.
+pub(super) fn agent_runs(config: &Config) -> bool {
+    UnixStream::connect(&config.api.socket).is_ok()
+}
+
+/// Asks the agent that runs here whether it is connected, and waits while it tries for the first time.
+pub(super) async fn ask_agent(config: &Config) -> Result<(), JoinError> {
+    let until = Instant::now() + config.link.connect_timeout + BEYOND;
+    let client = api::Client::new(Address::Unix(config.api.socket.clone()));
+    loop {
+        let status = client.get::<Value>("/edgesync/v1/status").await;
+        let status = status.map_err(|error| {
+            JoinError::Other(format!("what runs at {} does not say how it is: {error}", client.address()))
+        })?;
+        if status["cloud"]["removed"] == true {
+            return Err(JoinError::Removed { node: config.node.name.clone() });
+        }
+        if status["link"]["state"] == "connected" {
+            return Ok(());
+        }
+        let cause = status["link"]["cause"].as_str();
+        if cause.is_some() || Instant::now() > until {
+            let problem = cause.unwrap_or("nothing was heard so far").to_owned();
+            return Err(JoinError::Agent { broker: config.peer().to_string(), problem });
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Connects once, with the topics of the agent but without its presence.
+pub(super) async fn check(
+    config: &Config,
+    ca: &[Certificate],
+    identity: &Identity,
+    clock: Clock,
+) -> Result<(), JoinError> {
+    let patience = config.link.connect_timeout + BEYOND;
+    let link = match config.link_type {
+        LinkType::Mqtt => Link::spawn(link_options(config, ca, identity, clock)?),
+        LinkType::KubeEdge => edgesync_kubeedge::link::spawn(kubeedge_options(config, ca, identity, clock)?),
+    };
+    connect(link, patience).await.map_err(|error| {
+        let broker = config.peer().to_string();
+        match error {
+            NotConnected::Refused(problem) => JoinError::Broker { broker, problem },
+            NotConnected::Silent(problem) => JoinError::BrokerSilent { broker, problem },
+        }
+    })
+}
+
+fn link_options(
+    config: &Config,
+    ca: &[Certificate],
+    identity: &Identity,
+    clock: Clock,
+) -> Result<LinkOptions, JoinError> {
+    let node = &config.node.name;
+    let mut options =
+        connection::configured_link(&config.link).map_err(|error| JoinError::Other(format!("{error:#}")))?;
+    let topics = Topics::new(&config.link.prefix).map_err(|error| JoinError::Other(error.to_string()))?;
+    options.username.get_or_insert_with(|| node.clone());
+    options.subscriptions = vec![topics.down(node), topics.cloud()];
+    if config.link.broker.tls {
+        options.tls = Some(client(config, ca, identity, clock)?);
+    }
+    Ok(options)
+}
+
+fn kubeedge_options(
+    config: &Config,
+    ca: &[Certificate],
+    identity: &Identity,
+    clock: Clock,
+) -> Result<KubeEdgeOptions, JoinError> {
+    let mut options =
+        connection::kubeedge_options(config).map_err(|error| JoinError::Other(format!("{error:#}")))?;
+    if config.peer().tls {
+        options.tls = Some(client(config, ca, identity, clock)?);
+    }
+    Ok(options)
+}
+
+/// A client that believes whom the agent would believe, and shows the identity.
+fn client(
+    config: &Config,
+    ca: &[Certificate],
+    identity: &Identity,
+    clock: Clock,
+) -> Result<Client, JoinError> {
+    let trust = match &config.link.ca_file {
+        None => ca.to_vec(),
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(FileError::tried("read", path));
+            let text = text.map_err(FilesError::from)?;
+            Certificate::all_from_pem(&path.display().to_string(), &text)?
+        }
+    };
+    Ok(Client::new(&Trust::new(trust), Some(identity), clock)?)
+}
+
+/// Waits for the first outcome of a link.
+async fn connect(
+    (link, mut events): (LinkHandle, Receiver<LinkEvent>),
+    patience: Duration,
+) -> Result<(), NotConnected> {
+    let outcome = async {
+        loop {
+            match events.recv().await {
+                Some(LinkEvent::Connected { .. }) => return Ok(()),
+                Some(LinkEvent::Disconnected { cause, .. }) => return Err(failure(&cause)),
+                Some(_) => {}
+                None => return Err(NotConnected::Silent("the connection was given up".into())),
+            }
+        }
+    };
+    let late = || Err(NotConnected::Silent(format!("nothing was heard for {patience:?}")));
+    let outcome = timeout(patience, outcome).await.unwrap_or_else(|_| late());
+    link.shutdown(Vec::new(), Duration::from_secs(1)).await;
+    outcome
+}
+
+fn failure(cause: &Cause) -> NotConnected {
+    match cause.label() {
+        "dns" | "refused" | "connect-timeout" | "network" | "keepalive" => {
+            NotConnected::Silent(cause.to_string())
+        }
+        _ => NotConnected::Refused(cause.to_string()),
+    }
+}

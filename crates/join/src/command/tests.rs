@@ -1,0 +1,480 @@
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::*;
+use crate::tests::authority::{Authority, time};
+use crate::tests::service::{Asked, Service, cloud, cloud_now, reply, server_identity, token};
+use edgesync_broker::{Broker, BrokerOptions, FleetEvent, FleetEvents};
+use edgesync_transport::link::Topics;
+use edgesync_transport::tls::{ClientRule, Server};
+
+/// A device: its files.
+struct Device {
+    directory: TempDir,
+}
+
+impl Device {
+    /// A device whose configuration has these words beside the place of the database.
+    fn new(words: &str) -> Self {
+        let device = Self { directory: tempfile::tempdir().unwrap() };
+        let text = format!(
+            "[store]\npath = {}\n[api]\nsocket = {} # here\n{words}",
+            settings::string(device.path("lib/edgesync.db").to_str().unwrap()),
+            settings::string(device.path("e.sock").to_str().unwrap())
+        );
+        std::fs::write(device.config(), text).unwrap();
+        std::fs::create_dir(device.path("lib")).unwrap();
+        device
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn config(&self) -> PathBuf {
+        self.path("edgesync.toml")
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(self.config()).unwrap()
+    }
+
+    fn loaded(&self) -> Config {
+        config::parse::<Config>(&self.config(), &self.text(), []).unwrap().config
+    }
+
+    /// An agent that has this status.
+    fn agent_that_says(&self, status: &'static str) -> tokio::task::JoinHandle<()> {
+        let path = self.path("e.sock");
+        let _ = std::fs::remove_file(&path);
+        let listener = tokio::net::UnixListener::bind(path).unwrap();
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{status}",
+            status.len()
+        );
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let answer = answer.clone();
+                tokio::spawn(async move {
+                    if stream.read(&mut [0; 4096]).await.is_ok_and(|bytes| bytes > 0) {
+                        stream.write_all(answer.as_bytes()).await.unwrap();
+                    }
+                });
+            }
+        })
+    }
+
+    fn sets(&self) -> Vec<String> {
+        files::Disk::names(&RealDisk, &self.path("lib/identity")).unwrap()
+    }
+
+    fn options(&self, service: &Service, authority: &Authority, node: Option<&str>) -> JoinOptions {
+        JoinOptions {
+            cloud: service.url.clone(),
+            token: token(authority),
+            node: node.map(str::to_owned),
+            config: self.config(),
+            cloudcore: None,
+            force: false,
+        }
+    }
+}
+
+/// A cloud with its broker.
+struct Cloud {
+    authority: Arc<Authority>,
+    service: Service,
+    events: FleetEvents,
+    _broker: Broker,
+}
+
+impl Cloud {
+    async fn start() -> Self {
+        let authority = Arc::new(Authority::new("ca"));
+        let rule = ClientRule {
+            trust: Trust::new(vec![authority.ca.clone()]),
+            revoked: Vec::new(),
+            required: true,
+            expired_grace: Duration::ZERO,
+        };
+        let tls = Server::new(&server_identity(&authority), &rule, Clock::of(cloud_now, [])).unwrap();
+        let topics = Topics::new("plant/v1").unwrap();
+        let options = BrokerOptions { topics, tls: Some(tls), ..BrokerOptions::default() };
+        let (broker, events) = Broker::bind("127.0.0.1:0".parse().unwrap(), options).await.unwrap();
+        let address = format!("mqtts://:{}", broker.address().port());
+        let service = Service::of_cloud(Arc::clone(&authority), &address).await;
+        Self { authority, service, events, _broker: broker }
+    }
+
+    /// The node that the broker let in.
+    async fn let_in(&mut self) -> String {
+        loop {
+            if let FleetEvent::NodeConnected { node, .. } = self.events.recv().await.unwrap() {
+                return node;
+            }
+        }
+    }
+
+    fn asked(&self) -> usize {
+        self.service.asked().len()
+    }
+}
+
+async fn join_at(options: &JoinOptions, now: fn() -> Timestamp) -> (Result<(), JoinError>, String) {
+    let mut out = Vec::new();
+    let result = run_at(options, now, &mut out).await;
+    (result, String::from_utf8(out).unwrap())
+}
+
+async fn join(options: &JoinOptions) -> (Result<(), JoinError>, String) {
+    join_at(options, cloud_now).await
+}
+
+#[tokio::test]
+async fn a_device_joins_and_a_second_time_only_checks() {
+    let (mut cloud, device) = (Cloud::start().await, Device::new("[log]\nlevel = \"debug\" # mine\n"));
+    std::fs::set_permissions(device.config(), std::fs::Permissions::from_mode(0o640)).unwrap();
+    let options = device.options(&cloud.service, &cloud.authority, Some("pump-7"));
+    let (result, said) = join(&options).await;
+    result.unwrap();
+    assert_eq!(cloud.let_in().await, "pump-7");
+    for words in [
+        "pump-7",
+        "lets the node in",
+        "edgesync run --config",
+        "edgesync check --config",
+        "edgesync status --socket",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(!said.contains("signature") && !said.contains("\nclock"), "{said}");
+
+    let (config, text) = (device.loaded(), device.text());
+    assert_eq!(config.node.name, "pump-7");
+    assert!(
+        config.link.broker.tls && config.link.broker.host == "127.0.0.1" && config.link.prefix == "plant/v1"
+    );
+    assert_eq!(config.identity.cloud, Some(cloud.service.url.clone()));
+    assert!(text.contains("level = \"debug\" # mine") && text.contains("# here"), "{text}");
+    assert!(!text.contains("signature"), "{text}");
+    let set = config.identity.directory.unwrap();
+    assert!(set.starts_with(device.path("lib/identity")));
+    assert_eq!(
+        std::fs::metadata(set.join(files::IDENTITY_FILE)).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    assert_eq!(std::fs::metadata(device.config()).unwrap().permissions().mode() & 0o777, 0o640);
+
+    let asked = cloud.asked();
+    let (result, said) = join(&JoinOptions { node: None, ..options.clone() }).await;
+    result.unwrap();
+    assert_eq!(cloud.let_in().await, "pump-7");
+    assert!(said.contains("joined already") && said.contains("lets the node in"), "{said}");
+    assert_eq!(
+        (cloud.asked(), device.text()),
+        (asked + 1, text.clone()),
+        "only whether it is still a member"
+    );
+
+    // With an agent that runs, its connection is left alone, and it is asked how that is.
+    let agent = device.agent_that_says(r#"{"link": {"state": "connected"}}"#);
+    let (result, said) = join(&options).await;
+    result.unwrap();
+    assert!(said.contains("the agent runs and has the connection"), "{said}");
+    agent.abort();
+    for (status, words) in [
+        (r#"{"link": {"state": "disconnected", "cause": "the certificate was revoked"}}"#, "was revoked"),
+        (r#"{"link": {"state": "connected"}, "cloud": {"removed": true}}"#, "node admit pump-7"),
+    ] {
+        let agent = device.agent_that_says(status);
+        let (result, _) = join(&options).await;
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+        agent.abort();
+    }
+    let _agent = device.agent_that_says(r#"{"link": {"state": "connected"}}"#);
+
+    let (result, said) = join(&JoinOptions { force: true, ..options }).await;
+    result.unwrap();
+    assert!(said.contains("takes over the new identity") && !said.contains("systemctl"), "{said}");
+    assert!(cloud.asked() > asked && device.text() != text);
+    assert_eq!(device.sets().len(), 1);
+}
+
+#[tokio::test]
+async fn another_identity_is_replaced_only_by_force() {
+    let (cloud, other, device) = (Cloud::start().await, Cloud::start().await, Device::new(""));
+    let first = device.options(&cloud.service, &cloud.authority, Some("a"));
+    join(&first).await.0.unwrap();
+    let renamed = device.options(&cloud.service, &cloud.authority, Some("b"));
+    let moved = device.options(&other.service, &other.authority, Some("a"));
+    for options in [renamed, moved] {
+        join(&JoinOptions { force: true, ..first.clone() }).await.0.unwrap();
+        let text = device.text();
+        let error = join(&options).await.0.unwrap_err().to_string();
+        assert!(error.contains("'a' already") && error.contains("--force"), "{error}");
+        assert_eq!(device.text(), text);
+        join(&JoinOptions { force: true, ..options.clone() }).await.0.unwrap();
+        assert_eq!(Some(device.loaded().node.name), options.node);
+        assert_eq!(device.loaded().identity.cloud, Some(options.cloud));
+        assert_eq!(device.sets().len(), 1);
+    }
+}
+
+#[test]
+fn a_new_device_gets_the_documented_configuration() {
+    // The place of the database is a built-in one there, so only the text is made.
+    let path = Path::new("/nonexistent/edgesync.toml");
+    let before = Before::read(path, Some("pump-7")).unwrap();
+    assert!(before.member.is_none());
+    assert_eq!(before.root, Path::new("/var/lib/edgesync/identity"));
+    let broker = BrokerUrl::parse("mqtts://cloud.example").unwrap();
+    let route = Route::Mqtt { broker, prefix: "edgesync/v1".into() };
+    let url: JoinUrl = "https://cloud.example".parse().unwrap();
+    let text = configuration(&before, "pump-7", &route, Path::new("/d"), &url).unwrap();
+    assert!(
+        text.contains("\nname = \"pump-7\"\n") && text.contains("# Every key is listed with its default")
+    );
+    let config = config::parse::<Config>(path, &text, []).unwrap().config;
+    assert_eq!(config.identity.directory.as_deref(), Some(Path::new("/d")));
+}
+
+#[test]
+fn a_device_that_joins_a_cloud_core_gets_its_address_and_back() {
+    let device = Device::new("[node]\nname = \"x\" # mine\n");
+    let before = Before::read(&device.config(), Some("pump-7")).unwrap();
+    let url: JoinUrl = "https://[::1]:10002".parse().unwrap();
+    let route = Route::KubeEdge(CloudCoreUrl::at(&url.host));
+    let text = configuration(&before, "pump-7", &route, Path::new("/d"), &url).unwrap();
+    let config = config::parse::<Config>(&device.config(), &text, []).unwrap().config;
+    assert_eq!(
+        (config.link_type, config.peer().to_string()),
+        (LinkType::KubeEdge, "wss://[::1]:10000".into())
+    );
+    assert_eq!((config.node.name.as_str(), config.identity.cloud), ("pump-7", Some(url.clone())));
+
+    std::fs::write(device.config(), &text).unwrap();
+    let before = Before::read(&device.config(), None).unwrap();
+    let broker = BrokerUrl::parse("mqtts://cloud.example").unwrap();
+    let route = Route::Mqtt { broker, prefix: "p".into() };
+    let text = configuration(&before, "pump-7", &route, Path::new("/d"), &url).unwrap();
+    let loaded = config::parse::<Config>(&device.config(), &text, []).unwrap();
+    assert_eq!(loaded.config.peer().to_string(), "mqtts://cloud.example:8883");
+}
+
+/// The command line of a node that joins a CloudCore whose WebSocket nobody serves.
+async fn join_cloud_core(device: &Device, runs: bool) -> (Result<(), JoinError>, String, Service) {
+    let authority = Arc::new(Authority::new("ca"));
+    let service = Service::of_cloud_core(Arc::clone(&authority)).await;
+    let free = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let cloudcore = CloudCoreUrl::parse(&format!("wss://{}", free.local_addr().unwrap())).unwrap();
+    drop(free);
+    let _agent = runs.then(|| std::os::unix::net::UnixListener::bind(device.path("e.sock")).unwrap());
+    let mut options = device.options(&service, &authority, Some("pump-7"));
+    options.cloudcore = Some(cloudcore);
+    let (result, said) = join(&options).await;
+    (result, said, service)
+}
+
+#[tokio::test]
+async fn a_cloud_core_is_joined_without_a_session_beside_that_of_the_agent() {
+    let device = Device::new("");
+    std::fs::write(device.path("lib/edgesync.db"), "").unwrap();
+    let (result, said, service) = join_cloud_core(&device, true).await;
+    result.unwrap();
+    for words in ["that is a CloudCore", "not tried, because the agent runs", "objects of another cloud"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert_eq!(device.loaded().link_type, LinkType::KubeEdge);
+    let asked = service.asked();
+    let paths = asked.iter().map(|asked| asked.question.path.as_str()).collect::<Vec<_>>();
+    assert_eq!(paths, ["/ca.crt", "/edgesync/v1/join", "/edge.crt"]);
+    assert_eq!(asked[2].question.header("nodename"), Some("pump-7"));
+}
+
+#[tokio::test]
+async fn a_cloud_core_that_does_not_answer_is_told_with_the_identity_in_place() {
+    let device = Device::new("");
+    let (result, said, _service) = join_cloud_core(&device, false).await;
+    let error = result.unwrap_err();
+    assert!(error.is_unreachable() && error.to_string().contains("wss://127.0.0.1"), "{error}");
+    assert!(!said.contains("objects of another cloud"), "{said}");
+    assert!(device.loaded().identity.directory.is_some());
+}
+
+#[tokio::test]
+async fn the_address_of_a_cloud_core_is_refused_where_there_is_none() {
+    let (cloud, device) = (Cloud::start().await, Device::new(""));
+    let mut options = device.options(&cloud.service, &cloud.authority, Some("a"));
+    options.cloudcore = Some(CloudCoreUrl::at("cloud.example"));
+    let before = device.text();
+    let error = join(&options).await.0.unwrap_err().to_string();
+    assert!(error.contains("leave --cloudcore out"), "{error}");
+    assert_eq!(device.text(), before);
+}
+
+fn in_1970() -> Timestamp {
+    time("1970-01-01T00:00:09Z")
+}
+
+fn years_ahead() -> Timestamp {
+    time("2049-01-01T00:00:00Z")
+}
+
+#[tokio::test]
+async fn a_device_at_1970_joins_and_is_told_the_time() {
+    let (mut cloud, device) = (Cloud::start().await, Device::new(""));
+    let options = device.options(&cloud.service, &cloud.authority, Some("pump-7"));
+    let (result, said) = join_at(&options, in_1970).await;
+    result.unwrap();
+    assert_eq!(cloud.let_in().await, "pump-7");
+    let words = "shows 1970-01-01T00:00:09Z, 56 years behind the cloud's, which shows 2026-11-21T12:00:00Z";
+    assert!(said.contains(words) && said.contains("does not keep the node from its cloud"), "{said}");
+    join_at(&options, in_1970).await.0.unwrap();
+}
+
+#[tokio::test]
+async fn a_clock_that_is_years_ahead_is_told_so() {
+    let (cloud, device) = (Cloud::start().await, Device::new(""));
+    let options = device.options(&cloud.service, &cloud.authority, Some("pump-7"));
+    let before = device.text();
+    let (result, _) = join_at(&options, years_ahead).await;
+    let error = result.unwrap_err();
+    assert!(matches!(error, JoinError::Clock { cloud: Some(_), .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("2049-01-01T00:00:00Z") && text.contains("years ahead of the cloud's"), "{text}");
+    assert!(error.advice().unwrap().contains("set the clock"));
+    assert_eq!(device.text(), before);
+}
+
+/// A service that answers with `answer` where the usual cloud would answer something else.
+async fn service(authority: &Arc<Authority>, path: &'static str, code: u16, body: &'static str) -> Service {
+    let answering = Arc::clone(authority);
+    Service::start(authority, &server_identity(authority), move |asked: &Asked| {
+        match asked.question.path == path {
+            true => reply(code, body),
+            false => cloud(&answering, "mqtts://:1", asked),
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn refusals_leave_the_device_as_it_was() {
+    let authority = Arc::new(Authority::new("ca"));
+    let membership = r#"{"node":"b","broker":"mqtts://:1","prefix":"p","time":"2026-11-21T12:00:00Z"}"#;
+    let no_broker = r#"{"node":"a","broker":"ftp://x","prefix":"p","time":"2026-11-21T12:00:00Z"}"#;
+    let no_prefix = r#"{"node":"a","broker":"mqtts://:1","prefix":"p/#","time":"2026-11-21T12:00:00Z"}"#;
+    for (path, code, body, words) in [
+        ("/edge.crt", 401, "the token has been used up", "used up"),
+        ("/edge.crt", 409, "another device has the name 'a'", "another device"),
+        ("/edgesync/v1/join", 200, membership, "another node than 'a'"),
+        ("/edgesync/v1/join", 200, no_broker, "see pairing.broker_url there"),
+        ("/edgesync/v1/join", 200, no_prefix, "link.prefix"),
+    ] {
+        let device = Device::new("");
+        let before = device.text();
+        let service = service(&authority, path, code, body).await;
+        let (result, _) = join(&device.options(&service, &authority, Some("a"))).await;
+        let error = result.unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+        assert!(!error.is_unreachable(), "{error}");
+        assert_eq!(device.text(), before);
+        assert_eq!(device.sets(), Vec::<String>::new());
+        let left = std::fs::read_dir(device.directory.path()).unwrap().count();
+        assert_eq!(left, 2, "the configuration and lib");
+    }
+}
+
+#[tokio::test]
+async fn a_broker_that_is_not_there_is_told_with_the_identity_in_place() {
+    let authority = Arc::new(Authority::new("ca"));
+    let free = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let broker = format!("mqtts://:{}", free.local_addr().unwrap().port());
+    drop(free);
+    let service = Service::of_cloud(Arc::clone(&authority), &broker).await;
+    let device = Device::new("");
+    let (result, said) = join(&device.options(&service, &authority, Some("a"))).await;
+    let error = result.unwrap_err();
+    assert!(error.is_unreachable() && error.to_string().contains("the identity is in place"), "{error}");
+    assert!(said.contains("identity") && device.loaded().identity.directory.is_some());
+}
+
+#[tokio::test]
+async fn a_broker_of_another_authority_is_refused() {
+    let (authority, other) = (Arc::new(Authority::new("ca")), Cloud::start().await);
+    let broker = format!("mqtts://:{}", other._broker.address().port());
+    let service = Service::of_cloud(Arc::clone(&authority), &broker).await;
+    let device = Device::new("");
+    let error = join(&device.options(&service, &authority, Some("a"))).await.0.unwrap_err();
+    assert!(matches!(error, JoinError::Broker { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_certificate_for_other_names_says_which() {
+    let authority = Arc::new(Authority::new("ca"));
+    let from = time("2026-11-01T00:00:00Z");
+    let identity = authority.server(&["cloud.example"], from, time("2027-11-01T00:00:00Z"));
+    let answering = Arc::clone(&authority);
+    let service =
+        Service::start(&authority, &identity, move |asked| cloud(&answering, "mqtts://:1", asked)).await;
+    let device = Device::new("");
+    let error = join(&device.options(&service, &authority, Some("a"))).await.0.unwrap_err();
+    assert!(error.to_string().contains("cloud.example"), "{error}");
+    let advice = error.advice().unwrap();
+    assert!(advice.contains("cloud.example") && advice.contains("pairing.names"), "{advice}");
+}
+
+#[test]
+fn names_come_from_the_argument_the_token_or_the_configuration() {
+    assert_eq!(decide(Some("a"), None, "c").unwrap(), "a");
+    assert_eq!(decide(Some("a"), Some("a"), "c").unwrap(), "a");
+    assert_eq!(decide(None, Some("b"), "c").unwrap(), "b");
+    assert_eq!(decide(None, None, "c").unwrap(), "c");
+    let error = decide(Some("a"), Some("b"), "c").unwrap_err().to_string();
+    assert!(error.contains("for node 'b', not for 'a'") && error.contains("--node a"), "{error}");
+    assert!(decide(Some("A b"), None, "c").is_err());
+}
+
+#[test]
+fn the_broker_without_a_host_is_where_the_service_is() {
+    for (said, host, expected) in [
+        ("mqtts://:8883", "cloud.example", "mqtts://cloud.example:8883"),
+        ("mqtts://:8884", "fd00::1", "mqtts://[fd00::1]:8884"),
+        ("mqtts://broker.example", "cloud.example", "mqtts://broker.example:8883"),
+    ] {
+        let membership = Membership {
+            node: "a".into(),
+            broker: said.into(),
+            prefix: "p".into(),
+            time: String::new(),
+            removed: false,
+        };
+        let asked = JoinUrl { host: host.into(), port: 10002 };
+        assert_eq!(broker_of(&membership, &asked).unwrap().to_string(), expected);
+    }
+}
+
+#[test]
+fn a_configuration_that_joining_completes_is_understood_and_another_is_not() {
+    let device = Device::new("[link]\nbroker = \"mqtts://cloud.example\"\n");
+    assert!(config::parse::<Config>(&device.config(), &device.text(), []).is_err());
+    let before = Before::read(&device.config(), Some("a")).unwrap();
+    assert!(before.member.is_none() && before.config.identity.directory.is_none());
+    let wrong = Device::new("[link]\nkeepalive = 7\n");
+    let error = Before::read(&wrong.config(), Some("a")).err().unwrap();
+    assert!(
+        matches!(&error, JoinError::Config(errors) if errors.to_string().contains("keepalive")),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_identity_that_is_lost_counts_as_none() {
+    let device = Device::new("[identity]\ndirectory = \"/nonexistent/identity\"\n");
+    assert!(Before::read(&device.config(), None).unwrap().member.is_none());
+}

@@ -1,0 +1,135 @@
+//! Makes one connection: name, TCP, TLS, and the upgrade from HTTP to the WebSocket.
+
+use std::sync::Arc;
+
+use tokio_tungstenite::tungstenite::Error;
+use tokio_tungstenite::tungstenite::error::{CapacityError, ProtocolError};
+use tokio_tungstenite::tungstenite::handshake::client::{Request, generate_key};
+use tokio_tungstenite::tungstenite::http::{self, Response};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+use super::KubeEdgeOptions;
+use edgesync_transport::link::Cause;
+use edgesync_transport::link::handle::Shared;
+use edgesync_transport::link::stream::{Stream, Target};
+
+/// How much is read at once.
+const CHUNK: usize = 8 * 1024;
+/// What an answer says is shown up to this many characters.
+const SHOWN: usize = 200;
+
+/// A message goes out in fragments of this size: what waits for the socket is no more than one of them.
+pub(super) const FRAGMENT: usize = 16 * 1024;
+/// Small messages are written together up to this many bytes.
+pub(super) const AHEAD: usize = 4 * 1024;
+
+/// A connection after the upgrade.
+pub(super) type WebSocket = WebSocketStream<Box<dyn Stream>>;
+
+/// Connects within the time the options allow.
+pub(super) async fn establish(options: &KubeEdgeOptions, shared: &Arc<Shared>) -> Result<WebSocket, Cause> {
+    let target = options.target();
+    let upgrade = async {
+        let request = request(options)
+            .map_err(|error| no_websocket(&target, format!("the request cannot be written: {error}")))?;
+        let stream = target.open(shared).await?;
+        let upgraded = client_async_with_config(request, stream, Some(config(options))).await;
+        upgraded.map(|(socket, _)| socket).map_err(|error| of_upgrade(&target, error))
+    };
+    target.attempt(upgrade).await
+}
+
+fn config(options: &KubeEdgeOptions) -> WebSocketConfig {
+    WebSocketConfig::default()
+        .read_buffer_size(CHUNK)
+        .write_buffer_size(AHEAD)
+        .max_write_buffer_size(AHEAD + 2 * FRAGMENT)
+        .max_message_size(Some(options.max_message))
+        .max_frame_size(Some(options.max_message))
+}
+
+fn request(options: &KubeEdgeOptions) -> Result<Request, http::Error> {
+    let KubeEdgeOptions { host, port, project, node, .. } = options;
+    let authority = if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    };
+    Request::builder()
+        .uri(format!("ws://{authority}/{project}/{node}/events"))
+        .header("Host", authority)
+        .header("User-Agent", concat!("edgesync/", env!("CARGO_PKG_VERSION")))
+        .header("Connection", "Upgrade")
+        .header("Upgrade", "websocket")
+        .header("Sec-WebSocket-Version", "13")
+        .header("Sec-WebSocket-Key", generate_key())
+        .header("ConnectionUse", "msg")
+        .header("node_id", node)
+        .header("project_id", project)
+        .body(())
+}
+
+fn no_websocket(target: &Target<'_>, reason: String) -> Cause {
+    Cause::Upgrade { peer: target.peer(), reason }
+}
+
+/// Why there was no upgrade.
+fn of_upgrade(target: &Target<'_>, error: Error) -> Cause {
+    let reason = match error {
+        Error::Http(response) => refusal(&response),
+        Error::Protocol(ProtocolError::HandshakeIncomplete) => return Cause::Closed,
+        Error::Protocol(ProtocolError::WrongHttpVersion) => {
+            "it answers with an old HTTP: a proxy, or a port that wants TLS".to_owned()
+        }
+        Error::Protocol(ProtocolError::HttparseError(error)) => {
+            format!("what answers there does not speak HTTP ({error}): check the port, CloudCore's is 10000")
+        }
+        Error::Protocol(error) => format!("its answer is not in order: {error}"),
+        other => return of_socket(target, other),
+    };
+    no_websocket(target, reason)
+}
+
+/// An answer that is no upgrade: what it says, and what to check.
+fn refusal(response: &Response<Option<Vec<u8>>>) -> String {
+    let status = response.status();
+    let check = match status.as_u16() {
+        200..=299 => "what listens there is no WebSocket: check the port, CloudCore's is 10000",
+        300..=399 => "redirections are not followed: check host and port",
+        400 => {
+            "it does not take the request: a proxy in between may have changed it, or it is another server"
+        }
+        401 | 403 => {
+            "it does not let this node in: check the certificate of the node and CloudCore's authorization"
+        }
+        404 | 405 => {
+            "it is another server: the port of the WebSocket is wanted (10000), not that of the join service (10002)"
+        }
+        500..=599 => "CloudCore, or a proxy in front of it, has a problem: its log says which",
+        _ => "check host and port",
+    };
+    let body = response.body().as_deref().unwrap_or_default();
+    let said: String =
+        String::from_utf8_lossy(body).chars().filter(|c| !c.is_control()).take(SHOWN).collect();
+    let said = if said.is_empty() { said } else { format!(" ('{said}')") };
+    format!("HTTP status {status}{said}: {check}")
+}
+
+/// An error of the WebSocket as a cause.
+pub(super) fn of_socket(target: &Target<'_>, error: Error) -> Cause {
+    match error {
+        // CloudCore takes its leave of TLS when it closes a connection. A line that breaks does not.
+        Error::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            Cause::Network { peer: target.peer(), message: "the connection broke off".to_owned() }
+        }
+        Error::Io(error) => target.failed(&error),
+        Error::ConnectionClosed
+        | Error::AlreadyClosed
+        | Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => Cause::Closed,
+        Error::Capacity(CapacityError::MessageTooLong { size, max_size }) => Cause::PacketTooLarge {
+            detail: format!("a message of {size} bytes or more came, the limit is {max_size}"),
+        },
+        other => Cause::Protocol { detail: other.to_string().to_lowercase() },
+    }
+}

@@ -1,0 +1,104 @@
+//! What the parts of the bridge share: its configuration, where messages, frames and effects are put, and who names
+//! messages.
+
+use std::collections::VecDeque;
+
+use super::message::{Draft, MessageId};
+use super::types::{BridgeConfig, BridgeCounters, BridgeEffect, BridgeNotice, Moment, Sent};
+use edgesync_protocol::frame::{HelloRequest, Received};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    pub(super) config: BridgeConfig,
+    pub(super) at: Moment,
+    /// The session of the machine, once it was welcomed.
+    pub(super) session: Option<String>,
+    pub(super) messages: VecDeque<Sent>,
+    pub(super) frames: VecDeque<Received>,
+    pub(super) effects: VecDeque<BridgeEffect>,
+    pub(super) counters: BridgeCounters,
+    seed: u64,
+    pings: u64,
+}
+
+impl Outbound {
+    pub(super) fn new(config: BridgeConfig) -> Self {
+        Self {
+            config,
+            at: Moment::default(),
+            session: None,
+            messages: VecDeque::new(),
+            frames: VecDeque::new(),
+            effects: VecDeque::new(),
+            counters: BridgeCounters::default(),
+            seed: 0,
+            pings: 0,
+        }
+    }
+
+    /// A connection begins.
+    pub(super) fn begin(&mut self, at: Moment, random: u64) {
+        self.at = at;
+        // What has ever been drawn stays in it: connections do not repeat ids.
+        self.seed ^= random;
+    }
+
+    /// The connection is over. News are kept.
+    pub(super) fn end(&mut self) {
+        self.session = None;
+        self.messages.clear();
+        self.frames.clear();
+        self.effects.retain(|effect| matches!(effect, BridgeEffect::Notice(_)));
+    }
+
+    /// SplitMix64.
+    fn random(&mut self) -> u64 {
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.seed;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn id(&mut self) -> MessageId {
+        let random = (u128::from(self.random()) << 64) | u128::from(self.random());
+        // Version 4, variant 1.
+        (random & !(0xf000 << 64) & !(0b11 << 62)) | (0x4000 << 64) | (0b10 << 62)
+    }
+
+    /// A random number.
+    pub(super) fn draw(&mut self) -> u64 {
+        self.random()
+    }
+
+    /// Queues a message; gives the identity that its answer will name as its parent.
+    pub(super) fn send(&mut self, draft: &Draft<'_>) -> MessageId {
+        let id = self.id();
+        let text = draft.to_text(id, self.at.wall);
+        self.messages.push_back(Sent::Text { name: draft.name, text });
+        id
+    }
+
+    /// Queues a ping; gives its number.
+    pub(super) fn ping(&mut self) -> u64 {
+        self.pings += 1;
+        self.messages.push_back(Sent::Ping(self.pings));
+        self.pings
+    }
+
+    pub(super) fn notice(&mut self, notice: BridgeNotice) {
+        self.effects.push_back(BridgeEffect::Notice(notice));
+    }
+
+    /// Makes the machine say Hello again.
+    pub(super) fn ask_for_hello(&mut self, reason: &str) {
+        let Some(session) = self.session.clone() else { return };
+        self.frames.push_back(Received::HelloRequest(HelloRequest {
+            session,
+            reason: reason.to_owned(),
+            retry_after_seconds: 0,
+            removed: false,
+        }));
+    }
+}

@@ -1,0 +1,285 @@
+//! The lists of a round: one page of one list at a time, the next one when the last one is stored.
+
+use std::sync::Arc;
+
+use super::scope::{Listed, Purpose, hash, rules_of};
+use super::walk::Walk;
+use super::{ATTEMPTS, Round, Rounds, Stage};
+use crate::application::{self, Page, Request, Response};
+use crate::delivery::Delivery;
+use crate::message::MessageId;
+use crate::message::{self, Failure, Incoming};
+use crate::names::{Name, WatchRule};
+use crate::object;
+use crate::outbound::Outbound;
+use crate::queries::{Queries, asked_name, rules_want};
+use crate::types::{DynamicController, RoundReason};
+use edgesync_object::{Resource, Scope as ObjectScope, member, split_api_version};
+use edgesync_protocol::change::Change;
+use edgesync_protocol::timing::Now;
+
+/// Items of a page of a list, unless a page was too much for the link.
+pub(super) const LIMIT: u32 = 100;
+/// Changes that are applied in one transaction.
+const BATCH: usize = 64;
+
+/// Which list, and how far it has come.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    target: usize,
+    /// The question under way, until when, and how often it was put.
+    asked: Option<(MessageId, Now, u32)>,
+    attempt: u32,
+    so_far: Listed,
+    /// Where the next page begins; empty for the first one.
+    continues: Box<str>,
+    /// Whether it had to begin anew, because what it continued has expired.
+    is_anew: bool,
+}
+
+impl Listing {
+    /// Whether a page is under way.
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Now> {
+        self.asked.map(|(_, until, _)| until)
+    }
+
+    fn next(&mut self) {
+        *self = Self { target: self.target + 1, ..Self::default() };
+    }
+}
+
+/// The kind of the items of a page.
+fn resource(page: &Page<'_>, rule: &WatchRule) -> Resource {
+    let (group, version) = split_api_version(&page.api_version);
+    let first = page.items.first().and_then(|item| member(item.get(), &["metadata", "namespace"]));
+    Resource {
+        group: group.into(),
+        version: version.into(),
+        kind: page.kind.to_string(),
+        plural: rule.plural.to_string(),
+        scope: if first.is_some() { ObjectScope::Namespaced } else { ObjectScope::Cluster },
+    }
+}
+
+impl Round {
+    /// The lists are through: what is held is walked over, unless nothing can come of it.
+    fn walk(&mut self, asking: &mut Queries) {
+        // What is held was listed just now, or has come since.
+        let is_new = self.was_empty && !asking.has_unasked();
+        let is_needed =
+            !is_new && (self.reason.compares() || asking.has_unasked() || !self.listed.is_empty());
+        let is_to_look_through = is_needed && self.cursor == 0;
+        if is_to_look_through {
+            asking.look_through();
+        }
+        let walk = if is_needed { Walk::from(self.cursor) } else { Walk::over() };
+        self.stage = Stage::Walking(walk);
+    }
+
+    /// Whether all of something is still to be listed.
+    pub(super) fn lists_more(&self, listing: &Listing) -> bool {
+        self.targets.iter().skip(listing.target).any(|target| target.is_whole)
+    }
+
+    /// Whether a list of this round says all there is to be said of a name.
+    fn has_listed(&self, name: &Name) -> bool {
+        let covers = |listed: &Listed| {
+            *listed.kind == *name.kind.kind()
+                && *listed.api_version == *"v1"
+                && listed.namespace.as_ref().is_none_or(|namespace| *namespace == name.namespace)
+        };
+        self.listed.iter().any(covers)
+    }
+}
+
+impl Rounds {
+    /// Asks for the next page. Returns whether the round goes on at once.
+    pub(super) fn list_on(
+        &mut self,
+        outbound: &mut Outbound,
+        delivery: &Delivery,
+        asking: &mut Queries,
+    ) -> bool {
+        let Some(round) = &mut self.round else { return false };
+        let reason = round.reason;
+        let Stage::Listing(listing) = &mut round.stage else { return false };
+        if listing.asked.is_some() || delivery.has_compared() {
+            return false;
+        }
+        let Some(target) = round.targets.get(listing.target) else {
+            self.watches.all_listed();
+            self.watches.advance(outbound);
+            round.walk(asking);
+            return true;
+        };
+        let is_proof = target.purpose == Purpose::Proof;
+        let is_needed = match is_proof {
+            true => self.watches.lacks_below(&target.scope),
+            false => target.is_whole || self.watches.lacks(&target.scope),
+        };
+        if !is_needed {
+            listing.next();
+            return true;
+        }
+        if reason == RoundReason::Routine {
+            if self.budget.left(outbound.at.now) == 0 {
+                self.waits = true;
+                return false;
+            }
+            self.budget.take(1);
+        }
+        let continues = (!listing.continues.is_empty()).then_some(&*listing.continues);
+        let limit = if target.is_whole { self.limit.0 } else { 1 };
+        let request = Request::List { scope: &target.scope, limit, continues };
+        let id = outbound.send(&message::application("null", request.to_json(&outbound.config.node)));
+        listing.attempt += 1;
+        listing.asked = Some((id, outbound.at.now + outbound.config.answer_timeout, listing.attempt));
+        false
+    }
+
+    /// Puts a question again that was not answered. Returns whether the dynamic controller is silent: what it would have
+    /// listed is left out.
+    pub(super) fn list_tick(&mut self, outbound: &Outbound, asking: &mut Queries) -> bool {
+        let Some(round) = &mut self.round else { return false };
+        let Stage::Listing(listing) = &mut round.stage else { return false };
+        let Some((.., attempt)) = listing.asked.take_if(|(_, until, _)| *until <= outbound.at.now) else {
+            return false;
+        };
+        if attempt < ATTEMPTS {
+            return false;
+        }
+        // One that has answered before is only slow.
+        round.is_incomplete = self.dynamic == DynamicController::On;
+        round.walk(asking);
+        true
+    }
+
+    /// Takes a page. Returns whether it was asked for.
+    pub(super) fn list_answered(
+        &mut self,
+        outbound: &mut Outbound,
+        delivery: &mut Delivery,
+        asking: &mut Queries,
+        incoming: &Incoming<'_>,
+    ) -> bool {
+        let Some(round) = &mut self.round else { return false };
+        let Stage::Listing(listing) = &mut round.stage else { return false };
+        if listing.asked.take_if(|(id, ..)| incoming.parent == Some(*id)).is_none() {
+            return false;
+        }
+        listing.attempt = 0;
+        let Some(target) = round.targets.get(listing.target) else { return true };
+        let response = incoming.content.and_then(application::response);
+        let body = match &response {
+            Some(Response::Approved { body }) => Ok(body.as_str()),
+            Some(Response::Refused(failure)) => Err(failure.message.as_str()),
+            None => Err("the answer cannot be read"),
+        };
+        let page = body.and_then(|body| application::page(body).ok_or("the answer is no list"));
+        let page = match page {
+            Ok(page) => page,
+            Err(_) if !listing.continues.is_empty() && !listing.is_anew => {
+                *listing = Listing { target: listing.target, is_anew: true, ..Listing::default() };
+                return true;
+            }
+            Err(message) => {
+                // What is not there, or may not be seen, is known; anything else passes.
+                let is_final = |failure: &Failure| matches!(failure.code, 403 | 404);
+                let is_final = matches!(&response, Some(Response::Refused(failure)) if is_final(failure));
+                round.is_incomplete |= !is_final;
+                self.watches.deny(outbound, &target.scope, message);
+                listing.next();
+                return true;
+            }
+        };
+        match target.purpose {
+            Purpose::Pods => {}
+            Purpose::Proof => self.watches.prove(&target.scope),
+            Purpose::Watched | Purpose::Fetched => self.watches.listed(outbound, &target.scope),
+        }
+        if !target.is_whole {
+            listing.next();
+            return true;
+        }
+        if listing.continues.is_empty() {
+            listing.so_far = Listed {
+                api_version: page.api_version.clone(),
+                kind: page.kind.clone(),
+                namespace: target.scope.rule.namespace.clone(),
+                resource_version: page.resource_version.clone(),
+                uids: Vec::new(),
+                is_partial: false,
+            };
+        }
+        self.limit.0 = (self.limit.0 * 2).min(LIMIT);
+        let mut so_far = std::mem::take(&mut listing.so_far);
+        listing.continues = page.continues.clone();
+        let (before, is_complete) = (so_far.uids.len(), page.continues.is_empty());
+        take_items(&page, round, &mut so_far, outbound, delivery, asking);
+        round.compared += (so_far.uids.len() - before) as u64;
+        let Stage::Listing(listing) = &mut round.stage else { return false };
+        if is_complete {
+            so_far.complete();
+            let target = round.targets.get(listing.target);
+            round
+                .carried_out
+                .extend(target.into_iter().flat_map(|target| rules_of(&outbound.config, &target.scope)));
+            round.listed.push(so_far);
+            listing.next();
+        } else {
+            listing.so_far = so_far;
+        }
+        true
+    }
+}
+
+/// Hands the items of a page to the machine, in batches.
+fn take_items(
+    page: &Page<'_>,
+    round: &Round,
+    listed: &mut Listed,
+    outbound: &mut Outbound,
+    delivery: &mut Delivery,
+    asking: &mut Queries,
+) {
+    let Stage::Listing(listing) = &round.stage else { return };
+    let Some(target) = round.targets.get(listing.target) else { return };
+    let resource = Arc::new(resource(page, &target.scope.rule));
+    if !page.items.is_empty() {
+        delivery.kinds.learn(&resource);
+    }
+    let (mut changes, mut rejected) = (Vec::new(), Vec::new());
+    for item in &page.items {
+        match object::read_item(item.get(), &resource, &outbound.config) {
+            Ok(Change::Put(put)) => {
+                listed.uids.push(hash(&put.uid));
+                let name = asked_name(&resource.api_version(), &resource.kind, &put.namespace, &put.name);
+                let is_wanted =
+                    |name| target.purpose != Purpose::Fetched || asking.wants_name(&outbound.config, &name);
+                if name.is_none_or(is_wanted) {
+                    asking.stored(outbound, &put, |config, name| {
+                        round.has_listed(name) && rules_want(config, name)
+                    });
+                    changes.push(Change::Put(put));
+                }
+            }
+            Ok(Change::Delete(_)) => {}
+            // What is held of it in another version is not gone.
+            Err(problem) => {
+                listed.is_partial |= problem.uid.is_empty();
+                listed.uids.push(hash(&problem.uid));
+                rejected.push(problem);
+            }
+        }
+        if changes.len() + rejected.len() >= BATCH {
+            delivery.apply(outbound, std::mem::take(&mut changes), std::mem::take(&mut rejected));
+        }
+    }
+    if !changes.is_empty() || !rejected.is_empty() {
+        delivery.apply(outbound, changes, rejected);
+    }
+}

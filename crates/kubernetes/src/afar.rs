@@ -1,0 +1,367 @@
+//! What operators ask of a fleet over a Kubernetes cluster, answered from the cluster itself: from any machine that reaches it,
+//! whether or not a replica runs.
+//!
+//! The paths are those of the replicas' own API, and so are the answers. Nothing is decided here that replicas decide: what is
+//! written is what they look for, tokens and names in the namespace of edgesync, Nodes and their annotations.
+//!
+//! # Removing a node
+//! First the name is remembered as removed, then its Node is deleted. In this order nobody makes the Node anew in between, and
+//! whoever dies between the two leaves a node that is served as before, and a removal that the same command completes. Replicas
+//! that hear that the Node is gone remember the removal too and take away what is left of the node, as after
+//! `kubectl delete node`. They are waited for, as far as they run: what came before them, they would undo.
+
+mod nodes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, Failure, Precondition};
+use crate::source::{LEASES, mark, recorded_incarnation};
+use edgesync_enrollment::Office;
+use edgesync_enrollment::register::{ClusterRegister, Register, RegisterError};
+use edgesync_fleet::answers::{self, WantedAdmission, WantedOperator, wanted};
+use edgesync_object::objectsync::split_sync_name;
+use edgesync_object::status::{Reason, Result};
+use edgesync_object::{Object, Resource, Status, kinds};
+use edgesync_placement::DELETIONS_CONFIRMED_ANNOTATION;
+
+/// What comes before the name of each thing that is asked for.
+const PATHS: &str = "/edgesync/v1/";
+/// How often a Node is annotated that others change meanwhile.
+const ATTEMPTS: usize = 10;
+/// How long it is waited for replicas that take away what is left of a node, and how often is looked.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a name must be free before it is believed that no replica remembers it as removed any more.
+const SETTLED: Duration = Duration::from_secs(1);
+/// How soon to ask again what others have changed meanwhile, in seconds.
+const RETRY_SECONDS: u32 = 1;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Afar {
+    cluster: Cluster,
+    namespace: String,
+    register: ClusterRegister,
+    node: Resource,
+    lease: Resource,
+}
+
+impl Afar {
+    /// The fleet whose replicas have their Secrets in this namespace. Nothing is asked yet.
+    #[must_use]
+    pub fn new(cluster: Cluster, namespace: &str) -> Self {
+        Self {
+            register: ClusterRegister::new(Arc::new(cluster.clone()), namespace),
+            namespace: namespace.to_owned(),
+            node: kinds::guess("v1", "Node", false),
+            lease: kinds::guess("coordination.k8s.io/v1", "Lease", true),
+            cluster,
+        }
+    }
+
+    /// What replicas answer to a GET of this path.
+    ///
+    /// # Errors
+    /// As theirs; and what the cluster refuses.
+    pub async fn get(&self, path: &str) -> Result<Value> {
+        match parts(path)?.as_slice() {
+            ["nodes"] => self.nodes().await,
+            ["nodes", _, placement] if placement.starts_with("placement") => Err(Status::new(
+                Reason::NotFound,
+                "what rules say of a node is known to the replicas: ask one, with --server or a kubeconfig of 'edgesync-cloud \
+                 kubeconfig'",
+            )),
+            ["nodes", node] => self.show(node).await,
+            ["tokens"] => answers::tokens(&self.office().await?, "GET", &[], &Value::Null, None).await,
+            ["operators"] => {
+                let operators = self.office().await?.operator_records().await?;
+                Ok(answers::operators(&operators, Timestamp::now()))
+            }
+            _ => Err(Status::no_such_path()),
+        }
+    }
+
+    /// What replicas answer to a POST to this path, done.
+    ///
+    /// # Errors
+    /// As theirs; and what the cluster refuses.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        match parts(path)?.as_slice() {
+            ["nodes", node, "remove"] => Ok(answers::removed(node, self.remove(node).await?)),
+            ["nodes", node, "admit"] => {
+                let wanted: WantedAdmission = wanted::<Option<_>>(body)?.unwrap_or_default();
+                if wanted.broker_updated {
+                    let noted = self.office().await?.broker_updated(node).await?;
+                    return Ok(answers::certificates(node, noted));
+                }
+                Ok(answers::admitted(node, self.admit(node).await?))
+            }
+            ["nodes", node, "revoke"] => self.revoke(node).await,
+            ["nodes", node, "forget"] => self.forget(node).await,
+            ["nodes", node, "confirm-deletions"] => {
+                Ok(answers::confirmed(node, self.confirm_deletions(node).await?))
+            }
+            ["tokens", path @ ..] => answers::tokens(&self.office().await?, "POST", path, body, None).await,
+            ["operators"] => {
+                let wanted: WantedOperator = wanted(body)?;
+                let office = self.office().await?;
+                let identity = office.new_operator(&wanted.user, wanted.role, wanted.lifetime()).await?;
+                Ok(answers::new_operator(&office.trust(), &identity))
+            }
+            ["operators", which, "revoke"] => {
+                let revoked = self.office().await?.revoke_operators(which).await?;
+                Ok(answers::revoked_operators(which, revoked))
+            }
+            ["broker-config"] => Err(Status::new(
+                Reason::NotFound,
+                "the files for a broker follow from the configuration of the replicas: run 'edgesync-cloud broker-config' \
+                 where one of them runs",
+            )),
+            _ => Err(Status::no_such_path()),
+        }
+    }
+
+    /// Some of the ObjectSyncs or ClusterObjectSyncs that this program has written, of one node or of all: the first ones, or
+    /// those from where the page before has ended. With them is told where the next page begins.
+    ///
+    /// # Errors
+    /// What the cluster refuses; it does not have that kind.
+    pub async fn syncs(
+        &self,
+        kind: &Resource,
+        node: Option<&str>,
+        from: Option<&str>,
+    ) -> Result<(Vec<Object>, Option<String>)> {
+        let selector = match node {
+            Some(node) => format!("{}={}", mark::RECORD_NODE, mark::node_value(node)),
+            None => mark::RECORD_NODE.to_owned(),
+        };
+        let page = self.cluster.page(kind, None, &selector, from).await;
+        let (mut objects, next) = page.map_err(|failure| match failure {
+            Failure::NotFound(_) => Status::new(
+                Reason::NotFound,
+                format!(
+                    "the cluster does not have the kind {}: replicas write none before its \
+                     CustomResourceDefinition is applied, which comes with edgesync",
+                    kind.kind
+                ),
+            ),
+            failure => refusal(failure),
+        })?;
+        // Names that are no label values may share one.
+        objects.retain(|object| {
+            node.is_none_or(|node| split_sync_name(object.name()).is_some_and(|(name, _)| name == node))
+        });
+        Ok((objects, next))
+    }
+}
+
+/// Nodes.
+impl Afar {
+    async fn nodes(&self) -> Result<Value> {
+        let incarnation = self.incarnation().await?;
+        let selector = mark::selector();
+        let nodes = self.cluster.list(&self.node, None, &selector).await.map_err(refusal)?;
+        let leases = self.cluster.list(&self.lease, Some(LEASES), &selector).await.map_err(refusal)?;
+        let (removed, members) = self.register.removed_and_members().await.map_err(unremembered)?;
+        let nodes = answers::with_members(nodes::all(&nodes, &leases, &removed), &members);
+        Ok(json!({ "incarnation": &*incarnation, "items": nodes }))
+    }
+
+    async fn show(&self, name: &str) -> Result<Value> {
+        self.incarnation().await?;
+        let node = self.node(name).await?;
+        let lease = self.lease(name).await?;
+        let (removed, member) = self.register.standing(name).await.map_err(unremembered)?;
+        let shown = match (node, removed) {
+            (Some(node), removed) => Some(nodes::show(&node, lease.as_ref(), removed)),
+            (None, Some(since)) => Some(nodes::show_removed(name, since)),
+            (None, None) => None,
+        };
+        answers::with_member(shown, member.as_ref()).ok_or_else(|| answers::unknown(name))
+    }
+
+    /// Removes a node. Tells whether anything of it was there.
+    async fn remove(&self, name: &str) -> Result<bool> {
+        self.incarnation().await?;
+        let node = self.node(name).await?;
+        let (removed, member) = self.register.standing(name).await.map_err(unremembered)?;
+        match (&node, removed, member) {
+            (None, None, Some(_)) => return Err(answers::never_connected(name)),
+            (None, None, None) => return Err(answers::unknown(name)),
+            _ => {}
+        }
+        let Some(node) = node else { return Ok(false) };
+        Register::from(self.register.clone()).remove_node(name).await.map_err(unremembered)?;
+        let same = Precondition { uid: Some(node.uid()), version: None };
+        self.cluster.delete(&self.node, ("", name), same).await.map_err(refusal)?;
+        self.swept(name).await?;
+        Ok(true)
+    }
+
+    /// Waits until replicas have taken away the Lease of a node that was removed, which is when they have remembered that. Not
+    /// for long: there may be none, and then the cluster collects what belongs to the Node.
+    async fn swept(&self, name: &str) -> Result<()> {
+        let until = tokio::time::Instant::now() + PATIENCE;
+        while self.lease(name).await?.is_some() && tokio::time::Instant::now() < until {
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Lets a node that was removed come back. Tells whether it was.
+    async fn admit(&self, name: &str) -> Result<bool> {
+        self.incarnation().await?;
+        let register = Register::from(self.register.clone());
+        if register.admit_node(name).await.map_err(unremembered)? {
+            return Ok(true);
+        }
+        if self.node(name).await?.is_none() && !register.knows_name(name).await.map_err(unremembered)? {
+            return Err(answers::unknown(name));
+        }
+        Ok(false)
+    }
+
+    async fn revoke(&self, name: &str) -> Result<Value> {
+        let office = self.office().await?;
+        let certificates = office.revoke_node(name).await?;
+        if certificates == 0 && !office.register().knows_name(name).await.map_err(unremembered)? {
+            return Err(answers::unknown(name));
+        }
+        Ok(answers::certificates(name, certificates))
+    }
+
+    /// Revokes a node, removes it, and frees its name: each of these may have been done before.
+    async fn forget(&self, name: &str) -> Result<Value> {
+        let office = self.office().await?;
+        let certificates = office.revoke_node(name).await?;
+        let removed = match self.remove(name).await {
+            Ok(removed) => Some(removed),
+            Err(status) if status.code == 404 => None,
+            Err(status) => return Err(status),
+        };
+        let known = self.free(&office, name).await?;
+        if !known && removed.is_none() && certificates == 0 {
+            return Err(answers::unknown(name));
+        }
+        if removed == Some(true) {
+            // Each replica remembers a removal when it hears of it, which may be after this.
+            let mut free_since = tokio::time::Instant::now();
+            while free_since.elapsed() < SETTLED {
+                tokio::time::sleep(LOOK).await;
+                if self.free(&office, name).await? {
+                    free_since = tokio::time::Instant::now();
+                }
+            }
+        }
+        Ok(answers::certificates(name, certificates))
+    }
+
+    /// Frees a name. Tells whether it was not free.
+    async fn free(&self, office: &Office, name: &str) -> Result<bool> {
+        let admitted = office.register().admit_node(name).await.map_err(unremembered)?;
+        Ok(office.forget_node(name).await? || admitted)
+    }
+
+    /// Has the removals of a node that are held back go out: as many as its Node tells. Tells how many.
+    async fn confirm_deletions(&self, name: &str) -> Result<u64> {
+        let incarnation = self.incarnation().await?;
+        for _ in 0..ATTEMPTS {
+            let node = self.node(name).await?.ok_or_else(|| answers::unknown(name))?;
+            let Some(held) = nodes::held(&node) else {
+                let message = format!(
+                    "nothing is known of what node '{name}' lacks, because no replica hears of it: confirm it when it is back"
+                );
+                return Err(Status::new(Reason::Conflict, message));
+            };
+            if held == 0 {
+                return Ok(0);
+            }
+            let text = format!("{incarnation}/{held}");
+            let patch = json!({"metadata": {"annotations": {DELETIONS_CONFIRMED_ANNOTATION: text}}});
+            // As many as are confirmed, and no others that have come in between.
+            let same = Precondition { uid: Some(node.uid()), version: Some(node.resource_version()) };
+            match self.cluster.merge(&self.node, ("", name), same, patch).await {
+                Ok(_) => return Ok(held),
+                Err(Failure::Conflict(_)) => {}
+                Err(failure) => return Err(refusal(failure)),
+            }
+        }
+        let message = format!("the Node '{name}' is changed by others all the time: try again");
+        Err(Status::unavailable(message, RETRY_SECONDS))
+    }
+
+    /// The Node of a node, if there is one.
+    async fn node(&self, name: &str) -> Result<Option<Object>> {
+        let found = self.cluster.get(&self.node, "", name).await.map_err(refusal)?;
+        if found.as_ref().is_some_and(|node| !mark::is_marked(node)) {
+            let message = format!("the Node '{name}' is not one of edgesync: it is left alone");
+            return Err(Status::new(Reason::Conflict, message));
+        }
+        Ok(found)
+    }
+
+    async fn lease(&self, name: &str) -> Result<Option<Object>> {
+        let found = self.cluster.get(&self.lease, LEASES, name).await.map_err(refusal)?;
+        Ok(found.filter(mark::is_marked))
+    }
+
+    /// The incarnation that replicas speak of. That there is one tells that this is their namespace.
+    async fn incarnation(&self) -> Result<Arc<str>> {
+        let found = recorded_incarnation(&self.cluster, &self.namespace).await.map_err(refusal)?;
+        found.ok_or_else(|| {
+            let message = format!(
+                "no replica of edgesync-cloud has ever run in the namespace '{}' of {:?}: name another namespace with -n, or \
+                 another cluster",
+                self.namespace, self.cluster
+            );
+            Status::new(Reason::NotFound, message)
+        })
+    }
+
+    /// The keys, and who remembers.
+    async fn office(&self) -> Result<Office> {
+        let opened = Office::connect(Arc::new(self.cluster.clone()), &self.namespace).await;
+        opened.map_err(|error| {
+            let reason = match error.downcast_ref::<Failure>() {
+                Some(Failure::Forbidden(_)) => Reason::Forbidden,
+                Some(Failure::Unserved(_)) => Reason::ServiceUnavailable,
+                _ => Reason::NotFound,
+            };
+            Status::new(reason, format!("{error:#}"))
+        })
+    }
+}
+
+/// What is asked for, part by part. Names have no characters that are written otherwise in a path.
+fn parts(path: &str) -> Result<Vec<&str>> {
+    let asked = path.strip_prefix(PATHS).ok_or_else(Status::no_such_path)?;
+    Ok(asked.split('/').collect())
+}
+
+/// What the cluster says, to whoever has asked.
+fn refusal(failure: Failure) -> Status {
+    match failure {
+        Failure::Forbidden(why) => Status::new(Reason::Forbidden, why),
+        Failure::Invalid(why) => Status::bad_request(why),
+        Failure::NotFound(_) => Status::new(Reason::NotFound, failure.to_string()),
+        Failure::Conflict(_) | Failure::Unserved(_) => {
+            Status::unavailable(failure.to_string(), RETRY_SECONDS)
+        }
+    }
+}
+
+/// The same of what is remembered in the cluster.
+fn unremembered(error: RegisterError) -> Status {
+    match error {
+        RegisterError::Cluster(failure) => refusal(failure),
+        error => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

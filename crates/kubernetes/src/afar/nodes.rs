@@ -1,0 +1,109 @@
+//! Nodes of a fleet as their Nodes and Leases in the cluster tell of them, in the shape in which replicas show them. Pure.
+//!
+//! Replicas know more than they write: how many objects a node holds and when it has reported last is not told here.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::source::mark::SERVED_BY;
+use edgesync_fleet::answers::BEING_REMOVED;
+use edgesync_fleet::lifecycle::Counts;
+use edgesync_object::Object;
+use edgesync_object::time::rfc3339;
+use edgesync_protocol::node::{FILES_IN_EFFECT, FilesSummary, IN_SYNC, READY};
+
+/// A condition of a Node.
+struct Condition<'a> {
+    status: &'a str,
+    message: &'a str,
+}
+
+fn condition<'a>(node: &'a Object, name: &str) -> Option<Condition<'a>> {
+    let conditions = node.fields().get("status")?.get("conditions")?.as_array()?;
+    let found = conditions.iter().find(|condition| condition["type"] == name)?;
+    let text = |field: &str| found[field].as_str().unwrap_or_default();
+    Some(Condition { status: text("status"), message: text("message") })
+}
+
+/// What a node lacks, if that is known.
+fn counts(node: &Object) -> Option<Counts> {
+    match condition(node, IN_SYNC)? {
+        Condition { status: "True", .. } => Some(Counts::default()),
+        Condition { status: "False", message } => Some(Counts::read(message)),
+        _ => None,
+    }
+}
+
+/// How many removals of a node are held back, if that is known.
+pub(super) fn held(node: &Object) -> Option<u64> {
+    counts(node).map(|counts| counts.held)
+}
+
+/// What a node is doing, in the words of the replicas.
+fn state(node: &Object, is_ready: Option<bool>) -> &'static str {
+    let in_sync = condition(node, IN_SYNC);
+    match (is_ready, in_sync, counts(node).unwrap_or_default()) {
+        (Some(true), None, _) => "connecting",
+        (Some(true), Some(Condition { status: "True", .. }), _) => "in sync",
+        (Some(true), _, Counts { held: 1.., .. }) => "held back",
+        (Some(true), _, Counts { pending: 1.., .. }) => "syncing",
+        (Some(true), ..) => "live",
+        _ => "offline",
+    }
+}
+
+/// A node that has a Node.
+pub(super) fn show(node: &Object, lease: Option<&Object>, removed: Option<Timestamp>) -> Value {
+    let is_ready = condition(node, READY).map(|ready| ready.status == "True");
+    let counts = counts(node);
+    let files = condition(node, FILES_IN_EFFECT).and_then(|files| FilesSummary::read(files.message));
+    let state = match removed {
+        // The Node is deleted next, or whoever was about to do that has died.
+        Some(_) => BEING_REMOVED,
+        None => state(node, is_ready),
+    };
+    let renewed = lease.and_then(|lease| lease.fields().get("spec")?.get("renewTime")?.as_str());
+    json!({
+        "name": node.name(),
+        "labels": node.labels(),
+        "state": state,
+        "ready": is_ready,
+        "lastRenewal": renewed,
+        "agentVersion": agent(node),
+        "servedBy": lease.and_then(|lease| lease.annotations().remove(SERVED_BY)),
+        "pending": counts.map(|counts| counts.pending),
+        "rejected": counts.map(|counts| counts.rejected),
+        "heldBack": counts.map(|counts| counts.held),
+        "filesInEffect": files.map(|(in_effect, _)| in_effect),
+        "filesNotInEffect": files.map(|(_, not_in_effect)| not_in_effect),
+        "removed": removed.map(rfc3339),
+    })
+}
+
+/// A node that was removed, and of which there is no Node.
+pub(super) fn show_removed(name: &str, since: Timestamp) -> Value {
+    json!({ "name": name, "state": "removed", "removed": rfc3339(since) })
+}
+
+/// The version of its agent, as the agent says it elsewhere.
+fn agent(node: &Object) -> Option<&str> {
+    let version = node.fields().get("status")?.get("nodeInfo")?.get("kubeletVersion")?.as_str()?;
+    let version = version.strip_prefix('v').unwrap_or(version);
+    Some(version.strip_suffix("-edgesync").unwrap_or(version)).filter(|version| !version.is_empty())
+}
+
+/// All nodes in the order of their names, those too that were removed.
+pub(super) fn all(nodes: &[Object], leases: &[Object], removed: &[(String, Timestamp)]) -> Vec<Value> {
+    let leases: HashMap<&str, &Object> = leases.iter().map(|lease| (lease.name(), lease)).collect();
+    let since: HashMap<&str, Timestamp> = removed.iter().map(|(name, since)| (&**name, *since)).collect();
+    let gone = removed.iter().map(|(name, since)| (name.as_str(), show_removed(name, *since)));
+    let mut shown: BTreeMap<&str, Value> = gone.collect();
+    shown.extend(nodes.iter().map(|node| {
+        let name = node.name();
+        let lease = leases.get(name).copied();
+        (name, show(node, lease, since.get(name).copied()))
+    }));
+    shown.into_values().collect()
+}

@@ -1,0 +1,28 @@
+//! A Kubernetes cluster as what a fleet follows: who one is there, what is to be watched, what that tells, and how
+//! single objects are written.
+//!
+//! The cluster is the store then: it gives UIDs and versions. Nothing else knows the client library. May depend on [`edgesync_object`] and [`edgesync_placement`].
+
+mod access;
+mod feed;
+mod follower;
+mod following;
+mod holdings;
+mod item;
+mod kinds;
+mod objects;
+mod plan;
+mod spots;
+mod throttle;
+mod watching;
+
+pub use access::{AccessError, Cluster, Credentials, Unserved};
+pub use edgesync_enrollment::object_store::{Failure, News, Precondition};
+pub use feed::Feed;
+pub use following::Following;
+pub use item::Item;
+pub use plan::{
+    Cause, Interest, KindId, Kinds, MAX_NAMESPACES, MAX_WATCHES, Origin, Place, Plan, Problem, Spot, Watch,
+};
+pub use throttle::{Throttle, Urgency, Use};
+pub use watching::Seen;

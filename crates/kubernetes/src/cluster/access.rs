@@ -1,0 +1,431 @@
+//! The way into a cluster: with whose credentials, and what to do where they do not serve.
+
+use std::error::Error;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kube::client::retry::RetryPolicy;
+use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
+use tower::retry::Retry;
+use tower::{BoxError, service_fn};
+
+use super::kinds;
+use super::plan::Kinds;
+use edgesync_object::ResourceVersion;
+
+/// The longest that the API server may be silent, also where a watch has nothing to tell.
+const READ_TIMEOUT: Duration = Duration::from_secs(150);
+/// The longest that making a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// So often a server is asked again that has too much to do, before whoever asks is told.
+const ATTEMPTS: u32 = 3;
+/// How long is waited before that the first time, and at most, unless the server says how long.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
+
+/// Whose credentials are used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// A kubeconfig that was named.
+    Kubeconfig(PathBuf),
+    /// The kubeconfig of this user: `$KUBECONFIG`, else `~/.kube/config`.
+    User,
+    /// The service account of the Pod that this program runs in.
+    ServiceAccount,
+}
+
+impl fmt::Display for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kubeconfig(path) => write!(f, "the kubeconfig {}", path.display()),
+            Self::User => f.write_str("the kubeconfig of this user ($KUBECONFIG, else ~/.kube/config)"),
+            Self::ServiceAccount => f.write_str("the service account of the Pod"),
+        }
+    }
+}
+
+/// Why there is no way into a cluster. Trying again does not help before somebody has changed something.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// The kubeconfig cannot be used.
+    #[error("{credentials} cannot be used: {problem}")]
+    Kubeconfig {
+        /// Which one.
+        credentials: Credentials,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The kubeconfig is good, and has no context of this name.
+    #[error("{credentials} has no context '{context}': {known}")]
+    NoContext {
+        /// Which one.
+        credentials: Credentials,
+        /// What was asked for.
+        context: String,
+        /// Those that it has, in words.
+        known: String,
+    },
+    /// Nothing was named, and there is nothing.
+    #[error(
+        "no cluster is known: name a kubeconfig in kubernetes.kubeconfig, or run in a Pod with a service account \
+         ({service_account})"
+    )]
+    Nowhere {
+        /// Why it is not that of a Pod.
+        service_account: InClusterError,
+        /// Why it is not that of the user.
+        source: KubeconfigError,
+    },
+    /// What the credentials say cannot be used.
+    #[error("{credentials} cannot be used")]
+    Credentials {
+        /// Whose.
+        credentials: Credentials,
+        /// What is wrong.
+        source: kube::Error,
+    },
+}
+
+/// Why an API server does not serve. It is to be asked again later: all of this can be put right there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unserved {
+    /// It cannot be reached.
+    #[error("the API server {server} cannot be reached: {cause}")]
+    Unreachable {
+        /// Its address.
+        server: String,
+        /// Why, as the network tells it.
+        cause: String,
+    },
+    /// It is not known to be the right one.
+    #[error(
+        "the API server {server} is not trusted: {cause}: {credentials} must have the certificate authority of that server"
+    )]
+    Untrusted {
+        /// Its address.
+        server: String,
+        /// Why.
+        cause: String,
+        /// With whose credentials.
+        credentials: Credentials,
+    },
+    /// It does not know who asks.
+    #[error(
+        "the API server {server} does not accept {credentials}: they are expired, revoked or of another cluster ({cause})"
+    )]
+    Unknown {
+        /// Its address.
+        server: String,
+        /// With whose credentials.
+        credentials: Credentials,
+        /// What it says.
+        cause: String,
+    },
+    /// It answers with an error.
+    #[error("the API server {server} answers: {cause}")]
+    Refused {
+        /// Its address.
+        server: String,
+        /// What it says.
+        cause: String,
+    },
+}
+
+/// A cluster, and who one is there. Cheap to clone.
+#[derive(Clone)]
+pub struct Cluster {
+    pub(super) client: Client,
+    /// The same for those who follow, and wait longer from time to time by themselves.
+    pub(super) following: Box<Client>,
+    server: String,
+    credentials: Credentials,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} with {}", self.server, self.credentials)
+    }
+}
+
+impl Cluster {
+    /// Finds the credentials: the kubeconfig that is named, else the service account of the Pod, else the kubeconfig of the
+    /// user. The cluster is not asked for anything: [`Self::version`] does that.
+    ///
+    /// # Errors
+    /// There are none, or they cannot be read.
+    pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, AccessError> {
+        let (config, credentials) = match kubeconfig {
+            Some(path) => named(path, None).await?,
+            None => found().await?,
+        };
+        Self::with(config, credentials)
+    }
+
+    /// The same with the kubeconfig that is named, in one of its contexts: the one that is current there if none is said.
+    ///
+    /// # Errors
+    /// It cannot be read, or has no such context.
+    pub async fn connect_in(kubeconfig: &Path, context: Option<&str>) -> Result<Self, AccessError> {
+        let (config, credentials) = named(kubeconfig, context).await?;
+        Self::with(config, credentials)
+    }
+
+    fn with(mut config: Config, credentials: Credentials) -> Result<Self, AccessError> {
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = Some(READ_TIMEOUT);
+        // By itself the client asks again for minutes, and nobody hears of it meanwhile.
+        config.default_retry = false;
+        let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        match Client::try_from(config) {
+            Ok(following) => Ok(Self {
+                client: patient(following.clone()),
+                following: Box::new(following),
+                server,
+                credentials,
+            }),
+            Err(source) => Err(AccessError::Credentials { credentials, source }),
+        }
+    }
+
+    /// The version of the cluster, such as `v1.20.2`.
+    ///
+    /// # Errors
+    /// It does not serve; the error says what to do.
+    pub async fn version(&self) -> Result<String, Unserved> {
+        let asked = self.client.apiserver_version().await;
+        asked.map(|info| info.git_version).map_err(|error| self.unserved(&error))
+    }
+
+    /// Which kinds the cluster serves.
+    ///
+    /// # Errors
+    /// It does not serve, is not ready yet, or does not tell.
+    pub async fn kinds(&self) -> Result<Kinds, Unserved> {
+        kinds::discover(&self.client).await.map_err(|error| self.unserved(&error))
+    }
+
+    /// The newest version that the cluster has given. Each that it gives later is newer, unless it is restored from a copy.
+    ///
+    /// # Errors
+    /// It does not serve, or its Nodes cannot be listed.
+    pub async fn reached(&self) -> Result<ResourceVersion, Unserved> {
+        kinds::reached(&self.client).await.map_err(|error| self.unserved(&error))
+    }
+
+    /// What an error of the client means.
+    pub(super) fn unserved(&self, error: &kube::Error) -> Unserved {
+        let (server, credentials) = (self.server.clone(), self.credentials.clone());
+        let cause = root(error);
+        match error {
+            kube::Error::Api(status) if status.code == 401 => {
+                Unserved::Unknown { server, credentials, cause: status.message.clone() }
+            }
+            kube::Error::Api(status) => Unserved::Refused { server, cause: status.message.clone() },
+            _ if cause.contains("certificate") => Unserved::Untrusted { server, cause, credentials },
+            _ => Unserved::Unreachable { server, cause },
+        }
+    }
+}
+
+/// A client that asks again a few times where a server says that it has too much to do (429, 503, 504).
+fn patient(client: Client) -> Client {
+    let Ok(policy) = RetryPolicy::new(PAUSES.0, PAUSES.1, ATTEMPTS, true) else { return client };
+    let namespace = client.default_namespace().to_owned();
+    let once = service_fn(move |request| {
+        let client = client.clone();
+        async move { client.send(request).await.map_err(BoxError::from) }
+    });
+    Client::new(Retry::new(policy, once), namespace)
+}
+
+/// What is at the bottom of an error: above it, each layer says that it had one.
+pub(super) fn root(error: &dyn Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+/// What is wrong with a kubeconfig, in one line.
+fn problem(error: &KubeconfigError) -> String {
+    if let KubeconfigError::ReadConfig(error, _) = error {
+        return error.to_string();
+    }
+    let all = error.to_string();
+    all.lines().next().unwrap_or_default().to_owned()
+}
+
+async fn named(path: &Path, context: Option<&str>) -> Result<(Config, Credentials), AccessError> {
+    let credentials = Credentials::Kubeconfig(path.to_owned());
+    let kubeconfig = match Kubeconfig::read_from(path) {
+        Ok(kubeconfig) => kubeconfig,
+        Err(source) => return Err(AccessError::Kubeconfig { credentials, problem: problem(&source) }),
+    };
+    let contexts: Vec<&str> = kubeconfig.contexts.iter().map(|context| &*context.name).collect();
+    if let Some(context) = context.filter(|context| !contexts.contains(context)) {
+        let known = match contexts.as_slice() {
+            [] => "it has none".to_owned(),
+            contexts => format!("it has {}", contexts.join(", ")),
+        };
+        return Err(AccessError::NoContext { credentials, context: context.to_owned(), known });
+    }
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    match Config::from_custom_kubeconfig(kubeconfig, &options).await {
+        Ok(config) => Ok((config, credentials)),
+        Err(source) => Err(AccessError::Kubeconfig { credentials, problem: problem(&source) }),
+    }
+}
+
+async fn found() -> Result<(Config, Credentials), AccessError> {
+    let service_account = match Config::incluster() {
+        Ok(config) => return Ok((config, Credentials::ServiceAccount)),
+        Err(error) => error,
+    };
+    match Config::from_kubeconfig(&KubeConfigOptions::default()).await {
+        Ok(config) => Ok((config, Credentials::User)),
+        Err(source @ (KubeconfigError::FindPath | KubeconfigError::ReadConfig(..))) => {
+            Err(AccessError::Nowhere { service_account, source })
+        }
+        Err(source) => {
+            Err(AccessError::Kubeconfig { credentials: Credentials::User, problem: problem(&source) })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::{SocketAddr, TcpListener};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Instant;
+
+    fn chain(error: &dyn Error) -> String {
+        let below = error.source().map(|source| format!(": {}", chain(source)));
+        format!("{error}{}", below.unwrap_or_default())
+    }
+
+    fn kubeconfig(server: &str) -> String {
+        serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "k", "cluster": {"server": server}}],
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        })
+        .to_string()
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_cannot_be_used_says_which_one_and_why() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
+        for (text, expected) in [
+            (None, "cannot be used: No such file or directory (os error 2)"),
+            (Some("[store]\npath = 7\n"), "line 1 column 1"),
+            (Some("clusters: 7"), "failed to parse"),
+            (Some("apiVersion: v1\nkind: Config\n"), "current context"),
+            (
+                Some(
+                    &*kubeconfig("https://127.0.0.1:0").replace("\"cluster\":\"k\"", "\"cluster\":\"other\""),
+                ),
+                "cluster",
+            ),
+        ] {
+            if let Some(text) = text {
+                fs::write(&path, text).unwrap();
+            }
+            let error = chain(&Cluster::connect(Some(&path)).await.unwrap_err());
+            let named = format!("the kubeconfig {} cannot be used: ", path.display());
+            assert!(error.starts_with(&named) && error.contains(expected), "{error}");
+            assert!(!error.contains('\n') && error.matches("os error").count() < 2, "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_context_is_one_of_the_kubeconfig() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
+        let mut two: serde_json::Value = serde_json::from_str(&kubeconfig("http://127.0.0.1:1")).unwrap();
+        let other = serde_json::json!({"name": "other", "cluster": {"server": "http://127.0.0.1:2"}});
+        two["clusters"].as_array_mut().unwrap().push(other);
+        let context = serde_json::json!({"name": "d", "context": {"cluster": "other", "user": "u"}});
+        two["contexts"].as_array_mut().unwrap().push(context);
+        fs::write(&path, two.to_string()).unwrap();
+        for (context, server) in [(None, ":1"), (Some("c"), ":1"), (Some("d"), ":2")] {
+            let cluster = Cluster::connect_in(&path, context).await.unwrap();
+            assert!(cluster.server.ends_with(server), "{context:?}: {cluster:?}");
+        }
+        let error = chain(&Cluster::connect_in(&path, Some("e")).await.unwrap_err());
+        assert!(error.ends_with("has no context 'e': it has c, d"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_cannot_be_reached_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
+        // The port is free: it was given to this listener, which has gone.
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        fs::write(&path, kubeconfig(&format!("http://{address}"))).unwrap();
+        let cluster = Cluster::connect(Some(&path)).await.unwrap();
+        let error = cluster.version().await.unwrap_err();
+        assert!(matches!(&error, Unserved::Unreachable { .. }), "{error:?}");
+        let expected = format!("the API server http://{address} cannot be reached: Connection refused");
+        assert!(error.to_string().starts_with(&expected), "{error}");
+    }
+
+    /// A server that gives these answers, one on each connection, and the last one for ever. Tells how many it has given.
+    fn scripted(answers: [(&'static str, &'static str); 3]) -> (SocketAddr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, given) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&given);
+        std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                let (mut connection, mut head) = (BufReader::new(connection.unwrap()), String::new());
+                while !head.ends_with("\r\n\r\n") && connection.read_line(&mut head).unwrap() > 0 {}
+                let (head, body) = answers[count.fetch_add(1, Ordering::SeqCst).min(answers.len() - 1)];
+                let length = body.len();
+                let answer =
+                    format!("HTTP/1.1 {head}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+                connection.get_mut().write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        (address, given)
+    }
+
+    const BUSY: (&str, &str) =
+        ("429 Too Many Requests\r\nRetry-After: 1", "Too many requests, please try again later.\n");
+    const DOWN: (&str, &str) = ("503 Service Unavailable", "nobody serves\n");
+
+    async fn version_of(address: SocketAddr) -> Result<String, Unserved> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
+        fs::write(&path, kubeconfig(&format!("http://{address}"))).unwrap();
+        Cluster::connect(Some(&path)).await.unwrap().version().await
+    }
+
+    #[tokio::test]
+    async fn a_server_that_has_too_much_to_do_is_asked_again_when_it_says() {
+        let version = r#"{"major":"1","minor":"20","gitVersion":"v1.20.2","gitCommit":"","gitTreeState":"","buildDate":"","goVersion":"","compiler":"","platform":""}"#;
+        let (address, given) = scripted([BUSY, BUSY, ("200 OK\r\nContent-Type: application/json", version)]);
+        let begun = Instant::now();
+        assert_eq!(version_of(address).await.unwrap(), "v1.20.2");
+        assert_eq!(given.load(Ordering::SeqCst), 3);
+        assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test]
+    async fn whoever_asks_a_server_that_does_not_serve_is_told_before_long() {
+        let (address, given) = scripted([DOWN; 3]);
+        let answer = tokio::time::timeout(Duration::from_secs(20), version_of(address)).await;
+        let error = answer.expect("it is told soon").unwrap_err();
+        assert!(
+            matches!(&error, Unserved::Refused { cause, .. } if cause.contains("nobody serves")),
+            "{error:?}"
+        );
+        assert_eq!(given.load(Ordering::SeqCst), 1 + ATTEMPTS as usize);
+    }
+}

@@ -1,0 +1,246 @@
+//! Which watch tells of which objects. Several watches may tell of one object, and each may list all of its objects anew.
+//! An object is gone when none tells of it any more. Pure.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use edgesync_object::{Labels, Relation, Resource, ResourceVersion};
+use edgesync_placement::Summary;
+
+type Uid = Arc<str>;
+
+/// The number of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct WatchId(pub(super) u32);
+
+/// What all watches have told of.
+#[derive(Debug, Default)]
+pub(super) struct Holdings {
+    objects: HashMap<Uid, Held>,
+    /// How many objects each watch tells of.
+    counts: HashMap<WatchId, usize>,
+    /// Of watches that are listing: what they have listed so far.
+    listing: HashMap<WatchId, HashSet<Uid>>,
+}
+
+/// An object as it is known here.
+#[derive(Debug)]
+struct Held {
+    version: ResourceVersion,
+    resource: Arc<Resource>,
+    namespace: Arc<str>,
+    name: Arc<str>,
+    /// The watches that tell of it; there is one at least.
+    by: Vec<WatchId>,
+}
+
+impl Held {
+    /// What is left to say of an object that is gone.
+    fn into_summary(self, uid: Uid) -> Summary {
+        let Self { version, resource, namespace, name, .. } = self;
+        Summary {
+            uid,
+            version,
+            resource,
+            namespace,
+            name,
+            labels: Labels::new(),
+            notes: None,
+            nodes: BTreeSet::new(),
+            references: BTreeSet::new(),
+            rule: None,
+            size: 0,
+        }
+    }
+}
+
+impl Holdings {
+    /// A watch begins to list all that it has.
+    pub(super) fn begin(&mut self, watch: WatchId) {
+        self.listing.insert(watch, HashSet::new());
+    }
+
+    /// A watch has listed an object. Tells whether that is news.
+    pub(super) fn list(&mut self, watch: WatchId, object: &Summary) -> bool {
+        if let Some(listed) = self.listing.get_mut(&watch) {
+            listed.insert(object.uid.clone());
+        }
+        self.set(watch, object)
+    }
+
+    /// A watch tells of an object. Tells whether that is news: another watch may have told it, or something newer.
+    pub(super) fn set(&mut self, watch: WatchId, object: &Summary) -> bool {
+        let mut held = match self.objects.entry(object.uid.clone()) {
+            Entry::Vacant(entry) => {
+                let Summary { version, resource, namespace, name, .. } = object.clone();
+                entry.insert(Held { version, resource, namespace, name, by: vec![watch] });
+                *self.counts.entry(watch).or_default() += 1;
+                return true;
+            }
+            Entry::Occupied(entry) => entry,
+        };
+        let held = held.get_mut();
+        if !held.by.contains(&watch) {
+            held.by.push(watch);
+            *self.counts.entry(watch).or_default() += 1;
+        }
+        let is_news = match object.version.relation(&held.version) {
+            Relation::Equal => held.resource != object.resource,
+            // The watches are not in step. One that is alone goes back only where its cluster does.
+            Relation::Older => held.by.len() == 1,
+            Relation::Newer | Relation::Different => true,
+        };
+        if is_news {
+            held.version = object.version.clone();
+            held.resource = Arc::clone(&object.resource);
+        }
+        is_news
+    }
+
+    /// A watch has listed all that it has. Gives what is gone since it did so before.
+    pub(super) fn complete(&mut self, watch: WatchId) -> Vec<Summary> {
+        let listed = self.listing.remove(&watch).unwrap_or_default();
+        // What it has listed it tells of. So nothing is left out if that is as much as it tells of.
+        if self.counts.get(&watch).is_none_or(|count| *count == listed.len()) {
+            return Vec::new();
+        }
+        self.drop_from(watch, |uid| !listed.contains(uid))
+    }
+
+    /// A watch says that an object is no more, or does not concern it any more. Tells whether it is gone.
+    pub(super) fn remove(&mut self, watch: WatchId, uid: &str) -> bool {
+        if let Some(listed) = self.listing.get_mut(&watch) {
+            listed.remove(uid);
+        }
+        let Some(held) = self.objects.get_mut(uid).filter(|held| held.by.contains(&watch)) else {
+            return false;
+        };
+        held.by.retain(|by| *by != watch);
+        let is_gone = held.by.is_empty();
+        if is_gone {
+            self.objects.remove(uid);
+        }
+        if let Some(count) = self.counts.get_mut(&watch) {
+            *count -= 1;
+        }
+        is_gone
+    }
+
+    /// A watch is given up. Gives what is gone with it.
+    pub(super) fn release(&mut self, watch: WatchId) -> Vec<Summary> {
+        self.listing.remove(&watch);
+        let gone = self.drop_from(watch, |_| true);
+        self.counts.remove(&watch);
+        gone
+    }
+
+    /// The cluster was restored from a copy: whatever it tells is news, also what is older.
+    pub(super) fn doubt(&mut self) {
+        for held in self.objects.values_mut() {
+            held.version = 0.into();
+        }
+    }
+
+    fn drop_from(&mut self, watch: WatchId, mut dropped: impl FnMut(&Uid) -> bool) -> Vec<Summary> {
+        let count = self.counts.entry(watch).or_default();
+        let gone = self.objects.extract_if(|uid, held| {
+            if held.by.contains(&watch) && dropped(uid) {
+                held.by.retain(|by| *by != watch);
+                *count -= 1;
+            }
+            held.by.is_empty()
+        });
+        gone.map(|(uid, held)| held.into_summary(uid)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use edgesync_object::kinds;
+    use serde_json::json;
+
+    const ONE: WatchId = WatchId(1);
+    const TWO: WatchId = WatchId(2);
+
+    fn object(uid: &str, version: u64) -> Summary {
+        let resource = Arc::new(kinds::by_word("cm").unwrap().resource());
+        let object = json!({"metadata": {"namespace": "shop", "name": "a", "uid": uid}});
+        Summary::of(&serde_json::from_value(object).unwrap(), resource, version.into())
+    }
+
+    fn uids(gone: &[Summary]) -> BTreeSet<&str> {
+        gone.iter().map(|summary| &*summary.uid).collect()
+    }
+
+    fn listed(holdings: &mut Holdings, watch: WatchId, uids: &[&str]) -> Vec<Summary> {
+        holdings.begin(watch);
+        for uid in uids {
+            holdings.list(watch, &object(uid, 1));
+        }
+        holdings.complete(watch)
+    }
+
+    #[test]
+    fn what_a_complete_list_leaves_out_is_gone_and_a_list_that_breaks_off_leaves_nothing_out() {
+        let mut holdings = Holdings::default();
+        assert!(listed(&mut holdings, ONE, &["a", "b", "c"]).is_empty());
+        // The list breaks off after its first part, and begins anew.
+        holdings.begin(ONE);
+        assert!(!holdings.list(ONE, &object("a", 1)), "it is known in this version");
+        holdings.begin(ONE);
+        assert!(holdings.list(ONE, &object("b", 2)));
+        assert!(holdings.set(ONE, &object("d", 3)));
+        holdings.list(ONE, &object("d", 3));
+        let gone = holdings.complete(ONE);
+        assert_eq!(uids(&gone), BTreeSet::from(["a", "c"]));
+        assert_eq!(
+            (&*gone[0].namespace, &*gone[0].name, &*gone[0].resource.kind),
+            ("shop", "a", "ConfigMap")
+        );
+    }
+
+    #[test]
+    fn an_object_that_another_watch_tells_of_is_not_gone() {
+        let mut holdings = Holdings::default();
+        listed(&mut holdings, ONE, &["a", "b"]);
+        listed(&mut holdings, TWO, &["a"]);
+        assert!(!holdings.remove(ONE, "a") && holdings.remove(ONE, "b"));
+        assert!(listed(&mut holdings, ONE, &[]).is_empty());
+        assert!(holdings.remove(TWO, "a") && !holdings.remove(TWO, "a"));
+        assert_eq!(holdings.counts, HashMap::from([(ONE, 0), (TWO, 0)]));
+    }
+
+    #[test]
+    fn a_watch_that_is_behind_another_one_takes_nothing_back() {
+        let mut holdings = Holdings::default();
+        listed(&mut holdings, ONE, &["a"]);
+        assert!(holdings.set(ONE, &object("a", 5)));
+        assert!(!holdings.set(TWO, &object("a", 4)) && !holdings.set(TWO, &object("a", 5)));
+        assert!(holdings.set(TWO, &object("a", 6)));
+        // Alone, it tells of a cluster that has gone back.
+        assert!(!holdings.remove(ONE, "a"));
+        assert!(holdings.set(TWO, &object("a", 3)));
+    }
+
+    #[test]
+    fn of_a_cluster_that_was_restored_older_versions_are_taken_from_whichever_watch_tells_them() {
+        let mut holdings = Holdings::default();
+        holdings.set(ONE, &object("a", 5));
+        assert!(!holdings.set(TWO, &object("a", 3)));
+        holdings.doubt();
+        assert!(holdings.set(TWO, &object("a", 3)) && !holdings.set(ONE, &object("a", 3)));
+        assert!(!holdings.remove(ONE, "a"), "who tells of it is known");
+    }
+
+    #[test]
+    fn with_a_watch_that_is_given_up_goes_what_it_alone_tells_of() {
+        let mut holdings = Holdings::default();
+        listed(&mut holdings, ONE, &["a", "b"]);
+        listed(&mut holdings, TWO, &["b", "c"]);
+        assert_eq!(uids(&holdings.release(ONE)), BTreeSet::from(["a"]));
+        assert_eq!(uids(&holdings.release(TWO)), BTreeSet::from(["b", "c"]));
+        assert!(holdings.objects.is_empty() && holdings.listing.is_empty() && holdings.counts.is_empty());
+    }
+}

@@ -1,0 +1,110 @@
+//! What a cluster serves: each group is asked by itself, so that one that does not answer hides no other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures_util::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResource};
+use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject, GetParams, ListParams, Request};
+
+use super::plan::Kinds;
+use edgesync_object::{Resource, ResourceVersion, Scope};
+
+/// Requests that are made at a time.
+const AT_A_TIME: usize = 8;
+/// The group under which Kubernetes before 1.22 served what belongs to others a second time.
+const OLD_GROUP: &str = "extensions";
+
+/// Asks which kinds can be listed and watched.
+pub(super) async fn discover(client: &Client) -> Result<Kinds, kube::Error> {
+    check_ready(client).await?;
+    let core = client.list_core_api_resources("v1").await?;
+    let groups = client.list_api_groups().await?.groups;
+    let mut kinds = Kinds { served: read("", "v1", core.resources), unasked: BTreeSet::new() };
+    let groups = groups.into_iter().filter(|group| group.name != OLD_GROUP);
+    let mut asked = stream::iter(groups.map(|group| of_group(client, group))).buffer_unordered(AT_A_TIME);
+    while let Some((group, served)) = asked.next().await {
+        match served {
+            Ok(served) => kinds.served.extend(served),
+            Err(error) => {
+                tracing::debug!(group, %error, "a part of the API does not answer");
+                kinds.unasked.insert(group);
+            }
+        }
+    }
+    kinds.served.sort_by(|one, other| (&one.group, &one.plural).cmp(&(&other.group, &other.plural)));
+    Ok(kinds)
+}
+
+/// Fails while the server starts: it serves before it knows all kinds, and denies those that it does not know yet.
+async fn check_ready(client: &Client) -> Result<(), kube::Error> {
+    let request = Request::new("").get("readyz", &GetParams::default()).map_err(kube::Error::BuildRequest)?;
+    match client.request_text(request).await {
+        Err(kube::Error::Api(mut status)) if status.code >= 500 => {
+            // One line for each part of it.
+            let failed = status.message.lines().filter_map(|line| line.strip_prefix("[-]"));
+            let failed: Vec<&str> = failed.filter_map(|line| line.split(' ').next()).collect();
+            status.message = format!("it is not ready: {}", failed.join(", "));
+            Err(kube::Error::Api(status))
+        }
+        // It may have no such path, or let nobody ask.
+        Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// How far the versions of the cluster have got: none was given yet that is newer.
+pub(super) async fn reached(client: &Client) -> Result<ResourceVersion, kube::Error> {
+    let nodes = ApiResource::erase::<Node>(&());
+    let nodes = Api::<DynamicObject>::all_with(client.clone(), &nodes);
+    // Without a version of its own, a list is not answered from what the server remembers.
+    let list = nodes.list_metadata(&ListParams::default().limit(1)).await?;
+    Ok(ResourceVersion::new(list.metadata.resource_version.unwrap_or_default()))
+}
+
+/// A kind, as the client library names it.
+pub(super) fn to_ask_for(resource: &Resource) -> ApiResource {
+    ApiResource {
+        group: resource.group.clone(),
+        version: resource.version.clone(),
+        api_version: resource.api_version(),
+        kind: resource.kind.clone(),
+        plural: resource.plural.clone(),
+    }
+}
+
+/// The kinds of a group, each in the version that the cluster prefers, or else in the first one that has it.
+async fn of_group(client: &Client, group: APIGroup) -> (String, Result<Vec<Arc<Resource>>, kube::Error>) {
+    let preferred = group.preferred_version.map(|version| version.version).unwrap_or_default();
+    let mut versions: Vec<String> = group.versions.into_iter().map(|version| version.version).collect();
+    versions.sort_by_key(|version| *version != preferred);
+    let mut found: BTreeMap<String, Arc<Resource>> = BTreeMap::new();
+    for version in versions {
+        match client.list_api_group_resources(&format!("{}/{version}", group.name)).await {
+            Ok(list) => {
+                for resource in read(&group.name, &version, list.resources) {
+                    found.entry(resource.plural.clone()).or_insert(resource);
+                }
+            }
+            // It has gone meanwhile.
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => return (group.name, Err(error)),
+        }
+    }
+    (group.name, Ok(found.into_values().collect()))
+}
+
+fn read(group: &str, version: &str, resources: Vec<APIResource>) -> Vec<Arc<Resource>> {
+    let can = |resource: &APIResource, verb: &str| resource.verbs.iter().any(|have| have == verb);
+    let watched = resources
+        .into_iter()
+        .filter(|resource| !resource.name.contains('/') && can(resource, "list") && can(resource, "watch"));
+    let resource = |found: APIResource| {
+        let scope = if found.namespaced { Scope::Namespaced } else { Scope::Cluster };
+        let (group, version) = (group.to_owned(), version.to_owned());
+        Arc::new(Resource { group, version, kind: found.kind, plural: found.name, scope })
+    };
+    watched.map(resource).collect()
+}

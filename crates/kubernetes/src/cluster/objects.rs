@@ -1,0 +1,270 @@
+//! Single objects of a cluster: read from its quorum, written with the preconditions that keep writers apart.
+
+use kube::api::{
+    Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
+};
+use serde_json::{Value, json};
+
+use super::access::{Cluster, Unserved};
+use super::following::Following;
+use super::kinds;
+use edgesync_enrollment::object_store::{Failure, Follow, News, ObjectStore, Pending, Precondition};
+use edgesync_object::{Object, ObjectKey, Resource};
+
+/// Who writes, in `metadata.managedFields`.
+const MANAGER: &str = "edgesync-cloud";
+/// Objects in an answer to a request for a list.
+const PAGE: u32 = 500;
+
+impl Cluster {
+    /// An object as it is now, if there is one. Of a kind that is not served there is none.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn get(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Object>, Failure> {
+        let key = || resource.key(namespace, name);
+        let got = self.api(resource, namespace).get_opt(name).await;
+        match got.map_err(|error| self.failure(&error, key()))? {
+            Some(object) => read(resource, object).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// All objects of a kind as they are now, in a namespace or everywhere, that have these labels (a selector). They are asked
+    /// for in pages, and are of one time.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn list(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        selector: &str,
+    ) -> Result<Vec<Object>, Failure> {
+        let mut objects = Vec::new();
+        let mut next = None;
+        loop {
+            let (page, more) = self.page(resource, namespace, selector, next.as_deref()).await?;
+            objects.extend(page);
+            if more.is_none() {
+                return Ok(objects);
+            }
+            next = more;
+        }
+    }
+
+    /// Some of these objects: the first ones, or those from where the page before has ended. With them is told where the next
+    /// page begins, if there is one.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn page(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        selector: &str,
+        from: Option<&str>,
+    ) -> Result<(Vec<Object>, Option<String>), Failure> {
+        let namespace = namespace.unwrap_or_default();
+        let mut parameters = ListParams::default().limit(PAGE);
+        if !selector.is_empty() {
+            parameters = parameters.labels(selector);
+        }
+        if let Some(from) = from {
+            parameters = parameters.continue_token(from);
+        }
+        let page = self.api(resource, namespace).list(&parameters).await;
+        let page = page.map_err(|error| self.failure(&error, resource.key(namespace, "")))?;
+        let objects = page.items.into_iter().map(|object| read(resource, object));
+        let next = page.metadata.continue_.filter(|next| !next.is_empty());
+        Ok((objects.collect::<Result<_, _>>()?, next))
+    }
+
+    /// Makes an object. What a kind with the subresource `status` is given of that is left out.
+    ///
+    /// # Errors
+    /// [`Failure::Conflict`] if there is one of that name.
+    pub async fn create(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
+        let (api, key) =
+            (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
+        let made = api.create(&parameters(), &self.write(object)?).await;
+        read(resource, made.map_err(|error| self.failure(&error, key))?)
+    }
+
+    /// Replaces an object: the very one, if it has a `resourceVersion`. See [`Self::create`] for its status.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn replace(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
+        let (api, key) =
+            (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
+        let replaced = api.replace(object.name(), &parameters(), &self.write(object)?).await;
+        read(resource, replaced.map_err(|error| self.failure(&error, key))?)
+    }
+
+    /// Replaces the status of an object and nothing else of it, through the subresource `status`.
+    ///
+    /// # Errors
+    /// See [`Failure`]; [`Failure::NotFound`] too if the kind has no such subresource.
+    pub async fn replace_status(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
+        let (api, key) =
+            (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
+        let replaced = api.replace_status(object.name(), &parameters(), &self.write(object)?).await;
+        read(resource, replaced.map_err(|error| self.failure(&error, key))?)
+    }
+
+    /// Changes some fields of an object (RFC 7386), if it is as it must be.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn merge(
+        &self,
+        resource: &Resource,
+        (namespace, name): (&str, &str),
+        precondition: Precondition<'_>,
+        mut patch: Value,
+    ) -> Result<Object, Failure> {
+        let required = [("uid", precondition.uid), ("resourceVersion", precondition.version)];
+        let required = required.into_iter().filter_map(|(field, value)| Some((field, value?)));
+        required.for_each(|(field, value)| patch["metadata"][field] = json!(value));
+        let api = self.api(resource, namespace);
+        let changed = api.patch(name, &by_this_program(), &Patch::Merge(&patch)).await;
+        read(resource, changed.map_err(|error| self.failure(&error, resource.key(namespace, name)))?)
+    }
+
+    /// Deletes an object, if it is as it must be. Tells whether there was one.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn delete(
+        &self,
+        resource: &Resource,
+        (namespace, name): (&str, &str),
+        precondition: Precondition<'_>,
+    ) -> Result<bool, Failure> {
+        let Precondition { uid, version } = precondition;
+        let preconditions =
+            Preconditions { uid: uid.map(str::to_owned), resource_version: version.map(str::to_owned) };
+        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let deleted = self.api(resource, namespace).delete(name, &parameters).await;
+        match deleted.map_err(|error| self.failure(&error, resource.key(namespace, name))) {
+            Ok(_) => Ok(true),
+            Err(Failure::NotFound(_)) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn api(&self, resource: &Resource, namespace: &str) -> Api<DynamicObject> {
+        let kind = kinds::to_ask_for(resource);
+        match namespace {
+            "" => Api::all_with(self.client.clone(), &kind),
+            namespace => Api::namespaced_with(self.client.clone(), namespace, &kind),
+        }
+    }
+
+    fn write(&self, object: &Object) -> Result<DynamicObject, Failure> {
+        let object = serde_json::to_value(object).and_then(serde_json::from_value);
+        object.map_err(|error| Failure::Invalid(error.to_string()))
+    }
+
+    fn failure(&self, error: &kube::Error, key: ObjectKey) -> Failure {
+        let kube::Error::Api(status) = error else { return unserved(&self.unserved(error)) };
+        match status.code {
+            404 => Failure::NotFound(key),
+            409 => Failure::Conflict(key),
+            403 => Failure::Forbidden(status.message.clone()),
+            400 | 413 | 415 | 422 => Failure::Invalid(status.message.clone()),
+            _ => unserved(&self.unserved(error)),
+        }
+    }
+}
+
+/// An object of this kind, which what is in a list does not say.
+pub(super) fn read(resource: &Resource, object: DynamicObject) -> Result<Object, Failure> {
+    let mut object = serde_json::to_value(object).map_err(|error| Failure::Invalid(error.to_string()))?;
+    object["apiVersion"] = json!(resource.api_version());
+    object["kind"] = json!(resource.kind);
+    serde_json::from_value(object).map_err(|error| Failure::Invalid(error.to_string()))
+}
+
+fn by_this_program() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+fn parameters() -> PostParams {
+    PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() }
+}
+
+fn unserved(unserved: &Unserved) -> Failure {
+    Failure::Unserved(unserved.to_string())
+}
+
+impl ObjectStore for Cluster {
+    fn get<'a>(
+        &'a self,
+        resource: &'a Resource,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Pending<'a, Result<Option<Object>, Failure>> {
+        Box::pin(self.get(resource, namespace, name))
+    }
+
+    fn list<'a>(
+        &'a self,
+        resource: &'a Resource,
+        namespace: Option<&'a str>,
+        selector: &'a str,
+    ) -> Pending<'a, Result<Vec<Object>, Failure>> {
+        Box::pin(self.list(resource, namespace, selector))
+    }
+
+    fn create<'a>(
+        &'a self,
+        resource: &'a Resource,
+        object: &'a Object,
+    ) -> Pending<'a, Result<Object, Failure>> {
+        Box::pin(self.create(resource, object))
+    }
+
+    fn replace<'a>(
+        &'a self,
+        resource: &'a Resource,
+        object: &'a Object,
+    ) -> Pending<'a, Result<Object, Failure>> {
+        Box::pin(self.replace(resource, object))
+    }
+
+    fn merge<'a>(
+        &'a self,
+        resource: &'a Resource,
+        place: (&'a str, &'a str),
+        precondition: Precondition<'a>,
+        patch: Value,
+    ) -> Pending<'a, Result<Object, Failure>> {
+        Box::pin(self.merge(resource, place, precondition, patch))
+    }
+
+    fn delete<'a>(
+        &'a self,
+        resource: &'a Resource,
+        place: (&'a str, &'a str),
+        precondition: Precondition<'a>,
+    ) -> Pending<'a, Result<bool, Failure>> {
+        Box::pin(self.delete(resource, place, precondition))
+    }
+
+    fn follow(&self, resource: &Resource, namespace: &str, selector: &str) -> Box<dyn Follow> {
+        Box::new(self.follow(resource, namespace, selector))
+    }
+}
+
+impl Follow for Following {
+    fn next(&mut self) -> Pending<'_, News> {
+        Box::pin(Self::next(self))
+    }
+}

@@ -1,0 +1,608 @@
+//! What is to be watched: from what is wanted and what the cluster serves. Pure.
+//!
+//! A watch is of one kind, in one namespace or everywhere, with one label selector: the narrowest one that selects what all
+//! who want something there are after. Each watch is a connection, so there is one per kind and place, and none in a
+//! namespace where the watch of everywhere tells the same. Where that one is refused there is: who may read one namespace
+//! is not disturbed by who would like to read all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use edgesync_object::objectsync::is_placeable;
+use edgesync_object::selector::MAX_SELECTOR;
+use edgesync_object::{Resource, Scope, Selector, Target};
+use edgesync_placement::{Glob, KindMatch, NODE_LABEL, ObjectMatch, Unread};
+
+/// The most namespaces of one kind that somebody has watched one by one; with more of them, all are.
+pub const MAX_NAMESPACES: usize = 32;
+/// The most watches of a plan.
+pub const MAX_WATCHES: usize = 1024;
+
+/// Who wants something.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// The fleet itself: its Nodes, and the kinds that rules are.
+    Fleet,
+    /// A rule that is an object, by its UID.
+    Rule(Arc<str>),
+    /// A rule of the configuration, by its place there, from 0.
+    Configured(usize),
+    /// The label or annotation by which objects name their nodes.
+    Named,
+    /// Pods, and what those refer to that name a node.
+    Pods,
+}
+
+/// What somebody wants to know of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interest {
+    /// Who.
+    pub origin: Origin,
+    /// The kinds, namespaces and labels. Names are looked at later.
+    pub objects: ObjectMatch,
+    /// Of Pods: only those that are on a node.
+    pub on_a_node: bool,
+}
+
+impl Interest {
+    /// What a rule selects.
+    #[must_use]
+    pub fn rule(origin: Origin, objects: ObjectMatch) -> Self {
+        Self { origin, objects, on_a_node: false }
+    }
+
+    /// What the fleet itself is: Nodes with these labels, and rules that are objects.
+    #[must_use]
+    pub fn fleet(nodes: Selector) -> [Self; 2] {
+        let kind =
+            |group: &str, kind: &str| KindMatch::Known { group: group.to_owned(), kind: kind.to_owned() };
+        let rules = ["Placement", "ClusterPlacement"].map(|name| kind("edgesync.io", name));
+        let of = |kinds, selector| {
+            Self::rule(Origin::Fleet, ObjectMatch { kinds, selector, ..ObjectMatch::default() })
+        };
+        [of(vec![kind("", "Node")], nodes), of(rules.into(), Selector::default())]
+    }
+
+    /// Objects of some kinds that name their node with the label.
+    #[must_use]
+    pub fn labelled(kinds: Vec<KindMatch>) -> Self {
+        let selector = NODE_LABEL.parse().unwrap_or_default();
+        Self::rule(Origin::Named, ObjectMatch { kinds, selector, ..ObjectMatch::default() })
+    }
+
+    /// Objects of some kinds that may name their nodes with the annotation: all of them are looked at, because
+    /// nothing can be selected by an annotation.
+    #[must_use]
+    pub fn annotated(kinds: Vec<KindMatch>) -> Self {
+        Self::rule(Origin::Named, ObjectMatch { kinds, ..ObjectMatch::default() })
+    }
+
+    /// Pods of a namespace that are on a node.
+    #[must_use]
+    pub fn pods(namespace: Glob) -> Self {
+        let kinds = vec![KindMatch::Known { group: String::new(), kind: "Pod".to_owned() }];
+        let objects = ObjectMatch { kinds, namespaces: vec![namespace], ..ObjectMatch::default() };
+        Self { origin: Origin::Pods, objects, on_a_node: true }
+    }
+
+    /// What Pods refer to in a namespace.
+    #[must_use]
+    pub fn referred(target: Target, namespace: Glob) -> Self {
+        let kind = match target {
+            Target::ConfigMap => "ConfigMap",
+            Target::Secret => "Secret",
+        };
+        let kinds = vec![KindMatch::Known { group: String::new(), kind: kind.to_owned() }];
+        Self::rule(Origin::Pods, ObjectMatch { kinds, namespaces: vec![namespace], ..ObjectMatch::default() })
+    }
+
+    /// Whether objects of a kind are wanted.
+    pub(super) fn takes(&self, resource: &Resource) -> bool {
+        self.may_have(resource) && self.objects.takes(resource)
+    }
+
+    fn may_have(&self, resource: &Resource) -> bool {
+        is_placeable(resource) || self.origin == Origin::Fleet
+    }
+
+    /// Where objects of a kind are wanted; nowhere if they cannot be in any of the namespaces.
+    fn places(&self, resource: &Resource) -> Vec<Place> {
+        let namespaces = &self.objects.namespaces;
+        if namespaces.is_empty() {
+            return vec![Place::Everywhere];
+        }
+        if resource.scope == Scope::Cluster {
+            return Vec::new();
+        }
+        let names: Option<BTreeSet<&str>> = namespaces.iter().map(Glob::name).collect();
+        match names.filter(|names| names.len() <= MAX_NAMESPACES) {
+            Some(names) => names.into_iter().map(|name| Place::Namespace(name.into())).collect(),
+            None => vec![Place::Everywhere],
+        }
+    }
+}
+
+/// The kinds that a cluster serves, with `list` and `watch`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kinds {
+    /// Each in one version.
+    pub served: Vec<Arc<Resource>>,
+    /// Groups that could not be asked: what they serve is not known.
+    pub unasked: BTreeSet<String>,
+}
+
+impl Kinds {
+    /// Takes over what is known from before of groups that could not be asked now.
+    pub fn take_over(&mut self, before: &Self) {
+        let kept = before.served.iter().filter(|resource| self.unasked.contains(&resource.group));
+        let kept: Vec<_> = kept.cloned().collect();
+        self.served.extend(kept);
+        self.served.sort_by(|one, other| (&one.group, &one.plural).cmp(&(&other.group, &other.plural)));
+    }
+
+    /// Whether a kind that nothing here is called may be served nevertheless.
+    fn may_serve(&self, kind: &KindMatch) -> bool {
+        match kind {
+            KindMatch::Known { group, .. } | KindMatch::Other { group: Some(group), .. } => {
+                self.unasked.contains(group)
+            }
+            KindMatch::Other { group: None, .. } => !self.unasked.is_empty(),
+        }
+    }
+}
+
+/// A kind, whatever version of it is served.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KindId {
+    /// API group, empty for the core group.
+    pub group: Arc<str>,
+    /// Lower-case plural.
+    pub plural: Arc<str>,
+}
+
+impl KindId {
+    /// The id of a resource.
+    #[must_use]
+    pub fn of(resource: &Resource) -> Self {
+        Self { group: resource.group.as_str().into(), plural: resource.plural.as_str().into() }
+    }
+}
+
+impl fmt::Display for KindId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.group.is_empty() {
+            f.write_str(&self.plural)
+        } else {
+            write!(f, "{}.{}", self.plural, self.group)
+        }
+    }
+}
+
+/// Where objects are watched.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// In all namespaces; and all objects of a kind that has none.
+    Everywhere,
+    /// In one namespace.
+    Namespace(Arc<str>),
+}
+
+impl Place {
+    /// What is unread where a kind cannot be read here.
+    pub(super) fn unread(&self, resource: &Resource) -> Unread {
+        let kind = KindMatch::Known { group: resource.group.clone(), kind: resource.kind.clone() };
+        let namespace = match self {
+            Self::Everywhere => None,
+            Self::Namespace(name) => Some(Arc::clone(name)),
+        };
+        Unread::Kind(kind, namespace)
+    }
+}
+
+/// What there is one watch of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Spot {
+    /// The kind.
+    pub kind: KindId,
+    /// Where.
+    pub place: Place,
+}
+
+impl fmt::Display for Spot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Everywhere => self.kind.fmt(f),
+            Place::Namespace(name) => write!(f, "{} in namespace {name}", self.kind),
+        }
+    }
+}
+
+/// How a spot is to be watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watch {
+    /// The kind, as it is served.
+    pub resource: Arc<Resource>,
+    /// What the labels must be like.
+    pub selector: Selector,
+    /// Of Pods: only those that are on a node.
+    pub on_a_node: bool,
+    /// Who wants it.
+    pub origins: BTreeSet<Origin>,
+}
+
+impl Watch {
+    /// The same watch, also of what another interest is after.
+    fn join(&mut self, interest: &Interest) {
+        self.selector = self.selector.joined(&interest.objects.selector);
+        self.on_a_node &= interest.on_a_node;
+        self.origins.insert(interest.origin.clone());
+    }
+
+    /// Whether another watch asks the cluster for the same.
+    pub(super) fn asks_the_same(&self, other: &Self) -> bool {
+        (&self.resource, &self.selector, self.on_a_node)
+            == (&other.resource, &other.selector, other.on_a_node)
+    }
+
+    /// Whether all that another watch of the same kind tells is told by this one.
+    fn covers(&self, other: &Self) -> bool {
+        self.selector.covers(&other.selector) && (!self.on_a_node || other.on_a_node)
+    }
+}
+
+/// Why somebody does not get what is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Who.
+    pub origin: Origin,
+    /// The kind, as it was named or is called.
+    pub kind: String,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// See [`Problem`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// The cluster has no such kind, or none that can be watched.
+    #[error("the cluster serves no such kind that can be watched")]
+    Unserved,
+    /// The part of the cluster that would serve it does not answer.
+    #[error("whether the cluster serves it is not known: a part of its API does not answer")]
+    Unasked,
+    /// The cluster does not give it; in its words.
+    #[error("{0}")]
+    Refused(String),
+    /// The cluster did not give it when it was asked several times.
+    #[error("it cannot be read now: {0}")]
+    Broken(String),
+    /// It would take too many watches.
+    #[error("there are {MAX_WATCHES} watches already: rules that name fewer namespaces need fewer")]
+    TooMany,
+}
+
+/// What is to be watched, and what of what is wanted is not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// At most one watch of each spot.
+    pub watches: BTreeMap<Spot, Watch>,
+    /// Who does not get what.
+    pub problems: Vec<Problem>,
+    /// What is wanted and not watched.
+    pub unread: Vec<Unread>,
+}
+
+impl Plan {
+    /// Plans for some interests. Spots that were refused are planned nevertheless, so that they are tried again, but
+    /// nobody relies on them.
+    #[must_use]
+    pub fn of(interests: &[Interest], kinds: &Kinds, refused: &BTreeSet<Spot>) -> Self {
+        let mut plan = Self::default();
+        for interest in interests {
+            plan.note_problems(interest, kinds);
+            for resource in kinds.served.iter().filter(|resource| interest.takes(resource)) {
+                for place in interest.places(resource) {
+                    plan.add(Spot { kind: KindId::of(resource), place }, resource, interest);
+                }
+            }
+        }
+        for watch in plan.watches.values_mut() {
+            // It travels in the address of a request.
+            if watch.selector.to_string().len() > MAX_SELECTOR {
+                watch.selector = Selector::default();
+            }
+        }
+        plan.leave_out_what_is_told_twice(refused);
+        plan
+    }
+
+    fn note_problems(&mut self, interest: &Interest, kinds: &Kinds) {
+        for kind in &interest.objects.kinds {
+            if !kinds.served.iter().any(|resource| interest.may_have(resource) && kind.matches(resource)) {
+                let cause = if kinds.may_serve(kind) { Cause::Unasked } else { Cause::Unserved };
+                self.note(interest, Unread::Kind(kind.clone(), None), cause);
+            }
+        }
+        if interest.objects.kinds.is_empty() {
+            for group in &kinds.unasked {
+                self.note(interest, Unread::Group(group.clone()), Cause::Unasked);
+            }
+        }
+    }
+
+    fn note(&mut self, interest: &Interest, unread: Unread, cause: Cause) {
+        self.problems.push(Problem { origin: interest.origin.clone(), kind: unread.to_string(), cause });
+        if !self.unread.contains(&unread) {
+            self.unread.push(unread);
+        }
+    }
+
+    fn add(&mut self, spot: Spot, resource: &Arc<Resource>, interest: &Interest) {
+        let new = || Watch {
+            resource: Arc::clone(resource),
+            selector: interest.objects.selector.clone(),
+            on_a_node: interest.on_a_node,
+            origins: BTreeSet::new(),
+        };
+        if self.watches.len() < MAX_WATCHES || self.watches.contains_key(&spot) {
+            self.watches.entry(spot).or_insert_with(new).join(interest);
+        } else {
+            self.note(interest, spot.place.unread(resource), Cause::TooMany);
+        }
+    }
+
+    /// Whether all is watched that is wanted of kinds that are served.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        !self.problems.iter().any(|problem| problem.cause == Cause::TooMany)
+    }
+
+    fn leave_out_what_is_told_twice(&mut self, refused: &BTreeSet<Spot>) {
+        let everywhere = |spot: &Spot| Spot { kind: spot.kind.clone(), place: Place::Everywhere };
+        let told_twice = |(spot, watch): (&Spot, &Watch)| {
+            let wide = everywhere(spot);
+            let told = wide != *spot
+                && !refused.contains(&wide)
+                && self.watches.get(&wide).is_some_and(|wide| wide.covers(watch));
+            told.then(|| spot.clone())
+        };
+        let left_out: Vec<Spot> = self.watches.iter().filter_map(told_twice).collect();
+        for spot in left_out {
+            let Some(watch) = self.watches.remove(&spot) else { continue };
+            if let Some(wide) = self.watches.get_mut(&everywhere(&spot)) {
+                wide.origins.extend(watch.origins);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use edgesync_object::kinds;
+
+    fn served(words: &[&str]) -> Kinds {
+        let resource = |word: &&str| match kinds::by_word(word) {
+            Some(known) => Arc::new(known.resource()),
+            None => Arc::new(kinds::guess("lab.io/v1", word, true)),
+        };
+        Kinds { served: words.iter().map(resource).collect(), unasked: BTreeSet::new() }
+    }
+
+    fn usual() -> Kinds {
+        served(&["cm", "secret", "pod", "ns", "clusterrole", "lease", "Widget"])
+    }
+
+    fn rule(number: usize, kinds: &[&str], namespaces: &[&str], selector: &str) -> Interest {
+        let objects = ObjectMatch {
+            kinds: kinds.iter().map(|kind| kind.parse().unwrap()).collect(),
+            namespaces: namespaces.iter().map(|glob| glob.parse().unwrap()).collect(),
+            selector: selector.parse().unwrap(),
+            ..ObjectMatch::default()
+        };
+        Interest::rule(Origin::Configured(number), objects)
+    }
+
+    /// `plural[ in namespace X][ with SELECTOR] for ORIGINS`, in order.
+    fn shown(plan: &Plan) -> Vec<String> {
+        let shown = |(spot, watch): (&Spot, &Watch)| {
+            let with =
+                if watch.selector.is_empty() { String::new() } else { format!(" with {}", watch.selector) };
+            let on = if watch.on_a_node { " on a node" } else { "" };
+            let origins: Vec<String> = watch
+                .origins
+                .iter()
+                .map(|origin| match origin {
+                    Origin::Configured(number) => number.to_string(),
+                    other => format!("{other:?}"),
+                })
+                .collect();
+            format!("{spot}{with}{on} for {}", origins.join(" "))
+        };
+        plan.watches.iter().map(shown).collect()
+    }
+
+    fn unread(plan: &Plan) -> Vec<String> {
+        plan.unread.iter().map(ToString::to_string).collect()
+    }
+
+    fn planned(interests: &[Interest]) -> Vec<String> {
+        shown(&Plan::of(interests, &usual(), &BTreeSet::new()))
+    }
+
+    #[test]
+    fn a_rule_is_watched_where_it_selects_and_as_it_selects() {
+        let rule = rule(0, &["cm", "widgets"], &["shop", "plant"], "tier=edge");
+        assert_eq!(
+            planned(&[rule]),
+            [
+                "configmaps in namespace plant with tier=edge for 0",
+                "configmaps in namespace shop with tier=edge for 0",
+                "widgets.lab.io in namespace plant with tier=edge for 0",
+                "widgets.lab.io in namespace shop with tier=edge for 0",
+            ]
+        );
+    }
+
+    #[test]
+    fn patterns_and_very_many_namespaces_are_watched_everywhere() {
+        assert_eq!(planned(&[rule(0, &["cm"], &["shop-*", "plant"], "")]), ["configmaps for 0"]);
+        let many: Vec<String> = (0..=MAX_NAMESPACES).map(|number| format!("n{number}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(planned(&[rule(0, &["cm"], &many, "")]), ["configmaps for 0"]);
+        assert_eq!(planned(&[rule(0, &["cm"], &many[1..], "")]).len(), MAX_NAMESPACES);
+        assert_eq!(planned(&[rule(0, &["cm"], &["shop", "shop"], "")]).len(), 1);
+    }
+
+    #[test]
+    fn kinds_without_namespaces_are_in_none_that_is_named() {
+        assert_eq!(planned(&[rule(0, &["clusterrole"], &["shop"], "")]), [""; 0]);
+        let everywhere = ["clusterroles.rbac.authorization.k8s.io for 0"];
+        assert_eq!(planned(&[rule(0, &["clusterrole"], &[], "")]), everywhere);
+    }
+
+    #[test]
+    fn a_rule_without_kinds_has_all_that_can_be_placed_but_what_orders_the_cluster() {
+        let all = planned(&[rule(0, &[], &[], "tier=edge")]);
+        let plurals: Vec<&str> = all.iter().map(|watch| watch.split(' ').next().unwrap()).collect();
+        let expected =
+            ["configmaps", "pods", "secrets", "widgets.lab.io", "clusterroles.rbac.authorization.k8s.io"];
+        assert_eq!(BTreeSet::from_iter(plurals), BTreeSet::from(expected));
+        assert_eq!(planned(&[rule(0, &["ns"], &[], "")]), ["namespaces for 0"]);
+    }
+
+    #[test]
+    fn who_is_after_the_same_kind_in_the_same_place_shares_a_watch() {
+        let rules =
+            |one: &str, other: &str| planned(&[rule(0, &["cm"], &[], one), rule(1, &["cm"], &[], other)]);
+        assert_eq!(rules("tier=a", "tier=b"), ["configmaps with tier in (a,b) for 0 1"]);
+        assert_eq!(rules("tier=a,app=web", "tier=a"), ["configmaps with tier=a for 0 1"]);
+        assert_eq!(rules("tier=a", "app=web"), ["configmaps for 0 1"]);
+    }
+
+    #[test]
+    fn a_namespace_is_not_watched_where_everywhere_is_unless_that_tells_less_or_is_refused() {
+        let rules = [rule(0, &["cm"], &[], "tier"), rule(1, &["cm"], &["shop"], "tier=a")];
+        assert_eq!(planned(&rules), ["configmaps with tier for 0 1"]);
+        let less = [rule(0, &["cm"], &[], "tier"), rule(1, &["cm"], &["shop"], "app=web")];
+        let both = ["configmaps with tier for 0", "configmaps in namespace shop with app=web for 1"];
+        assert_eq!(planned(&less), both);
+
+        let kind = KindId { group: "".into(), plural: "configmaps".into() };
+        let refused = BTreeSet::from([Spot { kind, place: Place::Everywhere }]);
+        let both = ["configmaps with tier for 0", "configmaps in namespace shop with tier=a for 1"];
+        assert_eq!(shown(&Plan::of(&rules, &usual(), &refused)), both);
+    }
+
+    #[test]
+    fn objects_that_name_their_nodes_are_watched_by_their_label_or_all_looked_at() {
+        let kinds = || vec!["cm".parse().unwrap(), "Widget".parse().unwrap()];
+        let labelled =
+            ["configmaps with edgesync.io/node for Named", "widgets.lab.io with edgesync.io/node for Named"];
+        assert_eq!(planned(&[Interest::labelled(kinds())]), labelled);
+        assert_eq!(
+            planned(&[Interest::annotated(kinds())]),
+            ["configmaps for Named", "widgets.lab.io for Named"]
+        );
+        let both = [Interest::labelled(kinds()), rule(3, &["cm"], &["shop"], "")];
+        assert!(planned(&both).contains(&"configmaps in namespace shop for 3".to_owned()));
+    }
+
+    #[test]
+    fn pods_are_watched_where_they_are_on_a_node_with_what_they_refer_to() {
+        let shop: Glob = "shop".parse().unwrap();
+        let interests = [Interest::pods("*".parse().unwrap()), Interest::referred(Target::Secret, shop)];
+        assert_eq!(planned(&interests), ["pods on a node for Pods", "secrets in namespace shop for Pods"]);
+        let all = [Interest::pods("*".parse().unwrap()), rule(0, &["pods"], &[], "")];
+        assert_eq!(planned(&all), ["pods for 0 Pods"]);
+        let some = [Interest::pods("*".parse().unwrap()), rule(0, &["pods"], &["shop"], "")];
+        assert_eq!(planned(&some), ["pods on a node for Pods", "pods in namespace shop for 0"]);
+    }
+
+    #[test]
+    fn the_fleet_has_its_nodes_and_rules_and_nobody_else_has_them() {
+        let mut kinds = served(&["node", "cm"]);
+        kinds.served.push(Arc::new(kinds::guess("edgesync.io/v1alpha1", "Placement", true)));
+        let [nodes, rules] = Interest::fleet("edgesync.io/fleet=a".parse().unwrap());
+        let plan = Plan::of(&[nodes, rules, rule(0, &[], &[], "")], &kinds, &BTreeSet::new());
+        assert_eq!(
+            shown(&plan),
+            [
+                "configmaps for 0",
+                "nodes with edgesync.io/fleet=a for Fleet",
+                "placements.edgesync.io for Fleet"
+            ]
+        );
+        let [Problem { origin: Origin::Fleet, kind, cause: Cause::Unserved }] = &plan.problems[..] else {
+            panic!("{:?}", plan.problems)
+        };
+        assert_eq!(kind, "ClusterPlacement.edgesync.io");
+    }
+
+    #[test]
+    fn a_kind_that_is_not_served_is_a_problem_of_its_rule_and_of_no_other() {
+        let rules = [rule(0, &["cm", "gizmos"], &[], ""), rule(1, &["secrets"], &[], "")];
+        let problem = |kinds: &Kinds| {
+            let plan = Plan::of(&rules, kinds, &BTreeSet::new());
+            assert_eq!(shown(&plan), ["configmaps for 0", "secrets for 1"]);
+            let [Problem { origin: Origin::Configured(0), kind, cause }] = &plan.problems[..] else {
+                panic!("{:?}", plan.problems)
+            };
+            assert_eq!(kind, "gizmos");
+            assert_eq!(unread(&plan), ["gizmos"]);
+            cause.clone()
+        };
+        assert_eq!(problem(&usual()), Cause::Unserved);
+        let unasked = Kinds { unasked: ["metrics.k8s.io".to_owned()].into(), ..usual() };
+        assert_eq!(problem(&unasked), Cause::Unasked);
+        let elsewhere = [rule(0, &["Gizmo.lab.io"], &[], "")];
+        assert_eq!(Plan::of(&elsewhere, &unasked, &BTreeSet::new()).problems[0].cause, Cause::Unserved);
+    }
+
+    #[test]
+    fn what_a_group_serves_is_not_forgotten_while_it_does_not_answer() {
+        let mut kinds = Kinds { unasked: ["lab.io".to_owned()].into(), ..served(&["cm"]) };
+        kinds.take_over(&usual());
+        let plan = Plan::of(&[rule(0, &["Widget"], &[], "")], &kinds, &BTreeSet::new());
+        assert_eq!((shown(&plan), plan.problems), (vec!["widgets.lab.io for 0".to_owned()], Vec::new()));
+        assert!(!kinds.served.iter().any(|resource| resource.kind == "Secret"), "that group has answered");
+    }
+
+    #[test]
+    fn what_is_wanted_of_a_part_that_does_not_answer_is_told_once_as_unread() {
+        let kinds = Kinds { unasked: ["lab.io".to_owned()].into(), ..served(&["cm"]) };
+        let rules = [rule(0, &[], &[], ""), rule(1, &["gizmos"], &[], ""), rule(2, &["gizmos"], &[], "")];
+        let plan = Plan::of(&rules, &kinds, &BTreeSet::new());
+        assert_eq!((unread(&plan).join(" "), plan.problems.len()), ("*.lab.io gizmos".to_owned(), 3));
+    }
+
+    #[test]
+    fn what_would_take_too_many_watches_is_a_problem_of_who_comes_last() {
+        let name = |rule: usize, number: usize| format!("n{rule}-{number}");
+        let names = |rule: usize| (0..MAX_NAMESPACES).map(|number| name(rule, number)).collect::<Vec<_>>();
+        let rules = |count: usize| {
+            let rule = |number: usize| {
+                let names = names(number);
+                rule(number, &["cm"], &names.iter().map(String::as_str).collect::<Vec<_>>(), "")
+            };
+            (0..count).map(rule).collect::<Vec<_>>()
+        };
+        let full = MAX_WATCHES / MAX_NAMESPACES;
+        assert!(Plan::of(&rules(full), &usual(), &BTreeSet::new()).is_whole());
+        let plan = Plan::of(&rules(full + 1), &usual(), &BTreeSet::new());
+        assert!(!plan.is_whole() && plan.watches.len() == MAX_WATCHES);
+        assert_eq!(plan.problems.len(), MAX_NAMESPACES);
+        assert!(plan.problems.iter().all(|problem| problem.origin == Origin::Configured(full)));
+        assert_eq!(unread(&plan)[0], "ConfigMap in namespace n32-0");
+    }
+
+    #[test]
+    fn a_selector_that_is_too_long_for_a_request_selects_everything() {
+        let values = |number: usize| format!("tier=v{number:060}");
+        let rules: Vec<Interest> =
+            (0..400).map(|number| rule(number, &["cm"], &[], &values(number))).collect();
+        assert!(planned(&rules[..100])[0].starts_with("configmaps with tier in ("));
+        assert!(planned(&rules)[0].starts_with("configmaps for "));
+    }
+}

@@ -1,0 +1,315 @@
+//! One watch of the cluster as a task: it lists, follows, and goes on after whatever cuts it off, which is
+//! `kube::runtime::watcher`'s work.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use kube::api::{Api, ApiResource, DynamicObject, PartialObjectMeta, TypeMeta};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Client, Error};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+
+use super::kinds;
+use super::plan::{Place, Spot, Watch};
+use edgesync_object::{Object, Resource, ResourceVersion};
+use edgesync_placement::Summary;
+
+/// The most objects in one part of a list.
+const PART: usize = 256;
+/// A part of a list with so many bytes gets no more objects.
+const PART_BYTES: usize = 1 << 20;
+/// Objects in an answer to a request for a list.
+pub(super) const PAGE: u32 = 500;
+/// So long a watch lasts until it is asked for anew, in seconds. A connection that has died is noticed five seconds later.
+pub(super) const WATCH_SECONDS: u32 = 120;
+/// How long is waited before a watch begins anew that could not be started.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// An object, as the cluster has it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// What placement decides by.
+    pub summary: Arc<Summary>,
+    /// The object as JSON text, without `metadata.managedFields`.
+    pub body: Arc<str>,
+}
+
+/// What a watch tells.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// It lists all that it has.
+    Begun,
+    /// A part of that.
+    Listed(Vec<Seen>),
+    /// That was all.
+    Complete,
+    /// An object is new, or has changed.
+    Set(Seen),
+    /// An object is no more, or not selected any more.
+    Gone(Seen),
+    /// It cannot go on, and tries again.
+    Failed(Failure),
+}
+
+/// Why a watch cannot go on.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The cluster does not allow it; in its words.
+    Refused(String),
+    /// There is no such kind any more.
+    Unserved,
+    /// Anything else.
+    Broken(Error),
+}
+
+impl Failure {
+    fn of(error: Error) -> Self {
+        match error {
+            Error::Api(status) if status.is_forbidden() => Self::Refused(status.message),
+            Error::Api(status) if status.is_not_found() => Self::Unserved,
+            error => Self::Broken(error),
+        }
+    }
+}
+
+/// What is told by one run of a watch; numbers of runs are not used again.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) spot: Arc<Spot>,
+    pub(super) run: u64,
+    pub(super) told: Told,
+}
+
+/// A task that ends with its handle.
+#[derive(Debug)]
+pub(super) struct Task(pub(super) JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Starts a run of a watch.
+pub(super) fn start(
+    client: Client,
+    spot: Arc<Spot>,
+    watch: &Watch,
+    number: u64,
+    to: mpsc::Sender<Message>,
+) -> Task {
+    let config = watcher::Config {
+        label_selector: (!watch.selector.is_empty()).then(|| watch.selector.to_string()),
+        field_selector: watch.on_a_node.then(|| "spec.nodeName!=".to_owned()),
+        timeout: Some(WATCH_SECONDS),
+        page_size: Some(PAGE),
+        // Lists in pages are what every version of Kubernetes has.
+        ..watcher::Config::default()
+    };
+    let run = Run { client, spot, resource: Arc::clone(&watch.resource), config, number, to };
+    Task(tokio::spawn(async move {
+        while run.follow().await.is_some() {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }))
+}
+
+/// One run of a watch.
+struct Run {
+    client: Client,
+    spot: Arc<Spot>,
+    resource: Arc<Resource>,
+    config: watcher::Config,
+    number: u64,
+    to: mpsc::Sender<Message>,
+}
+
+/// A part of a list, in the making.
+#[derive(Default)]
+struct Part {
+    objects: Vec<Seen>,
+    bytes: usize,
+}
+
+impl Part {
+    /// Adds an object. Gives the part, if it is full.
+    fn add(&mut self, object: Seen) -> Option<Told> {
+        self.bytes += object.body.len();
+        self.objects.push(object);
+        if self.objects.len() < PART && self.bytes < PART_BYTES { None } else { self.take() }
+    }
+
+    fn take(&mut self) -> Option<Told> {
+        let Self { objects, .. } = std::mem::take(self);
+        (!objects.is_empty()).then_some(Told::Listed(objects))
+    }
+}
+
+impl Run {
+    /// Lists and follows, until it has to begin anew; nothing if nobody listens any more.
+    async fn follow(&self) -> Option<()> {
+        let mut part = Part::default();
+        let events = watcher(api(self.client.clone(), &self.resource, &self.spot.place), self.config.clone());
+        let mut events = std::pin::pin!(events.default_backoff());
+        while let Some(event) = events.next().await {
+            let begins_anew = begins_anew(&event);
+            for told in self.told(event, &mut part).into_iter().flatten() {
+                let message = Message { spot: Arc::clone(&self.spot), run: self.number, told };
+                self.to.send(message).await.ok()?;
+            }
+            if begins_anew {
+                break;
+            }
+        }
+        Some(())
+    }
+
+    /// What an event tells.
+    fn told(&self, event: watcher::Result<Event<DynamicObject>>, part: &mut Part) -> [Option<Told>; 2] {
+        let told = match event {
+            Ok(Event::Init) => {
+                *part = Part::default();
+                Some(Told::Begun)
+            }
+            Ok(Event::InitApply(object)) => seen(&self.resource, object).and_then(|object| part.add(object)),
+            Ok(Event::InitDone) => return [part.take(), Some(Told::Complete)],
+            Ok(Event::Apply(object)) => seen(&self.resource, object).map(Told::Set),
+            Ok(Event::Delete(object)) => seen(&self.resource, object).map(Told::Gone),
+            Err(error) => failure(error).map(Told::Failed),
+        };
+        [told, None]
+    }
+}
+
+/// Tells whenever a kind may have come, gone or changed.
+pub(super) fn definitions(client: Client, changed: Arc<Notify>) -> Task {
+    let resource = ApiResource {
+        group: "apiextensions.k8s.io".to_owned(),
+        version: "v1".to_owned(),
+        api_version: "apiextensions.k8s.io/v1".to_owned(),
+        kind: "CustomResourceDefinition".to_owned(),
+        plural: "customresourcedefinitions".to_owned(),
+    };
+    let api = Api::<PartialObjectMeta<DynamicObject>>::all_with(client, &resource);
+    Task(tokio::spawn(async move {
+        let events = watcher(api, watcher::Config::default().timeout(WATCH_SECONDS));
+        let mut events = std::pin::pin!(events.default_backoff());
+        while let Some(event) = events.next().await {
+            // Whoever may not read them looks at the kinds from time to time.
+            if matches!(event, Ok(Event::Apply(_) | Event::Delete(_) | Event::InitDone)) {
+                changed.notify_one();
+            }
+        }
+    }))
+}
+
+pub(super) fn api(client: Client, resource: &Resource, place: &Place) -> Api<DynamicObject> {
+    let kind = kinds::to_ask_for(resource);
+    match place {
+        Place::Everywhere => Api::all_with(client, &kind),
+        Place::Namespace(name) => Api::namespaced_with(client, name, &kind),
+    }
+}
+
+/// Whether a list has to say first what there is now. Where a watch cannot be started, the watcher asks for the same one
+/// again: for ever, if it is too old, and without a word once it is allowed again.
+pub(super) fn begins_anew(event: &watcher::Result<Event<DynamicObject>>) -> bool {
+    let Err(watcher::Error::WatchStartFailed(Error::Api(status))) = event else { return false };
+    status.code == 410 || status.is_forbidden() || status.is_not_found()
+}
+
+/// What an error means; nothing if it is just begun anew.
+pub(super) fn failure(error: watcher::Error) -> Option<Failure> {
+    let error = match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => error,
+        watcher::Error::WatchError(status) => Error::Api(status),
+        watcher::Error::NoResourceVersion => {
+            let why = "the server gives lists without a resourceVersion: this kind cannot be watched";
+            return Some(Failure::Refused(why.to_owned()));
+        }
+    };
+    let expired = matches!(&error, Error::Api(status) if status.code == 410);
+    (!expired).then(|| Failure::of(error))
+}
+
+/// An object without what only its writers need; nothing if it is none.
+fn seen(resource: &Arc<Resource>, mut object: DynamicObject) -> Option<Seen> {
+    object.metadata.managed_fields = None;
+    // What is in a list does not say what it is.
+    object.types = Some(TypeMeta { api_version: resource.api_version(), kind: resource.kind.clone() });
+    let object: Object = serde_json::to_value(&object).and_then(serde_json::from_value).ok()?;
+    if object.uid().is_empty() {
+        return None;
+    }
+    let body = object.to_json();
+    let version = ResourceVersion::new(object.resource_version());
+    let summary = Summary::of(&object, Arc::clone(resource), version);
+    Some(Seen { summary: Arc::new(summary.with_size(body.len())), body: body.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use edgesync_object::kinds;
+    use kube::core::Status;
+    use serde_json::{Value, json};
+
+    fn config_map(metadata: &Value) -> Option<Seen> {
+        let resource = Arc::new(kinds::by_word("cm").unwrap().resource());
+        let object = json!({"metadata": metadata, "data": {"mode": "fast"}});
+        seen(&resource, serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn an_object_of_a_list_says_what_it_is_and_not_who_manages_it() {
+        let metadata = json!({"name": "a", "namespace": "shop", "uid": "u", "resourceVersion": "7", "labels": {"x": "y"}});
+        let mut managed = metadata.clone();
+        managed["managedFields"] = json!([{"manager": "m", "operation": "Apply"}]);
+        let seen = config_map(&managed).unwrap();
+        let expected =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"mode": "fast"}});
+        assert_eq!(serde_json::from_str::<Value>(&seen.body).unwrap(), expected);
+        let summary = seen.summary;
+        assert_eq!((&*summary.uid, summary.version.as_str(), &*summary.name), ("u", "7", "a"));
+        assert_eq!(summary.size, seen.body.len());
+        assert!(
+            config_map(&json!({"name": "a", "namespace": "shop"})).is_none(),
+            "without a UID it is no object"
+        );
+    }
+
+    #[test]
+    fn parts_of_a_list_are_bounded_in_objects_and_bytes() {
+        let object = |bytes: usize| {
+            let seen = config_map(&json!({"uid": "u"})).unwrap();
+            Seen { body: "x".repeat(bytes).into(), ..seen }
+        };
+        let mut part = Part::default();
+        assert!((1..PART).all(|_| part.add(object(1)).is_none()));
+        assert!(matches!(part.add(object(1)), Some(Told::Listed(objects)) if objects.len() == PART));
+        assert!(part.take().is_none());
+        assert!(part.add(object(1)).is_none());
+        assert!(matches!(part.add(object(PART_BYTES)), Some(Told::Listed(objects)) if objects.len() == 2));
+    }
+
+    #[test]
+    fn a_watch_that_cannot_be_started_begins_anew_and_one_that_was_cut_does_not() {
+        for (code, reason, anew, expected) in [
+            (403, "Forbidden", true, "Some(Refused(\"why\"))"),
+            (404, "NotFound", true, "Some(Unserved)"),
+            (410, "Expired", true, "None"),
+            (500, "InternalError", false, "Some(Broken("),
+        ] {
+            let error = || Error::Api(Status::failure("why", reason).with_code(code).boxed());
+            assert_eq!(begins_anew(&Err(watcher::Error::WatchStartFailed(error()))), anew, "{code}");
+            let told = format!("{:?}", failure(watcher::Error::WatchStartFailed(error())));
+            assert!(told.starts_with(expected), "{code}: {told}");
+            assert!(!begins_anew(&Err(watcher::Error::WatchFailed(error()))));
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! One suite of rules for both who remember. The cluster is the embedded API of a cloud side, over HTTP.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use edgesync_cloud_store::CloudOptions;
+use edgesync_cloud_store::CloudStore;
+use edgesync_cloud_store::operators::OperatorRecord;
+use edgesync_cloud_store::pairing::MAX_CERTIFICATES_PER_NODE;
+use edgesync_cloud_store::pairing::{CertificateRecord, PairingRefusal, Revocations, TokenRecord};
+use edgesync_enrollment::register::{Changed, Changes, ClusterRegister, Register, RevocationChange};
+use edgesync_object::{Labels, Status};
+
+mod cluster;
+mod keys;
+mod replicas;
+pub(super) mod served;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn token(id: &str, node: Option<&str>, uses: u32) -> TokenRecord {
+    TokenRecord {
+        id: id.into(),
+        node: node.map(str::to_owned),
+        created: at(100),
+        expires: at(1000),
+        uses,
+        used: 0,
+        revoked: None,
+        labels: Labels::new(),
+    }
+}
+
+/// A certificate that is good from 100 to 500.
+fn certificate(serial: &str, node: &str) -> CertificateRecord {
+    CertificateRecord {
+        serial: serial.into(),
+        node: node.into(),
+        not_before: at(100),
+        not_after: at(500),
+        revoked: None,
+    }
+}
+
+async fn spend(register: &Register, id: &str, serial: &str, node: &str) -> Result<(), PairingRefusal> {
+    register.spend_token(id, certificate(serial, node), at(200)).await.unwrap()
+}
+
+/// Holds for a register, whoever remembers.
+async fn with_each<F: Future<Output = ()>>(holds: impl Fn(Register) -> F) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
+    holds(store.clone().into()).await;
+    store.close().await;
+    {
+        let served = served::Served::start().await;
+        let register = served.register().await;
+        register.follow().await.unwrap();
+        holds(register.into()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_is_counted_with_the_certificate() {
+    with_each(async |register: Register| {
+        register.put_token(token("t", None, 2)).await.unwrap();
+        register.put_token(TokenRecord { created: at(150), ..token("late", None, 1) }).await.unwrap();
+        spend(&register, "t", "1", "a").await.unwrap();
+        spend(&register, "t", "2", "b").await.unwrap();
+        assert_eq!(spend(&register, "t", "3", "c").await, Err(PairingRefusal::UsedUp));
+        assert_eq!(spend(&register, "none", "3", "c").await, Err(PairingRefusal::UnknownToken));
+        let tokens = register.tokens().await.unwrap();
+        let late = TokenRecord { created: at(150), ..token("late", None, 1) };
+        assert_eq!(tokens, [late, TokenRecord { used: 2, ..token("t", None, 2) }]);
+        for (serial, node) in [("1", "a"), ("2", "b")] {
+            assert_eq!(register.revoke_certificates(node, at(300)).await.unwrap(), 1);
+            let revoked = register.revocations().await.unwrap().serials;
+            assert!(revoked.contains(&(serial.to_owned(), at(300))), "{revoked:?}");
+        }
+        assert_eq!(register.revoke_certificates("c", at(300)).await.unwrap(), 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_at_once_a_token_lets_in_as_many_as_it_may() {
+    with_each(async |register: Register| {
+        register.put_token(token("t", None, 3)).await.unwrap();
+        let tries = (0..20).map(|number| {
+            let register = register.clone();
+            tokio::spawn(
+                async move { spend(&register, "t", &format!("{number:x}"), &format!("n{number}")).await },
+            )
+        });
+        let mut let_in = 0;
+        for one in tries.collect::<Vec<_>>() {
+            match one.await.unwrap() {
+                Ok(()) => let_in += 1,
+                Err(refusal) => assert_eq!(refusal, PairingRefusal::UsedUp),
+            }
+        }
+        assert_eq!((let_in, register.tokens().await.unwrap()[0].used), (3, 3));
+        let mut recorded = 0;
+        for number in 0..20 {
+            recorded += register.revoke_certificates(&format!("n{number}"), at(300)).await.unwrap();
+        }
+        assert_eq!(recorded, 3);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_who_want_one_name_at_once_one_gets_it_and_the_others_keep_their_tokens() {
+    with_each(async |register: Register| {
+        let tries = (0..8).map(|number| {
+            let register = register.clone();
+            tokio::spawn(async move {
+                let id = format!("t{number}");
+                register.put_token(token(&id, None, 1)).await.unwrap();
+                spend(&register, &id, &format!("{number:x}"), "a").await
+            })
+        });
+        let mut let_in = 0;
+        for one in tries.collect::<Vec<_>>() {
+            match one.await.unwrap() {
+                Ok(()) => let_in += 1,
+                Err(refusal) => assert_eq!(refusal, PairingRefusal::NameTaken("a".into())),
+            }
+        }
+        let used: u32 = register.tokens().await.unwrap().iter().map(|token| token.used).sum();
+        assert_eq!((let_in, used), (1, 1));
+        assert_eq!(register.revoke_certificates("a", at(300)).await.unwrap(), 1);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_is_for_its_node_and_an_unbound_one_for_free_names() {
+    with_each(async |register: Register| {
+        register.put_token(token("free", None, 9)).await.unwrap();
+        register.put_token(token("bound", Some("a"), 9)).await.unwrap();
+        assert!(register.knows_name("a").await.unwrap(), "there is a token for it");
+        assert!(!register.knows_name("b").await.unwrap());
+        assert_eq!(spend(&register, "bound", "0", "b").await, Err(PairingRefusal::OtherNode("a".into())));
+        spend(&register, "free", "1", "a").await.unwrap();
+        assert_eq!(spend(&register, "free", "2", "a").await, Err(PairingRefusal::NameTaken("a".into())));
+        spend(&register, "bound", "2", "a").await.unwrap();
+        let used: Vec<_> = register.tokens().await.unwrap().iter().map(|token| token.used).collect();
+        assert_eq!(used, [1, 1], "a refusal is no use");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_was_used_is_free_again_only_when_it_is_forgotten() {
+    with_each(async |register: Register| {
+        register.put_token(token("t", None, 9)).await.unwrap();
+        register.put_token(token("bound", Some("a"), 9)).await.unwrap();
+        spend(&register, "t", "1", "a").await.unwrap();
+        let taken = |name: &str| Err(PairingRefusal::NameTaken(name.into()));
+        // Revoked, lapsed, forgotten with all of its certificates, removed, taken in again.
+        register.revoke_certificates("a", at(300)).await.unwrap();
+        assert_eq!(spend(&register, "t", "2", "a").await, taken("a"));
+        let late = register.spend_token("t", certificate("2", "a"), at(900)).await.unwrap();
+        assert_eq!(late, taken("a"));
+        register.prune_pairing(at(600)).await.unwrap();
+        assert_eq!(spend(&register, "t", "2", "a").await, taken("a"));
+        register.remove_node("a").await.unwrap();
+        assert!(register.admit_node("a").await.unwrap());
+        assert_eq!(spend(&register, "t", "2", "a").await, taken("a"));
+        // Also of one that has never had a certificate.
+        register.remove_node("removed").await.unwrap();
+        assert_eq!(spend(&register, "t", "2", "removed").await, taken("removed"));
+        assert!(register.forget_name("a", at(300)).await.unwrap());
+        assert!(!register.forget_name("a", at(300)).await.unwrap());
+        spend(&register, "t", "2", "a").await.unwrap();
+        // What is good of a name that is forgotten is revoked with it.
+        assert!(register.forget_name("a", at(300)).await.unwrap());
+        assert_eq!(register.revocations().await.unwrap().nodes, ["a"]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revoked_certificate_is_doubtful_at_a_broker_until_it_is_known_to_be_refused() {
+    with_each(async |register: Register| {
+        register.put_token(token("t", None, 9)).await.unwrap();
+        spend(&register, "t", "1", "a").await.unwrap();
+        spend(&register, "t", "2", "b").await.unwrap();
+        register.revoke_certificates("a", at(300)).await.unwrap();
+        register.put_token(token("next", Some("a"), 9)).await.unwrap();
+        spend(&register, "next", "3", "a").await.unwrap();
+        let revoked = register.revocations().await.unwrap();
+        assert_eq!((&revoked.nodes[..], &revoked.doubtful[..]), (&[][..], &["a".to_owned()][..]));
+        assert_eq!(register.note_refused("a", at(400)).await.unwrap(), 1);
+        assert_eq!(register.revocations().await.unwrap().doubtful, [""; 0]);
+        register.revoke_certificates("a", at(500)).await.unwrap();
+        assert_eq!(register.revocations().await.unwrap().doubtful, ["a"]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revoking_a_node_revokes_its_certificates_and_tokens_until_it_joins_anew() {
+    with_each(async |register: Register| {
+        register.put_token(token("old", Some("a"), 9)).await.unwrap();
+        register.put_token(token("other", None, 9)).await.unwrap();
+        spend(&register, "old", "1", "a").await.unwrap();
+        spend(&register, "old", "2", "a").await.unwrap();
+        spend(&register, "other", "3", "b").await.unwrap();
+        assert_eq!(register.revoke_certificates("a", at(300)).await.unwrap(), 2);
+        assert_eq!(register.revoke_certificates("a", at(400)).await.unwrap(), 0);
+        let revoked = register.revocations().await.unwrap();
+        assert_eq!(revoked.serials, [("1".to_owned(), at(300)), ("2".to_owned(), at(300))]);
+        assert_eq!(revoked.nodes, ["a"]);
+        assert_eq!(spend(&register, "old", "4", "a").await, Err(PairingRefusal::RevokedToken));
+        register.put_token(token("next", Some("a"), 9)).await.unwrap();
+        spend(&register, "next", "4", "a").await.unwrap();
+        let revoked = register.revocations().await.unwrap();
+        assert_eq!((revoked.serials.len(), revoked.nodes.len()), (2, 0));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_known_certificate_of_the_node_is_renewed_and_not_without_end() {
+    with_each(async |register: Register| {
+        register.put_token(token("t", None, 9)).await.unwrap();
+        spend(&register, "t", "f1", "a").await.unwrap();
+        let renew = async |shown: &str, serial: &str, node: &str, now| {
+            register.renew_certificate(shown, certificate(serial, node), at(now)).await.unwrap()
+        };
+        assert_eq!(renew("f1", "f2", "a", 200).await, Ok(()));
+        assert_eq!(renew("9", "f3", "a", 200).await, Err(PairingRefusal::Revoked));
+        assert_eq!(renew("f1", "f3", "b", 200).await, Err(PairingRefusal::Revoked));
+        for number in 2..MAX_CERTIFICATES_PER_NODE {
+            assert_eq!(renew("f1", &format!("{number:x}"), "a", 200).await, Ok(()));
+        }
+        assert_eq!(renew("f1", "999", "a", 200).await, Err(PairingRefusal::TooMany));
+        register.put_token(token("bound", Some("a"), 1)).await.unwrap();
+        assert_eq!(spend(&register, "bound", "998", "a").await, Err(PairingRefusal::TooMany));
+        assert_eq!(renew("f1", "999", "a", 500).await, Ok(()), "those have ended");
+        let given = usize::try_from(MAX_CERTIFICATES_PER_NODE).unwrap() + 1;
+        assert_eq!(register.revoke_certificates("a", at(600)).await.unwrap(), given);
+        assert_eq!(renew("f2", "997", "a", 200).await, Err(PairingRefusal::Revoked));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_can_be_revoked_and_tells_whether_it_was_of_use() {
+    with_each(async |register: Register| {
+        for (id, uses) in [("t", 1), ("used", 1), ("late", 1)] {
+            register.put_token(token(id, None, uses)).await.unwrap();
+        }
+        spend(&register, "used", "1", "a").await.unwrap();
+        assert_eq!(register.revoke_token("t", at(300)).await.unwrap(), Some(true));
+        assert_eq!(register.revoke_token("t", at(301)).await.unwrap(), Some(false));
+        assert_eq!(register.revoke_token("used", at(300)).await.unwrap(), Some(false));
+        assert_eq!(register.revoke_token("late", at(1000)).await.unwrap(), Some(false));
+        assert_eq!(register.revoke_token("none", at(300)).await.unwrap(), None);
+        assert_eq!(spend(&register, "t", "2", "b").await, Err(PairingRefusal::RevokedToken));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ended_long_ago_is_forgotten() {
+    with_each(async |register: Register| {
+        register.put_token(token("t", None, 9)).await.unwrap();
+        spend(&register, "t", "1", "a").await.unwrap();
+        register.revoke_certificates("a", at(300)).await.unwrap();
+        assert_eq!(register.prune_pairing(at(500)).await.unwrap(), 0);
+        assert_eq!(register.prune_pairing(at(501)).await.unwrap(), 1);
+        assert_eq!(register.revocations().await.unwrap(), Revocations::default());
+        assert_eq!(register.prune_pairing(at(1001)).await.unwrap(), 1);
+        assert_eq!(register.tokens().await.unwrap(), []);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_node_is_remembered_with_its_labels_until_it_is_admitted() {
+    with_each(async |register: Register| {
+        let labels = |site: &str| Labels::from([("site".to_owned(), site.to_owned())]);
+        for (id, site) in [("t", "north"), ("next", "west")] {
+            let record = TokenRecord { labels: labels(site), ..token(id, Some("a"), 1) };
+            register.put_token(record).await.unwrap();
+        }
+        assert_eq!(register.member_labels("a").await.unwrap(), None);
+        spend(&register, "t", "1", "a").await.unwrap();
+        assert_eq!(register.member_labels("a").await.unwrap(), Some(labels("north")));
+        register.remove_node("a").await.unwrap();
+        let removed = register.removed().await.unwrap();
+        assert_eq!(removed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a"]);
+        register.remove_node("a").await.unwrap();
+        assert_eq!(register.removed().await.unwrap(), removed, "whoever removes it twice");
+        assert!(register.admit_node("a").await.unwrap());
+        assert!(!register.admit_node("a").await.unwrap());
+        assert_eq!(register.removed().await.unwrap(), []);
+        assert_eq!(register.member_labels("a").await.unwrap(), Some(labels("north")));
+        spend(&register, "next", "2", "a").await.unwrap();
+        assert_eq!(register.member_labels("a").await.unwrap(), Some(labels("west")));
+        register.forget_name("a", at(300)).await.unwrap();
+        assert_eq!(register.member_labels("a").await.unwrap(), None);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operators_are_recorded_and_revoked_by_serial_number_or_name() {
+    with_each(async |register: Register| {
+        let operator = |serial: &str, name: &str, created| OperatorRecord {
+            serial: serial.into(),
+            name: name.into(),
+            role: "admin".into(),
+            created: at(created),
+            expires: at(1000),
+            revoked: None,
+        };
+        for one in [operator("1", "ada", 100), operator("2", "bob", 101), operator("3", "bob", 102)] {
+            assert!(register.put_operator(one).await.unwrap());
+        }
+        assert_eq!(register.revoke_operators("2", at(300)).await.unwrap(), 1);
+        assert_eq!(register.revoke_operators("bob", at(301)).await.unwrap(), 1);
+        assert_eq!(register.revoke_operators("eve", at(302)).await.unwrap(), 0);
+        let listed = register.operators().await.unwrap();
+        let shown: Vec<_> = listed.iter().map(|one| (one.serial.as_str(), one.revoked)).collect();
+        assert_eq!(shown, [("3", Some(at(301))), ("2", Some(at(300))), ("1", None)]);
+        assert_eq!(register.prune_pairing(at(1001)).await.unwrap(), 3);
+        assert_eq!(register.operators().await.unwrap(), []);
+    })
+    .await;
+}

@@ -1,0 +1,229 @@
+//! What only a cluster can meet with: another replica between two writes, objects that others write, an API server that is
+//! away.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::served::{NAMESPACE, Served};
+use super::*;
+use edgesync_api::Storage as _;
+use edgesync_object::{Object, kinds};
+
+/// No test waits longer for anything.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn next(changes: &mut Changes) -> Changed {
+    tokio::time::timeout(PATIENCE, changes.next()).await.expect("nobody was told of a change")
+}
+
+async fn two(served: &Served) -> (ClusterRegister, ClusterRegister) {
+    let (one, other) = (served.register().await, served.register().await);
+    one.follow().await.unwrap();
+    other.follow().await.unwrap();
+    (one, other)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_dies_after_it_has_counted_a_use_lets_nobody_in_and_the_use_is_spent() {
+    let served = Served::start().await;
+    let (one, other) = two(&served).await;
+    one.put_token(token("t", None, 1)).await.unwrap();
+    one.count_use("t", "a", at(200)).await.unwrap().unwrap();
+    // It goes no further. The device asks the other one.
+    let asked = other.spend_token("t", certificate("1", "a"), at(200)).await.unwrap();
+    assert_eq!(asked, Err(PairingRefusal::UsedUp));
+    assert_eq!(other.revoke_certificates("a", at(300)).await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_revoked_while_it_joins_elsewhere_does_not_get_in() {
+    let served = Served::start().await;
+    let (one, other) = two(&served).await;
+    // The other replica revokes before the certificate is recorded, or, for the second name, knows of nothing to revoke.
+    for (id, node, serial, has_one) in [("t1", "a", "1", true), ("t2", "b", "2", false)] {
+        if has_one {
+            one.put_token(token("first", Some(node), 1)).await.unwrap();
+            one.spend_token("first", certificate("f", node), at(200)).await.unwrap().unwrap();
+        }
+        one.put_token(token(id, Some(node), 1)).await.unwrap();
+        let counted = one.count_use(id, node, at(200)).await.unwrap().unwrap();
+        assert_eq!(other.revoke_certificates(node, at(250)).await.unwrap(), usize::from(has_one));
+        let joined = one.record_use(&counted, &certificate(serial, node), at(260)).await.unwrap();
+        assert_eq!(joined, Err(PairingRefusal::RevokedToken));
+        let revoked = one.revocations().await.unwrap();
+        assert!(revoked.nodes.contains(&node.to_owned()), "{revoked:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_whose_secret_is_deleted_lets_nobody_in() {
+    let served = Served::start().await;
+    let (one, _) = two(&served).await;
+    one.put_token(token("t", None, 9)).await.unwrap();
+    let counted = one.count_use("t", "a", at(200)).await.unwrap().unwrap();
+    let secrets = kinds::by_word("secrets").unwrap().resource();
+    let deleted = one.cluster().delete(&secrets, (NAMESPACE, "edgesync-token.t"), Default::default()).await;
+    assert!(deleted.unwrap());
+    let joined = one.record_use(&counted, &certificate("1", "a"), at(200)).await.unwrap();
+    assert_eq!(joined, Err(PairingRefusal::UnknownToken));
+    assert_eq!(one.revocations().await.unwrap().nodes, ["a"]);
+    let later = one.spend_token("t", certificate("2", "b"), at(200)).await.unwrap();
+    assert_eq!(later, Err(PairingRefusal::UnknownToken));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_joins_under_the_name_of_a_node_that_the_cluster_has_already() {
+    let served = Served::start().await;
+    let (one, _) = two(&served).await;
+    one.put_token(token("t", None, 9)).await.unwrap();
+    let nodes = Arc::new(kinds::by_word("nodes").unwrap().resource());
+    for (name, status) in
+        [("worker-1", json!({"nodeInfo": {"kubeletVersion": "v1.30.1"}})), ("ahead", json!({}))]
+    {
+        let node: Object = serde_json::from_value(
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}),
+        )
+        .unwrap();
+        served.objects.create(&nodes, node).await.unwrap();
+    }
+    let joined = async |name| one.spend_token("t", certificate("1", name), at(200)).await.unwrap();
+    assert_eq!(joined("worker-1").await, Err(PairingRefusal::NameTaken("worker-1".into())));
+    assert!(one.knows_name("worker-1").await.unwrap());
+    // One that somebody has applied ahead, with its labels, is for whoever joins.
+    assert_eq!(joined("ahead").await, Ok(()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_longest_names_join_and_are_told_apart() {
+    let served = Served::start().await;
+    let (one, other) = two(&served).await;
+    one.put_token(token("t", None, 9)).await.unwrap();
+    let names = ["a", "b"].map(|end| format!("{}.{end}", "n".repeat(251)));
+    for (serial, node) in ["1", "2"].iter().zip(&names) {
+        one.spend_token("t", certificate(serial, node), at(200)).await.unwrap().unwrap();
+    }
+    assert_eq!(other.revoke_certificates(&names[1], at(300)).await.unwrap(), 1);
+    assert_eq!(other.revocations().await.unwrap().nodes, names[1..]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_told_of_what_another_one_changes() {
+    let served = Served::start().await;
+    let (one, other) = two(&served).await;
+    let (one, other) = (Register::from(one), Register::from(other));
+    let (mut own, mut told) = (one.changes(), other.changes());
+    let changed = |own, revocation| Changed::Member { node: "a".into(), own, revocation };
+    let labels = Labels::from([("site".to_owned(), "north".to_owned())]);
+    one.put_token(TokenRecord { labels: labels.clone(), ..token("t", Some("a"), 9) }).await.unwrap();
+    spend(&one, "t", "1", "a").await.unwrap();
+    assert!(matches!(next(&mut own).await, Changed::Member { node, .. } if &*node == "a"));
+    assert_eq!(next(&mut told).await, changed(false, RevocationChange::None));
+    let Register::Cluster(followed) = &other else { unreachable!("it is one") };
+    assert_eq!(*followed.membership("a").unwrap().labels, labels);
+    one.revoke_certificates("a", at(300)).await.unwrap();
+    assert_eq!(next(&mut told).await, changed(false, RevocationChange::More));
+    one.remove_node("a").await.unwrap();
+    assert_eq!(next(&mut told).await, changed(false, RevocationChange::None));
+    assert!(followed.membership("a").unwrap().removed.is_some());
+    let operator = OperatorRecord {
+        serial: "7".into(),
+        name: "ada".into(),
+        role: "admin".into(),
+        created: at(100),
+        expires: at(1000),
+        revoked: None,
+    };
+    one.put_operator(operator).await.unwrap();
+    assert_eq!(next(&mut told).await, Changed::Operators);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_somebody_else_has_written_is_named_and_hinders_no_other() {
+    let served = Served::start().await;
+    let (one, other) = two(&served).await;
+    one.put_token(token("t", None, 9)).await.unwrap();
+    one.put_token(token("damaged", None, 9)).await.unwrap();
+    for (serial, node) in [("1", "a"), ("2", "b")] {
+        one.spend_token("t", certificate(serial, node), at(200)).await.unwrap().unwrap();
+        one.revoke_certificates(node, at(300)).await.unwrap();
+    }
+    let mut told = Register::from(other.clone()).changes();
+    let damage = async |word: &str, name: &str| {
+        let resource = kinds::by_word(word).unwrap().resource();
+        let patch = json!({ "data": null });
+        one.cluster().merge(&resource, (NAMESPACE, name), Default::default(), patch).await.unwrap();
+    };
+    damage("configmaps", "edgesync-member.a").await;
+    damage("secrets", "edgesync-token.damaged").await;
+    let error = one.revoke_certificates("a", at(400)).await.unwrap_err().to_string();
+    assert!(error.contains("edgesync-member.a") && error.contains("restore it, or delete it"), "{error}");
+    assert_eq!(one.tokens().await.unwrap().len(), 1);
+    one.note_refused("b", at(400)).await.unwrap();
+    while !matches!(next(&mut told).await, Changed::Member { node, .. } if &*node == "b") {}
+    // What was revoked stays so, at a replica that has known it.
+    assert_eq!(other.revocations().await.unwrap().nodes, ["a", "b"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_cluster_is_away_what_is_known_stays_and_what_was_missed_is_told_after() {
+    let mut served = Served::start().await;
+    let (one, other) = two(&served).await;
+    one.put_token(token("t", None, 9)).await.unwrap();
+    for (serial, node) in [("1", "a"), ("2", "b")] {
+        one.spend_token("t", certificate(serial, node), at(200)).await.unwrap().unwrap();
+    }
+    one.revoke_certificates("a", at(300)).await.unwrap();
+    let mut told = Register::from(other.clone()).changes();
+    let mut is_current = other.is_current();
+    while other.revocations().await.unwrap().nodes.is_empty() {
+        next(&mut told).await;
+    }
+    served.stop().await;
+    tokio::time::timeout(PATIENCE, is_current.wait_for(|is_current| !is_current)).await.unwrap().unwrap();
+    assert!(one.revoke_certificates("b", at(300)).await.is_err());
+    assert_eq!(other.revocations().await.unwrap().nodes, ["a"]);
+    served.run().await;
+    one.revoke_certificates("b", at(300)).await.unwrap();
+    while other.revocations().await.unwrap().nodes.len() < 2 {
+        next(&mut told).await;
+    }
+    tokio::time::timeout(PATIENCE, is_current.wait_for(|is_current| *is_current)).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_register_that_follows_nothing_tells_what_there_is() {
+    let served = Served::start().await;
+    let (one, asked) = (served.register().await, served.register().await);
+    one.put_token(token("t", None, 9)).await.unwrap();
+    one.spend_token("t", certificate("1", "a"), at(200)).await.unwrap().unwrap();
+    one.revoke_certificates("a", at(300)).await.unwrap();
+    one.remove_node("b", at(300)).await.unwrap();
+    assert_eq!(asked.revocations().await.unwrap().nodes, ["a"]);
+    assert_eq!(asked.removed().await.unwrap(), [("b".to_owned(), at(300))]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_on_a_dead_connection_is_noticed_within_two_seconds_of_a_revocation() {
+    let served = Served::start().await;
+    let one = served.register().await;
+    let (cluster, way) = served.way().await;
+    let other = ClusterRegister::new(Arc::new(cluster), NAMESPACE);
+    other.follow().await.unwrap();
+    one.put_token(token("t", None, 9)).await.unwrap();
+    for (serial, node) in [("1", "a"), ("2", "b")] {
+        one.spend_token("t", certificate(serial, node), at(200)).await.unwrap().unwrap();
+    }
+    let mut told = Register::from(other.clone()).changes();
+    // Also where there was no mark before.
+    for node in ["a", "b"] {
+        way.freeze();
+        one.revoke_certificates(node, at(300)).await.unwrap();
+        let heard = async {
+            while !other.revocations().await.unwrap().nodes.iter().any(|revoked| revoked == node) {
+                told.next().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(2), heard).await.expect("it is not known in time");
+    }
+}

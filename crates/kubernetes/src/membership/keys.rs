@@ -1,0 +1,127 @@
+//! The CA and the key of the tokens, which all replicas share.
+
+use serde_json::json;
+
+use super::replicas::{open, options};
+use super::served::{NAMESPACE, Served};
+use super::*;
+use crate::cluster::Precondition;
+use edgesync_enrollment::{Office, Pairing};
+use edgesync_object::kinds;
+use edgesync_transport::tls::Key;
+
+async fn delete(served: &Served, name: &str) {
+    let secrets = kinds::by_word("secrets").unwrap().resource();
+    let cluster = served.cluster().await;
+    assert!(cluster.delete(&secrets, (NAMESPACE, name), Precondition::default()).await.unwrap());
+}
+
+/// Why a replica does not start.
+async fn refused(served: &Served, name: &str) -> String {
+    let error = Pairing::open(options(served, name), served.register().await).await.unwrap_err();
+    format!("{error:#}")
+}
+
+fn fingerprint(pairing: &Pairing) -> String {
+    pairing.trust().0[0].fingerprint()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_that_start_at_once_have_the_same_ca_and_believe_each_others_tokens() {
+    let served = Served::start().await;
+    let (one, two, three) = tokio::join!(open(&served, "1"), open(&served, "2"), open(&served, "3"));
+    let trusted = fingerprint(&one.pairing);
+    assert_eq!([fingerprint(&two.pairing), fingerprint(&three.pairing)], [trusted.clone(), trusted]);
+    let hour = std::time::Duration::from_secs(3600);
+    let token = one.pairing.office().create_token(None, hour, 9, Labels::new()).await.unwrap().token;
+    let (_, bearer) = token.split_once('.').unwrap();
+    for (replica, node) in [(&two, "a"), (&three, "b")] {
+        let request = Key::generate().unwrap().node_request(node).unwrap();
+        let certificate = replica.pairing.join(bearer, node, &request).await.unwrap();
+        assert_eq!(certificate.node(), Some(node));
+    }
+    // No key lies in the directory of a replica.
+    let mut names: Vec<_> = std::fs::read_dir(options(&served, "1").directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["revoked.crl", "server.pem"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_operators_own_ca_becomes_that_of_the_cluster_and_another_one_is_refused() {
+    let served = Served::start().await;
+    let (own, other) = (options(&served, "own").directory, options(&served, "other").directory);
+    for directory in [&own, &other] {
+        let (certificate, key) = edgesync_enrollment::authority::make(edgesync_enrollment::now()).unwrap();
+        std::fs::create_dir_all(directory).unwrap();
+        std::fs::write(directory.join("ca.crt"), certificate).unwrap();
+        std::fs::write(directory.join("ca.key"), key).unwrap();
+    }
+    let replica = open(&served, "own").await;
+    let plain = open(&served, "plain").await;
+    assert_eq!(fingerprint(&replica.pairing), fingerprint(&plain.pairing));
+    let advice = "kubectl -n edgesync delete secret edgesync-ca edgesync-token-key";
+    let error = refused(&served, "other").await;
+    assert!(
+        error.starts_with("two CAs: the Secret edgesync/edgesync-ca") && error.contains(advice),
+        "{error}"
+    );
+    // Without its key the certificate says at least which CA is meant.
+    for (directory, good) in [(&own, true), (&other, false)] {
+        std::fs::remove_file(directory.join("ca.key")).unwrap();
+        let name = directory.file_name().unwrap().to_str().unwrap();
+        let opened = Pairing::open(options(&served, name), served.register().await).await;
+        assert_eq!(opened.is_ok(), good, "{name}");
+    }
+    delete(&served, "edgesync-ca").await;
+    delete(&served, "edgesync-token-key").await;
+    let error = refused(&served, "own").await;
+    assert!(error.contains("no ca.key: put it there"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ca_that_is_lost_or_replaced_is_noticed_before_nodes_are_shut_out() {
+    let served = Served::start().await;
+    let first = fingerprint(&open(&served, "1").await.pairing);
+    let secrets = kinds::by_word("secrets").unwrap().resource();
+    let kept = served.cluster().await.get(&secrets, NAMESPACE, "edgesync-ca").await.unwrap().unwrap();
+
+    delete(&served, "edgesync-ca").await;
+    let error = refused(&served, "1").await;
+    assert!(error.contains(&first) && error.contains("restore it from a copy"), "{error}");
+
+    let elsewhere = Served::start().await;
+    open(&elsewhere, "1").await;
+    let mut other = elsewhere.cluster().await.get(&secrets, NAMESPACE, "edgesync-ca").await.unwrap().unwrap();
+    other.remove_metadata("uid");
+    other.remove_metadata("resourceVersion");
+    served.cluster().await.create(&secrets, &other).await.unwrap();
+    let error = refused(&served, "1").await;
+    assert!(error.contains(&format!("of the CA {first}")) && error.contains("begin anew"), "{error}");
+
+    delete(&served, "edgesync-ca").await;
+    let mut kept = kept;
+    kept.remove_metadata("uid");
+    kept.remove_metadata("resourceVersion");
+    served.cluster().await.create(&secrets, &kept).await.unwrap();
+    assert_eq!(fingerprint(&open(&served, "1").await.pairing), first);
+
+    let broken = json!({ "data": { "key": "c2hvcnQ=" } });
+    let at = (NAMESPACE, "edgesync-token-key");
+    served.cluster().await.merge(&secrets, at, Precondition::default(), broken).await.unwrap();
+    let error = refused(&served, "1").await;
+    assert!(error.contains("edgesync/edgesync-token-key has 5 bytes"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_elsewhere_makes_no_keys_and_is_told_where_there_are_none() {
+    let served = Served::start().await;
+    let error = Office::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap_err().to_string();
+    assert!(error.contains("no CA of edgesync in the namespace 'edgesync'"), "{error}");
+    open(&served, "1").await;
+    Office::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
+    let error = Office::connect(Arc::new(served.cluster().await), "other").await.unwrap_err().to_string();
+    assert!(error.contains("name another namespace or cluster"), "{error}");
+}

@@ -1,0 +1,189 @@
+//! Several replicas of the cloud side on one cluster.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use super::served::{NAMESPACE, Served};
+use super::*;
+use edgesync_enrollment::{Office, Pairing, PairingOptions};
+use edgesync_transport::tls::Key;
+
+const HOUR: Duration = Duration::from_secs(3600);
+/// How soon a revocation is in force everywhere.
+const SOON: Duration = Duration::from_secs(2);
+
+/// A replica that keeps to what others change.
+pub(super) struct Replica {
+    pub(super) pairing: Pairing,
+    _keeping: JoinSet<()>,
+}
+
+pub(super) fn options(served: &Served, name: &str) -> PairingOptions {
+    PairingOptions {
+        directory: served.path(name),
+        names: vec!["cloud.example".into()],
+        broker: "mqtts://:8883".into(),
+        prefix: "edgesync/v1".into(),
+        lifetime: HOUR,
+        grace: HOUR,
+        external: false,
+    }
+}
+
+pub(super) async fn open(served: &Served, name: &str) -> Replica {
+    let pairing = Pairing::open(options(served, name), served.register().await).await.unwrap();
+    let kept = pairing.clone();
+    let mut keeping = JoinSet::new();
+    keeping.spawn(async move { kept.keep(None).await });
+    Replica { pairing, _keeping: keeping }
+}
+
+impl Replica {
+    async fn join(
+        &self,
+        token: &str,
+        node: &str,
+    ) -> edgesync_object::status::Result<edgesync_transport::tls::Certificate> {
+        let (_, bearer) = token.split_once('.').unwrap();
+        let request = Key::generate().unwrap().node_request(node).unwrap();
+        self.pairing.join(bearer, node, &request).await
+    }
+
+    /// The nodes that are cut next; in time, or the test fails.
+    async fn cut(&self) -> Vec<String> {
+        tokio::time::timeout(SOON, self.pairing.nodes_to_cut()).await.expect("nobody was cut in time")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_twenty_who_join_at_three_replicas_with_a_token_for_one_use_exactly_one_gets_in() {
+    let served = Served::start().await;
+    let replicas = [open(&served, "1").await, open(&served, "2").await, open(&served, "3").await];
+    let token = replicas[0].pairing.office().create_token(None, HOUR, 1, Labels::new()).await.unwrap();
+    let mut joining = JoinSet::new();
+    for number in 0..20 {
+        let (pairing, token) = (replicas[number % 3].pairing.clone(), token.token.clone());
+        joining.spawn(async move {
+            let node = format!("node-{number}");
+            let (_, bearer) = token.split_once('.').unwrap();
+            let request = Key::generate().unwrap().node_request(&node).unwrap();
+            pairing.join(bearer, &node, &request).await.map(|certificate| certificate.serial().to_owned())
+        });
+    }
+    let (mut let_in, mut refusals) = (Vec::new(), Vec::new());
+    while let Some(joined) = joining.join_next().await {
+        match joined.unwrap() {
+            Ok(serial) => let_in.push(serial),
+            Err(status) => refusals.push((status.code, status.message)),
+        }
+    }
+    assert_eq!((let_in.len(), refusals.len()), (1, 19), "{refusals:?}");
+    assert!(
+        refusals.iter().all(|(code, words)| *code == 401 && words.contains("used already")),
+        "{refusals:?}"
+    );
+    let office = Office::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
+    let mut recorded = 0;
+    for number in 0..20 {
+        recorded += office.revoke_node(&format!("node-{number}")).await.unwrap();
+    }
+    assert_eq!(recorded, 1);
+    assert_eq!(office.register().revocations().await.unwrap().serials[0].0, let_in[0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revocation_at_one_replica_is_in_force_at_the_others_within_two_seconds() {
+    let served = Served::start().await;
+    let (one, other) = (open(&served, "1").await, open(&served, "2").await);
+    let token = one.pairing.office().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().token;
+    let certificate = one.join(&token, "a").await.unwrap();
+    let empty = other.pairing.revocation_list();
+    let begun = Instant::now();
+    assert_eq!(one.pairing.revoke_node("a").await.unwrap(), 1);
+    assert_eq!(other.cut().await, ["a"]);
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert!(other.pairing.is_revoked("a"));
+    let list = other.pairing.revocation_list();
+    assert_ne!(list, empty);
+    // The file for brokers is written when the list is in force.
+    let file = served.path("2").join("revoked.crl");
+    while std::fs::read_to_string(&file).unwrap() != list {
+        assert!(begun.elapsed() < SOON, "{} has an older list", file.display());
+        tokio::task::yield_now().await;
+    }
+    let request = Key::generate().unwrap().node_request("a").unwrap();
+    let renewed = other.pairing.renew(&certificate, "a", &request).await;
+    assert_eq!(renewed.unwrap_err().code, 403);
+    assert_eq!(one.cut().await, ["a"]);
+    // One that starts later knows it from the start.
+    assert!(open(&served, "3").await.pairing.is_revoked("a"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_has_joined_anew_meanwhile_is_cut_too() {
+    let served = Served::start().await;
+    let (one, other) = (open(&served, "1").await, open(&served, "2").await);
+    let create =
+        async || one.pairing.office().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().token;
+    one.join(&create().await, "a").await.unwrap();
+    one.pairing.revoke_node("a").await.unwrap();
+    one.join(&create().await, "a").await.unwrap();
+    // It has a good certificate, and perhaps a connection of the time before.
+    assert_eq!(other.cut().await, ["a"]);
+    assert!(!one.pairing.is_revoked("a"));
+    let end = Instant::now() + SOON;
+    while other.pairing.is_revoked("a") {
+        assert!(Instant::now() < end, "it is shut out at the other replica");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_with_a_kubeconfig_does_all_that_from_anywhere() {
+    let served = Served::start().await;
+    let replica = open(&served, "1").await;
+    let office = Office::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
+    let labels = Labels::from([("site".to_owned(), "north".to_owned())]);
+    let new = office.create_token(None, HOUR, 2, labels.clone()).await.unwrap();
+    replica.join(&new.token, "a").await.unwrap();
+    let listed = office.tokens().await.unwrap();
+    assert_eq!(listed, [TokenRecord { used: 1, ..new.record.clone() }]);
+    assert_eq!(office.register().member_labels("a").await.unwrap(), Some(labels));
+    assert!(office.revoke_token(&new.record.id).await.unwrap());
+    assert_eq!(replica.join(&new.token, "b").await.unwrap_err().code, 401);
+    assert_eq!(office.revoke_node("a").await.unwrap(), 1);
+    assert_eq!(replica.cut().await, ["a"]);
+    assert!(office.forget_node("a").await.unwrap());
+
+    let identity = office.new_operator("ada", edgesync_api::Role::View, HOUR).await.unwrap();
+    let serial = identity.certificate().serial().to_owned();
+    let table = replica.pairing.operators();
+    let mut told = table.revoked();
+    while table.find(&serial).is_none() {
+        tokio::time::timeout(SOON, told.changed()).await.expect("it is not known in time").unwrap();
+    }
+    assert_eq!(office.revoke_operators("ada").await.unwrap(), 1);
+    while table.find(&serial).is_some() {
+        tokio::time::timeout(SOON, told.changed()).await.expect("it is good for too long").unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_cluster_is_away_nobody_joins_and_the_last_list_is_in_force() {
+    let mut served = Served::start().await;
+    let replica = open(&served, "1").await;
+    let token = async |node| {
+        replica.pairing.office().create_token(Some(node), HOUR, 1, Labels::new()).await.unwrap().token
+    };
+    let (a, b) = (token("a").await, token("b").await);
+    replica.join(&a, "a").await.unwrap();
+    replica.pairing.revoke_node("a").await.unwrap();
+    served.stop().await;
+    let refused = replica.join(&b, "b").await.unwrap_err();
+    assert_eq!(refused.code, 503);
+    assert!(refused.message.contains("cannot be reached"), "{}", refused.message);
+    assert!(replica.pairing.is_revoked("a"));
+    served.run().await;
+    replica.join(&b, "b").await.unwrap();
+}

@@ -1,0 +1,160 @@
+//! A cluster in this process: the embedded API over a store, on a port of its own.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::*;
+use crate::cluster::Cluster;
+use edgesync_api::{Access, Address, Extension, ExtensionCall, Limits, Listener, Role, Server, own_uid};
+use edgesync_fleet::CloudObjects;
+
+/// What opens everything.
+const TOKEN: &str = "a-token-that-opens-everything";
+/// The namespace of edgesync.
+pub(crate) const NAMESPACE: &str = "edgesync";
+
+struct Nothing;
+
+impl Extension for Nothing {
+    async fn call(&self, _call: ExtensionCall) -> edgesync_object::status::Result<serde_json::Value> {
+        Err(Status::no_such_path())
+    }
+}
+
+/// A cluster that runs until it is dropped.
+pub(crate) struct Served {
+    pub(crate) objects: Arc<CloudObjects>,
+    kubeconfig: PathBuf,
+    address: SocketAddr,
+    serving: Option<(watch::Sender<()>, JoinHandle<()>)>,
+    directory: tempfile::TempDir,
+}
+
+impl Served {
+    pub(crate) async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = CloudStore::open(&directory.path().join("cluster.db"), &CloudOptions::default()).unwrap();
+        let objects = Arc::new(CloudObjects::new(store).await.unwrap());
+        let mut served = Self {
+            objects,
+            kubeconfig: directory.path().join("kubeconfig"),
+            address: ([127, 0, 0, 1], 0).into(),
+            serving: None,
+            directory,
+        };
+        served.run().await;
+        let server = format!("http://{}", served.address);
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "k", "cluster": {"server": server}}],
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "users": [{"name": "u", "user": {"token": TOKEN}}],
+        });
+        std::fs::write(&served.kubeconfig, config.to_string()).unwrap();
+        served
+    }
+
+    /// Serves, at the address of before.
+    pub(crate) async fn run(&mut self) {
+        let listener = Listener::bind(&Address::Tcp(self.address)).await.unwrap();
+        let Address::Tcp(address) = *listener.address() else { unreachable!("it listens on TCP") };
+        self.address = address;
+        let access = Access::tokens(vec![(TOKEN.to_owned(), Role::Admin)], own_uid());
+        let server = Server::new(Arc::clone(&self.objects), Nothing, access, Limits::cloud());
+        let (stop, mut stopped) = watch::channel(());
+        let serving = tokio::spawn(async move {
+            let stopped = async move {
+                let _ = stopped.changed().await;
+            };
+            server.serve(listener, stopped).await;
+        });
+        self.serving = Some((stop, serving));
+    }
+
+    /// Serves nobody any more.
+    pub(crate) async fn stop(&mut self) {
+        if let Some((stop, serving)) = self.serving.take() {
+            drop(stop);
+            serving.await.unwrap();
+        }
+    }
+
+    pub(crate) async fn cluster(&self) -> Cluster {
+        Cluster::connect(Some(&self.kubeconfig)).await.unwrap()
+    }
+
+    /// A way into the cluster, and what freezes it.
+    pub(crate) async fn way(&self) -> (Cluster, Way) {
+        let way = Way::start(self.address).await;
+        let kubeconfig = std::fs::read_to_string(&self.kubeconfig).unwrap();
+        let path = self.path("way.kubeconfig");
+        std::fs::write(&path, kubeconfig.replace(&self.address.to_string(), &way.address.to_string()))
+            .unwrap();
+        (Cluster::connect(Some(&path)).await.unwrap(), way)
+    }
+
+    /// A register of a replica of its own, which does not follow yet.
+    pub(crate) async fn register(&self) -> ClusterRegister {
+        ClusterRegister::new(Arc::new(self.cluster().await), NAMESPACE)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+/// A way whose connections can be frozen: they stay open, and carry nothing.
+pub(crate) struct Way {
+    address: SocketAddr,
+    frozen: watch::Sender<u32>,
+    _carrying: JoinSet<()>,
+}
+
+impl Way {
+    async fn start(to: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let frozen = watch::Sender::new(0);
+        let freezes = frozen.subscribe();
+        let mut carrying = JoinSet::new();
+        carrying.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (mut near, _) = listener.accept().await.unwrap();
+                let mut freezes = freezes.clone();
+                let born = *freezes.borrow();
+                connections.spawn(async move {
+                    let mut far = TcpStream::connect(to).await.unwrap();
+                    let frozen = async { drop(freezes.wait_for(|frozen| *frozen > born).await) };
+                    let is_frozen = tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => false,
+                        () = frozen => true,
+                    };
+                    if is_frozen {
+                        std::future::pending::<()>().await;
+                    }
+                });
+            }
+        });
+        Self { address, frozen, _carrying: carrying }
+    }
+
+    /// What is open now carries nothing any more; what is opened later does.
+    pub(crate) fn freeze(&self) {
+        self.frozen.send_modify(|frozen| *frozen += 1);
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some((_, serving)) = &self.serving {
+            serving.abort();
+        }
+    }
+}

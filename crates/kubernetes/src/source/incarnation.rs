@@ -1,0 +1,299 @@
+//! The life of a cluster that all replicas speak of: its id, in a ConfigMap, with what tells that it is over.
+//!
+//! A cluster that was restored from a copy gives versions again that nodes know already, with other contents. It is another
+//! life then, with another id, and so is another cluster (another UID of the namespace `kube-system`). The ConfigMap
+//! is changed by compare and swap alone, so that all replicas come to have the same id.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::requests::Requests;
+use crate::cluster::{Cluster, Failure};
+use edgesync_fleet::source::{Result, SourceError};
+use edgesync_object::{Object, Resource, ResourceVersion, kinds};
+
+/// The name of the ConfigMap.
+const NAME: &str = "edgesync-cloud";
+/// The namespace whose UID stands for the cluster.
+const SYSTEM: &str = "kube-system";
+/// The newest version that was seen is written no more often.
+const WRITE_EVERY: Duration = Duration::from_secs(60);
+/// How often a change is made anew because another replica was faster.
+const ATTEMPTS: usize = 8;
+
+/// The life of the cluster, as this replica knows it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Incarnation {
+    requests: Requests,
+    namespace: Arc<str>,
+    map: Arc<Resource>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    life: Life,
+    /// The newest version that this replica has seen since it has known this life.
+    seen: ResourceVersion,
+    /// The newest version of the ConfigMap itself that was read.
+    mark: ResourceVersion,
+    /// When this replica looked at the recorded one last in order to write it.
+    written: Instant,
+}
+
+/// What the ConfigMap says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Life {
+    id: Arc<str>,
+    cluster: String,
+    revision: ResourceVersion,
+}
+
+impl Life {
+    fn new(cluster: &str, revision: ResourceVersion) -> Self {
+        let id = format!("{:016x}", uuid::Uuid::new_v4().as_u64_pair().0).into();
+        Self { id, cluster: cluster.to_owned(), revision }
+    }
+
+    fn of(map: &Object) -> Option<Self> {
+        let text = |name: &str| map.fields().get("data")?.get(name)?.as_str();
+        let id = text("incarnation").filter(|id| !id.is_empty())?.into();
+        let revision = ResourceVersion::new(text("revision").unwrap_or_default());
+        Some(Self { id, cluster: text("cluster").unwrap_or_default().to_owned(), revision })
+    }
+
+    fn data(&self) -> Value {
+        json!({"incarnation": &*self.id, "cluster": self.cluster, "revision": self.revision.as_str()})
+    }
+}
+
+impl Incarnation {
+    /// Reads which life it is, and begins the first one, or another one if the cluster is another one or older than it was
+    /// when somebody looked.
+    ///
+    /// # Errors
+    /// The cluster does not serve, or the namespace of the replicas is not there.
+    pub(super) async fn open(requests: Requests, namespace: &str) -> Result<Self> {
+        let map = Arc::new(kinds::guess("v1", "ConfigMap", true));
+        for _ in 0..ATTEMPTS {
+            let cluster = system(&requests).await?;
+            let found = requests.get(&map, namespace, NAME).await?;
+            // After what was recorded was read: no cluster goes back by itself.
+            let reached = requests.reached().await?;
+            let known = found.as_ref().and_then(Life::of);
+            let life = match known {
+                Some(life) if life.cluster == cluster && !reached.is_older_than(&life.revision) => Ok(life),
+                _ => {
+                    let life = Life::new(&cluster, reached.clone());
+                    write(&requests, &map, namespace, found, &life).await.map(|()| life)
+                }
+            };
+            match life {
+                Ok(life) => {
+                    let written = Instant::now();
+                    let mark = 0.into();
+                    let state = Arc::new(Mutex::new(State { life, seen: reached, mark, written }));
+                    return Ok(Self { requests, namespace: namespace.into(), map, state });
+                }
+                Err(Failure::Conflict(_)) => {}
+                Err(Failure::NotFound(_)) => {
+                    let why = format!("there is no namespace '{namespace}' for what the replicas share");
+                    return Err(SourceError::new(why));
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+        Err(unsettled())
+    }
+
+    /// The id.
+    pub(super) fn id(&self) -> Arc<str> {
+        self.state().life.id.clone()
+    }
+
+    /// The newest version that is known to have been given in this life, by any replica. A cluster that has not reached it
+    /// was restored from a copy.
+    #[cfg(test)]
+    pub(super) fn newest(&self) -> ResourceVersion {
+        let state = self.state();
+        newer(&state.seen, &state.life.revision).clone()
+    }
+
+    /// The cluster has given this version.
+    pub(super) fn saw(&self, version: &ResourceVersion) {
+        let mut state = self.state();
+        if state.seen.is_older_than(version) {
+            state.seen = version.clone();
+        }
+    }
+
+    /// Looks which life it is, and tells whether it is another one than before. Once in a while the newest version that was
+    /// seen is recorded too. To be called before it is relied on, and every few seconds.
+    ///
+    /// # Errors
+    /// It could not be read or written.
+    pub(super) async fn look(&self) -> Result<bool> {
+        for _ in 0..ATTEMPTS {
+            let found = self.requests.get(&self.map, &self.namespace, NAME).await?;
+            if let Some(map) = &found {
+                self.went_back(map);
+            }
+            let Some(mut life) = found.as_ref().and_then(Life::of) else {
+                return Err(SourceError::new(format!(
+                    "the ConfigMap '{}/{NAME}' is gone or damaged: it is made anew when a replica starts",
+                    self.namespace
+                )));
+            };
+            if self.adopt(&life) {
+                return Ok(true);
+            }
+            let seen = {
+                let mut state = self.state();
+                if state.written.elapsed() < WRITE_EVERY {
+                    return Ok(false);
+                }
+                state.written = Instant::now();
+                state.seen.clone()
+            };
+            if !life.revision.is_older_than(&seen) {
+                return Ok(false);
+            }
+            life.revision = seen;
+            match write(&self.requests, &self.map, &self.namespace, found, &life).await {
+                Ok(()) => return Ok(self.adopt(&life)),
+                // Another replica has recorded one, or begun another life.
+                Err(Failure::Conflict(_)) => {}
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+        Err(unsettled())
+    }
+
+    /// Whether what the cluster has now is not of this life: others say so, or what the replicas have written there last is
+    /// not there. A cluster that was restored from a copy shows that although its versions go on above all that were given.
+    ///
+    /// # Errors
+    /// It could not be read.
+    pub(super) async fn is_another(&self, life: &str) -> Result<bool> {
+        let found = self.requests.get(&self.map, &self.namespace, NAME).await?;
+        let Some(map) = found else { return Ok(true) };
+        Ok(self.went_back(&map) || Life::of(&map).is_none_or(|now| *now.id != *life))
+    }
+
+    /// Notes which ConfigMap was read. Tells whether it is older than one that was read before.
+    fn went_back(&self, map: &Object) -> bool {
+        let version = ResourceVersion::new(map.resource_version());
+        let mut state = self.state();
+        if version.is_older_than(&state.mark) {
+            return true;
+        }
+        state.mark = version;
+        false
+    }
+
+    /// The same as [`Self::begin_another`] for who knows this life alone: another one that was begun since is it.
+    ///
+    /// # Errors
+    /// See there.
+    pub(super) async fn begin_another_than(&self, life: &str, reached: &ResourceVersion) -> Result<Arc<str>> {
+        let now = self.id();
+        if *now == *life { self.begin_another(reached).await } else { Ok(now) }
+    }
+
+    /// Begins another life, whose newest version is this one, unless another replica has begun one already. Tells its id.
+    ///
+    /// # Errors
+    /// It could not be written. The life is the one before.
+    pub(super) async fn begin_another(&self, reached: &ResourceVersion) -> Result<Arc<str>> {
+        let over = self.id();
+        for _ in 0..ATTEMPTS {
+            let cluster = system(&self.requests).await?;
+            let found = self.requests.get(&self.map, &self.namespace, NAME).await?;
+            if let Some(life) = found.as_ref().and_then(Life::of)
+                && life.id != over
+                && life.cluster == cluster
+            {
+                self.adopt(&life);
+                return Ok(life.id);
+            }
+            let life = Life::new(&cluster, reached.clone());
+            match write(&self.requests, &self.map, &self.namespace, found, &life).await {
+                Ok(()) => {
+                    self.adopt(&life);
+                    return Ok(life.id);
+                }
+                Err(Failure::Conflict(_) | Failure::NotFound(_)) => {}
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+        Err(unsettled())
+    }
+
+    /// Notes what the ConfigMap says. Tells whether that is another life.
+    fn adopt(&self, life: &Life) -> bool {
+        let mut state = self.state();
+        let is_another = state.life.id != life.id;
+        if is_another {
+            // What was seen before belongs to the life before.
+            (state.seen, state.mark) = (life.revision.clone(), 0.into());
+            state.written = Instant::now();
+        }
+        state.life = life.clone();
+        is_another
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The incarnation that the replicas of this namespace speak of; nothing if none has ever run there.
+///
+/// # Errors
+/// The cluster's.
+pub(crate) async fn recorded(cluster: &Cluster, namespace: &str) -> Result<Option<Arc<str>>, Failure> {
+    let map = kinds::guess("v1", "ConfigMap", true);
+    let found = cluster.get(&map, namespace, NAME).await?;
+    Ok(found.as_ref().and_then(Life::of).map(|life| life.id))
+}
+
+#[cfg(test)]
+fn newer<'a>(one: &'a ResourceVersion, other: &'a ResourceVersion) -> &'a ResourceVersion {
+    if one.is_older_than(other) { other } else { one }
+}
+
+fn unsettled() -> SourceError {
+    SourceError::new(format!("the ConfigMap '{NAME}' is changed by others all the time"))
+}
+
+/// The UID that stands for the cluster.
+async fn system(requests: &Requests) -> Result<String> {
+    let found = requests.get(&kinds::guess("v1", "Namespace", false), "", SYSTEM).await?;
+    let uid = found.map(|namespace| namespace.uid().to_owned());
+    uid.ok_or_else(|| SourceError::new(format!("the cluster has no namespace '{SYSTEM}'")))
+}
+
+/// Writes the ConfigMap over the one that was found, or makes it.
+async fn write(
+    requests: &Requests,
+    map: &Resource,
+    namespace: &str,
+    found: Option<Object>,
+    life: &Life,
+) -> Result<(), Failure> {
+    let Some(mut object) = found else {
+        let object = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": namespace}, "data": life.data(),
+        });
+        let Value::Object(fields) = object else { return Ok(()) };
+        return requests.create(map, &Object::from(fields)).await.map(drop);
+    };
+    object.fields_mut().insert("data".to_owned(), life.data());
+    requests.replace(map, &object).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,326 @@
+//! ObjectSyncs and ClusterObjectSyncs as objects of the cluster: read, written and deleted one by one, only those of this
+//! program.
+//!
+//! A KubeEdge in the same cluster has records of its own, under names of the same form. Ours have the label
+//! [`RECORD_NODE`], and one without is never touched.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::mark::{self, EFFECT_EPOCH, RECORD_NODE};
+use super::requests::Requests;
+use crate::cluster::{Failure, Precondition};
+use edgesync_fleet::source::Result;
+use edgesync_object::objectsync::{
+    API_VERSION, CLUSTER_OBJECT_SYNC, EFFECT_STATE_LABEL, IN_EFFECT_LABEL, OBJECT_SYNC, split_sync_name,
+    sync_name,
+};
+use edgesync_object::{Object, ObjectRef, Resource, kinds};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::cloud::Record;
+use edgesync_protocol::digest::Epoch;
+use edgesync_store::checksum::checksum64;
+
+/// The labels of a record that show what is in effect.
+pub(super) const EFFECT_LABELS: [&str; 3] = [IN_EFFECT_LABEL, EFFECT_STATE_LABEL, EFFECT_EPOCH];
+
+/// Reads and writes records. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Records {
+    requests: Requests,
+    namespaced: Arc<Resource>,
+    cluster: Arc<Resource>,
+    namespace: Arc<Resource>,
+}
+
+/// What is known of a record in the cluster, in few bytes: there may be a million.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    namespace: Arc<str>,
+    /// Its own version.
+    version: Box<str>,
+    /// Checksums of which object it is about, and of the version that it tells of.
+    about: i64,
+    held: i64,
+    /// Checksum of the label [`EFFECT_EPOCH`], if it has one.
+    epoch: Option<i64>,
+}
+
+/// What is known of the records of a node.
+pub(super) type KnownRecords = HashMap<Uid, Known>;
+
+/// Why a record was not written.
+#[derive(Debug)]
+pub(super) enum Unwritten {
+    /// It is not as it was known.
+    Changed,
+    /// It never can be, in words.
+    Refused(String),
+    /// Not now.
+    Failed(Failure),
+}
+
+impl From<Failure> for Unwritten {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Conflict(_) => Self::Changed,
+            Failure::Invalid(why) => Self::Refused(why),
+            failure => Self::Failed(failure),
+        }
+    }
+}
+
+fn about(object: &ObjectRef) -> i64 {
+    checksum64(&[object.api_version.as_bytes(), object.kind.as_bytes(), object.name.as_bytes()])
+}
+
+fn held(version: &str) -> i64 {
+    checksum64(&[version.as_bytes()])
+}
+
+impl Known {
+    /// Whether it says what a record is to say.
+    pub(super) fn says(&self, record: &Record) -> bool {
+        self.is_about(record) && self.held == held(record.version.as_str())
+    }
+
+    /// Whether it shows what is in effect by the word of another database file than this one.
+    pub(super) fn is_outdated(&self, epoch: Option<Epoch>) -> bool {
+        epoch.zip(self.epoch).is_some_and(|(epoch, of)| held(&mark::epoch_value(epoch)) != of)
+    }
+
+    fn is_about(&self, record: &Record) -> bool {
+        *self.namespace == *record.object.namespace && self.about == about(&record.object)
+    }
+
+    pub(super) fn of(object: &Object) -> Self {
+        let text = |field: &str, name: &str| {
+            object
+                .fields()
+                .get(field)
+                .and_then(|fields| fields.get(name))
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        let spec = ["objectAPIVersion", "objectKind", "objectName"].map(|name| text("spec", name).as_bytes());
+        Self {
+            namespace: object.namespace().into(),
+            version: object.resource_version().into(),
+            about: checksum64(&spec),
+            held: held(text("status", "objectResourceVersion")),
+            epoch: object.labels().get(EFFECT_EPOCH).map(|epoch| held(epoch)),
+        }
+    }
+}
+
+impl Records {
+    /// Records that are written in the background.
+    pub(super) fn new(requests: &Requests) -> Self {
+        Self::of(requests, API_VERSION)
+    }
+
+    /// The same for kinds of another group.
+    pub(super) fn of(requests: &Requests, api_version: &str) -> Self {
+        Self {
+            requests: requests.in_background(),
+            namespaced: Arc::new(kinds::guess(api_version, OBJECT_SYNC, true)),
+            cluster: Arc::new(kinds::guess(api_version, CLUSTER_OBJECT_SYNC, false)),
+            namespace: Arc::new(kinds::guess("v1", "Namespace", false)),
+        }
+    }
+
+    /// All records of some nodes. One look serves them all: the API server goes through every record for it.
+    ///
+    /// # Errors
+    /// They could not be read.
+    pub(super) async fn list(&self, nodes: &[Arc<str>]) -> Result<HashMap<Arc<str>, KnownRecords>> {
+        let mut found: HashMap<Arc<str>, KnownRecords> =
+            nodes.iter().map(|node| (node.clone(), KnownRecords::new())).collect();
+        for (_, object) in self.find(nodes.iter().map(|node| &**node)).await? {
+            let Some((node, uid)) = split_sync_name(object.name()) else { continue };
+            if let Some(records) = found.get_mut(node) {
+                records.insert(uid.into(), Known::of(&object));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Deletes all records of a node. Tells whether there were any.
+    ///
+    /// # Errors
+    /// One of them could not be deleted.
+    pub(super) async fn remove_all(&self, node: &str) -> Result<bool> {
+        let mut any = false;
+        for (resource, object) in self.find([node]).await? {
+            if split_sync_name(object.name()).is_some_and(|(of, _)| of == node) {
+                let place = (object.namespace(), object.name());
+                let same = Precondition { uid: Some(object.uid()), version: None };
+                any |= self.requests.delete(resource, place, same).await?;
+            }
+        }
+        Ok(any)
+    }
+
+    async fn find<'n>(
+        &self,
+        nodes: impl IntoIterator<Item = &'n str>,
+    ) -> Result<Vec<(&Arc<Resource>, Object)>> {
+        let values: Vec<String> = nodes.into_iter().map(mark::node_value).collect();
+        let selector = format!("{RECORD_NODE} in ({})", values.join(","));
+        let mut found = Vec::new();
+        for resource in [&self.namespaced, &self.cluster] {
+            match self.requests.list(resource, None, &selector).await {
+                Ok(objects) => found.extend(objects.into_iter().map(|object| (resource, object))),
+                // A cluster without these kinds has none of them.
+                Err(Failure::NotFound(_)) => {}
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Makes a record of a Node of this UID, or changes the one that is known. Tells what is known then.
+    pub(super) async fn put(
+        &self,
+        (node, owner): (&str, &str),
+        uid: &Uid,
+        record: &Record,
+        known: Option<&Known>,
+    ) -> Result<Known, Unwritten> {
+        let name = sync_name(node, uid).map_err(Unwritten::Refused)?;
+        let resource = self.kind(&record.object.namespace);
+        let mut object = object(resource, (node, owner), &name, record);
+        let status = object.fields().get("status").cloned();
+        let mut stored = match known {
+            // The object of a UID has one namespace for good. Whatever the record is, it is not about that.
+            Some(known) if *known.namespace != *record.object.namespace => {
+                self.remove(node, uid, known).await?;
+                self.create(resource, &object).await?
+            }
+            Some(known) => {
+                object.set_metadata("resourceVersion", &*known.version);
+                if known.is_about(record) {
+                    object.clone()
+                } else {
+                    self.keep_effect(resource, &mut object).await?;
+                    self.requests.replace(resource, &object).await.map_err(gone_is_changed)?
+                }
+            }
+            None => self.create(resource, &object).await?,
+        };
+        if known.is_some_and(|known| known.is_about(record))
+            || stored.fields().get("status") != status.as_ref()
+        {
+            object.set_metadata("resourceVersion", stored.resource_version());
+            stored = match self.requests.replace_status(resource, &object).await {
+                // Somebody has defined the kind without the subresource.
+                Err(Failure::NotFound(_)) => self.requests.replace(resource, &object).await,
+                replaced => replaced,
+            }
+            .map_err(gone_is_changed)?;
+        }
+        Ok(Known::of(&stored))
+    }
+
+    /// Takes away what a record shows of what is in effect.
+    pub(super) async fn hide_effect(&self, node: &str, uid: &Uid, known: &Known) -> Result<Known, Unwritten> {
+        let name = sync_name(node, uid).map_err(Unwritten::Refused)?;
+        let resource = self.kind(&known.namespace);
+        let found = self.requests.get(resource, &known.namespace, &name).await?;
+        // Over what is known, so that nobody else has written it since.
+        let Some(mut object) = found.filter(|found| found.resource_version() == &*known.version) else {
+            return Err(Unwritten::Changed);
+        };
+        let mut labels = object.labels();
+        labels.retain(|key, _| !EFFECT_LABELS.contains(&key.as_str()));
+        object.set_metadata("labels", json!(labels));
+        Ok(Known::of(&self.requests.replace(resource, &object).await.map_err(gone_is_changed)?))
+    }
+
+    /// What is in effect stays shown where a record is replaced as a whole.
+    async fn keep_effect(&self, resource: &Resource, object: &mut Object) -> Result<(), Failure> {
+        let old = self.requests.get(resource, object.namespace(), object.name()).await?;
+        let mut labels = object.labels();
+        let effect = |key: &str| EFFECT_LABELS.contains(&key);
+        labels.extend(old.into_iter().flat_map(|old| old.labels()).filter(|(key, _)| effect(key)));
+        object.set_metadata("labels", json!(labels));
+        Ok(())
+    }
+
+    async fn create(&self, resource: &Resource, object: &Object) -> Result<Object, Unwritten> {
+        match self.requests.create(resource, object).await {
+            Err(Failure::Conflict(key)) => {
+                let found = self.requests.get(resource, object.namespace(), object.name()).await?;
+                match found {
+                    Some(found) if found.labels().get(RECORD_NODE) != object.labels().get(RECORD_NODE) => {
+                        Err(Unwritten::Refused(format!("{key} was made by somebody else")))
+                    }
+                    _ => Err(Unwritten::Changed),
+                }
+            }
+            // In a namespace that goes, nothing can be made, and what is there goes along.
+            Err(Failure::Forbidden(why)) if why.contains("being terminated") => Err(Unwritten::Refused(why)),
+            Err(Failure::NotFound(key)) if self.has_no_namespace(object).await? => {
+                Err(Unwritten::Refused(format!("there is no namespace '{}'", key.namespace)))
+            }
+            created => Ok(created?),
+        }
+    }
+
+    async fn has_no_namespace(&self, object: &Object) -> Result<bool, Failure> {
+        let namespace = object.namespace();
+        Ok(!namespace.is_empty() && self.requests.get(&self.namespace, "", namespace).await?.is_none())
+    }
+
+    /// Deletes a record, if it is as it is known.
+    pub(super) async fn remove(&self, node: &str, uid: &Uid, known: &Known) -> Result<(), Unwritten> {
+        let name = sync_name(node, uid).map_err(Unwritten::Refused)?;
+        let same = Precondition { uid: None, version: Some(&known.version) };
+        let resource = self.kind(&known.namespace);
+        self.requests.delete(resource, (&known.namespace, &name), same).await?;
+        Ok(())
+    }
+
+    /// The kind of the records of objects in a namespace, or of those in none.
+    pub(super) fn kind(&self, namespace: &str) -> &Resource {
+        if namespace.is_empty() { &self.cluster } else { &self.namespaced }
+    }
+}
+
+fn gone_is_changed(failure: Failure) -> Unwritten {
+    match failure {
+        Failure::NotFound(_) => Unwritten::Changed,
+        failure => failure.into(),
+    }
+}
+
+fn object(resource: &Resource, (node, owner): (&str, &str), name: &str, record: &Record) -> Object {
+    let about = &record.object;
+    let mut metadata = json!({
+        "name": name,
+        "labels": {RECORD_NODE: mark::node_value(node)},
+        "ownerReferences": [mark::owner(node, owner)],
+    });
+    if !about.namespace.is_empty() {
+        metadata["namespace"] = json!(about.namespace);
+    }
+    let fields = [
+        ("apiVersion", json!(resource.api_version())),
+        ("kind", json!(resource.kind)),
+        ("metadata", metadata),
+        (
+            "spec",
+            json!({
+                "objectAPIVersion": about.api_version,
+                "objectKind": about.kind,
+                "objectName": about.name,
+            }),
+        ),
+        ("status", json!({"objectResourceVersion": record.version.as_str()})),
+    ];
+    Object::from(
+        fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect::<serde_json::Map<_, _>>(),
+    )
+}

@@ -1,0 +1,112 @@
+//! Requests of a replica to its cluster, each of which waits for its place in the rate.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, Failure, Precondition, Throttle, Urgency, Use};
+use edgesync_object::{Object, Resource, ResourceVersion};
+
+/// A cluster that is asked at a rate. Cheap to clone.
+///
+/// What is read in order to write counts too: it costs the API server as much. A list counts once, however many pages it
+/// has.
+#[derive(Clone)]
+pub(super) struct Requests {
+    cluster: Cluster,
+    throttle: Throttle,
+    urgency: Urgency,
+}
+
+impl fmt::Debug for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.cluster)
+    }
+}
+
+impl Requests {
+    /// Urgent requests.
+    pub(super) fn new(cluster: Cluster, throttle: Throttle) -> Self {
+        Self { cluster, throttle, urgency: Urgency::Urgent }
+    }
+
+    /// The same in the background.
+    pub(super) fn in_background(&self) -> Self {
+        Self { urgency: Urgency::Background, ..self.clone() }
+    }
+
+    async fn cluster(&self) -> &Cluster {
+        self.throttle.wait(self.urgency).await;
+        &self.cluster
+    }
+
+    /// What use is made of the rate.
+    pub(super) fn used(&self) -> Use {
+        self.throttle.used()
+    }
+
+    /// See [`Cluster::reached`].
+    pub(super) async fn reached(&self) -> Result<ResourceVersion, Failure> {
+        self.cluster().await.reached().await.map_err(|error| Failure::Unserved(error.to_string()))
+    }
+
+    /// See [`Cluster::get`].
+    pub(super) async fn get(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Object>, Failure> {
+        self.cluster().await.get(resource, namespace, name).await
+    }
+
+    /// See [`Cluster::list`].
+    pub(super) async fn list(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        selector: &str,
+    ) -> Result<Vec<Object>, Failure> {
+        self.cluster().await.list(resource, namespace, selector).await
+    }
+
+    /// See [`Cluster::create`].
+    pub(super) async fn create(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
+        self.cluster().await.create(resource, object).await
+    }
+
+    /// See [`Cluster::replace`].
+    pub(super) async fn replace(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
+        self.cluster().await.replace(resource, object).await
+    }
+
+    /// See [`Cluster::replace_status`].
+    pub(super) async fn replace_status(
+        &self,
+        resource: &Resource,
+        object: &Object,
+    ) -> Result<Object, Failure> {
+        self.cluster().await.replace_status(resource, object).await
+    }
+
+    /// See [`Cluster::merge`].
+    pub(super) async fn merge(
+        &self,
+        resource: &Resource,
+        place: (&str, &str),
+        precondition: Precondition<'_>,
+        patch: Value,
+    ) -> Result<Object, Failure> {
+        self.cluster().await.merge(resource, place, precondition, patch).await
+    }
+
+    /// See [`Cluster::delete`].
+    pub(super) async fn delete(
+        &self,
+        resource: &Resource,
+        place: (&str, &str),
+        precondition: Precondition<'_>,
+    ) -> Result<bool, Failure> {
+        self.cluster().await.delete(resource, place, precondition).await
+    }
+}

@@ -1,0 +1,116 @@
+//! Which nodes this replica serves: its word counts once it has claimed their Leases.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::leases::Leases;
+use super::syncs::Syncs;
+use edgesync_fleet::source::{Result, SourceError};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::cloud::Record;
+
+/// How long is waited before a Lease is claimed again that could not be, at first and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Serving {
+    leases: Leases,
+    syncs: Syncs,
+    nodes: Arc<Mutex<HashMap<String, Node>>>,
+}
+
+/// A node that is connected here.
+struct Node {
+    /// Whether its Lease is claimed.
+    claimed: watch::Receiver<bool>,
+    /// The ObjectSyncs that it is to have, until that may be written.
+    held: Option<HashMap<Uid, Record>>,
+    claiming: JoinHandle<()>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.claiming.abort();
+    }
+}
+
+impl Serving {
+    pub(super) fn new(leases: Leases, syncs: Syncs) -> Self {
+        Self { leases, syncs, nodes: Arc::default() }
+    }
+
+    fn nodes(&self) -> MutexGuard<'_, HashMap<String, Node>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session of a node begins.
+    pub(super) fn begin(&self, node: &str) {
+        let (done, claimed) = watch::channel(false);
+        let (serving, name) = (self.clone(), node.to_owned());
+        let mut nodes = self.nodes();
+        let claiming = tokio::spawn(async move {
+            let mut wait = RETRY.0;
+            while let Err(error) = serving.leases.claim(&name).await {
+                tracing::debug!(node = name, %error, "that the node is served here cannot be written yet");
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(RETRY.1);
+            }
+            let mut nodes = serving.nodes();
+            if let Some(node) =
+                nodes.get_mut(&name).filter(|node| node.claimed.same_channel(&done.subscribe()))
+            {
+                if let Some(held) = node.held.take() {
+                    serving.syncs.replace(&name, held.into_iter().collect());
+                }
+                done.send_replace(true);
+            }
+        });
+        nodes.insert(node.to_owned(), Node { claimed, held: None, claiming });
+    }
+
+    /// The session is over.
+    pub(super) fn end(&self, node: &str) {
+        if self.nodes().remove(node).is_some() {
+            self.syncs.leave(node);
+        }
+    }
+
+    /// Waits until the word of this replica counts.
+    ///
+    /// # Errors
+    /// The node is not served here, or no more.
+    pub(super) async fn claimed(&self, node: &str) -> Result<()> {
+        let claimed = self.nodes().get(node).map(|node| node.claimed.clone());
+        let is_over = || SourceError::new("the node is not connected here any more");
+        let mut claimed = claimed.ok_or_else(is_over)?;
+        claimed.wait_for(|claimed| *claimed).await.map(drop).map_err(|_| is_over())
+    }
+
+    /// These are all ObjectSyncs that a node is to have.
+    pub(super) fn replace(&self, node: &str, held: Vec<(Uid, Record)>) {
+        let mut nodes = self.nodes();
+        let Some(served) = nodes.get_mut(node) else { return };
+        if *served.claimed.borrow() {
+            return self.syncs.replace(node, held);
+        }
+        served.held = Some(held.into_iter().collect());
+    }
+
+    /// Some have changed. Before all were told that says nothing.
+    pub(super) fn change(&self, node: &str, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
+        let mut nodes = self.nodes();
+        let Some(served) = nodes.get_mut(node) else { return };
+        if *served.claimed.borrow() {
+            return self.syncs.change(node, put, remove);
+        }
+        if let Some(held) = &mut served.held {
+            remove.iter().for_each(|uid| drop(held.remove(uid)));
+            held.extend(put);
+        }
+    }
+}

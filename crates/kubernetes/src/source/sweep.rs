@@ -1,0 +1,162 @@
+//! What the leader does about nodes that have fallen silent, whichever replica served them last.
+//!
+//! The node lifecycle controller of a cluster sets `Ready` to Unknown when a Lease has not been renewed for its time. Where
+//! there is none, the leader does; and in any case it does the same to the conditions that only edgesync has. As with
+//! [`super::leader`], what counts is how long a Lease has not changed by one's own clock.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::leases::{Found, Leases};
+use super::nodes::{NodeError, Nodes};
+use super::requests::Requests;
+use edgesync_fleet::source::{Result, SourceError};
+use edgesync_object::{Object, Resource, kinds};
+use edgesync_protocol::node::{
+    CLOUD_REACHABLE, Condition, ConditionStatus, IN_SYNC, READY, set_node_condition,
+};
+
+/// How often to look.
+pub(super) const EVERY: Duration = Duration::from_secs(10);
+/// The Lease of a cluster's controller manager.
+const MANAGER: (&str, &str) = ("kube-system", "kube-controller-manager");
+/// How long it is good where it does not say so.
+const MANAGER_SECONDS: Duration = Duration::from_secs(15);
+/// The reason of all conditions when the Lease has run out; the node lifecycle controller has the same.
+const STATUS_UNKNOWN: &str = "NodeStatusUnknown";
+const NO_RENEWAL: &str = "the agent has stopped renewing its Lease";
+/// What the conditions of edgesync begin with.
+const OWN: &str = "edgesync.io/";
+
+/// What the leader has seen. To be made anew by each leader.
+#[derive(Debug)]
+pub(super) struct Sweep {
+    requests: Requests,
+    leases: Leases,
+    nodes: Nodes,
+    lease: Resource,
+    silences: Silences,
+    manager: Option<(String, Instant)>,
+}
+
+/// Which Leases have not changed, and since when. Pure.
+#[derive(Debug, Default)]
+struct Silences {
+    seen: HashMap<Arc<str>, Seen>,
+    told: HashSet<Arc<str>>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    renewed: Timestamp,
+    since: Instant,
+}
+
+impl Silences {
+    /// Notes the Leases that there are. Tells which nodes have fallen silent, and have not been noted as told.
+    fn look(&mut self, now: Instant, leases: &[Found]) -> Vec<Arc<str>> {
+        let there: HashSet<&str> = leases.iter().map(|lease| lease.renewal.node.as_str()).collect();
+        self.seen.retain(|node, _| there.contains(&**node));
+        self.told.retain(|node| there.contains(&**node));
+        let mut silent = Vec::new();
+        for Found { renewal, .. } in leases {
+            let node: Arc<str> = renewal.node.as_str().into();
+            let renewed = renewal.renewed;
+            let seen = self.seen.entry(node.clone()).or_insert(Seen { renewed, since: now });
+            if seen.renewed != renewed {
+                *seen = Seen { renewed, since: now };
+                self.told.remove(&node);
+            } else if now.duration_since(seen.since) >= Duration::from_secs(renewal.seconds.into())
+                && !self.told.contains(&node)
+            {
+                silent.push(node);
+            }
+        }
+        silent
+    }
+}
+
+impl Sweep {
+    pub(super) fn new(requests: &Requests, leases: &Leases, nodes: Nodes) -> Self {
+        Self {
+            requests: requests.clone(),
+            leases: leases.clone(),
+            nodes,
+            lease: kinds::guess("coordination.k8s.io/v1", "Lease", true),
+            silences: Silences::default(),
+            manager: None,
+        }
+    }
+
+    /// Looks once, to be called every [`EVERY`] while this replica leads. Tells of how many nodes it was written that they
+    /// have fallen silent.
+    ///
+    /// # Errors
+    /// The Leases could not be read, or a Node not be written: it is tried again the next time.
+    pub(super) async fn look(&mut self) -> Result<usize> {
+        let managed = self.is_managed().await?;
+        let leases = self.leases.list().await?;
+        let (mut count, mut failed) = (0, None);
+        for node in self.silences.look(Instant::now(), &leases) {
+            match self.nodes.edit(&node, |object| all_unknown(object, managed, Timestamp::now())).await {
+                Ok(_) => {
+                    count += 1;
+                    self.silences.told.insert(node);
+                }
+                Err(NodeError::Failed(error)) => failed = Some(error),
+                Err(error) => failed = Some(SourceError::new(error)),
+            }
+        }
+        failed.map_or(Ok(count), Err)
+    }
+
+    /// Whether a controller manager looks after the Nodes: one that was seen to renew its Lease lately. One that was not seen
+    /// for long enough is given the time.
+    async fn is_managed(&mut self) -> Result<bool> {
+        let Some(lease) = self.requests.get(&self.lease, MANAGER.0, MANAGER.1).await? else {
+            self.manager = None;
+            return Ok(false);
+        };
+        let seconds = lease.fields().get("spec").and_then(|spec| spec.get("leaseDurationSeconds"));
+        let good = seconds.and_then(Value::as_u64).map_or(MANAGER_SECONDS, Duration::from_secs);
+        let version = lease.resource_version();
+        if self.manager.as_ref().is_some_and(|(before, _)| before != version) {
+            self.manager = None;
+        }
+        let (_, since) = self.manager.get_or_insert_with(|| (version.to_owned(), Instant::now()));
+        Ok(since.elapsed() < good.max(EVERY * 2))
+    }
+}
+
+/// Nothing is known any more of a Node: all that edgesync says of it, and `Ready` unless somebody else looks after that.
+fn all_unknown(node: &mut Object, managed: bool, now: Timestamp) {
+    let mut names: Vec<String> = vec![CLOUD_REACHABLE.to_owned(), IN_SYNC.to_owned()];
+    if !managed {
+        names.insert(0, READY.to_owned());
+    }
+    let conditions = node.fields().get("status").and_then(|status| status.get("conditions"));
+    let there = conditions.and_then(Value::as_array).into_iter().flatten();
+    let own = there.filter_map(|condition| condition.get("type")?.as_str());
+    let own: Vec<String> = own
+        .filter(|name| name.starts_with(OWN) && !names.iter().any(|known| known == name))
+        .map(str::to_owned)
+        .collect();
+    for condition in names.into_iter().chain(own) {
+        let condition = Condition {
+            condition,
+            status: ConditionStatus::Unknown,
+            reason: STATUS_UNKNOWN.to_owned(),
+            message: NO_RENEWAL.to_owned(),
+            last_transition_time: None,
+        };
+        set_node_condition(node, &condition, now);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use edgesync_object::ObjectRef;
+
+fn record(version: u64) -> Record {
+    let object = ObjectRef {
+        api_version: "v1".into(),
+        kind: "ConfigMap".into(),
+        namespace: "shop".into(),
+        name: "m".into(),
+    };
+    Record { version: version.into(), object: Arc::new(object) }
+}
+
+fn records(range: std::ops::Range<u64>) -> Vec<(Uid, Record)> {
+    range.map(|n| (format!("u-{n:03}").into(), record(n))).collect()
+}
+
+fn wanted(job: &Job) -> BTreeMap<&str, Option<&str>> {
+    let version = |record: &Option<Record>| record.as_ref().map(|record| record.version.as_str().to_owned());
+    let all = job.wanted.iter().map(|(uid, record)| (&**uid, version(record)));
+    all.map(|(uid, version)| (uid, version.map(|version| &*version.leak()))).collect()
+}
+
+/// All that is in the lines comes to be known, with nothing in the cluster.
+fn list(queue: &mut Queue) {
+    for turn in queue.take_unlisted(usize::MAX) {
+        queue.listed(&turn, KnownRecords::new());
+    }
+}
+
+#[test]
+fn of_each_object_the_newest_is_written() {
+    let mut queue = Queue::new(100);
+    for version in 1..50 {
+        queue.change("n", vec![("u".into(), record(version))], vec![]);
+    }
+    assert_eq!(queue.len(), 1);
+    assert!(queue.take().is_none(), "what there is has to be read first");
+    list(&mut queue);
+    let job = queue.take().unwrap();
+    assert_eq!(wanted(&job), [("u", Some("49"))].into());
+    // What comes meanwhile waits, and is not gone with what is left of the job.
+    queue.change("n", vec![("u".into(), record(50)), ("v".into(), record(1))], vec![]);
+    assert!(queue.take().is_none(), "one job of a node at a time");
+    queue.finish(job, End::Again);
+    let job = queue.take().unwrap();
+    assert_eq!(wanted(&job), [("u", Some("50")), ("v", Some("1"))].into());
+    let mut done = job;
+    done.wanted.clear();
+    queue.finish(done, End::Again);
+    assert!(queue.take().is_none() && queue.is_settled());
+    assert_eq!(queue.len(), 0);
+}
+
+#[test]
+fn nodes_take_turns_of_bounded_length() {
+    let mut queue = Queue::new(1000);
+    queue.replace("a", records(0..200));
+    queue.replace("b", records(0..1));
+    list(&mut queue);
+    let mut first = queue.take().unwrap();
+    assert_eq!((&*first.node, first.wanted.len()), ("a", AT_A_TURN));
+    let second = queue.take().unwrap();
+    assert_eq!(&*second.node, "b");
+    first.wanted.clear();
+    queue.finish(first, End::Again);
+    assert_eq!(queue.take().unwrap().wanted.len(), AT_A_TURN);
+    assert_eq!(queue.len(), 200 - AT_A_TURN + 1);
+}
+
+#[test]
+fn what_does_not_fit_makes_its_node_due() {
+    let mut queue = Queue::new(10);
+    queue.replace("large", records(0..20));
+    assert_eq!(queue.len(), 20, "alone it fits");
+    queue.replace("small", records(0..2));
+    queue.change("other", records(0..1), vec![]);
+    assert_eq!((queue.len(), queue.ask()), (20, None), "nobody is asked while there is no room");
+    queue.change("other", records(1..2), vec![]);
+    queue.forget("large");
+    assert_eq!(queue.len(), 0);
+    assert_eq!(queue.ask().as_deref(), Some("other"));
+    queue.change("other", records(2..3), vec![]);
+    assert_eq!(queue.len(), 0, "all of it is to be told");
+    queue.replace("other", records(0..3));
+    queue.change("other", records(3..4), vec!["u-000".into()]);
+    list(&mut queue);
+    let job = queue.take().unwrap();
+    assert_eq!(wanted(&job).into_keys().collect::<Vec<_>>(), ["u-001", "u-002", "u-003"]);
+    assert_eq!(queue.ask().as_deref(), Some("small"));
+    assert_eq!(queue.ask(), None);
+}
+
+#[test]
+fn a_node_that_another_replica_serves_is_written_again_once_it_has_come_back() {
+    let mut queue = Queue::new(10);
+    queue.replace("n", records(0..3));
+    queue.fence("n");
+    list(&mut queue);
+    assert!(queue.take().is_none() && queue.is_settled());
+    assert_eq!(queue.ask(), None);
+    queue.change("n", records(0..1), vec![]);
+    assert_eq!((queue.ask().as_deref(), queue.len()), (Some("n"), 0));
+    queue.fence("m");
+    queue.replace("m", records(0..1));
+    assert_eq!((queue.ask(), queue.len()), (None, 1), "all of it is told already");
+}
+
+#[test]
+fn what_cannot_be_written_waits_until_it_is_tried_again() {
+    let mut queue = Queue::new(10);
+    queue.replace("n", records(0..2));
+    let turns = queue.take_unlisted(9);
+    queue.not_listed(turns.into_iter().next().unwrap());
+    assert!(queue.take_unlisted(9).is_empty() && !queue.is_settled());
+    queue.resume();
+    list(&mut queue);
+    let job = queue.take().unwrap();
+    queue.finish(job, End::Later);
+    assert!(queue.take().is_none() && queue.len() == 2);
+    queue.change("n", records(2..3), vec![]);
+    assert!(queue.take().is_none());
+    queue.resume();
+    let job = queue.take().unwrap();
+    assert_eq!(job.wanted.len(), 3);
+    queue.finish(job, End::Changed);
+    assert!(queue.take().is_none());
+    assert_eq!(queue.take_unlisted(9).len(), 1, "its records are read again");
+}
+
+#[test]
+fn a_node_that_was_forgotten_and_comes_back_has_one_turn() {
+    let mut queue = Queue::new(10);
+    queue.replace("n", records(0..2));
+    list(&mut queue);
+    let job = queue.take().unwrap();
+    queue.forget("n");
+    queue.replace("n", records(5..6));
+    queue.finish(job, End::Again);
+    assert_eq!(queue.len(), 1, "what is left of before is gone");
+    list(&mut queue);
+    let job = queue.take().unwrap();
+    assert_eq!(wanted(&job), [("u-005", Some("5"))].into());
+    assert!(queue.take().is_none());
+}
+
+#[test]
+fn a_node_that_leaves_is_forgotten_once_all_is_written() {
+    let mut queue = Queue::new(10);
+    queue.replace("n", records(0..2));
+    queue.leave("n");
+    list(&mut queue);
+    let mut job = queue.take().unwrap();
+    job.wanted.clear();
+    queue.finish(job, End::Again);
+    assert!(queue.nodes.is_empty());
+    queue.replace("m", vec![]);
+    list(&mut queue);
+    assert!(queue.take().is_none());
+    assert_eq!(queue.nodes.len(), 1);
+    queue.leave("m");
+    assert!(queue.nodes.is_empty());
+}

@@ -1,0 +1,353 @@
+//! What nodes send from their outboxes takes effect in a cluster.
+//!
+//! # Each once
+//! There is no transaction that holds an effect and its number together. The numbers are kept in memory
+//! ([`Taken`]), and begin with what the node calls confirmed. So a replica that takes a node over may repeat what its
+//! predecessor did last and could not confirm. That does no harm, because each effect says what is to be, not what is to
+//! change: the Node's report, a status, what is in effect and an Event are put in the place of what is there, and nothing is written that is
+//! there already. Repeated in their order, the items of a lane end where they ended before. Until then a reader may see an
+//! older one of them once more.
+//!
+//! # By the replica that serves the node
+//! A replica whose connection to a node is dead may still have an upload of it in its hands, and the node has sent that
+//! again, and newer ones, to another replica. It must not put the old ones over the new ones. The order is the one of
+//! [`super::syncs`]: whoever begins to serve a node claims its Lease first
+//! ([`super::leases::Leases::claim`]). Each effect reads what is there, then looks who serves the node, then writes over what
+//! it has read. A look before the claim means that it was also read before anything that the successor writes: a conflict. A
+//! look after it fails the batch. A conflict is never tried again, whoever caused it: the batch fails, and the node
+//! sends it again, to whoever serves it by then. An Event that is created replaces nothing, so it needs no look.
+//!
+//! # Nothing is lost
+//! What the cluster cannot do now (it does not answer, asks to wait, is at odds with another writer) fails the batch
+//! after the items before it, which are not repeated here. What it will never do is refused, in its words.
+
+mod in_effect;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Value, json};
+
+use super::leases::{Leases, Served};
+use super::nodes::{NodeError, Nodes};
+use super::requests::Requests;
+use crate::cluster::Failure;
+use edgesync_cloud_store::{EVENT_NODE_ANNOTATION, event_names};
+pub(super) use edgesync_fleet::source::{
+    Effect, NodeChange, Result, SourceError, UploadBatch, UploadOutcome,
+};
+use edgesync_object::{Object, ObjectKey, Resource, SERVER_METADATA, kinds};
+use edgesync_protocol::node::NodeReport;
+use edgesync_protocol::upload::{Lane, Refused, RefusedReason, Taken};
+pub(super) use in_effect::Shown;
+
+/// The longest message of a refusal, in bytes.
+const MAX_REFUSAL: usize = 256;
+/// The namespace of the Events of the cluster itself.
+const SYSTEM: &str = "kube-system";
+/// Metadata of an Event that a node does not decide about, beside those that no client gives.
+const CLOUD_METADATA: [&str; 4] = ["finalizers", "generateName", "managedFields", "ownerReferences"];
+
+/// Has what nodes send take effect. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Uploads {
+    requests: Requests,
+    leases: Leases,
+    nodes: Nodes,
+    event: Arc<Resource>,
+    /// Where every object has an ObjectSync: what is in effect is shown by them.
+    shown: Option<Shown>,
+    standing: Arc<Mutex<HashMap<String, Standing>>>,
+}
+
+/// How far a node has come.
+#[derive(Debug, Default)]
+struct Standing {
+    taken: Taken,
+    /// What was refused of a batch that failed later: to be told with the next one.
+    untold: Vec<(Lane, Refused)>,
+}
+
+/// Why an item does not take effect now.
+#[derive(Debug)]
+enum Undone {
+    /// It never will.
+    Refused(RefusedReason, String),
+    /// It may later: nothing after it is looked at.
+    Failed(SourceError),
+}
+
+impl From<Failure> for Undone {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Invalid(why) => Self::Refused(RefusedReason::Invalid, why),
+            Failure::Forbidden(why) => Self::Refused(RefusedReason::Other, why),
+            failure => Self::Failed(failure.into()),
+        }
+    }
+}
+
+impl From<SourceError> for Undone {
+    fn from(error: SourceError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<NodeError> for Undone {
+    fn from(error: NodeError) -> Self {
+        match error {
+            NodeError::Failed(error) => Self::Failed(error),
+            NodeError::Refused(why) => Self::Refused(RefusedReason::Invalid, why),
+            error @ NodeError::Foreign(_) => Self::Refused(RefusedReason::Other, error.to_string()),
+        }
+    }
+}
+
+/// The status of an object, as an item has it.
+struct StatusItem<'a> {
+    resource: &'a Resource,
+    namespace: &'a str,
+    name: &'a str,
+    uid: &'a str,
+    placed: bool,
+    status: &'a Value,
+}
+
+impl Uploads {
+    pub(super) fn new(requests: Requests, leases: Leases, nodes: Nodes, shown: Option<Shown>) -> Self {
+        let event = Arc::new(kinds::guess("events.k8s.io/v1", "Event", true));
+        Self { requests, leases, nodes, event, shown, standing: Arc::default() }
+    }
+
+    /// Has items take effect, in their order; what cannot is refused, and hinders no other.
+    ///
+    /// # Errors
+    /// An item could not take effect now. Those before it have, and count.
+    pub(super) async fn take(&self, batch: UploadBatch) -> Result<UploadOutcome> {
+        self.standing().entry(batch.node.clone()).or_default().taken.begin(
+            &batch.outbox,
+            batch.lane,
+            batch.confirmed,
+        );
+        for item in &batch.items {
+            if item.seq <= self.last(&batch) {
+                continue;
+            }
+            let refusal = match &item.effect {
+                Err(known) => Some(known.clone()),
+                Ok(effect) => match self.apply(&batch.node, effect).await {
+                    Ok(()) => None,
+                    Err(Undone::Refused(reason, message)) => Some((reason, message)),
+                    Err(Undone::Failed(error)) => return Err(error),
+                },
+            };
+            self.note(&batch, item.seq, refusal);
+        }
+        let mut standing = self.standing();
+        let Standing { taken, untold } = standing.entry(batch.node).or_default();
+        let told = untold.extract_if(.., |(lane, _)| *lane == batch.lane).map(|(_, refused)| refused);
+        let refused = told.filter(|refused| refused.seq > batch.confirmed).collect();
+        Ok(UploadOutcome { taken: taken.clone(), refused, events_dropped: 0 })
+    }
+
+    /// Forgets how far a node has come: it is not connected here any more.
+    pub(super) fn forget(&self, node: &str) {
+        self.standing().remove(node);
+    }
+
+    fn last(&self, batch: &UploadBatch) -> u64 {
+        let standing = self.standing();
+        let taken = standing.get(&batch.node).map(|standing| &standing.taken);
+        taken.filter(|taken| taken.outbox == batch.outbox).map_or(0, |taken| taken.last.get(batch.lane))
+    }
+
+    fn note(&self, batch: &UploadBatch, seq: u64, refusal: Option<(RefusedReason, String)>) {
+        let mut standing = self.standing();
+        let standing = standing.entry(batch.node.clone()).or_default();
+        // The node may have begun another outbox meanwhile.
+        if standing.taken.outbox == batch.outbox
+            && standing.taken.accept(batch.lane, seq)
+            && let Some((reason, mut message)) = refusal
+        {
+            message.truncate(message.floor_char_boundary(MAX_REFUSAL));
+            standing.untold.push((batch.lane, Refused { seq, reason, message }));
+        }
+    }
+
+    async fn apply(&self, node: &str, effect: &Effect) -> Result<(), Undone> {
+        match effect {
+            Effect::Node(report) => {
+                let report = Some(NodeReport::clone(report));
+                let change = NodeChange { node: node.to_owned(), report, conditions: Vec::new() };
+                Ok(self.nodes.report(&change).await?)
+            }
+            Effect::Status { resource, namespace, name, uid, placed, status } => {
+                let placed = *placed;
+                self.apply_status(node, &StatusItem { resource, namespace, name, uid, placed, status }).await
+            }
+            Effect::InEffect { effect, epoch, placed } => {
+                self.apply_in_effect(node, *epoch, effect, *placed).await
+            }
+            Effect::Event(event) => self.apply_event(node, event).await,
+        }
+    }
+
+    /// Replaces the status of an object and nothing else of it, if it is the one that is meant.
+    async fn apply_status(&self, node: &str, item: &StatusItem<'_>) -> Result<(), Undone> {
+        let key = item.key();
+        let mut object = self.meant(item).await?;
+        if !item.placed {
+            return Err(Undone::Refused(
+                RefusedReason::NotPlaced,
+                format!("{key} does not belong on this node"),
+            ));
+        }
+        let status = match item.status {
+            Value::Null => None,
+            status @ Value::Object(_) => Some(status),
+            _ => {
+                return Err(Undone::Refused(
+                    RefusedReason::Invalid,
+                    format!("{key}: status: must be an object"),
+                ));
+            }
+        };
+        // Of some kinds, servers show an empty one where there is none.
+        let is_some = |status: &&Value| status.as_object().is_none_or(|fields| !fields.is_empty());
+        if object.fields().get("status").filter(is_some) == status.filter(is_some) {
+            return Ok(());
+        }
+        self.check_served(node).await?;
+        match status {
+            Some(status) => drop(object.fields_mut().insert("status".to_owned(), status.clone())),
+            None => drop(object.fields_mut().remove("status")),
+        }
+        match self.requests.replace_status(item.resource, &object).await {
+            Ok(_) => Ok(()),
+            // The object has gone, or its kind has no such subresource: then the status is a field like others.
+            Err(Failure::NotFound(_)) => {
+                self.meant(item).await?;
+                let replaced = self.requests.replace(item.resource, &object).await?;
+                if status.is_some() && !replaced.fields().contains_key("status") {
+                    let why = format!("objects of kind {} have no status", item.resource.kind);
+                    return Err(Undone::Refused(RefusedReason::Invalid, why));
+                }
+                Ok(())
+            }
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    /// The object that a status is about, as it is now.
+    async fn meant(&self, item: &StatusItem<'_>) -> Result<Object, Undone> {
+        let key = item.key();
+        let Some(object) = self.requests.get(item.resource, item.namespace, item.name).await? else {
+            return Err(Undone::Refused(RefusedReason::Gone, format!("there is no {key}")));
+        };
+        if object.uid() == item.uid {
+            return Ok(object);
+        }
+        let why = format!("{key} has the UID {}, not {}", object.uid(), item.uid);
+        Err(Undone::Refused(RefusedReason::Recreated, why))
+    }
+
+    /// Creates an Event, or replaces the one that this node has made under its name. If somebody else has made that one, the
+    /// name of the node is added to it.
+    async fn apply_event(&self, node: &str, event: &Object) -> Result<(), Undone> {
+        let mut event = event.clone();
+        for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
+            event.remove_metadata(field);
+        }
+        let mut annotations = event.annotations();
+        annotations.insert(EVENT_NODE_ANNOTATION.to_owned(), node.to_owned());
+        event.set_metadata("annotations", json!(annotations));
+        let put = self.put_event(node, event.clone()).await;
+        if !matches!(put, Err(Undone::Refused(RefusedReason::Invalid, _))) || !may_be_of_the_system(&event) {
+            return put;
+        }
+        event.set_metadata("namespace", SYSTEM);
+        self.put_event(node, event).await
+    }
+
+    async fn put_event(&self, node: &str, mut event: Object) -> Result<(), Undone> {
+        let key = self.event.key(event.namespace(), event.name());
+        for name in event_names(&key.name, node) {
+            event.set_metadata("name", name.as_str());
+            match self.requests.create(&self.event, &event).await {
+                Ok(_) => return Ok(()),
+                Err(Failure::Conflict(_)) => {}
+                // There is no such namespace: nodes make none.
+                Err(Failure::NotFound(_)) => {
+                    let why = format!("there is no namespace '{}' for {key}", key.namespace);
+                    return Err(Undone::Refused(RefusedReason::Invalid, why));
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+            let Some(old) = self.requests.get(&self.event, &key.namespace, &name).await? else {
+                let why = format!("{key} has gone meanwhile");
+                return Err(Undone::Failed(SourceError::new(why)));
+            };
+            if old.annotations().get(EVENT_NODE_ANNOTATION).is_some_and(|made_by| made_by == node) {
+                return self.replace_event(node, &old, event).await;
+            }
+        }
+        Err(Undone::Refused(RefusedReason::Other, format!("the names that {key} may have are taken")))
+    }
+
+    async fn replace_event(&self, node: &str, old: &Object, mut event: Object) -> Result<(), Undone> {
+        for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
+            if let Some(value) = old.metadata().and_then(|metadata| metadata.get(*field)) {
+                event.set_metadata(field, value.clone());
+            }
+        }
+        if says(old.fields().get("metadata"), event.fields().get("metadata"))
+            && event.fields().iter().all(|(name, value)| says(old.fields().get(name), Some(value)))
+        {
+            return Ok(());
+        }
+        self.check_served(node).await?;
+        self.requests.replace(&self.event, &event).await?;
+        Ok(())
+    }
+
+    /// Whether this replica serves the node: see the module.
+    async fn check_served(&self, node: &str) -> Result<(), Undone> {
+        match self.leases.served(node).await? {
+            Served::Here => Ok(()),
+            Served::By(replica) => {
+                let why = format!("the node '{node}' is served by another replica now: {replica}");
+                Err(Undone::Failed(SourceError::new(why)))
+            }
+        }
+    }
+
+    fn standing(&self) -> MutexGuard<'_, HashMap<String, Standing>> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StatusItem<'_> {
+    fn key(&self) -> ObjectKey {
+        self.resource.key(self.namespace, self.name)
+    }
+}
+
+/// Whether an Event is about something without a namespace and stands where newer servers want that: older ones, 1.20 among
+/// them, take it in [`SYSTEM`] alone.
+fn may_be_of_the_system(event: &Object) -> bool {
+    let regarding = event.fields().get("regarding").and_then(|regarding| regarding.get("namespace"));
+    event.namespace() == "default" && regarding.and_then(Value::as_str).is_none_or(str::is_empty)
+}
+
+/// Whether a value says all that another one says: servers add defaults.
+fn says(value: Option<&Value>, wanted: Option<&Value>) -> bool {
+    match (value, wanted) {
+        (Some(Value::Object(fields)), Some(Value::Object(wanted))) => {
+            wanted.iter().all(|(name, wanted)| says(fields.get(name), Some(wanted)))
+        }
+        (value, wanted) => value == wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests;

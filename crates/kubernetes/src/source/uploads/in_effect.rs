@@ -1,0 +1,125 @@
+//! What is in effect on a node, as labels of the ObjectSyncs of a cluster: an item has taken effect once they are written.
+//!
+//! The order is that of the module above: the record is read, then it is looked who serves the node, then it is written over
+//! what was read. After a conflict all of that is done anew, so whoever serves the node no more does not get that far.
+
+use serde_json::json;
+
+use super::{Undone, Uploads};
+use crate::cluster::Failure;
+use crate::source::mark::{EFFECT_EPOCH, RECORD_NODE, epoch_value};
+use crate::source::records::{EFFECT_LABELS, Known, Records, Unwritten};
+use crate::source::syncs::{Owner, Syncs};
+use edgesync_cloud_store::effect_labels;
+use edgesync_fleet::source::SourceError;
+use edgesync_object::objectsync::{split_sync_name, sync_name};
+use edgesync_object::{Object, ResourceVersion};
+use edgesync_protocol::cloud::Record;
+use edgesync_protocol::digest::Epoch;
+use edgesync_protocol::upload::{EffectContent, EffectState, RefusedReason};
+
+/// How often an ObjectSync is labelled anew because it has changed meanwhile.
+const ATTEMPTS: usize = 10;
+
+/// The ObjectSyncs that show what is in effect, and whoever else writes them.
+#[derive(Clone, Debug)]
+pub(in crate::source) struct Shown {
+    pub(in crate::source) records: Records,
+    pub(in crate::source) syncs: Syncs,
+}
+
+impl Uploads {
+    /// Has the ObjectSync of an object show what is in effect of it. Where not every object has one, nothing is shown.
+    pub(super) async fn apply_in_effect(
+        &self,
+        node: &str,
+        epoch: Epoch,
+        effect: &EffectContent,
+        placed: bool,
+    ) -> Result<(), Undone> {
+        let Some(Shown { records, syncs }) = &self.shown else { return Ok(()) };
+        let (namespace, is_gone) = (&*effect.object.namespace, effect.state == EffectState::Gone);
+        let name =
+            sync_name(node, &effect.uid).map_err(|why| Undone::Refused(RefusedReason::Invalid, why))?;
+        let resource = records.kind(namespace);
+        for _ in 0..ATTEMPTS {
+            let Some(mut record) = self.requests.get(resource, namespace, &name).await? else {
+                if is_gone {
+                    return Ok(());
+                }
+                if !placed {
+                    let why = format!("{} does not belong on this node", effect.object.key());
+                    return Err(Undone::Refused(RefusedReason::NotPlaced, why));
+                }
+                if !self.make_record(node, effect).await? {
+                    return Ok(());
+                }
+                continue;
+            };
+            if !is_record_of(&record, node) {
+                let why = format!("the ObjectSync {name} was made by somebody else");
+                return Err(Undone::Refused(RefusedReason::Other, why));
+            }
+            if !label(&mut record, epoch, effect) {
+                return Ok(());
+            }
+            self.check_served(node).await?;
+            match self.requests.replace(resource, &record).await {
+                Ok(written) => {
+                    syncs.noted(node, &effect.uid, Known::of(&written));
+                    return Ok(());
+                }
+                Err(Failure::Conflict(_) | Failure::NotFound(_)) => {}
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+        Err(Undone::Failed(SourceError::new(format!("the ObjectSync {name} is changed all the time"))))
+    }
+
+    /// Makes the ObjectSync of an object that the node holds and that nobody has written yet. Tells whether there can be one.
+    async fn make_record(&self, node: &str, effect: &EffectContent) -> Result<bool, Undone> {
+        let Some(Shown { records, syncs }) = &self.shown else { return Ok(false) };
+        let owner = match syncs.owner(node).await? {
+            Owner::Is(owner) => owner,
+            Owner::Missing => {
+                let why = format!("there is no Node '{node}' yet");
+                return Err(Undone::Failed(SourceError::new(why)));
+            }
+            Owner::Foreign => return Ok(false),
+        };
+        let record = Record { version: effect.wanted.clone(), object: effect.object.clone().into() };
+        self.check_served(node).await?;
+        match records.put((node, &owner), &effect.uid, &record, None).await {
+            Ok(known) => syncs.noted(node, &effect.uid, known),
+            // Somebody else was faster.
+            Err(Unwritten::Changed) => {}
+            Err(Unwritten::Refused(why)) => return Err(Undone::Refused(RefusedReason::Other, why)),
+            Err(Unwritten::Failed(failure)) => return Err(failure.into()),
+        }
+        Ok(true)
+    }
+}
+
+fn is_record_of(record: &Object, node: &str) -> bool {
+    record.labels().contains_key(RECORD_NODE)
+        && split_sync_name(record.name()).is_some_and(|(of, _)| of == node)
+}
+
+/// Gives a record its labels, and leaves those of others. Tells whether it had others.
+fn label(record: &mut Object, epoch: Epoch, effect: &EffectContent) -> bool {
+    let before = record.labels();
+    let mut labels = before.clone();
+    labels.retain(|key, _| !EFFECT_LABELS.contains(&key.as_str()));
+    if effect.state != EffectState::Gone {
+        let version = effect.version.as_ref().map(ResourceVersion::as_str);
+        let wanted = effect_labels(version, effect.state);
+        labels.extend(wanted.into_iter().map(|(key, value)| (key.to_owned(), value)));
+        labels.insert(EFFECT_EPOCH.to_owned(), epoch_value(epoch));
+    }
+    let changes = labels != before;
+    record.set_metadata("labels", json!(labels));
+    changes
+}
+
+#[cfg(test)]
+mod tests;

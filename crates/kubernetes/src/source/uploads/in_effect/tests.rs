@@ -1,0 +1,182 @@
+//! What nodes tell of files, written to a cluster.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::source::testing::{RECORDS, Replica, Rig, at, renewal};
+pub(super) use edgesync_fleet::source::{Effect, UploadBatch, UploadEffect};
+use edgesync_object::ObjectRef;
+use edgesync_object::objectsync::{EFFECT_STATE_LABEL, IN_EFFECT_LABEL};
+use edgesync_protocol::upload::Lane;
+
+fn effect(version: Option<u64>, wanted: u64, state: EffectState) -> EffectContent {
+    EffectContent {
+        uid: "u-1".into(),
+        object: ObjectRef {
+            api_version: "v1".into(),
+            kind: "ConfigMap".into(),
+            namespace: "shop".into(),
+            name: "one".into(),
+        },
+        version: version.map(Into::into),
+        wanted: wanted.into(),
+        state,
+        rule: "web".into(),
+        message: String::new(),
+        since: 1,
+    }
+}
+
+fn batch(confirmed: u64, items: &[(u64, bool, EffectContent)]) -> UploadBatch {
+    let items = items.iter().map(|(seq, placed, effect)| {
+        let (effect, epoch) = (Box::new(effect.clone()), Epoch(7));
+        UploadEffect { seq: *seq, effect: Ok(Effect::InEffect { effect, epoch, placed: *placed }) }
+    });
+    let (node, outbox) = ("edge-1".to_owned(), "o".to_owned());
+    UploadBatch { node, outbox, lane: Lane::Status, confirmed, items: items.collect() }
+}
+
+async fn take(replica: &Replica, batch: UploadBatch) -> Vec<RefusedReason> {
+    let outcome = replica.uploads.take(batch).await.unwrap();
+    outcome.refused.into_iter().map(|refused| refused.reason).collect()
+}
+
+async fn record(rig: &Rig) -> Option<Object> {
+    rig.get(RECORDS, "ObjectSync", "shop", "edge-1.u-1").await
+}
+
+/// The version in effect and the state that the record shows, and the version held.
+async fn shown(rig: &Rig) -> [Value; 3] {
+    let Some(record) = record(rig).await else { return [Value::Null, Value::Null, Value::Null] };
+    let label = |label| record.labels().get(label).map_or(Value::Null, |value| json!(value));
+    [label(IN_EFFECT_LABEL), label(EFFECT_STATE_LABEL), at(&record, "/status/objectResourceVersion").clone()]
+}
+
+async fn write(replica: &Replica) {
+    tokio::select! {
+        () = replica.syncs.run() => {}
+        () = replica.syncs.settled() => {}
+    }
+}
+
+fn held(version: u64) -> Vec<(edgesync_protocol::change::Uid, Record)> {
+    let effect = effect(None, version, EffectState::InEffect);
+    vec![(effect.uid, Record { version: version.into(), object: effect.object.into() })]
+}
+
+async fn start() -> (Rig, Replica) {
+    let rig = Rig::start().await;
+    rig.define_records().await;
+    rig.create_node("edge-1").await;
+    let replica = rig.replica("a");
+    replica.leases.renew(vec![renewal("edge-1", 1)]).await.unwrap();
+    (rig, replica)
+}
+
+#[tokio::test]
+async fn the_record_shows_what_is_in_effect_and_keeps_it_when_the_version_held_changes() {
+    let (rig, a) = start().await;
+    a.syncs.replace("edge-1", held(41));
+    write(&a).await;
+    assert_eq!(take(&a, batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await, []);
+    assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("41")]);
+    // What was written beside them is known to those who write records: nothing is read anew.
+    a.syncs.change("edge-1", held(42), Vec::new());
+    write(&a).await;
+    assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("42")]);
+    let bad = effect(Some(41), 42, EffectState::NotInEffect);
+    take(&a, batch(1, &[(2, true, bad.clone())])).await;
+    assert_eq!(shown(&rig).await, [json!("41"), json!("NotInEffect"), json!("42")]);
+    let before = record(&rig).await;
+    // Another replica is told the same.
+    let b = rig.replica("b");
+    b.leases.claim("edge-1").await.unwrap();
+    take(&b, batch(1, &[(2, true, bad)])).await;
+    assert_eq!(record(&rig).await, before, "what is there is not written again");
+    take(&b, batch(2, &[(3, false, effect(None, 42, EffectState::Gone))])).await;
+    assert_eq!(shown(&rig).await, [Value::Null, Value::Null, json!("42")]);
+    assert_eq!(record(&rig).await.unwrap().labels()["edgesync.io/node"], "edge-1");
+}
+
+#[tokio::test]
+async fn a_record_that_nobody_has_written_yet_is_made_and_none_of_what_is_not_placed() {
+    let (rig, a) = start().await;
+    let good = effect(Some(41), 41, EffectState::InEffect);
+    assert_eq!(take(&a, batch(0, &[(1, false, good.clone())])).await, [RefusedReason::NotPlaced]);
+    assert_eq!(take(&a, batch(1, &[(2, false, effect(None, 41, EffectState::Gone))])).await, []);
+    assert_eq!(record(&rig).await, None);
+    take(&a, batch(2, &[(3, true, good)])).await;
+    assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("41")]);
+    // Whoever writes the records finds it.
+    let before = record(&rig).await;
+    a.syncs.replace("edge-1", held(41));
+    write(&a).await;
+    assert_eq!(record(&rig).await, before);
+    // It goes with its object.
+    a.syncs.change("edge-1", Vec::new(), vec!["u-1".into()]);
+    write(&a).await;
+    assert_eq!(record(&rig).await, None);
+}
+
+#[tokio::test]
+async fn a_replica_that_serves_the_node_no_more_and_the_record_of_somebody_else_change_nothing() {
+    let (rig, a) = start().await;
+    let good = || effect(Some(41), 41, EffectState::InEffect);
+    take(&a, batch(0, &[(1, true, good())])).await;
+    let b = rig.replica("b");
+    b.leases.claim("edge-1").await.unwrap();
+    let newer = effect(Some(42), 42, EffectState::InEffect);
+    take(&b, batch(2, &[(3, true, newer)])).await;
+    let late = batch(1, &[(2, true, effect(Some(41), 42, EffectState::NotInEffect))]);
+    let error = a.uploads.take(late).await.unwrap_err().to_string();
+    assert!(error.contains("another replica"), "{error}");
+    assert_eq!(shown(&rig).await, [json!("42"), json!("InEffect"), json!("41")]);
+
+    let foreign = json!({"apiVersion": RECORDS, "kind": "ObjectSync",
+        "metadata": {"name": "edge-1.u-2", "namespace": "shop"},
+        "spec": {"objectAPIVersion": "v1", "objectKind": "ConfigMap", "objectName": "two"}});
+    let foreign = rig.create(foreign).await;
+    let about_it = EffectContent { uid: "u-2".into(), ..good() };
+    assert_eq!(take(&b, batch(3, &[(4, true, about_it)])).await, [RefusedReason::Other]);
+    let after = rig.get(RECORDS, "ObjectSync", "shop", "edge-1.u-2").await.unwrap();
+    assert_eq!(after.resource_version(), foreign.resource_version());
+}
+
+#[tokio::test]
+async fn where_not_every_object_has_a_record_nothing_is_shown_and_nothing_held_up() {
+    let (rig, a) = start().await;
+    let uploads = Uploads::new(rig.requests(), a.leases.clone(), a.nodes.clone(), None);
+    let outcome =
+        uploads.take(batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await.unwrap();
+    assert_eq!((outcome.taken.last.status, outcome.refused), (1, Vec::new()));
+    assert_eq!(record(&rig).await, None);
+}
+
+#[tokio::test]
+async fn what_a_lost_database_file_knew_is_shown_no_more_once_the_node_is_welcome_with_another_one() {
+    let (rig, a) = start().await;
+    take(&a, batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await;
+    a.syncs.follow("edge-1", Epoch(7));
+    a.syncs.replace("edge-1", held(41));
+    write(&a).await;
+    assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("41")]);
+
+    // Another replica serves it with another file, which was filled again with the same.
+    let b = rig.replica("b");
+    b.leases.claim("edge-1").await.unwrap();
+    b.syncs.follow("edge-1", Epoch(8));
+    b.syncs.replace("edge-1", held(41));
+    write(&b).await;
+    assert_eq!(shown(&rig).await, [Value::Null, Value::Null, json!("41")]);
+    // What the node says anew is shown, and stays.
+    let again = UploadBatch { outbox: "another".into(), ..batch(0, &[]) };
+    let said = Effect::InEffect {
+        effect: Box::new(effect(Some(41), 41, EffectState::InEffect)),
+        epoch: Epoch(8),
+        placed: true,
+    };
+    take(&b, UploadBatch { items: vec![UploadEffect { seq: 1, effect: Ok(said) }], ..again }).await;
+    b.syncs.change("edge-1", held(42), Vec::new());
+    write(&b).await;
+    assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("42")]);
+}

@@ -1,0 +1,37 @@
+//! Kubernetes objects: identity, versions, names. Pure: no I/O, no clock, no database, no network.
+
+mod budget;
+pub mod event;
+mod fields;
+mod gather;
+pub mod kinds;
+pub mod matching;
+mod meta;
+pub mod name;
+pub mod node_labels;
+pub mod number;
+pub mod objectsync;
+mod owned;
+mod references;
+mod resource;
+pub mod selector;
+pub mod status;
+pub mod time;
+mod version;
+pub mod yaml;
+
+pub use budget::{Budget, Exceeded};
+pub use fields::{FieldSelector, FieldSelectorError, MAX_FIELD_SELECTOR};
+pub use gather::{Gather, sort_few, sort_many};
+pub use kinds::pluralize;
+pub use meta::{
+    Head, HeadMeta, LAST_APPLIED, LeftOut, MAX_DEPTH, member, too_deep, with_field, with_managed_fields,
+    with_resource_version, with_status, without_last_applied, without_managed_fields,
+};
+pub use objectsync::{ObjectRef, ObjectSync, check_reference};
+pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, ParseObjectError, Problems, SERVER_METADATA};
+pub use references::{MAX_REFERENCES, Reference, Target, pod_references};
+pub use resource::{ObjectKey, Resource, Scope, split_api_version};
+pub use selector::{LabelSelector, Labels, Selector};
+pub use status::Status;
+pub use version::{Relation, ResourceVersion};

@@ -1,0 +1,270 @@
+//! Which objects are meant: by kind, namespace, name and label. Rules that place objects on nodes and rules that bring them
+//! into files say it in the same words.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, de};
+
+use super::objectsync::is_placeable;
+use super::{Resource, Selector, kinds};
+
+/// The longest glob, in bytes: no name it could match is longer.
+const MAX_GLOB: usize = 253;
+
+/// Selects objects: by kind, namespace, name and label; what is given must all fit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ObjectMatch {
+    /// Kinds; if empty, any kind but those that order the cluster itself: Namespaces, which come with their first
+    /// object, and CustomResourceDefinitions.
+    pub kinds: Vec<KindMatch>,
+    /// Patterns, one of which the namespace must fit; any namespace, and cluster-scoped objects too, if empty.
+    pub namespaces: Vec<Glob>,
+    /// Names, one of which the object must have; any name if empty.
+    pub names: Vec<String>,
+    /// What the labels must be like.
+    pub selector: Selector,
+}
+
+impl ObjectMatch {
+    /// Whether an object of this kind, namespace and name may be selected; its labels are not looked at.
+    #[must_use]
+    pub fn names(&self, resource: &Resource, namespace: &str, name: &str) -> bool {
+        self.takes(resource)
+            && any(&self.namespaces, |glob| !namespace.is_empty() && glob.matches(namespace))
+            && any(&self.names, |wanted| wanted == name)
+    }
+
+    /// Whether objects of a kind may be selected.
+    #[must_use]
+    pub fn takes(&self, resource: &Resource) -> bool {
+        match self.kinds.as_slice() {
+            [] => !orders_the_cluster(resource),
+            kinds => kinds.iter().any(|kind| kind.matches(resource)),
+        }
+    }
+}
+
+/// Whether objects of this kind say how the cluster is ordered, so that nodes only get them where a rule names the
+/// kind.
+fn orders_the_cluster(resource: &Resource) -> bool {
+    matches!(
+        (resource.group.as_str(), resource.kind.as_str()),
+        ("", "Namespace") | ("apiextensions.k8s.io", "CustomResourceDefinition")
+    )
+}
+
+/// Whether one of the patterns fits, or none is given.
+pub fn any<T>(patterns: &[T], fits: impl Fn(&T) -> bool) -> bool {
+    patterns.is_empty() || patterns.iter().any(fits)
+}
+
+/// A pattern for names: `*` stands for any text, `?` for one character.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Glob(String);
+
+/// Why a pattern for names was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the name pattern '{}' must be 1 to {MAX_GLOB} lower-case letters, digits, '-', '.', '*' or '?'",
+    .0.chars().take(64).collect::<String>().escape_debug()
+)]
+pub struct GlobError(String);
+
+impl Glob {
+    /// The only name that fits, if it is a name and no pattern.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        (!self.0.contains(['*', '?'])).then_some(self.0.as_str())
+    }
+
+    /// Whether the whole name fits the pattern. Takes at most pattern length × name length steps.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        // Patterns are ASCII by construction and so are names: bytes are characters.
+        let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
+        let (mut p, mut n) = (0, 0);
+        // The last star and where its text ends so far: the only place worth going back to.
+        let mut star: Option<(usize, usize)> = None;
+        while n < name.len() {
+            match pattern.get(p) {
+                Some(b'*') => {
+                    star = Some((p, n));
+                    p += 1;
+                }
+                Some(b) if *b == b'?' || name.get(n) == Some(b) => {
+                    p += 1;
+                    n += 1;
+                }
+                _ => {
+                    let Some((at, end)) = star else { return false };
+                    star = Some((at, end + 1));
+                    p = at + 1;
+                    n = end + 1;
+                }
+            }
+        }
+        pattern.get(p..).unwrap_or_default().iter().all(|b| *b == b'*')
+    }
+}
+
+impl fmt::Display for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Glob {
+    type Err = GlobError;
+
+    fn from_str(text: &str) -> Result<Self, GlobError> {
+        let allowed =
+            |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.' | b'*' | b'?');
+        if (1..=MAX_GLOB).contains(&text.len()) && text.bytes().all(allowed) {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(GlobError(text.to_owned()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Glob {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// A kind as people name it: `ConfigMap`, `cm`, `configmaps`, `deployments.apps`, `Widget.lab.io`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KindMatch {
+    /// One kind of one group.
+    Known {
+        /// API group, empty for the core group.
+        group: String,
+        /// Kind in CamelCase.
+        kind: String,
+    },
+    /// A kind that this program does not know by heart, by kind or plural.
+    Other {
+        /// Kind in CamelCase or lower-case plural or singular.
+        word: String,
+        /// API group; any if absent.
+        group: Option<String>,
+    },
+}
+
+impl fmt::Display for KindMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, group) = match self {
+            Self::Known { group, kind } => (kind, group.as_str()),
+            Self::Other { word, group } => (word, group.as_deref().unwrap_or_default()),
+        };
+        if group.is_empty() { f.write_str(name) } else { write!(f, "{name}.{group}") }
+    }
+}
+
+/// Why a kind was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KindError {
+    /// Not a kind, nor a plural with an optional group.
+    #[error("the kind '{}' must be a kind or a plural, with an optional '.' and group", .0.chars().take(64).collect::<String>().escape_debug())]
+    Syntax(String),
+    /// Such objects come from nodes or are about them.
+    #[error("objects of kind '{0}' cannot be placed on nodes")]
+    NotPlaceable(String),
+}
+
+impl KindMatch {
+    /// Whether the resource is of this kind.
+    #[must_use]
+    pub fn matches(&self, resource: &Resource) -> bool {
+        match self {
+            Self::Known { group, kind } => resource.kind == *kind && resource.group == *group,
+            Self::Other { word, group } => {
+                let named = resource.kind.eq_ignore_ascii_case(word) || resource.plural == *word;
+                named && group.as_ref().is_none_or(|group| resource.group == *group)
+            }
+        }
+    }
+}
+
+impl FromStr for KindMatch {
+    type Err = KindError;
+
+    fn from_str(text: &str) -> Result<Self, KindError> {
+        if let Some(known) = kinds::by_word(text) {
+            if !is_placeable(&known.resource()) {
+                return Err(KindError::NotPlaceable(known.kind.to_owned()));
+            }
+            return Ok(Self::Known { group: known.group.to_owned(), kind: known.kind.to_owned() });
+        }
+        let (word, group) = match text.split_once('.') {
+            Some((word, group)) => (word, Some(group)),
+            None => (text, None),
+        };
+        let word_fits = (1..=63).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_alphanumeric());
+        let group_fits = group.is_none_or(|group| crate::name::check_subdomain(group).is_ok());
+        if !word_fits || !group_fits {
+            return Err(KindError::Syntax(text.to_owned()));
+        }
+        Ok(Self::Other { word: word.to_owned(), group: group.map(str::to_owned) })
+    }
+}
+
+impl<'de> Deserialize<'de> for KindMatch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::guess;
+    use proptest::prelude::*;
+
+    #[test]
+    fn kinds_are_named_in_every_usual_way() {
+        let widget = guess("lab.io/v1", "Widget", true);
+        for word in ["Widget", "widgets", "widget", "widgets.lab.io", "Widget.lab.io"] {
+            assert!(word.parse::<KindMatch>().unwrap().matches(&widget), "{word}");
+        }
+        assert!(!"widgets.other.io".parse::<KindMatch>().unwrap().matches(&widget));
+        let deployment: KindMatch = "deploy".parse().unwrap();
+        assert!(deployment.matches(&guess("apps/v1beta1", "Deployment", true)));
+        assert!(!deployment.matches(&guess("extensions/v1beta1", "Deployment", true)));
+    }
+
+    /// What the pattern means, the slow and obvious way.
+    fn fits(pattern: &[u8], name: &[u8]) -> bool {
+        match pattern {
+            [] => name.is_empty(),
+            [b'*', rest @ ..] => (0..=name.len()).any(|n| fits(rest, &name[n..])),
+            [first, rest @ ..] => {
+                name.first().is_some_and(|b| *first == b'?' || first == b) && fits(rest, &name[1..])
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn globs_mean_what_they_say(pattern in "[ab?*]{1,8}", name in "[ab]{0,8}") {
+            let expected = fits(pattern.as_bytes(), name.as_bytes());
+            prop_assert_eq!(pattern.parse::<Glob>().unwrap().matches(&name), expected);
+        }
+    }
+
+    #[test]
+    fn a_pattern_without_wildcards_is_a_name() {
+        let name = |glob: &str| glob.parse::<Glob>().unwrap().name().map(str::to_owned);
+        assert_eq!(name("shop").as_deref(), Some("shop"));
+        assert_eq!((name("shop-*"), name("sho?")), (None, None));
+    }
+
+    #[test]
+    fn a_pattern_full_of_stars_stays_cheap() {
+        let glob: Glob = "a*".repeat(100).parse().unwrap();
+        assert!(!glob.matches(&"a".repeat(99)));
+        assert!(glob.matches(&"a".repeat(100)));
+    }
+}

@@ -1,0 +1,139 @@
+//! Rules that come and go while there are nodes and objects.
+//!
+//! The labels of objects are not kept, so a rule that comes selects nothing at first: whoever has the objects tells those
+//! again that it may select. A rule that changes comes as another one, and the old one goes once all was told again: what
+//! both select stays where it is meanwhile. A rule goes object by object, because one object more or less may concern all
+//! nodes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::rules::PlacementRule;
+use super::slots::Id;
+use super::{Differences, Placed, Placement, Rule, Stage};
+use edgesync_object::Target;
+
+/// The number of a rule, good until the rule has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleId(usize);
+
+impl RuleId {
+    pub(super) fn of(number: usize) -> Self {
+        Self(number)
+    }
+
+    /// Its place among all rules, from 0: those of the configuration come first.
+    #[must_use]
+    pub fn number(self) -> usize {
+        self.0
+    }
+}
+
+impl Placement {
+    /// Takes in a rule. It selects the nodes that are known, and of the objects what is told from now on.
+    pub fn add_rule(&mut self, rule: PlacementRule) -> RuleId {
+        let free = self.rules.iter().position(|rule| rule.stage == Stage::Gone);
+        let number = free.unwrap_or(self.rules.len());
+        let mut new = Rule::new(rule);
+        for (name, node) in &mut self.nodes {
+            if new.rule.nodes.matches(name, &node.labels) {
+                new.nodes.insert(name.clone());
+                let place = node.rules.partition_point(|other| *other < number);
+                node.rules.insert(place, number);
+            }
+        }
+        match self.rules.get_mut(number) {
+            Some(rule) => *rule = new,
+            None => self.rules.push(new),
+        }
+        RuleId(number)
+    }
+
+    /// A rule is to go: nothing that is told from now on is selected by it. What it has selected leaves it in
+    /// [`Placement::shrink_rule`].
+    pub fn retire_rule(&mut self, id: RuleId) {
+        if let Some(rule) = self.rules.get_mut(id.0) {
+            rule.stage = Stage::Going;
+        }
+    }
+
+    /// Takes one object out of a rule that is to go, and tells what that means for nodes. Nothing once there is none left:
+    /// then the rule has gone, and its number may become that of another one.
+    pub fn shrink_rule(&mut self, id: RuleId) -> Option<Differences> {
+        let rule = self.rules.get_mut(id.0).filter(|rule| rule.stage == Stage::Going)?;
+        match rule.objects.first().copied() {
+            Some(object) => Some(self.leave_rule(id.0, object)),
+            None => {
+                let nodes = std::mem::take(&mut rule.nodes);
+                *rule = Rule { stage: Stage::Gone, ..Rule::new(PlacementRule::default()) };
+                for name in nodes {
+                    if let Some(node) = self.nodes.get_mut(&name) {
+                        node.rules.retain(|number| *number != id.0);
+                    }
+                }
+                self.counted.clear();
+                None
+            }
+        }
+    }
+
+    /// A rule that was there from the beginning.
+    #[must_use]
+    pub fn configured(&self, number: usize) -> Option<RuleId> {
+        self.rules.get(number).map(|_| RuleId(number))
+    }
+
+    /// How many objects and how many nodes a rule selects.
+    #[must_use]
+    pub fn selected_by(&self, id: RuleId) -> (usize, usize) {
+        self.rules.get(id.0).map_or((0, 0), |rule| (rule.objects.len(), rule.nodes.len()))
+    }
+
+    /// The nodes that a rule selects, in their order.
+    pub fn nodes_of(&self, id: RuleId) -> impl Iterator<Item = &Arc<str>> {
+        self.rules.get(id.0).into_iter().flat_map(|rule| &rule.nodes)
+    }
+
+    /// The objects that a rule selects.
+    pub fn objects_of(&self, id: RuleId) -> impl Iterator<Item = Arc<Placed>> {
+        let objects = self.rules.get(id.0).into_iter().flat_map(|rule| &rule.objects);
+        objects.filter_map(|object| self.slots.whole(self.slots.get(*object)?))
+    }
+
+    fn leave_rule(&mut self, number: usize, id: Id) -> Differences {
+        let mut differences = Differences::default();
+        if let Some(rule) = self.rules.get_mut(number) {
+            rule.objects.remove(&id);
+        }
+        let Some(before) = self.state(id) else { return differences };
+        let rules: Vec<usize> = before.rules.iter().filter(|other| **other != number).copied().collect();
+        let target = Target::of(&before.object.resource);
+        if rules.is_empty() && before.nodes.is_empty() && target.is_none() {
+            // Nothing places it any more, and a Pod that is nowhere refers to nothing.
+            differences.add(self.take_out(id), None);
+            return differences;
+        }
+        self.counted.clear();
+        let set = self.selections.take(&rules);
+        if let Some(old) = self.slots.select(id, set) {
+            self.selections.release(old);
+        }
+        let after = self.state(id);
+        self.share(id);
+        differences.add(Some(before), after);
+        differences
+    }
+
+    /// The rules that select an object, ascending.
+    pub(super) fn selecting(&self, object: &super::Summary) -> Vec<usize> {
+        let in_force =
+            |rule: &Rule| rule.stage == Stage::InForce && object.is_selected_by(&rule.rule.objects);
+        self.rules.iter().enumerate().filter(|(_, rule)| in_force(rule)).map(|(number, _)| number).collect()
+    }
+}
+
+impl Rule {
+    pub(super) fn new(rule: PlacementRule) -> Self {
+        Self { rule, stage: Stage::InForce, nodes: BTreeSet::new(), objects: BTreeSet::new() }
+    }
+}

@@ -1,0 +1,166 @@
+//! Why an object is wanted on a node, or is not: what each rule says of both. Pure.
+
+use super::{NodeMatch, ObjectMatch, Placement, RuleId, Stage, Summary};
+use edgesync_object::matching::any;
+use edgesync_object::objectsync::is_placeable;
+use edgesync_object::{Labels, Target};
+
+/// What a rule says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Its number.
+    pub rule: RuleId,
+    /// The clause that keeps the node out; none if it is selected.
+    pub node: Option<String>,
+    /// The clause that keeps the object out; none if it is selected, or none was asked about.
+    pub object: Option<String>,
+}
+
+impl Placement {
+    /// What each rule says of a node, and of an object, if one is asked about.
+    #[must_use]
+    pub fn verdicts(&self, node: &str, object: Option<&Summary>) -> Vec<Verdict> {
+        let labels = self.nodes.get(node).map(|node| &node.labels);
+        let rules = self.rules.iter().enumerate().filter(|(_, rule)| rule.stage == Stage::InForce);
+        let verdict = |(number, rule): (usize, &super::Rule)| Verdict {
+            rule: RuleId::of(number),
+            node: match labels {
+                Some(labels) => rule.rule.nodes.mismatch(node, labels),
+                None => Some("rules select only nodes that have connected".to_owned()),
+            },
+            object: object.and_then(|object| mismatch(&rule.rule.objects, object)),
+        };
+        rules.map(verdict).collect()
+    }
+
+    /// What places an object on a node beside the rules, in words.
+    #[must_use]
+    pub fn other_reasons(&self, node: &str, object: &Summary) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if object.nodes.contains(node) {
+            let pod = if object.resource.kind == "Pod" { " or spec.nodeName" } else { "" };
+            reasons.push(format!(
+                "it names the node itself: by the label edgesync.io/node, the annotation edgesync.io/nodes{pod}"
+            ));
+        }
+        let referring = Target::of(&object.resource)
+            .and_then(|target| self.referring(target, &object.namespace, &object.name));
+        if referring.is_some_and(|nodes| nodes.contains_key(node)) {
+            reasons.push("a Pod that names the node refers to it".to_owned());
+        }
+        reasons
+    }
+}
+
+impl NodeMatch {
+    /// The clause that does not fit.
+    fn mismatch(&self, name: &str, labels: &Labels) -> Option<String> {
+        if !any(&self.names, |glob| glob.matches(name)) {
+            let names: Vec<String> = self.names.iter().map(ToString::to_string).collect();
+            return Some(format!("nodes.names: {} does not fit {}", name, names.join(", ")));
+        }
+        (!self.selector.matches(labels)).then(|| {
+            format!(
+                "nodes.selector: {} does not fit the labels that were given to the node: {}",
+                self.selector,
+                shown(labels)
+            )
+        })
+    }
+}
+
+/// The clause that does not fit.
+fn mismatch(objects: &ObjectMatch, object: &Summary) -> Option<String> {
+    let Summary { resource, namespace, name, labels, .. } = object;
+    if !is_placeable(resource) {
+        return Some(format!("objects of the kind {} are never placed", resource.kind));
+    }
+    if !objects.takes(resource) {
+        return Some(match objects.kinds.is_empty() {
+            true => {
+                format!("objects.kinds: {}s are placed only by rules that name the kind", resource.kind)
+            }
+            false => format!("objects.kinds does not have {}", resource.kind),
+        });
+    }
+    if !any(&objects.namespaces, |glob| !namespace.is_empty() && glob.matches(namespace)) {
+        let wanted: Vec<String> = objects.namespaces.iter().map(ToString::to_string).collect();
+        let own = if namespace.is_empty() { "that it is in none" } else { namespace };
+        return Some(format!("objects.namespaces: {own} does not fit {}", wanted.join(", ")));
+    }
+    if !any(&objects.names, |wanted| **wanted == **name) {
+        return Some(format!("objects.names does not have {name}"));
+    }
+    (!objects.selector.matches(labels))
+        .then(|| format!("objects.selector: {} does not fit the labels {}", objects.selector, shown(labels)))
+}
+
+fn shown(labels: &Labels) -> String {
+    let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    if pairs.is_empty() { "(none)".to_owned() } else { pairs.join(",") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::rules::PlacementRule;
+    use edgesync_object::{Object, kinds};
+
+    fn rule(nodes: &str, objects: &str) -> PlacementRule {
+        toml::from_str(&format!("nodes = {nodes}\nobjects = {objects}")).unwrap()
+    }
+
+    fn object(word: &str, metadata: &str) -> Summary {
+        let object: Object = serde_json::from_str(&format!(r#"{{"metadata": {metadata}}}"#)).unwrap();
+        Summary::of(&object, Arc::new(kinds::by_word(word).unwrap().resource()), "1".into())
+    }
+
+    #[test]
+    fn the_clause_that_does_not_fit_is_named() {
+        let mut placement = Placement::new(vec![
+            rule("{ names = ['edge-*'] }", "{ namespaces = ['plant'] }"),
+            rule("{ selector = 'site=north' }", "{ kinds = ['secrets'] }"),
+            rule("{}", "{ names = ['line-1'], selector = 'tier=web' }"),
+        ]);
+        placement.set_node("edge-1", Labels::from([("site".into(), "south".into())]));
+        placement.set_node("gw-1", Labels::new());
+        let line =
+            object("cm", r#"{"namespace": "plant", "name": "line-1", "uid": "u", "labels": {"tier": "db"}}"#);
+        let verdicts = placement.verdicts("edge-1", Some(&line));
+        let said = |number: usize| (verdicts[number].node.as_deref(), verdicts[number].object.as_deref());
+        assert_eq!(said(0), (None, None));
+        let (node, kind) = said(1);
+        assert!(
+            node.unwrap().contains("site=north does not fit") && node.unwrap().ends_with("site=south"),
+            "{node:?}"
+        );
+        assert_eq!(kind, Some("objects.kinds does not have ConfigMap"));
+        assert_eq!(said(2), (None, Some("objects.selector: tier=web does not fit the labels tier=db")));
+        let elsewhere = placement.verdicts("gw-1", Some(&line));
+        assert_eq!(elsewhere[0].node.as_deref(), Some("nodes.names: gw-1 does not fit edge-*"));
+        assert!(placement.verdicts("nobody", None).iter().all(|verdict| verdict.node.is_some()));
+
+        let namespace = placement.verdicts("edge-1", Some(&object("ns", r#"{"name": "plant"}"#)));
+        assert_eq!(
+            namespace[2].object.as_deref(),
+            Some("objects.kinds: Namespaces are placed only by rules that name the kind")
+        );
+        let event =
+            placement.verdicts("edge-1", Some(&object("lease", r#"{"name": "x", "namespace": "plant"}"#)));
+        assert_eq!(event[0].object.as_deref(), Some("objects of the kind Lease are never placed"));
+    }
+
+    #[test]
+    fn what_an_object_says_itself_is_a_reason_of_its_own() {
+        let mut placement = Placement::new(Vec::new());
+        let named = object(
+            "cm",
+            r#"{"namespace": "plant", "name": "a", "uid": "u", "labels": {"edgesync.io/node": "edge-1"}}"#,
+        );
+        drop(placement.upsert(&named));
+        assert_eq!(placement.other_reasons("edge-1", &named).len(), 1);
+        assert!(placement.other_reasons("edge-2", &named).is_empty());
+    }
+}

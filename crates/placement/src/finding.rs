@@ -1,0 +1,107 @@
+//! Looking for objects of the index, and for the nodes that one is to be on.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{NodeName, Placed, Placement, RuleId};
+use edgesync_object::{Resource, Target};
+
+impl Placement {
+    /// Looks at some objects, beginning with the one of a number: those that are wanted, by kind, namespace and name, and the
+    /// number to go on with, if there are more.
+    pub fn find(
+        &self,
+        from: u32,
+        count: u32,
+        wanted: impl Fn(&Resource, &str, &str) -> bool,
+    ) -> (Vec<Arc<Placed>>, Option<u32>) {
+        let end = self.slots.end().min(from.saturating_add(count));
+        let slots = (from..end).filter_map(|id| self.slots.get(id));
+        let found = slots.filter(|slot| {
+            self.slots
+                .words(slot)
+                .is_some_and(|(resource, namespace)| wanted(resource, namespace, slot.name()))
+        });
+        let found = found.filter_map(|slot| self.slots.whole(slot)).collect();
+        (found, (end < self.slots.end()).then_some(end))
+    }
+
+    /// The nodes that are to hold an object, in their order.
+    #[must_use]
+    pub fn nodes_with(&self, uid: &str) -> Vec<NodeName> {
+        let Some(slot) = self.slots.by_uid(uid).and_then(|id| self.slots.get(id)) else { return Vec::new() };
+        let rules = self.selections.get(slot.rules);
+        let ruled = rules.iter().filter_map(|number| self.rules.get(*number)).flat_map(|rule| &rule.nodes);
+        let named = self.names.get(slot.nodes);
+        let referring =
+            self.slots.name(slot).and_then(|(target, space, name)| self.referring(target, space, name));
+        let referring = referring.into_iter().flat_map(|nodes| nodes.keys());
+        let nodes: BTreeSet<&NodeName> = ruled.chain(named.iter()).chain(referring).collect();
+        nodes.into_iter().cloned().collect()
+    }
+
+    /// Whether a rule selects an object.
+    #[must_use]
+    pub fn is_of_rule(&self, uid: &str, rule: RuleId) -> bool {
+        let slot = self.slots.by_uid(uid).and_then(|id| self.slots.get(id));
+        slot.is_some_and(|slot| self.is_selected(slot, &[rule.number()]))
+    }
+
+    /// Whether objects of a kind are secret: who may only look is not told of them.
+    #[must_use]
+    pub fn is_secret(resource: &Resource) -> bool {
+        Target::of(resource) == Some(Target::Secret)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::rules::PlacementRule;
+    use crate::{NodeMatch, ObjectMatch, Summary};
+    use edgesync_object::{Labels, kinds};
+
+    use super::*;
+
+    fn summary(name: &str, nodes: &[&str]) -> Summary {
+        Summary {
+            uid: format!("u-{name}").into(),
+            version: "1".into(),
+            resource: Arc::new(kinds::by_word("cm").unwrap().resource()),
+            namespace: "plant".into(),
+            name: name.into(),
+            labels: Labels::new(),
+            notes: None,
+            nodes: nodes.iter().map(|node| (*node).into()).collect(),
+            references: BTreeSet::new(),
+            rule: None,
+            size: 0,
+        }
+    }
+
+    fn names(nodes: &[NodeName]) -> Vec<&str> {
+        nodes.iter().map(|name| &**name).collect()
+    }
+
+    #[test]
+    fn objects_are_found_part_by_part_and_their_nodes_in_order() {
+        let rule = PlacementRule {
+            nodes: NodeMatch { names: vec!["edge-*".parse().unwrap()], ..NodeMatch::default() },
+            objects: ObjectMatch::default(),
+        };
+        let mut placement = Placement::new(vec![rule]);
+        for node in ["edge-2", "edge-1", "other"] {
+            placement.set_node(node, Labels::new());
+        }
+        for name in ["a", "b", "c"] {
+            placement.upsert(&summary(name, if name == "b" { &["other", "edge-1"] } else { &[] }));
+        }
+        let (first, next) = placement.find(0, 2, |_, _, _| true);
+        let (rest, end) = placement.find(next.unwrap(), 2, |_, _, _| true);
+        assert_eq!((first.len(), rest.len(), end), (2, 1, None));
+        let (found, _) = placement.find(0, 10, |_, namespace, name| namespace == "plant" && name == "c");
+        assert_eq!(found.iter().map(|object| &*object.uid).collect::<Vec<_>>(), ["u-c"]);
+        assert_eq!(names(&placement.nodes_with("u-a")), ["edge-1", "edge-2"]);
+        assert_eq!(names(&placement.nodes_with("u-b")), ["edge-1", "edge-2", "other"]);
+        assert!(placement.nodes_with("none").is_empty());
+    }
+}

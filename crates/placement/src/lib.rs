@@ -1,0 +1,479 @@
+//! Which object belongs on which node: rules, the objects' own labels, and Pods with what they refer to.
+//!
+//! Pure: may depend on [`edgesync_object`] only. An incremental index: each change of an object or a node
+//! gives exactly the differences. A change of an object, which may be on all nodes, takes no longer the more nodes
+//! there are: it says which nodes it concerns when it is asked, one after the other ([`Differences`]).
+//!
+//! An object is wanted on a node if one of these holds:
+//! 1. it names the node: label `edgesync.io/node`, annotation `edgesync.io/nodes`, `spec.nodeName` of a Pod;
+//! 2. it is a ConfigMap or Secret that a Pod refers to which names the node (1);
+//! 3. a rule selects both the object and the node, and the node is known ([`Placement::set_node`]). Rules stand in the
+//!    configuration or are objects themselves ([`spec`]), which come and go ([`Placement::add_rule`]).
+//!
+//! The first two hold for nodes nobody has heard of yet too, so the order in which objects and nodes
+//! appear does not matter. Memory is proportional to objects and nodes, not to their product: what a rule
+//! places is kept once per rule. What nothing places is not kept, but for ConfigMaps and Secrets, to which
+//! a Pod may come to refer. What no two nodes share is kept in as few bytes as that takes (`slots.rs`).
+
+mod changing;
+mod differences;
+mod explain;
+mod finding;
+mod on_node;
+pub mod rules;
+mod slots;
+pub mod spec;
+mod summary;
+mod unread;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use edgesync_object::objectsync::is_placeable;
+use edgesync_object::{Labels, Reference, Target};
+use rules::PlacementRule;
+use slots::{Id, Sets, Slot, Slots};
+
+pub use changing::RuleId;
+pub use differences::{Delta, Differences};
+pub use explain::Verdict;
+pub use on_node::OnNode;
+pub use slots::Placed;
+
+pub use rules::{Glob, KindMatch, NodeMatch, ObjectMatch};
+pub use summary::{
+    DELETIONS_CONFIRMED_ANNOTATION, MAX_NAMED_NODES, NODE_LABEL, NODES_ANNOTATION, NodeNotes, RuleText,
+    Summary, concerns,
+};
+pub use unread::Unread;
+
+type Uid = Arc<str>;
+type NodeName = Arc<str>;
+/// Nodes, with the number of Pods on them.
+type Referring = BTreeMap<NodeName, u32>;
+
+/// The index. One owner; changes go in, differences come out.
+#[derive(Debug, Default)]
+pub struct Placement {
+    rules: Vec<Rule>,
+    nodes: HashMap<NodeName, Node>,
+    /// What is placed, and all ConfigMaps and Secrets.
+    slots: Slots,
+    /// The rules that select an object, ascending.
+    selections: Sets<usize>,
+    /// The nodes that an object itself names, in their order.
+    names: Sets<NodeName>,
+    /// What Pods need in their namespaces.
+    references: HashMap<Id, Box<[Reference]>>,
+    /// How many objects a set of rules selects, once somebody has asked since an object has changed.
+    counted: HashMap<Vec<usize>, usize>,
+    /// Objects that a node is to hold for reasons 1 and 2.
+    direct: HashMap<NodeName, BTreeSet<Id>>,
+    /// For each ConfigMap and Secret that is referred to, by kind, namespace and name: by whom.
+    referred: HashMap<(Target, Arc<str>), HashMap<Arc<str>, Referring>>,
+}
+
+/// A rule and what it selects at the moment.
+#[derive(Debug)]
+struct Rule {
+    rule: PlacementRule,
+    stage: Stage,
+    nodes: BTreeSet<NodeName>,
+    objects: BTreeSet<Id>,
+}
+
+/// The life of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    InForce,
+    /// It selects no more, and what it has selected leaves it.
+    Going,
+    /// Its number is free.
+    Gone,
+}
+
+#[derive(Debug)]
+struct Node {
+    labels: Labels,
+    /// The rules that select the node, ascending.
+    rules: Vec<usize>,
+}
+
+/// An object, with what places it.
+#[derive(Debug)]
+struct State {
+    object: Arc<Placed>,
+    /// The rules that select it, ascending.
+    rules: Arc<[usize]>,
+    /// The nodes that it names, in their order.
+    nodes: Arc<[NodeName]>,
+}
+
+/// A ConfigMap or Secret by name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Named {
+    target: Target,
+    namespace: Arc<str>,
+    name: Arc<str>,
+}
+
+impl Placement {
+    /// An index without nodes and objects.
+    #[must_use]
+    pub fn new(rules: Vec<PlacementRule>) -> Self {
+        Self { rules: rules.into_iter().map(Rule::new).collect(), ..Self::default() }
+    }
+
+    /// Makes a node known, or changes its labels.
+    pub fn set_node(&mut self, name: &str, labels: Labels) -> Vec<Delta> {
+        if self.nodes.get(name).is_some_and(|node| node.labels == labels) {
+            return Vec::new();
+        }
+        let (before, after) = self.enter_node(name, labels);
+        self.differences_of_node(&name.into(), &before, &after)
+    }
+
+    /// The same for a node nobody has asked about yet: nobody needs to know the differences.
+    pub fn meet_node(&mut self, name: &str, labels: Labels) {
+        self.enter_node(name, labels);
+    }
+
+    /// Whether a rule selects a node by some labels, and does not by others.
+    #[must_use]
+    pub fn tells_apart(&self, name: &str, one: &Labels, other: &Labels) -> bool {
+        self.rules_of(name, one) != self.rules_of(name, other)
+    }
+
+    fn enter_node(&mut self, name: &str, labels: Labels) -> (Vec<usize>, Vec<usize>) {
+        let rules = self.rules_of(name, &labels);
+        self.change_node(name, Some(Node { labels, rules }))
+    }
+
+    /// The rules that select a node, ascending. One that is going selects it until it has gone.
+    fn rules_of(&self, name: &str, labels: &Labels) -> Vec<usize> {
+        let selects = |rule: &Rule| rule.stage != Stage::Gone && rule.rule.nodes.matches(name, labels);
+        self.rules.iter().enumerate().filter(|(_, rule)| selects(rule)).map(|(number, _)| number).collect()
+    }
+
+    /// Forgets a node: rules place nothing on it any more. Objects that name it still do.
+    pub fn remove_node(&mut self, name: &str) -> Vec<Delta> {
+        let (before, after) = self.change_node(name, None);
+        self.differences_of_node(&name.into(), &before, &after)
+    }
+
+    /// Enters or removes a node. Tells which rules selected it before and which do now.
+    fn change_node(&mut self, name: &str, node: Option<Node>) -> (Vec<usize>, Vec<usize>) {
+        let rules_of = |node: Option<&Node>| node.map(|node| node.rules.clone()).unwrap_or_default();
+        let (before, after) = (rules_of(self.nodes.get(name)), rules_of(node.as_ref()));
+        let name: NodeName = name.into();
+        for number in &before {
+            if let Some(rule) = self.rules.get_mut(*number) {
+                rule.nodes.remove(&name);
+            }
+        }
+        for number in &after {
+            if let Some(rule) = self.rules.get_mut(*number) {
+                rule.nodes.insert(name.clone());
+            }
+        }
+        match node {
+            Some(node) => self.nodes.insert(name.clone(), node),
+            None => self.nodes.remove(&name),
+        };
+        (before, after)
+    }
+
+    /// What differs for a node whose rules have changed: only objects of a rule that came or went can.
+    fn differences_of_node(&self, name: &NodeName, before: &[usize], after: &[usize]) -> Vec<Delta> {
+        let changed =
+            |a: &[usize], b: &[usize]| a.iter().filter(|n| !b.contains(n)).copied().collect::<Vec<_>>();
+        let (gone, come) = (changed(before, after), changed(after, before));
+        let mut deltas = Vec::new();
+        for (numbers, other, comes) in [(&gone, after, false), (&come, before, true)] {
+            for (place, number) in numbers.iter().enumerate() {
+                let earlier = numbers.get(..place).unwrap_or_default();
+                for id in self.rules.get(*number).iter().flat_map(|rule| &rule.objects) {
+                    let Some(slot) = self.slots.get(*id) else { continue };
+                    // Placed by something else before and after, or listed by an earlier rule already.
+                    let rules = self.selections.get(slot.rules);
+                    let otherwise = self.direct.get(name).is_some_and(|ids| ids.contains(id))
+                        || rules.iter().any(|n| other.contains(n) || earlier.contains(n));
+                    let object = self.slots.whole(slot).filter(|_| !otherwise);
+                    deltas.extend(object.map(|object| Delta::one(name.clone(), object, comes)));
+                }
+            }
+        }
+        deltas
+    }
+
+    /// Takes in an object that is new or has changed, or may be selected by a rule that has come since it was told.
+    pub fn upsert(&mut self, object: &Summary) -> Differences {
+        let mut differences = Differences::default();
+        if !is_placeable(&object.resource) {
+            return differences;
+        }
+        let known = self.slots.by_uid(&object.uid);
+        let slot = known.and_then(|id| self.slots.get(id));
+        let rules = self.selecting(object);
+        let same = |slot: &Slot| {
+            slot.version_text() == object.version.as_str() && self.selections.get(slot.rules)[..] == rules
+        };
+        if slot.is_some_and(same) {
+            return differences;
+        }
+        let target = Target::of(&object.resource);
+        // One name, one object: a recreated one replaces the old one, whose deletion may come later.
+        let namesake =
+            target.and_then(|target| self.slots.by_name((target, &object.namespace, &object.name)));
+        if let Some(old) = namesake.filter(|id| Some(*id) != known) {
+            differences = self.remove_id(old);
+        }
+        let before = known.map(|id| self.references_of(id)).unwrap_or_default();
+        let old = known.and_then(|id| self.take_out(id));
+        let new = self.put_in(object, &rules);
+        let after = new.map(|id| self.references_of(id)).unwrap_or_default();
+        differences.add(old, new.and_then(|id| self.state(id)));
+        differences.deltas.extend(self.follow_references(&before, &after));
+        differences
+    }
+
+    /// Takes out the object with this UID, which is no more.
+    pub fn remove(&mut self, uid: &str) -> Differences {
+        self.slots.by_uid(uid).map(|id| self.remove_id(id)).unwrap_or_default()
+    }
+
+    fn remove_id(&mut self, id: Id) -> Differences {
+        let mut differences = Differences::default();
+        let before = self.references_of(id);
+        differences.add(self.take_out(id), None);
+        differences.deltas = self.follow_references(&before, &BTreeSet::new());
+        differences
+    }
+
+    /// Looks at some objects, beginning with the one of a number: which of them are not among these UIDs, and the number
+    /// to go on with, if there are more.
+    #[must_use]
+    pub fn absent(&self, uids: &HashSet<Uid>, from: u32, count: u32) -> (Vec<Uid>, Option<u32>) {
+        let end = self.slots.end().min(from.saturating_add(count));
+        let slots = (from..end).filter_map(|id| self.slots.get(id));
+        let absent = slots.filter(|slot| !uids.contains(slot.uid())).map(|slot| slot.uid().into());
+        (absent.collect(), (end < self.slots.end()).then_some(end))
+    }
+
+    /// What a node is to hold.
+    #[must_use]
+    pub fn on<'a>(&'a self, node: &str) -> OnNode<'a> {
+        let rules: &[usize] = self.nodes.get(node).map_or(&[], |node| &node.rules);
+        OnNode { placement: self, direct: self.direct.get(node), rules }
+    }
+
+    /// How many objects a node is to hold.
+    pub fn count(&mut self, node: &str) -> usize {
+        let on_node = self.on(node);
+        let rules = on_node.rules;
+        let named = on_node.named().filter(|slot| !self.is_selected(slot, rules)).count();
+        if let Some(ruled) = self.counted.get(rules) {
+            return named + ruled;
+        }
+        let ruled = OnNode { direct: None, ..on_node }.slots().count();
+        let rules = rules.to_vec();
+        self.counted.insert(rules, ruled);
+        named + ruled
+    }
+
+    /// The object with this UID, wherever it is placed.
+    #[must_use]
+    pub fn object(&self, uid: &str) -> Option<Arc<Placed>> {
+        self.slots.whole(self.slots.get(self.slots.by_uid(uid)?)?)
+    }
+
+    /// The number of objects in the index.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether the index has no objects.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether one of these rules selects the object.
+    fn is_selected(&self, slot: &Slot, rules: &[usize]) -> bool {
+        let selecting = self.selections.get(slot.rules);
+        rules.iter().any(|number| selecting.contains(number))
+    }
+
+    /// The nodes of the Pods that refer to the object.
+    fn referring(&self, target: Target, namespace: &Arc<str>, name: &str) -> Option<&Referring> {
+        self.referred.get(&(target, namespace.clone()))?.get(name)
+    }
+
+    /// An object with what places it.
+    fn state(&self, id: Id) -> Option<State> {
+        let slot = self.slots.get(id)?;
+        let (rules, nodes) = (self.selections.get(slot.rules).clone(), self.names.get(slot.nodes).clone());
+        Some(State { object: self.slots.whole(slot)?, rules, nodes })
+    }
+
+    /// Keeps an object whole if several nodes may hold it, and else as a text.
+    fn share(&mut self, id: Id) {
+        let Some(slot) = self.slots.get(id) else { return };
+        let name = self.slots.name(slot);
+        let is_referred = name.is_some_and(|(target, namespace, name)| {
+            self.referring(target, namespace, name).is_some_and(|nodes| !nodes.is_empty())
+        });
+        let shared = slot.rules != 0 || self.names.get(slot.nodes).len() > 1 || is_referred;
+        self.slots.share(id, shared);
+    }
+
+    /// Enters an object that is not in the index. One that nothing places and no Pod can refer to is left out.
+    fn put_in(&mut self, object: &Summary, rules: &[usize]) -> Option<Id> {
+        let nodes: Vec<NodeName> = object.nodes.iter().cloned().collect();
+        let target = Target::of(&object.resource);
+        if rules.is_empty() && nodes.is_empty() && target.is_none() {
+            return None;
+        }
+        let referring = target.and_then(|target| self.referring(target, &object.namespace, &object.name));
+        let referring: Vec<NodeName> = referring.into_iter().flat_map(BTreeMap::keys).cloned().collect();
+        let shared = !rules.is_empty() || !referring.is_empty() || nodes.len() > 1;
+        let sets = (self.selections.take(rules), self.names.take(&nodes));
+        let Some(id) = self.slots.insert(object, shared, sets.0, sets.1) else {
+            self.selections.release(sets.0);
+            self.names.release(sets.1);
+            return None;
+        };
+        self.forget_counts(rules);
+        for number in rules {
+            if let Some(rule) = self.rules.get_mut(*number) {
+                rule.objects.insert(id);
+            }
+        }
+        for node in self.names.get(sets.1).iter().chain(&referring) {
+            self.direct.entry(node.clone()).or_default().insert(id);
+        }
+        if !object.references.is_empty() {
+            self.references.insert(id, object.references.iter().cloned().collect());
+        }
+        Some(id)
+    }
+
+    /// Takes an object out of every table but that of the references.
+    fn take_out(&mut self, id: Id) -> Option<State> {
+        let state = self.state(id)?;
+        let referring = self.referring_to(&state.object);
+        let referring: Vec<NodeName> = referring.into_iter().flat_map(BTreeMap::keys).cloned().collect();
+        let slot = self.slots.remove(id)?;
+        self.selections.release(slot.rules);
+        self.names.release(slot.nodes);
+        self.references.remove(&id);
+        self.forget_counts(&state.rules);
+        for number in &*state.rules {
+            if let Some(rule) = self.rules.get_mut(*number) {
+                rule.objects.remove(&id);
+            }
+        }
+        for node in state.nodes.iter().chain(&referring) {
+            self.leave(node, id);
+        }
+        Some(state)
+    }
+
+    /// No reason but a rule places the object on the node.
+    fn leave(&mut self, node: &NodeName, id: Id) {
+        if let Some(ids) = self.direct.get_mut(node) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.direct.remove(node);
+            }
+        }
+    }
+
+    /// An object that these rules select has come or gone.
+    fn forget_counts(&mut self, rules: &[usize]) {
+        if !rules.is_empty() {
+            self.counted.clear();
+        }
+    }
+
+    /// What a Pod refers to, for each of the nodes it names.
+    fn references_of(&self, id: Id) -> BTreeSet<(Named, NodeName)> {
+        let (Some(references), Some(pod)) = (self.references.get(&id), self.state(id)) else {
+            return BTreeSet::new();
+        };
+        let pairs = references.iter().flat_map(|reference| {
+            let Reference { target, name, .. } = reference;
+            let namespace = pod.object.object.namespace.clone();
+            let name = Named { target: *target, namespace, name: name.clone() };
+            pod.nodes.iter().map(move |node| (name.clone(), node.clone()))
+        });
+        pairs.collect()
+    }
+
+    /// Counts the references of a Pod that has changed. What is referred to at a node for the first time
+    /// comes, what is for the last time goes.
+    fn follow_references(
+        &mut self,
+        before: &BTreeSet<(Named, NodeName)>,
+        after: &BTreeSet<(Named, NodeName)>,
+    ) -> Vec<Delta> {
+        let mut deltas = Vec::new();
+        for (named, node) in after.difference(before) {
+            let of_kind = self.referred.entry((named.target, named.namespace.clone())).or_default();
+            let pods = of_kind.entry(named.name.clone()).or_default().entry(node.clone()).or_default();
+            *pods += 1;
+            if *pods == 1 {
+                deltas.extend(self.reference_changed(named, node, true));
+            }
+        }
+        for (named, node) in before.difference(after) {
+            if self.forget_reference(named, node) {
+                deltas.extend(self.reference_changed(named, node, false));
+            }
+        }
+        deltas
+    }
+
+    /// Counts a reference less. Tells whether it was the last one of the node.
+    fn forget_reference(&mut self, named: &Named, node: &NodeName) -> bool {
+        let key = (named.target, named.namespace.clone());
+        let Some(of_kind) = self.referred.get_mut(&key) else { return false };
+        let Some(nodes) = of_kind.get_mut(&named.name) else { return false };
+        let Some(pods) = nodes.get_mut(node) else { return false };
+        *pods -= 1;
+        if *pods > 0 {
+            return false;
+        }
+        nodes.remove(node);
+        if nodes.is_empty() {
+            of_kind.remove(&named.name);
+        }
+        if of_kind.is_empty() {
+            self.referred.remove(&key);
+        }
+        true
+    }
+
+    /// A node has begun or ceased to refer to a ConfigMap or Secret: a difference if it exists and nothing
+    /// else places it there.
+    fn reference_changed(&mut self, named: &Named, node: &NodeName, refers: bool) -> Option<Delta> {
+        let id = self.slots.by_name((named.target, &named.namespace, &named.name))?;
+        let slot = self.slots.get(id)?;
+        let names = self.names.get(slot.nodes);
+        let is_named = names.contains(node);
+        let is_ruled = self.nodes.get(node).is_some_and(|node| self.is_selected(slot, &node.rules));
+        if refers {
+            self.direct.entry(node.clone()).or_default().insert(id);
+            self.share(id);
+        } else if !is_named {
+            self.leave(node, id);
+        }
+        let object = self.slots.whole(self.slots.get(id)?)?;
+        self.share(id);
+        (!is_named && !is_ruled).then(|| Delta::one(node.clone(), object, refers))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! Placement rules: which objects belong on which nodes. They stand in the configuration, or are objects (`spec.rs`).
+
+use serde::Deserialize;
+
+use super::summary::Summary;
+use edgesync_object::matching::any;
+use edgesync_object::{Labels, Selector};
+
+pub use edgesync_object::matching::{Glob, GlobError, KindError, KindMatch, ObjectMatch};
+
+/// One rule: every object that it selects belongs on every node that it selects. What a part leaves out
+/// is not restricted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PlacementRule {
+    /// The nodes.
+    pub nodes: NodeMatch,
+    /// The objects.
+    pub objects: ObjectMatch,
+}
+
+/// Selects nodes: by name and by label; where both are given, both must fit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NodeMatch {
+    /// Patterns, one of which the node's name must fit; any name if empty.
+    pub names: Vec<Glob>,
+    /// What the labels of the Node object must be like.
+    pub selector: Selector,
+}
+
+impl NodeMatch {
+    /// Whether the node is selected.
+    #[must_use]
+    pub fn matches(&self, name: &str, labels: &Labels) -> bool {
+        any(&self.names, |glob| glob.matches(name)) && self.selector.matches(labels)
+    }
+}
+
+impl Summary {
+    /// Whether the object is selected.
+    #[must_use]
+    pub fn is_selected_by(&self, objects: &ObjectMatch) -> bool {
+        objects.names(&self.resource, &self.namespace, &self.name) && objects.selector.matches(&self.labels)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use edgesync_object::kinds;
+
+    #[derive(Deserialize)]
+    struct File {
+        placement: Vec<PlacementRule>,
+    }
+
+    fn read(text: &str) -> Result<Vec<PlacementRule>, toml::de::Error> {
+        toml::from_str::<File>(text).map(|file| file.placement)
+    }
+
+    #[test]
+    fn a_rule_is_read_from_toml() {
+        let rules = read(
+            r#"
+            [[placement]]
+            nodes = { names = ["edge-*", "lab?"], selector = "region=eu" }
+            objects = { kinds = ["cm", "deployments.apps", "Widget.lab.io"], namespaces = ["shop-*"], selector = "tier in (a)" }
+            [[placement]]
+            nodes.names = ["*"]
+            "#,
+        )
+        .unwrap();
+        assert_eq!(rules.len(), 2);
+        let first = &rules[0].nodes;
+        let eu = Labels::from([("region".into(), "eu".into())]);
+        assert!(first.matches("edge-1", &eu) && first.matches("lab7", &eu));
+        assert!(!first.matches("edge-1", &Labels::new()) && !first.matches("lab77", &eu));
+        assert!(rules[1].nodes.matches("anything", &Labels::new()));
+    }
+
+    #[test]
+    fn a_wrong_rule_says_what_would_be_right_and_where() {
+        for (text, expected) in [
+            ("nodes.names = ['Edge']", "the name pattern 'Edge' must be"),
+            ("nodes.selector = 'a in'", "expected '(' at position 4"),
+            ("objects.kinds = ['Event']", "objects of kind 'Event' cannot be placed"),
+            ("objects.kinds = ['a b']", "the kind 'a b' must be"),
+            ("objects.kind = []", "unknown field `kind`"),
+        ] {
+            let error = read(&format!("[[placement]]\n{text}\n")).unwrap_err().to_string();
+            assert!(error.contains("line 2"), "{error}");
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_orders_the_cluster_is_placed_only_by_its_kind() {
+        let object = |word: &str| {
+            let resource = Arc::new(kinds::by_word(word).unwrap().resource());
+            let object = serde_json::from_str(r#"{"metadata":{"name":"a"}}"#).unwrap();
+            Summary::of(&object, resource, "1".into())
+        };
+        let named = |kinds: &[&str]| ObjectMatch {
+            kinds: kinds.iter().map(|kind| kind.parse().unwrap()).collect(),
+            ..ObjectMatch::default()
+        };
+        for word in ["namespace", "crd"] {
+            assert!(
+                !object(word).is_selected_by(&named(&[])) && object(word).is_selected_by(&named(&[word])),
+                "{word}"
+            );
+        }
+        assert!(object("clusterrole").is_selected_by(&named(&[])));
+    }
+}

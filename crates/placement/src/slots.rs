@@ -1,0 +1,403 @@
+//! The objects of the index in few bytes each, found by UID and by name.
+//!
+//! What many nodes hold is kept whole, so that all that is on its way to them shares it. What at most one node is to hold,
+//! and what nothing places, is a text of UID, version and name: it is made whole when somebody asks.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+
+use super::{Summary, Uid};
+use edgesync_object::{ObjectRef, Resource, ResourceVersion, Target};
+
+/// An object of the index, as others see it. Its labels are not kept: they were compared with the rules when it came.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The UID.
+    pub uid: Uid,
+    /// The version.
+    pub version: ResourceVersion,
+    /// Which object it is.
+    pub object: Arc<ObjectRef>,
+    /// The kind.
+    pub resource: Arc<Resource>,
+    /// The length of its JSON text in bytes; zero if nobody has counted.
+    pub size: usize,
+}
+
+/// The number of an object, as long as it is in the index.
+pub(super) type Id = u32;
+
+/// Objects that are kept together: the table never moves as a whole when it grows.
+const CHUNK: usize = 1024;
+/// The parts of a hash table, for the same reason.
+const SHARDS: usize = 256;
+
+/// An object.
+#[derive(Debug)]
+pub(super) struct Slot {
+    form: Form,
+    /// Kind and namespace.
+    words: u32,
+    size: u32,
+    /// The set of rules that select it.
+    pub(super) rules: u32,
+    /// The set of nodes that it names.
+    pub(super) nodes: u32,
+}
+
+#[derive(Debug)]
+enum Form {
+    Whole(Arc<Placed>),
+    /// UID, version and name, with the lengths of the first two.
+    Text(Box<str>, u16, u16),
+}
+
+impl Slot {
+    pub(super) fn uid(&self) -> &str {
+        match &self.form {
+            Form::Whole(object) => &object.uid,
+            Form::Text(text, uid, _) => &text[..usize::from(*uid)],
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        match &self.form {
+            Form::Whole(object) => &object.object.name,
+            Form::Text(text, uid, version) => &text[usize::from(*uid) + usize::from(*version)..],
+        }
+    }
+
+    /// The version; shared if the object is kept whole.
+    pub(super) fn version(&self) -> ResourceVersion {
+        match &self.form {
+            Form::Whole(object) => object.version.clone(),
+            Form::Text(..) => self.version_text().into(),
+        }
+    }
+
+    pub(super) fn version_text(&self) -> &str {
+        match &self.form {
+            Form::Whole(object) => object.version.as_str(),
+            Form::Text(text, uid, version) => &text[usize::from(*uid)..][..usize::from(*version)],
+        }
+    }
+
+    fn text(&self) -> Option<Form> {
+        text(self.uid(), self.version_text(), self.name())
+    }
+}
+
+/// Nothing if a part is longer than any can be.
+fn text(uid: &str, version: &str, name: &str) -> Option<Form> {
+    let (uid_length, version_length) = (u16::try_from(uid.len()).ok()?, u16::try_from(version.len()).ok()?);
+    Some(Form::Text([uid, version, name].concat().into_boxed_str(), uid_length, version_length))
+}
+
+/// A kind and a namespace, which many objects share. As many as there are of both.
+#[derive(Debug)]
+struct Words {
+    resource: Arc<Resource>,
+    api_version: Arc<str>,
+    kind: Arc<str>,
+    namespace: Arc<str>,
+}
+
+/// The objects by number.
+#[derive(Debug, Default)]
+struct Table {
+    chunks: Vec<Vec<Option<Slot>>>,
+    free: Vec<Id>,
+    words: Vec<Words>,
+    hasher: RandomState,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    table: Table,
+    len: usize,
+    by_words: HashMap<Arc<Resource>, HashMap<Arc<str>, u32>>,
+    by_uid: Shards,
+    /// ConfigMaps and Secrets.
+    by_name: Shards,
+}
+
+impl Table {
+    fn get(&self, id: Id) -> Option<&Slot> {
+        self.chunks.get(id as usize / CHUNK)?.get(id as usize % CHUNK)?.as_ref()
+    }
+
+    fn place(&mut self, id: Id) -> Option<&mut Option<Slot>> {
+        self.chunks.get_mut(id as usize / CHUNK)?.get_mut(id as usize % CHUNK)
+    }
+
+    fn get_mut(&mut self, id: Id) -> Option<&mut Slot> {
+        self.place(id)?.as_mut()
+    }
+
+    fn put(&mut self, slot: Slot) -> Option<Id> {
+        if let Some(id) = self.free.pop() {
+            *self.place(id)? = Some(slot);
+            return Some(id);
+        }
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        let chunks = self.chunks.len() - 1;
+        let chunk = self.chunks.last_mut()?;
+        let id = Id::try_from(chunks * CHUNK + chunk.len()).ok()?;
+        chunk.push(Some(slot));
+        Some(id)
+    }
+
+    fn take(&mut self, id: Id) -> Option<Slot> {
+        let slot = self.place(id)?.take()?;
+        self.free.push(id);
+        Some(slot)
+    }
+
+    fn uid_hash(&self, id: Id) -> u64 {
+        self.get(id).map_or(0, |slot| self.hasher.hash_one(slot.uid()))
+    }
+
+    fn name_hash(&self, id: Id) -> u64 {
+        let name = self.get(id).and_then(|slot| self.name(slot));
+        name.map_or(0, |(target, namespace, name)| self.hasher.hash_one((target, &**namespace, name)))
+    }
+
+    /// The name under which Pods refer to an object, if they do to its kind: namespace and name.
+    fn name<'a>(&'a self, slot: &'a Slot) -> Option<(Target, &'a Arc<str>, &'a str)> {
+        let words = self.words.get(slot.words as usize)?;
+        Some((Target::of(&words.resource)?, &words.namespace, slot.name()))
+    }
+}
+
+impl Slots {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn get(&self, id: Id) -> Option<&Slot> {
+        self.table.get(id)
+    }
+
+    /// How many are kept whole.
+    #[cfg(test)]
+    pub(super) fn shared(&self) -> usize {
+        let slots = (0..self.end()).filter_map(|id| self.get(id));
+        slots.filter(|slot| matches!(slot.form, Form::Whole(_))).count()
+    }
+
+    /// The number after the last one in use.
+    pub(super) fn end(&self) -> Id {
+        let full = self.table.chunks.len().saturating_sub(1) * CHUNK;
+        Id::try_from(full + self.table.chunks.last().map_or(0, Vec::len)).unwrap_or(Id::MAX)
+    }
+
+    /// The object with this UID.
+    pub(super) fn by_uid(&self, uid: &str) -> Option<Id> {
+        let is_it = |id| self.get(id).is_some_and(|slot| slot.uid() == uid);
+        self.by_uid.find(self.table.hasher.hash_one(uid), is_it)
+    }
+
+    /// The ConfigMap or Secret of this name.
+    pub(super) fn by_name(&self, (target, namespace, name): (Target, &str, &str)) -> Option<Id> {
+        let is_it = |id| {
+            let found = self.get(id).and_then(|slot| self.table.name(slot));
+            found.is_some_and(|(t, space, found)| t == target && **space == *namespace && found == name)
+        };
+        self.by_name.find(self.table.hasher.hash_one((target, namespace, name)), is_it)
+    }
+
+    /// Enters an object that is not in the table. `shared`: several nodes may hold it. Nothing if a name is longer than any
+    /// can be.
+    pub(super) fn insert(&mut self, object: &Summary, shared: bool, rules: u32, nodes: u32) -> Option<Id> {
+        let words = self.words_of(&object.resource, &object.namespace)?;
+        let form = text(&object.uid, object.version.as_str(), &object.name)?;
+        let size = u32::try_from(object.size).unwrap_or(u32::MAX);
+        let mut slot = Slot { form, words, size, rules, nodes };
+        if shared {
+            slot.form = Form::Whole(self.whole(&slot)?);
+        }
+        let is_named = self.table.name(&slot).is_some();
+        let id = self.table.put(slot)?;
+        self.len += 1;
+        self.by_uid.insert(self.table.uid_hash(id), id, |id| self.table.uid_hash(id));
+        if is_named {
+            self.by_name.insert(self.table.name_hash(id), id, |id| self.table.name_hash(id));
+        }
+        Some(id)
+    }
+
+    /// Takes an object out. What of it is shared was whole before.
+    pub(super) fn remove(&mut self, id: Id) -> Option<Slot> {
+        self.by_uid.remove(self.table.uid_hash(id), id);
+        self.by_name.remove(self.table.name_hash(id), id);
+        self.len -= usize::from(self.get(id).is_some());
+        self.table.take(id)
+    }
+
+    /// The name under which Pods refer to an object, if they do to its kind: namespace and name.
+    pub(super) fn name<'a>(&'a self, slot: &'a Slot) -> Option<(Target, &'a Arc<str>, &'a str)> {
+        self.table.name(slot)
+    }
+
+    /// Kind and namespace.
+    pub(super) fn words(&self, slot: &Slot) -> Option<(&Resource, &str)> {
+        self.table.words.get(slot.words as usize).map(|words| (&*words.resource, &*words.namespace))
+    }
+
+    /// Another set of rules selects an object. Returns the one before.
+    pub(super) fn select(&mut self, id: Id, rules: u32) -> Option<u32> {
+        self.table.get_mut(id).map(|slot| std::mem::replace(&mut slot.rules, rules))
+    }
+
+    /// Several nodes may come to hold an object, or nobody does any more.
+    pub(super) fn share(&mut self, id: Id, shared: bool) {
+        let Some(slot) = self.get(id) else { return };
+        let form = match (&slot.form, shared) {
+            (Form::Text(..), true) => self.whole(slot).map(Form::Whole),
+            (Form::Whole(_), false) => slot.text(),
+            _ => None,
+        };
+        if let (Some(form), Some(slot)) = (form, self.table.get_mut(id)) {
+            slot.form = form;
+        }
+    }
+
+    /// An object as others see it.
+    pub(super) fn whole(&self, slot: &Slot) -> Option<Arc<Placed>> {
+        if let Form::Whole(object) = &slot.form {
+            return Some(object.clone());
+        }
+        let Words { resource, api_version, kind, namespace } = self.table.words.get(slot.words as usize)?;
+        let object = ObjectRef {
+            api_version: api_version.clone(),
+            kind: kind.clone(),
+            namespace: namespace.clone(),
+            name: slot.name().into(),
+        };
+        Some(Arc::new(Placed {
+            uid: slot.uid().into(),
+            version: slot.version(),
+            object: Arc::new(object),
+            resource: resource.clone(),
+            size: slot.size as usize,
+        }))
+    }
+
+    fn words_of(&mut self, resource: &Arc<Resource>, namespace: &Arc<str>) -> Option<u32> {
+        let known = self.by_words.entry(resource.clone()).or_default();
+        if let Some(number) = known.get(namespace) {
+            return Some(*number);
+        }
+        let number = u32::try_from(self.table.words.len()).ok()?;
+        known.insert(namespace.clone(), number);
+        let (api_version, kind) = (resource.api_version().into(), resource.kind.as_str().into());
+        let (resource, namespace) = (resource.clone(), namespace.clone());
+        self.table.words.push(Words { resource, api_version, kind, namespace });
+        Some(number)
+    }
+}
+
+/// A hash table of numbers, in parts.
+#[derive(Debug)]
+struct Shards(Vec<HashTable<Id>>);
+
+impl Default for Shards {
+    fn default() -> Self {
+        Self((0..SHARDS).map(|_| HashTable::new()).collect())
+    }
+}
+
+impl Shards {
+    /// Which part: by bits that the table itself does not use first.
+    fn shard(hash: u64) -> usize {
+        (hash >> 32) as usize % SHARDS
+    }
+
+    fn find(&self, hash: u64, is_it: impl Fn(Id) -> bool) -> Option<Id> {
+        self.0.get(Self::shard(hash))?.find(hash, |id| is_it(*id)).copied()
+    }
+
+    fn insert(&mut self, hash: u64, id: Id, hash_of: impl Fn(Id) -> u64) {
+        if let Some(shard) = self.0.get_mut(Self::shard(hash)) {
+            shard.insert_unique(hash, id, |id| hash_of(*id));
+        }
+    }
+
+    fn remove(&mut self, hash: u64, id: Id) {
+        let shard = self.0.get_mut(Self::shard(hash));
+        if let Some(Ok(entry)) = shard.map(|shard| shard.find_entry(hash, |other| *other == id)) {
+            entry.remove();
+        }
+    }
+}
+
+/// Sets of things that many objects have in common, each kept once for as long as an object has it.
+#[derive(Debug)]
+pub(super) struct Sets<T> {
+    numbers: HashMap<Arc<[T]>, u32>,
+    /// With how many objects have it. The first one is empty, and always there.
+    sets: Vec<(Arc<[T]>, usize)>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Sets<T> {
+    fn default() -> Self {
+        Self { numbers: HashMap::new(), sets: vec![(Arc::default(), 0)], free: Vec::new() }
+    }
+}
+
+impl<T: Hash + Eq + Clone> Sets<T> {
+    /// One object more has it.
+    pub(super) fn take(&mut self, set: &[T]) -> u32 {
+        if set.is_empty() {
+            return 0;
+        }
+        if let Some(number) = self.numbers.get(set)
+            && let Some((_, count)) = self.sets.get_mut(*number as usize)
+        {
+            *count += 1;
+            return *number;
+        }
+        let set: Arc<[T]> = set.into();
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None => {
+                self.sets.push((Arc::default(), 0));
+                u32::try_from(self.sets.len() - 1).unwrap_or(u32::MAX)
+            }
+        };
+        if let Some(place) = self.sets.get_mut(number as usize) {
+            *place = (set.clone(), 1);
+        }
+        self.numbers.insert(set, number);
+        number
+    }
+
+    /// One object less has it.
+    pub(super) fn release(&mut self, number: u32) {
+        let Some((set, count)) = self.sets.get_mut(number as usize).filter(|_| number > 0) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.numbers.remove(set);
+            *set = Arc::default();
+            self.free.push(number);
+        }
+    }
+
+    pub(super) fn get(&self, number: u32) -> &Arc<[T]> {
+        // The first one is there.
+        let (set, _) = self.sets.get(number as usize).unwrap_or(&self.sets[0]);
+        set
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+}

@@ -1,0 +1,177 @@
+//! Rules as objects: `Placement`, which places objects of its own namespace, so that whoever may write there decides, and
+//! `ClusterPlacement`, which places objects of any namespaces and cluster-scoped ones. `packaging/kubernetes/crds` defines
+//! both.
+
+use serde::Deserialize;
+
+use super::rules::{Glob, GlobError, KindMatch, NodeMatch, ObjectMatch, PlacementRule};
+use super::summary::RuleText;
+use edgesync_object::selector::LabelSelector;
+use edgesync_object::{Problems, Selector};
+
+/// Where the kinds of the objects stand.
+const KINDS: &str = "spec.objects.kinds";
+
+/// What is in force of a rule that is an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InForce {
+    /// The rule; nothing if nothing of it is.
+    pub rule: Option<PlacementRule>,
+    /// What of it is not in force, and why.
+    pub problems: Problems,
+}
+
+#[derive(Deserialize)]
+struct Spec {
+    objects: Objects,
+    #[serde(default)]
+    nodes: Nodes,
+}
+
+#[derive(Deserialize)]
+struct Objects {
+    kinds: Vec<String>,
+    #[serde(default)]
+    namespaces: Vec<Glob>,
+    #[serde(default)]
+    names: Vec<String>,
+    #[serde(default)]
+    selector: LabelSelector,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Nodes {
+    names: Vec<Glob>,
+    selector: LabelSelector,
+}
+
+impl InForce {
+    /// Reads a rule. One of a namespace places nothing of another.
+    #[must_use]
+    pub fn of(rule: &RuleText, namespace: &str) -> Self {
+        match read(rule, namespace) {
+            Ok((rule, problems)) => Self { rule: Some(rule), problems },
+            Err(problems) => Self { rule: None, problems },
+        }
+    }
+}
+
+/// The rule, and which of its kinds are none: the others are placed nevertheless. What cannot be read places nothing.
+fn read(rule: &RuleText, namespace: &str) -> Result<(PlacementRule, Problems), Problems> {
+    let spec = serde_json::from_str(&rule.spec);
+    let Spec { objects, nodes } =
+        spec.map_err(|error: serde_json::Error| Problems::one("spec", error.to_string()))?;
+    if objects.kinds.is_empty() {
+        return Err(Problems::one(KINDS, "must name at least one kind"));
+    }
+    let (kinds, wrong): (Vec<_>, Vec<_>) =
+        objects.kinds.iter().map(|kind| kind.parse::<KindMatch>()).partition(Result::is_ok);
+    let wrong: Vec<String> =
+        wrong.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect();
+    let problems =
+        if wrong.is_empty() { Problems::default() } else { Problems::one(KINDS, wrong.join("; ")) };
+    if kinds.is_empty() {
+        return Err(problems);
+    }
+    let selector = |field: &str, selector: LabelSelector| {
+        Selector::try_from(selector).map_err(|error| Problems::one(field, error.to_string()))
+    };
+    let namespaces = match namespace {
+        "" => objects.namespaces,
+        // A namespace has no characters that mean something in a pattern.
+        own => vec![
+            own.parse().map_err(|error: GlobError| Problems::one("metadata.namespace", error.to_string()))?,
+        ],
+    };
+    let rule = PlacementRule {
+        nodes: NodeMatch { names: nodes.names, selector: selector("spec.nodes.selector", nodes.selector)? },
+        objects: ObjectMatch {
+            kinds: kinds.into_iter().flatten().collect(),
+            namespaces,
+            names: objects.names,
+            selector: selector("spec.objects.selector", objects.selector)?,
+        },
+    };
+    Ok((rule, problems))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Summary;
+    use edgesync_object::{Labels, kinds};
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    fn rule(kind: &str, spec: &Value) -> InForce {
+        let resource = kinds::guess("edgesync.io/v1alpha1", kind, kind == "Placement");
+        let namespace = if kind == "Placement" { "shop" } else { "" };
+        let object =
+            json!({"metadata": {"name": "p", "namespace": namespace, "generation": 3}, "spec": spec});
+        let object = Summary::of(&serde_json::from_value(object).unwrap(), Arc::new(resource), 1.into());
+        let text = object.rule.unwrap();
+        assert_eq!((text.generation, &*text.status), (3, ""));
+        InForce::of(&text, &object.namespace)
+    }
+
+    fn config_map(namespace: &str, name: &str, labels: &Value) -> Summary {
+        let resource = Arc::new(kinds::by_word("cm").unwrap().resource());
+        let object =
+            json!({"metadata": {"namespace": namespace, "name": name, "uid": "u", "labels": labels}});
+        Summary::of(&serde_json::from_value(object).unwrap(), resource, 1.into())
+    }
+
+    #[test]
+    fn a_placement_selects_in_its_own_namespace_whatever_it_says() {
+        let spec = json!({
+            "objects": {"kinds": ["configmaps"], "namespaces": ["*"], "names": ["a", "b"],
+                "selector": {"matchLabels": {"app": "web"}}},
+            "nodes": {"names": ["edge-*"], "selector": {"matchExpressions": [{"key": "site", "operator": "Exists"}]}},
+        });
+        let rule = rule("Placement", &spec).rule.unwrap();
+        let web = json!({"app": "web"});
+        assert!(config_map("shop", "a", &web).is_selected_by(&rule.objects));
+        for other in [
+            config_map("other", "a", &web),
+            config_map("shop", "c", &web),
+            config_map("shop", "a", &json!({})),
+        ] {
+            assert!(!other.is_selected_by(&rule.objects), "{other:?}");
+        }
+        let site = Labels::from([("site".into(), "x".into())]);
+        assert!(rule.nodes.matches("edge-1", &site) && !rule.nodes.matches("edge-1", &Labels::new()));
+        let everywhere = self::rule("ClusterPlacement", &spec).rule.unwrap();
+        assert!(config_map("other", "a", &web).is_selected_by(&everywhere.objects));
+    }
+
+    #[test]
+    fn what_cannot_be_a_rule_says_where_and_why() {
+        let kinds = json!({"kinds": ["cm"]});
+        for (spec, expected) in [
+            (json!({}), "missing field `objects`"),
+            (json!({"objects": {"kinds": []}}), "spec.objects.kinds: must name at least one"),
+            (json!({"objects": {"kinds": ["Lease"]}}), "kind 'Lease' cannot be placed"),
+            (json!({"objects": {"kinds": ["a b"]}}), "the kind 'a b' must be"),
+            (json!({"objects": kinds, "nodes": {"names": ["Edge"]}}), "the name pattern 'Edge' must be"),
+            (
+                json!({"objects": kinds, "nodes": {"selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}}),
+                "spec.nodes.selector: ",
+            ),
+            (
+                json!({"objects": {"kinds": ["cm"], "selector": {"matchLabels": {"a b": "c"}}}}),
+                "spec.objects.selector: ",
+            ),
+        ] {
+            let InForce { rule, problems } = rule("Placement", &spec);
+            let error = problems.to_string();
+            assert!(rule.is_none() && error.contains(expected), "{spec}: {error}");
+        }
+        let InForce { rule, problems } = rule("Placement", &json!({"objects": {"kinds": ["Lease", "cm"]}}));
+        assert!(
+            config_map("shop", "a", &json!({})).is_selected_by(&rule.unwrap().objects),
+            "the others are placed"
+        );
+        assert!(problems.to_string().contains("kind 'Lease'"));
+    }
+}

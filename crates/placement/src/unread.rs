@@ -1,0 +1,69 @@
+//! What is not known: objects that rules select, of which whoever keeps them does not tell.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::rules::KindMatch;
+use edgesync_object::{ObjectRef, kinds, split_api_version};
+
+/// Objects that somebody wants and that may be there or not. What a node holds of them is not to be taken for deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// Of one kind: in one namespace, or in all.
+    Kind(KindMatch, Option<Arc<str>>),
+    /// Of all kinds of an API group.
+    Group(String),
+}
+
+impl Unread {
+    /// Whether an object may be among them.
+    #[must_use]
+    pub fn may_have(&self, object: &ObjectRef) -> bool {
+        match self {
+            Self::Kind(kind, namespace) => {
+                let is_there = namespace.as_ref().is_none_or(|namespace| *namespace == object.namespace);
+                // By its plural too, as far as that can be told from the kind.
+                is_there && kind.matches(&kinds::guess(&object.api_version, &object.kind, true))
+            }
+            Self::Group(group) => split_api_version(&object.api_version).0 == group,
+        }
+    }
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kind(kind, None) => kind.fmt(f),
+            Self::Kind(kind, Some(namespace)) => write!(f, "{kind} in namespace {namespace}"),
+            Self::Group(group) => write!(f, "*.{group}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_may_be_among_what_is_unread_by_its_kind_its_namespace_or_its_group() {
+        let object = |api_version: &str, kind: &str, namespace: &str| ObjectRef {
+            api_version: api_version.into(),
+            kind: kind.into(),
+            namespace: namespace.into(),
+            name: "a".into(),
+        };
+        let group = Unread::Group("lab.io".to_owned());
+        assert!(group.may_have(&object("lab.io/v2", "Widget", "shop")));
+        assert!(!group.may_have(&object("v1", "ConfigMap", "shop")));
+
+        let named = Unread::Kind("gizmos".parse().unwrap(), None);
+        assert!(named.may_have(&object("x.io/v1", "Gizmo", "")), "whatever its group and version");
+        assert!(!named.may_have(&object("x.io/v1", "Lamp", "")));
+
+        let secrets = Unread::Kind("secret".parse().unwrap(), Some("shop".into()));
+        assert!(secrets.may_have(&object("v1", "Secret", "shop")));
+        assert!(!secrets.may_have(&object("v1", "Secret", "other")));
+        let shown = [group, named, secrets].map(|unread| unread.to_string());
+        assert_eq!(shown, ["*.lab.io", "gizmos", "Secret in namespace shop"]);
+    }
+}

@@ -1,0 +1,310 @@
+//! What the cloud has recorded of one node: its ObjectSync records with their count and digest.
+//!
+//! Records of what a node is to hold anyway are not kept: an open ledger has only those that differ from the desired
+//! state, so that a node in sync takes no memory for its objects. A closed one has none: the store has them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::change::Uid;
+use crate::digest::{BucketSet, Buckets, Epoch, Tally};
+#[cfg(any(test, feature = "simulation"))]
+use crate::fault::{Fault, planted};
+use edgesync_object::{Relation, ResourceVersion};
+
+use super::desired::{Desired, DesiredState};
+use super::types::Record;
+
+/// What is stored of a node beside its records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LedgerFacts {
+    /// The database file of the node that the records speak of; none before the first Hello.
+    pub epoch: Option<Epoch>,
+    /// The newest change of the node that is recorded.
+    pub confirmed: u64,
+    /// The incarnation of the cloud under which the node's removals were last found plausible.
+    pub accepted: Option<Arc<str>>,
+    /// Count and digest of the records under `epoch`, if they are known.
+    pub tally: Option<Tally>,
+    /// For each database file that the node has had lately: the newest change that was ever recorded of it. The last
+    /// one is that of now.
+    pub epochs: Vec<(Epoch, u64)>,
+}
+
+/// Where the records of a node are while it is not connected.
+#[derive(Clone, Debug)]
+pub enum Records {
+    /// In the store, which no other cloud side has: they are read where the node differs from them.
+    Stored(LedgerFacts),
+    /// Nowhere. Other replicas may serve the node, so whatever is known of it is forgotten with its session. Each session
+    /// begins with what its Hello proves: that the node holds what it is to hold, or where it does not.
+    Proven,
+}
+
+/// Of so many database files of a node it is remembered what was recorded of them.
+const MAX_EPOCHS: usize = 8;
+
+impl LedgerFacts {
+    /// The newest change that was ever recorded of a database file of the node, if it is remembered.
+    pub(super) fn highest(&self, epoch: Epoch) -> Option<u64> {
+        let recorded = (self.epoch == Some(epoch)).then_some(self.confirmed);
+        let remembered = self.epochs.iter().find(|(other, _)| *other == epoch);
+        recorded.max(remembered.map(|(_, highest)| *highest))
+    }
+
+    /// What is to be remembered once this is recorded of a file.
+    pub(super) fn epochs_with(&self, epoch: Epoch, confirmed: u64) -> Vec<(Epoch, u64)> {
+        let highest = self.highest(epoch).max(Some(confirmed)).unwrap_or_default();
+        let mut epochs: Vec<_> = self.epochs.iter().filter(|(other, _)| *other != epoch).copied().collect();
+        epochs.push((epoch, highest));
+        epochs.drain(..epochs.len().saturating_sub(MAX_EPOCHS));
+        epochs
+    }
+}
+
+/// By UID, where what is recorded differs from what is desired: none if nothing is recorded.
+pub(super) type Differences = HashMap<Uid, Option<Record>>;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    facts: LedgerFacts,
+    /// The key of the digest.
+    epoch: Epoch,
+    tally: Tally,
+    /// None while the ledger is closed.
+    differences: Option<Differences>,
+}
+
+impl Ledger {
+    /// A closed ledger.
+    pub(super) fn new(facts: LedgerFacts) -> Self {
+        let epoch = facts.epoch.unwrap_or_default();
+        let tally = facts.tally.unwrap_or_default();
+        Self { facts, epoch, tally, differences: None }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.differences.is_some()
+    }
+
+    /// Opens it without a look at the records, if by their digest the node holds, was recorded to hold and is to hold
+    /// the same.
+    pub(super) fn open_if_equal(&mut self, epoch: Epoch, held: Tally, desired: &impl DesiredState) {
+        let equal = self.facts.epoch == Some(epoch) && self.facts.tally == Some(held);
+        if equal && !self.is_open() && desired.tally(epoch) == held {
+            (self.epoch, self.tally) = (epoch, held);
+            self.differences = Some(Differences::new());
+        }
+    }
+
+    /// Opens it for a node that holds what it is to hold, but for some objects.
+    pub(super) fn presume(
+        &mut self,
+        epoch: Epoch,
+        confirmed: u64,
+        tally: Tally,
+        mut but: Differences,
+        desired: &impl DesiredState,
+    ) {
+        but.retain(|uid, record| !is_wanted(record.as_ref(), desired.get(uid).as_ref()));
+        self.differences = Some(but);
+        (self.epoch, self.tally) = (epoch, tally);
+        let (epoch, tally) = (Some(epoch), Some(tally));
+        self.facts = LedgerFacts { epoch, confirmed, tally, ..LedgerFacts::default() };
+    }
+
+    /// Opens it with the records of the store.
+    pub(super) fn open(
+        &mut self,
+        records: impl IntoIterator<Item = (Uid, Record)>,
+        desired: &impl DesiredState,
+    ) {
+        self.epoch = self.facts.epoch.unwrap_or_default();
+        self.tally = Tally::default();
+        let (mut differences, mut equal) = (Differences::new(), HashSet::new());
+        for (uid, record) in records {
+            self.tally.add(self.epoch, &uid, &record.version);
+            if desired.get(&uid).is_some_and(|desired| is_same(&desired.version, &record.version)) {
+                equal.insert(uid);
+            } else {
+                differences.insert(uid, Some(record));
+            }
+        }
+        for (uid, _) in desired.iter() {
+            if !equal.contains(uid) && !differences.contains_key(uid) {
+                differences.insert(uid.into(), None);
+            }
+        }
+        self.differences = Some(differences);
+    }
+
+    /// Leaves the records to the store.
+    pub(super) fn close(&mut self) {
+        if self.differences.take().is_some() {
+            self.epoch = self.facts.epoch.unwrap_or_default();
+            self.tally = self.facts.tally.unwrap_or_default();
+        }
+    }
+
+    /// The records under another key.
+    pub(super) fn rekey(&mut self, epoch: Epoch, desired: &impl DesiredState) {
+        let mut tally = Tally::default();
+        for (uid, version) in self.versions(desired) {
+            tally.add(epoch, uid, &version);
+        }
+        (self.epoch, self.tally) = (epoch, tally);
+    }
+
+    /// What is recorded of a UID. A closed ledger says nothing.
+    pub(super) fn get(&self, uid: &str, desired: &impl DesiredState) -> Option<Record> {
+        match self.differences.as_ref()?.get(uid) {
+            Some(recorded) => recorded.clone(),
+            None => desired.get(uid).map(|desired| desired.record()),
+        }
+    }
+
+    /// What is desired of a UID has changed: until now it was `before`.
+    pub(super) fn note_change(&mut self, uid: &Uid, before: Option<Record>, desired: &impl DesiredState) {
+        let Some(differences) = &mut self.differences else { return };
+        differences.entry(uid.clone()).or_insert(before);
+        self.forget_if_equal(uid, desired);
+    }
+
+    fn forget_if_equal(&mut self, uid: &str, desired: &impl DesiredState) {
+        let Some(differences) = &mut self.differences else { return };
+        let equal = |record: &Option<Record>| is_wanted(record.as_ref(), desired.get(uid).as_ref());
+        if differences.get(uid).is_some_and(equal) {
+            differences.remove(uid);
+        }
+    }
+
+    /// What a batch changes is stored.
+    pub(super) fn store(
+        &mut self,
+        facts: LedgerFacts,
+        reset: bool,
+        put: impl IntoIterator<Item = (Uid, Record)>,
+        remove: impl IntoIterator<Item = Uid>,
+        desired: &impl DesiredState,
+    ) {
+        if let Some(differences) = &mut self.differences {
+            if reset {
+                *differences = desired.iter().map(|(uid, _)| (uid.into(), None)).collect();
+            }
+            let put = put.into_iter().map(|(uid, record)| (uid, Some(record)));
+            for (uid, record) in put.chain(remove.into_iter().map(|uid| (uid, None))) {
+                let equal = is_wanted(record.as_ref(), desired.get(&uid).as_ref());
+                #[cfg(any(test, feature = "simulation"))]
+                let equal = equal && !planted(Fault::LedgerOfAll);
+                if equal {
+                    differences.remove(&uid);
+                } else {
+                    differences.insert(uid, record);
+                }
+            }
+        }
+        if let Some(tally) = facts.tally {
+            self.tally = tally;
+        }
+        self.facts = facts;
+    }
+
+    /// Count and digest as they will be once a batch is stored.
+    pub(super) fn tally_after(
+        &self,
+        reset: bool,
+        put: &HashMap<Uid, Record>,
+        remove: &HashSet<Uid>,
+        desired: &impl DesiredState,
+    ) -> Tally {
+        let mut tally = if reset { Tally::default() } else { self.tally };
+        for uid in put.keys().chain(remove) {
+            if let Some(old) = (!reset).then(|| self.get(uid, desired)).flatten() {
+                tally.remove(self.epoch, uid, &old.version);
+            }
+        }
+        for (uid, record) in put {
+            tally.add(self.epoch, uid, &record.version);
+        }
+        tally
+    }
+
+    /// Whether what is recorded of a UID differs from what is desired, and what that is; nothing if the ledger is closed.
+    pub(super) fn difference(&self, uid: &str) -> Option<Option<Option<&Record>>> {
+        self.differences.as_ref().map(|differences| differences.get(uid).map(Option::as_ref))
+    }
+
+    /// Where what is recorded differs from what is desired; none if nothing is recorded.
+    pub(super) fn differences(&self) -> impl Iterator<Item = (&Uid, Option<&Record>)> {
+        self.differences.iter().flatten().map(|(uid, record)| (uid, record.as_ref()))
+    }
+
+    /// How many of them there are.
+    pub(super) fn different(&self) -> usize {
+        self.differences.as_ref().map_or(0, HashMap::len)
+    }
+
+    /// All that is recorded, with the versions.
+    pub(super) fn versions<'a>(
+        &'a self,
+        desired: &'a impl DesiredState,
+    ) -> impl Iterator<Item = (&'a str, ResourceVersion)> {
+        let other = self.differences().filter_map(|(uid, record)| Some((&**uid, record?.version.clone())));
+        let equal = self
+            .differences
+            .as_ref()
+            .into_iter()
+            .flat_map(|differences| desired.iter().filter(|(uid, _)| !differences.contains_key(*uid)));
+        other.chain(equal)
+    }
+
+    /// All that is recorded.
+    pub(super) fn records<'a>(
+        &'a self,
+        desired: &'a impl DesiredState,
+    ) -> impl Iterator<Item = (Uid, Record)> {
+        let uids = self.versions(desired).map(|(uid, _)| Uid::from(uid));
+        uids.filter_map(|uid| Some((uid.clone(), self.get(&uid, desired)?)))
+    }
+
+    /// Count and digest under the key of now.
+    pub(super) fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    pub(super) fn buckets(&self, desired: &impl DesiredState) -> Buckets {
+        let mut buckets = Buckets::default();
+        for (uid, version) in self.versions(desired) {
+            buckets.add(self.epoch, uid, &version);
+        }
+        buckets
+    }
+
+    /// The recorded UIDs in some buckets.
+    pub(super) fn in_buckets(&self, set: BucketSet, desired: &impl DesiredState) -> Vec<Uid> {
+        let all = self.versions(desired).map(|(uid, _)| uid);
+        all.filter(|uid| set.contains(self.epoch.bucket(uid))).map(Uid::from).collect()
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub(super) fn facts(&self) -> &LedgerFacts {
+        &self.facts
+    }
+}
+
+/// Whether a node that holds this of an object holds what it is to hold of it.
+fn is_wanted(held: Option<&Record>, wanted: Option<&Desired>) -> bool {
+    match (held, wanted) {
+        (Some(held), Some(wanted)) => is_same(&wanted.version, &held.version),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+fn is_same(one: &ResourceVersion, other: &ResourceVersion) -> bool {
+    one.relation(other) == Relation::Equal
+}

@@ -1,0 +1,178 @@
+//! A node that says whatever suits it, against its machine with the default limits.
+
+use crate::change::Uid;
+use crate::cloud::testing::{Wishes, hello, machine, welcome};
+use crate::cloud::{CloudConfig, CloudEffect, CloudMachine, CloudPhase};
+use crate::digest::{BucketSet, Digest};
+use crate::fault::{self, Fault};
+use crate::frame::{Down, Hello, Inventory, Item, Report, Up};
+use crate::timing::Now;
+use edgesync_object::ObjectRef;
+
+/// Items in a frame of a node: what fits into 256 KiB with names.
+const PAGE: u64 = 2000;
+
+fn nothing() -> Wishes {
+    Wishes::default()
+}
+
+fn object(name: &str) -> ObjectRef {
+    let (api_version, kind) = ("v1".into(), "ConfigMap".into());
+    ObjectRef { api_version, kind, namespace: "nobody".into(), name: name.into() }
+}
+
+/// Objects that nobody ever gave to the node.
+fn invented(page: u64) -> Vec<Item> {
+    let item = |number: u64| {
+        let name = format!("invented-{}", page * PAGE + number);
+        Item { uid: name.as_str().into(), resource_version: 1.into(), object: Some(object(&name)) }
+    };
+    (0..PAGE).map(item).collect()
+}
+
+fn report(from: u64, objects: Vec<Item>, removed: Vec<Uid>) -> Up {
+    Up::Report(Report { session: "s".into(), from, to: from + 1, objects, removed, ..Report::default() })
+}
+
+/// A Hello of a node that claims to hold so much.
+fn claims(session: &str, count: u64) -> Up {
+    let Up::Hello(plain) = hello(session) else { unreachable!() };
+    Up::Hello(Hello { count, digest: Digest(7), revision: 1, confirmed: Some(0), ..plain })
+}
+
+/// What the machine has handed to the store: the largest batch, and all of them.
+fn stored(cloud: &mut CloudMachine) -> (usize, usize) {
+    let (mut largest, mut sum) = (0, 0);
+    while let Some(effect) = cloud.poll_effect(&nothing()) {
+        match effect {
+            CloudEffect::Open => cloud.opened(Now::ZERO, Some(Vec::new()), &nothing()),
+            CloudEffect::Record(batch) => {
+                let entries = batch.put.len() + batch.remove.len();
+                (largest, sum) = (largest.max(entries), sum + batch.put.len());
+                cloud.recorded(Now::ZERO, batch.token, true, 0, &nothing());
+            }
+            _ => {}
+        }
+    }
+    (largest, sum)
+}
+
+/// Why the node was told to say Hello again.
+fn refusal(cloud: &mut CloudMachine) -> Option<String> {
+    let mut frames = std::iter::from_fn(|| cloud.poll_frame(Now::ZERO, &nothing()));
+    frames.find_map(|frame| match frame {
+        Down::HelloRequest(request) => Some(request.reason),
+        _ => None,
+    })
+}
+
+/// A node invents 100,000 objects: how many become records, and what it is told.
+fn invents() -> (usize, Option<String>) {
+    let mut cloud = machine();
+    welcome(&mut cloud, hello("s"), &nothing());
+    let (mut records, mut told) = (0, None);
+    for page in 0..50 {
+        cloud.received(Now::ZERO, report(page, invented(page), Vec::new()), &nothing());
+        records += stored(&mut cloud).1;
+        told = told.or(refusal(&mut cloud));
+    }
+    (records, told)
+}
+
+#[test]
+fn objects_that_nobody_gave_to_the_node_become_records_up_to_its_quota() {
+    let (records, told) = invents();
+    assert_eq!(records, 20_000);
+    let told = told.unwrap();
+    assert!(told.contains("20000 objects") && told.contains("sync.max_unknown"), "{told}");
+    let (records, told) = fault::with(Some(Fault::NoQuota), invents);
+    assert_eq!((records, told), (100_000, None), "the planted bug is found");
+}
+
+#[test]
+fn who_is_refused_is_told_why_although_more_of_it_is_under_way() {
+    let mut cloud = machine();
+    welcome(&mut cloud, hello("s"), &nothing());
+    for page in 0..50 {
+        cloud.received(Now::ZERO, report(page, invented(page), Vec::new()), &nothing());
+        stored(&mut cloud);
+    }
+    let told = refusal(&mut cloud).unwrap();
+    assert!(told.contains("sync.max_unknown"), "{told}");
+}
+
+#[test]
+fn no_transaction_grows_with_what_a_node_sends_at_once() {
+    let mut cloud = machine();
+    welcome(&mut cloud, hello("s"), &nothing());
+    for page in 0..9 {
+        cloud.received(Now::ZERO, report(page, invented(page), Vec::new()), &nothing());
+    }
+    let (largest, sum) = stored(&mut cloud);
+    assert_eq!(sum as u64, 9 * PAGE);
+    assert!(largest <= 1024, "{largest} changes in one transaction");
+    assert_eq!(cloud.confirmed(), 9);
+}
+
+#[test]
+fn what_was_never_recorded_is_not_removed() {
+    let mut cloud = machine();
+    welcome(&mut cloud, hello("s"), &nothing());
+    // A batch is under way: what comes now gathers.
+    cloud.received(Now::ZERO, report(0, invented(0), Vec::new()), &nothing());
+    for page in 1..100 {
+        let removed = invented(page).into_iter().map(|item| item.uid).collect();
+        cloud.received(Now::ZERO, report(page, Vec::new(), removed), &nothing());
+    }
+    let (mut removals, mut batches) = (0, 0);
+    while let Some(effect) = cloud.poll_effect(&nothing()) {
+        if let CloudEffect::Record(batch) = effect {
+            (removals, batches) = (removals + batch.remove.len(), batches + 1);
+            cloud.recorded(Now::ZERO, batch.token, true, 0, &nothing());
+        }
+    }
+    assert_eq!(removals, 0, "in {batches} batches");
+    assert_eq!(cloud.confirmed(), 100);
+}
+
+/// Pages of an inventory until it is refused; how many were taken.
+fn pages(cloud: &mut CloudMachine, objects: impl Fn(u64) -> Vec<Item>) -> u64 {
+    for page in 0..400 {
+        let (session, buckets) = ("s".into(), BucketSet::default());
+        let number = u32::try_from(page).unwrap();
+        let inventory = Inventory { session, page: number, buckets, more: true, objects: objects(page) };
+        cloud.received(Now::ZERO, Up::Inventory(inventory), &nothing());
+        if refusal(cloud).is_some() {
+            return page;
+        }
+    }
+    400
+}
+
+#[test]
+fn an_inventory_is_as_long_as_the_node_can_hold_objects_and_not_as_long_as_it_says() {
+    let repeated: fn(u64) -> Vec<Item> = |_| invented(0);
+    for objects in [invented, repeated] {
+        let mut cloud = machine();
+        cloud.received(Now::ZERO, claims("s", 1_000_000), &nothing());
+        stored(&mut cloud);
+        cloud.tick(CloudConfig::defaults().answer_timeout, &nothing());
+        assert_eq!(cloud.phase(), CloudPhase::Repairing);
+        refusal(&mut cloud);
+        let taken = pages(&mut cloud, objects);
+        assert!(taken * PAGE <= 20_000, "{taken} pages");
+        assert_eq!(cloud.phase(), CloudPhase::Offline);
+    }
+}
+
+#[test]
+fn reports_that_wait_for_the_records_are_bounded_in_bytes() {
+    let mut cloud = machine();
+    cloud.received(Now::ZERO, claims("s", 1), &nothing());
+    for page in 0..60 {
+        cloud.received(Now::ZERO, report(page, invented(page), Vec::new()), &nothing());
+    }
+    let (_, sum) = stored(&mut cloud);
+    // An item is about 100 bytes.
+    assert!(sum <= 10 * (1 << 20) / 1000, "{sum} reported objects waited");
+}

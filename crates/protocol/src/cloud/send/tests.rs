@@ -1,0 +1,387 @@
+use super::*;
+use crate::change::{RejectReason, Rejected};
+use crate::cloud::testing::{Wish, Wishes, hello, machine};
+use crate::cloud::{CloudConfig, Issued};
+use crate::frame::{Item, Report, Up};
+use crate::message::Body;
+use edgesync_object::ObjectRef;
+use std::time::Duration;
+
+const KIB: usize = 1 << 10;
+
+/// A node that holds nothing begins a session.
+fn welcome(cloud: &mut CloudMachine, session: &str, wishes: &Wishes) {
+    crate::cloud::testing::welcome(cloud, hello(session), wishes);
+    assert!(matches!(cloud.frames.pop_front(), Some(Down::Welcome(_))));
+}
+
+fn name(number: usize) -> Uid {
+    format!("uid-{number:04}").into()
+}
+
+fn desire(cloud: &mut CloudMachine, wishes: &mut Wishes, number: usize, size: usize) {
+    let wish = Wish {
+        version: 1.into(),
+        object: Arc::new(ObjectRef {
+            api_version: "v1".into(),
+            kind: "ConfigMap".into(),
+            namespace: "default".into(),
+            name: name(number),
+        }),
+        resource: Arc::new(Resource {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "ConfigMap".into(),
+            plural: "configmaps".into(),
+            scope: Scope::Namespaced,
+        }),
+        size,
+    };
+    wishes.tell(Now::ZERO, Some(cloud), &name(number), Some(wish));
+}
+
+fn load(cloud: &mut CloudMachine, wishes: &Wishes) -> Option<(u64, Vec<Uid>)> {
+    match cloud.poll_effect(wishes)? {
+        CloudEffect::Load { token, objects } => {
+            Some((token, objects.into_iter().map(|(uid, _)| uid).collect()))
+        }
+        other => panic!("must be a load: {other:?}"),
+    }
+}
+
+fn bodies(uids: &[Uid], size: usize) -> Vec<Loaded> {
+    let body = |uid: &Uid| {
+        let fill = "x".repeat(size.saturating_sub(150));
+        let meta = format!(r#"{{"name":"{uid}","namespace":"default","uid":"{uid}","resourceVersion":"1"}}"#);
+        format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{meta},"data":{{"x":"{fill}"}}}}"#)
+    };
+    let loaded =
+        |uid: &Uid| Loaded { uid: uid.clone(), version: 1.into(), body: Body::new(body(uid)).unwrap() };
+    uids.iter().map(loaded).collect()
+}
+
+/// The numbers of objects in the frames that are ready.
+fn frames(cloud: &mut CloudMachine, wishes: &Wishes) -> Vec<usize> {
+    let frame = std::iter::from_fn(|| cloud.poll_frame(Now::ZERO, wishes));
+    let objects = |frame| match frame {
+        Down::Objects(objects) => objects.messages.len(),
+        other => panic!("must be objects: {other:?}"),
+    };
+    frame.map(objects).collect()
+}
+
+#[test]
+fn the_answer_to_a_load_of_an_earlier_session_is_not_taken_for_that_of_the_next() {
+    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    (0..300).for_each(|number| desire(&mut cloud, &mut wishes, number, KIB));
+    welcome(&mut cloud, "a", &wishes);
+    let (old, uids) = load(&mut cloud, &wishes).unwrap();
+    welcome(&mut cloud, "b", &wishes);
+    // What is asked for first is not what was asked for before.
+    desire(&mut cloud, &mut wishes, 1000, KIB);
+    let (new, again) = load(&mut cloud, &wishes).unwrap();
+    assert_ne!(old, new);
+    cloud.loaded(Now::ZERO, old, bodies(&uids[..1], KIB), &wishes);
+    assert_eq!(
+        (frames(&mut cloud, &wishes), load(&mut cloud, &wishes)),
+        (vec![], None),
+        "nothing but the answer to the last counts"
+    );
+    cloud.loaded(Now::ZERO, new, bodies(&again, KIB), &wishes);
+    assert!(frames(&mut cloud, &wishes).iter().sum::<usize>() > 1);
+    let under_way = cloud.under_way();
+    cloud.loaded(Now::ZERO, new, bodies(&again, KIB), &wishes);
+    assert_eq!(cloud.under_way(), under_way, "an answer counts once");
+}
+
+#[test]
+fn what_could_not_be_loaded_is_asked_for_again_later() {
+    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    (0..3).for_each(|number| desire(&mut cloud, &mut wishes, number, KIB));
+    welcome(&mut cloud, "a", &wishes);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    cloud.loaded(Now::ZERO, token, bodies(&uids[1..], KIB), &wishes);
+    assert_eq!((frames(&mut cloud, &wishes), load(&mut cloud, &wishes)), (vec![2], None));
+    let due = cloud.deadline().unwrap();
+    cloud.tick(due, &wishes);
+    assert!(load(&mut cloud, &wishes).unwrap().1.contains(&uids[0]));
+}
+
+/// A live machine, and the version of its one object is under way.
+fn sending() -> (CloudMachine, Wishes) {
+    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    let issued = Issued { gaps: vec![(1000, 2000)], since: None };
+    cloud.set_incarnation("inc".into(), Arc::new(issued));
+    desire(&mut cloud, &mut wishes, 0, KIB);
+    welcome(&mut cloud, "a", &wishes);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    cloud.loaded(Now::ZERO, token, bodies(&uids, KIB), &wishes);
+    assert_eq!(frames(&mut cloud, &wishes), [1]);
+    (cloud, wishes)
+}
+
+fn report(cloud: &mut CloudMachine, wishes: &Wishes, now: Now, report: Report) {
+    cloud.received(now, Up::Report(Report { session: "a".into(), ..report }), wishes);
+}
+
+/// When it sends something in so long to a node that answers like this.
+fn times(
+    cloud: &mut CloudMachine,
+    wishes: &Wishes,
+    time: Duration,
+    answer: impl Fn(&mut CloudMachine, Now),
+) -> Vec<Now> {
+    let mut times = Vec::new();
+    while let Some(now) = cloud.deadline().filter(|now| *now < time) {
+        cloud.tick(now, wishes);
+        while let Some(effect) = cloud.poll_effect(wishes) {
+            match effect {
+                CloudEffect::Load { token, objects } => {
+                    let uids: Vec<Uid> = objects.into_iter().map(|(uid, _)| uid).collect();
+                    cloud.loaded(now, token, bodies(&uids, KIB), wishes);
+                }
+                CloudEffect::Record(batch) => cloud.recorded(now, batch.token, true, 0, wishes),
+                _ => {}
+            }
+        }
+        while let Some(frame) = cloud.poll_frame(now, wishes) {
+            if let Down::Objects(_) = frame {
+                times.push(now);
+                answer(cloud, now);
+            }
+        }
+    }
+    times
+}
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn longest_pause(times: &[Now]) -> Duration {
+    times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap()
+}
+
+#[test]
+fn what_is_never_reported_is_sent_again_with_waits_up_to_the_longest() {
+    let (mut cloud, wishes) = sending();
+    let sent = times(&mut cloud, &wishes, DAY, |_, _| {});
+    assert!((5..=6).contains(&sent[0].as_secs()), "{:?}", sent[0]);
+    assert_eq!(longest_pause(&sent), CloudConfig::defaults().resend_max);
+    assert!(sent.len() > 280, "{}", sent.len());
+}
+
+#[test]
+fn what_is_rejected_for_ever_is_sent_ever_less_often_up_to_once_an_hour() {
+    let (mut cloud, wishes) = sending();
+    let reject = |cloud: &mut CloudMachine, now| {
+        let rejected = Rejected {
+            uid: name(0),
+            resource_version: 1.into(),
+            reason: RejectReason::StoreFull,
+            message: "no room".into(),
+            object: None,
+        };
+        report(cloud, &wishes, now, Report { rejected: vec![rejected], ..Report::default() });
+    };
+    reject(&mut cloud, Now::ZERO);
+    let sent = times(&mut cloud, &wishes, DAY, reject);
+    assert!((24..60).contains(&sent.len()), "{}", sent.len());
+    assert_eq!(cloud.refused().count(), 1);
+}
+
+#[test]
+fn a_node_that_reports_something_else_each_time_is_not_sent_the_object_at_line_speed() {
+    let (mut cloud, wishes) = sending();
+    let sent = times(&mut cloud, &wishes, DAY, |cloud, now| {
+        // It says that it has answered, and names nothing of what it was sent.
+        let receipt = cloud.pace.next_frame() - 1;
+        report(cloud, &wishes, now, Report { receipt, ..Report::default() });
+    });
+    assert!(sent.len() < 400, "{}", sent.len());
+}
+
+#[test]
+fn numbers_that_no_frame_has_answer_nothing() {
+    let (mut cloud, wishes) = sending();
+    for receipt in [3, 1000, u64::MAX] {
+        let receiving = Some(name(0));
+        let received = Some(u64::MAX);
+        report(&mut cloud, &wishes, Now::ZERO, Report { receipt, receiving, received, ..Report::default() });
+        assert_eq!((cloud.under_way(), cloud.counters().resent), (1, 0));
+    }
+}
+
+#[test]
+fn ten_thousand_reports_make_one_batch_and_one_confirm() {
+    let (mut cloud, wishes) = sending();
+    let item = |n: u64| Item { uid: name(7), resource_version: n.into(), object: None };
+    for n in 0..10_000 {
+        report(
+            &mut cloud,
+            &wishes,
+            Now::ZERO,
+            Report { from: n, to: n + 1, objects: vec![item(n)], ..Report::default() },
+        );
+    }
+    let records = std::iter::from_fn(|| cloud.poll_effect(&wishes));
+    assert!(records.filter(|effect| matches!(effect, CloudEffect::Record(_))).count() <= 1);
+    assert!(std::iter::from_fn(|| cloud.poll_frame(Now::ZERO, &wishes)).count() <= 1);
+}
+
+#[test]
+fn versions_of_a_lost_life_make_one_new_incarnation_however_often_they_are_reported() {
+    let (mut cloud, wishes) = sending();
+    let lost = |cloud: &mut CloudMachine, n: u64| {
+        let object = Some(ObjectRef {
+            api_version: "v1".into(),
+            kind: "ConfigMap".into(),
+            namespace: "default".into(),
+            name: name(9),
+        });
+        let item = Item { uid: name(9), resource_version: (1500 + n).into(), object };
+        report(
+            cloud,
+            &wishes,
+            Now::ZERO,
+            Report { from: n, to: n + 1, objects: vec![item], ..Report::default() },
+        );
+        let effects = std::iter::from_fn(|| cloud.poll_effect(&wishes));
+        effects.filter(|effect| matches!(effect, CloudEffect::StoreWentBack)).count()
+    };
+    assert_eq!([lost(&mut cloud, 0), lost(&mut cloud, 1)], [1, 0]);
+    let issued = Arc::new(cloud.issued.renewed());
+    cloud.set_incarnation("next".into(), issued);
+    assert_eq!([lost(&mut cloud, 2), lost(&mut cloud, 3)], [0, 0]);
+    let mut issued = cloud.issued.renewed();
+    issued.gaps.push((1_000_000, 2_000_000));
+    cloud.set_incarnation("next".into(), Arc::new(issued));
+    assert_eq!(lost(&mut cloud, 1_000_000), 1, "another loss is another matter");
+}
+
+/// Sends everything that may be sent, and answers loads at once, over a line without limits. Returns what was sent whole, in
+/// order, and the most bodies that were alive at a time.
+fn send_all(cloud: &mut CloudMachine, wishes: &Wishes, size: usize) -> (Vec<Uid>, usize) {
+    let (mut sent, mut alive, mut most, mut is_blocked) = (Vec::new(), Vec::new(), 0, false);
+    loop {
+        if let Some((token, uids)) = load(cloud, wishes) {
+            let bodies = bodies(&uids, size);
+            alive.extend(bodies.iter().map(|loaded| loaded.body.downgrade()));
+            cloud.loaded(Now::ZERO, token, bodies, wishes);
+            alive.retain(|body| body.upgrade().is_some());
+            most = most.max(alive.len());
+            continue;
+        }
+        let frame = cloud.poll_frame(Now::ZERO, wishes);
+        let was_blocked = std::mem::replace(&mut is_blocked, frame.is_none());
+        match frame {
+            Some(Down::Part(part)) if part.offset + part.data.len() as u64 == part.total => {
+                sent.push(part.uid);
+            }
+            Some(Down::Part(_)) => {}
+            Some(other) => panic!("must be a part: {other:?}"),
+            None if was_blocked => return (sent, most),
+            None => cloud.pace.rest(),
+        }
+    }
+}
+
+/// The node reports what it was sent.
+fn holds(cloud: &mut CloudMachine, wishes: &Wishes, to: u64, uids: &[Uid]) {
+    let item = |uid: &Uid| Item { uid: uid.clone(), resource_version: 1.into(), object: None };
+    let objects = uids.iter().map(item).collect();
+    let from = to - 1;
+    cloud.received(
+        Now::ZERO,
+        Up::Report(Report { session: "a".into(), from, to, objects, ..Report::default() }),
+        wishes,
+    );
+    while let Some(CloudEffect::Record(batch)) = cloud.effects.pop_front() {
+        cloud.recorded(Now::ZERO, batch.token, true, 0, wishes);
+    }
+    cloud.frames.clear();
+}
+
+#[test]
+fn objects_larger_than_a_frame_keep_to_the_window_one_body_at_a_time() {
+    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    (0..20).for_each(|number| desire(&mut cloud, &mut wishes, number, 300 * KIB));
+    welcome(&mut cloud, "a", &wishes);
+    let (mut sent, mut to) = (0, 0);
+    while sent < 20 {
+        let (uids, alive) = send_all(&mut cloud, &wishes, 300 * KIB);
+        assert!((1..=3).contains(&uids.len()), "a window of 1 MiB: {uids:?}");
+        assert_eq!(alive, 1);
+        sent += uids.len();
+        to += 1;
+        holds(&mut cloud, &wishes, to, &uids);
+    }
+    assert!(cloud.in_sync());
+}
+
+#[test]
+fn an_object_larger_than_the_window_is_under_way_alone() {
+    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    (0..3).for_each(|number| desire(&mut cloud, &mut wishes, number, 3 << 20));
+    welcome(&mut cloud, "a", &wishes);
+    for number in 0..3 {
+        let (uids, alive) = send_all(&mut cloud, &wishes, 3 << 20);
+        assert_eq!((&uids[..], alive), (&[name(number)][..], 1));
+        holds(&mut cloud, &wishes, 1 + number as u64, &uids);
+    }
+    assert!(cloud.in_sync());
+}
+
+#[test]
+fn small_objects_do_not_wait_for_large_ones() {
+    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    desire(&mut cloud, &mut wishes, 0, 3 << 20);
+    desire(&mut cloud, &mut wishes, 1, 3 << 20);
+    welcome(&mut cloud, "a", &wishes);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    cloud.loaded(Now::ZERO, token, bodies(&uids, 3 << 20), &wishes);
+    assert!(matches!(cloud.poll_frame(Now::ZERO, &wishes), Some(Down::Part(_))));
+    desire(&mut cloud, &mut wishes, 2, KIB);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    assert_eq!(uids, [name(2)]);
+    cloud.loaded(Now::ZERO, token, bodies(&uids, KIB), &wishes);
+    cloud.pace.rest();
+    let next: Vec<&str> = (0..2).map(|_| cloud.poll_frame(Now::ZERO, &wishes).unwrap().name()).collect();
+    assert!(next.contains(&"Objects"), "{next:?}");
+}
+
+#[test]
+fn nothing_more_is_loaded_than_a_frame_takes_until_it_has_left() {
+    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    (0..100).for_each(|number| desire(&mut cloud, &mut wishes, number, 20 * KIB));
+    welcome(&mut cloud, "a", &wishes);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    assert_eq!(uids.len(), 12);
+    cloud.loaded(Now::ZERO, token, bodies(&uids, 20 * KIB), &wishes);
+    let mut left = uids.len();
+    while left > 0 {
+        assert_eq!(load(&mut cloud, &wishes), None);
+        left -= frames(&mut cloud, &wishes).iter().sum::<usize>();
+        cloud.pace.rest();
+    }
+    assert!(load(&mut cloud, &wishes).is_some());
+}
+
+#[test]
+fn a_reason_for_a_rejection_is_kept_up_to_its_limit_and_no_further() {
+    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    desire(&mut cloud, &mut wishes, 0, KIB);
+    welcome(&mut cloud, "a", &wishes);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    cloud.loaded(Now::ZERO, token, bodies(&uids, KIB), &wishes);
+    assert!(matches!(cloud.poll_frame(Now::ZERO, &wishes), Some(Down::Objects(_))));
+    let rejected = Rejected {
+        uid: name(0),
+        resource_version: 1.into(),
+        reason: RejectReason::Invalid,
+        message: "ü".repeat(50_000),
+        object: None,
+    };
+    let report = Report { session: "a".into(), rejected: vec![rejected], ..Report::default() };
+    cloud.received(Now::ZERO, Up::Report(report), &wishes);
+    let kept: Vec<_> = cloud.refused().map(|(uid, refusal)| (uid.clone(), refusal.message.len())).collect();
+    assert_eq!(kept, [(name(0), 256)]);
+}

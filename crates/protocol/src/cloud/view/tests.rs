@@ -1,0 +1,386 @@
+use std::sync::Arc;
+
+use crate::change::{RejectReason, Rejected, Uid};
+use crate::cloud::testing::{NONE_UNREAD, Wish, Wishes, hello_with, machine_with};
+use crate::cloud::{CloudEffect, CloudMachine, CloudPhase, Loaded, Records};
+use crate::digest::{BucketSet, Tally};
+use crate::frame::{DEFAULT_MAX_FRAME, Down, Inventory, Item, ObjectsText, Report, Up};
+use crate::message::Body;
+use crate::timing::Now;
+use edgesync_object::{ObjectRef, Resource, ResourceVersion, Scope};
+
+fn object(name: &str) -> ObjectRef {
+    let (namespace, name) = ("default".into(), name.into());
+    ObjectRef { api_version: "v1".into(), kind: "ConfigMap".into(), namespace, name }
+}
+
+/// The node is to hold these objects, by name and version.
+fn wishes(objects: &[(&str, u64)]) -> Wishes {
+    let wish = |(name, version): &(&str, u64)| {
+        let resource = Resource {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "ConfigMap".into(),
+            plural: "configmaps".into(),
+            scope: Scope::Namespaced,
+        };
+        let (object, resource) = (Arc::new(object(name)), Arc::new(resource));
+        (Uid::from(*name), Wish { version: (*version).into(), object, resource, size: 10 })
+    };
+    Wishes(objects.iter().map(wish).collect(), NONE_UNREAD)
+}
+
+/// One node and one replica, as far as they have got.
+struct Rig {
+    cloud: CloudMachine,
+    wishes: Wishes,
+    /// Requests that were made.
+    asked: Vec<u64>,
+    opened: usize,
+    /// Records are not written any more.
+    is_stuck: bool,
+    went_back: usize,
+    frames: Vec<Down>,
+}
+
+impl Rig {
+    fn new(wanted: &[(&str, u64)]) -> Self {
+        let (cloud, wishes) = (machine_with(Records::Proven), wishes(wanted));
+        Self { cloud, wishes, asked: vec![], opened: 0, is_stuck: false, went_back: 0, frames: vec![] }
+    }
+
+    /// The node says Hello, and if it is asked for, what it holds.
+    fn connect(&mut self, session: &str, incarnation: Option<&str>, held: &[(&str, u64)]) {
+        let Up::Hello(mut hello) = hello_with(session, DEFAULT_MAX_FRAME) else { unreachable!() };
+        let mut tally = Tally::default();
+        held.iter().for_each(|(uid, version)| tally.add(hello.epoch, uid, &(*version).into()));
+        (hello.count, hello.digest, hello.revision) = (tally.count, tally.digest, 40);
+        hello.incarnation = incarnation.map(str::to_owned);
+        self.cloud.received(Now::ZERO, Up::Hello(hello), &self.wishes);
+        self.run();
+        if self.cloud.phase() == CloudPhase::Repairing {
+            let mut buckets = BucketSet::default();
+            (0..=u8::MAX).for_each(|bucket| buckets.insert(bucket));
+            let item = |(name, version): &(&str, u64)| {
+                let object = Some(object(name));
+                Item { uid: (*name).into(), resource_version: (*version).into(), object }
+            };
+            let (session, objects) = (session.to_owned(), held.iter().map(item).collect());
+            let inventory = Inventory { session, page: 0, buckets, more: false, objects };
+            self.cloud.received(Now::ZERO, Up::Inventory(inventory), &self.wishes);
+            self.run();
+        }
+        assert_eq!(self.cloud.phase(), CloudPhase::Live);
+    }
+
+    fn run(&mut self) {
+        loop {
+            while let Some(effect) = self.cloud.poll_effect(&self.wishes) {
+                self.perform(effect);
+            }
+            let Some(frame) = self.cloud.poll_frame(Now::ZERO, &self.wishes) else { return };
+            self.frames.push(frame);
+        }
+    }
+
+    fn perform(&mut self, effect: CloudEffect) {
+        match effect {
+            CloudEffect::Open => {
+                self.opened += 1;
+                self.cloud.opened(Now::ZERO, Some(Vec::new()), &self.wishes);
+            }
+            CloudEffect::Record(batch) if !self.is_stuck => {
+                self.cloud.recorded(Now::ZERO, batch.token, true, 0, &self.wishes);
+            }
+            CloudEffect::Load { token, objects } => {
+                let body = || Body::new("{}".to_owned()).unwrap();
+                let load = |(uid, version)| Loaded { uid, version, body: body() };
+                let bodies = objects.into_iter().map(load).collect();
+                self.cloud.loaded(Now::ZERO, token, bodies, &self.wishes);
+            }
+            CloudEffect::CatchUp { token } => self.asked.push(token),
+            CloudEffect::StoreWentBack => self.went_back += 1,
+            _ => {}
+        }
+    }
+
+    /// What is wanted of an object changes: none if it is deleted.
+    fn hear(&mut self, name: &str, version: Option<u64>) {
+        let wish = version.and_then(|version| wishes(&[(name, version)]).0.remove(name));
+        self.wishes.tell(Now::ZERO, Some(&mut self.cloud), &name.into(), wish);
+        self.run();
+    }
+
+    fn catch_up(&mut self, token: u64, reached: u64) {
+        self.cloud.caught_up(Now::ZERO, token, &reached.into(), &self.wishes);
+        self.run();
+    }
+
+    /// Objects and removals that were sent, with what an object may replace although that is newer.
+    fn sent(&self) -> Vec<String> {
+        let objects = self.frames.iter().filter_map(|frame| match frame {
+            Down::Objects(ObjectsText { messages, .. }) => Some(messages),
+            _ => None,
+        });
+        objects.flatten().map(|message| format!("{message:?}")).collect()
+    }
+
+    /// Which incarnation the last Welcome named.
+    fn told(&self) -> Option<&str> {
+        let welcome = self.frames.iter().rev().find_map(|frame| match frame {
+            Down::Welcome(welcome) => Some(welcome),
+            _ => None,
+        });
+        welcome?.incarnation.as_deref()
+    }
+}
+
+#[test]
+fn a_node_in_sync_is_welcome_at_a_replica_that_has_never_seen_it_and_nothing_is_read() {
+    let mut rig = Rig::new(&[("a", 3), ("b", 5)]);
+    rig.connect("1", Some("inc"), &[("a", 3), ("b", 5)]);
+    assert_eq!((rig.opened, rig.frames.len(), rig.asked.len()), (0, 1, 0));
+    assert!(rig.cloud.in_sync());
+}
+
+#[test]
+fn what_the_node_holds_is_found_against_what_it_is_to_hold() {
+    let mut rig = Rig::new(&[("a", 3), ("b", 5)]);
+    rig.connect("1", Some("inc"), &[("a", 2), ("b", 5)]);
+    assert!(matches!(rig.frames[0], Down::InventoryRequest(_)), "{:?}", rig.frames);
+    assert_eq!(
+        (rig.opened, rig.sent().len(), rig.asked.len()),
+        (1, 1, 0),
+        "a newer version needs no question"
+    );
+}
+
+#[test]
+fn what_has_changed_since_a_node_was_in_sync_anywhere_is_known_without_its_inventory() {
+    let mut rig = Rig::new(&[("a", 3), ("b", 5), ("c", 6)]);
+    rig.hear("a", Some(7));
+    rig.hear("c", None);
+    rig.hear("a", Some(8));
+    rig.hear("d", Some(9));
+    rig.connect("1", Some("inc"), &[("a", 7), ("b", 5)]);
+    assert!(matches!(rig.frames[0], Down::Welcome(_)), "{:?}", rig.frames);
+    assert_eq!((rig.opened, rig.sent().len(), rig.asked.len()), (0, 1, 1));
+    rig.catch_up(0, 9);
+    assert_eq!(rig.sent().len(), 2);
+}
+
+#[test]
+fn a_replica_that_lags_leaves_alone_what_it_has_not_heard_of_and_asks_once() {
+    let mut rig = Rig::new(&[("rolled", 3), ("deleted", 4), ("same", 2)]);
+    rig.connect("1", Some("inc"), &[("rolled", 8), ("new", 9), ("same", 2)]);
+    assert_eq!((rig.sent().len(), rig.asked.as_slice()), (0, [0].as_slice()));
+    assert!(rig.cloud.pending() > 0 && !rig.cloud.in_sync());
+    rig.hear("deleted", None);
+    rig.hear("rolled", Some(8));
+    rig.hear("new", Some(9));
+    rig.catch_up(0, 9);
+    assert_eq!((rig.sent().len(), rig.asked.len(), rig.went_back), (0, 1, 0));
+    assert!(rig.cloud.in_sync());
+}
+
+#[test]
+fn an_answer_of_an_earlier_session_is_none() {
+    let mut rig = Rig::new(&[("deleted", 4)]);
+    rig.connect("1", Some("inc"), &[]);
+    rig.connect("2", Some("inc"), &[("new", 9)]);
+    rig.catch_up(0, 5);
+    assert_eq!((rig.sent().len(), rig.asked.as_slice()), (0, [0, 1].as_slice()));
+    rig.catch_up(1, 9);
+    assert_eq!(rig.sent().len(), 2);
+}
+
+#[test]
+fn once_it_has_caught_up_a_replica_removes_and_sends_without_asking() {
+    let mut rig = Rig::new(&[("a", 3)]);
+    rig.connect("1", Some("inc"), &[("b", 4)]);
+    rig.catch_up(0, 9);
+    assert_eq!(rig.sent().len(), 2);
+    rig.hear("c", Some(10));
+    assert_eq!((rig.sent().len(), rig.asked.len()), (3, 1));
+}
+
+#[test]
+fn what_the_store_has_never_given_holds_many_removals_back_and_is_told_once() {
+    let names: Vec<String> = (0..20).map(|n| format!("lost-{n}")).collect();
+    let held: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 90)).collect();
+    let mut rig = Rig::new(&[("a", 3)]);
+    rig.connect("1", Some("inc"), &held);
+    rig.catch_up(0, 50);
+    assert_eq!((rig.cloud.held_count(), rig.went_back, rig.sent().len()), (20, 1, 1));
+    // At another replica the same.
+    let mut other = Rig::new(&[("a", 3)]);
+    other.connect("2", Some("inc"), &held);
+    other.catch_up(0, 50);
+    assert_eq!((other.cloud.held_count(), other.went_back), (20, 1));
+}
+
+#[test]
+fn a_version_that_the_store_has_undone_is_replaced_by_name_once_that_is_known() {
+    let mut rig = Rig::new(&[("a", 3)]);
+    rig.connect("1", Some("inc"), &[("a", 8)]);
+    assert_eq!(rig.sent().len(), 0);
+    rig.catch_up(0, 5);
+    assert!(rig.sent()[0].contains("supersedes"), "{:?}", rig.sent());
+}
+
+#[test]
+fn a_node_learns_of_another_incarnation_when_there_is_nothing_to_doubt() {
+    let names: Vec<String> = (0..20).map(|n| format!("gone-{n}")).collect();
+    let held: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 4)).collect();
+    let mut rig = Rig::new(&[]);
+    rig.connect("1", Some("before"), &held);
+    rig.catch_up(0, 50);
+    assert_eq!((rig.told(), rig.cloud.held_count()), (None, 20));
+    // Whoever serves it next holds them back too, until somebody has confirmed them.
+    rig.connect("2", Some("before"), &held);
+    rig.catch_up(1, 50);
+    assert_eq!((rig.told(), rig.cloud.held_count()), (None, 20));
+    rig.cloud.confirm_deletions(Now::ZERO, &rig.wishes);
+    rig.run();
+    assert_eq!(rig.sent().len(), 20);
+    rig.connect("3", Some("before"), &[]);
+    assert_eq!(rig.told(), Some("inc"));
+}
+
+#[test]
+fn a_node_that_holds_nothing_it_should_not_learns_of_another_incarnation_whatever_it_lacks() {
+    let mut rig = Rig::new(&[("a", 3), ("refused", 4)]);
+    rig.connect("1", Some("before"), &[("a", 2)]);
+    assert_eq!(rig.told(), Some("inc"));
+}
+
+#[test]
+fn what_another_replica_has_confirmed_does_not_look_like_a_loss() {
+    let names: Vec<String> = (0..20).map(|n| format!("gone-{n}")).collect();
+    let held: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 4)).collect();
+    let mut rig = Rig::new(&held);
+    rig.connect("1", Some("inc"), &held);
+    rig.cloud.disconnected();
+    held.iter().for_each(|(name, _)| rig.hear(name, None));
+    // Meanwhile another replica has confirmed more than this one has ever heard of.
+    rig.connect("2", Some("inc"), &held);
+    rig.catch_up(0, 50);
+    assert_eq!((rig.cloud.held_count(), rig.sent().len()), (0, 20));
+}
+
+#[test]
+fn a_replica_that_falls_behind_has_the_node_say_hello_again() {
+    let mut rig = Rig::new(&[("a", 3)]);
+    rig.connect("1", Some("inc"), &[("a", 3)]);
+    rig.cloud.fall_behind();
+    rig.hear("a", Some(4));
+    assert!(matches!(rig.frames.last(), Some(Down::HelloRequest(request)) if request.session == "1"));
+    rig.connect("2", Some("inc"), &[("a", 3)]);
+    assert_eq!((rig.sent().len(), rig.asked.len()), (1, 0));
+}
+
+#[test]
+fn versions_without_an_order_wait_until_more_is_known() {
+    let mut rig = Rig::new(&[("a", 3)]);
+    rig.wishes.0.get_mut("a").unwrap().version = ResourceVersion::new("x");
+    rig.connect("1", Some("inc"), &[("a", 3)]);
+    assert_eq!((rig.sent().len(), rig.asked.len()), (0, 1));
+    rig.catch_up(0, 5);
+    assert_eq!(rig.sent().len(), 1);
+}
+
+#[test]
+fn what_was_refused_and_waits_until_more_is_known_does_not_wake_the_machine_all_the_time() {
+    let mut rig = Rig::new(&[("a", 3)]);
+    rig.connect("1", Some("inc"), &[]);
+    rig.catch_up(0, 5);
+    let (uid, message) = ("a".into(), String::new());
+    let reason = RejectReason::StoreFull;
+    let rejected = vec![Rejected { uid, resource_version: 3.into(), reason, message, object: None }];
+    let report = Report { session: "1".into(), from: 40, to: 40, rejected, ..Report::default() };
+    rig.cloud.received(Now::ZERO, Up::Report(report), &rig.wishes);
+    rig.run();
+    rig.connect("2", Some("inc"), &[]);
+    assert_eq!(rig.asked.len(), 1, "it is not to be sent yet");
+    let due = Now::from_secs(3600);
+    rig.cloud.tick(due, &rig.wishes);
+    rig.run();
+    assert_eq!(rig.asked.len(), 2);
+    assert!(rig.cloud.deadline().is_none_or(|at| at > due), "{:?}", rig.cloud.deadline());
+    rig.catch_up(1, 5);
+    assert_eq!(rig.sent().len(), 2);
+}
+
+#[test]
+fn records_that_are_not_written_yet_keep_nobody_waiting_who_comes_back() {
+    let mut rig = Rig::new(&[("a", 3)]);
+    rig.connect("1", Some("inc"), &[("a", 3)]);
+    rig.is_stuck = true;
+    let (uid, resource_version) = ("a".into(), 2.into());
+    let objects = vec![Item { uid, resource_version, object: None }];
+    let report = Report { session: "1".into(), from: 40, to: 41, objects, ..Report::default() };
+    rig.cloud.received(Now::ZERO, Up::Report(report), &rig.wishes);
+    rig.run();
+    rig.frames.clear();
+    rig.connect("2", Some("inc"), &[("a", 3)]);
+    assert_eq!((rig.frames.len(), rig.opened), (1, 0));
+}
+
+#[test]
+fn what_a_node_holds_of_what_cannot_be_read_stays_and_goes_once_it_can_be_read() {
+    let names: Vec<String> = (0..20).map(|n| format!("lost-{n}")).collect();
+    let held: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 4)).collect();
+    let mut rig = Rig::new(&[("a", 3)]);
+    rig.wishes.1 = |_| true;
+    rig.connect("1", Some("inc"), &held);
+    rig.catch_up(0, 50);
+    assert_eq!((rig.sent().len(), rig.cloud.held_count()), (1, 0));
+    rig.wishes.1 = NONE_UNREAD;
+    rig.cloud.reads_more(Now::ZERO, &rig.wishes);
+    rig.run();
+    assert_eq!(rig.sent().len(), 21);
+    // Where a cluster was restored they wait to be confirmed, read or not.
+    let mut rig = Rig::new(&[("a", 3)]);
+    rig.wishes.1 = |_| true;
+    rig.connect("1", Some("before"), &held);
+    rig.catch_up(0, 50);
+    rig.wishes.1 = NONE_UNREAD;
+    rig.cloud.reads_more(Now::ZERO, &rig.wishes);
+    rig.run();
+    assert_eq!((rig.sent().len(), rig.cloud.held_count()), (1, 20));
+}
+
+#[test]
+fn what_cannot_be_read_does_not_go_back_to_what_is_known_of_it() {
+    let mut rig = Rig::new(&[("behind", 3), ("ahead", 9)]);
+    rig.wishes.1 = |_| true;
+    rig.connect("1", Some("inc"), &[("behind", 5), ("ahead", 8)]);
+    assert_eq!(rig.sent().len(), 1, "what is newer is right");
+    // That something was read says nothing of this.
+    rig.catch_up(0, 50);
+    assert_eq!((rig.sent().len(), rig.cloud.pending()), (1, 1));
+    rig.wishes.1 = NONE_UNREAD;
+    rig.cloud.reads_more(Now::ZERO, &rig.wishes);
+    rig.run();
+    assert_eq!(rig.sent().len(), 2);
+}
+
+#[test]
+fn what_cannot_be_read_does_not_take_the_place_of_what_is_there_under_its_name() {
+    // Of a store that was restored, what is there may be right although it is older.
+    for held in [5, 2] {
+        let mut rig = Rig::new(&[("old", 3)]);
+        let object = rig.wishes.0["old"].object.clone();
+        rig.wishes.1 = |_| true;
+        rig.wishes.0.get_mut("old").unwrap().object =
+            Arc::new(ObjectRef { name: "new".into(), ..(*object).clone() });
+        rig.connect("1", Some("inc"), &[("new", held)]);
+        rig.catch_up(0, 50);
+        assert_eq!(rig.sent().len(), 0, "{held}");
+        rig.hear("old", None);
+        rig.wishes.1 = NONE_UNREAD;
+        rig.cloud.reads_more(Now::ZERO, &rig.wishes);
+        rig.run();
+        assert_eq!(rig.sent().len(), 1, "it is gone indeed");
+    }
+}

@@ -1,0 +1,151 @@
+//! What arrives is applied in order, one transaction for each frame, and reported after its commit.
+
+use crate::change::{Change, RejectReason, Rejected, Uid};
+use crate::frame::{Objects, Part, Report};
+use crate::message::{Interner, Message};
+use crate::parts::Assembled;
+use crate::replica::Applied;
+use crate::timing::Now;
+use edgesync_object::ResourceVersion;
+
+use super::pages::split;
+use super::{Commit, EdgeEffect, EdgeMachine, EdgeNotice, Phase};
+
+/// A batch at the store.
+#[derive(Debug)]
+pub(super) struct Applying {
+    token: u64,
+    session: String,
+    /// UID and version of the puts, to reject them all when the commit fails.
+    versions: Vec<(Uid, ResourceVersion)>,
+    rejected: Vec<Rejected>,
+    receipt: u64,
+}
+
+impl EdgeMachine {
+    pub(super) fn objects(&mut self, now: Now, objects: Objects) {
+        if !self.is_live(&objects.session) {
+            return self.foreign(now);
+        }
+        self.objects_arrive(now);
+        self.apply(objects.changes, objects.rejected, objects.receipt);
+    }
+
+    pub(super) fn part(&mut self, now: Now, part: Part) {
+        if !self.is_live(&part.session) {
+            return self.foreign(now);
+        }
+        self.objects_arrive(now);
+        let (uid, receipt) = (part.uid.clone(), part.receipt);
+        match self.parts.take(part) {
+            Assembled::Waiting { received } => {
+                let (at, received) = (self.totals.revision, Some(received));
+                let receiving = Some(uid);
+                self.report(Report { from: at, to: at, receiving, received, receipt, ..Report::default() });
+            }
+            Assembled::Rejected(rejected) => self.apply(Vec::new(), vec![rejected], receipt),
+            Assembled::Message(text) => {
+                let change = serde_json::from_str::<Message<'_>>(&text)
+                    .map_err(|error| Rejected {
+                        uid: "".into(),
+                        resource_version: "".into(),
+                        reason: RejectReason::Invalid,
+                        message: format!("must be the JSON of a message: {error}"),
+                        object: None,
+                    })
+                    .and_then(|message| {
+                        message.to_change(&mut Interner::default(), self.config.max_object as usize)
+                    });
+                match change {
+                    Ok(change) => self.apply(vec![change], Vec::new(), receipt),
+                    Err(rejected) => self.apply(Vec::new(), vec![rejected], receipt),
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, changes: Vec<Change>, rejected: Vec<Rejected>, receipt: u64) {
+        let Phase::Live { session, .. } = &self.phase else { return };
+        let versions = changes
+            .iter()
+            .map(|change| match change {
+                Change::Put(put) => (put.uid.clone(), put.version.clone()),
+                Change::Delete(delete) => (delete.uid.clone(), ResourceVersion::new("")),
+            })
+            .collect();
+        let token = self.next_token;
+        self.next_token += 1;
+        #[cfg(any(test, feature = "simulation"))]
+        let early = crate::fault::planted(crate::fault::Fault::AckBeforeCommit)
+            .then(|| crate::fault::observe_early(&changes));
+        self.applying.push_back(Applying { token, session: session.clone(), versions, rejected, receipt });
+        self.effects.push_back(EdgeEffect::Apply { token, changes });
+        #[cfg(any(test, feature = "simulation"))]
+        if let Some(applied) = early {
+            self.report_applied(self.totals.revision, self.totals.revision, applied, receipt);
+        }
+    }
+
+    /// The store has committed a batch, or could not.
+    pub fn applied(
+        &mut self,
+        now: Now,
+        token: u64,
+        result: Result<Commit, (RejectReason, String)>,
+        random: u64,
+    ) {
+        let Some(at) = self.applying.iter().position(|applying| applying.token == token) else {
+            return;
+        };
+        let Some(applying) = self.applying.remove(at) else { return };
+        let mut rejected = applying.rejected;
+        let (from, to, mut applied) = match result {
+            Ok(commit) => {
+                let Commit { before, totals, applied } = commit;
+                self.counters.applied += totals.revision.saturating_sub(before);
+                if totals.epoch == self.totals.epoch {
+                    // Where a batch had to be tried again, a later one may have been committed before it, and is
+                    // answered after it.
+                    if totals.revision > self.totals.revision {
+                        self.totals = totals;
+                    }
+                    (before, totals.revision, applied)
+                } else {
+                    // It is from before or after a reset that is told separately.
+                    (self.totals.revision, self.totals.revision, applied)
+                }
+            }
+            Err((reason, message)) => {
+                let refuse = |(uid, resource_version)| Rejected {
+                    uid,
+                    resource_version,
+                    reason,
+                    message: message.clone(),
+                    object: None,
+                };
+                rejected.extend(applying.versions.into_iter().map(refuse));
+                (self.totals.revision, self.totals.revision, Applied::default())
+            }
+        };
+        applied.rejected.extend(rejected);
+        self.counters.rejected += applied.rejected.len() as u64;
+        for rejected in &applied.rejected {
+            self.effects.push_back(EdgeEffect::Notice(EdgeNotice::Rejected(rejected.clone())));
+        }
+        if self.is_live(&applying.session) {
+            self.report_applied(from, to, applied, applying.receipt);
+            self.arm_repeat(now);
+        } else if matches!(self.phase, Phase::Settling) {
+            self.settle(now, random, 0);
+        }
+    }
+
+    fn report_applied(&mut self, from: u64, to: u64, applied: Applied, receipt: u64) {
+        let (objects, removed) = split(applied.observed, |observed| (observed.uid, observed.version, None));
+        let rejected = applied.rejected;
+        self.report(Report { from, to, objects, removed, rejected, receipt, ..Report::default() });
+    }
+}
+
+#[cfg(test)]
+mod tests;

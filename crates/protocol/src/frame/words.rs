@@ -1,0 +1,77 @@
+//! The words in a node's frame: ids, UIDs, versions and names that later stand in records, in paths and in the log.
+//! None is longer than Kubernetes allows it to be.
+
+use edgesync_object::{Budget, name};
+
+use super::{FrameError, Item, Report, Up};
+
+/// The longest id or name of a program in a frame, in bytes.
+pub const MAX_WORD: usize = 256;
+
+impl Up {
+    /// Takes the items from the budget and checks every word.
+    pub(super) fn check_words(&self, budget: &mut Budget) -> Result<(), FrameError> {
+        match self {
+            Self::Hello(hello) => {
+                let words = [&hello.session, &hello.agent, &hello.node];
+                words.into_iter().chain(&hello.incarnation).try_for_each(|word| check_word(word))
+            }
+            Self::Report(report) => check_report(report, budget),
+            Self::Inventory(inventory) => {
+                check_word(&inventory.session)?;
+                check_items(&inventory.objects, budget)
+            }
+            Self::Lease(lease) => check_word(&lease.session),
+            Self::Upload(upload) => {
+                check_word(&upload.session)?;
+                check_word(&upload.outbox)?;
+                Ok(budget.take_items(upload.items.len())?)
+            }
+        }
+    }
+}
+
+fn check_report(report: &Report, budget: &mut Budget) -> Result<(), FrameError> {
+    check_word(&report.session)?;
+    check_items(&report.objects, budget)?;
+    budget.take_items(report.removed.len() + report.rejected.len())?;
+    for uid in report.removed.iter().chain(&report.receiving) {
+        check_uid(uid)?;
+    }
+    for rejected in &report.rejected {
+        // What was refused may have had neither.
+        if !rejected.uid.is_empty() {
+            check_uid(&rejected.uid)?;
+        }
+        check_word(rejected.resource_version.as_str())?;
+    }
+    Ok(())
+}
+
+fn check_items(items: &[Item], budget: &mut Budget) -> Result<(), FrameError> {
+    budget.take_items(items.len())?;
+    for item in items {
+        check_uid(&item.uid)?;
+        let version = item.resource_version.as_str();
+        name::check_version(version).map_err(|problem| invalid("resourceVersion", &problem))?;
+        if let Some(object) = &item.object {
+            object.check().map_err(FrameError::Invalid)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_uid(uid: &str) -> Result<(), FrameError> {
+    name::check_uid(uid).map_err(|problem| invalid("uid", &problem))
+}
+
+fn check_word(word: &str) -> Result<(), FrameError> {
+    if word.len() <= MAX_WORD {
+        return Ok(());
+    }
+    Err(FrameError::Invalid(format!("an id must have at most {MAX_WORD} bytes, one has {}", word.len())))
+}
+
+fn invalid(field: &str, problem: &str) -> FrameError {
+    FrameError::Invalid(format!("`{field}` {problem}"))
+}

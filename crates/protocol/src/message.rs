@@ -1,0 +1,612 @@
+//! One object message in KubeEdge's shape (`header`, `route`, `content`), and how it becomes a checked
+//! [`Change`].
+//!
+//! Our own link leaves out what it does not need (`msg_id`, `timestamp`, `source`) and adds `plural`,
+//! `scope` and `supersedes`; a stock CloudCore sends the former and not the latter. One type serves both.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+use edgesync_object::{
+    Budget, Head, ObjectRef, Resource, ResourceVersion, Scope, check_reference, name, split_api_version,
+};
+
+use super::change::{Change, Delete, Put, RejectReason, Rejected};
+
+/// Who sent what when, and which version of the object it is.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Header<'a> {
+    /// The identity of the message, where a link acknowledges single messages.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub msg_id: Option<Cow<'a, str>>,
+    /// The message this one answers.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub parent_msg_id: Option<Cow<'a, str>>,
+    /// Milliseconds since the Unix epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<i64>,
+    /// The version of the object in `content`.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub resourceversion: Option<Cow<'a, str>>,
+    /// The newer version that this older one replaces on purpose.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub supersedes: Option<Cow<'a, str>>,
+}
+
+/// What is to be done with which object.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Route<'a> {
+    /// The module that sends.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Cow<'a, str>>,
+    /// The module group that is addressed.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Cow<'a, str>>,
+    /// `insert`, `update` or `delete`.
+    #[serde(borrow)]
+    pub operation: Cow<'a, str>,
+    /// `<namespace>/<type>/<name>`, the type in lower case, the namespace `null` for cluster scope.
+    #[serde(borrow)]
+    pub resource: Cow<'a, str>,
+    /// Lower-case plural of the kind.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub plural: Option<Cow<'a, str>>,
+    /// Whether the kind is namespaced; a word that this version does not know is none.
+    #[serde(default, deserialize_with = "known_scope", skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Scope>,
+}
+
+fn known_scope<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Scope>, D::Error> {
+    Ok(match Option::<Cow<'_, str>>::deserialize(deserializer)?.as_deref() {
+        Some("Namespaced") => Some(Scope::Namespaced),
+        Some("Cluster") => Some(Scope::Cluster),
+        _ => None,
+    })
+}
+
+/// One object message.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Message<'a> {
+    /// Identity and version.
+    #[serde(borrow)]
+    pub header: Header<'a>,
+    /// Operation and object.
+    #[serde(borrow)]
+    pub route: Route<'a>,
+    /// The object; for a delete only what identifies it.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<&'a RawValue>,
+}
+
+/// The JSON text of an object on its way to nodes. A clone is another hold on the same text.
+#[derive(Clone)]
+pub struct Body(Arc<Shared>);
+
+/// Finds a [`Body`] again as long as somebody holds it.
+#[derive(Clone, Debug)]
+pub struct WeakBody(Weak<Shared>);
+
+struct Shared {
+    json: Box<RawValue>,
+    companion: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+impl Body {
+    /// Takes JSON text.
+    ///
+    /// # Errors
+    /// It is not JSON.
+    pub fn new(json: String) -> serde_json::Result<Self> {
+        let json = RawValue::from_string(json)?;
+        Ok(Self(Arc::new(Shared { json, companion: OnceLock::new() })))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.json.get()
+    }
+
+    /// Has a value dropped when nobody holds the text any more. The first one counts.
+    pub fn accompany(&self, companion: impl Any + Send + Sync) {
+        let _ = self.0.companion.set(Box::new(companion));
+    }
+
+    /// Does not hold the text.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakBody {
+        WeakBody(Arc::downgrade(&self.0))
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.as_str().len())
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.json.get().len())
+    }
+}
+
+impl WeakBody {
+    /// The body, if somebody still holds it.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Body> {
+        self.0.upgrade().map(Body)
+    }
+}
+
+/// A [`Message`] as JSON text. What is large of it, the object, is shared by the messages to all nodes.
+#[derive(Clone, Debug)]
+pub struct MessageText {
+    /// Everything up to the object; all of it where there is none.
+    head: String,
+    body: Option<Body>,
+}
+
+impl MessageText {
+    fn pieces(&self) -> [&str; 3] {
+        match &self.body {
+            Some(body) => [&self.head, body.as_str(), "}"],
+            None => [&self.head, "", ""],
+        }
+    }
+
+    /// The length in bytes, which is not zero.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it never is")]
+    pub fn len(&self) -> usize {
+        self.pieces().iter().map(|piece| piece.len()).sum()
+    }
+
+    /// Appends the text.
+    pub fn write_to(&self, out: &mut String) {
+        out.extend(self.pieces());
+    }
+
+    /// Whether a character begins or ends there.
+    #[must_use]
+    pub fn is_char_boundary(&self, offset: usize) -> bool {
+        let mut rest = offset;
+        for piece in self.pieces() {
+            if rest <= piece.len() {
+                return piece.is_char_boundary(rest);
+            }
+            rest -= piece.len();
+        }
+        false
+    }
+
+    /// At most `room` bytes of the text from `offset` on, cut between characters. `offset` is where another piece ended.
+    #[must_use]
+    pub fn cut(&self, offset: usize, room: usize) -> String {
+        let (mut out, mut skip) = (String::with_capacity(room.min(self.len())), offset);
+        for piece in self.pieces() {
+            let end = piece.floor_char_boundary((skip + room - out.len()).min(piece.len()));
+            out.push_str(piece.get(skip..end).unwrap_or_default());
+            if end < piece.len() && skip < piece.len() {
+                break;
+            }
+            skip = skip.saturating_sub(piece.len());
+        }
+        out
+    }
+}
+
+/// An object on its way to a node: what a [`Message`] is written from.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// The UID of the object.
+    pub uid: super::change::Uid,
+    /// The version that is sent, or that was deleted.
+    pub version: ResourceVersion,
+    /// The newer version on the edge that is to be replaced on purpose.
+    pub supersedes: Option<ResourceVersion>,
+    /// The kind.
+    pub resource: Arc<Resource>,
+    /// Namespace, empty for cluster scope.
+    pub namespace: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+    /// The object; none for a delete.
+    pub body: Option<Body>,
+}
+
+impl Outgoing {
+    /// Which object it is.
+    #[must_use]
+    pub fn object_ref(&self) -> ObjectRef {
+        ObjectRef {
+            api_version: self.resource.api_version().into(),
+            kind: self.resource.kind.as_str().into(),
+            namespace: Arc::clone(&self.namespace),
+            name: Arc::clone(&self.name),
+        }
+    }
+
+    /// The message as JSON text.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn to_text(&self) -> serde_json::Result<MessageText> {
+        let namespace = if self.namespace.is_empty() { "null" } else { &self.namespace };
+        let kind = self.resource.kind.to_ascii_lowercase();
+        let operation = if self.body.is_some() { "update" } else { "delete" };
+        let mut head = serde_json::to_string(&Message {
+            header: Header {
+                resourceversion: Some(self.version.as_str().into()),
+                supersedes: self.supersedes.as_ref().map(|version| version.as_str().into()),
+                ..Header::default()
+            },
+            route: Route {
+                source: None,
+                group: None,
+                operation: operation.into(),
+                resource: format!("{namespace}/{kind}/{}", self.name).into(),
+                plural: Some(self.resource.plural.as_str().into()),
+                scope: Some(self.resource.scope),
+            },
+            content: None,
+        })?;
+        // The object is the last member.
+        head.pop();
+        head.push_str(r#","content":"#);
+        if self.body.is_none() {
+            let identity = serde_json::json!({
+                "apiVersion": self.resource.api_version(),
+                "kind": self.resource.kind,
+                "metadata": { "name": &*self.name, "namespace": &*self.namespace, "uid": &*self.uid },
+            });
+            head.push_str(&identity.to_string());
+            head.push('}');
+        }
+        Ok(MessageText { head, body: self.body.clone() })
+    }
+}
+
+/// Keeps one [`Resource`] per kind alive while a frame is read, so that its objects share it.
+#[derive(Default)]
+pub struct Interner {
+    last: Vec<Arc<Resource>>,
+}
+
+impl Interner {
+    fn intern(&mut self, api_version: &str, kind: &str, plural: &str, scope: Scope) -> Arc<Resource> {
+        let (group, version) = split_api_version(api_version);
+        let known = self.last.iter().find(|r| {
+            r.kind == kind
+                && r.plural == plural
+                && r.version == version
+                && r.group == group
+                && r.scope == scope
+        });
+        if let Some(resource) = known {
+            return resource.clone();
+        }
+        let resource = Arc::new(Resource {
+            group: group.into(),
+            version: version.into(),
+            kind: kind.into(),
+            plural: plural.into(),
+            scope,
+        });
+        if self.last.len() < 64 {
+            self.last.push(resource.clone());
+        }
+        resource
+    }
+}
+
+/// Which object a message speaks of, if it says so in words that can be repeated.
+fn claimed(head: &Head<'_>) -> Option<ObjectRef> {
+    let meta = &head.metadata;
+    let short = |text: &str| text.len() <= name::MAX_SUBDOMAIN && !text.contains(char::is_control);
+    let whole = !head.kind.is_empty() && !meta.name.is_empty();
+    let texts = [&*head.api_version, &*head.kind, &*meta.namespace, &*meta.name];
+    (whole && texts.into_iter().all(short)).then(|| ObjectRef {
+        api_version: (&*head.api_version).into(),
+        kind: (&*head.kind).into(),
+        namespace: (&*meta.namespace).into(),
+        name: (&*meta.name).into(),
+    })
+}
+
+/// What a message says of its object before it is known to be right: enough to reject it by name.
+struct Claim<'m, 'a> {
+    message: &'m Message<'a>,
+    head: Head<'a>,
+}
+
+impl<'a> Message<'a> {
+    /// Turns the message into a change, checking everything the store and local readers rely on.
+    ///
+    /// # Errors
+    /// A [`Rejected`] that names the object as far as the message did.
+    pub fn to_change(&self, interner: &mut Interner, max_object: usize) -> Result<Change, Rejected> {
+        let version = self.header.resourceversion.as_deref().unwrap_or_default();
+        let reject = |head: Option<&Head<'_>>, fault| rejected(head, version, fault);
+        let Some(content) = self.content else {
+            return Err(reject(None, invalid("`content` must be an object")));
+        };
+        let head: Head<'a> = read_head(content.get()).map_err(|message| reject(None, invalid(message)))?;
+        check_extent(content.get(), max_object).map_err(|fault| reject(Some(&head), fault))?;
+        let claim = Claim { message: self, head };
+        let checked = claim.check(interner);
+        checked.map_err(|message| reject(Some(&claim.head), invalid(message)))
+    }
+}
+
+/// Why an object cannot be held, for programs and for people.
+pub type Fault = (RejectReason, String);
+
+/// The fault of an object that is not valid.
+pub fn invalid(message: impl Into<String>) -> Fault {
+    (RejectReason::Invalid, message.into())
+}
+
+/// Rejects the version of an object, naming it as far as its head is known.
+pub fn rejected(head: Option<&Head<'_>>, version: &str, (reason, message): Fault) -> Rejected {
+    let uid = head.map_or("", |head| &*head.metadata.uid);
+    let uid = if name::check_uid(uid).is_ok() { uid } else { "" };
+    Rejected {
+        uid: uid.into(),
+        resource_version: clip(version, name::MAX_UID).into(),
+        reason,
+        message: clip(&message, 256).into(),
+        object: head.and_then(claimed).map(Box::new),
+    }
+}
+
+/// Reads what an object says of itself.
+pub fn read_head(content: &str) -> Result<Head<'_>, String> {
+    serde_json::from_str(content).map_err(|error| format!("`content` must be a Kubernetes object: {error}"))
+}
+
+/// Checks how long and how deep an object is.
+pub fn check_extent(content: &str, max_object: usize) -> Result<(), Fault> {
+    let mut budget = Budget::of(max_object);
+    budget
+        .take_bytes(content.len())
+        .map_err(|exceeded| (RejectReason::TooLarge, format!("{exceeded}, has {}", content.len())))?;
+    budget.check_depth(content).map_err(|exceeded| invalid(exceeded.to_string()))
+}
+
+/// Checks everything that a path or a query is built from.
+pub fn check_names(head: &Head<'_>) -> Result<(), String> {
+    let meta = &head.metadata;
+    check_reference(&head.api_version, &head.kind, &meta.namespace, &meta.name)
+}
+
+/// Checks that an object has a UID that can be stored.
+pub fn check_uid(head: &Head<'_>) -> Result<(), String> {
+    name::check_uid(&head.metadata.uid).map_err(|problem| format!("`metadata.uid` {problem}"))
+}
+
+/// Checks that an object has a version, and that the header says no other one.
+pub fn check_version(head: &Head<'_>, claimed: Option<&str>) -> Result<(), String> {
+    let version = &*head.metadata.resource_version;
+    name::check_version(version).map_err(|problem| format!("`metadata.resourceVersion` {problem}"))?;
+    if claimed.is_some_and(|claimed| claimed != version) {
+        return Err("`header.resourceversion` must be the version of `content`".into());
+    }
+    Ok(())
+}
+
+impl Claim<'_, '_> {
+    fn check(&self, interner: &mut Interner) -> Result<Change, String> {
+        let meta = &self.head.metadata;
+        let route = &self.message.route;
+        check_uid(&self.head)?;
+        let mut segments = route.resource.splitn(3, '/');
+        let (Some(namespace), Some(kind), Some(object)) = (segments.next(), segments.next(), segments.next())
+        else {
+            return Err(format!(
+                "`route.resource` must be <namespace>/<type>/<name>, is '{}'",
+                route.resource
+            ));
+        };
+        let namespace = if namespace == "null" { "" } else { namespace };
+        let same =
+            meta.name == object && meta.namespace == namespace && self.head.kind.to_ascii_lowercase() == kind;
+        if !same {
+            return Err(format!(
+                "`content` must be the object that `route.resource` names: '{}' is not {} '{}/{}'",
+                clip(&route.resource, 80),
+                clip(&self.head.kind, 40),
+                clip(&meta.namespace, 40),
+                clip(&meta.name, 80)
+            ));
+        }
+        check_names(&self.head)?;
+        self.change(interner, namespace, object)
+    }
+
+    fn change(&self, interner: &mut Interner, namespace: &str, object: &str) -> Result<Change, String> {
+        let Message { header, route, content } = self.message;
+        let resource = self.resource(interner, namespace)?;
+        let uid = Arc::from(&*self.head.metadata.uid);
+        match &*route.operation {
+            "insert" | "update" => {}
+            "delete" => return Ok(Change::Delete(Delete { uid, key: resource.key(namespace, object) })),
+            other => {
+                let other = clip(other, 40);
+                return Err(format!("`route.operation` must be insert, update or delete, is '{other}'"));
+            }
+        }
+        check_version(&self.head, header.resourceversion.as_deref())?;
+        let Some(body) = content else { return Err("`content` must be an object".into()) };
+        Ok(Change::Put(Put {
+            uid,
+            version: (&*self.head.metadata.resource_version).into(),
+            supersedes: header.supersedes.as_deref().map(Into::into),
+            resource,
+            namespace: namespace.into(),
+            name: object.into(),
+            body: (*body).to_owned(),
+        }))
+    }
+
+    /// The kind; where the sender did not tell plural and scope they follow from kind and namespace.
+    fn resource(&self, interner: &mut Interner, namespace: &str) -> Result<Arc<Resource>, String> {
+        let route = &self.message.route;
+        let scope =
+            route.scope.unwrap_or(if namespace.is_empty() { Scope::Cluster } else { Scope::Namespaced });
+        if (scope == Scope::Cluster) != namespace.is_empty() {
+            return Err(format!("`metadata.namespace` must fit the scope, which is {scope:?}"));
+        }
+        let guessed;
+        let plural = match &route.plural {
+            Some(plural) => {
+                name::check_label(plural).map_err(|problem| format!("`route.plural` {problem}"))?;
+                &**plural
+            }
+            None => {
+                guessed = edgesync_object::pluralize(&self.head.kind);
+                &guessed
+            }
+        };
+        Ok(interner.intern(&self.head.api_version, &self.head.kind, plural, scope))
+    }
+}
+
+/// At most `limit` bytes of a text, cut between characters.
+pub fn clip(text: &str, limit: usize) -> &str {
+    &text[..text.floor_char_boundary(limit)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn outgoing(body: Option<&str>) -> Outgoing {
+        Outgoing {
+            uid: "u1".into(),
+            version: 7.into(),
+            supersedes: None,
+            resource: Arc::new(Resource {
+                group: String::new(),
+                version: "v1".into(),
+                kind: "ConfigMap".into(),
+                plural: "configmaps".into(),
+                scope: Scope::Namespaced,
+            }),
+            namespace: "default".into(),
+            name: "settings".into(),
+            body: body.map(|body| Body::new(body.into()).unwrap()),
+        }
+    }
+
+    const BODY: &str = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings",
+        "namespace":"default","uid":"u1","resourceVersion":"7"},"data":{"a":"b"}}"#;
+
+    fn json(outgoing: &Outgoing) -> String {
+        let (text, mut json) = (outgoing.to_text().unwrap(), String::new());
+        text.write_to(&mut json);
+        assert_eq!(text.len(), json.len());
+        json
+    }
+
+    fn read(json: &str) -> Result<Change, Rejected> {
+        let message: Message<'_> = serde_json::from_str(json).unwrap();
+        message.to_change(&mut Interner::default(), 1 << 20)
+    }
+
+    #[test]
+    fn an_object_arrives_as_it_was_sent() {
+        let Ok(Change::Put(put)) = read(&json(&outgoing(Some(BODY)))) else {
+            panic!("must be a put");
+        };
+        assert_eq!((&*put.uid, put.version.as_str(), put.body.get()), ("u1", "7", BODY));
+        assert_eq!(*put.resource, *outgoing(None).resource);
+    }
+
+    #[test]
+    fn a_delete_names_its_uid() {
+        let Ok(Change::Delete(delete)) = read(&json(&outgoing(None))) else {
+            panic!("must be a delete");
+        };
+        assert_eq!((&*delete.uid, &*delete.key.name), ("u1", "settings"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_the_uid() {
+        let json = json(&outgoing(Some(BODY)));
+        let cases = [
+            (json.replace("settings", "a..b"), "metadata.name"),
+            (json.replace("settings", "../etc"), "metadata.name"),
+            (json.replacen("default/", "other/", 1), "route.resource"),
+            (json.replacen("default/configmap/settings", "x", 1), "route.resource"),
+            (json.replacen("update", "upsert", 1), "route.operation"),
+            (json.replacen(r#""resourceVersion":"7""#, r#""resourceVersion":"8""#, 1), "resourceversion"),
+            (json.replacen(r#""resourceVersion":"7""#, r#""x":"8""#, 1), "resourceVersion"),
+            (json.replacen("Namespaced", "Cluster", 1), "scope"),
+        ];
+        for (json, expected) in cases {
+            let rejected = read(&json).unwrap_err();
+            assert_eq!((rejected.reason, &*rejected.uid), (RejectReason::Invalid, "u1"), "{json}");
+            assert!(rejected.message.contains(expected), "{} in {}", expected, rejected.message);
+            assert!(rejected.message.len() <= 256);
+        }
+    }
+
+    #[test]
+    fn deep_nesting_and_size_are_refused() {
+        let deep = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
+        let body = BODY.replace(r#""b""#, &deep);
+        assert!(read(&json(&outgoing(Some(&body)))).unwrap_err().message.contains("deep"));
+        let body = BODY.replace(r#""b""#, &format!("{:?}", "x".repeat(2 << 20)));
+        let rejected = read(&json(&outgoing(Some(&body)))).unwrap_err();
+        assert_eq!(rejected.reason, RejectReason::TooLarge);
+    }
+
+    #[test]
+    fn what_goes_with_a_body_ends_with_its_last_holder() {
+        let (body, companion) = (Body::new("{}".into()).unwrap(), Arc::new(()));
+        body.accompany(Arc::clone(&companion));
+        let (other, weak) = (body.clone(), body.downgrade());
+        drop(body);
+        assert_eq!((weak.upgrade().is_some(), Arc::strong_count(&companion)), (true, 2));
+        drop(other);
+        assert_eq!((weak.upgrade().is_some(), Arc::strong_count(&companion)), (false, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_of_a_message_make_the_message(rooms in prop::collection::vec(4usize..90, 1..200), text in ".{0,200}") {
+            let body = BODY.replace(r#""b""#, &serde_json::to_string(&text).unwrap());
+            for outgoing in [outgoing(Some(&body)), outgoing(None)] {
+                let (text, mut pieces) = (outgoing.to_text().unwrap(), String::new());
+                for room in rooms.iter().cycle() {
+                    let piece = text.cut(pieces.len(), *room);
+                    prop_assert!(piece.len() <= *room);
+                    pieces.push_str(&piece);
+                    if piece.is_empty() {
+                        break;
+                    }
+                }
+                prop_assert_eq!(pieces, json(&outgoing));
+            }
+        }
+
+        #[test]
+        fn no_route_or_content_makes_it_panic(
+            resource in ".{0,20}", operation in ".{0,8}", uid in ".{0,8}", kind in ".{0,8}", version in ".{0,8}",
+        ) {
+            let json = serde_json::json!({
+                "header": {},
+                "route": {"operation": operation, "resource": resource},
+                "content": {"kind": kind, "metadata": {"uid": uid, "name": version, "resourceVersion": version}},
+            });
+            let _ = read(&json.to_string());
+        }
+    }
+}

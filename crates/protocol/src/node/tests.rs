@@ -1,0 +1,246 @@
+//! Conditions by the rules of the API conventions, and reports of nodes over Nodes as operators leave them.
+
+use super::*;
+use edgesync_object::node_labels::{MAX_NODE_LABELS, NODE_LABELS_ANNOTATION};
+use proptest::prelude::*;
+use serde_json::json;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_795_000_000 + seconds).unwrap()
+}
+
+fn condition(kind: &str, status: ConditionStatus, reason: &str) -> Condition {
+    Condition { condition: kind.to_owned(), status, reason: reason.to_owned(), ..Condition::default() }
+}
+
+fn report(value: Value) -> NodeReport {
+    serde_json::from_value(value).unwrap()
+}
+
+fn node(value: Value) -> Object {
+    serde_json::from_value(value).unwrap()
+}
+
+fn labels(node: &Object) -> Vec<String> {
+    node.labels().iter().map(|(key, value)| format!("{key}={value}")).collect()
+}
+
+#[test]
+fn the_transition_time_moves_only_when_the_status_does() {
+    let mut list = Vec::new();
+    set_condition(&mut list, &condition(READY, ConditionStatus::True, "Renewed"), at(0));
+    let first = json!({"type": "Ready", "status": "True", "reason": "Renewed",
+        "lastTransitionTime": rfc3339(at(0))});
+    assert_eq!(list, std::slice::from_ref(&first));
+    let other_words =
+        Condition { message: "since long".into(), ..condition(READY, ConditionStatus::True, "StillRenewed") };
+    set_condition(&mut list, &other_words, at(50));
+    assert_eq!(list[0]["lastTransitionTime"], first["lastTransitionTime"]);
+    assert_eq!((&list[0]["reason"], &list[0]["message"]), (&json!("StillRenewed"), &json!("since long")));
+    set_condition(&mut list, &condition(READY, ConditionStatus::Unknown, "LeaseExpired"), at(90));
+    assert_eq!(list[0]["lastTransitionTime"], rfc3339(at(90)));
+    assert_eq!((list[0]["status"].as_str(), list[0].get("message")), (Some("Unknown"), None));
+}
+
+#[test]
+fn a_node_is_heard_of_when_it_says_something_else() {
+    let mut node = new_node("n");
+    let heard = |node: &Object| node.fields()["status"]["conditions"][0]["lastHeartbeatTime"].clone();
+    let ready = condition(READY, ConditionStatus::True, "Renewed");
+    set_node_condition(&mut node, &ready, at(0));
+    assert_eq!(heard(&node), rfc3339(at(0)));
+    // The same words make no new version.
+    let before = node.to_json();
+    set_node_condition(&mut node, &ready, at(50));
+    assert_eq!(node.to_json(), before);
+    set_node_condition(&mut node, &Condition { message: "since long".into(), ..ready.clone() }, at(60));
+    assert_eq!(heard(&node), rfc3339(at(60)));
+    // One from before there was this.
+    let old = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Renewed",
+        "lastTransitionTime": rfc3339(at(7))}]}});
+    let mut node = serde_json::from_value::<Object>(old).unwrap();
+    set_node_condition(&mut node, &ready, at(90));
+    assert_eq!(heard(&node), rfc3339(at(7)));
+}
+
+#[test]
+fn a_time_that_comes_with_a_condition_is_within_what_can_be() {
+    let with_time =
+        |status, time| Condition { last_transition_time: Some(time), ..condition("X", status, "Because") };
+    for (given, expected) in [(at(30), at(30)), (at(-500), at(10)), (at(9_999), at(100))] {
+        let mut list = Vec::new();
+        set_condition(&mut list, &with_time(ConditionStatus::True, at(10)), at(20));
+        set_condition(&mut list, &with_time(ConditionStatus::False, given), at(100));
+        assert_eq!(list[0]["lastTransitionTime"], rfc3339(expected), "{given}");
+    }
+}
+
+#[test]
+fn a_list_keeps_its_order_has_one_of_each_type_and_keeps_the_fields_of_others() {
+    let mut list = vec![
+        json!({"type": "A", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "lastHeartbeatTime": "2026-01-02T00:00:00Z"}),
+        json!({"type": "B", "status": "True"}),
+        json!({"type": "A", "status": "False"}),
+        json!("odd"),
+    ];
+    set_condition(&mut list, &condition("A", ConditionStatus::True, "R"), at(0));
+    assert_eq!(list.len(), 3);
+    assert_eq!(list[0]["lastTransitionTime"], "2026-01-01T00:00:00Z");
+    assert_eq!(list[0]["lastHeartbeatTime"], "2026-01-02T00:00:00Z");
+    set_condition(&mut list, &condition("B", ConditionStatus::True, "R"), at(0));
+    assert_eq!(list[1]["lastTransitionTime"], rfc3339(at(0)), "one without a time gets one");
+}
+
+#[test]
+fn a_report_makes_a_node_of_a_name() {
+    let mut made = new_node("edge-1");
+    let said = report(json!({"labels": {"kubernetes.io/os": "linux"},
+        "status": {"nodeInfo": {"architecture": "arm64"}, "capacity": {"cpu": "4"}},
+        "conditions": [{"type": STORE_HEALTHY, "status": "True", "reason": "Writable"}]}));
+    assert_eq!(said.check(), Ok(()));
+    merge_report(&mut made, &said, at(0));
+    assert_eq!((made.api_version(), made.kind(), made.name()), ("v1", "Node", "edge-1"));
+    assert_eq!(labels(&made), ["kubernetes.io/os=linux"]);
+    assert_eq!(made.fields()["status"]["nodeInfo"]["architecture"], "arm64");
+    assert_eq!(made.fields()["status"]["conditions"][0]["type"], STORE_HEALTHY);
+    assert_eq!(made.fields()["spec"], json!({}));
+    let before = made.clone();
+    merge_report(&mut made, &said, at(60));
+    assert_eq!(made, before, "the same report again changes nothing");
+}
+
+#[test]
+fn labels_follow_the_report_and_those_of_operators_stay() {
+    let mut node = node(json!({"metadata": {"name": "n", "labels": {"site": "hamburg", "rack": "7"}}}));
+    merge_report(&mut node, &report(json!({"labels": {"a": "1", "b": "2", "rack": "9"}})), at(0));
+    assert_eq!(labels(&node), ["a=1", "b=2", "rack=7", "site=hamburg"]);
+    assert_eq!(node.annotations()[NODE_LABELS_ANNOTATION], "a=1,b=2");
+    // An operator gives one of them another value.
+    node.set_metadata("labels", json!({"a": "1", "b": "mine", "rack": "7", "site": "hamburg"}));
+    merge_report(&mut node, &report(json!({"labels": {"b": "3", "c": ""}})), at(0));
+    assert_eq!(labels(&node), ["b=mine", "c=", "rack=7", "site=hamburg"]);
+    merge_report(&mut node, &NodeReport::default(), at(0));
+    assert_eq!(labels(&node), ["b=mine", "rack=7", "site=hamburg"]);
+    assert_eq!(node.annotations()[NODE_LABELS_ANNOTATION], "");
+}
+
+#[test]
+fn labels_that_a_node_may_not_set_are_left_out_and_the_others_are_set() {
+    let mut node = new_node("n");
+    let said = report(json!({"labels": {
+        "node-restriction.kubernetes.io/secrets": "yes",
+        "x.node-restriction.kubernetes.io/secrets": "yes",
+        "my-node-restriction.kubernetes.io/fine": "yes",
+        "not a key": "x", "key": "not a value!", "node-role.kubernetes.io/edge": ""}}));
+    merge_report(&mut node, &said, at(0));
+    assert_eq!(
+        labels(&node),
+        ["my-node-restriction.kubernetes.io/fine=yes", "node-role.kubernetes.io/edge="]
+    );
+    let many = (0..1000).map(|n| (format!("l{n}"), String::new())).collect();
+    merge_report(&mut node, &NodeReport { labels: many, ..NodeReport::default() }, at(0));
+    assert_eq!(node.labels().len(), MAX_NODE_LABELS);
+}
+
+#[test]
+fn the_status_is_replaced_where_the_node_speaks_of_it_and_kept_elsewhere() {
+    let mut node = node(json!({"metadata": {"name": "n"}, "status": {
+        "addresses": [{"type": "Hostname", "address": "old"}], "capacity": {"cpu": "1", "gpu": "1"},
+        "volumesInUse": ["v"], "conditions": [{"type": "Ready", "status": "True", "reason": "Renewed"}]}}));
+    let said = json!({"status": {"capacity": {"cpu": "2"}, "conditions": [{"type": "Ready", "status": "False"}]},
+        "conditions": [{"type": "Ready", "status": "False", "reason": "Lies"}]});
+    merge_report(&mut node, &report(said), at(0));
+    let expected = json!({"capacity": {"cpu": "2"}, "volumesInUse": ["v"],
+        "conditions": [{"type": "Ready", "status": "True", "reason": "Renewed"}]});
+    assert_eq!(node.fields()["status"], expected);
+}
+
+#[test]
+fn rules_that_are_not_carried_out_are_not_in_effect() {
+    let summary = FilesSummary { rules: 2, stuck: 1, ..FilesSummary::default() };
+    let condition = summary.condition().unwrap();
+    assert_eq!((condition.status, condition.reason.as_str()), (ConditionStatus::False, "NotCarriedOut"));
+    assert_eq!(FilesSummary::read(&condition.message), Some((0, 0)));
+}
+
+#[test]
+fn what_is_in_effect_is_told_with_counts_and_only_by_nodes_with_rules() {
+    let summary = |in_effect, not_in_effect, conflicts| {
+        let objects = in_effect + not_in_effect + conflicts;
+        FilesSummary { rules: 2, objects, in_effect, not_in_effect, conflicts, stuck: 0 }.condition().unwrap()
+    };
+    let said = |condition: Condition| (condition.status, condition.reason);
+    assert_eq!(said(summary(3, 0, 0)), (ConditionStatus::True, "InEffect".to_owned()));
+    assert_eq!(said(summary(0, 0, 0)), (ConditionStatus::True, "InEffect".to_owned()));
+    assert_eq!(said(summary(3, 0, 1)), (ConditionStatus::False, "Conflict".to_owned()));
+    assert_eq!(said(summary(3, 2, 1)), (ConditionStatus::False, "NotInEffect".to_owned()));
+    assert_eq!(summary(3, 2, 1).message, "3 of 6 objects in effect, 2 not, 1 in conflict; rules: 2");
+    assert_eq!(FilesSummary::read(&summary(3, 2, 1).message), Some((3, 3)));
+    assert_eq!(FilesSummary::read("9 of 3 objects"), None);
+    assert_eq!(FilesSummary::default().condition(), None);
+
+    let mut node = node(json!({"metadata": {"name": "n"}, "status": {"conditions": [
+        {"type": "Ready", "status": "True", "reason": "Renewed"},
+        {"type": "edgesync.io/Other", "status": "True", "reason": "Kept"}]}}));
+    let report = |conditions| NodeReport { conditions, ..NodeReport::default() };
+    let before = node.clone();
+    merge_report(&mut node, &report(vec![summary(1, 0, 0)]), at(0));
+    assert_eq!(node.fields()["status"]["conditions"][2]["type"], FILES_IN_EFFECT);
+    merge_report(&mut node, &report(vec![summary(0, 1, 0)]), at(9));
+    assert_eq!(node.fields()["status"]["conditions"][2]["lastTransitionTime"], rfc3339(at(9)));
+    merge_report(&mut node, &report(Vec::new()), at(10));
+    assert_eq!(node.fields()["status"], before.fields()["status"], "the rules are gone, all else stays");
+}
+
+#[test]
+fn a_report_that_would_make_an_unreadable_node_is_told_from_one_that_is_incomplete() {
+    for (said, field) in [
+        (json!({"status": {"capacity": {"cpu": "many"}}}), "status.capacity"),
+        (json!({"status": {"nodeInfo": "arm"}}), "status.nodeInfo"),
+        (json!({"status": {"addresses": [{"type": 1, "address": "x"}]}}), "status.addresses[0].type"),
+        (
+            json!({"conditions": [{"type": "a b", "status": "True", "reason": "X"}]}),
+            "status.conditions[0].type",
+        ),
+        (
+            json!({"conditions": [{"type": "A", "status": "True", "reason": "two words"}]}),
+            "status.conditions[0].reason",
+        ),
+        (
+            json!({"conditions": [{"type": "A", "status": "True", "reason": ""}]}),
+            "status.conditions[0].reason",
+        ),
+    ] {
+        let problems = report(said.clone()).check().unwrap_err();
+        assert!(problems.0.iter().any(|problem| problem.field.starts_with(field)), "{said}: {problems}");
+    }
+    let partial = json!({"status": {"nodeInfo": {"kernelVersion": "6.1"}, "capacity": {"memory": "512Mi"}}});
+    assert_eq!(report(partial).check(), Ok(()));
+    let long = "k".repeat(5_000);
+    let text = report(json!({"status": {"capacity": {long: "bad"}}})).check().unwrap_err().to_string();
+    assert!(text.len() < 1_000, "{}", text.len());
+}
+
+#[test]
+fn a_status_of_a_later_version_is_read_as_unknown() {
+    let said = report(json!({"conditions": [{"type": "A", "status": "Maybe", "reason": "X"}]}));
+    assert_eq!(said.conditions[0].status, ConditionStatus::Unknown);
+}
+
+proptest! {
+    #[test]
+    fn nothing_that_a_node_or_an_object_says_panics(
+        name in ".{0,20}", key in ".{0,30}", value in ".{0,30}", annotation in ".{0,40}", seconds in -10_000i64..10_000,
+    ) {
+        let mut odd = node(json!({"metadata": {"labels": {&key: &value}, "annotations": {NODE_LABELS_ANNOTATION: annotation}},
+            "status": [&value]}));
+        let said = report(json!({"labels": {&key: &name}, "status": {&key: &value},
+            "conditions": [{"type": key, "status": name, "reason": value}]}));
+        let _ = said.check();
+        merge_report(&mut odd, &said, at(seconds));
+        let after = odd.clone();
+        merge_report(&mut odd, &said, at(seconds));
+        prop_assert_eq!(odd, after);
+    }
+}

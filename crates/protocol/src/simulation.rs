@@ -1,0 +1,20 @@
+//! The deterministic simulation: both machines, a bad link, crashes, lost and rolled-back databases, in
+//! virtual time and from a seed. The guarantees are checked at every step, convergence at the end.
+//!
+//! `EDGESYNC_SEED=<n> cargo test --lib simulation::one_seed -- --nocapture` shows one run step by step;
+//! `EDGESYNC_SEEDS=<n>` sets how many seeds the long test tries.
+
+#[cfg(test)]
+mod fleet;
+pub mod model;
+pub mod numbered;
+#[cfg(test)]
+mod replicas;
+#[cfg(test)]
+mod scenarios;
+#[cfg(test)]
+mod seeded;
+pub mod seeds;
+pub mod timeline;
+#[cfg(test)]
+mod world;

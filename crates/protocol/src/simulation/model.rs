@@ -1,0 +1,288 @@
+//! What the simulation puts in the place of the real parts: a transactional table for the edge's database
+//! and one for the cloud's, each with exactly one copy of what is committed. A crash loses everything else.
+//! [`History`] remembers what was really written, whatever is lost.
+
+mod cloud;
+mod history;
+mod outbox;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::change::{Change, ObjectRef, Put, Uid};
+use crate::digest::{BucketSet, Buckets, Digest, Epoch};
+use crate::edge::{ChangesPage, Commit, Entry, InventoryPage};
+use crate::fault::{Fault, planted};
+use crate::replica::{self, Applied, Held, Rows, Totals};
+use edgesync_object::{ObjectKey, Resource, ResourceVersion, Scope};
+
+pub use cloud::{CloudDb, noise};
+pub use history::History;
+pub use outbox::{Outbox, Thing};
+
+pub fn config_map() -> Arc<Resource> {
+    Arc::new(Resource {
+        group: String::new(),
+        version: "v1".into(),
+        kind: "ConfigMap".into(),
+        plural: "configmaps".into(),
+        scope: Scope::Namespaced,
+    })
+}
+
+pub fn object_ref(name: &str) -> ObjectRef {
+    ObjectRef {
+        api_version: "v1".into(),
+        kind: "ConfigMap".into(),
+        namespace: "default".into(),
+        name: name.into(),
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Row {
+    version: ResourceVersion,
+    key: ObjectKey,
+    revision: u64,
+    /// What was written, as the body says.
+    content: Option<u64>,
+}
+
+/// The edge's database: what is committed.
+#[derive(Clone)]
+pub struct EdgeDb {
+    rows: BTreeMap<Uid, Row>,
+    /// The row of each name.
+    names: HashMap<ObjectKey, Uid>,
+    tombstones: BTreeMap<u64, (Uid, ObjectKey)>,
+    totals: Totals,
+    pub confirmed: u64,
+    pub incarnation: Option<String>,
+    pub outbox: Outbox,
+    /// Everything that was ever committed in this file: what may be reported.
+    ever: HashSet<(Uid, ResourceVersion)>,
+    /// Totals not yet saved, when the planted bug saves them apart from the rows.
+    unsaved: Option<Totals>,
+    /// What went since somebody asked.
+    gone: Vec<Uid>,
+}
+
+/// What decides whether a change of a row is right (guarantees G2 and G3).
+pub trait Truth {
+    /// Whether this version of an object may take the place of that one.
+    fn may_replace(&self, uid: &Uid, old: &ResourceVersion, new: &ResourceVersion) -> bool;
+    /// Whether an object that is not held may be held from now on, in this version.
+    fn may_insert(&self, _uid: &Uid, _version: &ResourceVersion) -> bool {
+        true
+    }
+    /// Whether the object may go.
+    fn may_remove(&self, uid: &Uid, key: &ObjectKey) -> bool;
+}
+
+struct Transaction<'a> {
+    db: &'a mut EdgeDb,
+    truth: &'a dyn Truth,
+}
+
+impl Rows for Transaction<'_> {
+    type Row = Uid;
+    type Error = String;
+
+    fn by_uid(&mut self, uid: &str) -> Result<Option<Held<Uid>>, String> {
+        Ok(self.db.rows.get_key_value(uid).map(|(uid, row)| Held {
+            row: uid.clone(),
+            uid: uid.clone(),
+            version: row.version.clone(),
+            key: row.key.clone(),
+        }))
+    }
+
+    fn by_name(&mut self, key: &ObjectKey) -> Result<Option<Held<Uid>>, String> {
+        let found = self.db.names.get(key).cloned();
+        found.map_or(Ok(None), |uid| self.by_uid(&uid))
+    }
+
+    fn put(&mut self, revision: u64, put: &Put, _replaced: Option<Uid>) -> Result<(), String> {
+        if let Some(old) = self.db.rows.get(&put.uid)
+            && !self.truth.may_replace(&put.uid, &old.version, &put.version)
+        {
+            return Err(format!("G2: {} went from {} back to {}", put.uid, old.version, put.version));
+        }
+        if !self.db.rows.contains_key(&put.uid) && !self.truth.may_insert(&put.uid, &put.version) {
+            return Err(format!("G2: {} came back as it was at {}", put.uid, put.version));
+        }
+        let content = written(put.body.get());
+        let row = Row { version: put.version.clone(), key: put.key(), revision, content };
+        self.db.names.insert(row.key.clone(), put.uid.clone());
+        if let Some(old) = self.db.rows.insert(put.uid.clone(), row).filter(|old| old.key != put.key()) {
+            self.db.names.remove(&old.key);
+        }
+        self.db.ever.insert((put.uid.clone(), put.version.clone()));
+        Ok(())
+    }
+
+    fn remove(&mut self, revision: u64, held: Held<Uid>) -> Result<(), String> {
+        if !self.truth.may_remove(&held.uid, &held.key) {
+            return Err(format!("G3: {} was removed though it was wanted all the time", held.uid));
+        }
+        self.db.rows.remove(&held.uid);
+        if self.db.names.get(&held.key) == Some(&held.uid) {
+            self.db.names.remove(&held.key);
+        }
+        self.db.gone.push(held.uid.clone());
+        self.db.tombstones.insert(revision, (held.uid, held.key));
+        Ok(())
+    }
+}
+
+impl EdgeDb {
+    pub fn new(epoch: u64) -> Self {
+        Self {
+            rows: BTreeMap::new(),
+            names: HashMap::new(),
+            tombstones: BTreeMap::new(),
+            totals: Totals { epoch: Epoch(u128::from(epoch)), ..Totals::default() },
+            confirmed: 0,
+            incarnation: None,
+            outbox: Outbox::new(epoch),
+            ever: HashSet::new(),
+            unsaved: None,
+            gone: Vec::new(),
+        }
+    }
+
+    pub fn totals(&self) -> Totals {
+        self.unsaved.unwrap_or(self.totals)
+    }
+
+    /// A power cut: totals that the planted bug had not saved yet are gone.
+    pub fn crash(&mut self) {
+        self.unsaved = None;
+    }
+
+    pub fn apply(&mut self, changes: &[Change], truth: &dyn Truth) -> Result<Commit, String> {
+        let mut totals = self.totals();
+        let before = totals.revision;
+        let mut applied = Applied::default();
+        let mut transaction = Transaction { db: self, truth };
+        for change in changes {
+            replica::apply(&mut transaction, &mut totals, change, &mut applied)?;
+        }
+        if planted(Fault::DigestOutsideTransaction) {
+            self.unsaved = Some(totals);
+        } else {
+            self.totals = totals;
+        }
+        Ok(Commit { before, totals, applied })
+    }
+
+    /// The objects that went since this was asked last.
+    pub fn take_gone(&mut self) -> Vec<Uid> {
+        std::mem::take(&mut self.gone)
+    }
+
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn save_totals(&mut self) {
+        if let Some(totals) = self.unsaved.take() {
+            self.totals = totals;
+        }
+    }
+
+    pub fn changes(&self, after: u64, limit: usize) -> ChangesPage {
+        let rows = self.rows.iter().map(|(uid, row)| (row.revision, uid, Some(&row.version), &row.key));
+        let gone = self.tombstones.iter().map(|(at, (uid, key))| (*at, uid, None, key));
+        let mut all: Vec<_> = rows.chain(gone).filter(|(revision, ..)| *revision > after).collect();
+        all.sort_by_key(|(revision, ..)| *revision);
+        let more = all.len() > limit;
+        all.truncate(limit);
+        let to = match all.last() {
+            Some((revision, ..)) if more => *revision,
+            _ => self.totals().revision,
+        };
+        let entries = all
+            .into_iter()
+            // A tombstone under which the UID lives again says nothing any more.
+            .filter(|(_, uid, version, _)| version.is_some() || !self.rows.contains_key(*uid))
+            .map(|(_, uid, version, key)| entry(uid, version, key))
+            .collect();
+        ChangesPage { from: after, to, entries }
+    }
+
+    pub fn buckets(&self) -> Buckets {
+        let mut buckets = Buckets::default();
+        for (uid, row) in &self.rows {
+            buckets.add(self.totals.epoch, uid, &row.version);
+        }
+        buckets
+    }
+
+    pub fn inventory(&self, set: BucketSet, cursor: u64, limit: usize) -> InventoryPage {
+        let mut wanted = self
+            .rows
+            .iter()
+            .enumerate()
+            .skip(usize::try_from(cursor).unwrap())
+            .filter(|(_, (uid, _))| set.contains(self.totals.epoch.bucket(uid)));
+        let entries = wanted
+            .by_ref()
+            .take(limit)
+            .map(|(at, (uid, row))| (at, entry(uid, Some(&row.version), &row.key)))
+            .collect::<Vec<_>>();
+        let next = wanted.next().map(|(at, _)| at as u64);
+        InventoryPage { entries: entries.into_iter().map(|(_, entry)| entry).collect(), next }
+    }
+
+    pub fn confirm(&mut self, revision: u64) {
+        self.confirmed = self.confirmed.max(revision);
+        self.tombstones.retain(|at, _| *at > revision);
+    }
+
+    pub fn held(&self) -> BTreeMap<Uid, ResourceVersion> {
+        self.rows.iter().map(|(uid, row)| (uid.clone(), row.version.clone())).collect()
+    }
+
+    /// The version that is held of an object.
+    pub fn version(&self, uid: &str) -> Option<&ResourceVersion> {
+        self.rows.get(uid).map(|row| &row.version)
+    }
+
+    /// The object that is held under a name.
+    pub fn named(&self, key: &ObjectKey) -> Option<&Uid> {
+        self.names.get(key)
+    }
+
+    /// The number of the writing that is held of an object.
+    pub fn content(&self, uid: &str) -> Option<u64> {
+        self.rows.get(uid)?.content
+    }
+
+    pub fn ever_held(&self, uid: &Uid, version: &ResourceVersion) -> bool {
+        self.ever.contains(&(uid.clone(), version.clone()))
+    }
+
+    /// What is kept beside the rows must be what the rows say.
+    pub fn check_totals(&self) -> Result<(), String> {
+        let mut digest = Digest::default();
+        for (uid, row) in &self.rows {
+            digest.add(self.totals.epoch, uid, &row.version);
+        }
+        let totals = self.totals();
+        if totals.count != self.rows.len() as u64 || totals.digest != digest {
+            return Err(format!("totals {totals:?} do not fit {} rows with {digest}", self.rows.len()));
+        }
+        Ok(())
+    }
+}
+
+/// The number of the writing that an object comes from.
+fn written(body: &str) -> Option<u64> {
+    let (_, rest) = body.split_once(r#""written":""#)?;
+    rest.split_once('"')?.0.parse().ok()
+}
+
+fn entry(uid: &Uid, version: Option<&ResourceVersion>, key: &ObjectKey) -> Entry {
+    Entry { uid: uid.clone(), version: version.cloned(), object: object_ref(&key.name) }
+}

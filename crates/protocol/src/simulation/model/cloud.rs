@@ -1,0 +1,186 @@
+//! The cloud's database of the simulation.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::change::Uid;
+use crate::cloud::testing::Wish;
+use crate::cloud::{Issued, LedgerFacts, Loaded, Record, RecordBatch};
+use crate::message::Body;
+use crate::timing::Lead;
+use edgesync_object::ResourceVersion;
+
+use super::super::timeline::Random;
+use super::outbox::Effects;
+use super::{config_map, object_ref};
+
+/// One object of the cloud's store.
+#[derive(Clone)]
+pub struct CloudObject {
+    pub version: u64,
+    /// Of no two writings the same, whatever their versions.
+    pub content: u64,
+    pub name: String,
+    pub size: usize,
+}
+
+/// The cloud's database: what is committed.
+#[derive(Clone)]
+pub struct CloudDb {
+    pub objects: BTreeMap<Uid, CloudObject>,
+    pub facts: LedgerFacts,
+    pub records: HashMap<Uid, Record>,
+    pub incarnation: String,
+    pub effects: Effects,
+    last_version: u64,
+    issued: Issued,
+    uids: Random,
+    lead: Lead,
+}
+
+impl CloudDb {
+    pub fn new(random: &mut Random) -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            facts: LedgerFacts::default(),
+            records: HashMap::new(),
+            incarnation: format!("{:016x}", random.next()),
+            effects: Effects::default(),
+            last_version: 100,
+            issued: Issued::default(),
+            uids: Random(random.next()),
+            lead: Lead::default(),
+        }
+    }
+
+    /// Opening jumps to a version that no lost copy can have given out.
+    pub fn open(&mut self, base: u64) {
+        let base = base.max(self.last_version + 1);
+        self.issued.gaps.push((self.last_version, base));
+        self.last_version = base;
+        self.uids = Random(self.uids.next() ^ base);
+        self.lead = Lead::default();
+    }
+
+    pub fn issued(&self) -> Arc<Issued> {
+        Arc::new(self.issued.clone())
+    }
+
+    /// The last version given.
+    pub fn last_version(&self) -> u64 {
+        self.last_version
+    }
+
+    /// A new incarnation begins, with a jump.
+    pub fn renew(&mut self, base: u64, id: u64) {
+        self.open(base);
+        self.issued = self.issued.renewed();
+        self.incarnation = format!("{id:016x}");
+    }
+
+    /// Goes on with the incarnation and the versions of another copy that is the same store.
+    pub fn follow(&mut self, other: &Self) {
+        self.incarnation.clone_from(&other.incarnation);
+        (self.last_version, self.issued, self.uids) =
+            (other.last_version, other.issued.clone(), other.uids.clone());
+    }
+
+    /// Whether it can be seen that the machine was away.
+    pub fn has_jumped(&mut self, clock: u64, running: Duration) -> bool {
+        self.lead.has_jumped(clock, running)
+    }
+
+    /// The process goes on in a copy of its machine: nothing is opened, and what it draws is not what it drew then.
+    pub fn resume(&mut self, random: u64) {
+        self.uids = Random(self.uids.next() ^ random);
+    }
+
+    /// Creates the object, or gives it a new version.
+    pub fn write(&mut self, name: &str, size: usize) -> (Uid, ResourceVersion) {
+        self.last_version += 1;
+        let (version, content) = (self.last_version, self.uids.next());
+        let found = self.objects.iter_mut().find(|(_, object)| object.name == name);
+        if let Some((uid, object)) = found {
+            (object.version, object.content, object.size) = (version, content, size);
+            return (uid.clone(), version.into());
+        }
+        let uid: Uid = format!("uid-{content:016x}").into();
+        self.objects.insert(uid.clone(), CloudObject { version, content, name: name.into(), size });
+        (uid, version.into())
+    }
+
+    pub fn delete(&mut self, name: &str) -> Option<Uid> {
+        let uid = self.objects.iter().find(|(_, object)| object.name == name)?.0.clone();
+        self.last_version += 1;
+        self.objects.remove(&uid);
+        Some(uid)
+    }
+
+    /// What the node is to hold of a UID, as the store has it now.
+    pub fn wish(&self, uid: &Uid) -> Option<Wish> {
+        self.objects.get(uid).map(|object| Wish {
+            version: object.version.into(),
+            object: Arc::new(object_ref(&object.name)),
+            resource: config_map(),
+            size: object.size,
+        })
+    }
+
+    pub fn load(&self, objects: &[(Uid, ResourceVersion)]) -> Vec<Loaded> {
+        let load = |(uid, _): &(Uid, ResourceVersion)| {
+            let object = self.objects.get(uid)?;
+            let body = format!(
+                r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{}","namespace":"default","uid":"{uid}","resourceVersion":"{}"}},"data":{{"written":"{}","x":"{}"}}}}"#,
+                object.name,
+                object.version,
+                object.content,
+                noise(object.content, object.size)
+            );
+            Some(Loaded { uid: uid.clone(), version: object.version.into(), body: Body::new(body).unwrap() })
+        };
+        objects.iter().filter_map(load).collect()
+    }
+
+    pub fn record(&mut self, batch: &RecordBatch) {
+        if batch.reset {
+            self.records.clear();
+        }
+        self.records.extend(batch.put.iter().cloned());
+        for uid in &batch.remove {
+            self.records.remove(uid);
+        }
+        let RecordBatch { epoch, confirmed, accepted, tally, epochs, .. } = batch.clone();
+        self.facts = LedgerFacts { epoch: Some(epoch), confirmed, accepted, tally, epochs };
+    }
+
+    /// What a node can be brought to hold: everything that it does not have to refuse.
+    pub fn acceptable(&self, max_object: usize) -> BTreeMap<Uid, ResourceVersion> {
+        self.objects
+            .iter()
+            .filter(|(_, object)| !object.name.contains("..") && object.size < max_object)
+            .map(|(uid, object)| (uid.clone(), object.version.into()))
+            .collect()
+    }
+
+    pub fn names(&self) -> BTreeSet<String> {
+        self.objects.values().map(|object| object.name.clone()).collect()
+    }
+
+    pub fn has_name(&self, name: &str) -> bool {
+        self.objects.values().any(|object| object.name == name)
+    }
+}
+
+/// Text that cannot be compressed much.
+pub fn noise(seed: u64, size: usize) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut random = Random(seed);
+    let mut text = String::with_capacity(size + 10);
+    while text.len() < size {
+        let word = random.next();
+        text.extend((0..10).map(|n| char::from(DIGITS[usize::try_from(word >> (6 * n) & 63).unwrap()])));
+    }
+    text.truncate(size);
+    text
+}

@@ -1,0 +1,248 @@
+//! Several cloud sides for one node: replicas that share what it is to hold, each with a ledger of its own that nobody keeps.
+//! The node reaches any of them. Old connections still carry frames, replicas are killed, hear late of changes, or hear
+//! nothing of them for a while. The node never goes back, and gets nothing that it held when it came. Some of it cannot be
+//! read for a while, and the cluster is replaced by an older copy: nothing is taken from the node for that, or not much before
+//! somebody has confirmed it.
+
+mod cluster;
+mod world;
+
+use std::time::Duration;
+
+use crate::fault::Fault;
+
+use super::seeds::Seeds;
+use super::timeline::{Random, Simulated};
+use super::world::Sizes;
+use cluster::GROUPS;
+use world::{Chaos, World};
+
+const SEEDS: Seeds = Seeds { run, count: 300, one: "simulation::replicas::one_seed" };
+
+const STEPS: u64 = 100;
+/// Objects that come and go; a group of them is more than the mass-delete guard lets pass in doubt.
+const NAMES: u64 = 60;
+/// Restored clusters of a run, about: the copies of copies take their time.
+const MAX_LIVES: u64 = 4;
+/// So many changes a replica can take back.
+const REMEMBERED: usize = 64;
+/// Bytes of a return with nothing new.
+const MAX_RETURN: usize = 400;
+
+impl World {
+    /// Somebody changes something; so many of the objects in a hundred are larger than a frame may be.
+    fn change_something(&mut self, large_percent: u64) {
+        let (now, name) = (self.now(), self.random().below(NAMES));
+        match self.random().below(20) {
+            0 => {
+                let group = self.random().below(GROUPS);
+                self.cluster.turn(now, group);
+            }
+            1..=3 => self.cluster.delete(now, name),
+            4 | 5 => {
+                self.cluster.delete(now, name);
+                self.cluster.write(now, name, 20);
+            }
+            _ => {
+                let size = if self.random().percent(large_percent) { 20_000 } else { 20 };
+                self.cluster.write(now, name, size);
+            }
+        }
+        self.tell_all();
+    }
+
+    fn any_replica(&mut self) -> usize {
+        let count = self.count() as u64;
+        self.random().below(count) as usize
+    }
+
+    fn strike(&mut self) {
+        let Chaos { moves, half_open, crash, kill, lose_database, apart, restore, hide, .. } = self.chaos;
+        let replica = self.any_replica();
+        if self.random().percent(half_open) {
+            self.half_open();
+        }
+        if self.random().percent(crash) {
+            self.crash_node();
+        }
+        if self.random().percent(10) {
+            self.back_up();
+        }
+        if self.random().percent(lose_database) {
+            self.lose_database();
+        }
+        if self.random().percent(kill) {
+            self.kill_replica(replica);
+        }
+        if self.random().percent(apart) {
+            let time = Duration::from_millis(self.random().below(60_000));
+            self.part(replica, time);
+        }
+        if self.random().percent(restore) && self.cluster.life < MAX_LIVES {
+            self.restore_cluster();
+        }
+        if self.random().percent(hide) {
+            let hides = !self.cluster.hides;
+            self.hide(hides);
+        }
+        if self.random().percent(2) {
+            self.fall_behind(replica);
+        }
+        let moves = if self.is_connected() { moves } else { 60 };
+        if self.random().percent(moves) {
+            self.connect(replica);
+        } else if !self.is_running(replica) && self.random().percent(30) {
+            self.start_replica(replica);
+        }
+    }
+
+    fn run_chaos(&mut self) -> Result<(), String> {
+        for _ in 0..STEPS {
+            for _ in 0..self.random().below(5) {
+                self.change_something(2);
+            }
+            self.strike();
+            let most = [100, 100, 1000, 20_000][self.random().below(4) as usize];
+            let time = Duration::from_millis(self.random().below(most) + 1);
+            self.pass(time)?;
+        }
+        Ok(())
+    }
+
+    fn run_to_convergence(&mut self) -> Result<(), String> {
+        self.say(|| "--- everything heals".into());
+        self.heal();
+        for _ in 0..120 {
+            if !self.is_connected() {
+                let replica = self.any_replica();
+                self.connect(replica);
+            }
+            self.wait(Duration::from_secs(60))?;
+            if self.converged().is_ok() {
+                break;
+            }
+            self.confirm_deletions();
+        }
+        self.converged()?;
+        // What is late arrives.
+        self.pass(Duration::from_secs(90))?;
+        self.cluster.hid = false;
+        if !self.is_connected() {
+            self.connect(0);
+        }
+        self.settle(Duration::from_secs(60))
+    }
+
+    /// From replica to replica, some of which have just been started: nothing is sent, and nothing is listed.
+    fn wander(&mut self) -> Result<(), String> {
+        self.say(|| "--- from replica to replica".into());
+        for replica in (0..self.count()).chain(0..self.count()) {
+            self.cut();
+            if self.random().percent(50) {
+                self.kill_replica(replica);
+                self.start_replica(replica);
+            }
+            // What is late arrives.
+            self.pass(Duration::from_secs(1))?;
+            (self.sent, self.traffic) = ((0, 0), (0, 0));
+            self.connect(replica);
+            self.settle(Duration::from_secs(3))?;
+            if self.sent != (0, 0) || self.traffic.0 != 2 || self.traffic.1 > MAX_RETURN {
+                return Err(format!("cost: a return in sync: {:?} frames and bytes", self.traffic));
+            }
+        }
+        Ok(())
+    }
+
+    /// G5: at another replica exactly what changed meanwhile is sent, once.
+    fn move_with_changes(&mut self, to: usize) -> Result<(), String> {
+        self.say(|| "--- changes, then another replica".into());
+        let known = self.cluster.view.changes;
+        self.cut();
+        for _ in 0..self.random().below(30) {
+            self.change_something(0);
+        }
+        let now = self.now();
+        self.cluster.place_all(now);
+        self.tell_all();
+        self.pass(Duration::from_secs(1))?;
+        let expected = self.differences();
+        (self.sent, self.inventories) = ((0, 0), 0);
+        self.connect(to);
+        self.settle(Duration::from_secs(10))?;
+        if self.sent != expected {
+            return Err(format!("G5: {expected:?} changed and gone, (puts, removals) sent: {:?}", self.sent));
+        }
+        let told = self.cluster.told_since(known);
+        if told <= REMEMBERED && self.inventories > 0 {
+            return Err(format!(
+                "cost: an inventory was asked for, although only {told} objects had changed"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn run(seed: u64, trace: bool) -> Result<(), String> {
+    let mut random = Random(seed ^ 0x4e91_1ca5);
+    let count = 2 + usize::from(random.percent(30));
+    let sizes = if random.percent(50) { Sizes::Default } else { Sizes::Small };
+    let mut world = World::new(seed, count, sizes, Chaos::for_seed(&mut random), trace);
+    world.run_chaos()?;
+    world.run_to_convergence()?;
+    world.wander()?;
+    for replica in 0..count {
+        world.move_with_changes(replica)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn whichever_replica_a_node_reaches_it_never_goes_back_and_gets_nothing_that_it_held() {
+    SEEDS.hold();
+}
+
+#[test]
+fn one_seed() {
+    SEEDS.one_holds();
+}
+
+#[test]
+fn a_ledger_that_is_trusted_without_proof_is_found() {
+    SEEDS.find(Fault::LedgerUnproven);
+}
+
+#[test]
+fn a_replica_that_takes_what_another_one_has_confirmed_for_a_loss_is_found() {
+    SEEDS.find(Fault::LossByMemory);
+}
+
+#[test]
+fn a_replica_that_removes_what_it_has_not_heard_of_is_found() {
+    SEEDS.find(Fault::DeleteUnasked);
+}
+
+#[test]
+fn a_replica_that_sends_an_older_version_than_is_held_is_found() {
+    SEEDS.find(Fault::RollBackUnasked);
+}
+
+#[test]
+fn a_replica_that_sends_again_what_was_deleted_is_found() {
+    SEEDS.find(Fault::RestoreUnasked);
+}
+
+#[test]
+fn a_replica_that_takes_what_cannot_be_read_for_gone_is_found() {
+    SEEDS.find(Fault::UnreadIsGone);
+}
+
+#[test]
+fn a_replica_that_goes_by_what_it_knew_of_what_cannot_be_read_is_found() {
+    SEEDS.find(Fault::UnreadIsKnown);
+}
+
+#[test]
+fn a_replica_that_removes_what_a_restored_cluster_has_lost_is_found() {
+    SEEDS.find(Fault::NoGuard);
+}

@@ -1,0 +1,495 @@
+//! One node and several replicas: processes that live and die, connections that outlive their use, watches that lag.
+
+mod events;
+mod machines;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::change::Uid;
+use crate::cloud::testing::{NONE_UNREAD, Unread, Wishes};
+use crate::cloud::{CloudMachine, CloudPhase, Issued, Records};
+use crate::edge::EdgeMachine;
+use crate::simulation::model::EdgeDb;
+use crate::simulation::timeline::{Random, Simulated, Timeline};
+use crate::simulation::world::Sizes;
+use crate::timing::Now;
+use edgesync_object::ResourceVersion;
+
+use super::cluster::{Cluster, View, may_be_secret};
+use events::Event;
+
+const UP: usize = 0;
+const DOWN: usize = 1;
+const COMPRESS_ABOVE: usize = 1 << 10;
+/// The longest time that a frame travels, in milliseconds.
+const LATENCY: u64 = 40;
+/// The clock wakes machines so often in a second at most.
+const MAX_WAKES: usize = 1000;
+
+/// How bad it gets, in percent per frame or step.
+#[derive(Clone, Copy)]
+pub(super) struct Chaos {
+    pub(super) drop: u64,
+    pub(super) duplicate: u64,
+    pub(super) late: u64,
+    pub(super) moves: u64,
+    pub(super) half_open: u64,
+    pub(super) crash: u64,
+    pub(super) kill: u64,
+    pub(super) lose_database: u64,
+    pub(super) apart: u64,
+    /// The cluster is replaced by an older copy of itself.
+    pub(super) restore: u64,
+    /// Some of it cannot be read any more, or can again.
+    pub(super) hide: u64,
+    /// The longest time that a replica takes to hear of a change, in milliseconds.
+    pub(super) lag: u64,
+    /// The longest time that a record takes to be written, in milliseconds.
+    pub(super) write: u64,
+}
+
+impl Chaos {
+    pub(super) const NONE: Self = Self {
+        drop: 0,
+        duplicate: 0,
+        late: 0,
+        moves: 0,
+        half_open: 0,
+        crash: 0,
+        kill: 0,
+        lose_database: 0,
+        apart: 0,
+        restore: 0,
+        hide: 0,
+        lag: 20,
+        write: 10,
+    };
+
+    pub(super) fn for_seed(random: &mut Random) -> Self {
+        let mut up_to = |max: u64| if random.percent(40) { 0 } else { random.below(max + 1) };
+        Self {
+            drop: up_to(10),
+            duplicate: up_to(10),
+            late: up_to(15),
+            moves: 5 + up_to(25),
+            half_open: up_to(10),
+            crash: up_to(5),
+            kill: up_to(8),
+            lose_database: up_to(3),
+            apart: up_to(10),
+            restore: up_to(2),
+            hide: up_to(5),
+            lag: [20, 200, 2000, 20_000][usize::try_from(up_to(3)).unwrap()],
+            write: [10, 10, 2000, 10_000][usize::try_from(up_to(3)).unwrap()],
+        }
+    }
+}
+
+/// What a replica that knows this cannot read.
+fn unread(view: &View) -> Unread {
+    if view.is_blind { may_be_secret } else { NONE_UNREAD }
+}
+
+struct Connection {
+    replica: usize,
+    /// The life of the replica that it is a connection of.
+    life: u64,
+    last_arrival: [Now; 2],
+    is_dead: [bool; 2],
+}
+
+#[derive(Default)]
+struct Replica {
+    machine: Option<CloudMachine>,
+    life: u64,
+    view: View,
+    wishes: Wishes,
+    last_watched: Now,
+    /// Until then it hears nothing of the cluster.
+    apart_until: Now,
+    /// The life of the cluster that it knows of.
+    speaks_of: u64,
+    /// The connection by which it believes to serve the node.
+    serves: Option<usize>,
+}
+
+pub(super) struct World {
+    time: Timeline<Event>,
+    pub(super) chaos: Chaos,
+    sizes: Sizes,
+    pub(super) cluster: Cluster,
+    db: EdgeDb,
+    backup: EdgeDb,
+    edge: Option<EdgeMachine>,
+    life: u64,
+    last_commit: Now,
+    last_answer: Now,
+    /// The connection that the node uses.
+    link: Option<usize>,
+    connections: Vec<Connection>,
+    replicas: Vec<Replica>,
+    /// What the node was sent in the session of now.
+    delivered: HashSet<(Uid, ResourceVersion)>,
+    /// Frames and bytes in both directions, but for Leases.
+    pub(super) traffic: (usize, usize),
+    /// Objects and removals that were sent to the node.
+    pub(super) sent: (u64, u64),
+    /// How often the node was asked for its inventory.
+    pub(super) inventories: u64,
+    /// Objects of a lost life that went from the node in the session of now, though nobody has confirmed that.
+    lost: u64,
+    /// How often the clock woke somebody in a second, and which second that was.
+    woken: (u64, usize),
+}
+
+impl World {
+    pub(super) fn new(seed: u64, count: usize, sizes: Sizes, chaos: Chaos, trace: bool) -> Self {
+        let db = EdgeDb::new(seed.wrapping_mul(31) + 1);
+        let mut world = Self {
+            time: Timeline::new(Random(seed), trace),
+            chaos,
+            sizes,
+            cluster: Cluster::default(),
+            backup: db.clone(),
+            db,
+            edge: None,
+            life: 0,
+            last_commit: Now::ZERO,
+            last_answer: Now::ZERO,
+            link: None,
+            connections: Vec::new(),
+            replicas: (0..count).map(|_| Replica::default()).collect(),
+            delivered: HashSet::new(),
+            traffic: (0, 0),
+            sent: (0, 0),
+            inventories: 0,
+            lost: 0,
+            woken: (0, 0),
+        };
+        (0..count).for_each(|replica| world.start_replica(replica));
+        world.start_node();
+        world
+    }
+
+    pub(super) fn now(&self) -> Now {
+        self.time.now
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.replicas.len()
+    }
+
+    pub(super) fn random(&mut self) -> &mut Random {
+        &mut self.time.random
+    }
+
+    pub(super) fn say(&self, what: impl FnOnce() -> String) {
+        self.time.say(what);
+    }
+
+    // --- processes
+
+    /// A replica starts with nothing but what a list tells it, which may be out of date.
+    pub(super) fn start_replica(&mut self, replica: usize) {
+        let all = self.cluster.view.changes;
+        let behind = if self.chaos.lag > 20 { self.time.random.below(10) as usize } else { 0 };
+        let (listed, incarnation) = (self.cluster.no_older(all.saturating_sub(behind)), self.incarnation());
+        let it = &mut self.replicas[replica];
+        it.life += 1;
+        it.view = self.cluster.listed(listed, self.cluster.hides);
+        it.wishes = Wishes(it.view.wishes(), unread(&it.view));
+        it.speaks_of = self.cluster.life;
+        let (config, issued) = (self.sizes.cloud(), Arc::new(Issued::default()));
+        it.machine = Some(CloudMachine::new(config, incarnation, issued, Records::Proven));
+        self.time.say(|| format!("replica {replica} starts, {behind} changes behind"));
+        self.tell(replica);
+    }
+
+    /// The life of the cluster that replicas speak of.
+    fn incarnation(&self) -> Arc<str> {
+        format!("life-{}", self.cluster.life).into()
+    }
+
+    /// A replica speaks of the life that others speak of.
+    fn adopt_life(&mut self, replica: usize) {
+        let incarnation = self.incarnation();
+        let it = &mut self.replicas[replica];
+        it.speaks_of = self.cluster.life;
+        if let Some(machine) = &mut it.machine {
+            machine.set_incarnation(incarnation, Arc::new(Issued::default()));
+        }
+    }
+
+    pub(super) fn kill_replica(&mut self, replica: usize) {
+        let it = &mut self.replicas[replica];
+        it.machine = None;
+        (it.life, it.serves) = (it.life + 1, None);
+        self.time.say(|| format!("replica {replica} is killed"));
+        if self.link.is_some_and(|link| self.connections[link].replica == replica) {
+            self.cut();
+        }
+    }
+
+    pub(super) fn is_running(&self, replica: usize) -> bool {
+        self.replicas[replica].machine.is_some()
+    }
+
+    pub(super) fn start_node(&mut self) {
+        self.life += 1;
+        self.db.crash();
+        let totals = self.db.totals();
+        let incarnation = self.db.incarnation.clone();
+        self.edge = Some(EdgeMachine::new(self.sizes.edge(), totals, self.db.confirmed, incarnation));
+        self.time.say(|| format!("the node starts with {totals:?}"));
+    }
+
+    pub(super) fn crash_node(&mut self) {
+        self.edge = None;
+        self.life += 1;
+        self.cut();
+        self.time.say(|| "the node crashes".into());
+    }
+
+    pub(super) fn lose_database(&mut self) {
+        self.crash_node();
+        self.db = match self.time.random.percent(50) {
+            true => EdgeDb::new(self.time.random.next()),
+            false => self.backup.clone(),
+        };
+        self.time.say(|| "the node has another database".into());
+    }
+
+    pub(super) fn back_up(&mut self) {
+        self.backup = self.db.clone();
+    }
+
+    // --- connections
+
+    /// The node's connection ends. Its replica learns that at once, or a while later, or never.
+    pub(super) fn cut(&mut self) {
+        let Some(connection) = self.link.take() else { return };
+        if let Some(edge) = &mut self.edge {
+            edge.disconnected();
+        }
+        match self.time.random.below(3) {
+            0 => self.gone(connection),
+            1 => self.time.after(60_000, Event::Gone { connection }),
+            _ => {}
+        }
+    }
+
+    fn gone(&mut self, connection: usize) {
+        let replica = &mut self.replicas[self.connections[connection].replica];
+        if replica.serves == Some(connection) {
+            replica.serves = None;
+            if let Some(machine) = &mut replica.machine {
+                machine.disconnected();
+            }
+        }
+    }
+
+    pub(super) fn connect(&mut self, replica: usize) {
+        self.cut();
+        if self.edge.is_none() {
+            self.start_node();
+        }
+        if self.replicas[replica].machine.is_none() {
+            self.start_replica(replica);
+        }
+        if let Some(old) = self.replicas[replica].serves {
+            self.gone(old);
+        }
+        let (now, connection) = (self.time.now, self.connections.len());
+        let life = self.replicas[replica].life;
+        self.connections.push(Connection { replica, life, last_arrival: [now; 2], is_dead: [false; 2] });
+        self.replicas[replica].serves = Some(connection);
+        self.link = Some(connection);
+        self.time.say(|| format!("the node connects to replica {replica}"));
+        let random = self.time.random.next();
+        if let Some(edge) = &mut self.edge {
+            edge.connected(now, self.sizes.max_frame(), random);
+        }
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// Nothing gets through any more, in one direction or both. The node finds out.
+    pub(super) fn half_open(&mut self) {
+        let Some(connection) = self.link else { return };
+        let which = self.time.random.below(3);
+        let is_dead = &mut self.connections[connection].is_dead;
+        is_dead[UP] |= which != 1;
+        is_dead[DOWN] |= which != 0;
+        self.time.say(|| format!("half-open ({which})"));
+        self.time.after(30_000, Event::Silent { connection });
+    }
+
+    fn transmit(&mut self, direction: usize, connection: usize, bytes: &[u8]) {
+        if self.connections[connection].is_dead[direction] || self.time.random.percent(self.chaos.drop) {
+            return;
+        }
+        let copies = if self.time.random.percent(self.chaos.duplicate) { 2 } else { 1 };
+        for _ in 0..copies {
+            let mut last = self.connections[connection].last_arrival[direction];
+            let mut at = self.time.in_order(&mut last, LATENCY);
+            self.connections[connection].last_arrival[direction] = last;
+            if self.time.random.percent(self.chaos.late) {
+                // Out of order, perhaps when the node is elsewhere.
+                at += Duration::from_millis(self.time.random.below(30_000));
+            }
+            let bytes = bytes.to_vec();
+            let event = match direction {
+                UP => Event::ToCloud { connection, bytes },
+                _ => Event::ToEdge { bytes },
+            };
+            self.time.at(at, event);
+        }
+    }
+
+    // --- what the replicas know
+
+    /// A replica is going to hear of all changes so far.
+    fn tell(&mut self, replica: usize) {
+        let changes = self.cluster.view.changes;
+        let it = &mut self.replicas[replica];
+        let at = self.time.in_order(&mut it.last_watched, self.chaos.lag).max(it.apart_until);
+        self.time.at(at, Event::Watched { replica, life: it.life, changes });
+    }
+
+    pub(super) fn tell_all(&mut self) {
+        (0..self.replicas.len()).for_each(|replica| self.tell(replica));
+    }
+
+    /// A replica hears nothing of the cluster for a while.
+    pub(super) fn part(&mut self, replica: usize, time: Duration) {
+        self.replicas[replica].apart_until = self.time.now + time;
+        self.time.say(|| format!("replica {replica} is cut off from the cluster for {time:?}"));
+    }
+
+    /// The cluster is replaced by an older copy of itself.
+    pub(super) fn restore_cluster(&mut self) {
+        let (now, ago) = (self.time.now, self.time.random.below(100) as usize + 1);
+        self.cluster.restore(now, ago);
+        self.time.say(|| format!("the cluster is what it was {ago} changes ago"));
+        self.tell_all();
+    }
+
+    /// Nobody may read secrets any more, or everybody may again. Each replica finds out in its own time.
+    pub(super) fn hide(&mut self, hides: bool) {
+        (self.cluster.hides, self.cluster.hid) = (hides, true);
+        self.time.say(|| format!("secrets cannot be read: {hides}"));
+        for (replica, it) in self.replicas.iter().enumerate() {
+            let at = (self.time.now + self.time.random.delay(20_000)).max(it.apart_until);
+            self.time.at(at, Event::Looked { replica, life: it.life });
+        }
+    }
+
+    /// A replica finds out whether it may read secrets.
+    fn looked(&mut self, replica: usize) {
+        let (now, cluster) = (self.time.now, &self.cluster);
+        let Replica { machine, view, wishes, .. } = &mut self.replicas[replica];
+        let was_blind = view.is_blind;
+        for uid in cluster.see(view) {
+            wishes.tell(now, machine.as_mut(), &uid, view.wish(&uid));
+        }
+        wishes.1 = unread(view);
+        if was_blind
+            && !view.is_blind
+            && let Some(machine) = machine
+        {
+            machine.reads_more(now, wishes);
+        }
+    }
+
+    /// Somebody confirms the removals that are held back.
+    pub(super) fn confirm_deletions(&mut self) {
+        let now = self.time.now;
+        let Some(link) = self.link else { return };
+        let Replica { machine, wishes, .. } = &mut self.replicas[self.connections[link].replica];
+        if let Some(machine) = machine.as_mut().filter(|machine| machine.held_count() > 0) {
+            machine.confirm_deletions(now, wishes);
+            self.cluster.confirm_loss();
+            self.time.say(|| "removals are confirmed".into());
+        }
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.chaos = Chaos::NONE;
+        let now = self.time.now;
+        for replica in &mut self.replicas {
+            (replica.apart_until, replica.last_watched) = (now, now);
+        }
+        if self.cluster.hides {
+            self.hide(false);
+        }
+        self.tell_all();
+    }
+
+    pub(super) fn fall_behind(&mut self, replica: usize) {
+        if let Some(machine) = &mut self.replicas[replica].machine {
+            machine.fall_behind();
+        }
+    }
+
+    fn watched(&mut self, replica: usize, changes: usize) {
+        let now = self.time.now;
+        let Replica { machine, view, wishes, .. } = &mut self.replicas[replica];
+        if self.cluster.ends_between(view.changes, changes)
+            && let Some(machine) = machine
+        {
+            machine.prove_anew();
+        }
+        while view.changes < changes {
+            let next = view.changes + 1;
+            for uid in self.cluster.tell(view, next) {
+                wishes.tell(now, machine.as_mut(), &uid, view.wish(&uid));
+            }
+        }
+    }
+
+    // --- in the end
+
+    /// The node holds what it is to hold, and the replica that serves it knows that.
+    pub(super) fn converged(&self) -> Result<(), String> {
+        let (wanted, held) = (self.cluster.view.wanted(), self.db.held());
+        if held != wanted {
+            return Err(format!("G6: wanted {wanted:?}, held {held:?}"));
+        }
+        let serving = self.link.map(|link| &self.replicas[self.connections[link].replica]);
+        let Some(machine) = serving.and_then(|replica| replica.machine.as_ref()) else {
+            return Err("G6: nobody serves the node".into());
+        };
+        let Some(edge) = &self.edge else { return Err("G6: no node".into()) };
+        if machine.phase() != CloudPhase::Live || machine.pending() != 0 || !edge.in_sync() {
+            return Err(format!("G6: {:?}, {} pending, {edge:?}", machine.phase(), machine.pending()));
+        }
+        self.db.check_totals()
+    }
+
+    /// Lets time pass until the node is in sync, at most so much.
+    pub(super) fn wait(&mut self, most: Duration) -> Result<(), String> {
+        let end = self.time.now + most;
+        while self.converged().is_err() && self.time.now < end {
+            self.pass(Duration::from_millis(500))?;
+        }
+        Ok(())
+    }
+
+    /// The same; by then it is.
+    pub(super) fn settle(&mut self, most: Duration) -> Result<(), String> {
+        self.wait(most)?;
+        self.converged()
+    }
+
+    /// What the node is to hold and does not in that version, and what it holds and should not.
+    pub(super) fn differences(&self) -> (u64, u64) {
+        let (wanted, held) = (self.cluster.view.wanted(), self.db.held());
+        let changed = wanted.iter().filter(|(uid, version)| held.get(*uid) != Some(version)).count();
+        let gone = held.keys().filter(|uid| !wanted.contains_key(*uid)).count();
+        (changed as u64, gone as u64)
+    }
+}

@@ -1,0 +1,106 @@
+//! The simulation with chances of all kinds, and the bugs planted in it.
+
+use super::seeds::Seeds;
+use super::world::{Setting, World};
+use crate::fault::Fault;
+
+const SEEDS: Seeds = Seeds { run, count: 1500, one: "simulation::seeded::one_seed" };
+
+/// Runs one seed with all kinds of faults, then lets the link heal and expects convergence.
+fn run(seed: u64, trace: bool) -> Result<(), String> {
+    let setting = Setting::for_seed(seed);
+    let mut world = World::new(seed, setting, trace);
+    world.run_chaos()?;
+    world.run_to_convergence()?;
+    world.reconnect_with_changes()
+}
+
+#[test]
+fn the_guarantees_hold_under_every_seed() {
+    SEEDS.hold();
+}
+
+#[test]
+fn one_seed() {
+    SEEDS.one_holds();
+}
+
+#[test]
+fn a_report_before_the_commit_is_found() {
+    SEEDS.find(Fault::AckBeforeCommit);
+}
+
+#[test]
+fn a_delete_by_name_is_found() {
+    SEEDS.find(Fault::DeleteByName);
+}
+
+#[test]
+fn a_missing_version_gate_is_found() {
+    SEEDS.find(Fault::NoVersionGate);
+}
+
+#[test]
+fn a_digest_outside_the_transaction_is_found() {
+    SEEDS.find(Fault::DigestOutsideTransaction);
+}
+
+#[test]
+fn a_number_stored_apart_from_its_effect_is_found() {
+    SEEDS.find(Fault::NumberApartFromEffect);
+}
+
+#[test]
+fn what_is_in_effect_by_an_old_number_is_found() {
+    SEEDS.find(Fault::EffectOfAnyNumber);
+}
+
+#[test]
+fn an_outbox_that_forgets_what_is_merely_sent_is_found() {
+    SEEDS.find(Fault::SettleWhenSent);
+}
+
+#[test]
+fn an_older_copy_of_the_outbox_that_gives_numbers_again_is_found() {
+    SEEDS.find(Fault::NoRenumbering);
+}
+
+#[test]
+fn leases_that_put_off_every_repetition_are_found() {
+    SEEDS.find(Fault::AnyProgressCounts);
+}
+
+#[test]
+fn records_that_count_before_they_are_stored_are_found() {
+    SEEDS.find(Fault::RecordBeforeStored);
+}
+
+#[test]
+fn a_welcome_without_a_comparison_is_found() {
+    SEEDS.find(Fault::WelcomeUncompared);
+}
+
+#[test]
+fn a_confirm_of_what_is_not_stored_is_found() {
+    SEEDS.find(Fault::ConfirmUnstored);
+}
+
+#[test]
+fn a_cloud_that_deletes_what_its_store_has_lost_is_found() {
+    SEEDS.find(Fault::NoGuard);
+}
+
+#[test]
+fn a_cloud_that_sends_nothing_again_is_found() {
+    SEEDS.find(Fault::NeverAgain);
+}
+
+#[test]
+fn an_answer_to_an_older_load_that_is_taken_is_found() {
+    SEEDS.find(Fault::StaleLoad);
+}
+
+#[test]
+fn a_cloud_that_deletes_what_is_wanted_and_sends_it_again_is_found() {
+    SEEDS.find(Fault::DeleteAndResend);
+}

@@ -1,0 +1,67 @@
+//! Runs of a simulation by the number that all its chances come from.
+
+use crate::fault::{self, Fault};
+
+/// A simulation that is run with many seeds.
+pub struct Seeds {
+    /// Runs one of them, and shows it step by step if wanted.
+    pub run: fn(seed: u64, trace: bool) -> Result<(), String>,
+    /// How many are tried, unless `EDGESYNC_SEEDS` says otherwise.
+    pub count: u64,
+    /// The test that runs the one in `EDGESYNC_SEED`.
+    pub one: &'static str,
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+impl Seeds {
+    fn count(&self) -> u64 {
+        number("EDGESYNC_SEEDS").unwrap_or(self.count)
+    }
+
+    /// The first seed that fails, tried over all cores.
+    fn first_failure(&self, planted: Option<Fault>) -> Option<(u64, String)> {
+        let threads = std::thread::available_parallelism().map_or(2, |n| n.get() as u64);
+        let (run, count) = (self.run, self.count());
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|worker| {
+                    scope.spawn(move || {
+                        let mut mine = (0..count).filter(|seed| seed % threads == worker);
+                        fault::with(planted, || mine.find_map(|seed| Some((seed, run(seed, false).err()?))))
+                    })
+                })
+                .collect();
+            workers.into_iter().filter_map(|worker| worker.join().expect("no panic in a seed")).min()
+        })
+    }
+
+    /// All of them hold.
+    pub fn hold(&self) {
+        if let Some((seed, why)) = self.first_failure(None) {
+            let one = self.one;
+            panic!(
+                "seed {seed}: {why}\nreproduce: EDGESYNC_SEED={seed} cargo test --lib {one} -- --nocapture"
+            );
+        }
+        println!("{} seeds hold", self.count());
+    }
+
+    /// The one in `EDGESYNC_SEED` holds.
+    pub fn one_holds(&self) {
+        let given = number("EDGESYNC_SEED");
+        let seed = given.unwrap_or(0);
+        if let Err(why) = (self.run)(seed, given.is_some()) {
+            panic!("seed {seed}: {why}");
+        }
+    }
+
+    /// With a fault some of them do not hold.
+    pub fn find(&self, planted: Fault) {
+        let caught = self.first_failure(Some(planted));
+        let (seed, why) = caught.unwrap_or_else(|| panic!("{planted:?} was not found"));
+        println!("{planted:?} found by seed {seed}: {why}");
+    }
+}

@@ -1,0 +1,577 @@
+//! The world of the simulation: processes that live and die, a link that loses and delays, a clock.
+
+mod convergence;
+mod events;
+mod fate;
+mod handles;
+mod upstream;
+mod wire;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::change::Change;
+use crate::cloud::testing::{NONE_UNREAD, Wishes};
+use crate::cloud::{CloudConfig, CloudEffect, CloudMachine, Records};
+use crate::edge::{EdgeConfig, EdgeEffect, EdgeMachine};
+use crate::frame::{Down, MIN_MAX_FRAME, Up};
+use crate::timing::Now;
+
+use super::model::{CloudDb, EdgeDb, History};
+use super::timeline::{Random, Timeline};
+use events::Event;
+use upstream::Upstream;
+pub(super) use wire::Line;
+use wire::{DOWN, UP, Way};
+
+/// Frames of at least this size are compressed, as in the configuration.
+const COMPRESS_ABOVE: usize = 1 << 10;
+/// Agents that share one node name; the second one comes up in some seeds only.
+const AGENTS: usize = 2;
+
+/// How bad it gets, in percent per frame or step.
+#[derive(Clone, Copy)]
+pub(super) struct Chaos {
+    steps: u64,
+    drop: u64,
+    duplicate: u64,
+    late: u64,
+    cut: u64,
+    crash: u64,
+    lose_database: u64,
+    restore: u64,
+    half_open: u64,
+    stall: u64,
+    twins: bool,
+}
+
+/// The limits of both machines. Times are those of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sizes {
+    /// Those of the configuration.
+    Default,
+    /// So small that a few objects fill them.
+    Small,
+}
+
+impl Sizes {
+    pub(super) fn max_frame(self) -> usize {
+        match self {
+            Self::Default => EdgeConfig::defaults("edge").max_frame as usize,
+            Self::Small => MIN_MAX_FRAME as usize,
+        }
+    }
+
+    pub(super) fn max_object(self) -> usize {
+        match self {
+            Self::Default => EdgeConfig::defaults("edge").max_object as usize,
+            Self::Small => 60_000,
+        }
+    }
+
+    pub(super) fn edge(self) -> EdgeConfig {
+        EdgeConfig {
+            max_frame: u32::try_from(self.max_frame()).unwrap(),
+            max_object: u32::try_from(self.max_object()).unwrap(),
+            ..EdgeConfig::defaults("edge")
+        }
+    }
+
+    pub(super) fn cloud(self) -> Arc<CloudConfig> {
+        let defaults = CloudConfig::defaults();
+        Arc::new(match self {
+            Self::Default => defaults,
+            Self::Small => CloudConfig {
+                window_objects: 12,
+                window_bytes: 20_000,
+                frame_objects: 5,
+                max_frame: MIN_MAX_FRAME,
+                ..defaults
+            },
+        })
+    }
+}
+
+/// Frames that went one way.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sent {
+    pub(super) frames: usize,
+    pub(super) bytes: usize,
+    pub(super) largest: usize,
+}
+
+impl Chaos {
+    /// A good link and healthy disks.
+    pub(super) const NONE: Self = Self {
+        steps: 0,
+        drop: 0,
+        duplicate: 0,
+        late: 0,
+        cut: 0,
+        crash: 0,
+        lose_database: 0,
+        restore: 0,
+        half_open: 0,
+        stall: 0,
+        twins: false,
+    };
+
+    pub(super) fn for_seed(random: &mut Random) -> Self {
+        let mut up_to = |max: u64| if random.percent(50) { 0 } else { random.below(max + 1) };
+        Self {
+            steps: 120,
+            drop: up_to(15),
+            duplicate: up_to(15),
+            late: up_to(15),
+            cut: up_to(10),
+            crash: up_to(8),
+            lose_database: up_to(3),
+            restore: up_to(3),
+            half_open: up_to(3),
+            stall: up_to(3),
+            twins: up_to(10) > 7,
+        }
+    }
+}
+
+/// All that a run is drawn from.
+#[derive(Clone, Copy)]
+pub(super) struct Setting {
+    pub(super) chaos: Chaos,
+    pub(super) line: Line,
+    pub(super) sizes: Sizes,
+    /// How long the cloud's store takes to load bodies, at most.
+    pub(super) load_ms: u64,
+    /// Whether the node is of a version that does not say which frame it answers.
+    pub(super) is_old: bool,
+    /// Whether the other nodes agree when this one says that the cloud's store went back.
+    pub(super) agrees: bool,
+}
+
+impl Setting {
+    /// A good link, healthy disks, and small limits.
+    pub(super) const QUIET: Self = Self {
+        chaos: Chaos::NONE,
+        line: Line::FAST,
+        sizes: Sizes::Small,
+        load_ms: 5,
+        is_old: false,
+        agrees: true,
+    };
+
+    pub(super) fn for_seed(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x5eed);
+        let chaos = Chaos::for_seed(&mut random);
+        let mut rate = || match random.below(8) {
+            0 => Some(10_000),
+            1 => Some(30_000),
+            2 => Some(200_000),
+            _ => None,
+        };
+        let rate = [rate(), rate()];
+        let latency =
+            Duration::from_millis([10, 40, 40, 200, 400][usize::try_from(random.below(5)).unwrap()]);
+        let socket = if random.percent(50) { 0 } else { 64 << 10 };
+        let line = Line { rate, latency, socket, is_external: random.percent(50) };
+        let sizes = if random.percent(50) { Sizes::Default } else { Sizes::Small };
+        let load_ms = if random.percent(70) { 5 } else { 1000 };
+        Self { chaos, line, sizes, load_ms, is_old: random.percent(10), agrees: random.percent(50) }
+    }
+}
+
+struct Agent {
+    db: EdgeDb,
+    backup: EdgeDb,
+    machine: Option<EdgeMachine>,
+    life: u64,
+    /// The store has one writer: it commits, and answers, in order.
+    last_commit: Now,
+    last_answer: Now,
+}
+
+pub(super) struct World {
+    time: Timeline<Event>,
+    chaos: Chaos,
+    line: Line,
+    sizes: Sizes,
+    load_ms: u64,
+    is_old: bool,
+    agrees: bool,
+    /// What a node of an older version has told of the object that it receives.
+    received: u64,
+    /// Bodies asked for.
+    loads: usize,
+    history: History,
+    agents: Vec<Agent>,
+    cloud: Option<CloudMachine>,
+    wishes: Wishes,
+    cloud_life: u64,
+    cloud_db: CloudDb,
+    cloud_backup: CloudDb,
+    /// The agent at the other end of the connection, if there is one.
+    link: Option<usize>,
+    /// Counts the connections.
+    connection: usize,
+    /// Up and down.
+    ways: [Way; 2],
+    /// Frames that an agent's link takes and nobody hears.
+    unheard: fn(&Up) -> bool,
+    /// Frames that a broker takes for the node and loses.
+    unseen: fn(&Down) -> bool,
+    /// Changes that the agent's store cannot commit.
+    unstorable: fn(&Change) -> bool,
+    /// Frames that were lost.
+    lost: usize,
+    /// How often the node has said that the store went back, and how often that may be without a restore: it lied.
+    renewals: usize,
+    lies: usize,
+    /// How long the cloud's machine was away from the life that it goes on with, and how far its clock is behind.
+    away: Duration,
+    clock_behind: Duration,
+    /// The cloud does nothing until then.
+    stalled_until: Now,
+    /// How often each side was woken by the clock.
+    wakes: [usize; 2],
+    /// For each connection: the objects that went by its frames although nobody deleted them, and how many may.
+    vanished: Vec<(usize, usize)>,
+    /// Frames up and down.
+    sent: [Sent; 2],
+    /// How often the cloud has read the records of the node.
+    reads: usize,
+    /// What its machine was told, the clock apart.
+    inputs: usize,
+    /// When the store is done, if it is not this node's alone.
+    busy: Option<Rc<Cell<Now>>>,
+    upstream: Upstream,
+    chaos_has_twins: bool,
+}
+
+/// A database of the cloud that worlds of several nodes have in common. Each has its own copy of it, with the same writes.
+pub(super) struct Shared {
+    pub(super) db: CloudDb,
+    /// When the store is done with what it was asked for.
+    pub(super) busy: Rc<Cell<Now>>,
+}
+
+/// The store does one thing after the other, and takes at least so long for each.
+const STORE_TIME: Duration = Duration::from_micros(200);
+
+impl World {
+    pub(super) fn new(seed: u64, setting: Setting, trace: bool) -> Self {
+        Self::over(None, seed, setting, trace)
+    }
+
+    /// A world whose cloud has this database, or one of its own.
+    pub(super) fn over(shared: Option<Shared>, seed: u64, setting: Setting, trace: bool) -> Self {
+        let Setting { chaos, line, sizes, load_ms, is_old, agrees } = setting;
+        let mut random = Random(seed);
+        let own = CloudDb::new(&mut random);
+        let (cloud_db, busy) = shared.map_or((own, None), |shared| (shared.db, Some(shared.busy)));
+        let agent = |n: u64| {
+            let db = EdgeDb::new(seed.wrapping_mul(31) + n + 1);
+            Agent {
+                backup: db.clone(),
+                db,
+                machine: None,
+                life: 0,
+                last_commit: Now::ZERO,
+                last_answer: Now::ZERO,
+            }
+        };
+        let mut world = Self {
+            time: Timeline::new(random, trace),
+            chaos,
+            line,
+            sizes,
+            load_ms,
+            is_old,
+            agrees,
+            received: 0,
+            loads: 0,
+            history: History::default(),
+            agents: (0..AGENTS as u64).map(agent).collect(),
+            cloud: None,
+            wishes: Wishes::default(),
+            cloud_life: 0,
+            cloud_backup: cloud_db.clone(),
+            cloud_db,
+            link: None,
+            connection: 0,
+            ways: Default::default(),
+            unheard: |_| false,
+            unseen: |_| false,
+            unstorable: |_| false,
+            lost: 0,
+            renewals: 0,
+            lies: 0,
+            away: Duration::ZERO,
+            clock_behind: Duration::ZERO,
+            stalled_until: Now::ZERO,
+            wakes: [0; 2],
+            vanished: vec![(0, usize::MAX)],
+            sent: [Sent::default(); 2],
+            reads: 0,
+            inputs: 0,
+            busy,
+            upstream: Upstream::default(),
+            chaos_has_twins: chaos.twins,
+        };
+        world.start_cloud();
+        world.start_agent(0);
+        world
+    }
+
+    /// What the clock of the cloud's store says, in microseconds.
+    fn clock(&self) -> u64 {
+        1_000_000 + u64::try_from(self.time.now.saturating_sub(self.clock_behind).as_micros()).unwrap()
+    }
+
+    // --- processes
+
+    pub(super) fn start_cloud(&mut self) {
+        self.cloud_life += 1;
+        let base = self.clock();
+        self.cloud_db.open(base);
+        self.run_cloud();
+    }
+
+    fn run_cloud(&mut self) {
+        let db = &self.cloud_db;
+        let wishes = db.objects.keys().filter_map(|uid| Some((uid.clone(), db.wish(uid)?)));
+        self.wishes = Wishes(wishes.collect(), NONE_UNREAD);
+        let incarnation = db.incarnation.as_str().into();
+        let records = Records::Stored(db.facts.clone());
+        let machine = CloudMachine::new(self.sizes.cloud(), incarnation, db.issued(), records);
+        self.cloud = Some(machine);
+        self.time.say(|| "cloud starts".into());
+    }
+
+    pub(super) fn begin_incarnation(&mut self) {
+        let (base, id) = (self.clock(), self.time.random.next());
+        self.cloud_db.renew(base, id);
+        self.tell_incarnation();
+    }
+
+    fn tell_incarnation(&mut self) {
+        let (incarnation, issued) = (self.cloud_db.incarnation.as_str().into(), self.cloud_db.issued());
+        if let Some(cloud) = &mut self.cloud {
+            cloud.set_incarnation(incarnation, issued);
+        }
+    }
+
+    pub(super) fn stop_cloud(&mut self) {
+        self.cloud = None;
+        self.cloud_life += 1;
+        self.cloud_db.effects.crash();
+        self.cut();
+        self.time.say(|| "cloud crashes".into());
+    }
+
+    pub(super) fn start_agent(&mut self, agent: usize) {
+        let it = &mut self.agents[agent];
+        it.life += 1;
+        it.db.crash();
+        it.db.outbox.open();
+        let (totals, confirmed) = (it.db.totals(), it.db.confirmed);
+        let mut machine = EdgeMachine::new(self.sizes.edge(), totals, confirmed, it.db.incarnation.clone());
+        machine.outbox_changed(self.time.now, &it.db.outbox.items.marks());
+        it.machine = Some(machine);
+        self.time.say(|| format!("agent {agent} starts with {totals:?}"));
+    }
+
+    pub(super) fn stop_agent(&mut self, agent: usize) {
+        self.agents[agent].machine = None;
+        self.agents[agent].life += 1;
+        if self.link == Some(agent) {
+            self.cut();
+        }
+        self.time.say(|| format!("agent {agent} crashes"));
+    }
+
+    pub(super) fn cut(&mut self) {
+        let Some(agent) = self.link.take() else { return };
+        self.time.say(|| "link cut".into());
+        if let Some(machine) = &mut self.agents[agent].machine {
+            machine.disconnected();
+        }
+        if let Some(cloud) = &mut self.cloud {
+            cloud.disconnected();
+        }
+    }
+
+    pub(super) fn connect(&mut self, agent: usize) {
+        if self.agents[agent].machine.is_none() || self.cloud.is_none() {
+            return;
+        }
+        self.cut();
+        if !self.line.is_external {
+            // A new connection takes the place of one that the endpoint believes to be alive.
+            self.gone();
+        }
+        self.link = Some(agent);
+        self.connection += 1;
+        self.new_ways();
+        self.history.connected(self.time.now);
+        self.vanished.push((0, self.may_vanish(agent)));
+        let (now, random) = (self.time.now, self.time.random.next());
+        self.time.say(|| format!("agent {agent} connects"));
+        if let Some(machine) = &mut self.agents[agent].machine {
+            machine.connected(now, self.sizes.max_frame(), random);
+        }
+    }
+
+    // --- the link
+
+    fn count(&mut self, direction: usize, bytes: &[u8]) {
+        let sent = &mut self.sent[direction];
+        sent.frames += 1;
+        sent.bytes += bytes.len();
+        sent.largest = sent.largest.max(bytes.len());
+    }
+
+    /// The store of the cloud does something, within so many milliseconds if nobody else wants anything of it.
+    fn at_the_store(&mut self, max_ms: u64, event: Event) {
+        let mut at = self.time.now + self.time.random.delay(max_ms);
+        if let Some(busy) = &self.busy {
+            busy.set(busy.get().max(self.time.now) + STORE_TIME);
+            at = at.max(busy.get());
+        }
+        self.time.at(at, event);
+    }
+
+    // --- driving the machines
+
+    fn drive_agent(&mut self, agent: usize) {
+        let connected = self.link == Some(agent);
+        loop {
+            let Agent { machine: Some(machine), life, db, .. } = &mut self.agents[agent] else { return };
+            let life = *life;
+            if machine.outbox_is_compared() {
+                db.outbox.was_compared();
+            }
+            if let Some(effect) = machine.poll_effect() {
+                self.perform(agent, life, effect);
+                continue;
+            }
+            if !connected || !self.has_room(UP) {
+                return;
+            }
+            let Some(machine) = &mut self.agents[agent].machine else { return };
+            let Some(mut frame) = machine.poll_frame(self.time.now) else { return };
+            if self.is_old && !self.make_old(&mut frame) {
+                self.swallow(UP);
+                self.tell_progress(UP);
+                continue;
+            }
+            self.check_report(agent, &frame);
+            self.time.say(|| format!("agent {agent} → {frame:?}"));
+            let bytes = frame.encode(COMPRESS_ABOVE).unwrap();
+            *self.upstream.frames.entry(frame.name()).or_default() += 1;
+            if let Up::Upload(_) = frame {
+                self.upstream.bytes += bytes.len();
+            }
+            // What a reconnect costs does not depend on the others.
+            if !matches!(frame, Up::Lease(_) | Up::Upload(_)) {
+                self.count(UP, &bytes);
+            }
+            if (self.unheard)(&frame) {
+                self.swallow(UP);
+            } else {
+                self.transmit(UP, &bytes);
+            }
+            self.tell_progress(UP);
+        }
+    }
+
+    /// What a node of an older version says instead, if it says anything.
+    fn make_old(&mut self, frame: &mut Up) -> bool {
+        let Up::Report(report) = frame else { return true };
+        report.receipt = 0;
+        let Some(received) = report.received.take() else { return true };
+        // After each further frame's length.
+        if received < self.received {
+            self.received = 0;
+        }
+        let tells = received - self.received >= self.sizes.max_frame() as u64;
+        if tells {
+            self.received = received;
+        }
+        tells
+    }
+
+    fn perform(&mut self, agent: usize, life: u64, effect: EdgeEffect) {
+        match effect {
+            EdgeEffect::Apply { token, changes } => {
+                let at = self.time.in_order(&mut self.agents[agent].last_commit, 15);
+                self.time.at(at, Event::Commit { agent, life, connection: self.connection, token, changes });
+            }
+            EdgeEffect::Confirm(revision) => self.agents[agent].db.confirm(revision),
+            EdgeEffect::SetIncarnation(incarnation) => {
+                self.agents[agent].db.incarnation = Some(incarnation);
+            }
+            EdgeEffect::SettleOutbox { lane, upto } => {
+                self.time.after(100, Event::Settle { agent, life, lane, upto });
+            }
+            EdgeEffect::RenewLease => {
+                let (now, micros) = (self.time.now, i64::try_from(self.time.now.as_micros()).unwrap());
+                if let Some(machine) = &mut self.agents[agent].machine {
+                    machine.renew(now, 0, micros, u64::from(now.subsec_nanos()));
+                }
+            }
+            EdgeEffect::Notice(notice) => self.time.say(|| format!("agent {agent}: {notice:?}")),
+            read => self.time.after(5, Event::Read { agent, life, effect: read }),
+        }
+    }
+
+    fn drive_cloud(&mut self) {
+        let life = self.cloud_life;
+        while self.time.now >= self.stalled_until {
+            let has_room = self.has_room(DOWN);
+            let Some(cloud) = &mut self.cloud else { return };
+            match cloud.poll_effect(&self.wishes) {
+                Some(CloudEffect::Open) => {
+                    self.reads += 1;
+                    self.at_the_store(5, Event::Opened { life });
+                }
+                Some(CloudEffect::Load { token, objects }) => {
+                    self.loads += objects.len();
+                    self.at_the_store(self.load_ms, Event::Loaded { life, token, objects });
+                }
+                Some(CloudEffect::Record(batch)) => self.at_the_store(10, Event::Record { life, batch }),
+                Some(CloudEffect::StoreWentBack) => {
+                    self.renewals += 1;
+                    let restores = self.history.restores();
+                    // Where nobody agrees it is said again, after each restart of the cloud.
+                    let most = if self.agrees || restores == 0 { restores + self.lies } else { usize::MAX };
+                    if self.renewals > most {
+                        self.time.violation = Some("the store went back, it is said; it did not".into());
+                    }
+                    if self.agrees {
+                        self.begin_incarnation();
+                    }
+                }
+                Some(CloudEffect::Notice(notice)) => self.time.say(|| format!("cloud: {notice:?}")),
+                Some(other) => self.perform_upstream(other),
+                None if !has_room => return,
+                None => {
+                    let now = self.time.now;
+                    let Some(frame) = cloud.poll_frame(now, &self.wishes) else { return };
+                    self.time.say(|| format!("cloud → {frame:?}").chars().take(300).collect());
+                    let bytes = frame.encode(COMPRESS_ABOVE).unwrap();
+                    self.check_told(&frame);
+                    if self.link.is_some() {
+                        self.count(DOWN, &bytes);
+                        if (self.unseen)(&frame) {
+                            self.swallow(DOWN);
+                        } else {
+                            self.transmit(DOWN, &bytes);
+                        }
+                        self.tell_progress(DOWN);
+                    }
+                }
+            }
+        }
+    }
+}

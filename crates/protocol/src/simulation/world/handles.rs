@@ -1,0 +1,302 @@
+//! Handles on the world for single scenarios.
+
+use std::time::Duration;
+
+use crate::change::{Change, Uid};
+use crate::cloud::{CloudCounters, CloudMachine};
+use crate::frame::{Down, Up};
+
+use super::super::model::{CloudDb, EdgeDb};
+use super::{Event, Sent, World};
+use crate::simulation::timeline::Simulated;
+use crate::timing::Now;
+
+impl World {
+    pub(in crate::simulation) fn write(&mut self, name: &str, size: usize) {
+        let uid = self.put(name, size);
+        self.tell(uid);
+    }
+
+    pub(in crate::simulation) fn delete(&mut self, name: &str) {
+        if let Some(uid) = self.remove(name) {
+            self.tell(uid);
+        }
+    }
+
+    /// Somebody writes an object in the cloud.
+    pub(super) fn put(&mut self, name: &str, size: usize) -> Uid {
+        self.look_at_clocks();
+        let (uid, version) = self.cloud_db.write(name, size);
+        self.history.wrote(&uid, name, &version);
+        uid
+    }
+
+    /// Somebody deletes an object in the cloud.
+    pub(super) fn remove(&mut self, name: &str) -> Option<Uid> {
+        self.look_at_clocks();
+        let uid = self.cloud_db.delete(name)?;
+        self.history.deleted(&uid, name);
+        Some(uid)
+    }
+
+    /// An older copy, or another file, takes the place of the cloud's database.
+    pub(in crate::simulation) fn restore_cloud(&mut self, db: CloudDb) {
+        let before = std::mem::replace(&mut self.cloud_db, db);
+        self.history.restored(self.time.now, &before, &self.cloud_db);
+        for agent in &mut self.agents {
+            agent.db.outbox.cloud_was_rolled_back();
+        }
+    }
+
+    /// Whoever writes looks at the clocks first.
+    fn look_at_clocks(&mut self) {
+        let (clock, running) = (self.clock(), self.time.now.saturating_sub(self.away));
+        if self.cloud_db.has_jumped(clock, running) {
+            self.begin_incarnation();
+        }
+    }
+
+    /// The cloud's machine was saved so long ago, and wakes up now as it was then. Nobody has opened its database anew.
+    pub(in crate::simulation) fn resume_cloud(&mut self, db: CloudDb, ago: Duration) {
+        self.stop_cloud();
+        self.restore_cloud(db);
+        (self.away, self.clock_behind) = (self.away + ago, ago);
+        let random = self.time.random.next();
+        self.cloud_db.resume(random);
+        self.run_cloud();
+        self.time.say(|| format!("the cloud's machine wakes up as it was {ago:?} ago"));
+    }
+
+    /// The cloud's clock is set.
+    pub(in crate::simulation) fn set_clock(&mut self) {
+        self.clock_behind = Duration::ZERO;
+    }
+
+    /// The cloud does nothing for a while; what arrives waits.
+    pub(in crate::simulation) fn stall(&mut self, time: Duration) {
+        self.stalled_until = self.time.now + time;
+        self.time.say(|| format!("the cloud is stalled for {time:?}"));
+        // Its clock is looked at first when it goes on.
+        self.time.at(self.stalled_until, Event::Wake);
+    }
+
+    fn tell(&mut self, uid: Uid) {
+        let life = self.cloud_life;
+        self.time.after(1, Event::Desire { life, uid });
+    }
+
+    /// Lets time pass until both sides are equal and at rest.
+    pub(in crate::simulation) fn settle(&mut self) {
+        for _ in 0..100 {
+            self.pass(Duration::from_millis(500)).unwrap();
+            if self.converged().is_ok() {
+                return;
+            }
+        }
+        self.converged().unwrap();
+    }
+
+    pub(in crate::simulation) fn now(&self) -> Now {
+        self.time.now
+    }
+
+    /// Lets time pass until both sides are equal and at rest, and says how long that took.
+    pub(in crate::simulation) fn pass_until_in_sync(&mut self, most: Duration) -> Duration {
+        let start = self.time.now;
+        while self.converged().is_err() && self.time.now - start < most {
+            self.pass(Duration::from_millis(500)).unwrap();
+        }
+        self.converged().unwrap();
+        self.time.now - start
+    }
+
+    /// Steps until the condition holds, and says how long that took.
+    pub(in crate::simulation) fn pass_until(&mut self, mut condition: impl FnMut(&Self) -> bool) -> Duration {
+        let start = self.time.now;
+        self.drive();
+        while !condition(self) {
+            assert!(self.time.now - start < Duration::from_secs(600), "not within ten minutes");
+            self.step().unwrap();
+        }
+        self.time.now - start
+    }
+
+    pub(in crate::simulation) fn forget_traffic(&mut self) {
+        self.sent = [Sent::default(); 2];
+    }
+
+    pub(in crate::simulation) fn traffic(&self) -> (Sent, Sent) {
+        let [up, down] = self.sent;
+        (up, down)
+    }
+
+    pub(in crate::simulation) fn largest_frame(&self) -> usize {
+        self.sent.iter().map(|sent| sent.largest).max().unwrap_or(0)
+    }
+
+    /// Frames with this name that agents have sent so far.
+    pub(in crate::simulation) fn frames(&self, name: &str) -> usize {
+        self.upstream.frames.get(name).copied().unwrap_or(0)
+    }
+
+    /// From now on the broker takes such frames from agents, and nobody hears them.
+    pub(in crate::simulation) fn lose(&mut self, unheard: fn(&Up) -> bool) {
+        self.unheard = unheard;
+    }
+
+    /// From now on the agent's store cannot commit such changes.
+    pub(in crate::simulation) fn refuse(&mut self, refused: fn(&Change) -> bool) {
+        self.unstorable = refused;
+    }
+
+    /// From now on the broker loses such frames to the node.
+    pub(in crate::simulation) fn lose_down(&mut self, unseen: fn(&Down) -> bool) {
+        self.unseen = unseen;
+    }
+
+    /// The cloud dies, and nobody tells the node.
+    pub(in crate::simulation) fn lose_cloud(&mut self) {
+        self.cloud = None;
+        self.cloud_life += 1;
+    }
+
+    /// What has taken effect, in order.
+    pub(in crate::simulation) fn effects(&self) -> Vec<&str> {
+        self.cloud_db.effects.log.iter().map(|thing| thing.key.as_str()).collect()
+    }
+
+    pub(in crate::simulation) fn dropped(&self) -> u64 {
+        self.agents[0].db.outbox.dropped()
+    }
+
+    /// Objects and removals sent so far.
+    pub(in crate::simulation) fn sent(&self) -> (u64, u64) {
+        let counters = self.cloud_counters();
+        (counters.sent, counters.removals_sent)
+    }
+
+    pub(in crate::simulation) fn cloud_counters(&self) -> CloudCounters {
+        self.cloud.as_ref().map(CloudMachine::counters).unwrap_or_default()
+    }
+
+    /// How often the agent repeated what was not confirmed.
+    pub(in crate::simulation) fn repeated_reports(&self) -> u64 {
+        self.agents[0].machine.as_ref().map_or(0, |machine| machine.counters().repeated_reports)
+    }
+
+    /// Bytes of Uploads that the agent has sent, and how many of their items were sent again.
+    pub(in crate::simulation) fn uploaded(&self) -> usize {
+        self.upstream.bytes
+    }
+
+    pub(in crate::simulation) fn uploads_resent(&self) -> u64 {
+        self.agents[0].machine.as_ref().map_or(0, |machine| machine.counters().uploads_resent)
+    }
+
+    /// Frames of both sides, all counted.
+    pub(in crate::simulation) fn frames_sent(&self) -> usize {
+        self.upstream.frames.values().sum::<usize>() + self.sent[1].frames
+    }
+
+    pub(in crate::simulation) fn held(&self) -> usize {
+        self.agents[0].db.held().len()
+    }
+
+    pub(in crate::simulation) fn held_back(&self) -> usize {
+        self.cloud.as_ref().map_or(0, |cloud| cloud.held(&self.wishes).count())
+    }
+
+    /// How often the cloud has read the node's records, and how many differences it keeps in memory.
+    pub(in crate::simulation) fn remembered(&self) -> (usize, usize) {
+        (self.reads, self.cloud.as_ref().map_or(0, CloudMachine::differences))
+    }
+
+    /// The cloud has no room for what differs.
+    pub(in crate::simulation) fn fall_behind(&mut self) {
+        if let Some(cloud) = &mut self.cloud {
+            cloud.fall_behind();
+        }
+    }
+
+    pub(in crate::simulation) fn refused(&self) -> usize {
+        self.cloud.as_ref().map_or(0, |cloud| cloud.refused().count())
+    }
+
+    pub(in crate::simulation) fn in_flight(&self) -> usize {
+        self.cloud.as_ref().map_or(0, CloudMachine::under_way)
+    }
+
+    pub(in crate::simulation) fn confirm_deletions(&mut self) {
+        let now = self.time.now;
+        self.vanished[self.connection].1 = usize::MAX;
+        if let Some(cloud) = &mut self.cloud {
+            cloud.confirm_deletions(now, &self.wishes);
+        }
+    }
+
+    /// Something that its agent would not say reaches the cloud in the name of the node.
+    pub(in crate::simulation) fn pretend(&mut self, frame: &Up) {
+        let bytes = frame.encode(super::COMPRESS_ABOVE).unwrap();
+        self.time.at(self.time.now, Event::ToCloud { bytes });
+    }
+
+    /// The objects in the cloud.
+    pub(in crate::simulation) fn uids(&self) -> Vec<Uid> {
+        self.cloud_db.objects.keys().cloned().collect()
+    }
+
+    /// So often the node may say that the store went back because it lies.
+    pub(in crate::simulation) fn allow_lies(&mut self, times: usize) {
+        (self.lies, self.chaos_has_twins) = (times, true);
+    }
+
+    /// The store has begun a new incarnation because of another node: it is as that one's cloud has it.
+    pub(in crate::simulation) fn follow_incarnation(&mut self, other: &CloudDb) {
+        self.cloud_db.follow(other);
+        self.tell_incarnation();
+    }
+
+    /// What the cloud's machine was told so far, its clock included.
+    pub(in crate::simulation) fn inputs(&self) -> usize {
+        self.inputs + self.wakes[super::DOWN]
+    }
+
+    /// What the cloud keeps for the node: entries in memory, and records.
+    pub(in crate::simulation) fn kept(&self) -> (usize, usize) {
+        (self.cloud.as_ref().map_or(0, CloudMachine::entries), self.cloud_db.records.len())
+    }
+
+    /// The second agent is the first one over a copy of its database.
+    pub(in crate::simulation) fn copy_agent(&mut self, from: usize, to: usize) {
+        self.agents[to].db = self.agents[from].db.clone();
+        self.chaos_has_twins = true;
+        self.start_agent(to);
+    }
+
+    /// How often the cloud has begun a new incarnation.
+    pub(in crate::simulation) fn renewals(&self) -> usize {
+        self.renewals
+    }
+
+    /// How often both sides were woken by the clock.
+    pub(in crate::simulation) fn wakes(&self) -> usize {
+        self.wakes.iter().sum()
+    }
+
+    pub(in crate::simulation) fn edge_db(&self) -> EdgeDb {
+        self.agents[0].db.clone()
+    }
+
+    pub(in crate::simulation) fn replace_edge_db(&mut self, db: EdgeDb) {
+        self.agents[0].db = db;
+        self.agents[0].db.outbox.was_rolled_back();
+    }
+
+    pub(in crate::simulation) fn cloud_db(&self) -> CloudDb {
+        self.cloud_db.clone()
+    }
+
+    pub(in crate::simulation) fn fresh_cloud_db(&self) -> CloudDb {
+        CloudDb::new(&mut self.time.random.clone())
+    }
+}

@@ -1,0 +1,79 @@
+//! Time as the machines see it, and the delays they compute from it.
+
+use std::time::Duration;
+
+/// A point in time: the duration since an arbitrary origin that never goes backwards.
+pub type Now = Duration;
+
+/// A wall clock may be so much further ahead than before of the clock that runs with the machine.
+const JUMP: Duration = Duration::from_secs(2);
+
+/// How far the wall clock is ahead of the clock that runs with the machine, when both were looked at last.
+///
+/// A machine that wakes up in a copy of itself goes on where the copy was made; when its wall clock is right again, that is
+/// further ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lead(Option<u64>);
+
+impl Lead {
+    /// Looks at both clocks, the wall clock in microseconds since 1970: whether that one has jumped ahead.
+    pub fn has_jumped(&mut self, wall: u64, running: Duration) -> bool {
+        let ahead = wall.saturating_sub(u64::try_from(running.as_micros()).unwrap_or(u64::MAX));
+        let before = self.0.replace(ahead);
+        #[cfg(any(test, feature = "simulation"))]
+        if super::fault::planted(super::fault::Fault::PauseUnnoticed) {
+            return false;
+        }
+        before.is_some_and(|before| u128::from(ahead.saturating_sub(before)) > JUMP.as_micros())
+    }
+}
+
+/// A delay that doubles with each attempt, from `min` up to `max`, less a random part.
+///
+/// `random` is a fresh random number; half of the delay is fixed and half is drawn, so that nodes
+/// that failed together do not come back together, and none comes back at once.
+#[must_use]
+pub fn backoff(min: Duration, max: Duration, attempt: u32, random: u64) -> Duration {
+    let factor = 1u32.checked_shl(attempt.min(20)).unwrap_or(u32::MAX);
+    let full = min.saturating_mul(factor).min(max);
+    let half = full / 2;
+    let spread = u64::try_from(half.as_micros()).unwrap_or(u64::MAX).max(1);
+    half + Duration::from_micros(random % spread)
+}
+
+/// The earlier of two optional points in time.
+#[must_use]
+pub fn earlier(a: Option<Now>, b: Option<Now>) -> Option<Now> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_wall_clock_that_jumps_ahead_is_noticed_once() {
+        let mut lead = Lead::default();
+        let mut look = |wall: u64, running| lead.has_jumped(wall * 1_000_000, Duration::from_secs(running));
+        assert!(!look(1_000_000, 50), "there is nothing to compare with");
+        assert!(!look(1_000_060, 110) && !look(1_000_063, 111), "it is set by two seconds at most");
+        assert!(look(1_000_163, 112) && !look(1_000_164, 113));
+        assert!(!look(5, 114) && look(1_000_165, 115), "once it was far behind");
+    }
+
+    proptest! {
+        #[test]
+        fn a_delay_stays_between_half_and_whole(attempt: u32, random: u64) {
+            let (min, max) = (Duration::from_secs(1), Duration::from_secs(60));
+            let delay = backoff(min, max, attempt, random);
+            prop_assert!(delay >= min / 2 && delay <= max);
+            if attempt >= 6 {
+                prop_assert!(delay >= max / 2);
+            }
+        }
+    }
+}

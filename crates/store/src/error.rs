@@ -1,0 +1,232 @@
+//! What can go wrong with a database, classified by what the caller can do about it.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rusqlite::ErrorCode;
+
+use super::durable::FileError;
+use super::mark;
+use super::seal::SealError;
+
+/// The error beneath, shared: one failed commit answers every job of its group.
+pub type Cause = Arc<dyn Error + Send + Sync>;
+
+/// A failure of the store.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing can be added until there is room again. Reads go on, and so do smaller writes.
+    #[error("no room left in the database or on its disk")]
+    Full(#[source] Cause),
+    /// Reading or writing fails at the moment: an I/O error, or a file that is read-only.
+    #[error("the database cannot be used at the moment")]
+    Unavailable(#[source] Cause),
+    /// The content of the file is damaged, or the file has been taken away.
+    #[error("the database is damaged")]
+    Corrupt(#[source] Cause),
+    /// A newer program has written this file.
+    #[error(
+        "the database '{}' has schema version {found}, this program knows versions up to {known}",
+        path.display()
+    )]
+    Newer {
+        /// The database file.
+        path: PathBuf,
+        /// The schema version in the file.
+        found: u32,
+        /// The newest schema version of this program.
+        known: u32,
+    },
+    /// The file is the database of another program.
+    #[error("'{}' is {}", path.display(), mark::whose(*found))]
+    Foreign {
+        /// The database file.
+        path: PathBuf,
+        /// The application id in the file.
+        found: i32,
+    },
+    /// A migration of the file is not the one this program has under the same number.
+    #[error("migration {version} of the database '{}' differs from the one of this program", path.display())]
+    MigrationChanged {
+        /// The database file.
+        path: PathBuf,
+        /// The number of the migration.
+        version: u32,
+    },
+    /// Another process has the database open.
+    #[error("the database '{}' is in use by another process", path.display())]
+    InUse {
+        /// The database file.
+        path: PathBuf,
+    },
+    /// The journal of changes does not reach back that far.
+    #[error("changes after revision {after} are asked for, the journal starts after revision {oldest}")]
+    Compacted {
+        /// What was asked for.
+        after: u64,
+        /// The oldest revision that can be asked for.
+        oldest: u64,
+    },
+    /// As many snapshots are open as there may be.
+    #[error("{limit} snapshots are open already, the limit")]
+    TooManySnapshots {
+        /// The limit.
+        limit: usize,
+    },
+    /// The snapshot has been given up so that the write-ahead log can begin anew.
+    #[error("the snapshot was given up, because the log of the database had grown too long")]
+    GivenUp,
+    /// The file under a read that takes its time has been replaced by another one.
+    #[error("the database file has been replaced meanwhile")]
+    Replaced,
+    /// The store has been closed.
+    #[error("the store is closed")]
+    Closed,
+    /// A bug or a limit of the program, not a state of the file.
+    #[error("the store failed")]
+    Internal(#[source] Cause),
+}
+
+impl StoreError {
+    /// Damage found by this program rather than by SQLite.
+    #[must_use]
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Self::Corrupt(text(message))
+    }
+
+    /// A failure that is described by text alone.
+    #[must_use]
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::Internal(text(message))
+    }
+
+    /// Whether the failure concerns the database as a whole, so that the transaction it occurred in
+    /// must be given up; all others concern one job.
+    #[must_use]
+    pub fn ends_transaction(&self) -> bool {
+        matches!(self, Self::Full(_) | Self::Unavailable(_) | Self::Corrupt(_))
+    }
+}
+
+fn text(message: impl Into<String>) -> Cause {
+    Arc::from(Box::<dyn Error + Send + Sync>::from(message.into()))
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        let class = match &error {
+            rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
+                // Whoever closes a store does that.
+                ErrorCode::OperationInterrupted => return Self::Closed,
+                ErrorCode::DiskFull => Self::Full,
+                ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Self::Corrupt,
+                ErrorCode::SystemIoFailure
+                    if failure.extended_code == rusqlite::ffi::SQLITE_IOERR_CORRUPTFS =>
+                {
+                    Self::Corrupt
+                }
+                ErrorCode::SystemIoFailure
+                | ErrorCode::ReadOnly
+                | ErrorCode::CannotOpen
+                | ErrorCode::PermissionDenied
+                | ErrorCode::DatabaseBusy
+                | ErrorCode::OutOfMemory
+                | ErrorCode::FileLockingProtocolFailed => Self::Unavailable,
+                _ => Self::Internal,
+            },
+            // A column that is not of the type its STRICT table demands: the page was altered.
+            rusqlite::Error::FromSqlConversionFailure(..)
+            | rusqlite::Error::IntegralValueOutOfRange(..)
+            | rusqlite::Error::Utf8Error(..)
+            | rusqlite::Error::InvalidColumnType(..) => Self::Corrupt,
+            _ => Self::Internal,
+        };
+        match error {
+            // The cause would say the same again, with a number that adds nothing.
+            rusqlite::Error::SqliteFailure(failure, Some(words))
+                if failure.extended_code < 256 || failure.code == ErrorCode::CannotOpen =>
+            {
+                class(text(words))
+            }
+            error => class(Arc::new(error)),
+        }
+    }
+}
+
+impl From<io::Error> for StoreError {
+    fn from(error: io::Error) -> Self {
+        of_kind(error.kind())(Arc::new(error))
+    }
+}
+
+impl From<FileError> for StoreError {
+    fn from(error: FileError) -> Self {
+        of_kind(error.cause.kind())(Arc::new(error))
+    }
+}
+
+fn of_kind(kind: io::ErrorKind) -> fn(Cause) -> StoreError {
+    match kind {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full,
+        _ => StoreError::Unavailable,
+    }
+}
+
+impl From<SealError> for StoreError {
+    fn from(error: SealError) -> Self {
+        match error {
+            SealError::Io(error) => error.into(),
+            SealError::NoCredential { .. } | SealError::NoRandomness => Self::Unavailable(Arc::new(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn classify(code: i32) -> StoreError {
+        rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None).into()
+    }
+
+    #[test]
+    fn codes_are_classified_by_what_can_be_done() {
+        use rusqlite::ffi;
+        assert!(matches!(classify(ffi::SQLITE_FULL), StoreError::Full(_)));
+        assert!(matches!(classify(ffi::SQLITE_IOERR_WRITE), StoreError::Unavailable(_)));
+        assert!(matches!(classify(ffi::SQLITE_READONLY), StoreError::Unavailable(_)));
+        assert!(matches!(classify(ffi::SQLITE_CORRUPT), StoreError::Corrupt(_)));
+        assert!(matches!(classify(ffi::SQLITE_CORRUPT_INDEX), StoreError::Corrupt(_)));
+        assert!(matches!(classify(ffi::SQLITE_IOERR_CORRUPTFS), StoreError::Corrupt(_)));
+        assert!(matches!(classify(ffi::SQLITE_NOTADB), StoreError::Corrupt(_)));
+        assert!(matches!(classify(ffi::SQLITE_CONSTRAINT_UNIQUE), StoreError::Internal(_)));
+    }
+
+    #[test]
+    fn a_full_disk_below_the_database_is_full_too() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        assert!(matches!(StoreError::from(full()), StoreError::Full(_)));
+        let beside = FileError::tried("write", "keys".as_ref())(full());
+        assert!(matches!(StoreError::from(beside), StoreError::Full(_)));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_named_once_and_without_the_words_of_the_library() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = rusqlite::Connection::open(directory.path()).unwrap_err();
+        let error = StoreError::from(error);
+        assert_eq!(error.to_string(), "the database cannot be used at the moment");
+        let cause = error.source().unwrap();
+        assert!(cause.to_string().starts_with("unable to open database file: "), "{cause}");
+        assert!(cause.source().is_none(), "{cause:?}");
+        let file = directory.path().join("text");
+        std::fs::write(&file, "no database, but a text that is long enough to look like one. ".repeat(9))
+            .unwrap();
+        let read = rusqlite::Connection::open(&file).unwrap().execute_batch("SELECT * FROM sqlite_schema");
+        let damaged = StoreError::from(read.unwrap_err());
+        let cause = damaged.source().unwrap();
+        assert!(matches!(damaged, StoreError::Corrupt(_)) && cause.source().is_none(), "{damaged:?}");
+    }
+}

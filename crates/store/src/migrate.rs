@@ -1,0 +1,252 @@
+//! Migrations: numbered SQL files, each applied once, in a transaction of its own.
+//!
+//! `PRAGMA user_version` says how far a file has come; the table `migrations` keeps the checksum of
+//! each file that was applied, so that an edited migration is noticed instead of half-trusted.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+
+use super::StoreError;
+use super::checksum::Width;
+
+/// One numbered SQL file. Its place in the list, from one, is its version.
+#[derive(Clone, Copy, Debug)]
+pub struct Migration {
+    /// The file's name, such as `0001_objects.sql`.
+    pub name: &'static str,
+    /// The file's content.
+    pub sql: &'static str,
+}
+
+impl Migration {
+    fn checksum(&self, width: Width) -> i64 {
+        width.checksum64(&[self.sql.as_bytes()])
+    }
+}
+
+/// The migrations of `migrations/edge`, in order.
+pub const EDGE: &[Migration] = &[
+    Migration { name: "0001_objects.sql", sql: include_str!("../../../migrations/edge/0001_objects.sql") },
+    Migration { name: "0002_local.sql", sql: include_str!("../../../migrations/edge/0002_local.sql") },
+    Migration { name: "0003_outbox.sql", sql: include_str!("../../../migrations/edge/0003_outbox.sql") },
+];
+
+/// The migrations of `migrations/cloud`, in order.
+pub const CLOUD: &[Migration] = &[
+    Migration { name: "0001_objects.sql", sql: include_str!("../../../migrations/cloud/0001_objects.sql") },
+    Migration { name: "0002_previous.sql", sql: include_str!("../../../migrations/cloud/0002_previous.sql") },
+    Migration { name: "0003_fleet.sql", sql: include_str!("../../../migrations/cloud/0003_fleet.sql") },
+    Migration { name: "0004_pairing.sql", sql: include_str!("../../../migrations/cloud/0004_pairing.sql") },
+    Migration { name: "0005_tallies.sql", sql: include_str!("../../../migrations/cloud/0005_tallies.sql") },
+    Migration { name: "0006_labels.sql", sql: include_str!("../../../migrations/cloud/0006_labels.sql") },
+    Migration {
+        name: "0007_operators.sql",
+        sql: include_str!("../../../migrations/cloud/0007_operators.sql"),
+    },
+    Migration {
+        name: "0008_partitions.sql",
+        sql: include_str!("../../../migrations/cloud/0008_partitions.sql"),
+    },
+    Migration { name: "0009_members.sql", sql: include_str!("../../../migrations/cloud/0009_members.sql") },
+    Migration { name: "0010_refused.sql", sql: include_str!("../../../migrations/cloud/0010_refused.sql") },
+    Migration {
+        name: "0011_node_events.sql",
+        sql: include_str!("../../../migrations/cloud/0011_node_events.sql"),
+    },
+    Migration {
+        name: "0012_in_effect.sql",
+        sql: include_str!("../../../migrations/cloud/0012_in_effect.sql"),
+    },
+];
+
+/// The schema of a [cache](super::cache), which is made anew rather than migrated.
+pub const CACHE: &[Migration] = &[Migration {
+    name: "0001_objects.sql",
+    sql: include_str!("../../../migrations/cache/0001_objects.sql"),
+}];
+
+/// Brings the file to the newest schema.
+///
+/// # Errors
+/// [`StoreError::Newer`] if a newer program wrote the file, [`StoreError::MigrationChanged`] if it was
+/// made with other migrations; both before anything is changed.
+pub fn migrate(conn: &mut Connection, path: &Path, migrations: &[Migration]) -> Result<(), StoreError> {
+    let found: u32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let known = u32::try_from(migrations.len()).unwrap_or(u32::MAX);
+    if found > known {
+        let applied: Option<u32> = conn
+            .query_row("SELECT max(version) FROM migrations", [], |row| row.get(0))
+            .optional()
+            .unwrap_or_default();
+        if applied != Some(found) {
+            return Err(StoreError::corrupt(format!("schema version {found} was never applied")));
+        }
+        return Err(StoreError::Newer { path: path.to_owned(), found, known });
+    }
+    for (version, migration) in (1u32..).zip(migrations) {
+        if version <= found {
+            check(conn, path, version, migration)?;
+        } else {
+            apply(conn, version, migration)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the file was made with these migrations, whatever its header says.
+///
+/// # Errors
+/// See [`StoreError`].
+pub fn made_with(conn: &Connection, migrations: &[Migration]) -> Result<bool, StoreError> {
+    let Some(first) = migrations.first() else { return Ok(false) };
+    let table = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'migrations'";
+    if conn.query_row(table, [], |row| row.get::<_, i64>(0))? == 0 {
+        return Ok(false);
+    }
+    let applied: Option<String> = conn
+        .query_row(
+            "SELECT name FROM migrations WHERE checksum IN (?1, ?2)",
+            [first.checksum(Width::Fixed), first.checksum(Width::Narrow)],
+            |row| row.get(0),
+        )
+        .optional()?;
+    Ok(applied.as_deref() == Some(first.name))
+}
+
+/// Compares an applied migration with the program's.
+fn check(conn: &Connection, path: &Path, version: u32, migration: &Migration) -> Result<(), StoreError> {
+    let applied = applied(conn, version)?;
+    if Width::any(|width| applied == Some(migration.checksum(width))) {
+        return Ok(());
+    }
+    Err(StoreError::MigrationChanged { path: path.to_owned(), version })
+}
+
+/// The checksum that was written with a migration.
+fn applied(conn: &Connection, version: u32) -> Result<Option<i64>, StoreError> {
+    let sql = "SELECT checksum FROM migrations WHERE version = ?1";
+    Ok(conn.query_row(sql, [version], |row| row.get(0)).optional()?)
+}
+
+/// Whether a 32-bit program applied some of the migrations, so that the checksums in the file are narrow.
+///
+/// # Errors
+/// See [`StoreError`].
+pub fn is_narrow(conn: &Connection, migrations: &[Migration]) -> Result<bool, StoreError> {
+    for (version, migration) in (1u32..).zip(migrations) {
+        if applied(conn, version)? == Some(migration.checksum(Width::Narrow)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Writes the checksums of the migrations anew: [`is_narrow`] no more.
+///
+/// # Errors
+/// See [`StoreError`].
+pub fn widen(conn: &Connection, migrations: &[Migration]) -> Result<(), StoreError> {
+    for (version, migration) in (1u32..).zip(migrations) {
+        conn.execute(
+            "UPDATE migrations SET checksum = ?2 WHERE version = ?1",
+            (version, migration.checksum(Width::Fixed)),
+        )?;
+    }
+    Ok(())
+}
+
+fn apply(conn: &mut Connection, version: u32, migration: &Migration) -> Result<(), StoreError> {
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    tx.execute_batch(
+        "CREATE TABLE IF NOT EXISTS migrations (
+           version INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum INTEGER NOT NULL, applied TEXT NOT NULL
+         ) STRICT",
+    )?;
+    tx.execute_batch(migration.sql)?;
+    tx.execute(
+        "INSERT INTO migrations (version, name, checksum, applied) VALUES (?1, ?2, ?3, ?4)",
+        (version, migration.name, migration.checksum(Width::Fixed), jiff::Timestamp::now().to_string()),
+    )?;
+    tx.pragma_update(None, "user_version", version)?;
+    tx.commit()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Migration = Migration { name: "0001_a.sql", sql: "CREATE TABLE a (x INTEGER) STRICT;" };
+    const TWO: Migration = Migration { name: "0002_b.sql", sql: "CREATE TABLE b (x INTEGER) STRICT;" };
+    const BROKEN: Migration =
+        Migration { name: "0002_b.sql", sql: "CREATE TABLE b (x INTEGER) STRICT; SELECT nonsense;" };
+
+    fn run(conn: &mut Connection, list: &[Migration]) -> Result<(), StoreError> {
+        migrate(conn, Path::new("test.db"), list)
+    }
+
+    fn tables(conn: &Connection) -> i64 {
+        conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name IN ('a', 'b')", [], |row| row.get(0))
+            .unwrap()
+    }
+
+    #[test]
+    fn each_migration_is_applied_once() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        run(&mut conn, &[ONE]).unwrap();
+        run(&mut conn, &[ONE, TWO]).unwrap();
+        run(&mut conn, &[ONE, TWO]).unwrap();
+        let applied: i64 = conn.query_row("SELECT count(*) FROM migrations", [], |row| row.get(0)).unwrap();
+        assert_eq!((tables(&conn), applied), (2, 2));
+    }
+
+    #[test]
+    fn a_failed_migration_leaves_nothing_behind() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        run(&mut conn, &[ONE, BROKEN]).unwrap_err();
+        assert_eq!(tables(&conn), 1);
+        run(&mut conn, &[ONE, TWO]).unwrap();
+        assert_eq!(tables(&conn), 2);
+    }
+
+    #[test]
+    fn a_newer_database_is_refused_and_says_both_versions() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        run(&mut conn, &[ONE, TWO]).unwrap();
+        let error = run(&mut conn, &[ONE]).unwrap_err();
+        assert!(matches!(error, StoreError::Newer { found: 2, known: 1, .. }), "{error}");
+        assert!(error.to_string().contains("'test.db' has schema version 2"), "{error}");
+    }
+
+    #[test]
+    fn an_edited_migration_is_refused() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        run(&mut conn, &[ONE]).unwrap();
+        let edited = Migration { sql: "CREATE TABLE a (y INTEGER) STRICT;", ..ONE };
+        let error = run(&mut conn, &[edited]).unwrap_err();
+        assert!(matches!(error, StoreError::MigrationChanged { version: 1, .. }), "{error}");
+    }
+
+    /// Every file under `migrations/<side>` is listed, in order, under its number.
+    fn assert_listed(side: &str, list: &[Migration]) {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations").join(side);
+        let mut files: Vec<String> = std::fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.ends_with(".sql"))
+            .collect();
+        files.sort();
+        let listed: Vec<&str> = list.iter().map(|migration| migration.name).collect();
+        assert_eq!(files, listed, "migrations/{side}");
+        for (version, name) in (1..).zip(&listed) {
+            assert!(name.starts_with(&format!("{version:04}_")), "{name} must start with {version:04}_");
+        }
+    }
+
+    #[test]
+    fn every_file_in_the_directory_is_listed() {
+        assert_listed("edge", EDGE);
+        assert_listed("cloud", CLOUD);
+    }
+}

@@ -1,0 +1,223 @@
+//! Reads: a few threads, each with its own connection, each read in a snapshot of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use rusqlite::Connection;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::StoreError;
+use super::engine::{EngineOptions, open_reader};
+use super::writer::JobError;
+
+type Job = Box<dyn FnOnce(Result<&Connection, StoreError>) -> Option<StoreError> + Send>;
+
+/// What is done when a read finds the database damaged.
+pub type OnCorrupt = Box<dyn Fn(&StoreError) + Send + Sync>;
+
+/// The limits of the readers.
+#[derive(Clone, Copy, Debug)]
+pub struct ReaderLimits {
+    /// Threads, each with a connection and its page cache.
+    pub threads: usize,
+    /// Reads that wait or run; a caller beyond it waits for a place.
+    pub queue: usize,
+}
+
+/// A handle of the readers, cheap to clone. The threads end with the last handle.
+#[derive(Clone)]
+pub struct Readers {
+    sender: mpsc::Sender<Job>,
+    places: Arc<Semaphore>,
+}
+
+/// Counts how often the file under the readers has been replaced.
+#[derive(Clone, Debug, Default)]
+pub struct Generation(Arc<AtomicU64>);
+
+impl Generation {
+    /// Makes every reader open the file anew before its next read.
+    pub fn advance(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often it has been so far.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl std::fmt::Debug for Readers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Readers").field("free", &self.places.available_permits()).finish_non_exhaustive()
+    }
+}
+
+struct Thread {
+    path: PathBuf,
+    options: EngineOptions,
+    jobs: Arc<Mutex<mpsc::Receiver<Job>>>,
+    generation: Generation,
+    on_corrupt: Arc<OnCorrupt>,
+}
+
+impl Readers {
+    /// Starts the threads that read the database.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if no thread can be started.
+    pub fn start(
+        path: &Path,
+        options: &EngineOptions,
+        limits: ReaderLimits,
+        generation: &Generation,
+        on_corrupt: OnCorrupt,
+    ) -> Result<Self, StoreError> {
+        let (sender, receiver) = mpsc::channel();
+        let jobs = Arc::new(Mutex::new(receiver));
+        let on_corrupt = Arc::new(on_corrupt);
+        for _ in 0..limits.threads.max(1) {
+            let thread = Thread {
+                path: path.to_owned(),
+                options: options.clone(),
+                jobs: Arc::clone(&jobs),
+                generation: generation.clone(),
+                on_corrupt: Arc::clone(&on_corrupt),
+            };
+            std::thread::Builder::new().name("store-read".to_owned()).spawn(move || thread.run())?;
+        }
+        Ok(Self { sender, places: Arc::new(Semaphore::new(limits.queue.max(1))) })
+    }
+
+    /// Runs a read in a snapshot: all its statements see the same commit.
+    ///
+    /// # Errors
+    /// The read's own error, or the store's.
+    pub async fn run<T: Send + 'static, E: JobError>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
+        self.submit(move |conn| conn.map_err(E::from).and_then(|conn| snapshot(conn, read))).await
+    }
+
+    /// Runs a read on one of the threads, but not with the connection of the thread: for callers that keep one
+    /// of their own.
+    ///
+    /// # Errors
+    /// The read's own error, or the store's.
+    pub async fn lend<T: Send + 'static, E: JobError>(
+        &self,
+        read: impl FnOnce() -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
+        self.submit(move |_| read()).await
+    }
+
+    async fn submit<T: Send + 'static, E: JobError>(
+        &self,
+        work: impl FnOnce(Result<&Connection, StoreError>) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
+        let Ok(_place) = self.places.acquire().await else {
+            return Err(StoreError::Closed.into());
+        };
+        let (reply, answer) = oneshot::channel();
+        let job: Job = Box::new(move |conn| {
+            let result = work(conn);
+            let corrupt = match result.as_ref().err().and_then(JobError::store) {
+                Some(error @ StoreError::Corrupt(_)) => Some(error.clone()),
+                _ => None,
+            };
+            // The caller may have gone.
+            let _ = reply.send(result);
+            corrupt
+        });
+        if self.sender.send(job).is_err() {
+            return Err(StoreError::Closed.into());
+        }
+        answer.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
+    }
+
+    /// Refuses later reads.
+    pub fn close(&self) {
+        self.places.close();
+    }
+}
+
+/// Runs a read in a transaction, which pins the snapshot, and ends it.
+fn snapshot<T, E: JobError>(
+    conn: &Connection,
+    read: impl FnOnce(&Connection) -> Result<T, E>,
+) -> Result<T, E> {
+    let tx = conn.unchecked_transaction().map_err(StoreError::from)?;
+    let result = read(&tx);
+    // Nothing was written: rolling back only lets go of the snapshot.
+    tx.rollback().map_err(StoreError::from)?;
+    result
+}
+
+impl Thread {
+    fn run(self) {
+        let mut open: Option<(u64, Connection)> = None;
+        loop {
+            // One thread waits while it holds the lock, the others wait for the lock.
+            let job = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(job) = job else { return };
+            let corrupt = match self.connection(&mut open) {
+                Ok(conn) => job(Ok(conn)),
+                Err(error) => job(Err(error)),
+            };
+            if let Some(error) = corrupt {
+                (self.on_corrupt)(&error);
+            }
+        }
+    }
+
+    /// The connection to the file of the present generation.
+    fn connection<'a>(&self, open: &'a mut Option<(u64, Connection)>) -> Result<&'a Connection, StoreError> {
+        let generation = self.generation.get();
+        if open.as_ref().is_some_and(|(opened, _)| *opened != generation) {
+            *open = None;
+        }
+        match open {
+            Some((_, conn)) => Ok(conn),
+            None => {
+                let conn = open_reader(&self.path, &self.options)?;
+                Ok(&open.insert((generation, conn)).1)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Kind, open_writer};
+
+    #[tokio::test]
+    async fn a_read_sees_one_snapshot_and_later_reads_the_newer_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.db");
+        let options = EngineOptions::default();
+        let writer = open_writer(&path, Kind { application_id: 1, migrations: &[] }, &options).unwrap();
+        writer.execute_batch("CREATE TABLE t (x INTEGER); INSERT INTO t VALUES (1)").unwrap();
+        let limits = ReaderLimits { threads: 2, queue: 4 };
+        let readers =
+            Readers::start(&path, &options, limits, &Generation::default(), Box::new(|_| ())).unwrap();
+        let count = |conn: &Connection| -> Result<i64, StoreError> {
+            Ok(conn.query_row("SELECT count(*) FROM t", [], |row| row.get(0))?)
+        };
+        let within: (i64, i64) = readers
+            .run(move |conn| -> Result<_, StoreError> {
+                let before = count(conn)?;
+                writer.execute_batch("INSERT INTO t VALUES (2)")?;
+                Ok((before, count(conn)?))
+            })
+            .await
+            .unwrap();
+        assert_eq!(within, (1, 1));
+        assert_eq!(readers.run(count).await.unwrap(), 2);
+        readers.close();
+        assert!(matches!(readers.run(count).await, Err(StoreError::Closed)));
+    }
+}

@@ -1,0 +1,557 @@
+//! The one owner of the write connection: a thread that groups jobs into commits.
+//!
+//! Everything that arrives while a commit runs goes into the next transaction, so that the cost of a
+//! durable commit is shared by all who wait for one. Each job of several runs within a savepoint: its failure is
+//! its own. A failure of the database itself fails the whole group; if there was no room, the jobs are
+//! tried again one by one, so that those which fit get through. A job is answered after COMMIT returned.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::StoreError;
+use super::engine::{self, Checkpoint, LOG_FACTOR, PAGE_BYTES};
+
+/// The limits of the writer's queue.
+#[derive(Clone, Copy, Debug)]
+pub struct WriterLimits {
+    /// Jobs that wait or run; a caller beyond it waits for a place.
+    pub jobs: usize,
+    /// Bytes of jobs that wait or run. A job that is larger than this takes all of it.
+    pub bytes: usize,
+    /// Bytes of jobs in one transaction: bounds the pages that a transaction holds in memory.
+    pub group_bytes: usize,
+    /// The size the write-ahead log may reach before it is copied into the database, bytes.
+    pub wal_bytes: u64,
+}
+
+impl Default for WriterLimits {
+    fn default() -> Self {
+        Self { jobs: 1024, bytes: 4 << 20, group_bytes: 1 << 20, wal_bytes: 4 << 20 }
+    }
+}
+
+/// What the owner of a database adds to the writer: state that lives beside the connection, and
+/// decisions about its health. Runs in the writer's thread.
+pub trait WriterHooks: Send + 'static {
+    /// Called before each group, outside of a transaction. May replace the connection.
+    ///
+    /// # Errors
+    /// Fails the group.
+    fn before_group(&mut self, _conn: &mut Connection) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Called within the transaction, after the jobs and before the commit.
+    ///
+    /// # Errors
+    /// Fails the group.
+    fn before_commit(&mut self, _conn: &Connection) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Called after a commit returned, before the jobs are answered.
+    fn committed(&mut self, _conn: &Connection) {}
+
+    /// Called after changes have been rolled back, of one job or of the whole group: state that
+    /// mirrors the database must be read again.
+    fn rolled_back(&mut self, _conn: &Connection) {}
+
+    /// Called when the database itself has failed, outside of a transaction. May replace the connection.
+    fn failed(&mut self, _conn: &mut Connection, _error: &StoreError) {}
+
+    /// Called when the write-ahead log has grown far beyond its limit: whoever reads from it for long is to let go of it.
+    fn log_too_long(&mut self) {}
+
+    /// Called when nothing has been asked for a while, outside of a transaction; says when to call
+    /// again if nothing happens before. May replace the connection.
+    fn idle(&mut self, _conn: &mut Connection) -> Duration {
+        Duration::from_secs(60)
+    }
+
+    /// Called once, before the connection is closed.
+    fn closing(&mut self, _conn: &mut Connection) {}
+}
+
+/// The error of a job: its own, or the store's.
+pub trait JobError: From<StoreError> + Send + 'static {
+    /// The failure of the store, if that is what it is.
+    fn store(&self) -> Option<&StoreError>;
+}
+
+impl JobError for StoreError {
+    fn store(&self) -> Option<&StoreError> {
+        Some(self)
+    }
+}
+
+/// The bounds of [`WriterStats::commit_times`], in milliseconds.
+pub const COMMIT_BOUNDS_MS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+
+/// What the writer has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriterStats {
+    /// Transactions committed.
+    pub commits: u64,
+    /// Time spent in COMMIT, nanoseconds.
+    pub commit_ns: u64,
+    /// Transactions by the time that COMMIT took: up to each of [`COMMIT_BOUNDS_MS`] and longer than the one before,
+    /// and at last those that took longer than all of them.
+    pub commit_times: [u64; COMMIT_BOUNDS_MS.len() + 1],
+    /// Calls of fsync: one for each transaction that changed something, two for each checkpoint that copied pages.
+    pub syncs: u64,
+    /// Jobs answered after a commit.
+    pub jobs: u64,
+    /// Rows inserted, updated or deleted.
+    pub rows: u64,
+    /// Transactions given up.
+    pub failures: u64,
+    /// Checkpoints that copied pages.
+    pub checkpoints: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    commits: AtomicU64,
+    commit_ns: AtomicU64,
+    commit_times: [AtomicU64; COMMIT_BOUNDS_MS.len() + 1],
+    syncs: AtomicU64,
+    jobs: AtomicU64,
+    rows: AtomicU64,
+    failures: AtomicU64,
+    checkpoints: AtomicU64,
+}
+
+impl Counters {
+    fn committed_in(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.commit_ns.fetch_add(nanos, Ordering::Relaxed);
+        let bucket = COMMIT_BOUNDS_MS.partition_point(|bound| bound.saturating_mul(1_000_000) < nanos);
+        if let Some(counter) = self.commit_times.get(bucket) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A job with its type erased.
+trait AnyJob<S>: Send {
+    /// Runs within the open transaction. `Err` only if the transaction must be given up.
+    fn run(&mut self, conn: &Connection, hooks: &mut S) -> Result<JobEnd, StoreError>;
+    /// Answers: the result of the last run, or the failure of the group.
+    fn answer(self: Box<Self>, group: Result<(), StoreError>);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum JobEnd {
+    Done,
+    /// The job failed on its own account: undo what it did.
+    Undo,
+}
+
+struct TypedJob<S, T, E, F> {
+    job: F,
+    result: Option<Result<T, E>>,
+    reply: oneshot::Sender<Result<T, E>>,
+    hooks: PhantomData<fn(&mut S)>,
+}
+
+impl<S, T, E, F> AnyJob<S> for TypedJob<S, T, E, F>
+where
+    T: Send,
+    E: JobError,
+    F: FnMut(&Connection, &mut S) -> Result<T, E> + Send,
+{
+    fn run(&mut self, conn: &Connection, hooks: &mut S) -> Result<JobEnd, StoreError> {
+        match (self.job)(conn, hooks) {
+            Ok(value) => {
+                self.result = Some(Ok(value));
+                Ok(JobEnd::Done)
+            }
+            Err(error) => match error.store().filter(|error| error.ends_transaction()) {
+                Some(fatal) => Err(fatal.clone()),
+                None => {
+                    self.result = Some(Err(error));
+                    Ok(JobEnd::Undo)
+                }
+            },
+        }
+    }
+
+    fn answer(self: Box<Self>, group: Result<(), StoreError>) {
+        let result = match (group, self.result) {
+            (Ok(()), Some(result)) => result,
+            (Ok(()), None) => Err(StoreError::Closed.into()),
+            (Err(error), _) => Err(error.into()),
+        };
+        // The caller may have gone; the job is done nevertheless.
+        let _ = self.reply.send(result);
+    }
+}
+
+struct Queued<S> {
+    job: Box<dyn AnyJob<S>>,
+    bytes: usize,
+    /// The places in the queue; none for the store's own jobs.
+    permits: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+}
+
+enum Command<S> {
+    Job(Queued<S>),
+    Close,
+}
+
+/// A handle of the writer, cheap to clone.
+pub struct Writer<S> {
+    sender: mpsc::Sender<Command<S>>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    jobs: Arc<Semaphore>,
+    /// In units of [`BYTES_UNIT`].
+    bytes: Arc<Semaphore>,
+    limits: WriterLimits,
+    pub counters: Counters,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Dropped by the thread at its end, so that `close` can wait for it without blocking.
+    ended: tokio::sync::watch::Receiver<()>,
+}
+
+/// Semaphores count in 32 bits; bytes are counted in units of this size.
+const BYTES_UNIT: usize = 256;
+
+impl<S> Clone for Writer<S> {
+    fn clone(&self) -> Self {
+        Self { sender: self.sender.clone(), shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<S> std::fmt::Debug for Writer<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("limits", &self.shared.limits).finish_non_exhaustive()
+    }
+}
+
+impl<S: WriterHooks> Writer<S> {
+    /// Starts the thread that owns the connection.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if no thread can be started.
+    pub fn start(name: &str, conn: Connection, hooks: S, limits: WriterLimits) -> Result<Self, StoreError> {
+        let (sender, receiver) = mpsc::channel();
+        let (alive, ended) = tokio::sync::watch::channel(());
+        let shared = Arc::new(Shared {
+            jobs: Arc::new(Semaphore::new(limits.jobs.max(1))),
+            bytes: Arc::new(Semaphore::new(units(limits.bytes) as usize)),
+            limits,
+            counters: Counters::default(),
+            thread: Mutex::new(None),
+            ended,
+        });
+        let owner =
+            Owner { conn, hooks, receiver, shared: Arc::clone(&shared), carried: None, bound_from: 0 };
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            owner.run();
+            drop(alive);
+        })?;
+        *shared.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(Self { sender, shared })
+    }
+
+    /// Runs a job in the next transaction and answers after its commit. `bytes` is what the job holds
+    /// in memory. Waits for a place in the queue; dropping the future after that does not undo the job.
+    ///
+    /// A job may run more than once (after a group had no room), each time from the same state of the
+    /// database; it must not begin or end transactions.
+    ///
+    /// # Errors
+    /// The job's own error, or the store's: then nothing of the job is in the database.
+    pub async fn run<T, E, F>(&self, bytes: usize, job: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: JobError,
+        F: FnMut(&Connection, &mut S) -> Result<T, E> + Send + 'static,
+    {
+        let place = Arc::clone(&self.shared.jobs).acquire_owned().await;
+        let room = units(bytes).min(units(self.shared.limits.bytes));
+        let room = Arc::clone(&self.shared.bytes).acquire_many_owned(room).await;
+        let (Ok(place), Ok(room)) = (place, room) else {
+            return Err(StoreError::Closed.into());
+        };
+        let answer = self.send(bytes, Some((place, room)), job);
+        answer.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
+    }
+
+    /// Queues a job of the store's own, past the limits of the queue: for the few threads that look
+    /// after the database. The receiver fails if the writer is closed.
+    pub fn post<T, E, F>(&self, job: F) -> oneshot::Receiver<Result<T, E>>
+    where
+        T: Send + 'static,
+        E: JobError,
+        F: FnMut(&Connection, &mut S) -> Result<T, E> + Send + 'static,
+    {
+        self.send(0, None, job)
+    }
+
+    fn send<T, E, F>(
+        &self,
+        bytes: usize,
+        permits: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+        job: F,
+    ) -> oneshot::Receiver<Result<T, E>>
+    where
+        T: Send + 'static,
+        E: JobError,
+        F: FnMut(&Connection, &mut S) -> Result<T, E> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let job = Box::new(TypedJob { job, result: None, reply, hooks: PhantomData });
+        // A writer that has ended drops the job, and with it the sender of the answer.
+        let _ = self.sender.send(Command::Job(Queued { job, bytes, permits }));
+        answer
+    }
+
+    /// What the writer has done so far.
+    #[must_use]
+    pub fn stats(&self) -> WriterStats {
+        let counters = &self.shared.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        WriterStats {
+            commits: get(&counters.commits),
+            commit_ns: get(&counters.commit_ns),
+            commit_times: std::array::from_fn(|index| get(&counters.commit_times[index])),
+            syncs: get(&counters.syncs),
+            jobs: get(&counters.jobs),
+            rows: get(&counters.rows),
+            failures: get(&counters.failures),
+            checkpoints: get(&counters.checkpoints),
+        }
+    }
+
+    /// Finishes what is queued, closes the connection and waits for the thread. Later jobs are refused.
+    pub async fn close(&self) {
+        self.shared.jobs.close();
+        self.shared.bytes.close();
+        // Fails if the thread has ended already.
+        let _ = self.sender.send(Command::Close);
+        let mut ended = self.shared.ended.clone();
+        // The sender is dropped, never used.
+        while ended.changed().await.is_ok() {}
+        let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // It has dropped its last value: this does not block.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn units(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(BYTES_UNIT)).unwrap_or(u32::MAX).clamp(1, u32::MAX >> 4)
+}
+
+/// The thread's own side.
+struct Owner<S> {
+    conn: Connection,
+    hooks: S,
+    receiver: mpsc::Receiver<Command<S>>,
+    shared: Arc<Shared>,
+    /// A job that did not fit into the last group.
+    carried: Option<Command<S>>,
+    /// The size of the log from which on it is tried again to begin it anew.
+    bound_from: u64,
+}
+
+impl<S: WriterHooks> Owner<S> {
+    fn run(mut self) {
+        let mut patience = self.idle();
+        loop {
+            let command = match self.carried.take() {
+                Some(command) => Ok(command),
+                None => self.receiver.recv_timeout(patience),
+            };
+            match command {
+                Ok(Command::Job(first)) => {
+                    let group = self.gather(first);
+                    self.commit_group(group);
+                    self.checkpoint_from(self.shared.limits.wal_bytes);
+                    // Idle work is due when nothing arrives for a moment.
+                    patience = patience.min(IDLE_AFTER);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    // A quiet moment is a good one, but copying a short log often wears the flash.
+                    self.checkpoint_from(self.shared.limits.wal_bytes / 2);
+                    patience = self.idle();
+                }
+                Ok(Command::Close) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.hooks.closing(&mut self.conn);
+    }
+
+    fn idle(&mut self) -> Duration {
+        let before = self.conn.total_changes();
+        let patience = self.hooks.idle(&mut self.conn);
+        let wrote = self.conn.total_changes() > before;
+        self.shared.counters.syncs.fetch_add(u64::from(wrote), Ordering::Relaxed);
+        patience
+    }
+
+    /// Takes what has arrived meanwhile into the group of `first`, up to the limit of bytes.
+    fn gather(&mut self, first: Queued<S>) -> Vec<Queued<S>> {
+        let mut bytes = first.bytes;
+        let mut group = vec![first];
+        while let Ok(command) = self.receiver.try_recv() {
+            match command {
+                Command::Job(next) if bytes + next.bytes <= self.shared.limits.group_bytes => {
+                    bytes += next.bytes;
+                    group.push(next);
+                }
+                other => {
+                    self.carried = Some(other);
+                    break;
+                }
+            }
+        }
+        group
+    }
+
+    fn commit_group(&mut self, mut group: Vec<Queued<S>>) {
+        match self.attempt(&mut group) {
+            Ok(()) => answer(group, &Ok(())),
+            Err(StoreError::Full(_)) if group.len() > 1 => {
+                // Copying the log into the database makes it free for reuse: room for small jobs.
+                let _ = engine::checkpoint(&self.conn, Checkpoint::Passive);
+                for job in group {
+                    let mut alone = vec![job];
+                    let result = self.attempt(&mut alone);
+                    answer(alone, &result);
+                }
+            }
+            Err(error) => answer(group, &Err(error)),
+        }
+    }
+
+    /// Runs the jobs in one transaction and commits it.
+    fn attempt(&mut self, group: &mut [Queued<S>]) -> Result<(), StoreError> {
+        if let Err(error) = self.hooks.before_group(&mut self.conn) {
+            self.shared.counters.failures.fetch_add(1, Ordering::Relaxed);
+            self.hooks.failed(&mut self.conn, &error);
+            return Err(error);
+        }
+        let rows_before = self.conn.total_changes();
+        let result = self.transact(group);
+        let counters = &self.shared.counters;
+        match &result {
+            Ok(()) => {
+                counters.commits.fetch_add(1, Ordering::Relaxed);
+                counters.jobs.fetch_add(group.len() as u64, Ordering::Relaxed);
+                let rows = self.conn.total_changes().saturating_sub(rows_before);
+                counters.rows.fetch_add(rows, Ordering::Relaxed);
+                counters.syncs.fetch_add(u64::from(rows > 0), Ordering::Relaxed);
+                self.hooks.committed(&self.conn);
+            }
+            Err(error) => {
+                counters.failures.fetch_add(1, Ordering::Relaxed);
+                // SQLite has rolled back on its own after some errors.
+                if !self.conn.is_autocommit()
+                    && let Err(rollback) = self.conn.execute_batch("ROLLBACK")
+                {
+                    tracing::error!(error = %rollback, "rollback failed");
+                }
+                self.hooks.rolled_back(&self.conn);
+                self.hooks.failed(&mut self.conn, error);
+            }
+        }
+        result
+    }
+
+    fn transact(&mut self, group: &mut [Queued<S>]) -> Result<(), StoreError> {
+        let Self { conn, hooks, shared, .. } = self;
+        execute(conn, "BEGIN IMMEDIATE")?;
+        if let [alone] = group {
+            // There is nothing beside it that would have to stay: pages need not be kept for a savepoint.
+            if alone.job.run(conn, hooks)? == JobEnd::Undo {
+                execute(conn, "ROLLBACK")?;
+                hooks.rolled_back(conn);
+                return Ok(());
+            }
+        } else {
+            for queued in group {
+                execute(conn, "SAVEPOINT job")?;
+                if queued.job.run(conn, hooks)? == JobEnd::Undo {
+                    execute(conn, "ROLLBACK TO job")?;
+                    hooks.rolled_back(conn);
+                }
+                execute(conn, "RELEASE job")?;
+            }
+        }
+        hooks.before_commit(conn)?;
+        let start = Instant::now();
+        let result = execute(conn, "COMMIT");
+        shared.counters.committed_in(start.elapsed());
+        result
+    }
+
+    /// Begins the log anew if it has grown far beyond its limit, because somebody always reads from it.
+    fn bound_log(&mut self, wal_bytes: u64) {
+        let limit = self.shared.limits.wal_bytes;
+        if wal_bytes < self.bound_from.max(LOG_FACTOR.saturating_mul(limit)) {
+            return;
+        }
+        self.hooks.log_too_long();
+        let copied = engine::checkpoint(&self.conn, Checkpoint::Passive);
+        // Those who have begun to read before the copy was complete; later ones read from the database alone.
+        self.hooks.log_too_long();
+        let begun = copied.and_then(|_| engine::truncate_within(&self.conn, LOG_PATIENCE));
+        // A reader that takes its time is not waited for at every commit.
+        self.bound_from = if matches!(begun, Ok(true)) { 0 } else { wal_bytes.saturating_add(limit / 4) };
+    }
+
+    /// Copies the log into the database if it has reached so many bytes.
+    fn checkpoint_from(&mut self, wal_bytes: u64) {
+        let Ok(state) = engine::checkpoint(&self.conn, Checkpoint::Look) else { return };
+        if state.pages.saturating_mul(PAGE_BYTES) < wal_bytes || state.pages == state.copied {
+            return;
+        }
+        match engine::checkpoint(&self.conn, Checkpoint::Passive) {
+            Ok(state) => {
+                self.shared.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+                self.shared.counters.syncs.fetch_add(2, Ordering::Relaxed);
+                self.bound_log(state.pages.saturating_mul(PAGE_BYTES));
+            }
+            Err(error) => {
+                // Nothing is lost, the log keeps growing: the next commit tries again.
+                tracing::warn!(%error, "checkpoint failed");
+                self.hooks.failed(&mut self.conn, &error);
+            }
+        }
+    }
+}
+
+/// How long those who just read may take to let go of the log.
+const LOG_PATIENCE: Duration = Duration::from_millis(250);
+
+/// How long after the last job idle work begins.
+const IDLE_AFTER: Duration = Duration::from_millis(200);
+
+fn answer<S>(group: Vec<Queued<S>>, result: &Result<(), StoreError>) {
+    for Queued { job, permits, .. } in group {
+        // First, so that who has an answer finds the place free.
+        drop(permits);
+        job.answer(result.clone());
+    }
+}
+
+fn execute(conn: &Connection, sql: &str) -> Result<(), StoreError> {
+    conn.prepare_cached(sql)?.execute([])?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

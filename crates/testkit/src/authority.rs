@@ -1,0 +1,136 @@
+//! An authority for tests, and what it vouches for: nodes, operators, servers; lists of what it takes back.
+
+use std::time::Duration;
+
+use edgesync_transport::tls::{
+    Certificate, Client, ClientRule, Clock, Identity, NODES, OPERATORS, Server, Subject, Trust,
+};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
+};
+
+/// An hour, in seconds.
+pub const HOUR: i64 = 3600;
+
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: Certificate,
+}
+
+/// Seconds since 1970, so many from now.
+fn from_now(seconds: i64) -> Duration {
+    let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap();
+    Duration::from_secs(now.checked_add_signed(seconds).unwrap())
+}
+
+pub fn subject(common_name: &str, organization: &str) -> Subject {
+    Subject { common_name: common_name.into(), organization: organization.into() }
+}
+
+impl Authority {
+    pub fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name.push(DnType::CommonName, "test authority");
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        let certificate = Certificate::all_from_pem("the authority", &pem).unwrap().remove(0);
+        Self { issuer: Issuer::new(params, key), certificate }
+    }
+
+    pub fn trust(&self) -> Trust {
+        Trust::new(vec![self.certificate.clone()])
+    }
+
+    /// Its certificate.
+    pub fn to_pem(&self) -> String {
+        self.certificate.to_pem()
+    }
+
+    /// An identity that is good from and until so many seconds from now.
+    pub fn issue(&self, subject: &Subject, names: &[&str], from: i64, until: i64) -> Identity {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, subject.organization.as_str());
+        params.distinguished_name.push(DnType::CommonName, subject.common_name.as_str());
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        params.not_before = date_time_ymd(1970, 1, 1) + from_now(from);
+        params.not_after = date_time_ymd(1970, 1, 1) + from_now(until);
+        let mut serial = *uuid::Uuid::new_v4().as_bytes();
+        serial[0] = 0x41;
+        params.serial_number = Some(SerialNumber::from_slice(&serial));
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        Identity::from_pem("a test", &format!("{}{}", certificate.pem(), key.serialize_pem())).unwrap()
+    }
+
+    pub fn node(&self, name: &str) -> Identity {
+        self.issue(&subject(name, NODES), &[], -HOUR, HOUR)
+    }
+
+    pub fn node_until(&self, name: &str, from: i64, until: i64) -> Identity {
+        self.issue(&subject(name, NODES), &[], from, until)
+    }
+
+    pub fn operator(&self, until: i64) -> Identity {
+        self.issue(&subject("admin", OPERATORS), &[], -HOUR, until)
+    }
+
+    pub fn server_identity(&self) -> Identity {
+        self.issue(&subject("cloud", ""), &["127.0.0.1", "localhost"], -HOUR, HOUR)
+    }
+
+    pub fn server_for(&self, names: &[&str], from: i64, until: i64) -> Identity {
+        self.issue(&subject("cloud", ""), names, from, until)
+    }
+
+    /// A list of what is taken back.
+    pub fn revoke(&self, identities: &[&Identity]) -> Vec<u8> {
+        let now = date_time_ymd(1970, 1, 1) + from_now(-HOUR);
+        let revoked = identities.iter().map(|identity| RevokedCertParams {
+            serial_number: SerialNumber::from_slice(&bytes(identity.certificate().serial())),
+            revocation_time: now,
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: now,
+            next_update: date_time_ymd(1970, 1, 1) + from_now(HOUR),
+            crl_number: SerialNumber::from_slice(&[1]),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().der().to_vec()
+    }
+
+    /// Lets in whom this authority vouches for, but for what is on the lists.
+    pub fn rule(&self, revoked: Vec<Vec<u8>>) -> ClientRule {
+        ClientRule { trust: self.trust(), revoked, required: true, expired_grace: Duration::ZERO }
+    }
+
+    pub fn server(&self) -> Server {
+        Server::new(&self.server_identity(), &self.rule(Vec::new()), Clock::system([])).unwrap()
+    }
+
+    /// A client that believes this authority and shows an identity.
+    pub fn client(&self, identity: &Identity) -> Client {
+        Client::new(&self.trust(), Some(identity), Clock::system([])).unwrap()
+    }
+
+    /// A client that believes this authority and shows nothing.
+    pub fn anonymous(&self) -> Client {
+        Client::new(&self.trust(), None, Clock::system([])).unwrap()
+    }
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    hex.as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}

@@ -1,0 +1,296 @@
+//! The model behind real sockets: WebSockets over TLS with mutual certificates, and the join service. What goes wrong in
+//! the field goes wrong on demand.
+
+mod authority;
+mod join;
+mod socket;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use authority::Authority;
+use edgesync_kubeedge::model::{CloudCore, Now, Settings};
+
+/// How long a test waits for something at most.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a connection is to suffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    #[default]
+    None,
+    /// The next message is cut in the middle of a frame, and the connection with it.
+    CutMidFrame,
+    /// Messages leave in so small frames, with so long a pause between them.
+    Slow { bytes: usize, pause: Duration },
+}
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub settings: Settings,
+    /// Without TLS: for measurements only.
+    pub plain: bool,
+}
+
+impl Default for Options {
+    /// As a stock one, but quicker: what takes 5 s there takes 200 ms here. Keepalives stay as they are.
+    fn default() -> Self {
+        let quick = Duration::from_millis(200);
+        Self { settings: Settings { resend: quick, scan: quick, ..Settings::default() }, plain: false }
+    }
+}
+
+/// What the tasks of the server share.
+struct Shared {
+    core: Mutex<CloudCore>,
+    /// Counts what has changed.
+    changes: watch::Sender<u64>,
+    started: Instant,
+    authority: Authority,
+    fault: Mutex<Fault>,
+    refusing: Mutex<bool>,
+    plain: bool,
+}
+
+impl Shared {
+    fn now(&self) -> Now {
+        self.started.elapsed()
+    }
+
+    fn core(&self) -> MutexGuard<'_, CloudCore> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut CloudCore, Now) -> T) -> T {
+        let now = self.now();
+        let result = act(&mut self.core(), now);
+        self.changes.send_modify(|count| *count += 1);
+        result
+    }
+
+    fn fault(&self) -> Fault {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_refusing(&self) -> bool {
+        *self.refusing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A running CloudCore. It ends when this is dropped.
+pub struct Scripted {
+    shared: Arc<Shared>,
+    runtime: Option<Runtime>,
+    session: SocketAddr,
+    join: SocketAddr,
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn listen(runtime: &Runtime) -> TcpListener {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let _guard = runtime.enter();
+    TcpListener::from_std(listener).unwrap()
+}
+
+impl Scripted {
+    pub fn start(options: Options) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("cloudcore")
+            .enable_all()
+            .build()
+            .unwrap();
+        let shared = Arc::new(Shared {
+            core: Mutex::new(CloudCore::new(options.settings)),
+            changes: watch::Sender::new(0),
+            started: Instant::now(),
+            authority: Authority::new(),
+            fault: Mutex::default(),
+            refusing: Mutex::new(false),
+            plain: options.plain,
+        });
+        let (sessions, joins) = (listen(&runtime), listen(&runtime));
+        let (session, join) = (sessions.local_addr().unwrap(), joins.local_addr().unwrap());
+        runtime.spawn(socket::accept(shared.clone(), sessions));
+        runtime.spawn(join::accept(shared.clone(), joins));
+        runtime.spawn(keep_time(shared.clone()));
+        Self { shared, runtime: Some(runtime), session, join }
+    }
+
+    // --- how to reach it
+
+    /// Host and port of the sessions.
+    pub fn address(&self) -> SocketAddr {
+        self.session
+    }
+
+    pub fn url(&self) -> String {
+        let scheme = if self.shared.plain { "ws" } else { "wss" };
+        format!("{scheme}://{}", self.session)
+    }
+
+    pub fn join_url(&self) -> String {
+        format!("https://{}", self.join)
+    }
+
+    /// A token as `keadm gettoken` prints it.
+    pub fn token(&self) -> String {
+        self.shared.authority.token(Duration::from_secs(24 * 3600))
+    }
+
+    /// A token whose time is over.
+    pub fn expired_token(&self) -> String {
+        self.shared.authority.token(Duration::ZERO)
+    }
+
+    /// The certificate of the authority, DER.
+    pub fn ca(&self) -> Vec<u8> {
+        self.shared.authority.certificate().to_vec()
+    }
+
+    /// Certificate and key of a node, PEM: as if it had joined.
+    pub fn identity(&self, node: &str) -> String {
+        self.shared.authority.node(node)
+    }
+
+    // --- the cluster
+
+    /// Does something with the model.
+    pub fn with<T>(&self, act: impl FnOnce(&mut CloudCore, Now) -> T) -> T {
+        self.shared.with(act)
+    }
+
+    pub fn define(&self, api_version: &str, kind: &str, plural: &str) {
+        self.with(|core, _| core.cluster.define(api_version, kind, plural));
+    }
+
+    /// Creates or replaces an object. Gives its UID.
+    pub fn apply(&self, object: Value) -> String {
+        self.with(|core, now| core.apply(now, object))
+    }
+
+    pub fn delete(&self, kind: &str, namespace: &str, name: &str) -> Option<String> {
+        self.with(|core, now| core.delete(now, kind, namespace, name))
+    }
+
+    pub fn recreate(&self, object: Value) -> String {
+        self.with(|core, now| core.recreate(now, object))
+    }
+
+    pub fn object(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
+        self.shared.core().object(kind, namespace, name).cloned()
+    }
+
+    pub fn node(&self, name: &str) -> Option<Value> {
+        self.object("node", "", name)
+    }
+
+    pub fn lease(&self, name: &str) -> Option<Value> {
+        self.object("lease", "kube-node-lease", name)
+    }
+
+    /// Every Event that was written.
+    pub fn events(&self) -> Vec<Value> {
+        self.shared.core().event_writes().to_vec()
+    }
+
+    /// What the node has acknowledged: versions by UID.
+    pub fn objectsyncs(&self, node: &str) -> BTreeMap<String, String> {
+        self.shared.core().objectsyncs(node)
+    }
+
+    pub fn violations(&self) -> Vec<String> {
+        self.shared.core().violations().to_vec()
+    }
+
+    pub fn is_connected(&self, node: &str) -> bool {
+        self.shared.core().connection_of(node).is_some()
+    }
+
+    /// Sends an arbitrary text.
+    pub fn inject(&self, node: &str, text: impl Into<String>) {
+        self.with(|core, _| core.inject(node, text));
+    }
+
+    // --- faults
+
+    pub fn suffer(&self, fault: Fault) {
+        *self.shared.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+        self.with(|_, _| ());
+    }
+
+    /// Closes the session of a node.
+    pub fn cut(&self, node: &str) {
+        self.with(|core, _| {
+            if let Some(connection) = core.connection_of(node) {
+                core.disconnect(connection);
+            }
+        });
+    }
+
+    /// Takes no new connections, or takes them again.
+    pub fn refuse(&self, refuse: bool) {
+        *self.shared.refusing.lock().unwrap_or_else(PoisonError::into_inner) = refuse;
+    }
+
+    /// Another one connects under the node's name, and does nothing.
+    pub fn take_over(&self, node: &str) {
+        self.with(|core, now| core.connect(now, node));
+    }
+
+    /// The process ends and begins anew: sessions, queues and watches are lost, the cluster is not.
+    pub fn restart(&self) {
+        self.with(CloudCore::restart);
+    }
+
+    // --- waiting
+
+    /// Waits until something is so. Panics with `what` if it does not come to be.
+    pub async fn until(&self, what: &str, is_so: impl Fn(&CloudCore) -> bool) {
+        let mut changes = self.shared.changes.subscribe();
+        let wait = async {
+            while !is_so(&self.shared.core()) {
+                changes.changed().await.unwrap();
+            }
+        };
+        within(what, wait).await;
+    }
+}
+
+async fn within(what: &str, wait: impl Future<Output = ()>) {
+    let result = tokio::time::timeout(PATIENCE, wait).await;
+    result.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+}
+
+/// Ticks the model when it wants to be.
+async fn keep_time(shared: Arc<Shared>) {
+    let mut changes = shared.changes.subscribe();
+    loop {
+        let due = shared.core().next_deadline();
+        let now = shared.now();
+        if due <= now {
+            shared.with(CloudCore::tick);
+            continue;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(due - now) => {}
+            changed = changes.changed() => if changed.is_err() { return },
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What tests of the endpoint share: one on a free port, a node's link, and the next event of a kind.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use edgesync_broker::{Broker, BrokerOptions, Channel, Departure, FleetEvent, FleetEvents};
+use edgesync_transport::link::{Introduction, LinkEvent, LinkOptions, Publish, RetryOptions, Topics};
+use tokio::sync::mpsc::Receiver;
+use tokio::time::timeout;
+
+/// A test that waits longer than this has hung.
+pub const PATIENCE: Duration = Duration::from_secs(15);
+const ANY: &str = "127.0.0.1:0";
+
+pub async fn bind(options: BrokerOptions) -> (Broker, FleetEvents) {
+    let (broker, mut events) = Broker::bind(ANY.parse().unwrap(), options).await.unwrap();
+    assert!(matches!(next(&mut events).await, FleetEvent::Open { .. }));
+    (broker, events)
+}
+
+pub async fn next(events: &mut FleetEvents) -> FleetEvent {
+    timeout(PATIENCE, events.recv()).await.expect("no event came").expect("the endpoint has ended")
+}
+
+/// The next message from a node, whatever else happens.
+pub async fn message(events: &mut FleetEvents) -> (String, Channel, Vec<u8>) {
+    loop {
+        if let FleetEvent::Message { node, channel, payload } = next(events).await {
+            return (node, channel, payload);
+        }
+    }
+}
+
+pub async fn node_connected(events: &mut FleetEvents) -> (String, u64) {
+    match next(events).await {
+        FleetEvent::NodeConnected { node, connection, .. } => (node, connection),
+        other => panic!("{other:?} instead of NodeConnected"),
+    }
+}
+
+pub async fn departure(events: &mut FleetEvents) -> Departure {
+    loop {
+        if let FleetEvent::NodeDisconnected { why, .. } = next(events).await {
+            return why;
+        }
+    }
+}
+
+pub fn node_options(address: SocketAddr, node: &str) -> LinkOptions {
+    let topics = Topics::default();
+    let mut options = LinkOptions::new(&address.ip().to_string(), address.port(), node);
+    options.subscriptions = vec![topics.down(node), topics.cloud()];
+    options.own_topic = Some(topics.presence(node));
+    options.retry = RetryOptions {
+        first: Duration::from_millis(10),
+        most: Duration::from_millis(50),
+        ..RetryOptions::default()
+    };
+    let presence = topics.presence(node);
+    options.introduce = Arc::new(move |connection| {
+        let publish = |word: &str| Publish {
+            topic: presence.clone(),
+            payload: format!("{word} {connection}").into_bytes(),
+            retain: true,
+        };
+        Introduction { will: Some(publish("offline")), greetings: vec![publish("online")] }
+    });
+    options
+}
+
+pub async fn link_event(events: &mut Receiver<LinkEvent>) -> LinkEvent {
+    timeout(PATIENCE, events.recv()).await.expect("no event came").expect("the link has ended")
+}
+
+pub async fn link_connected(events: &mut Receiver<LinkEvent>) -> String {
+    loop {
+        if let LinkEvent::Connected { connection, .. } = link_event(events).await {
+            return connection.to_string();
+        }
+    }
+}
+
+pub async fn link_message(events: &mut Receiver<LinkEvent>) -> (String, Vec<u8>) {
+    match link_event(events).await {
+        LinkEvent::Message { topic, payload, .. } => (topic, payload),
+        other => panic!("{other:?} instead of Message"),
+    }
+}

@@ -1,0 +1,23 @@
+//! A site of processes, brokers, proxies and a scripted CloudCore, for tests and benchmarks.
+//!
+//! Everything listens on port 0, waits for events instead of times, and ends with its handle. Read [`site`] first.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
+
+pub mod authority;
+pub mod cloudcore;
+pub mod fleet;
+pub mod kubectl;
+pub mod line;
+pub mod links;
+pub mod log;
+pub mod mosquitto;
+pub mod node;
+pub mod programs;
+pub mod proxy;
+pub mod relay;
+pub mod scripted_broker;
+pub mod serving;
+pub mod site;
+pub mod websocket;

@@ -1,0 +1,178 @@
+//! MQTT as a simulated node speaks it: packets by hand over TCP, or over TLS with a certificate of its own.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use edgesync_transport::tls::{Certificate, Client, Clock, Identity, Key, NODES, Trust};
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, KeyUsagePurpose,
+};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+/// The cloud's CA, which vouches for every node. All have the same key: it is not the nodes that are measured.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    trust: Trust,
+    key: KeyPair,
+}
+
+impl Authority {
+    /// That of a cloud side that keeps its files in this directory.
+    pub fn open(directory: &Path) -> anyhow::Result<Self> {
+        let read = |name: &str| std::fs::read_to_string(directory.join(name));
+        let certificate = read("ca.crt")?;
+        let issuer = Issuer::from_ca_cert_pem(&certificate, KeyPair::from_pem(&read("ca.key")?)?)?;
+        let trust = Trust::new(Certificate::all_from_pem("ca.crt", &certificate)?);
+        Ok(Self { issuer, trust, key: KeyPair::generate()? })
+    }
+
+    /// A client with the certificate of a node.
+    fn client(&self, node: &str) -> anyhow::Result<Client> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, NODES);
+        params.distinguished_name.push(DnType::CommonName, node);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&self.key, &self.issuer)?;
+        let chain = Certificate::all_from_pem(node, &certificate.pem())?;
+        let identity = Identity::new(node, chain, Key::from_pem(node, &self.key.serialize_pem())?)?;
+        Ok(Client::new(&self.trust, Some(&identity), Clock::system([]))?)
+    }
+}
+
+/// Where nodes connect, and how: with TLS if there is an authority.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub address: SocketAddr,
+    pub authority: Option<Arc<Authority>>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// A connection of one node that is subscribed to what is for it.
+pub struct Line {
+    stream: Box<dyn Stream>,
+    /// What has come and is no whole packet yet.
+    unread: Vec<u8>,
+    next_id: u16,
+}
+
+impl Line {
+    /// Connects and subscribes.
+    pub async fn open(endpoint: &Endpoint, node: &str) -> anyhow::Result<Self> {
+        let plain = TcpStream::connect(endpoint.address).await?;
+        plain.set_nodelay(true)?;
+        let stream: Box<dyn Stream> = match &endpoint.authority {
+            Some(authority) => {
+                Box::new(authority.client(node)?.connect(&endpoint.address.ip().to_string(), plain).await?)
+            }
+            None => Box::new(plain),
+        };
+        let mut line = Self { stream, unread: Vec::new(), next_id: 0 };
+        line.write(&connect(node)).await?;
+        line.packet().await?;
+        line.write(&subscribe(&format!("edgesync/v1/nodes/{node}/down"))).await?;
+        line.packet().await?;
+        Ok(line)
+    }
+
+    async fn write(&mut self, packet: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(packet).await?;
+        self.stream.flush().await
+    }
+
+    /// Sends one message, to be acknowledged.
+    pub async fn publish(&mut self, topic: &str, payload: &[u8]) -> std::io::Result<()> {
+        self.next_id = self.next_id.wrapping_add(1).max(1);
+        let mut body = Vec::new();
+        string(&mut body, topic);
+        body.extend(self.next_id.to_be_bytes());
+        body.push(0);
+        body.extend(payload);
+        self.write(&packet(0x32, &body)).await
+    }
+
+    /// The payload of the next packet if that is a message; it is acknowledged. Can be given up and begun again.
+    pub async fn message(&mut self) -> std::io::Result<Option<Vec<u8>>> {
+        let (first, mut body) = self.packet().await?;
+        if first >> 4 != 3 {
+            return Ok(None);
+        }
+        let topic = usize::from(u16::from_be_bytes([body[0], body[1]])) + 2;
+        let has_id = first & 0x06 != 0;
+        let properties = topic + if has_id { 2 } else { 0 };
+        let payload = properties + 1 + usize::from(body[properties]);
+        if has_id {
+            self.write(&packet(0x40, &body[topic..topic + 2])).await?;
+        }
+        Ok(Some(body.split_off(payload)))
+    }
+
+    async fn packet(&mut self) -> std::io::Result<(u8, Vec<u8>)> {
+        loop {
+            if let Some((start, end)) = whole(&self.unread) {
+                let (first, body) = (self.unread[0], self.unread[start..end].to_vec());
+                self.unread.drain(..end);
+                return Ok((first, body));
+            }
+            if self.stream.read_buf(&mut self.unread).await? == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}
+
+/// Where the body of the first packet begins and ends, if all of it is there.
+fn whole(bytes: &[u8]) -> Option<(usize, usize)> {
+    let (mut length, mut start) = (0, 1);
+    loop {
+        let byte = *bytes.get(start)?;
+        length |= usize::from(byte & 0x7f) << (7 * (start - 1));
+        start += 1;
+        if byte & 0x80 == 0 {
+            break;
+        }
+    }
+    (bytes.len() >= start + length).then_some((start, start + length))
+}
+
+fn string(out: &mut Vec<u8>, text: &str) {
+    out.extend(u16::try_from(text.len()).unwrap_or(0).to_be_bytes());
+    out.extend(text.as_bytes());
+}
+
+/// An MQTT packet: type and flags, the length as a variable byte integer, the rest.
+fn packet(first: u8, body: &[u8]) -> Vec<u8> {
+    let mut out = vec![first];
+    let mut length = body.len();
+    loop {
+        let more = length >= 128;
+        out.push((length % 128) as u8 | if more { 0x80 } else { 0 });
+        length /= 128;
+        if !more {
+            break;
+        }
+    }
+    out.extend(body);
+    out
+}
+
+fn connect(node: &str) -> Vec<u8> {
+    let mut body = Vec::new();
+    string(&mut body, "MQTT");
+    // Version 5, clean start, 600 s keep-alive, no properties.
+    body.extend([5, 0x02, 0x02, 0x58, 0]);
+    string(&mut body, node);
+    packet(0x10, &body)
+}
+
+fn subscribe(topic: &str) -> Vec<u8> {
+    let mut body = vec![0, 1, 0];
+    string(&mut body, topic);
+    body.push(1);
+    packet(0x82, &body)
+}

@@ -1,0 +1,175 @@
+//! A real mosquitto for a test: own directory, own port, killed by its process id when dropped.
+//!
+//! mosquitto cannot be handed a listening socket, so its port is found by binding port 0 and letting go of
+//! it. That is a race wherever others use the same address; so every test process uses a loopback address
+//! of its own, made from its process id, on which nobody else binds anything, and within the process no
+//! port is given out twice.
+
+use std::collections::{HashSet, VecDeque};
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+const INSTALL: &str =
+    "mosquitto is needed for this test and not installed: apt-get install mosquitto mosquitto-clients";
+const START: Duration = Duration::from_secs(10);
+const LOG_LINES: usize = 200;
+
+static GIVEN_OUT: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
+
+/// A running mosquitto that lets anyone in.
+pub(super) struct Mosquitto {
+    address: SocketAddr,
+    directory: TempDir,
+    child: Option<Child>,
+    log: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Mosquitto {
+    /// Starts one without a limit of queued messages: its default drops QoS 1 messages in silence beyond
+    /// 1,000 per client.
+    pub(super) fn start() -> Self {
+        Self::start_with("max_queued_messages 0\n")
+    }
+
+    /// Starts one with more lines of configuration.
+    pub(super) fn start_with(more: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let address = free_address();
+        let config = format!(
+            "listener {} {}\nallow_anonymous true\npersistence false\nlog_dest stderr\nuser root\n{more}",
+            address.port(),
+            address.ip()
+        );
+        fs::write(directory.path().join("mosquitto.conf"), config).unwrap();
+        let mut broker = Self { address, directory, child: None, log: Arc::default() };
+        broker.run();
+        broker
+    }
+
+    /// Starts one with a configuration file of its own, which has it listen on `address`.
+    pub(super) fn start_from(address: SocketAddr, config: &Path) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let text = format!("{}\nuser root\n", fs::read_to_string(config).unwrap());
+        fs::write(directory.path().join("mosquitto.conf"), text).unwrap();
+        let mut broker = Self { address, directory, child: None, log: Arc::default() };
+        broker.run();
+        broker
+    }
+
+    /// Where it listens.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Kills it with SIGKILL.
+    pub(super) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts it again at the same address, with nothing retained.
+    pub(super) fn restart(&mut self) {
+        self.kill();
+        self.run();
+    }
+
+    /// Its last log lines.
+    pub(super) fn log(&self) -> String {
+        self.log.lock().unwrap().iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    fn run(&mut self) {
+        let spawned = Command::new("mosquitto")
+            .arg("-c")
+            .arg(self.directory.path().join("mosquitto.conf"))
+            // Debian installs it where only root looks.
+            .env("PATH", format!("{}:/usr/sbin:/usr/local/sbin", std::env::var("PATH").unwrap_or_default()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = match spawned {
+            Ok(child) => child,
+            Err(error) if error.kind() == ErrorKind::NotFound => panic!("{INSTALL}"),
+            Err(error) => panic!("cannot start mosquitto: {error}"),
+        };
+        let running = self.follow(&mut child);
+        self.child = Some(child);
+        let answer = running.recv_timeout(START);
+        assert!(answer.is_ok(), "mosquitto does not run:\n{}", self.log());
+    }
+
+    /// Keeps its last log lines, and tells when it says that it runs.
+    fn follow(&self, child: &mut Child) -> Receiver<()> {
+        let (running, answer) = channel();
+        let log = Arc::clone(&self.log);
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if line.ends_with(" running") {
+                    let _ = running.send(());
+                }
+                let mut log = log.lock().unwrap();
+                if log.len() == LOG_LINES {
+                    log.pop_front();
+                }
+                log.push_back(line);
+            }
+        });
+        answer
+    }
+}
+
+impl Drop for Mosquitto {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Runs one of mosquitto's clients to its end and returns its exit code, output and errors.
+pub(super) fn client(
+    program: &str,
+    address: SocketAddr,
+    arguments: &[&str],
+) -> (Option<i32>, String, String) {
+    let output = match client_command(program, address, arguments).output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => panic!("{INSTALL}"),
+        other => other.unwrap(),
+    };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// The command for one of mosquitto's clients, with MQTT v5.
+pub(super) fn client_command(program: &str, address: SocketAddr, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(["-V", "mqttv5", "-h", &address.ip().to_string(), "-p", &address.port().to_string()]);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// An address that nobody else binds. A broker with a configuration of ours listens on all addresses of this machine, so its
+/// port is none that the system gives to connections: one of another test could have it for a while.
+pub(super) fn free_address() -> SocketAddr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    // Process ids have 22 bits; the second byte stays between 64 and 127, far from 127.0.0.1.
+    let ip = Ipv4Addr::new(127, 64 + (high & 0x3f), middle, low);
+    let mut given_out = GIVEN_OUT.lock().unwrap();
+    loop {
+        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let port = 10_000 + (random % 22_000) as u16;
+        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() && given_out.insert(port) {
+            return (ip, port).into();
+        }
+    }
+}

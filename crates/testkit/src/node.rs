@@ -1,0 +1,172 @@
+//! A simulated node: the real machine and real MQTT over TCP, rows in memory.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use edgesync_object::{Budget, ObjectKey, ResourceVersion};
+use edgesync_protocol::change::{Put, Uid};
+use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
+use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Received};
+use edgesync_protocol::replica::{self, Applied, Held, Rows, Totals};
+use edgesync_transport::link::LinkOptions;
+use edgesync_transport::link::retry::{Retry, RetryOptions};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::line::{Endpoint, Line};
+
+/// What one simulated node holds: it outlives its connection.
+#[derive(Default)]
+pub struct Memory {
+    /// What all nodes hold, unless it is in `rows`.
+    pub shared: Arc<HashMap<Uid, (ResourceVersion, ObjectKey)>>,
+    pub rows: HashMap<Uid, (ResourceVersion, ObjectKey)>,
+    /// How many objects the node is to hold.
+    pub wanted: u64,
+    pub totals: Totals,
+    pub confirmed: u64,
+    pub incarnation: Option<String>,
+}
+
+impl Rows for Memory {
+    type Row = Uid;
+    type Error = std::convert::Infallible;
+
+    fn by_uid(&mut self, uid: &str) -> Result<Option<Held<Uid>>, Self::Error> {
+        let row = self.rows.get_key_value(uid).or_else(|| self.shared.get_key_value(uid));
+        Ok(row.map(|(uid, (version, key))| Held {
+            row: uid.clone(),
+            uid: uid.clone(),
+            version: version.clone(),
+            key: key.clone(),
+        }))
+    }
+
+    fn by_name(&mut self, key: &ObjectKey) -> Result<Option<Held<Uid>>, Self::Error> {
+        let row = self.rows.iter().find(|(_, (_, held))| held == key);
+        let row = row.or_else(|| self.shared.iter().find(|(_, (_, held))| held == key));
+        let uid = row.map(|(uid, _)| uid.clone());
+        uid.map_or(Ok(None), |uid| self.by_uid(&uid))
+    }
+
+    fn put(&mut self, _: u64, put: &Put, _: Option<Uid>) -> Result<(), Self::Error> {
+        self.rows.insert(put.uid.clone(), (put.version.clone(), put.key()));
+        Ok(())
+    }
+
+    fn remove(&mut self, _: u64, held: Held<Uid>) -> Result<(), Self::Error> {
+        self.rows.remove(&held.uid);
+        Ok(())
+    }
+}
+
+async fn told_to_go(go: &mut watch::Receiver<bool>) {
+    // Without a sender there is nothing left to wait for either.
+    let _ = go.wait_for(|go| *go).await;
+}
+
+/// Waits until a deadline of a machine; for ever if there is none.
+async fn until(origin: Instant, deadline: Option<Duration>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until((origin + deadline).into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A connection, once the cloud side lets it in: until then it comes again, as agents do.
+async fn let_in(node: &str, endpoint: &Endpoint) -> Line {
+    let within = LinkOptions::new("", 0, node).connect_timeout;
+    let mut retry = Retry::new(RetryOptions::default());
+    loop {
+        if let Ok(Ok(line)) = timeout(within, Line::open(endpoint, node)).await {
+            return line;
+        }
+        let random = uuid::Uuid::new_v4().as_u64_pair().0 as f64 / u64::MAX as f64;
+        tokio::time::sleep(retry.failed(Instant::now(), random)).await;
+    }
+}
+
+/// One connection of a node: until it is told to go.
+pub async fn session(
+    node: &str,
+    endpoint: &Endpoint,
+    memory: &mut Memory,
+    in_sync: &AtomicUsize,
+    mut go: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let mut line = tokio::select! {
+        line = let_in(node, endpoint) => line,
+        () = told_to_go(&mut go) => return Ok(()),
+    };
+    let origin = Instant::now();
+    let random = || uuid::Uuid::new_v4().as_u64_pair().0;
+    let config = EdgeConfig {
+        node: node.into(),
+        agent: "bench".into(),
+        max_frame: DEFAULT_MAX_FRAME,
+        max_object: DEFAULT_MAX_OBJECT,
+        hello_timeout: Duration::from_secs(60),
+        report_timeout: Duration::from_secs(60),
+        retry_max: Duration::from_secs(60),
+        report_attempts: 5,
+        max_applying: 8,
+        lease_interval: Duration::from_secs(10),
+        lease_duration: Duration::from_secs(40),
+    };
+    let mut machine = EdgeMachine::new(config, memory.totals, memory.confirmed, memory.incarnation.clone());
+    machine.connected(Duration::ZERO, usize::MAX, random());
+    let acquired = jiff::Timestamp::now().as_microsecond();
+    let up = format!("edgesync/v1/nodes/{node}/up");
+    let mut counted = false;
+    loop {
+        loop {
+            if let Some(effect) = machine.poll_effect() {
+                match effect {
+                    EdgeEffect::Apply { token, changes } => {
+                        let (mut totals, mut applied) = (memory.totals, Applied::default());
+                        for change in &changes {
+                            replica::apply(memory, &mut totals, change, &mut applied)?;
+                        }
+                        let before = std::mem::replace(&mut memory.totals, totals).revision;
+                        machine.applied(
+                            origin.elapsed(),
+                            token,
+                            Ok(Commit { before, totals, applied }),
+                            random(),
+                        );
+                    }
+                    EdgeEffect::Confirm(revision) => memory.confirmed = revision,
+                    EdgeEffect::SetIncarnation(incarnation) => memory.incarnation = Some(incarnation),
+                    EdgeEffect::RenewLease => {
+                        let renewed = jiff::Timestamp::now().as_microsecond();
+                        machine.renew(origin.elapsed(), acquired, renewed, random());
+                    }
+                    _ => {}
+                }
+            } else if let Some(frame) = machine.poll_frame(origin.elapsed()) {
+                machine.link_progress(origin.elapsed(), 0, 0);
+                line.publish(&up, &frame.encode(1024)?).await?;
+            } else {
+                break;
+            }
+        }
+        if !counted && machine.in_sync() && memory.totals.count == memory.wanted {
+            counted = true;
+            in_sync.fetch_add(1, Ordering::Relaxed);
+        }
+        let message = tokio::select! {
+            message = line.message() => message?,
+            () = told_to_go(&mut go) => return Ok(()),
+            () = until(origin, machine.deadline()) => {
+                machine.tick(origin.elapsed(), random());
+                continue;
+            }
+        };
+        if let Some(payload) = message {
+            let frame = Received::decode(&payload, &mut Budget::of(1 << 20), 1 << 23)?;
+            machine.received(origin.elapsed(), frame, random());
+        }
+    }
+}

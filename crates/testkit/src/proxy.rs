@@ -1,0 +1,227 @@
+//! A TCP proxy that misbehaves like a bad network: stalls, cuts in the middle of a frame, refuses, delays.
+//!
+//! It runs on threads of its own, so that it goes on whatever the test's runtime does.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// What happens to bytes and new connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Everything passes.
+    Pass,
+    /// Nothing passes, nothing is closed, new connections are accepted: a half-open network.
+    Stall,
+    /// New connections are closed at once; existing ones pass.
+    Refuse,
+    /// Every piece waits this long before it passes.
+    Delay(Duration),
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the client to the server.
+    Up,
+    /// From the server to the client.
+    Down,
+}
+
+struct State {
+    mode: Mode,
+    upstream: SocketAddr,
+    /// Bytes that may still pass this way before everything is closed, one cut after the other.
+    cuts: VecDeque<(Way, usize)>,
+    /// Connections up to this number were cut: what is left of them does not count towards the next cut.
+    cut_off: u64,
+    streams: Vec<TcpStream>,
+    closed: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    up: AtomicU64,
+    down: AtomicU64,
+    accepted: AtomicU64,
+}
+
+/// A running proxy; dropped, it closes everything.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Proxy {
+    /// Listens on a free port of 127.0.0.1 and passes everything on.
+    pub fn start(upstream: SocketAddr) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = State {
+            mode: Mode::Pass,
+            upstream,
+            cuts: VecDeque::new(),
+            cut_off: 0,
+            streams: Vec::new(),
+            closed: false,
+        };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            up: AtomicU64::new(0),
+            down: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
+        });
+        let accepting = Arc::clone(&shared);
+        std::thread::spawn(move || accept(&accepting, &listener));
+        Self { address, shared }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Changes what happens, for existing connections too.
+    pub fn set(&self, mode: Mode) {
+        self.change(|state| state.mode = mode);
+    }
+
+    /// Passes new connections on to another address.
+    pub fn set_upstream(&self, upstream: SocketAddr) {
+        self.change(|state| state.upstream = upstream);
+    }
+
+    /// Closes every connection as soon as `bytes` more have passed this way.
+    pub fn cut_after(&self, way: Way, bytes: usize) {
+        self.cut_series([(way, bytes)]);
+    }
+
+    /// One cut after the other: each counts its bytes from the one before it.
+    pub fn cut_series(&self, cuts: impl IntoIterator<Item = (Way, usize)>) {
+        self.change(|state| state.cuts = cuts.into_iter().collect());
+    }
+
+    /// Closes every connection now.
+    pub fn cut(&self) {
+        self.change(close_all);
+    }
+
+    /// Bytes passed this way so far.
+    pub fn passed(&self, way: Way) -> u64 {
+        match way {
+            Way::Up => self.shared.up.load(Ordering::SeqCst),
+            Way::Down => self.shared.down.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Connections accepted so far.
+    pub fn accepted(&self) -> u64 {
+        self.shared.accepted.load(Ordering::SeqCst)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.shared.state.lock().unwrap());
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.change(|state| {
+            state.closed = true;
+            close_all(state);
+        });
+        // Wakes the accepting thread, which sees that it is over.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+fn close_all(state: &mut State) {
+    for stream in state.streams.drain(..) {
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+}
+
+fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+    for client in listener.incoming() {
+        let Ok(client) = client else { return };
+        let (mode, upstream) = {
+            let state = shared.state.lock().unwrap();
+            if state.closed {
+                return;
+            }
+            (state.mode, state.upstream)
+        };
+        let number = shared.accepted.fetch_add(1, Ordering::SeqCst) + 1;
+        if mode == Mode::Refuse {
+            continue;
+        }
+        let Ok(server) = TcpStream::connect(upstream) else { continue };
+        let _ = client.set_nodelay(true);
+        let _ = server.set_nodelay(true);
+        let copies = (client.try_clone(), server.try_clone(), client.try_clone(), server.try_clone());
+        let (Ok(client_too), Ok(server_too), Ok(client_kept), Ok(server_kept)) = copies else { continue };
+        shared.state.lock().unwrap().streams.extend([client_kept, server_kept]);
+        let (one, other) = (Arc::clone(shared), Arc::clone(shared));
+        std::thread::spawn(move || forward(&one, number, client, server, Way::Up));
+        std::thread::spawn(move || forward(&other, number, server_too, client_too, Way::Down));
+    }
+}
+
+fn forward(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream, way: Way) {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let count = match from.read(&mut buffer) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => count,
+        };
+        let (passing, cut) = gate(shared, number, way, count);
+        if to.write_all(&buffer[..passing]).is_err() {
+            break;
+        }
+        let counter = if way == Way::Up { &shared.up } else { &shared.down };
+        counter.fetch_add(passing as u64, Ordering::SeqCst);
+        if cut {
+            close_all(&mut shared.state.lock().unwrap());
+            break;
+        }
+    }
+    drop(unstalled(shared));
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}
+
+/// Waits as long as nothing passes, the end of a connection neither.
+fn unstalled(shared: &Shared) -> MutexGuard<'_, State> {
+    let state = shared.state.lock().unwrap();
+    shared.changed.wait_while(state, |state| state.mode == Mode::Stall && !state.closed).unwrap()
+}
+
+/// Waits as long as the mode says; returns how many bytes pass and whether that was the end.
+fn gate(shared: &Shared, number: u64, way: Way, count: usize) -> (usize, bool) {
+    let mut state = shared.state.lock().unwrap();
+    if let Mode::Delay(delay) = state.mode {
+        (state, _) = shared.changed.wait_timeout_while(state, delay, |state| !state.closed).unwrap();
+    }
+    drop(state);
+    let mut state = unstalled(shared);
+    let counts = number > state.cut_off;
+    match state.cuts.front_mut() {
+        Some((cut_way, left)) if *cut_way == way && counts => {
+            let passing = count.min(*left);
+            *left -= passing;
+            let over = *left == 0;
+            if over {
+                state.cuts.pop_front();
+                state.cut_off = shared.accepted.load(Ordering::SeqCst);
+            }
+            (passing, over)
+        }
+        _ => (count, false),
+    }
+}

@@ -1,0 +1,59 @@
+//! End to end: `edgesync-cloud run` and `edgesync run` as processes of their own, in a directory of their
+//! own, at addresses of their own; what both sides hold is compared through their APIs.
+//!
+//! ```text
+//! let site = Site::new();
+//! let cloud = Cloud::start(&site).await;
+//! let agent = Agent::start(&site, "edge-1", cloud.mqtt).await;
+//! cloud.apply(objects(0..100)).await;
+//! same_on_both_sides(&cloud, &agent).await;
+//! ```
+
+mod agent;
+mod cloud;
+mod compare;
+mod database;
+mod files;
+pub mod fleet;
+mod forger;
+mod objects;
+mod process;
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+pub use agent::Agent;
+pub use cloud::{Cloud, Counters, apply, path_of};
+pub use compare::{LAST_APPLIED, differences, held, is_same, same_on_both_sides, same_within, wanted};
+pub use database::{Snapshot, edge_rows, recorded};
+pub use files::{Settings, Site};
+pub use forger::Forger;
+pub use objects::{Random, changed, config_map, object, objects, secret, sized};
+pub use process::Process;
+
+/// No test waits longer than this for anything that takes no work to speak of.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The pause between two looks at a condition.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Asks that `condition` holds all the time.
+pub async fn steadily(what: &str, during: Duration, mut condition: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while start.elapsed() < during {
+        assert!(condition().await, "not any more after {:?}: {what}", start.elapsed());
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Waits until `condition` gives something, and fails with `what` did not happen.
+pub async fn eventually<T>(what: &str, limit: Duration, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = condition().await {
+            return found;
+        }
+        assert!(start.elapsed() < limit, "within {limit:?} this did not happen: {what}");
+        tokio::time::sleep(LOOK).await;
+    }
+}

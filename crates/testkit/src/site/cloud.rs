@@ -1,0 +1,214 @@
+//! A cloud side: its process, its API, its counters of a node.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use edgesync_api::{Address, Client, ClientError, object_path};
+use edgesync_object::kinds;
+use edgesync_object::status::Reason;
+use serde_json::Value;
+
+use super::{PATIENCE, Process, Settings, Site, eventually};
+
+/// Connections over which many objects are applied.
+const CONNECTIONS: usize = 8;
+/// Everything with such a kind belongs on every node.
+const PLACEMENT: &str = r#"
+[[placement]]
+nodes = { names = ["*"] }
+objects = { kinds = ["configmaps", "secrets", "pods"] }
+"#;
+
+/// The cloud side of a test.
+pub struct Cloud {
+    pub process: Process,
+    pub settings: Settings,
+    /// Where the API listens.
+    pub api: SocketAddr,
+    /// Where the embedded endpoint listens.
+    pub mqtt: SocketAddr,
+    /// The socket of the API.
+    pub socket: PathBuf,
+    /// What the administrators of the machine get into the API with, over TCP.
+    pub kubeconfig: PathBuf,
+    /// The database file.
+    pub database: PathBuf,
+    config: PathBuf,
+}
+
+/// What the cloud has counted for a node since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub hellos: u64,
+    pub sent: u64,
+    pub removals: u64,
+    pub resent: u64,
+    pub rejected: u64,
+    pub inventories: u64,
+}
+
+impl Cloud {
+    /// A cloud side with its embedded endpoint, started and ready.
+    pub async fn start(site: &Site) -> Self {
+        Self::start_with(site, |_| {}).await
+    }
+
+    /// The same with a changed configuration.
+    pub async fn start_with(site: &Site, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut cloud = Self::new(site);
+        change(&mut cloud.settings);
+        cloud.run().await;
+        cloud
+    }
+
+    /// A cloud side that uses a broker elsewhere, with a changed configuration, started and ready.
+    pub async fn start_behind(site: &Site, broker: SocketAddr, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut cloud = Self::new(site);
+        cloud.mqtt = broker;
+        cloud.settings.text("broker.mode", "external").text("link.broker", format!("mqtt://{broker}"));
+        cloud.settings.text("link.backoff_min", "20ms").text("link.backoff_max", "200ms");
+        change(&mut cloud.settings);
+        cloud.run().await;
+        cloud
+    }
+
+    /// A cloud side that is not started yet.
+    pub fn new(site: &Site) -> Self {
+        let (config, database) = (site.path("cloud.toml"), site.path("cloud.db"));
+        let (socket, kubeconfig) = (site.path("cloud.sock"), site.path("admin.kubeconfig"));
+        let (api, mqtt) = (Site::address(), Site::address());
+        let mut settings = Settings::default();
+        settings.text("store.path", database.display()).text("broker.listen", mqtt);
+        settings
+            .text("api.socket", socket.display())
+            .text("api.listen", api)
+            .text("log.format", "text")
+            .tables(PLACEMENT);
+        settings.text("pairing.listen", "off").text("page.listen", "127.0.0.1:0");
+        settings.text("sync.resend_min", "2s").text("sync.resend_max", "5s");
+        let process = Process::new("the cloud side", crate::programs::cloud(), &config);
+        Self { process, settings, api, mqtt, socket, kubeconfig, database, config }
+    }
+
+    /// Writes the configuration file, for a reload for instance.
+    pub fn write_config(&self) {
+        self.settings.write(&self.config);
+    }
+
+    /// Starts it and waits until its API answers.
+    pub async fn run(&mut self) {
+        self.write_config();
+        self.process.start();
+        let client = self.client();
+        let process = &mut self.process;
+        eventually("the API of the cloud side answers", PATIENCE, async || {
+            assert!(process.runs(), "the cloud side ended: {:?}", process.log().last());
+            client.get::<Value>("/version").await.ok()
+        })
+        .await;
+    }
+
+    /// Kills it with SIGKILL and starts it again.
+    pub async fn crash(&mut self) {
+        self.process.kill();
+        self.run().await;
+    }
+
+    /// A client with a connection of its own.
+    pub fn client(&self) -> Client {
+        Client::new(Address::Unix(self.socket.clone()))
+    }
+
+    /// Creates objects, or replaces those that exist, over a few connections at once.
+    pub async fn apply(&self, objects: impl IntoIterator<Item = Value>) {
+        let objects: Arc<Vec<Value>> = Arc::new(objects.into_iter().collect());
+        let next = Arc::new(AtomicUsize::new(0));
+        let workers = (0..CONNECTIONS.min(objects.len())).map(|_| {
+            let (client, objects, next) = (self.client(), Arc::clone(&objects), Arc::clone(&next));
+            tokio::spawn(async move {
+                while let Some(object) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    apply(&client, object).await.unwrap();
+                }
+            })
+        });
+        for worker in workers.collect::<Vec<_>>() {
+            worker.await.unwrap();
+        }
+    }
+
+    /// Deletes an object.
+    pub async fn delete(&self, object: &Value) {
+        self.client().delete::<Value>(&path_of(object), None).await.unwrap();
+    }
+
+    /// An object as the cloud holds it.
+    pub async fn get(&self, object: &Value) -> Value {
+        self.client().get(&path_of(object)).await.unwrap()
+    }
+
+    /// What the cloud says of a node; null before the node has said Hello.
+    pub async fn node(&self, name: &str) -> Value {
+        match self.client().get(&format!("/edgesync/v1/nodes/{name}")).await {
+            Ok(node) => node,
+            Err(error) if error.status().is_some_and(|status| status.code == 404) => Value::Null,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// What the cloud has counted for a node.
+    pub async fn counters(&self, name: &str) -> Counters {
+        let node = self.node(name).await;
+        let count = |field: &str| node["counters"][field].as_u64().unwrap_or(0);
+        Counters {
+            hellos: count("hellos"),
+            sent: count("objectsSent"),
+            removals: count("removalsSent"),
+            resent: count("objectsResent"),
+            rejected: count("objectsRejected"),
+            inventories: count("inventories"),
+        }
+    }
+
+    /// The state of a node in a word; empty before the node has said Hello.
+    pub async fn state(&self, name: &str) -> String {
+        self.node(name).await["state"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// How many frames were refused, by reason.
+    pub async fn bad_frames(&self) -> Value {
+        self.client().get::<Value>("/edgesync/v1/nodes").await.unwrap()["badFrames"].take()
+    }
+
+    /// Waits until the cloud counts a node as in sync with so many objects.
+    pub async fn in_sync(&self, name: &str, objects: u64) {
+        let what = format!("{name} is in sync with {objects} objects");
+        eventually(&what, PATIENCE, async || {
+            let node = self.node(name).await;
+            (node["state"] == "in sync" && node["objects"] == objects).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Creates an object, or replaces it.
+pub async fn apply(client: &Client, object: &Value) -> Result<Value, ClientError> {
+    let path = path_of(object);
+    let (collection, _) = path.rsplit_once('/').unwrap();
+    match client.post(collection, object).await {
+        Err(ClientError::Api(status)) if status.reason == Some(Reason::AlreadyExists) => {
+            client.put(&path, object).await
+        }
+        other => other,
+    }
+}
+
+/// The path of an object in either API.
+pub fn path_of(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let kind = text(&object["kind"]);
+    let (namespace, name) = (text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]));
+    let resource = kinds::guess(&text(&object["apiVersion"]), &kind, !namespace.is_empty());
+    object_path(&resource, &namespace, &name)
+}

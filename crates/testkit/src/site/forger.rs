@@ -1,0 +1,55 @@
+//! A client that says on any topic whatever a test wants, in somebody else's name.
+
+use std::net::SocketAddr;
+
+use edgesync_transport::link::{Link, LinkEvent, LinkHandle, LinkOptions, PublishError};
+use tokio::sync::mpsc::Receiver;
+use tokio::time::timeout;
+
+use super::{PATIENCE, eventually};
+
+/// See the module.
+pub struct Forger {
+    link: LinkHandle,
+    events: Receiver<LinkEvent>,
+}
+
+impl Forger {
+    /// Connects to a broker with a client id and waits until that is done.
+    pub async fn start(client_id: &str, broker: SocketAddr, listens: &str) -> Self {
+        let mut options = LinkOptions::new(&broker.ip().to_string(), broker.port(), client_id);
+        options.subscriptions = vec![listens.to_owned()];
+        let (link, events) = Link::spawn(options);
+        let mut forger = Self { link, events };
+        while !matches!(forger.next("a connection").await, LinkEvent::Connected { .. }) {}
+        forger
+    }
+
+    /// Publishes, and returns when the broker has taken it.
+    pub async fn say(&self, topic: &str, payload: &[u8]) {
+        while let Err(error) = self.link.try_publish(topic, payload.to_vec(), false) {
+            assert_eq!(error, PublishError::Full, "{topic}");
+            self.link.ready().await.unwrap();
+        }
+        let sent = self.link.traffic().messages_out;
+        eventually("the broker takes a message", PATIENCE, async || {
+            let traffic = self.link.traffic();
+            (traffic.messages_out >= sent && traffic.unacknowledged == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// The payload of the next message.
+    pub async fn hears(&mut self) -> Vec<u8> {
+        loop {
+            if let LinkEvent::Message { payload, .. } = self.next("a message").await {
+                return payload;
+            }
+        }
+    }
+
+    async fn next(&mut self, what: &str) -> LinkEvent {
+        let event = timeout(PATIENCE, self.events.recv()).await;
+        event.unwrap_or_else(|_| panic!("{what} did not come")).expect("the link has ended")
+    }
+}

@@ -1,0 +1,80 @@
+//! MQTT v5 on the connections of a link. Only this module and those below it name `rumqttc`.
+//!
+//! rumqttc's packet types and its state machine (`MqttState`: packet ids, window, acknowledgements) are
+//! used; its `EventLoop` is not. The reasons are in `docs/decisions/0002-own-event-loop.md`.
+
+use std::sync::Arc;
+
+mod connect;
+mod reason;
+mod rival;
+mod session;
+pub mod wire;
+
+use super::handle::Shared;
+use super::stream::Target;
+use super::task::{End, Protocol, Task};
+use super::{Cause, ConnectionId, Introduction, LinkEvent, LinkOptions, Publish};
+use connect::Established;
+use rival::RivalWatch;
+use session::Session;
+
+/// What is kept from one connection to the next.
+pub(super) struct Mqtt {
+    options: LinkOptions,
+    rival: RivalWatch,
+}
+
+impl Mqtt {
+    pub(super) fn new(options: LinkOptions) -> Self {
+        Self { options, rival: RivalWatch::default() }
+    }
+
+    /// Hands on what an introduction writes to the own topic.
+    fn note_own(&mut self, introduction: &Introduction, note: fn(&mut RivalWatch, &[u8])) {
+        let Some(own) = &self.options.own_topic else { return };
+        let said = introduction.will.iter().chain(&introduction.greetings);
+        for publish in said.filter(|publish| publish.topic == *own) {
+            note(&mut self.rival, &publish.payload);
+        }
+    }
+}
+
+impl Protocol for Mqtt {
+    type Made = (Established, Vec<Publish>);
+
+    fn target(&self) -> Target<'_> {
+        self.options.target()
+    }
+
+    async fn establish(
+        &mut self,
+        connection: ConnectionId,
+        shared: &Arc<Shared>,
+    ) -> Result<Self::Made, Cause> {
+        let introduction = (self.options.introduce)(connection);
+        self.note_own(&introduction, RivalWatch::tries);
+        let established = connect::establish(&self.options, &introduction, shared).await?;
+        self.note_own(&introduction, RivalWatch::wrote);
+        self.rival.connected();
+        Ok((established, introduction.greetings))
+    }
+
+    fn max_packet(&self, (established, _): &Self::Made) -> u32 {
+        established.max_packet
+    }
+
+    async fn run(task: &mut Task<Self>, (established, greetings): Self::Made, first: LinkEvent) -> End {
+        Session::new(task, established, first, greetings).run().await
+    }
+
+    fn explain(&mut self, cause: Cause, _was_connected: bool) -> Cause {
+        match cause {
+            // The way mosquitto throws out the older of two clients with one id.
+            Cause::Closed | Cause::Network { .. } if self.rival.seen() => {
+                Cause::TakenOver { client_id: self.options.client_id.clone() }
+            }
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! MQTT v5 framing over rumqttc's packet types: bytes in a bounded buffer to packets and back.
+//!
+//! rumqttc's own `Codec` is not used, because of what it does with input that other implementations
+//! really send: a DISCONNECT of two bytes is an error to it, one of three bytes (mosquitto's form) and any
+//! packet whose properties are cut short are skipped in silence, and it writes a DISCONNECT without
+//! properties one byte longer than its header says.
+
+use std::future::poll_fn;
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Poll, ready};
+
+use bytes::BytesMut;
+use rumqttc::v5::mqttbytes::Error;
+use rumqttc::v5::mqttbytes::v5::{Disconnect, DisconnectReasonCode, Packet};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+
+/// How much is read at once, at most, while nothing waits.
+const FIRST: usize = 16 * 1024;
+/// How much is read at once, at least, for a packet that has begun to come.
+const CHUNK: usize = 4 * 1024;
+/// MQTT's limit for the length field, in bytes.
+const LENGTH_BYTES: usize = 4;
+
+const CONNECT: u8 = 1;
+const PUBLISH: u8 = 3;
+const PUBREL: u8 = 6;
+const SUBSCRIBE: u8 = 8;
+const UNSUBSCRIBE: u8 = 10;
+const DISCONNECT: u8 = 14;
+const AUTH: u8 = 15;
+
+/// Why bytes are not a packet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    #[error("a packet of {size} bytes exceeds the limit of {limit}")]
+    TooLarge { size: usize, limit: usize },
+    #[error("malformed packet: {0}")]
+    Malformed(String),
+    #[error("protocol version {0} is not MQTT v5")]
+    Version(u8),
+}
+
+/// Collects bytes until they are a packet.
+pub struct FrameBuffer {
+    bytes: BytesMut,
+    limit: usize,
+}
+
+impl FrameBuffer {
+    /// `limit`: the largest packet taken, in bytes, its header included.
+    pub fn new(limit: u32) -> Self {
+        Self { bytes: BytesMut::new(), limit: limit as usize }
+    }
+
+    /// Changes the limit for packets to come.
+    pub fn set_limit(&mut self, limit: u32) {
+        self.limit = limit as usize;
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Whether what has come can still become a CONNECT: whoever speaks another protocol need not be waited
+    /// for.
+    pub fn may_be_connect(&self) -> bool {
+        self.bytes.first().is_none_or(|first| *first == CONNECT << 4)
+    }
+
+    /// Whether what has come is how TLS refuses bytes that are not TLS: an alert (21) of some version 3.x.
+    pub(crate) fn begins_with_alert(&self) -> bool {
+        self.bytes.starts_with(&[21, 3])
+    }
+
+    /// Reads what is there; 0 means the end, with or without the good-bye of TLS. Safe to cancel. The buffer grows with
+    /// the bytes that have come, not with the length a header promises, and never above the limit and one chunk. While
+    /// nothing has come there is none: most connections wait most of the time.
+    pub async fn fill<R: AsyncRead + Unpin>(&mut self, reader: &mut R) -> io::Result<usize> {
+        let held = self.bytes.len();
+        let read = if held == 0 {
+            self.bytes = BytesMut::new();
+            poll_fn(|cx| {
+                let mut chunk = [MaybeUninit::uninit(); FIRST];
+                let mut read = ReadBuf::uninit(&mut chunk);
+                ready!(Pin::new(&mut *reader).poll_read(cx, &mut read))?;
+                self.bytes.extend_from_slice(read.filled());
+                Poll::Ready(Ok(read.filled().len()))
+            })
+            .await
+        } else {
+            self.bytes.reserve(held.min(self.limit.saturating_sub(held)).max(CHUNK));
+            reader.read_buf(&mut self.bytes).await
+        };
+        read.or_else(|error| if error.kind() == io::ErrorKind::UnexpectedEof { Ok(0) } else { Err(error) })
+    }
+
+    /// Appends bytes that were read otherwise.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Takes the next whole packet.
+    pub fn next(&mut self) -> Result<Option<Packet>, WireError> {
+        let Some((head, length)) = header(&self.bytes)? else { return Ok(None) };
+        let total = head + length;
+        if total > self.limit {
+            return Err(WireError::TooLarge { size: total, limit: self.limit });
+        }
+        if self.bytes.len() < total {
+            return Ok(None);
+        }
+        check_flags(&self.bytes)?;
+        if self.bytes[0] >> 4 == DISCONNECT && length < 2 {
+            let frame = self.bytes.split_to(total);
+            let code = frame.get(head).copied().unwrap_or(0);
+            let reason = DisconnectReasonCode::try_from(code).map_err(malformed)?;
+            return Ok(Some(Packet::Disconnect(Disconnect::new(reason))));
+        }
+        match Packet::read(&mut self.bytes, None) {
+            Ok(packet) => Ok(Some(packet)),
+            Err(Error::InvalidProtocolLevel(level)) => Err(WireError::Version(level)),
+            // The name of MQTT v3.1 is another one.
+            Err(Error::InvalidProtocol) => Err(WireError::Version(3)),
+            Err(Error::InsufficientBytes(_)) => Err(WireError::Malformed("it ends too early".into())),
+            Err(error) => Err(malformed(error)),
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+fn malformed(error: Error) -> WireError {
+    WireError::Malformed(error.to_string().to_lowercase())
+}
+
+/// The length of the header and of what follows; `None` if more bytes are needed.
+fn header(bytes: &[u8]) -> Result<Option<(usize, usize)>, WireError> {
+    let mut length = 0;
+    for (index, byte) in bytes.iter().skip(1).take(LENGTH_BYTES).enumerate() {
+        length |= usize::from(byte & 0x7f) << (7 * index);
+        if byte & 0x80 == 0 {
+            return Ok(Some((index + 2, length)));
+        }
+    }
+    if bytes.len() > LENGTH_BYTES {
+        return Err(WireError::Malformed("its length has more than four bytes".into()));
+    }
+    Ok(None)
+}
+
+/// The lower half of the first byte is fixed for all types but PUBLISH, and rumqttc does not look.
+fn check_flags(packet: &[u8]) -> Result<(), WireError> {
+    let first = packet.first().copied().unwrap_or_default();
+    let expected = match first >> 4 {
+        PUBLISH => return Ok(()),
+        AUTH => return Err(WireError::Malformed("extended authentication is not supported".into())),
+        PUBREL | SUBSCRIBE | UNSUBSCRIBE => 2,
+        _ => 0,
+    };
+    if first & 0x0f == expected {
+        return Ok(());
+    }
+    Err(WireError::Malformed(match packet {
+        [b'H', b'T', b'T', b'P', ..] => "it is an answer in HTTP: no MQTT broker is at this address".into(),
+        // An alert of TLS (RFC 8446 section 5.1).
+        [0x15, 0x03, ..] => "it is of TLS: the address is one for mqtts://".into(),
+        _ => format!("wrong flags in its first byte 0x{first:02x}"),
+    }))
+}
+
+/// Appends a packet; nothing is appended when it is larger than `limit` bytes or cannot be written.
+pub fn encode(packet: &Packet, out: &mut BytesMut, limit: u32) -> Result<(), WireError> {
+    let before = out.len();
+    packet.write(out, Some(limit)).map_err(|error| {
+        out.truncate(before);
+        match error {
+            Error::OutgoingPacketTooLarge { pkt_size, max } => {
+                WireError::TooLarge { size: pkt_size as usize, limit: max as usize }
+            }
+            error => malformed(error),
+        }
+    })?;
+    Ok(())
+}
+
+/// Appends a DISCONNECT with a reason code and no properties.
+pub fn encode_disconnect(code: DisconnectReasonCode, out: &mut BytesMut) {
+    out.extend_from_slice(&[DISCONNECT << 4, 2, code as u8, 0]);
+}
+
+/// Packets on their way to a socket.
+#[derive(Default)]
+pub struct SendBuffer {
+    pub bytes: BytesMut,
+    /// Whether TLS holds back what it has taken.
+    held: bool,
+}
+
+impl SendBuffer {
+    /// Whether bytes wait for the socket, those that TLS has taken and not passed on included.
+    pub fn is_unsent(&self) -> bool {
+        !self.bytes.is_empty() || self.held
+    }
+
+    /// Writes what it can, and flushes once all is written. Safe to cancel. An empty buffer is given back.
+    pub async fn write_to<W: AsyncWrite + Unpin>(&mut self, writer: &mut W) -> io::Result<usize> {
+        if self.bytes.is_empty() {
+            writer.flush().await?;
+            self.held = false;
+            return Ok(0);
+        }
+        self.held = true;
+        let count = writer.write_buf(&mut self.bytes).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        if self.bytes.is_empty() {
+            self.bytes = BytesMut::new();
+        }
+        Ok(count)
+    }
+}
+
+/// A reason code's name as words: `NotAuthorized` is "not authorized".
+pub(crate) fn words(code: impl std::fmt::Debug) -> String {
+    let mut text = String::new();
+    for c in format!("{code:?}").chars() {
+        if c.is_ascii_uppercase() && !text.is_empty() {
+            text.push(' ');
+        }
+        text.push(c.to_ascii_lowercase());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rumqttc::v5::mqttbytes::QoS;
+    use rumqttc::v5::mqttbytes::v5::{PingReq, Publish};
+
+    use super::*;
+    use edgesync_fuzz::fuzz;
+
+    fn buffer(bytes: &[u8], limit: u32) -> FrameBuffer {
+        FrameBuffer { bytes: BytesMut::from(bytes), limit: limit as usize }
+    }
+
+    #[test]
+    fn a_server_that_speaks_something_else_is_told_by_its_first_bytes() {
+        for (bytes, words) in [
+            (&[b"HTTP/1.1 400 Bad Request\r\n\r\n".as_slice(), &[b' '; 200]].concat()[..], "no MQTT broker"),
+            (b"\x15\x03\x03\x00\x02\x02\x46", "mqtts://"),
+            (b"\x21\x00", "wrong flags in its first byte 0x21"),
+        ] {
+            let error = buffer(bytes, 1 << 20).next().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    fn reason(bytes: &[u8]) -> DisconnectReasonCode {
+        match buffer(bytes, 100).next() {
+            Ok(Some(Packet::Disconnect(disconnect))) => disconnect.reason_code,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn all_three_lengths_of_a_disconnect_are_read() {
+        assert_eq!(reason(&[0xe0, 0]), DisconnectReasonCode::NormalDisconnection);
+        assert_eq!(reason(&[0xe0, 1, 0x95]), DisconnectReasonCode::PacketTooLarge);
+        assert_eq!(reason(&[0xe0, 2, 0x8e, 0]), DisconnectReasonCode::SessionTakenOver);
+    }
+
+    #[test]
+    fn a_written_disconnect_is_exactly_as_long_as_it_says() {
+        let mut out = BytesMut::new();
+        encode_disconnect(DisconnectReasonCode::ServerShuttingDown, &mut out);
+        let mut read = buffer(&out, 100);
+        assert!(matches!(read.next(), Ok(Some(Packet::Disconnect(_)))));
+        assert!(read.bytes.is_empty());
+    }
+
+    #[test]
+    fn a_packet_in_pieces_is_read_when_it_is_whole() {
+        let mut out = BytesMut::new();
+        let publish = Publish::new("a/b", QoS::AtMostOnce, vec![7; 300], None);
+        encode(&Packet::Publish(publish), &mut out, 1000).unwrap();
+        let mut read = buffer(&[], 1000);
+        for byte in &out[..out.len() - 1] {
+            read.bytes.extend_from_slice(&[*byte]);
+            assert_eq!(read.next(), Ok(None));
+        }
+        read.bytes.extend_from_slice(&out[out.len() - 1..]);
+        assert!(matches!(read.next(), Ok(Some(Packet::Publish(p))) if p.payload.len() == 300));
+    }
+
+    #[test]
+    fn a_packet_cut_short_inside_is_malformed_and_not_skipped() {
+        // QoS 1 PUBLISH whose property length is missing.
+        let bytes = [0x32, 5, 0, 1, b'a', 0, 1];
+        assert!(matches!(buffer(&bytes, 100).next(), Err(WireError::Malformed(_))));
+    }
+
+    #[test]
+    fn a_promise_above_the_limit_is_refused_before_its_bytes_come() {
+        let error = buffer(&[0x30, 0xff, 0xff, 0xff, 0x7f], 1000).next().unwrap_err();
+        assert_eq!(error, WireError::TooLarge { size: 268_435_460, limit: 1000 });
+        assert!(matches!(buffer(&[0x30, 0xff, 0xff, 0xff, 0xff], 1000).next(), Err(WireError::Malformed(_))));
+    }
+
+    #[test]
+    fn nothing_is_written_of_a_packet_above_the_limit() {
+        let mut out = BytesMut::from(&b"x"[..]);
+        let publish = Packet::Publish(Publish::new("a", QoS::AtMostOnce, vec![0; 100], None));
+        assert!(matches!(encode(&publish, &mut out, 50), Err(WireError::TooLarge { .. })));
+        let without_id = Packet::Publish(Publish::new("a", QoS::AtLeastOnce, vec![0; 10], None));
+        assert!(matches!(encode(&without_id, &mut out, 50), Err(WireError::Malformed(_))));
+        assert_eq!(&out[..], b"x");
+        encode(&Packet::PingReq(PingReq), &mut out, 50).unwrap();
+        assert_eq!(&out[..], b"x\xc0\0");
+    }
+
+    #[test]
+    fn a_client_of_an_older_version_is_told_apart() {
+        let v4 = b"\x10\x0d\0\x04MQTT\x04\x02\0\x14\0\x01a";
+        assert_eq!(buffer(v4, 100).next(), Err(WireError::Version(4)));
+        let v3 = b"\x10\x0f\0\x06MQIsdp\x03\x02\0\x14\0\x01a";
+        assert_eq!(buffer(v3, 100).next(), Err(WireError::Version(3)));
+    }
+
+    #[tokio::test]
+    async fn a_buffer_is_unsent_until_it_is_flushed_and_a_large_one_is_given_back() {
+        let mut out = SendBuffer { bytes: BytesMut::with_capacity(1 << 20), held: false };
+        out.bytes.extend_from_slice(b"x");
+        assert_eq!(out.write_to(&mut tokio::io::sink()).await.unwrap(), 1);
+        assert!(out.is_unsent(), "it may be held back");
+        assert_eq!(out.bytes.capacity(), 0);
+        assert_eq!(out.write_to(&mut tokio::io::sink()).await.unwrap(), 0);
+        assert!(!out.is_unsent());
+    }
+
+    #[test]
+    fn reason_codes_are_told_in_words() {
+        assert_eq!(words(DisconnectReasonCode::SessionTakenOver), "session taken over");
+    }
+
+    #[test]
+    fn fuzz_mqtt() {
+        let samples: [&[u8]; 6] = [
+            b"\x10\x14\0\x04MQTT\x05\xc0\0\x14\0\0\x01a\0\x01b\0\x01c",
+            b"\x10\x27\0\x04MQTT\x05\x2e\0\x14\x05\x11\0\0\0\x0a\0\x01a\x05\x18\0\0\0\x05\0\x03t/1\0\x04gone",
+            b"\x32\x0c\0\x03a/b\0\x01\x02\x01\x01hi",
+            b"\x82\x09\0\x01\0\0\x03a/#\x01",
+            b"\x40\x03\0\x01\0\xe0\x02\0\0",
+            b"\xc0\0\x30\x05\0\x01a\0x\xe0\x07\x8e\x05\x1f\0\x02hi",
+        ];
+        fuzz("mqtt", &samples.map(<[u8]>::to_vec), |bytes| {
+            let mut read = buffer(bytes, 300);
+            while let Ok(Some(_)) = read.next() {}
+        });
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic_or_stand_still(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut read = buffer(&bytes, 150);
+            loop {
+                let before = read.bytes.len();
+                match read.next() {
+                    Ok(Some(_)) => prop_assert!(read.bytes.len() < before),
+                    Ok(None) | Err(_) => break,
+                }
+            }
+        }
+
+        #[test]
+        fn no_well_framed_packet_makes_the_reader_panic(
+            first in any::<u8>(), body in prop::collection::vec(any::<u8>(), 0..127)
+        ) {
+            let mut bytes = vec![first, body.len() as u8];
+            bytes.extend(body);
+            let _ = buffer(&bytes, 200).next();
+        }
+    }
+}

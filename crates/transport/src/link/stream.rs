@@ -1,0 +1,112 @@
+//! What a connection runs over: TCP whose bytes are counted, with TLS over it where that is asked for.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Cause;
+use super::counted::Counted;
+use super::handle::Shared;
+use crate::tls::{Client, HandshakeError};
+
+/// TCP, or TLS over TCP.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// Where to connect to, and how.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    pub host: &'a str,
+    pub port: u16,
+    pub tls: Option<&'a Client>,
+    /// The limit for everything up to the first message.
+    pub within: Duration,
+}
+
+impl Target<'_> {
+    /// Host and port.
+    pub fn peer(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
+    /// Lets an attempt to connect take its time, and no more; one that is good was good for the certificate too.
+    pub async fn attempt<T>(&self, attempt: impl Future<Output = Result<T, Cause>>) -> Result<T, Cause> {
+        let made = timeout(self.within, attempt).await.map_err(|_| self.late(self.within))??;
+        if let Some(tls) = self.tls {
+            tls.worked();
+        }
+        Ok(made)
+    }
+
+    /// Makes a connection: TCP, and TLS if there is TLS.
+    pub async fn open(&self, shared: &Arc<Shared>) -> Result<Box<dyn Stream>, Cause> {
+        self.wrap(self.dial().await?, shared).await
+    }
+
+    fn late(&self, after: Duration) -> Cause {
+        Cause::ConnectTimeout { peer: self.peer(), after }
+    }
+
+    /// Resolves the name and tries its addresses, each with its share of the time.
+    async fn dial(&self) -> Result<TcpStream, Cause> {
+        let dns = |message: String| Cause::Dns { host: self.host.to_owned(), message };
+        let found = tokio::net::lookup_host((self.host, self.port));
+        let addresses: Vec<_> = found.await.map_err(|e| dns(e.to_string()))?.take(8).collect();
+        let share = self.within / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+        let mut last = dns("it has no address".to_owned());
+        for address in addresses {
+            match timeout(share, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => {
+                    // Frames are written whole; waiting for more to send would only delay them.
+                    stream.set_nodelay(true).map_err(|e| self.failed(&e))?;
+                    return Ok(stream);
+                }
+                Ok(Err(error)) => last = self.failed(&error),
+                Err(_) => last = self.late(share),
+            }
+        }
+        Err(last)
+    }
+
+    /// Makes TLS over a TCP connection if it is asked for.
+    async fn wrap(&self, stream: TcpStream, shared: &Arc<Shared>) -> Result<Box<dyn Stream>, Cause> {
+        let stream = Counted::new(stream, shared);
+        let Some(tls) = self.tls else { return Ok(Box::new(stream)) };
+        // Boxed, so that the task of the link does not keep the room for a handshake all its life.
+        match Box::pin(tls.connect(self.host, stream)).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(error) => Err(self.of_handshake(error)),
+        }
+    }
+
+    /// A failure of the stream as a cause. With TLS 1.3 a peer refuses a certificate after the handshake: then the
+    /// alert is the answer to what was sent first.
+    pub fn failed(&self, error: &io::Error) -> Cause {
+        if self.tls.is_some()
+            && let Some(error) = HandshakeError::of_io(self.host, error)
+        {
+            return self.of_handshake(error);
+        }
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Cause::Refused { peer: self.peer() },
+            _ => Cause::Network { peer: self.peer(), message: error.to_string() },
+        }
+    }
+
+    fn of_handshake(&self, error: HandshakeError) -> Cause {
+        let peer = self.peer();
+        match error {
+            HandshakeError::Network { problem, .. } => Cause::Network { peer, message: problem },
+            error => {
+                if let (HandshakeError::Refused { .. }, Some(tls)) = (&error, self.tls) {
+                    tls.refused();
+                }
+                Cause::Tls { peer, kind: error.label(), message: error.to_string() }
+            }
+        }
+    }
+}

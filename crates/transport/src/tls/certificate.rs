@@ -1,0 +1,175 @@
+//! What a certificate says of itself (RFC 5280), read with a DER reader; verification is rustls's. And PEM (RFC 7468).
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::TlsError;
+use edgesync_object::name;
+
+mod reader;
+
+/// Before the name of a node in the common name of a request in KubeEdge's manner.
+pub(super) const NODE_PREFIX: &str = "system:node:";
+
+/// A certificate and what it says. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificate {
+    der: std::sync::Arc<[u8]>,
+    subject: Subject,
+    not_before: Timestamp,
+    not_after: Timestamp,
+    serial: String,
+    names: Vec<String>,
+}
+
+/// Whom a certificate is for, or who asks for one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// The common name; empty if there is none.
+    pub common_name: String,
+    /// The first organization; empty if there is none.
+    pub organization: String,
+}
+
+impl Certificate {
+    /// Reads a certificate in DER. `what` names it in errors.
+    ///
+    /// # Errors
+    /// [`TlsError::NoCertificate`].
+    pub fn from_der(what: &str, der: &[u8]) -> Result<Self, TlsError> {
+        reader::read(der).map_err(|problem| no_certificate(what, problem))
+    }
+
+    /// Reads all certificates of a PEM text; other sections are skipped.
+    ///
+    /// # Errors
+    /// [`TlsError::NoCertificate`] if there is none, or one that cannot be read.
+    pub fn all_from_pem(what: &str, text: &str) -> Result<Vec<Self>, TlsError> {
+        // The reader's own words could hold a line of a key that stands in the same text.
+        let broken =
+            |_| no_certificate(what, "its PEM is damaged: an END line or a part of the text is missing");
+        let mut found = Vec::new();
+        for der in CertificateDer::pem_slice_iter(text.as_bytes()) {
+            found.push(Self::from_der(what, &der.map_err(broken)?)?);
+        }
+        if found.is_empty() {
+            return Err(no_certificate(what, "it has no section '-----BEGIN CERTIFICATE-----'"));
+        }
+        Ok(found)
+    }
+
+    /// As PEM.
+    #[must_use]
+    pub fn to_pem(&self) -> String {
+        pem("CERTIFICATE", &self.der)
+    }
+
+    /// The DER.
+    #[must_use]
+    pub fn der(&self) -> &[u8] {
+        &self.der
+    }
+
+    /// Whom it is for.
+    #[must_use]
+    pub fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// The name of the node it is for: common name and organization are those of a node.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        self.subject.node()
+    }
+
+    /// From when it is valid.
+    #[must_use]
+    pub fn not_before(&self) -> Timestamp {
+        self.not_before
+    }
+
+    /// Until when it is valid.
+    #[must_use]
+    pub fn not_after(&self) -> Timestamp {
+        self.not_after
+    }
+
+    /// The first moment at which it is not valid any more: the second of its end belongs to it (RFC 5280, section
+    /// 4.1.2.5).
+    #[must_use]
+    pub fn ends(&self) -> Timestamp {
+        self.not_after.checked_add(std::time::Duration::from_secs(1)).unwrap_or(Timestamp::MAX)
+    }
+
+    /// The serial number, lower-case hexadecimal without leading zeros but for a last one.
+    #[must_use]
+    pub fn serial(&self) -> &str {
+        &self.serial
+    }
+
+    /// The host names and IP addresses it is for (subjectAltName).
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// SHA-256 of the DER, lower-case hexadecimal: 64 characters.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        sha256_hex(&self.der)
+    }
+}
+
+/// SHA-256, lower-case hexadecimal.
+#[must_use]
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
+}
+
+/// Lower-case hexadecimal, two characters a byte.
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .map(|nibble| char::from(DIGITS[usize::from(nibble)]))
+        .collect()
+}
+
+/// A section of PEM with lines of 64 characters.
+pub(crate) fn pem(label: &str, der: &[u8]) -> String {
+    let mut text = format!("-----BEGIN {label}-----\n");
+    // 48 bytes are 64 characters.
+    for line in der.chunks(48) {
+        STANDARD.encode_string(line, &mut text);
+        text.push('\n');
+    }
+    text.push_str(&format!("-----END {label}-----\n"));
+    text
+}
+
+fn no_certificate(what: &str, problem: impl Into<String>) -> TlsError {
+    TlsError::NoCertificate { what: what.to_owned(), problem: problem.into() }
+}
+
+impl Subject {
+    /// The name of the node: a valid node name as common name, and [`super::NODES`].
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        self.as_node(&self.common_name)
+    }
+
+    /// The name of the node that a request in KubeEdge's manner, or a certificate of a CloudCore, names: `system:node:<node>`
+    /// or `<node>` as common name, and [`super::NODES`]. Not for those who let nodes in.
+    #[must_use]
+    pub fn requested_node(&self) -> Option<&str> {
+        self.as_node(self.common_name.strip_prefix(NODE_PREFIX).unwrap_or(&self.common_name))
+    }
+
+    fn as_node<'a>(&self, name: &'a str) -> Option<&'a str> {
+        (self.organization == super::NODES && name::check_subdomain(name).is_ok()).then_some(name)
+    }
+}

@@ -1,7 +1,0 @@
-//! The cloud side: `edgesync-cloud run`, and the commands that ask it.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    edgesync::cli::cloud::main()
-}

@@ -1,0 +1,211 @@
+//! Looking at the database from outside: for the doctor, for backups and for whoever verifies it. Works while an agent
+//! has it open and while none has; the database is never changed, and nobody who uses it has to wait.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::journal::{self, Recent};
+use super::new_file::KIND;
+use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources};
+use super::seals::Seals;
+use super::{local, outbox};
+use edgesync_protocol::digest::Digest;
+use edgesync_protocol::replica::Totals;
+use edgesync_store::StoreError;
+pub use edgesync_store::engine::is_in_use;
+use edgesync_store::engine::{self, open_as_it_is};
+
+/// Rows between two looks at whether to go on.
+const BATCH: u64 = 256;
+
+/// The schema of a file, and the newest one of this program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schema {
+    /// The version in the file.
+    pub found: u32,
+    /// The newest version of this program.
+    pub known: u32,
+}
+
+/// What is in a database, and what of it is damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// Epoch, revision, count and digest as recorded.
+    pub totals: Totals,
+    /// The largest revision the cloud is known to have recorded.
+    pub confirmed: u64,
+    /// Rows read.
+    pub rows: u64,
+    /// Objects whose checksum does not hold.
+    pub damaged: u64,
+    /// Leases and Events of this node whose checksum does not hold.
+    pub local_damaged: u64,
+    /// Items that wait for the cloud whose checksum does not hold.
+    pub outbox_damaged: u64,
+    /// Whether count and digest of the sound rows are those recorded.
+    pub adds_up: bool,
+    /// What is wrong with the structure of the file, its indexes included.
+    pub structure: Option<String>,
+    /// How many bodies are sealed with which key, by its number.
+    pub sealed: BTreeMap<u32, u64>,
+}
+
+impl Inspection {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.problems().is_empty()
+    }
+
+    /// What is wrong, in words.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let many = |count: u64, what: &str| match count {
+            0 => None,
+            1 => Some(format!("the checksum of 1 {what} does not hold")),
+            count => Some(format!("the checksums of {count} {what}s do not hold")),
+        };
+        problems.extend(many(self.damaged, "object"));
+        problems.extend(many(self.local_damaged, "Lease or Event"));
+        problems.extend(many(self.outbox_damaged, "item for the cloud"));
+        if !self.adds_up && self.damaged == 0 {
+            let (rows, count) = (self.rows, self.totals.count);
+            problems.push(format!(
+                "{rows} objects do not add up to the recorded count of {count} and its digest"
+            ));
+        }
+        problems
+            .extend(self.structure.as_ref().map(|text| format!("the file's structure is damaged: {text}")));
+        problems
+    }
+}
+
+/// The version of the schema.
+///
+/// # Errors
+/// [`StoreError::Foreign`] for the database of another program; the system's, among them that there is no file.
+pub fn schema(path: &Path) -> Result<Schema, StoreError> {
+    schema_of(&open_as_it_is(path)?, path)
+}
+
+/// Reads, checks and counts all rows in one snapshot. `go_on` is asked between batches of rows; none if it says no.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] if so much is damaged that rows cannot be told; see also [`schema`].
+pub fn inspect(path: &Path, go_on: impl FnMut() -> bool) -> Result<Option<Inspection>, StoreError> {
+    let conn = open_as_it_is(path)?;
+    let Schema { found, known } = schema_of(&conn, path)?;
+    if found > known {
+        return Err(StoreError::Newer { path: path.to_owned(), found, known });
+    }
+    if found < known {
+        let message = format!("its schema is version {found}; the agent brings it to {known} when it starts");
+        return Err(StoreError::internal(message));
+    }
+    let tx = conn.unchecked_transaction()?;
+    let recent = Recent::default();
+    journal::find_unwritten(&tx, &recent)?;
+    scan(&tx, &recent, go_on)
+}
+
+/// Reads everything in the snapshot of a transaction.
+fn scan(
+    tx: &Connection,
+    recent: &Recent,
+    mut go_on: impl FnMut() -> bool,
+) -> Result<Option<Inspection>, StoreError> {
+    let (totals, written) = journal::totals(tx, recent)?;
+    let resources = Resources::load(tx)?;
+    let (mut read, mut damaged, mut digest) = (0, 0, Digest::default());
+    let mut statement = tx.prepare(&format!("SELECT {OBJECT_COLUMNS} FROM objects ORDER BY id"))?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        read += 1;
+        match ObjectRow::read(row)? {
+            Some(row) if row.is_sound(&resources) => digest.add(totals.epoch, row.uid, &row.version.into()),
+            _ => damaged += 1,
+        }
+        if read % BATCH == 0 && !go_on() {
+            return Ok(None);
+        }
+    }
+    let local_damaged = local::damaged(tx)?.len() as u64;
+    // Without keys nothing is opened: what is sealed counts as sound if its checksum holds.
+    let Some(outbox_damaged) = outbox::damaged(tx, &Seals::default(), &mut go_on)? else { return Ok(None) };
+    let verdict: String = tx.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+    Ok(Some(Inspection {
+        totals,
+        confirmed: written.confirmed,
+        rows: read,
+        damaged,
+        local_damaged,
+        outbox_damaged: outbox_damaged.len() as u64,
+        adds_up: (read, digest) == (totals.count, totals.digest),
+        structure: (verdict != "ok").then_some(verdict),
+        sealed: sealed_with(tx)?,
+    }))
+}
+
+/// Copies the database as of one moment into a new file for its owner only, flushes the copy, and looks through it.
+///
+/// # Errors
+/// See [`inspect`]; a file that exists is not touched. What was written of the copy is removed.
+pub fn backup(path: &Path, to: &Path) -> Result<Inspection, StoreError> {
+    let source = open_as_it_is(path)?;
+    schema_of(&source, path)?;
+    engine::copy(&source, to, |copy| inspect(copy, || true)?.ok_or(StoreError::Closed))
+}
+
+/// The names of objects that must not be told: of sealed kinds, given as `secrets` or `widgets.example.com`.
+///
+/// # Errors
+/// See [`schema`].
+pub fn private_names(path: &Path, kinds: &[String]) -> Result<Vec<String>, StoreError> {
+    let conn = open_as_it_is(path)?;
+    schema_of(&conn, path)?;
+    let mut statement = conn.prepare(
+        "SELECT DISTINCT objects.name FROM objects JOIN resources ON resources.id = resource_id
+         WHERE kind = 'Secret' OR body GLOB 'sealed:*'
+            OR plural || iif(\"group\" = '', '', '.' || \"group\") IN (SELECT value FROM json_each(?1))",
+    )?;
+    let kinds = serde_json::Value::from(kinds.to_vec()).to_string();
+    let names = statement.query_map([kinds], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    Ok(names)
+}
+
+/// How many bodies are sealed with which key.
+fn sealed_with(conn: &Connection) -> Result<BTreeMap<u32, u64>, StoreError> {
+    let mut statement = conn.prepare("SELECT substr(body, 1, 64) FROM objects WHERE body GLOB 'sealed:*'")?;
+    let mut rows = statement.query([])?;
+    let mut keys = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let start: String = row.get(0)?;
+        // Zero for what cannot be read: no key has that number, so it counts as lost.
+        let key = start.split(':').nth(2).and_then(|number| number.parse().ok()).unwrap_or(0);
+        *keys.entry(key).or_default() += 1;
+    }
+    Ok(keys)
+}
+
+fn schema_of(conn: &Connection, path: &Path) -> Result<Schema, StoreError> {
+    let found: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if found != KIND.application_id {
+        return Err(StoreError::Foreign { path: path.to_owned(), found });
+    }
+    let found = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    Ok(Schema { found, known: u32::try_from(KIND.migrations.len()).unwrap_or(u32::MAX) })
+}
+
+/// The largest number of bytes that files of the database take now: the file and its log.
+#[must_use]
+pub fn bytes_on_disk(path: &Path) -> u64 {
+    let size = |path: &Path| fs::metadata(path).map_or(0, |metadata| metadata.len());
+    size(path).saturating_add(size(&engine::wal_path(path)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,348 @@
+//! The totals and the order of changes: in the journal, and for small updates in the rows themselves.
+//!
+//! A transaction that only updates a few rows in place writes no journal: its last row carries the totals
+//! and each row its revision, so that one page is written instead of two. Which rows these are is kept in
+//! memory ([`Recent`]) until the next transaction that writes the journal anyway, at the latest after
+//! [`MAX_UNWRITTEN`] changes and when the store is closed. After a crash they are found by reading all
+//! rows once: a write-ahead log that is not empty says that there was one.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use edgesync_object::{ObjectKey, ResourceVersion};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::digest::{Digest, Epoch};
+use edgesync_protocol::replica::Totals;
+use edgesync_store::StoreError;
+use edgesync_store::checksum::Width;
+use edgesync_store::engine::integer;
+
+/// Changes that may stand in their rows alone: bounds the memory, and what the next journal write adds.
+const MAX_UNWRITTEN: usize = 128;
+/// Changes of one transaction that may: with more, the page of the journal hardly counts.
+const MAX_AT_ONCE: usize = 4;
+/// Changes that are remembered: more than may be unwritten, so that readers in a snapshot from before
+/// the journal was written still find theirs.
+const REMEMBERED: usize = 1024;
+
+/// The last changes made in place: hints, of which the rows themselves tell whether they hold.
+#[derive(Debug, Default)]
+pub(super) struct Recent(Mutex<VecDeque<(u64, i64)>>);
+
+impl Recent {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(u64, i64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, revision: u64, object_id: i64) {
+        let mut ring = self.lock();
+        if ring.len() == REMEMBERED {
+            ring.pop_front();
+        }
+        ring.push_back((revision, object_id));
+    }
+
+    /// Revisions after the given one and the rows they were made in, in order.
+    pub(super) fn after(&self, revision: u64) -> Vec<(u64, i64)> {
+        self.lock().iter().filter(|(of, _)| *of > revision).copied().collect()
+    }
+
+    /// Forgets what was rolled back: everything after the revision that holds.
+    pub(super) fn cut(&self, revision: u64) {
+        self.lock().retain(|(of, _)| *of <= revision);
+    }
+}
+
+/// How far the journal has been written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    /// The revision of its newest row.
+    pub(super) revision: u64,
+    /// The confirmed revision in it; the journal does not reach back further.
+    pub(super) confirmed: u64,
+}
+
+/// What a change was, for the journal.
+#[derive(Debug)]
+pub(super) enum What {
+    /// An object was put into this row.
+    Put {
+        object_id: i64,
+        /// Whether the row existed and no index changed.
+        in_place: bool,
+    },
+    /// An object was removed.
+    Removed { uid: Uid, resource_id: i64, key: ObjectKey, version: ResourceVersion },
+}
+
+/// A change that was made and is still to be noted.
+#[derive(Debug)]
+pub(super) struct Noted {
+    pub(super) revision: u64,
+    pub(super) what: What,
+}
+
+/// Notes the changes of a batch and the totals after it.
+pub(super) fn note(
+    conn: &Connection,
+    recent: &Recent,
+    written: &mut Written,
+    noted: &[Noted],
+    totals: &Totals,
+    confirmed: u64,
+) -> Result<(), StoreError> {
+    let in_place: Option<Vec<(u64, i64)>> = noted.iter().map(Noted::in_place).collect();
+    let unwritten = recent.after(written.revision);
+    match in_place {
+        Some(in_place)
+            if in_place.len() <= MAX_AT_ONCE && unwritten.len() + in_place.len() <= MAX_UNWRITTEN =>
+        {
+            let Some((_, last)) = in_place.last() else { return Ok(()) };
+            conn.prepare_cached("UPDATE objects SET totals = ?2 WHERE id = ?1")?
+                .execute((last, sealed(Width::Fixed, totals).as_slice()))?;
+            for (revision, object_id) in in_place {
+                recent.push(revision, object_id);
+            }
+            Ok(())
+        }
+        _ => {
+            write_unwritten(conn, &unwritten, confirmed)?;
+            write(conn, noted)?;
+            *written = write_totals(conn, totals, confirmed)?;
+            Ok(())
+        }
+    }
+}
+
+impl Noted {
+    fn in_place(&self) -> Option<(u64, i64)> {
+        match self.what {
+            What::Put { object_id, in_place: true } => Some((self.revision, object_id)),
+            _ => None,
+        }
+    }
+}
+
+fn write(conn: &Connection, noted: &[Noted]) -> Result<(), StoreError> {
+    let mut put = conn.prepare_cached("INSERT INTO journal (revision, object_id) VALUES (?1, ?2)")?;
+    let mut removed = conn.prepare_cached(
+        "INSERT INTO journal (revision, uid, resource_id, namespace, name, version)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?;
+    for Noted { revision, what } in noted {
+        let revision = integer(*revision);
+        match what {
+            What::Put { object_id, .. } => put.execute((revision, object_id))?,
+            What::Removed { uid, resource_id, key, version } => {
+                let (namespace, name) = (&*key.namespace, &*key.name);
+                removed.execute((revision, &**uid, resource_id, namespace, name, version.as_str()))?
+            }
+        };
+    }
+    Ok(())
+}
+
+/// Writes the changes that stand in their rows alone, as far as they are not confirmed, and still hold.
+fn write_unwritten(conn: &Connection, unwritten: &[(u64, i64)], confirmed: u64) -> Result<(), StoreError> {
+    let mut insert = conn.prepare_cached(
+        "INSERT INTO journal (revision, object_id) SELECT revision, id FROM objects WHERE id = ?2 AND revision = ?1",
+    )?;
+    for (revision, object_id) in unwritten.iter().filter(|(revision, _)| *revision > confirmed) {
+        insert.execute((integer(*revision), object_id))?;
+    }
+    Ok(())
+}
+
+/// Puts the totals into the row of the newest revision and drops the rows up to the confirmed one.
+fn write_totals(conn: &Connection, totals: &Totals, confirmed: u64) -> Result<Written, StoreError> {
+    let Totals { revision, count, digest: Digest(digest), .. } = totals;
+    conn.prepare_cached(
+        "INSERT INTO journal (revision, count, digest, confirmed) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT DO UPDATE SET count = ?2, digest = ?3, confirmed = ?4",
+    )?
+    .execute((
+        integer(*revision),
+        integer(*count),
+        digest.to_le_bytes().as_slice(),
+        integer(confirmed),
+    ))?;
+    conn.prepare_cached("DELETE FROM journal WHERE revision <= ?1 AND revision < ?2")?
+        .execute((integer(confirmed), integer(*revision)))?;
+    Ok(Written { revision: *revision, confirmed })
+}
+
+/// Brings the journal up to date.
+pub(super) fn flush(
+    conn: &Connection,
+    recent: &Recent,
+    written: Written,
+    totals: &Totals,
+    confirmed: u64,
+) -> Result<Written, StoreError> {
+    write_unwritten(conn, &recent.after(written.revision), confirmed)?;
+    write_totals(conn, totals, confirmed)
+}
+
+/// Starts the journal anew: no change before this revision can be asked for.
+pub(super) fn restart(conn: &Connection, totals: &Totals) -> Result<Written, StoreError> {
+    conn.execute("DELETE FROM journal", [])?;
+    write_totals(conn, totals, totals.revision)
+}
+
+/// The totals as of this commit, and how far the journal has been written.
+pub(super) fn totals(conn: &Connection, recent: &Recent) -> Result<(Totals, Written), StoreError> {
+    let epoch = meta(conn, "epoch")?.ok_or_else(|| StoreError::corrupt("no epoch in table meta"))?;
+    let epoch = epoch.parse().map_err(|error| StoreError::corrupt(format!("epoch {error}")))?;
+    let (journaled, confirmed) = newest(conn, epoch)?;
+    let written = Written { revision: journaled.revision, confirmed };
+    // The snapshot is taken by now: a hint that is newer than it does not hold in it.
+    let mut row = conn.prepare_cached("SELECT totals FROM objects WHERE id = ?1 AND revision = ?2")?;
+    for (revision, id) in recent.after(written.revision).into_iter().rev() {
+        let sealed =
+            row.query_row((id, integer(revision)), |row| row.get::<_, Option<Vec<u8>>>(0)).optional()?;
+        if let Some(sealed) = sealed {
+            // The newest change was the last of its transaction: it carries the totals, or is damaged.
+            let totals = sealed.and_then(|sealed| unseal(epoch, revision, &sealed));
+            let missing = || StoreError::corrupt(format!("no totals in row {id} of revision {revision}"));
+            return Ok((totals.ok_or_else(missing)?, written));
+        }
+    }
+    Ok((journaled, written))
+}
+
+/// The totals and the confirmed revision in the newest row of the journal.
+fn newest(conn: &Connection, epoch: Epoch) -> Result<(Totals, u64), StoreError> {
+    let sql = "SELECT revision, count, digest, confirmed FROM journal ORDER BY revision DESC LIMIT 1";
+    let read = |row: &Row<'_>| {
+        let (count, confirmed): (i64, i64) = (row.get(1)?, row.get(3)?);
+        Ok((row.get::<_, i64>(0)?, count, row.get::<_, [u8; 16]>(2)?, confirmed))
+    };
+    let row = conn.prepare_cached(sql)?.query_row([], read).optional()?;
+    let (revision, count, digest, confirmed) =
+        row.ok_or_else(|| StoreError::corrupt("the journal has no totals"))?;
+    let whole = |value: i64| u64::try_from(value).map_err(|_| StoreError::corrupt("negative totals"));
+    let digest = Digest(u128::from_le_bytes(digest));
+    Ok((Totals { epoch, revision: whole(revision)?, count: whole(count)?, digest }, whole(confirmed)?))
+}
+
+/// Finds the changes that stand in their rows alone, after a crash.
+pub(super) fn find_unwritten(conn: &Connection, recent: &Recent) -> Result<(), StoreError> {
+    let newest: i64 =
+        conn.query_row("SELECT coalesce(max(revision), 0) FROM journal", [], |row| row.get(0))?;
+    let mut statement =
+        conn.prepare("SELECT revision, id FROM objects WHERE revision > ?1 ORDER BY revision")?;
+    let mut rows = statement.query([newest])?;
+    while let Some(row) = rows.next()? {
+        recent.push(row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?);
+    }
+    Ok(())
+}
+
+/// Reads a fact about the file.
+pub(super) fn meta(conn: &Connection, key: &str) -> Result<Option<String>, StoreError> {
+    let mut statement = conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
+    Ok(statement.query_row([key], |row| row.get(0)).optional()?)
+}
+
+/// Writes a text of table `meta`.
+pub(super) fn set_meta(conn: &Connection, key: &str, value: &str) -> Result<(), StoreError> {
+    conn.execute(
+        "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
+        (key, value),
+    )?;
+    Ok(())
+}
+
+/// Notes a number among the facts about the file, with a checksum.
+pub(super) fn set_number(conn: &Connection, key: &str, number: u64) -> Result<(), StoreError> {
+    conn.prepare_cached(
+        "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
+    )?
+    .execute((key, checked(Width::Fixed, key, number)))?;
+    Ok(())
+}
+
+/// Reads a number that [`set_number`] noted; none if it is missing or not as it was written.
+pub(super) fn number(conn: &Connection, key: &str) -> Result<Option<u64>, StoreError> {
+    let Some(text) = meta(conn, key)? else { return Ok(None) };
+    let number = text.split(' ').next().and_then(|number| number.parse().ok());
+    Ok(number.filter(|number| Width::any(|width| checked(width, key, *number) == text)))
+}
+
+fn checked(width: Width, key: &str, number: u64) -> String {
+    format!("{number} {:016x}", width.checksum64(&[key.as_bytes(), &number.to_le_bytes()]))
+}
+
+/// The key in table `meta` of what is added to revisions to make the versions that clients see.
+const BASE_KEY: &str = "api_base";
+
+/// What is added to the revisions of this epoch.
+pub(super) fn base(conn: &Connection) -> Result<u64, StoreError> {
+    number(conn, BASE_KEY)?.ok_or_else(|| StoreError::corrupt("no sound api_base in table meta"))
+}
+
+/// Whether the file has a base.
+pub(super) fn has_base(conn: &Connection) -> Result<bool, StoreError> {
+    Ok(number(conn, BASE_KEY)?.is_some())
+}
+
+/// Chooses the base of a new epoch: every version that it gives is above `floor`, and above all that other
+/// files gave as long as the clock is right.
+pub(super) fn choose_base(conn: &Connection, floor: u64) -> Result<u64, StoreError> {
+    let now = u64::try_from(jiff::Timestamp::now().as_microsecond()).unwrap_or(0);
+    let base = now.max(floor);
+    set_number(conn, BASE_KEY, base)?;
+    Ok(base)
+}
+
+/// The totals as a row carries them: count, digest, and a checksum over both and the revision.
+fn sealed(width: Width, totals: &Totals) -> [u8; 32] {
+    let Totals { revision, count, digest: Digest(digest), .. } = totals;
+    let (count, digest) = (count.to_le_bytes(), digest.to_le_bytes());
+    let check = width.checksum64(&[&revision.to_le_bytes(), &count, &digest]).to_le_bytes();
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&count);
+    bytes[8..24].copy_from_slice(&digest);
+    bytes[24..].copy_from_slice(&check);
+    bytes
+}
+
+fn unseal(epoch: Epoch, revision: u64, bytes: &[u8]) -> Option<Totals> {
+    let (count, rest) = bytes.split_first_chunk::<8>()?;
+    let (digest, _) = rest.split_first_chunk::<16>()?;
+    let digest = Digest(u128::from_le_bytes(*digest));
+    let totals = Totals { epoch, revision, count: u64::from_le_bytes(*count), digest };
+    Width::any(|width| sealed(width, &totals) == bytes).then_some(totals)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sealed_totals_open_for_their_own_revision_only() {
+        let totals = Totals { epoch: Epoch(1), revision: 7, count: 3, digest: Digest(u128::MAX - 5) };
+        let bytes = sealed(Width::Fixed, &totals);
+        assert_eq!(unseal(Epoch(1), 7, &bytes), Some(totals));
+        assert_eq!(unseal(Epoch(1), 8, &bytes), None);
+        for bit in 0..256 {
+            let mut flipped = bytes;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(unseal(Epoch(1), 7, &flipped), None, "bit {bit}");
+        }
+        assert_eq!(unseal(Epoch(1), 7, &bytes[..31]), None);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_forgets_what_was_rolled_back() {
+        let recent = Recent::default();
+        for revision in 1..=2000 {
+            recent.push(revision, 1);
+        }
+        assert_eq!(recent.after(0).len(), REMEMBERED);
+        recent.cut(1990);
+        assert_eq!(recent.after(1988), [(1989, 1), (1990, 1)]);
+    }
+}

@@ -1,0 +1,510 @@
+//! The objects that were made on this node: Leases and Events. They have a table and a sequence of versions
+//! of their own and are no part of revision, count and digest: the cloud is not told of them.
+//!
+//! They are written by the writer within its groups. A row that turns out damaged is dropped.
+
+use std::collections::VecDeque;
+
+use rusqlite::{Connection, OptionalExtension as _, Row};
+
+use super::journal;
+use super::observer::{LocalTransition, Recorder};
+use super::types::{LocalKind, LocalObject};
+use edgesync_object::with_resource_version;
+use edgesync_store::StoreError;
+use edgesync_store::checksum::Width;
+use edgesync_store::engine::integer;
+
+/// The longest local object, in bytes of JSON.
+pub const MAX_LOCAL_BYTES: usize = 64 << 10;
+/// The most Leases that are kept.
+pub const MAX_LEASES: usize = 256;
+/// The most Events that are kept; the oldest make room for new ones.
+pub const MAX_EVENTS: usize = 1000;
+/// The most bytes of Events that are kept; the oldest make room for new ones.
+pub const MAX_EVENTS_BYTES: usize = 1 << 20;
+/// How long an Event is kept after its last change, in seconds.
+pub const EVENT_SECONDS: i64 = 3600;
+
+/// The key in table `meta` of the last version, where no row has it.
+const VERSION_KEY: &str = "local_version";
+
+/// A write that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocalWrite {
+    /// A new object.
+    Create(LocalObject),
+    /// A new object, or a new content for the one of this name, whatever it is.
+    Put(LocalObject),
+    /// A new content for the object of this name, if its version is still this one.
+    Update(LocalObject, u64),
+    /// The object of this name is to go, if its version is still this one. The body is ignored.
+    Remove(LocalObject, u64),
+}
+
+impl LocalWrite {
+    /// The object that it is about.
+    #[must_use]
+    pub fn object(&self) -> &LocalObject {
+        match self {
+            Self::Create(object) | Self::Put(object) | Self::Update(object, _) | Self::Remove(object, _) => {
+                object
+            }
+        }
+    }
+}
+
+/// Why a write was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalRefusal {
+    /// The name is taken.
+    Exists,
+    /// There is no object of this name.
+    Missing,
+    /// The version is another one.
+    Modified,
+    /// The object is longer than [`MAX_LOCAL_BYTES`].
+    TooLarge,
+    /// There are [`MAX_LEASES`] already.
+    TooMany,
+}
+
+/// What came of a write: the object as it is now, or as it was last with the version of its removal.
+pub type LocalOutcome = Result<LocalObject, LocalRefusal>;
+
+/// The columns that [`LocalRow::read`] wants, in its order.
+pub(super) const COLUMNS: &str = "id, kind, namespace, name, version, changed, checksum, body";
+
+/// A row, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LocalRow<'a> {
+    id: i64,
+    kind: LocalKind,
+    namespace: &'a str,
+    name: &'a str,
+    version: u64,
+    changed: i64,
+    body: &'a str,
+}
+
+impl<'a> LocalRow<'a> {
+    /// Takes the columns of a row; the row's id if it is not as it was written.
+    pub(super) fn read(row: &'a Row<'_>) -> Result<Result<Self, i64>, StoreError> {
+        let id: i64 = row.get(0)?;
+        let text = |index: usize| row.get_ref(index).map(|value| value.as_str().ok());
+        let number = |index: usize| row.get_ref(index).map(|value| value.as_i64().ok());
+        let (kind, version, changed, checksum) = (number(1)?, number(4)?, number(5)?, number(6)?);
+        let (namespace, name, body) = (text(2)?, text(3)?, text(7)?);
+        let read = || {
+            let kind = LocalKind::of_code(kind?)?;
+            let version = u64::try_from(version?).ok()?;
+            let read = Self {
+                id,
+                kind,
+                namespace: namespace?,
+                name: name?,
+                version,
+                changed: changed?,
+                body: body?,
+            };
+            Width::any(|width| checksum == Some(read.checksum(width))).then_some(read)
+        };
+        Ok(read().ok_or(id))
+    }
+
+    pub(super) fn checksum(&self, width: Width) -> i64 {
+        width.checksum64(&[
+            &self.kind.code().to_le_bytes(),
+            self.namespace.as_bytes(),
+            self.name.as_bytes(),
+            &self.version.to_le_bytes(),
+            &self.changed.to_le_bytes(),
+            self.body.as_bytes(),
+        ])
+    }
+
+    pub(super) fn object(&self) -> LocalObject {
+        LocalObject {
+            kind: self.kind,
+            namespace: self.namespace.to_owned(),
+            name: self.name.to_owned(),
+            version: self.version,
+            body: self.body.to_owned(),
+        }
+    }
+
+    /// Writes the row anew, over an older one of this id if there is one.
+    fn put(&self, conn: &Connection, replaced: Option<i64>) -> Result<i64, StoreError> {
+        let (version, checksum) = (integer(self.version), self.checksum(Width::Fixed));
+        match replaced {
+            Some(id) => {
+                conn.prepare_cached(
+                    "UPDATE local_objects SET version = ?2, changed = ?3, checksum = ?4, body = ?5 WHERE id = ?1",
+                )?
+                .execute((id, version, self.changed, checksum, self.body))?;
+                Ok(id)
+            }
+            None => {
+                conn.prepare_cached(
+                    "INSERT INTO local_objects (kind, namespace, name, version, changed, checksum, body)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                )?
+                .execute((
+                    self.kind.code(),
+                    self.namespace,
+                    self.name,
+                    version,
+                    self.changed,
+                    checksum,
+                    self.body,
+                ))?;
+                Ok(conn.last_insert_rowid())
+            }
+        }
+    }
+}
+
+/// Reads the object of a name; the row's id if it is damaged.
+pub(super) fn by_name(
+    conn: &Connection,
+    kind: LocalKind,
+    namespace: &str,
+    name: &str,
+) -> Result<(Option<LocalObject>, Vec<i64>), StoreError> {
+    Ok(match find(conn, kind, namespace, name)? {
+        None => (None, Vec::new()),
+        Some(Ok((_, object))) => (Some(object), Vec::new()),
+        Some(Err(id)) => (None, vec![id]),
+    })
+}
+
+type Found = Result<(i64, LocalObject), i64>;
+
+fn find(
+    conn: &Connection,
+    kind: LocalKind,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Found>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM local_objects WHERE kind = ?1 AND namespace = ?2 AND name = ?3");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query((kind.code(), namespace, name))?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    Ok(Some(LocalRow::read(row)?.map(|row| (row.id, row.object()))))
+}
+
+fn by_id(conn: &Connection, id: i64) -> Result<Option<LocalObject>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM local_objects WHERE id = ?1");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query([id])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    Ok(LocalRow::read(row)?.ok().map(|row| row.object()))
+}
+
+/// The ids of all rows that are damaged.
+pub(super) fn damaged(conn: &Connection) -> Result<Vec<i64>, StoreError> {
+    let mut damaged = Vec::new();
+    let mut statement = conn.prepare(&format!("SELECT {COLUMNS} FROM local_objects"))?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        damaged.extend(LocalRow::read(row)?.err());
+    }
+    Ok(damaged)
+}
+
+/// The last version as a snapshot shows it, where it cannot be more than `known`.
+pub(super) fn version(conn: &Connection, known: u64) -> Result<u64, StoreError> {
+    let noted = journal::number(conn, VERSION_KEY)?.unwrap_or(0);
+    let newest: Option<i64> = conn
+        .prepare_cached("SELECT max(version) FROM local_objects")?
+        .query_row([], |row| row.get(0))
+        .optional()?
+        .flatten();
+    let newest = newest.and_then(|version| u64::try_from(version).ok()).unwrap_or(0);
+    Ok(newest.max(noted).min(known))
+}
+
+/// An Event, as far as making room needs to know it.
+#[derive(Clone, Copy, Debug)]
+struct EventRow {
+    id: i64,
+    bytes: usize,
+    changed: i64,
+}
+
+/// What mirrors the table.
+#[derive(Debug, Default)]
+pub(super) struct Local {
+    /// The last version.
+    version: u64,
+    leases: usize,
+    /// The one that changed longest ago comes first.
+    events: VecDeque<EventRow>,
+    event_bytes: usize,
+}
+
+impl Local {
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Reads the table. Rows that are damaged do not count; they go with the next check.
+    pub(super) fn load(conn: &Connection) -> Result<Self, StoreError> {
+        let mut local = Self { version: journal::number(conn, VERSION_KEY)?.unwrap_or(0), ..Self::default() };
+        let mut statement = conn.prepare(&format!("SELECT {COLUMNS} FROM local_objects ORDER BY version"))?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            if let Ok(row) = LocalRow::read(row)? {
+                local.version = local.version.max(row.version);
+                local.count(&row);
+            }
+        }
+        Ok(local)
+    }
+
+    /// Begins the sequence of a file anew: its versions were never given before.
+    pub(super) fn start(conn: &Connection, floor: u64) -> Result<(), StoreError> {
+        let now = u64::try_from(jiff::Timestamp::now().as_microsecond()).unwrap_or(0);
+        let mut local = Self::load(conn)?;
+        local.version = (local.version.max(floor) + 1).max(now);
+        local.note_version(conn)
+    }
+
+    /// Makes a file ready that is opened: drops damaged rows, and gives it a sequence if it has none. The last
+    /// version may have stood in such a row, so the sequence begins anew then.
+    pub(super) fn prepare(conn: &Connection) -> Result<(), StoreError> {
+        let damaged = damaged(conn)?;
+        if damaged.is_empty() && journal::number(conn, VERSION_KEY)?.is_some() {
+            return Ok(());
+        }
+        let tx = conn.unchecked_transaction()?;
+        for id in damaged {
+            tracing::warn!(row = id, "a damaged Lease or Event is dropped");
+            tx.execute("DELETE FROM local_objects WHERE id = ?1", [id])?;
+        }
+        Self::start(&tx, 0)?;
+        Ok(tx.commit()?)
+    }
+
+    /// Never goes below a version that was given.
+    pub(super) fn at_least(mut self, version: u64) -> Self {
+        self.version = self.version.max(version);
+        self
+    }
+
+    fn count(&mut self, row: &LocalRow<'_>) {
+        match row.kind {
+            LocalKind::Lease => self.leases += 1,
+            LocalKind::Event => {
+                self.event_bytes += row.body.len();
+                self.events.push_back(EventRow { id: row.id, bytes: row.body.len(), changed: row.changed });
+            }
+        }
+    }
+
+    fn uncount(&mut self, kind: LocalKind, id: i64) {
+        match kind {
+            LocalKind::Lease => self.leases = self.leases.saturating_sub(1),
+            LocalKind::Event => {
+                if let Some(at) = self.events.iter().position(|event| event.id == id)
+                    && let Some(event) = self.events.remove(at)
+                {
+                    self.event_bytes = self.event_bytes.saturating_sub(event.bytes);
+                }
+            }
+        }
+    }
+
+    /// Does a write; the counter is of Events that had to make room.
+    pub(super) fn write(
+        &mut self,
+        conn: &Connection,
+        recorder: &mut Recorder,
+        write: &LocalWrite,
+        dropped: &mut u64,
+    ) -> Result<LocalOutcome, StoreError> {
+        let object = write.object();
+        let found = match find(conn, object.kind, &object.namespace, &object.name)? {
+            Some(Err(id)) => {
+                self.drop_damaged(conn, recorder, &[id])?;
+                None
+            }
+            Some(Ok(found)) => Some(found),
+            None => None,
+        };
+        match (write, found) {
+            (LocalWrite::Create(_), Some(_)) => Ok(Err(LocalRefusal::Exists)),
+            (LocalWrite::Put(object), found) => self.put(conn, recorder, object, found, dropped),
+            (LocalWrite::Create(object), None) => self.put(conn, recorder, object, None, dropped),
+            (_, None) => Ok(Err(LocalRefusal::Missing)),
+            (LocalWrite::Update(_, expected) | LocalWrite::Remove(_, expected), Some((_, held)))
+                if held.version != *expected =>
+            {
+                Ok(Err(LocalRefusal::Modified))
+            }
+            (LocalWrite::Update(object, _), found) => self.put(conn, recorder, object, found, dropped),
+            (LocalWrite::Remove(..), Some((id, held))) => {
+                let gone = self.remove(conn, recorder, id, held)?;
+                self.note_version(conn)?;
+                Ok(Ok(gone))
+            }
+        }
+    }
+
+    fn put(
+        &mut self,
+        conn: &Connection,
+        recorder: &mut Recorder,
+        object: &LocalObject,
+        replaced: Option<(i64, LocalObject)>,
+        dropped: &mut u64,
+    ) -> Result<LocalOutcome, StoreError> {
+        // Its version will be no longer than this one.
+        let bytes = with_resource_version(&object.body, u64::MAX).len();
+        if bytes > MAX_LOCAL_BYTES {
+            return Ok(Err(LocalRefusal::TooLarge));
+        }
+        if object.kind == LocalKind::Lease && replaced.is_none() && self.leases >= MAX_LEASES {
+            return Ok(Err(LocalRefusal::TooMany));
+        }
+        let now = jiff::Timestamp::now().as_second();
+        let (id, before) = replaced.unzip();
+        if let Some(id) = id {
+            self.uncount(object.kind, id);
+        }
+        if object.kind == LocalKind::Event {
+            *dropped += self.make_room(conn, recorder, Some(bytes), now)?;
+        }
+        self.version += 1;
+        let body = with_resource_version(&object.body, self.version);
+        let object = LocalObject { version: self.version, body, ..object.clone() };
+        let mut row = LocalRow {
+            id: 0,
+            kind: object.kind,
+            namespace: &object.namespace,
+            name: &object.name,
+            version: object.version,
+            changed: now,
+            body: &object.body,
+        };
+        row.id = row.put(conn, id)?;
+        self.count(&row);
+        if recorder.is_on() {
+            let change = LocalTransition { version: object.version, before, after: Some(object.clone()) };
+            recorder.local(change);
+        }
+        Ok(Ok(object))
+    }
+
+    /// Removes the object of a row; returns it as it was last, with the version of its removal.
+    fn remove(
+        &mut self,
+        conn: &Connection,
+        recorder: &mut Recorder,
+        id: i64,
+        held: LocalObject,
+    ) -> Result<LocalObject, StoreError> {
+        conn.prepare_cached("DELETE FROM local_objects WHERE id = ?1")?.execute([id])?;
+        self.uncount(held.kind, id);
+        self.version += 1;
+        let body = with_resource_version(&held.body, self.version);
+        let gone = LocalObject { version: self.version, body, ..held.clone() };
+        if recorder.is_on() {
+            recorder.local(LocalTransition { version: self.version, before: Some(held), after: None });
+        }
+        Ok(gone)
+    }
+
+    /// Drops the Events that are too old, and the oldest others until there is room for one of so many bytes.
+    /// Says how many had to go before their time.
+    fn make_room(
+        &mut self,
+        conn: &Connection,
+        recorder: &mut Recorder,
+        wanted: Option<usize>,
+        now: i64,
+    ) -> Result<u64, StoreError> {
+        let mut early = 0;
+        while let Some(oldest) = self.events.front().copied() {
+            let expired = is_expired(&oldest, now);
+            let full = wanted.is_some_and(|bytes| {
+                self.events.len() >= MAX_EVENTS || self.event_bytes + bytes > MAX_EVENTS_BYTES
+            });
+            if !expired && !full {
+                break;
+            }
+            match by_id(conn, oldest.id)? {
+                Some(held) => {
+                    self.remove(conn, recorder, oldest.id, held)?;
+                }
+                None => self.drop_damaged(conn, recorder, &[oldest.id])?,
+            }
+            early += u64::from(!expired);
+        }
+        Ok(early)
+    }
+
+    /// Whether there are Events that are too old.
+    pub(super) fn has_expired(&self, now: i64) -> bool {
+        self.events.front().is_some_and(|oldest| is_expired(oldest, now))
+    }
+
+    /// Drops the Events that are too old.
+    pub(super) fn expire(
+        &mut self,
+        conn: &Connection,
+        recorder: &mut Recorder,
+        now: i64,
+    ) -> Result<(), StoreError> {
+        self.make_room(conn, recorder, None, now)?;
+        self.note_version(conn)
+    }
+
+    /// Drops those of the rows that are really damaged. Who watches must list again: what they were
+    /// is not known.
+    pub(super) fn drop_damaged(
+        &mut self,
+        conn: &Connection,
+        recorder: &mut Recorder,
+        ids: &[i64],
+    ) -> Result<(), StoreError> {
+        for id in ids {
+            if by_id(conn, *id)?.is_none() {
+                conn.prepare_cached("DELETE FROM local_objects WHERE id = ?1")?.execute([id])?;
+                tracing::warn!(row = id, "a damaged Lease or Event is dropped");
+            }
+        }
+        let version = self.version + 1;
+        *self = Self::load(conn)?.at_least(version);
+        recorder.forget();
+        self.note_version(conn)
+    }
+
+    /// Writes the last version, where no row has it.
+    fn note_version(&self, conn: &Connection) -> Result<(), StoreError> {
+        journal::set_number(conn, VERSION_KEY, self.version)
+    }
+}
+
+fn is_expired(event: &EventRow, now: i64) -> bool {
+    event.changed.saturating_add(EVENT_SECONDS) < now
+}
+
+/// Copies the rows that can be read into another file, as far as that goes; the last version seen.
+pub(super) fn salvage(source: &Connection, fresh: &Connection) -> Result<u64, StoreError> {
+    let mut newest = journal::number(source, VERSION_KEY).ok().flatten().unwrap_or(0);
+    let Ok(mut statement) = source.prepare(&format!("SELECT {COLUMNS} FROM local_objects")) else {
+        return Ok(newest);
+    };
+    let Ok(mut rows) = statement.query([]) else { return Ok(newest) };
+    while let Ok(Some(row)) = rows.next() {
+        let Ok(Ok(row)) = LocalRow::read(row) else { continue };
+        newest = newest.max(row.version);
+        match row.put(fresh, None) {
+            // Pages that appear twice in a damaged tree show their rows twice.
+            Ok(_) | Err(StoreError::Internal(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(newest)
+}

@@ -1,0 +1,78 @@
+//! What makes a new database of a node: its epoch, and what it must not fall below.
+
+use rusqlite::Connection;
+
+use super::journal::{self, Written};
+use super::local::Local;
+use super::observer::Versions;
+use super::outbox::{Numbering, Outbox};
+use super::rows::Resources;
+use super::seals;
+use edgesync_protocol::digest::{Digest, Epoch};
+use edgesync_protocol::replica::Totals;
+use edgesync_store::StoreError;
+use edgesync_store::engine::Kind;
+use edgesync_store::mark;
+use edgesync_store::migrate;
+
+/// What an edge database is.
+pub(super) const KIND: Kind = Kind { application_id: mark::AGENT, migrations: migrate::EDGE };
+
+/// What a salvage must not fall below, known from memory.
+#[derive(Debug, Default)]
+pub(super) struct Floor {
+    /// The last revision.
+    pub(super) revision: u64,
+    /// The number of objects that were held.
+    pub(super) count: u64,
+    /// The incarnation of the cloud.
+    pub(super) incarnation: Option<String>,
+    /// Of which kinds no plain text is in the file.
+    pub(super) sealed: Option<String>,
+    /// The kinds, in case their table is damaged.
+    pub(super) resources: Resources,
+    /// The last versions.
+    pub(super) versions: Versions,
+    /// Of the outbox, if it is known for sure.
+    pub(super) numbering: Option<Numbering>,
+}
+
+/// Makes the facts of a new file; the rows, if there are any, are in it already.
+pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<(), StoreError> {
+    journal::set_meta(conn, "created", &jiff::Timestamp::now().to_string())?;
+    if let Some(incarnation) = &floor.incarnation {
+        journal::set_meta(conn, "incarnation", incarnation)?;
+    }
+    if let Some(sealed) = &floor.sealed {
+        seals::note(conn, sealed)?;
+    }
+    renew(conn, floor.revision)?;
+    journal::choose_base(conn, floor.versions.objects)?;
+    Outbox::start(conn, floor.numbering.as_ref())?;
+    Local::start(conn, floor.versions.local)
+}
+
+/// Gives the file a new epoch, with totals that are counted, at a revision after `revision`.
+pub(super) fn renew(conn: &Connection, revision: u64) -> Result<(Totals, Written), StoreError> {
+    let epoch = Epoch(uuid::Uuid::new_v4().as_u128());
+    journal::set_meta(conn, "epoch", &epoch.to_string())?;
+    let (count, digest) = recount(conn, epoch)?;
+    // A file that never held anything starts at zero.
+    let revision = if revision == 0 && count == 0 { 0 } else { revision + 1 };
+    let totals = Totals { epoch, revision, count, digest };
+    let written = journal::restart(conn, &totals)?;
+    Ok((totals, written))
+}
+
+/// Count and digest of the rows.
+pub(super) fn recount(conn: &Connection, epoch: Epoch) -> Result<(u64, Digest), StoreError> {
+    let (mut count, mut digest) = (0, Digest::default());
+    let mut statement = conn.prepare_cached("SELECT uid, version FROM objects")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        count += 1;
+        let version: String = row.get(1)?;
+        digest.add(epoch, row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?, &version.as_str().into());
+    }
+    Ok((count, digest))
+}

@@ -1,0 +1,241 @@
+//! Facts about the agent that are kept beside the rows: few, short, each under a key of its own in table `meta`,
+//! with a checksum. A damaged one counts as missing.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+
+use super::EdgeStore;
+use edgesync_store::StoreError;
+use edgesync_store::checksum::Width;
+
+/// The longest fact, in bytes; a longer one is not kept.
+pub const MAX_NOTE_BYTES: usize = 32 << 10;
+
+/// How often facts that change often may go along with a commit.
+const WITH_OTHERS_EVERY: Duration = Duration::from_secs(10 * 60);
+/// How often they get a commit of their own.
+const ALONE_EVERY: Duration = Duration::from_secs(3600);
+
+/// Facts that wait to be written.
+pub(super) type Pending = Mutex<BTreeMap<&'static str, Arc<str>>>;
+
+fn lock(pending: &Pending) -> MutexGuard<'_, BTreeMap<&'static str, Arc<str>>> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl EdgeStore {
+    /// A fact that was kept.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn note(&self, key: &'static str) -> Result<Option<String>, StoreError> {
+        if let Some(text) = lock(&self.inner.shared.notes).get(key) {
+            return Ok(Some(text.to_string()));
+        }
+        self.inner.readers.run(move |conn| checked(conn, &meta_key(key))).await
+    }
+
+    /// Keeps a fact that changes often and may be lost: it is written along with a commit that happens anyway, at
+    /// most every ten minutes, once an hour if there is none, and when the store closes. At most
+    /// [`MAX_NOTE_BYTES`].
+    pub fn keep_note(&self, key: &'static str, text: String) {
+        if fits(key, &text) {
+            lock(&self.inner.shared.notes).insert(key, text.into());
+        }
+    }
+}
+
+fn fits(key: &str, text: &str) -> bool {
+    let fits = text.len() <= MAX_NOTE_BYTES;
+    if !fits {
+        tracing::warn!(key, bytes = text.len(), "a fact is too long to be kept");
+    }
+    fits
+}
+
+/// Writes the facts that wait.
+#[derive(Debug)]
+pub(super) struct NoteWriter {
+    /// When they were written last.
+    written: Instant,
+    /// What is in the transaction that runs.
+    writing: Vec<(&'static str, Arc<str>)>,
+}
+
+/// What the facts may go along with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Occasion {
+    /// A commit that happens anyway.
+    Commit,
+    /// Nothing else.
+    Quiet,
+    /// The store closes.
+    End,
+}
+
+impl NoteWriter {
+    pub(super) fn new() -> Self {
+        Self { written: Instant::now(), writing: Vec::new() }
+    }
+
+    /// Whether there is something to be written now.
+    pub(super) fn is_due(&self, pending: &Pending, occasion: Occasion) -> bool {
+        is_time(self.written.elapsed(), occasion) && !lock(pending).is_empty()
+    }
+
+    /// Writes what waits, if it is time to.
+    pub(super) fn write(
+        &mut self,
+        conn: &Connection,
+        pending: &Pending,
+        occasion: Occasion,
+    ) -> Result<(), StoreError> {
+        if !self.is_due(pending, occasion) {
+            return Ok(());
+        }
+        self.writing = lock(pending).iter().map(|(key, text)| (*key, Arc::clone(text))).collect();
+        self.writing.iter().try_for_each(|(key, text)| set_checked(conn, &meta_key(key), text))
+    }
+
+    /// Writes one fact now; what waits under its key is older.
+    pub(super) fn post(
+        conn: &Connection,
+        pending: &Pending,
+        key: &'static str,
+        text: &str,
+    ) -> Result<(), StoreError> {
+        if fits(key, text) {
+            set_checked(conn, &meta_key(key), text)?;
+            lock(pending).remove(key);
+        }
+        Ok(())
+    }
+
+    /// The transaction was committed.
+    pub(super) fn committed(&mut self, pending: &Pending) {
+        if self.writing.is_empty() {
+            return;
+        }
+        self.written = Instant::now();
+        let mut pending = lock(pending);
+        for (key, text) in self.writing.drain(..) {
+            if pending.get(key).is_some_and(|waiting| Arc::ptr_eq(waiting, &text)) {
+                pending.remove(key);
+            }
+        }
+    }
+
+    /// The transaction was rolled back.
+    pub(super) fn rolled_back(&mut self) {
+        self.writing.clear();
+    }
+}
+
+fn is_time(since: Duration, occasion: Occasion) -> bool {
+    match occasion {
+        Occasion::Commit => since >= WITH_OTHERS_EVERY,
+        Occasion::Quiet => since >= ALONE_EVERY,
+        Occasion::End => true,
+    }
+}
+
+const PREFIX: &str = "note/";
+
+fn meta_key(key: &str) -> String {
+    format!("{PREFIX}{key}")
+}
+
+/// Notes a text among the facts about the file, with a checksum.
+pub(super) fn set_checked(conn: &Connection, key: &str, text: &str) -> Result<(), StoreError> {
+    conn.prepare_cached(
+        "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
+    )?
+    .execute((key, format!("{} {text}", checksum(Width::Fixed, key, text))))?;
+    Ok(())
+}
+
+/// Reads a text that [`set_checked`] noted; none if it is missing or not as it was written.
+pub(super) fn checked(conn: &Connection, key: &str) -> Result<Option<String>, StoreError> {
+    let mut statement = conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
+    let mut rows = statement.query([key])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let value = row.get_ref(0)?.as_str().ok();
+    Ok(value.and_then(|value| sound(key, value)).map(str::to_owned))
+}
+
+fn checksum(width: Width, key: &str, text: &str) -> String {
+    format!("{:016x}", width.checksum64(&[key.as_bytes(), text.as_bytes()]))
+}
+
+fn sound<'a>(key: &str, value: &'a str) -> Option<&'a str> {
+    let (found, text) = value.split_once(' ')?;
+    Width::any(|width| found == checksum(width, key, text)).then_some(text)
+}
+
+/// Copies the facts that can be read into another file.
+pub(super) fn salvage(source: &Connection, fresh: &Connection) -> Result<(), StoreError> {
+    let Ok(mut statement) = source.prepare("SELECT key, value FROM meta WHERE key GLOB 'note/*'") else {
+        return Ok(());
+    };
+    let Ok(mut rows) = statement.query([]) else { return Ok(()) };
+    while let Ok(Some(row)) = rows.next() {
+        let (Ok(key), Ok(value)) = (row.get::<_, String>(0), row.get::<_, String>(1)) else { continue };
+        if let Some(text) = sound(&key, &value) {
+            set_checked(fresh, &key, text)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_go_with_others_every_ten_minutes_alone_every_hour_and_at_the_end() {
+        let minutes = |count: u64| Duration::from_secs(count * 60);
+        let due = |since, occasion| is_time(minutes(since), occasion);
+        assert!(!due(9, Occasion::Commit) && due(10, Occasion::Commit));
+        assert!(!due(59, Occasion::Quiet) && due(60, Occasion::Quiet));
+        assert!(due(0, Occasion::End));
+    }
+
+    #[test]
+    fn a_text_holds_under_its_own_key_only() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)").unwrap();
+        set_checked(&conn, "a", "one two").unwrap();
+        assert_eq!(checked(&conn, "a").unwrap().as_deref(), Some("one two"));
+        conn.execute_batch("INSERT INTO meta SELECT 'b', value FROM meta").unwrap();
+        assert_eq!(checked(&conn, "b").unwrap(), None);
+        conn.execute_batch("UPDATE meta SET value = replace(value, 'one', 'ones')").unwrap();
+        assert_eq!(checked(&conn, "a").unwrap(), None);
+        assert_eq!(checked(&conn, "c").unwrap(), None);
+    }
+
+    #[test]
+    fn a_fact_that_changes_while_it_is_written_waits_for_the_next_time() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)").unwrap();
+        let pending = Pending::default();
+        let mut scribe = NoteWriter::new();
+        lock(&pending).insert("k", "1".into());
+        scribe.write(&conn, &pending, Occasion::Commit).unwrap();
+        assert!(scribe.writing.is_empty(), "it is too early");
+        scribe.write(&conn, &pending, Occasion::End).unwrap();
+        lock(&pending).insert("k", "2".into());
+        scribe.committed(&pending);
+        assert_eq!(checked(&conn, "note/k").unwrap().as_deref(), Some("1"));
+        assert_eq!(lock(&pending).get("k").map(ToString::to_string).as_deref(), Some("2"));
+        scribe.write(&conn, &pending, Occasion::End).unwrap();
+        scribe.rolled_back();
+        scribe.committed(&pending);
+        assert!(!lock(&pending).is_empty(), "what was rolled back still waits");
+        NoteWriter::post(&conn, &pending, "k", "3").unwrap();
+        assert!(lock(&pending).is_empty());
+        assert_eq!(checked(&conn, "note/k").unwrap().as_deref(), Some("3"));
+    }
+}

@@ -1,0 +1,477 @@
+//! The rows of table `outbox`: where they stand, how they are found, and whether they are as they were written.
+//!
+//! What is said of an object of a sealed kind, its status and what is in effect, is sealed as the object is. It is bound to lane, key and time, and not to the
+//! number, so that rows are numbered anew without a key.
+
+use std::borrow::Cow;
+
+use rusqlite::{Connection, OptionalExtension as _, Row};
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+use super::{Clocked, EFFECT_PREFIX, OutboxPut, STATUS_PREFIX};
+use crate::store::rows::Resources;
+use crate::store::seals::{BATCH_BYTES, BATCH_ROWS, Need, Seals};
+use edgesync_protocol::upload::{Content, Lane, Lanes, UploadItem};
+use edgesync_store::StoreError;
+use edgesync_store::checksum::Width;
+use edgesync_store::engine::integer;
+use edgesync_store::seal::{Binding, Unopened};
+
+/// The largest number of a lane: what is above it in a row's id is the lane.
+pub(super) const MAX_NUMBER: u64 = (1 << 56) - 1;
+/// The most damaged rows that one read names; the next one names the next.
+const MAX_DAMAGED: usize = 256;
+/// Rows between two pauses of a check.
+const BATCH: u64 = 256;
+/// Where sealed items stand in place of a namespace: none is named like this.
+const NOT_A_NAMESPACE: &str = "/outbox";
+
+/// The columns that a row is read from, in this order.
+pub(in crate::store) const COLUMNS: &str = "id, hash, boot, made, checksum, key, body";
+
+/// The id of a row. Numbers beyond the largest one stand for it.
+pub(super) fn id_of(lane: Lane, number: u64) -> i64 {
+    (lane as i64) << 56 | integer(number.min(MAX_NUMBER))
+}
+
+/// The lane and the number that an id stands for.
+pub(super) fn place(id: i64) -> Option<(Lane, u64)> {
+    let lane = Lane::ALL.get(usize::try_from(id >> 56).ok()?)?;
+    let number = id.cast_unsigned() & MAX_NUMBER;
+    (number > 0).then_some((*lane, number))
+}
+
+/// The key of the index over keys: short, so that the index is small.
+fn hash_of(width: Width, lane: Lane, key: &str) -> i64 {
+    // Truncation is the intent.
+    #[allow(clippy::cast_possible_truncation)]
+    let hash = width.checksum64(&[lane.name().as_bytes(), key.as_bytes()]) as i32;
+    i64::from(hash)
+}
+
+/// A row, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OutboxRow<'a> {
+    pub(super) lane: Lane,
+    pub(super) number: u64,
+    pub(super) at: Clocked,
+    pub(super) key: &'a str,
+    pub(super) body: &'a str,
+}
+
+impl<'a> OutboxRow<'a> {
+    /// Takes the columns of a row; its id if it is not as it was written.
+    fn read(row: &'a Row<'_>) -> Result<Result<Self, i64>, StoreError> {
+        let id: i64 = row.get(0)?;
+        let number = |index: usize| row.get_ref(index).map(|value| value.as_i64().ok());
+        let text = |index: usize| row.get_ref(index).map(|value| value.as_str().ok());
+        let (hash, boot, made, checksum) = (number(1)?, number(2)?, number(3)?, number(4)?);
+        let (key, body) = (text(5)?, text(6)?);
+        let read = || {
+            let (lane, number) = place(id)?;
+            let at = Clocked { boot: boot?.cast_unsigned(), since_boot: made?.cast_unsigned() };
+            let read = Self { lane, number, at, key: key?, body: body? };
+            Width::any(|width| (hash, checksum) == (Some(read.hash(width)), Some(read.checksum(width))))
+                .then_some(read)
+        };
+        Ok(read().ok_or(id))
+    }
+
+    fn hash(&self, width: Width) -> i64 {
+        hash_of(width, self.lane, self.key)
+    }
+
+    fn checksum(&self, width: Width) -> i64 {
+        width.checksum64(&[
+            &id_of(self.lane, self.number).to_le_bytes(),
+            &self.at.boot.to_le_bytes(),
+            &self.at.since_boot.to_le_bytes(),
+            self.key.as_bytes(),
+            self.body.as_bytes(),
+        ])
+    }
+
+    /// Has something done with what a sealed body is bound to.
+    fn bound<T>(&self, run: impl FnOnce(Binding<'_>) -> T) -> T {
+        let time = format!("{} {}", self.at.boot, self.at.since_boot);
+        run(Binding { uid: self.key, version: &time, namespace: NOT_A_NAMESPACE, name: self.lane.name() })
+    }
+
+    /// Whether it is to be sealed, if it is not: what is said of an object of a covered kind. A program that does not
+    /// accept an object may quote it.
+    fn is_covered(&self, seals: &Seals, resources: &Resources) -> bool {
+        if !self.key.starts_with(STATUS_PREFIX) && !self.key.starts_with(EFFECT_PREFIX) {
+            return false;
+        }
+        let object = match serde_json::from_str(self.body) {
+            Ok(Content::Status(status)) => status.object,
+            Ok(Content::Effect(effect)) => effect.object,
+            _ => return false,
+        };
+        seals.covers_object(resources, &object.key())
+    }
+
+    fn need(&self, seals: &Seals, resources: &Resources) -> Result<Need, StoreError> {
+        self.bound(|binding| seals.need(binding, self.body, || self.is_covered(seals, resources)))
+    }
+
+    fn is_lost(&self, seals: &Seals) -> bool {
+        self.bound(|binding| seals.is_lost(binding, self.body))
+    }
+
+    /// What it says, opened.
+    fn content(&self, seals: &Seals) -> Result<Cow<'a, str>, Unopened> {
+        self.bound(|binding| seals.open_body(binding, self.body))
+    }
+
+    /// The row as it is sent; none if its content cannot be.
+    fn item(&self, seals: &Seals) -> Option<UploadItem> {
+        let content = RawValue::from_string(self.content(seals).ok()?.into_owned()).ok()?;
+        Some(UploadItem { seq: self.number, content })
+    }
+
+    /// Writes the row; one that is there already stays.
+    pub(super) fn insert(&self, conn: &Connection) -> Result<(), StoreError> {
+        conn.prepare_cached(
+            "INSERT OR IGNORE INTO outbox (id, hash, boot, made, checksum, key, body)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        )?
+        .execute((
+            id_of(self.lane, self.number),
+            self.hash(Width::Fixed),
+            self.at.boot.cast_signed(),
+            self.at.since_boot.cast_signed(),
+            self.checksum(Width::Fixed),
+            self.key,
+            self.body,
+        ))?;
+        Ok(())
+    }
+}
+
+/// Goes through the rows of a lane after a number and up to another one, in order, until `visit` says no.
+/// It is given a row, or the id of a damaged one.
+fn each(
+    conn: &Connection,
+    lane: Lane,
+    (after, upto): (u64, u64),
+    mut visit: impl FnMut(Result<OutboxRow<'_>, i64>) -> bool,
+) -> Result<(), StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM outbox WHERE id > ?1 AND id <= ?2 ORDER BY id");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query((id_of(lane, after), id_of(lane, upto)))?;
+    while let Some(row) = rows.next()? {
+        if !visit(OutboxRow::read(row)?) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A page of a lane, and the damaged rows in it. See [`super::super::EdgeStore::outbox_page`].
+pub(in crate::store) fn page(
+    conn: &Connection,
+    seals: &Seals,
+    lane: Lane,
+    after: u64,
+    limit: usize,
+    bytes: usize,
+) -> Result<(Vec<UploadItem>, Vec<i64>), StoreError> {
+    let (mut items, mut damaged, mut taken): (Vec<UploadItem>, _, usize) = (Vec::new(), Vec::new(), 0);
+    each(conn, lane, (after, MAX_NUMBER), |row| {
+        match row.and_then(|row| row.item(seals).ok_or(id_of(row.lane, row.number))) {
+            Ok(item) => {
+                taken = taken.saturating_add(item.content.get().len());
+                if !items.is_empty() && taken > bytes {
+                    return false;
+                }
+                items.push(item);
+            }
+            Err(id) => damaged.push(id),
+        }
+        items.len() < limit.max(1) && damaged.len() < MAX_DAMAGED
+    })?;
+    Ok((items, damaged))
+}
+
+/// The number and the content of a row; the row's id if it is damaged.
+type Item = Result<(u64, String), i64>;
+
+/// The row of a key.
+pub(in crate::store) fn item(
+    conn: &Connection,
+    seals: &Seals,
+    lane: Lane,
+    key: &str,
+) -> Result<Option<Item>, StoreError> {
+    let Some(found) = find(conn, lane, key)? else { return Ok(None) };
+    let mut read = None;
+    each(conn, lane, (found.number.saturating_sub(1), found.number), |row| {
+        read = Some(row.and_then(|row| match row.content(seals) {
+            Ok(content) => Ok((row.number, content.into_owned())),
+            Err(_) => Err(id_of(row.lane, row.number)),
+        }));
+        false
+    })?;
+    Ok(read)
+}
+
+/// A row, as far as counting needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) number: u64,
+    pub(super) bytes: u64,
+}
+
+impl Found {
+    /// From the columns id and length.
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let id: i64 = row.get(0)?;
+        Ok(Self { number: id.cast_unsigned() & MAX_NUMBER, bytes: row.get::<_, i64>(1)?.unsigned_abs() })
+    }
+}
+
+/// The row of a key.
+pub(super) fn find(conn: &Connection, lane: Lane, key: &str) -> Result<Option<Found>, StoreError> {
+    let sql = "SELECT id, octet_length(body) FROM outbox
+               WHERE hash = ?1 AND key = ?2 AND id > ?3 AND id <= ?4";
+    let range = (hash_of(Width::Fixed, lane, key), key, id_of(lane, 0), id_of(lane, MAX_NUMBER));
+    Ok(conn.prepare_cached(sql)?.query_row(range, Found::read).optional()?)
+}
+
+/// Removes a row.
+pub(super) fn remove(conn: &Connection, id: i64) -> Result<(), StoreError> {
+    conn.prepare_cached("DELETE FROM outbox WHERE id = ?1")?.execute([id])?;
+    Ok(())
+}
+
+/// Removes the oldest rows of a lane up to a number, so many at most; says which they were.
+pub(super) fn remove_oldest(
+    conn: &Connection,
+    lane: Lane,
+    upto: u64,
+    most: u32,
+    mut gone: impl FnMut(Found),
+) -> Result<(), StoreError> {
+    let mut statement = conn.prepare_cached(
+        "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE id > ?1 AND id <= ?2 ORDER BY id LIMIT ?3)
+         RETURNING id, octet_length(body)",
+    )?;
+    for found in statement.query_map((id_of(lane, 0), id_of(lane, upto), most), Found::read)? {
+        gone(found?);
+    }
+    Ok(())
+}
+
+/// The sealed body of the row that an item is to get; none if it is not to be sealed.
+pub(in crate::store) fn seal(
+    seals: &Seals,
+    resources: &Resources,
+    put: &OutboxPut,
+) -> Result<Option<String>, StoreError> {
+    let row = OutboxRow { lane: put.lane, number: 0, at: put.at, key: &put.key, body: &put.content };
+    row.bound(|binding| seals.seal(binding, row.body, || row.is_covered(seals, resources)))
+}
+
+/// Looks at some rows of a lane after a number: seals those that are to be, or with another key, and removes those that
+/// cannot be opened any more. Tells which they were, with the bytes they have now. Gives the last row that was looked at,
+/// none at the end.
+pub(super) fn reseal(
+    conn: &Connection,
+    seals: &Seals,
+    resources: &Resources,
+    (lane, after): (Lane, u64),
+    mut done: impl FnMut(Found, Option<u64>),
+) -> Result<Option<u64>, StoreError> {
+    let (mut last, mut rows, mut bytes, mut changes) = (None, 0, 0, Vec::new());
+    each(conn, lane, (after, MAX_NUMBER), |row| {
+        rows += 1;
+        // A damaged row is found by the next check.
+        let Ok(row) = row else { return true };
+        bytes += row.body.len();
+        last = Some(row.number);
+        let change = match row.need(seals, resources) {
+            Ok(Need::Nothing) => return rows < BATCH_ROWS && bytes < BATCH_BYTES,
+            Ok(Need::Lost) => Ok(None),
+            Ok(Need::Anew(body)) => {
+                let checksum = OutboxRow { body: &body, ..row }.checksum(Width::Fixed);
+                Ok(Some((checksum, body)))
+            }
+            Err(error) => Err(error),
+        };
+        changes.push((Found { number: row.number, bytes: row.body.len() as u64 }, change));
+        rows < BATCH_ROWS && bytes < BATCH_BYTES
+    })?;
+    let mut update = conn.prepare_cached("UPDATE outbox SET checksum = ?2, body = ?3 WHERE id = ?1")?;
+    for (found, change) in changes {
+        let id = id_of(lane, found.number);
+        let Some((checksum, body)) = change? else {
+            tracing::warn!(row = id, "an item of the outbox was sealed with a lost key and is dropped");
+            remove(conn, id)?;
+            done(found, None);
+            continue;
+        };
+        update.execute((id, checksum, &body))?;
+        done(found, Some(body.len() as u64));
+    }
+    Ok(last)
+}
+
+/// Gives the rows of a lane after a number numbers that are larger by `by`. None of those may be taken.
+pub(super) fn shift(conn: &Connection, lane: Lane, after: u64, upto: u64, by: u64) -> Result<(), StoreError> {
+    let mut update = conn.prepare_cached("UPDATE outbox SET id = ?2, checksum = ?3 WHERE id = ?1")?;
+    let mut after = after;
+    while after < upto {
+        let mut moves = Vec::with_capacity(256);
+        each(conn, lane, (after, upto), |row| {
+            // A damaged row is found by the next check, wherever it stands.
+            if let Ok(row) = row {
+                let moved = OutboxRow { number: row.number.saturating_add(by), ..row };
+                moves.push((row.number, id_of(lane, moved.number), moved.checksum(Width::Fixed)));
+            }
+            moves.len() < moves.capacity()
+        })?;
+        let Some((last, ..)) = moves.last().copied() else { break };
+        after = last;
+        for (number, id, checksum) in moves {
+            update.execute((id_of(lane, number), id, checksum))?;
+        }
+    }
+    Ok(())
+}
+
+/// Rows of a lane under keys that begin like this, made in a boot before some moment, and their numbers: so many
+/// bytes at most, but one in any case.
+pub(super) fn made_before(
+    conn: &Connection,
+    lane: Lane,
+    (after, upto): (u64, u64),
+    prefix: &str,
+    before: Clocked,
+    bytes: usize,
+) -> Result<Vec<(u64, OutboxPut)>, StoreError> {
+    let (mut found, mut taken): (Vec<(u64, OutboxPut)>, usize) = (Vec::new(), 0);
+    each(conn, lane, (after, upto), |row| {
+        let Ok(row) = row else { return true };
+        let earlier = row.at.boot == before.boot && row.at.since_boot < before.since_boot;
+        if earlier && row.key.starts_with(prefix) {
+            taken = taken.saturating_add(row.body.len() + 256);
+            let OutboxRow { key, body, at, .. } = row;
+            found.push((row.number, OutboxPut { lane, key: key.to_owned(), at, content: body.to_owned() }));
+        }
+        taken < bytes
+    })?;
+    Ok(found)
+}
+
+/// What is in the table.
+#[derive(Debug, Default)]
+pub(super) struct Census {
+    pub(super) rows: Lanes,
+    pub(super) bytes: Lanes,
+    pub(super) first: Lanes,
+    pub(super) last: Lanes,
+}
+
+impl Census {
+    fn count(&mut self, row: &OutboxRow<'_>) {
+        let lane = row.lane;
+        if self.rows.get(lane) == 0 {
+            self.first.set(lane, row.number);
+        }
+        self.rows.set(lane, self.rows.get(lane) + 1);
+        self.bytes.set(lane, self.bytes.get(lane) + row.body.len() as u64);
+        self.last.set(lane, row.number);
+    }
+}
+
+/// Reads all rows; the ids of those that are damaged.
+pub(super) fn census(conn: &Connection) -> Result<(Census, Vec<i64>), StoreError> {
+    let (mut census, mut damaged) = (Census::default(), Vec::new());
+    let mut statement = conn.prepare(&format!("SELECT {COLUMNS} FROM outbox ORDER BY id"))?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        match OutboxRow::read(row)? {
+            Ok(row) => census.count(&row),
+            Err(id) => damaged.push(id),
+        }
+    }
+    Ok((census, damaged))
+}
+
+/// How many rows there are as far as the index knows.
+pub(super) fn indexed(conn: &Connection) -> Result<u64, StoreError> {
+    let sql = "SELECT count(*) FROM outbox INDEXED BY outbox_by_key";
+    Ok(conn.query_row(sql, [], |row| row.get::<_, i64>(0))?.unsigned_abs())
+}
+
+/// The ids of rows that are damaged or cannot be opened any more, for a check; `pause` is called between batches and says
+/// whether to go on.
+pub(in crate::store) fn damaged(
+    conn: &Connection,
+    seals: &Seals,
+    mut pause: impl FnMut() -> bool,
+) -> Result<Option<Vec<i64>>, StoreError> {
+    let (mut seen, mut damaged) = (0u64, Vec::new());
+    let mut statement = conn.prepare(&format!("SELECT {COLUMNS} FROM outbox ORDER BY id"))?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        seen += 1;
+        match OutboxRow::read(row)? {
+            Ok(row) if row.is_lost(seals) => damaged.push(id_of(row.lane, row.number)),
+            Ok(_) => {}
+            Err(id) => damaged.push(id),
+        }
+        if seen.is_multiple_of(BATCH) && !pause() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(damaged))
+}
+
+/// Whether there is such a row that cannot be sent as it was put.
+pub(super) fn is_damaged(conn: &Connection, seals: &Seals, id: i64) -> Result<bool, StoreError> {
+    let mut statement = conn.prepare_cached(&format!("SELECT {COLUMNS} FROM outbox WHERE id = ?1"))?;
+    let mut rows = statement.query([id])?;
+    let Some(row) = rows.next()? else { return Ok(false) };
+    let Ok(row) = OutboxRow::read(row)? else { return Ok(true) };
+    Ok(match row.content(seals) {
+        Ok(content) => serde_json::from_str::<IgnoredAny>(&content).is_err(),
+        Err(_) => row.is_lost(seals),
+    })
+}
+
+/// The hash and the checksum that a row of [`COLUMNS`] is to have; none if it is damaged.
+pub(in crate::store) fn sums(row: &Row<'_>) -> Result<Option<(i64, i64)>, StoreError> {
+    let row = OutboxRow::read(row)?;
+    Ok(row.ok().map(|row| (row.hash(Width::Fixed), row.checksum(Width::Fixed))))
+}
+
+/// Copies the rows that can be read into another file, from both ends up to the damage. Only failures of the
+/// other file are errors. Its transaction is begun anew now and then.
+pub(super) fn salvage(source: &Connection, fresh: &Connection) -> Result<(), StoreError> {
+    let mut copied = 0u64;
+    for order in ["ASC", "DESC"] {
+        let Ok(mut statement) = source.prepare(&format!("SELECT {COLUMNS} FROM outbox ORDER BY id {order}"))
+        else {
+            return Ok(());
+        };
+        let Ok(mut rows) = statement.query([]) else { return Ok(()) };
+        loop {
+            match rows.next() {
+                Ok(Some(row)) => {
+                    let Ok(Ok(row)) = OutboxRow::read(row) else { continue };
+                    row.insert(fresh)?;
+                    copied += 1;
+                    if copied.is_multiple_of(BATCH) {
+                        fresh.execute_batch("COMMIT; BEGIN")?;
+                    }
+                }
+                Ok(None) => return Ok(()),
+                Err(_) => break,
+            }
+        }
+    }
+    Ok(())
+}

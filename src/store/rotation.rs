@@ -1,0 +1,119 @@
+//! The keys of sealed bodies, for those who hold the store: what is sealed, and a new key for all of it.
+
+use std::sync::Arc;
+
+use rusqlite::Connection;
+
+use super::seals::{Active, BATCH_BYTES};
+use super::state::State;
+use super::{EdgeStore, read};
+use edgesync_store::StoreError;
+use edgesync_store::seal::keyring::KeyFacts;
+use edgesync_store::seal::{Keyring, SealError};
+
+/// What a rotation of the keys has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rotated {
+    /// Objects sealed anew.
+    pub objects: u64,
+    /// The keys after it.
+    pub keys: KeyFacts,
+}
+
+/// What the status says about sealed bodies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealFacts {
+    /// The keys.
+    pub keys: KeyFacts,
+    /// Objects of kinds that are sealed.
+    pub objects: u64,
+}
+
+impl EdgeStore {
+    /// What the status says about sealed bodies; none if nothing is sealed.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn seal_facts(&self) -> Result<Option<SealFacts>, StoreError> {
+        let Some(active) = self.inner.seals.0.clone() else { return Ok(None) };
+        let keys = active.keys.facts();
+        let count = move |conn: &_| read::count_of(conn, |resource| active.options.covers(resource));
+        Ok(Some(SealFacts { keys, objects: self.inner.readers.run(count).await? }))
+    }
+
+    /// Whether so much has been sealed with one key that it should be replaced with [`EdgeStore::rotate_seal`].
+    #[must_use]
+    pub fn is_seal_worn(&self) -> bool {
+        self.inner.seals.0.as_ref().is_some_and(|active| active.keys.is_worn())
+    }
+
+    /// Makes a new key, seals all rows with it and forgets the old one, while everything goes on: no version and no
+    /// revision changes, who watches sees nothing. A rotation that was interrupted is finished instead, also by the
+    /// next opening; until it is, the old key is kept. Goes on to its end if nobody waits for it.
+    ///
+    /// # Errors
+    /// The store's; [`StoreError::Internal`] if nothing is sealed.
+    pub async fn rotate_seal(&self) -> Result<Rotated, StoreError> {
+        let store = self.clone();
+        let done = tokio::spawn(async move { store.rotate().await }).await;
+        done.unwrap_or_else(|error| Err(StoreError::internal(error.to_string())))
+    }
+
+    async fn rotate(&self) -> Result<Rotated, StoreError> {
+        let Some(active) = self.inner.seals.0.clone() else {
+            return Err(StoreError::internal("nothing is sealed in this store"));
+        };
+        let _rotating = self.inner.rotating.lock().await;
+        if !self.inner.seals.is_rotating() {
+            change_keys(&active, Keyring::add_key).await?;
+        }
+        let mut objects = 0;
+        loop {
+            // Rows may move while the file is replaced by what can be saved of it.
+            let generation = self.inner.shared.snapshots.generation();
+            let anew = self.reseal_objects().await?;
+            self.reseal_outbox().await?;
+            objects += anew;
+            if anew == 0 && generation == self.inner.shared.snapshots.generation() {
+                break;
+            }
+        }
+        change_keys(&active, Keyring::forget_old).await?;
+        tracing::info!(objects, "the key of sealed objects has been replaced");
+        Ok(Rotated { objects, keys: active.keys.facts() })
+    }
+
+    async fn reseal_objects(&self) -> Result<u64, StoreError> {
+        let (mut after, mut objects) = (i64::MIN, 0);
+        loop {
+            let job = move |conn: &Connection, state: &mut State| state.reseal(conn, after);
+            let (last, anew) = self.inner.writer.run(BATCH_BYTES, job).await?;
+            objects += anew;
+            match last {
+                Some(last) => after = last,
+                None => return Ok(objects),
+            }
+        }
+    }
+
+    async fn reseal_outbox(&self) -> Result<(), StoreError> {
+        let mut after = Some(0);
+        while let Some(from) = after {
+            let job = move |conn: &Connection, state: &mut State| state.reseal_outbox(conn, from);
+            after = self.inner.writer.run(BATCH_BYTES, job).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Changes the file with the keys on a thread that may block.
+async fn change_keys(
+    active: &Arc<Active>,
+    change: fn(&Keyring) -> Result<(), SealError>,
+) -> Result<(), StoreError> {
+    let active = Arc::clone(active);
+    match tokio::task::spawn_blocking(move || change(&active.keys)).await {
+        Ok(result) => Ok(result?),
+        Err(error) => Err(StoreError::internal(error.to_string())),
+    }
+}

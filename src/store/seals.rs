@@ -1,0 +1,227 @@
+//! Sealed bodies in the rows, of objects and of the outbox: what is sealed, opened, sealed anew with another key, and found
+//! to be lost.
+//!
+//! A row's checksum is over the sealed text, so everything but the content is done without a key.
+
+mod clean;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use rusqlite::Connection;
+
+use super::rows::{self, Interned, OBJECT_COLUMNS, ObjectRow, Resources};
+use edgesync_object::{ObjectKey, Resource};
+use edgesync_store::StoreError;
+use edgesync_store::seal::{Binding, Keyring, SealOptions, Unopened, is_sealed};
+
+pub(super) use clean::{clean, needs_cleaning, note, noted};
+
+/// Rows of one transaction that are looked at, and bytes of bodies in it: others wait no longer than for a large object.
+pub(super) const BATCH_ROWS: usize = 256;
+pub(super) const BATCH_BYTES: usize = 256 << 10;
+
+/// What is sealed, and the keys; nothing is sealed without. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seals(pub(super) Option<Arc<Active>>);
+
+#[derive(Debug)]
+pub(super) struct Active {
+    pub(super) options: SealOptions,
+    pub(super) keys: Keyring,
+}
+
+/// What a row needs.
+pub(super) enum Need {
+    Nothing,
+    /// It cannot be opened any more.
+    Lost,
+    /// Another text as its body.
+    Anew(String),
+}
+
+impl Seals {
+    /// Reads the keys, or makes them.
+    pub(super) fn open(options: Option<&SealOptions>) -> Result<Self, StoreError> {
+        let Some(options) = options else { return Ok(Self::default()) };
+        if let Some(directory) = options.keys.file.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        let (keys, opened) = Keyring::open(&options.keys)?;
+        tracing::debug!(?opened, "the keys of sealed objects");
+        Ok(Self(Some(Arc::new(Active { options: options.clone(), keys }))))
+    }
+
+    /// Whether what is of a kind is sealed.
+    pub(super) fn covers(&self, resource: &Resource) -> bool {
+        self.0.as_ref().is_some_and(|active| active.options.covers(resource))
+    }
+
+    /// Whether what is said of an object is sealed.
+    pub(super) fn covers_object(&self, resources: &Resources, object: &ObjectKey) -> bool {
+        let known = resources.iter().map(|kind| &*kind.resource);
+        self.0.as_ref().is_some_and(|active| active.options.covers_object(object, known))
+    }
+
+    /// The sealed body of a row that is to be written; none if it is not to be sealed.
+    pub(super) fn seal(
+        &self,
+        binding: Binding<'_>,
+        body: &str,
+        is_covered: impl FnOnce() -> bool,
+    ) -> Result<Option<String>, StoreError> {
+        match &self.0 {
+            Some(active) if is_covered() => Ok(Some(active.keys.seal(binding, body)?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The body of a row.
+    pub(super) fn open_body<'a>(
+        &self,
+        binding: Binding<'_>,
+        body: &'a str,
+    ) -> Result<Cow<'a, str>, Unopened> {
+        if !is_sealed(body) {
+            return Ok(Cow::Borrowed(body));
+        }
+        let active = self.0.as_ref().ok_or(Unopened::KeyLost)?;
+        active.keys.open_body(binding, body).map(Cow::Owned)
+    }
+
+    /// Whether the body of a row cannot be opened and never will be. A store that was opened without keys does not know.
+    pub(super) fn is_lost(&self, binding: Binding<'_>, body: &str) -> bool {
+        self.0.is_some() && self.open_body(binding, body).is_err()
+    }
+
+    /// What a row with this body needs.
+    pub(super) fn need(
+        &self,
+        binding: Binding<'_>,
+        body: &str,
+        is_covered: impl FnOnce() -> bool,
+    ) -> Result<Need, StoreError> {
+        let Some(Active { keys, .. }) = self.0.as_deref() else { return Ok(Need::Nothing) };
+        let plain = if is_sealed(body) {
+            // The checksum of the row holds and the key is there, so that it can be opened. Opening all of them would take as
+            // long as there are such rows; the check in the background does.
+            if keys.is_current(body) {
+                return Ok(Need::Nothing);
+            }
+            let Ok(plain) = keys.open_body(binding, body) else { return Ok(Need::Lost) };
+            Cow::Owned(plain)
+        } else if is_covered() {
+            Cow::Borrowed(body)
+        } else {
+            return Ok(Need::Nothing);
+        };
+        Ok(Need::Anew(keys.seal(binding, &plain)?))
+    }
+
+    /// Forgets the old key if an earlier rotation was not finished: nothing may be sealed with it any more.
+    pub(super) fn end_rotation(&self) -> Result<(), StoreError> {
+        match &self.0 {
+            Some(active) if self.is_rotating() => Ok(active.keys.forget_old()?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an earlier rotation was not finished.
+    pub(super) fn is_rotating(&self) -> bool {
+        self.0.as_ref().is_some_and(|active| active.keys.facts().keys > 1)
+    }
+}
+
+/// What was found in some rows.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    rows: usize,
+    bytes: usize,
+    pub(super) anew: u64,
+    lost: Vec<i64>,
+}
+
+impl Seen {
+    pub(super) fn is_enough(&self) -> bool {
+        self.rows >= BATCH_ROWS || self.bytes >= BATCH_BYTES
+    }
+}
+
+/// Seals a row if it needs it. One that is damaged is left to those who look for damage.
+pub(super) fn look_at(
+    conn: &Connection,
+    seals: &Seals,
+    resources: &Resources,
+    row: &rusqlite::Row<'_>,
+    seen: &mut Seen,
+) -> Result<(), StoreError> {
+    seen.rows += 1;
+    let Some(mut row) = ObjectRow::read(row)? else { return Ok(()) };
+    seen.bytes += row.body.len();
+    let kind = resources.by_id(row.resource_id).filter(|kind| row.expected_checksum(kind) == row.checksum);
+    let Some(Interned { resource, .. }) = kind else { return Ok(()) };
+    match seals.need(row.binding(), row.body, || seals.covers(resource))? {
+        Need::Nothing => {}
+        Need::Lost => seen.lost.push(row.id),
+        Need::Anew(body) => {
+            row.body = &body;
+            if let Some(kind) = kind {
+                row.checksum = row.expected_checksum(kind);
+            }
+            rows::rewrite(conn, &row)?;
+            seen.anew += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Looks at the objects of covered kinds when a file is opened, at all objects if a rotation was interrupted: seals what is
+/// not sealed, in batches, and gives the ids of rows that cannot be opened.
+pub(super) fn settle(
+    conn: &Connection,
+    seals: &Seals,
+    resources: &Resources,
+) -> Result<Vec<i64>, StoreError> {
+    if seals.0.is_none() {
+        return Ok(Vec::new());
+    }
+    let rotating = seals.is_rotating();
+    let mut ids = Vec::new();
+    // Read from the index alone, and then in the order of the file.
+    let mut of_kind = conn.prepare("SELECT id FROM objects WHERE resource_id = ?1")?;
+    for kind in resources.iter().filter(|kind| rotating || seals.covers(&kind.resource)) {
+        let mut rows = of_kind.query([kind.id])?;
+        while let Some(row) = rows.next()? {
+            ids.push(row.get::<_, i64>(0)?);
+        }
+    }
+    ids.sort_unstable();
+    let (mut anew, mut lost) = (0, Vec::new());
+    let mut ids = ids.into_iter().peekable();
+    while ids.peek().is_some() {
+        let (tx, mut seen) = (conn.unchecked_transaction()?, Seen::default());
+        {
+            let mut by_id =
+                tx.prepare_cached(&format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1"))?;
+            while let Some(id) = ids.next_if(|_| !seen.is_enough()) {
+                let mut rows = by_id.query([id])?;
+                if let Some(row) = rows.next()? {
+                    look_at(&tx, seals, resources, row, &mut seen)?;
+                }
+            }
+        }
+        tx.commit()?;
+        anew += seen.anew;
+        lost.append(&mut seen.lost);
+    }
+    if anew > 0 {
+        tracing::info!(objects = anew, "objects have been sealed");
+    }
+    Ok(lost)
+}
+
+/// Says why rows were dropped.
+pub(super) fn cause_of_loss(lost: u64) -> String {
+    let were = if lost == 1 { "object was" } else { "objects were" };
+    format!("{lost} {were} sealed with a lost key")
+}

@@ -1,0 +1,77 @@
+//! What the handles of the store see without asking the writer.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use tokio::sync::watch;
+
+use super::journal::Recent;
+use super::notes::Pending;
+use super::observer::{Observer, Versions};
+use super::outbox::OutboxShared;
+use super::{Facts, Health, READER_CACHE_KIB};
+use edgesync_protocol::replica::Totals;
+use edgesync_store::engine::EngineOptions;
+use edgesync_store::reader::Generation;
+use edgesync_store::snapshots::{SnapshotLimits, Snapshots, Threads};
+
+/// How many snapshots may be open at one time.
+pub const MAX_SNAPSHOTS: usize = 8;
+
+/// The connections of snapshots. They are read beside the reader, which must not wait for a long list.
+pub(super) fn snapshots(path: &Path, engine: &EngineOptions, generation: Generation) -> Snapshots {
+    let limits = SnapshotLimits { open: MAX_SNAPSHOTS, idle: 1 };
+    let engine = EngineOptions { cache_kib: engine.cache_kib.min(READER_CACHE_KIB), ..engine.clone() };
+    Snapshots::new(path, &engine, limits, generation, Threads::Blocking)
+}
+
+/// What the handles see without asking the writer.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// The largest confirmed revision; ahead of what is written.
+    pub(super) confirmed: AtomicU64,
+    pub(super) totals: watch::Sender<Totals>,
+    pub(super) incarnation: watch::Sender<Option<String>>,
+    pub(super) health: watch::Sender<Health>,
+    /// The last changes made in place.
+    pub(super) recent: Arc<Recent>,
+    /// Who is told of commits.
+    pub(super) observer: OnceLock<Arc<dyn Observer>>,
+    pub(super) versions: Mutex<Versions>,
+    /// Events that had to go before their time.
+    pub(super) events_dropped: AtomicU64,
+    pub(super) outbox: OutboxShared,
+    /// Lists that are being read.
+    pub(super) snapshots: Snapshots,
+    /// Facts that wait to be written.
+    pub(super) notes: Pending,
+}
+
+impl Shared {
+    pub(super) fn versions(&self) -> Versions {
+        *self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_versions(&self, versions: Versions) {
+        *self.versions.lock().unwrap_or_else(PoisonError::into_inner) = versions;
+    }
+
+    pub(super) fn facts(&self) -> Facts {
+        let totals = *self.totals.borrow();
+        let confirmed = self.confirmed.load(Ordering::Acquire).min(totals.revision);
+        Facts { totals, confirmed, incarnation: self.incarnation.borrow().clone() }
+    }
+
+    pub(super) fn watch_health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    /// Revisions never go back within a process, so the largest one counts; one that this store never
+    /// had confirms nothing.
+    pub(super) fn confirm(&self, revision: u64) {
+        if revision <= self.totals.borrow().revision {
+            self.confirmed.fetch_max(revision, Ordering::AcqRel);
+        }
+    }
+}

@@ -1,0 +1,659 @@
+//! What lives beside the write connection: the totals, the kinds, what is confirmed, and the decisions
+//! about the health of the file. Runs in the writer's thread.
+
+mod opening;
+mod sealing;
+mod upstream;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+use tokio::sync::watch;
+
+use super::files::{self, Aside, Identity};
+use super::journal::{self, Recent, Written};
+use super::local::Local;
+use super::new_file::{self, Floor, KIND, recount};
+use super::notes::{NoteWriter, Occasion, Pending};
+use super::observer::{Recorder, Versions};
+use super::outbox::{Outbox, OutboxShared};
+use super::rows::Resources;
+use super::salvage::{self, Salvaged};
+use super::seals::{self, Seals};
+use super::shared::{self, Shared};
+use super::tables::Tables;
+use super::widths;
+use super::{Commit, EdgeOptions, Health, Reset, Writing};
+use edgesync_protocol::change::Change;
+use edgesync_protocol::digest::Epoch;
+use edgesync_protocol::replica::{self, Applied, Totals};
+use edgesync_protocol::upload::Lanes;
+use edgesync_store::StoreError;
+use edgesync_store::engine::{self, Checkpoint, EngineOptions, PAGE_BYTES, open_writer};
+use edgesync_store::reader::Generation;
+use edgesync_store::writer::WriterHooks;
+use opening::{Opened, open_settled};
+
+/// Pages beyond the limit of the database that deletes may use: a tombstone needs a place before the
+/// object's own is free.
+const RESERVE_BYTES: u64 = 64 * PAGE_BYTES;
+
+/// How often it is looked whether the file is still in its place.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How often Events that are too old are dropped when nothing else is written: each time costs a commit.
+const EXPIRE_EVERY: Duration = Duration::from_secs(5 * 60);
+
+/// The state beside the connection.
+#[derive(Debug)]
+pub(super) struct State {
+    path: PathBuf,
+    engine: EngineOptions,
+    flush_after: Duration,
+    shared: Arc<Shared>,
+    generation: Generation,
+    stored: Stored,
+    identity: Identity,
+    looked: Instant,
+    /// The file was not in its place when last looked at, and could not be replaced.
+    misplaced: bool,
+    /// The mirror may differ from the database: it must be read again before the next group.
+    stale: bool,
+    /// A loss that is announced once its transaction has been committed.
+    pending: Option<(String, Salvaged)>,
+    /// When a confirmation was first seen that is not written yet.
+    unwritten_since: Option<Instant>,
+    /// The changes of the group that runs.
+    recorder: Recorder,
+    /// The versions after the last commit.
+    told: Versions,
+    /// When Events that are too old were last looked for.
+    expired: Instant,
+    /// Writes facts that change often.
+    scribe: NoteWriter,
+    /// Whether the transaction that runs has more in it than was asked for.
+    goes_along: bool,
+    /// When such a transaction failed last.
+    modest_since: Option<Instant>,
+    seals: Seals,
+    /// Keeps other processes out; let go of after the connection.
+    _lock: File,
+}
+
+/// What mirrors the database.
+#[derive(Debug)]
+struct Stored {
+    totals: Totals,
+    written: Written,
+    incarnation: Option<String>,
+    resources: Resources,
+    /// What is added to revisions to make versions.
+    base: u64,
+    local: Local,
+    outbox: Outbox,
+}
+
+impl State {
+    /// Opens the file, or what can be saved of it.
+    pub(super) fn open(
+        path: &Path,
+        options: &EdgeOptions,
+        generation: Generation,
+    ) -> Result<(Connection, Self), StoreError> {
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        let lock = engine::lock(path)?;
+        for left_over in [files::fresh_path(path), files::mended_path(path)] {
+            files::remove(&left_over)?;
+        }
+        let seals = Seals::open(options.seal.as_ref())?;
+        let mut reset = None;
+        let recent = Arc::new(Recent::default());
+        let opened = match open_settled(path, &options.engine, &recent, &seals) {
+            Ok(opened) => opened,
+            // A flipped bit in the schema makes a table or a column one that nobody knows.
+            Err(
+                error @ (StoreError::Corrupt(_)
+                | StoreError::MigrationChanged { .. }
+                | StoreError::Internal(_)),
+            ) => {
+                let cause = describe(&error);
+                let salvaged =
+                    salvage::rebuild(path, &options.engine, None, &Floor::default(), Aside::Corrupt)?;
+                let opened = open_settled(path, &options.engine, &recent, &seals)?;
+                reset = Some((cause, salvaged));
+                opened
+            }
+            Err(error @ StoreError::Newer { .. }) => {
+                let cause = describe(&error);
+                let salvaged =
+                    salvage::rebuild(path, &options.engine, None, &Floor::default(), Aside::Newer)?;
+                let file = salvaged.set_aside.as_ref().map(|file| file.display().to_string());
+                tracing::error!(
+                    cause,
+                    file,
+                    "a newer edgesync has written the database: it is set aside, and a new one is begun with what can \
+                     be read of it; nothing needs to be done, the cloud sends what is missing"
+                );
+                let opened = open_settled(path, &options.engine, &recent, &seals)?;
+                reset = Some((cause, salvaged));
+                opened
+            }
+            Err(error) => return Err(error),
+        };
+        let Opened { mut conn, mut stored, settled, lost, sealed } = opened;
+        let reset = salvage::with_lost(reset, lost, stored.totals.count);
+        let mut reset = reset.map(|(cause, salvaged)| announce(1, cause, salvaged, &stored.totals));
+        if sealed {
+            conn = opening::clean(conn, path, &options.engine, &seals, &mut stored, &recent)?;
+            if let Some(reset) = &mut reset {
+                reset.set_aside.take_if(|file| !file.exists());
+            }
+        }
+        let outbox = OutboxShared::new(&stored.outbox, settled, options.outbox);
+        let shared = Shared {
+            confirmed: AtomicU64::new(stored.written.confirmed),
+            totals: watch::Sender::new(stored.totals),
+            incarnation: watch::Sender::new(stored.incarnation.clone()),
+            health: watch::Sender::new(Health { writing: Writing::Works, reset }),
+            recent,
+            observer: OnceLock::new(),
+            versions: Mutex::new(stored.versions()),
+            events_dropped: AtomicU64::new(0),
+            outbox,
+            snapshots: shared::snapshots(path, &options.engine, generation.clone()),
+            notes: Pending::default(),
+        };
+        let told = stored.versions();
+        let state = Self {
+            path: path.to_owned(),
+            engine: options.engine.clone(),
+            flush_after: options.flush_after,
+            shared: Arc::new(shared),
+            generation,
+            stored,
+            identity: Identity::of(path)?,
+            looked: Instant::now(),
+            misplaced: false,
+            stale: false,
+            pending: None,
+            unwritten_since: None,
+            recorder: Recorder::default(),
+            told,
+            expired: Instant::now(),
+            scribe: NoteWriter::new(),
+            goes_along: false,
+            modest_since: None,
+            seals,
+            _lock: lock,
+        };
+        Ok((conn, state))
+    }
+
+    pub(super) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    pub(super) fn seals(&self) -> Seals {
+        self.seals.clone()
+    }
+
+    pub(super) fn resources(&self) -> &Resources {
+        &self.stored.resources
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.stored.totals.epoch
+    }
+
+    /// Reads the facts of the file as they are in it.
+    pub(super) fn look_through(&self, conn: &Connection) -> Result<(), StoreError> {
+        Stored::load(conn, &self.shared.recent).map(|_| ())
+    }
+
+    /// Another connection to the file.
+    pub(super) fn open_reader(&self) -> Result<Connection, StoreError> {
+        engine::open_reader(&self.path, &self.engine)
+    }
+
+    /// Makes the readers open the file anew.
+    pub(super) fn reopen_readers(&self) {
+        self.generation.advance();
+    }
+
+    /// The job of [`super::EdgeStore::apply`].
+    pub(super) fn apply(&mut self, conn: &Connection, changes: &[Change]) -> Result<Commit, StoreError> {
+        let deletes_only = changes.iter().all(|change| matches!(change, Change::Delete(_)));
+        let Some(limit) = self.engine.max_file_bytes().filter(|_| deletes_only) else {
+            return self.apply_within(conn, changes);
+        };
+        engine::set_max_bytes(conn, Some(limit.saturating_add(RESERVE_BYTES)))?;
+        let result = self.apply_within(conn, changes);
+        engine::set_max_bytes(conn, Some(limit))?;
+        result
+    }
+
+    fn apply_within(&mut self, conn: &Connection, changes: &[Change]) -> Result<Commit, StoreError> {
+        let before = self.stored.totals.revision;
+        let mut totals = self.stored.totals;
+        let mut applied = Applied::default();
+        let Stored { resources, base, .. } = &mut self.stored;
+        let mut tables = Tables::new(conn, resources, &mut self.recorder, &self.seals, *base);
+        for change in changes {
+            replica::apply(&mut tables, &mut totals, change, &mut applied)?;
+        }
+        let confirmed = self.shared.confirmed.load(Ordering::Acquire).min(before);
+        let noted = tables.into_noted();
+        journal::note(conn, &self.shared.recent, &mut self.stored.written, &noted, &totals, confirmed)?;
+        self.stored.totals = totals;
+        Ok(Commit { before, totals, applied })
+    }
+
+    /// The job of [`super::EdgeStore::set_incarnation`].
+    pub(super) fn set_incarnation(
+        &mut self,
+        conn: &Connection,
+        incarnation: Option<&str>,
+    ) -> Result<(), StoreError> {
+        if self.stored.incarnation.as_deref() == incarnation {
+            return Ok(());
+        }
+        match incarnation {
+            Some(text) => journal::set_meta(conn, "incarnation", text)?,
+            None => {
+                conn.execute("DELETE FROM meta WHERE key = 'incarnation'", [])?;
+            }
+        }
+        self.stored.incarnation = incarnation.map(str::to_owned);
+        Ok(())
+    }
+
+    /// Removes those of the rows that are really damaged or cannot be opened, counts anew, and if anything was wrong gives
+    /// the file a new epoch: the cloud compares inventories and sends again what is missing. Says how
+    /// many rows were removed, and whether the epoch is new.
+    pub(super) fn repair(&mut self, conn: &Connection, suspects: &[i64]) -> Result<(u64, bool), StoreError> {
+        let (mut lost, mut sealed) = (0, 0);
+        for id in suspects {
+            let Some(damage) = self.damage(conn, *id)? else { continue };
+            conn.execute("DELETE FROM objects WHERE id = ?1", [id])?;
+            lost += 1;
+            sealed += u64::from(damage == sealing::Damage::Sealed);
+        }
+        let totals = self.stored.totals;
+        let (count, digest) = recount(conn, totals.epoch)?;
+        if lost == 0 && (count, digest) == (totals.count, totals.digest) {
+            return Ok((0, false));
+        }
+        let cause = match lost {
+            0 => "count or digest did not match the rows".to_owned(),
+            lost if lost == sealed => seals::cause_of_loss(sealed),
+            _ if sealed > 0 => format!("damaged rows; {}", seals::cause_of_loss(sealed)),
+            _ => "damaged rows".to_owned(),
+        };
+        let versions = self.stored.versions();
+        (self.stored.totals, self.stored.written) = new_file::renew(conn, totals.revision)?;
+        self.stored.base = journal::choose_base(conn, versions.objects)?;
+        self.recorder.forget();
+        self.pending = Some((cause, Salvaged { kept: count, lost, set_aside: None }));
+        Ok((lost, true))
+    }
+
+    /// Announces a loss.
+    fn lose(&mut self, cause: String, salvaged: Salvaged) {
+        let number = self.shared.health.borrow().reset.as_ref().map_or(1, |reset| reset.number + 1);
+        let reset = announce(number, cause, salvaged, &self.stored.totals);
+        // Whatever was confirmed belonged to the old epoch.
+        self.shared.confirmed.fetch_max(self.stored.written.confirmed, Ordering::AcqRel);
+        self.recorder.forget();
+        self.publish();
+        self.shared.health.send_modify(|health| health.reset = Some(reset));
+    }
+
+    fn publish(&mut self) {
+        self.tell();
+        let Stored { totals, incarnation, .. } = &self.stored;
+        let changed = |old: &mut Totals| std::mem::replace(old, *totals) != *totals;
+        self.shared.totals.send_if_modified(changed);
+        self.shared.incarnation.send_if_modified(|old| {
+            let differs = old != incarnation;
+            if differs {
+                old.clone_from(incarnation);
+            }
+            differs
+        });
+    }
+
+    /// Tells the observer what was committed.
+    fn tell(&mut self) {
+        let versions = self.stored.versions();
+        let before = std::mem::replace(&mut self.told, versions);
+        let told = self.recorder.finish(before, versions);
+        if before == versions {
+            return;
+        }
+        self.shared.set_versions(versions);
+        if let Some(observer) = self.shared.observer.get() {
+            observer.committed(told);
+        }
+    }
+
+    /// Begins to note changes, if somebody wants them.
+    fn listen(&mut self) {
+        let room = self.shared.observer.get().map_or(0, |observer| observer.appetite());
+        self.recorder.begin(room);
+    }
+
+    /// Drops Events that are too old, if it is time to look for them.
+    fn expire_if_due(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        let now = jiff::Timestamp::now().as_second();
+        if self.expired.elapsed() < EXPIRE_EVERY || self.stale || !self.stored.local.has_expired(now) {
+            return Ok(());
+        }
+        self.expired = Instant::now();
+        self.listen();
+        let tx = conn.unchecked_transaction()?;
+        // Until the commit has returned the mirror may be ahead of the file.
+        self.stale = true;
+        self.stored.local.expire(&tx, &mut self.recorder, now)?;
+        tx.commit()?;
+        self.stale = false;
+        self.tell();
+        Ok(())
+    }
+
+    fn note_writing(&self, writing: Writing) {
+        self.shared.health.send_if_modified(|health| {
+            let differs = health.writing != writing;
+            if differs {
+                match &writing {
+                    Writing::Works => tracing::info!("the store takes changes again"),
+                    Writing::Full => tracing::warn!("the store is full"),
+                    Writing::Fails { reason } => tracing::error!(%reason, "the store cannot be written"),
+                }
+                health.writing = writing;
+            }
+            differs
+        });
+    }
+
+    /// Replaces the file by what can be saved, through the connection that is still open.
+    fn recover(&mut self, conn: &mut Connection, cause: String) -> Result<(), StoreError> {
+        let floor = Floor {
+            revision: self.stored.totals.revision,
+            count: self.stored.totals.count,
+            incarnation: self.stored.incarnation.clone(),
+            sealed: seals::noted(conn).ok().flatten(),
+            resources: self.stored.resources.clone(),
+            versions: self.told,
+            numbering: Some(self.stored.outbox.numbering()),
+        };
+        let salvaged = salvage::rebuild(&self.path, &self.engine, Some(conn), &floor, Aside::Corrupt)?;
+        let opened = open_settled(&self.path, &self.engine, &self.shared.recent, &self.seals)?;
+        let Opened { conn: fresh, mut stored, settled, lost, .. } = opened;
+        let with_lost = salvage::with_lost(Some((cause, salvaged)), lost, stored.totals.count);
+        files::let_go(std::mem::replace(conn, fresh));
+        stored.outbox.succeed(&self.stored.outbox);
+        self.shared.outbox.settle_all(settled);
+        self.stored = stored;
+        self.shared.outbox.publish(&self.stored.outbox);
+        self.stale = false;
+        self.identity = Identity::of(&self.path)?;
+        self.generation.advance();
+        if let Some((cause, salvaged)) = with_lost {
+            self.lose(cause, salvaged);
+        }
+        Ok(())
+    }
+
+    /// Looks whether the file is still in its place; replaces it if not.
+    fn look(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
+        let result = self.keep_in_place(conn);
+        match &result {
+            Ok(()) if std::mem::take(&mut self.misplaced) => self.note_writing(Writing::Works),
+            Ok(()) => {}
+            Err(error) => {
+                self.misplaced = true;
+                self.note_writing(Writing::Fails { reason: describe(error) });
+            }
+        }
+        result
+    }
+
+    fn keep_in_place(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
+        self.looked = Instant::now();
+        // A path that cannot be looked at says nothing about the file.
+        let Ok(now) = Identity::of(&self.path) else { return Ok(()) };
+        match self.identity.compare(now) {
+            None => Ok(()),
+            Some(cause) => self.recover(conn, cause.to_owned()),
+        }
+    }
+
+    /// Reads what mirrors the database anew, after a rollback.
+    fn reload(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        let stored = Stored::load(conn, &self.shared.recent)?;
+        let outbox = std::mem::replace(&mut self.stored, stored).outbox;
+        self.stored.outbox = outbox;
+        let local = std::mem::take(&mut self.stored.local);
+        self.stored.local = local.at_least(self.told.local);
+        self.shared.recent.cut(self.stored.totals.revision);
+        self.recorder.cut(self.stored.versions());
+        self.stale = false;
+        Ok(())
+    }
+
+    /// Brings the journal up to date, and with it what is confirmed.
+    fn flush(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        let confirmed = self.shared.facts().confirmed;
+        let Stored { totals, written, .. } = &self.stored;
+        if confirmed <= written.confirmed && written.revision == totals.revision {
+            return Ok(());
+        }
+        let tx = conn.unchecked_transaction()?;
+        let written = journal::flush(&tx, &self.shared.recent, *written, totals, confirmed)?;
+        tx.commit()?;
+        self.stored.written = written;
+        Ok(())
+    }
+
+    fn flush_if_due(&mut self, conn: &Connection) -> Duration {
+        let nothing_confirmed = self.shared.facts().confirmed <= self.stored.written.confirmed;
+        if nothing_confirmed && !self.has_confirmed_uploads() {
+            self.unwritten_since = None;
+            return self.flush_after;
+        }
+        let waited = self.unwritten_since.get_or_insert_with(Instant::now).elapsed();
+        if waited < self.flush_after {
+            return self.flush_after - waited;
+        }
+        let done = self.flush(conn).and_then(|()| self.flush_upstream(conn, Occasion::Quiet));
+        if let Err(error) = done {
+            // Nothing but a repeated report depends on it.
+            tracing::warn!(%error, "what the cloud has confirmed cannot be written");
+        }
+        self.unwritten_since = None;
+        self.flush_after
+    }
+}
+
+impl WriterHooks for State {
+    fn log_too_long(&mut self) {
+        let lists = self.shared.snapshots.give_up();
+        if lists > 0 {
+            tracing::info!(
+                lists,
+                "the log of the database is too long: open lists have to be asked for anew"
+            );
+        }
+    }
+
+    fn before_group(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
+        // A file known to be gone takes nothing that would be reported as kept.
+        if self.misplaced || self.looked.elapsed() >= LOOK_EVERY {
+            self.look(conn)?;
+        }
+        if self.stale {
+            self.reload(conn)?;
+        }
+        self.listen();
+        Ok(())
+    }
+
+    fn before_commit(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        self.go_along(conn)
+    }
+
+    fn committed(&mut self, _conn: &Connection) {
+        self.went_along();
+        match self.pending.take() {
+            Some((cause, salvaged)) => self.lose(cause, salvaged),
+            None => self.publish(),
+        }
+        self.note_writing(Writing::Works);
+    }
+
+    fn rolled_back(&mut self, conn: &Connection) {
+        self.pending = None;
+        // Of one job alone its own counts were undone with it.
+        if conn.is_autocommit() {
+            self.stored.outbox.revert();
+            self.scribe.rolled_back();
+        }
+        if let Err(error) = self.reload(conn) {
+            tracing::error!(%error, "the state cannot be read after a rollback");
+            self.stale = true;
+        }
+    }
+
+    fn failed(&mut self, conn: &mut Connection, error: &StoreError) {
+        self.be_modest();
+        match error {
+            StoreError::Full(_) => self.note_writing(Writing::Full),
+            StoreError::Corrupt(_) => {
+                let cause = describe(error);
+                if let Err(error) = self.recover(conn, cause) {
+                    self.note_writing(Writing::Fails { reason: describe(&error) });
+                }
+            }
+            _ => self.note_writing(Writing::Fails { reason: describe(error) }),
+        }
+    }
+
+    fn idle(&mut self, conn: &mut Connection) -> Duration {
+        // What is wrong is in the health, and tried again.
+        let _ = self.look(conn);
+        if let Err(error) = self.expire_if_due(conn) {
+            tracing::warn!(%error, "old Events cannot be dropped");
+        }
+        let patience = self.flush_if_due(conn);
+        if !self.stale
+            && self.scribe.is_due(&self.shared.notes, Occasion::Quiet)
+            && let Err(error) = self.flush_upstream(conn, Occasion::Quiet)
+        {
+            tracing::warn!(%error, "facts about the agent cannot be written");
+        }
+        patience
+    }
+
+    fn closing(&mut self, conn: &mut Connection) {
+        if let Some(observer) = self.shared.observer.get() {
+            observer.closed();
+        }
+        // Only a journal that is up to date may do without the log: see `open_sound`.
+        let done = self.flush(conn).and_then(|()| self.flush_upstream(conn, Occasion::End)).and_then(|()| {
+            engine::checkpoint(conn, Checkpoint::Truncate)?;
+            conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
+            Ok(())
+        });
+        if let Err(error) = done {
+            // The log keeps everything that was committed.
+            tracing::warn!(%error, "the database could not be tidied up at its end");
+        }
+    }
+}
+
+impl Stored {
+    /// Reads everything but the outbox, which takes as long as it has rows.
+    fn load(conn: &Connection, recent: &Recent) -> Result<Self, StoreError> {
+        let (totals, written) = journal::totals(conn, recent)?;
+        let incarnation = journal::meta(conn, "incarnation")?;
+        let resources = Resources::load(conn)?;
+        let (base, local) = (journal::base(conn)?, Local::load(conn)?);
+        Ok(Self { totals, written, incarnation, resources, base, local, outbox: Outbox::default() })
+    }
+
+    fn versions(&self) -> Versions {
+        Versions { objects: self.base + self.totals.revision, local: self.local.version() }
+    }
+}
+
+/// Opens the database and reads its state, and what is known of the outbox to be confirmed; a new file gets its
+/// first epoch.
+///
+/// A log that is not empty says that the file was not closed in order, so that the journal may lack
+/// changes. For that to hold no connection may tidy the log away on its own when it is closed.
+fn open_sound(
+    path: &Path,
+    options: &EngineOptions,
+    recent: &Recent,
+) -> Result<(Connection, Stored, Lanes), StoreError> {
+    recent.cut(0);
+    let crashed = std::fs::metadata(engine::wal_path(path)).is_ok_and(|log| log.len() > 0);
+    let conn = open_file(path, options)?;
+    widths::settle(&conn, options)?;
+    if is_empty(&conn)? {
+        let tx = conn.unchecked_transaction()?;
+        new_file::start(&tx, &Floor::default())?;
+        tx.commit()?;
+    }
+    if crashed {
+        journal::find_unwritten(&conn, recent)?;
+    }
+    if !journal::has_base(&conn)? {
+        // Another schema made the file.
+        journal::choose_base(&conn, 0)?;
+    }
+    Local::prepare(&conn)?;
+    let (outbox, settled) = Outbox::open(&conn)?;
+    let stored = Stored { outbox, ..Stored::load(&conn, recent)? };
+    Ok((conn, stored, settled))
+}
+
+fn open_file(path: &Path, options: &EngineOptions) -> Result<Connection, StoreError> {
+    let conn = open_writer(path, KIND, options)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    // Sealed text that was replaced is overwritten where that costs no further page.
+    conn.pragma_update_and_check(None, "secure_delete", "fast", |_| Ok(()))?;
+    Ok(conn)
+}
+
+fn is_empty(conn: &Connection) -> Result<bool, StoreError> {
+    let sql = "SELECT (SELECT count(*) FROM journal) + (SELECT count(*) FROM meta)
+                    + EXISTS (SELECT 1 FROM objects)";
+    Ok(conn.query_row(sql, [], |row| row.get::<_, i64>(0))? == 0)
+}
+
+fn announce(number: u64, cause: String, salvaged: Salvaged, totals: &Totals) -> Reset {
+    let Salvaged { kept, lost, set_aside } = salvaged;
+    let (epoch, file) = (totals.epoch, set_aside.as_ref().map(|file| file.display().to_string()));
+    tracing::error!(%cause, kept, lost, %epoch, file, "the store has a new epoch");
+    Reset { number, cause, epoch, kept, lost, set_aside }
+}
+
+/// An error with its causes, in one line.
+fn describe(error: &StoreError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

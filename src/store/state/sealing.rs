@@ -1,0 +1,64 @@
+//! Rows that cannot be opened, and rows that are sealed anew.
+
+use rusqlite::Connection;
+
+use super::{State, Stored};
+use crate::store::rows::{OBJECT_COLUMNS, ObjectRow};
+use crate::store::seals::{BATCH_ROWS, Seen, look_at};
+use edgesync_store::StoreError;
+
+/// What is wrong with a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) enum Damage {
+    /// It is not as it was written.
+    Row,
+    /// Its body cannot be opened.
+    Sealed,
+}
+
+impl State {
+    /// Looks at a row that somebody believes to be damaged.
+    pub(in crate::store) fn damage(&self, conn: &Connection, id: i64) -> Result<Option<Damage>, StoreError> {
+        let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1");
+        let mut statement = conn.prepare(&sql)?;
+        let mut rows = statement.query([id])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        Ok(match ObjectRow::read(row)?.filter(|row| row.is_sound(self.resources())) {
+            None => Some(Damage::Row),
+            Some(row) => self.seals().is_lost(row.binding(), row.body).then_some(Damage::Sealed),
+        })
+    }
+
+    /// Seals anew what is behind a row and not sealed with the newest key: a batch of it. Gives the last row that was
+    /// looked at, none at the end, and how many were sealed.
+    pub(in crate::store) fn reseal(
+        &self,
+        conn: &Connection,
+        after: i64,
+    ) -> Result<(Option<i64>, u64), StoreError> {
+        let sql =
+            format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id > ?1 ORDER BY id LIMIT {BATCH_ROWS}");
+        let (mut seen, mut last) = (Seen::default(), None);
+        let mut statement = conn.prepare_cached(&sql)?;
+        let mut rows = statement.query([after])?;
+        while !seen.is_enough()
+            && let Some(row) = rows.next()?
+        {
+            last = Some(row.get(0)?);
+            look_at(conn, &self.seals(), self.resources(), row, &mut seen)?;
+        }
+        Ok((last, seen.anew))
+    }
+
+    /// Does the same for what waits in the outbox after a number; says where to go on, none at the end.
+    pub(in crate::store) fn reseal_outbox(
+        &mut self,
+        conn: &Connection,
+        after: u64,
+    ) -> Result<Option<u64>, StoreError> {
+        self.undoing(|state| {
+            let Stored { outbox, resources, .. } = &mut state.stored;
+            outbox.reseal(conn, &state.seals, resources, after)
+        })
+    }
+}

@@ -1,0 +1,220 @@
+//! What the writer does for objects made on the node, the outbox and facts about the agent.
+
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+
+use super::State;
+use crate::store::LocalKind;
+use crate::store::local::{self, LocalOutcome, LocalWrite};
+use crate::store::notes::{NoteWriter, Occasion};
+use crate::store::outbox::{self, Clocked, EVENT_PREFIX, OutboxPut, Posting};
+use edgesync_protocol::upload::Lane;
+use edgesync_store::StoreError;
+
+/// How long nothing but what was asked for goes into a transaction after one with more has failed: what is
+/// confirmed and facts that may be lost must not be why an object finds no room.
+const MODEST_FOR: Duration = Duration::from_secs(30);
+
+impl State {
+    /// The job of [`crate::store::EdgeStore::write_local`].
+    pub(in crate::store) fn write_local(
+        &mut self,
+        conn: &Connection,
+        write: &LocalWrite,
+        at: Clocked,
+    ) -> Result<LocalOutcome, StoreError> {
+        let object = write.object();
+        let key = outbox::event_key(&object.namespace, &object.name);
+        self.undoing(|state| state.write_and_upload(conn, write, Some((Lane::Bulk, key.clone(), at))))
+    }
+
+    /// The job of [`crate::store::EdgeStore::post`].
+    pub(in crate::store) fn post(
+        &mut self,
+        conn: &Connection,
+        postings: &[Posting],
+    ) -> Result<(), StoreError> {
+        self.undoing(|state| postings.iter().try_for_each(|posting| state.post_one(conn, posting)))
+    }
+
+    fn post_one(&mut self, conn: &Connection, posting: &Posting) -> Result<(), StoreError> {
+        match posting {
+            Posting::Upload(put) => {
+                let sealed = outbox::seal(&self.seals, &self.stored.resources, put)?;
+                self.stored.outbox.put(conn, self.shared.outbox.rules(), put, sealed.as_deref())
+            }
+            Posting::Note(key, text) => NoteWriter::post(conn, &self.shared.notes, key, text),
+            Posting::Event { lane, key, at, object } => {
+                let write = LocalWrite::Put(object.clone());
+                if let Err(refusal) = self.write_and_upload(conn, &write, Some((*lane, key.clone(), *at)))? {
+                    tracing::debug!(?refusal, "an Event of the agent was refused");
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes a Lease or an Event; an Event goes into a lane of the outbox as well, if one is named.
+    fn write_and_upload(
+        &mut self,
+        conn: &Connection,
+        write: &LocalWrite,
+        upload: Option<(Lane, String, Clocked)>,
+    ) -> Result<LocalOutcome, StoreError> {
+        let mut dropped = 0;
+        let outcome = self.stored.local.write(conn, &mut self.recorder, write, &mut dropped)?;
+        self.shared.events_dropped.fetch_add(dropped, std::sync::atomic::Ordering::Relaxed);
+        let stays = matches!(write, LocalWrite::Remove(..)) || outcome.is_err();
+        let object = write.object();
+        if let (Some((lane, key, at)), LocalKind::Event, false) = (upload, object.kind, stays) {
+            let rules = self.shared.outbox.rules();
+            self.stored.outbox.put(conn, rules, &OutboxPut::event(lane, key, at, object), None)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Drops those of the local rows that are really damaged.
+    pub(in crate::store) fn repair_local(
+        &mut self,
+        conn: &Connection,
+        suspects: &[i64],
+    ) -> Result<(), StoreError> {
+        self.stored.local.drop_damaged(conn, &mut self.recorder, suspects)
+    }
+
+    /// Drops those of the rows of the outbox that are really damaged or cannot be opened; says how many they were.
+    pub(in crate::store) fn repair_outbox(
+        &mut self,
+        conn: &Connection,
+        suspects: &[i64],
+    ) -> Result<u64, StoreError> {
+        self.undoing(|state| state.stored.outbox.drop_damaged(conn, &state.seals, suspects))
+    }
+
+    /// The job of [`crate::store::EdgeStore::renumber_outbox`].
+    pub(in crate::store) fn renumber_outbox(
+        &mut self,
+        conn: &Connection,
+        lane: Lane,
+        sent: u64,
+        above: u64,
+    ) -> Result<(), StoreError> {
+        self.undoing(|state| spilling(conn, || state.stored.outbox.renumber(conn, lane, sent, above)))
+    }
+
+    /// Drops what is too much after the limits have changed.
+    pub(in crate::store) fn trim_outbox(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        let rules = self.shared.outbox.rules();
+        self.undoing(|state| spilling(conn, || state.stored.outbox.trim(conn, rules, u32::MAX)))
+    }
+
+    /// A part of [`crate::store::EdgeStore::correct_times`]: how many were corrected, and where to go on.
+    pub(in crate::store) fn correct_times(
+        &mut self,
+        conn: &Connection,
+        range: (Lane, u64, u64),
+        before: Clocked,
+        forward_ms: i64,
+    ) -> Result<(u64, Option<u64>), StoreError> {
+        let rules = self.shared.outbox.rules();
+        self.undoing(|state| {
+            let mut keys = Vec::new();
+            let note = |key: &str| {
+                keys.push(key.to_owned());
+                Ok(())
+            };
+            let next = state.stored.outbox.correct_times(conn, rules, range, (before, forward_ms), note)?;
+            for key in &keys {
+                state.correct_local(conn, key, forward_ms)?;
+            }
+            Ok((keys.len() as u64, next))
+        })
+    }
+
+    /// Corrects the times in the Event that is kept on the node, if it still is.
+    fn correct_local(&mut self, conn: &Connection, key: &str, forward_ms: i64) -> Result<(), StoreError> {
+        let name = key.strip_prefix(EVENT_PREFIX).and_then(|rest| rest.split_once('/'));
+        let Some((namespace, name)) = name else { return Ok(()) };
+        let (Some(mut event), _) = local::by_name(conn, LocalKind::Event, namespace, name)? else {
+            return Ok(());
+        };
+        let now = jiff::Timestamp::now();
+        let Some(body) = outbox::shift_event(&event.body, forward_ms, now) else { return Ok(()) };
+        event.body = body;
+        self.write_and_upload(conn, &LocalWrite::Put(event), None).map(|_| ())
+    }
+
+    /// Runs a part of a transaction that may fail and be undone alone: what the mirror of the outbox has counted
+    /// is undone with it.
+    pub(super) fn undoing<T>(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let counts = self.stored.outbox.counts();
+        run(self).inspect_err(|_| self.stored.outbox.restore(counts))
+    }
+
+    /// What goes along with a transaction, at its end.
+    pub(super) fn go_along(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        if self.modest_since.is_none_or(|since| since.elapsed() >= MODEST_FOR) {
+            let settled = self.shared.outbox.settled();
+            self.goes_along = self.stored.outbox.has_confirmed(settled)
+                || self.scribe.is_due(&self.shared.notes, Occasion::Commit);
+            self.stored.outbox.clear(conn, settled)?;
+            self.scribe.write(conn, &self.shared.notes, Occasion::Commit)?;
+        }
+        self.stored.outbox.note_last(conn)
+    }
+
+    /// A transaction has failed. If something went along with it, nothing does with the next ones.
+    pub(super) fn be_modest(&mut self) {
+        if std::mem::take(&mut self.goes_along) {
+            self.modest_since = Some(Instant::now());
+        }
+    }
+
+    /// What went along is durable.
+    pub(super) fn went_along(&mut self) {
+        self.goes_along = false;
+        self.stored.outbox.commit();
+        self.scribe.committed(&self.shared.notes);
+        self.shared.outbox.publish(&self.stored.outbox);
+    }
+
+    /// Whether rows of the outbox wait to be removed.
+    pub(super) fn has_confirmed_uploads(&self) -> bool {
+        self.stored.outbox.has_confirmed(self.shared.outbox.settled())
+    }
+
+    /// Writes what waits to go along, in transactions of its own.
+    pub(super) fn flush_upstream(&mut self, conn: &Connection, occasion: Occasion) -> Result<(), StoreError> {
+        while self.has_confirmed_uploads() || self.scribe.is_due(&self.shared.notes, occasion) {
+            let done = self.flush_some(conn, occasion);
+            if done.is_err() {
+                self.stored.outbox.revert();
+                self.scribe.rolled_back();
+                return done;
+            }
+            self.went_along();
+        }
+        Ok(())
+    }
+
+    fn flush_some(&mut self, conn: &Connection, occasion: Occasion) -> Result<(), StoreError> {
+        let settled = self.shared.outbox.settled();
+        let tx = conn.unchecked_transaction()?;
+        self.stored.outbox.clear(&tx, settled)?;
+        self.scribe.write(&tx, &self.shared.notes, occasion)?;
+        self.stored.outbox.note_last(&tx)?;
+        Ok(tx.commit()?)
+    }
+}
+
+/// Runs a change of many rows whose pages need not all stay in memory until the commit.
+fn spilling<T>(conn: &Connection, run: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    conn.pragma_update(None, "cache_spill", true)?;
+    let result = run();
+    conn.pragma_update(None, "cache_spill", false)?;
+    result
+}

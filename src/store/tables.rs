@@ -1,0 +1,183 @@
+//! The rows of an open transaction, as [`edgesync_protocol::replica`] wants them.
+
+use rusqlite::{Connection, Row};
+
+use super::journal::{Noted, What};
+use super::observer::{Recorder, Transition};
+use super::rows::{ObjectRow, Resources, insert, uid_key};
+use super::seals::Seals;
+use super::{ObjectRef, Stored, read};
+use edgesync_object::{ObjectKey, ResourceVersion};
+use edgesync_protocol::change::{Change, Put};
+use edgesync_protocol::replica::{Held, Rows};
+use edgesync_store::StoreError;
+use edgesync_store::engine::integer;
+
+/// What a change weighs in the writer's queue, bytes.
+pub(super) fn weight(change: &Change) -> usize {
+    const ROW: usize = 256;
+    match change {
+        Change::Put(put) => ROW + put.body.get().len(),
+        Change::Delete(_) => ROW,
+    }
+}
+
+/// How a row is found again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowRef {
+    id: i64,
+    resource_id: i64,
+}
+
+/// The rows of an open transaction.
+pub(super) struct Tables<'a> {
+    conn: &'a Connection,
+    resources: &'a mut Resources,
+    noted: Vec<Noted>,
+    recorder: &'a mut Recorder,
+    seals: &'a Seals,
+    /// What is added to revisions to make versions.
+    base: u64,
+}
+
+impl<'a> Tables<'a> {
+    pub(super) fn new(
+        conn: &'a Connection,
+        resources: &'a mut Resources,
+        recorder: &'a mut Recorder,
+        seals: &'a Seals,
+        base: u64,
+    ) -> Self {
+        Self { conn, resources, noted: Vec::new(), recorder, seals, base }
+    }
+
+    /// What was changed.
+    pub(super) fn into_noted(self) -> Vec<Noted> {
+        self.noted
+    }
+
+    /// The object in a row, for those who watch. One that is damaged was not shown to them: they must list
+    /// again.
+    fn before(&mut self, row: Option<RowRef>) -> Result<Option<Stored>, StoreError> {
+        let Some(row) = row.filter(|_| self.recorder.is_on()) else { return Ok(None) };
+        let before = read::by_id(self.conn, self.resources, self.seals, self.base, row.id)?;
+        if before.is_none() {
+            self.recorder.forget();
+        }
+        Ok(before)
+    }
+
+    fn held(&self, row: &Row<'_>) -> Result<Held<RowRef>, StoreError> {
+        let (id, resource_id) = (row.get(0)?, row.get(2)?);
+        let text = |index: usize| row.get_ref(index)?.as_str().map_err(rusqlite::Error::from);
+        let kind = self.resources.by_id(resource_id).ok_or_else(|| {
+            StoreError::corrupt(format!(
+                "object {id} is of kind {resource_id}, which is not in table resources"
+            ))
+        })?;
+        Ok(Held {
+            row: RowRef { id, resource_id },
+            uid: text(1)?.into(),
+            version: ResourceVersion::from(text(5)?),
+            key: kind.key(text(3)?, text(4)?),
+        })
+    }
+}
+
+const HELD_BY_UID: &str = "SELECT id, uid, resource_id, namespace, name, version FROM objects
+   WHERE uid_key = ?1 AND uid = ?2";
+const HELD_BY_NAME: &str = "SELECT id, uid, resource_id, namespace, name, version FROM objects
+   WHERE resource_id = ?1 AND namespace = ?2 AND name = ?3";
+
+impl Rows for Tables<'_> {
+    type Row = RowRef;
+    type Error = StoreError;
+
+    fn by_uid(&mut self, uid: &str) -> Result<Option<Held<RowRef>>, StoreError> {
+        let mut statement = self.conn.prepare_cached(HELD_BY_UID)?;
+        let mut rows = statement.query((uid_key(uid), uid))?;
+        rows.next()?.map(|row| self.held(row)).transpose()
+    }
+
+    fn by_name(&mut self, key: &ObjectKey) -> Result<Option<Held<RowRef>>, StoreError> {
+        // The same object may have been received under another version of its group.
+        for kind in self.resources.iter().filter(|kind| kind.group == key.group && kind.kind == key.kind) {
+            let mut statement = self.conn.prepare_cached(HELD_BY_NAME)?;
+            let mut rows = statement.query((kind.id, &*key.namespace, &*key.name))?;
+            if let Some(row) = rows.next()? {
+                return self.held(row).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn put(&mut self, revision: u64, put: &Put, replaced: Option<RowRef>) -> Result<(), StoreError> {
+        let before = self.before(replaced)?;
+        let kind = self.resources.intern(self.conn, &put.resource)?;
+        let mut row = ObjectRow {
+            id: replaced.map_or(0, |row| row.id),
+            uid: &put.uid,
+            resource_id: kind.id,
+            namespace: &put.namespace,
+            name: &put.name,
+            version: put.version.as_str(),
+            revision: integer(revision),
+            checksum: 0,
+            body: put.body.get(),
+        };
+        let sealed = self.seals.seal(row.binding(), row.body, || self.seals.covers(&kind.resource))?;
+        // The checksum is over what stands in the row, so that damage is found without a key.
+        row.body = sealed.as_deref().unwrap_or(row.body);
+        row.checksum = row.expected_checksum(&kind);
+        let what = match replaced {
+            Some(held) => {
+                update(self.conn, &row, held)?;
+                What::Put { object_id: held.id, in_place: row.resource_id == held.resource_id }
+            }
+            None => What::Put { object_id: insert(self.conn, &row)?, in_place: false },
+        };
+        self.noted.push(Noted { revision, what });
+        if self.recorder.is_on() {
+            let after = Stored {
+                uid: put.uid.clone(),
+                version: put.version.clone(),
+                revision,
+                own_version: self.base + revision,
+                object: ObjectRef {
+                    resource: kind.resource,
+                    namespace: put.namespace.to_string(),
+                    name: put.name.to_string(),
+                },
+                body: put.body.get().to_owned(),
+            };
+            self.recorder.object(Transition { version: self.base + revision, before, after: Some(after) });
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, revision: u64, held: Held<RowRef>) -> Result<(), StoreError> {
+        let before = self.before(Some(held.row))?;
+        self.conn.prepare_cached("DELETE FROM objects WHERE id = ?1")?.execute([held.row.id])?;
+        if self.recorder.is_on() {
+            self.recorder.object(Transition { version: self.base + revision, before, after: None });
+        }
+        let Held { row, uid, version, key } = held;
+        let what = What::Removed { uid, resource_id: row.resource_id, key, version };
+        self.noted.push(Noted { revision, what });
+        Ok(())
+    }
+}
+
+/// Updates a row in place. A column that an index has is only named if it changes: naming it alone would
+/// rewrite the index.
+fn update(conn: &Connection, row: &ObjectRow<'_>, held: RowRef) -> Result<(), StoreError> {
+    if row.resource_id != held.resource_id {
+        conn.prepare_cached("UPDATE objects SET resource_id = ?2 WHERE id = ?1")?
+            .execute((row.id, row.resource_id))?;
+    }
+    conn.prepare_cached(
+        "UPDATE objects SET version = ?2, revision = ?3, checksum = ?4, totals = NULL, body = ?5 WHERE id = ?1",
+    )?
+    .execute((row.id, row.version, row.revision, row.checksum, row.body))?;
+    Ok(())
+}

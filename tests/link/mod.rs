@@ -1,0 +1,10 @@
+//! The links and the endpoint, against real and scripted peers.
+
+mod client;
+mod cloudcore_replay;
+mod cloudcore_server;
+mod endpoint;
+mod endpoint_raw;
+mod kubeedge;
+mod mosquitto;
+mod tls;
