@@ -9,7 +9,6 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use crate::store::LocalKind;
 use edgesync_api::{Kind, Writable};
 use edgesync_object::kinds::KnownKind;
-use edgesync_object::sort_few;
 use edgesync_object::{ObjectKey, Resource, Scope, kinds, objectsync};
 use edgesync_schema as schema;
 use edgesync_schema::Schema;
@@ -148,9 +147,7 @@ impl KnownKinds {
         let mut resources: Vec<Resource> = built_in.collect();
         resources
             .extend(self.read(|known| known.held.values().map(|held| (**held).clone()).collect::<Vec<_>>()));
-        sort_few(&mut resources, |a, b| {
-            (&a.group, &a.version, &a.plural).cmp(&(&b.group, &b.version, &b.plural))
-        });
+        resources.sort_by(|a, b| (&a.group, &a.version, &a.plural).cmp(&(&b.group, &b.version, &b.plural)));
         resources.dedup_by(|a, b| path(a) == path(b));
         let found = |resource: &Resource| self.kind(&resource.group, &resource.version, &resource.plural);
         let served: Vec<_> = resources.iter().filter_map(found).collect();

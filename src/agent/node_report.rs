@@ -14,7 +14,6 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use edgesync_config::edge::Config;
-use edgesync_object::Gather as _;
 use edgesync_object::name;
 use edgesync_protocol::node::{Condition, NodeReport};
 use edgesync_store::durable::directory_of;
@@ -106,7 +105,7 @@ impl Facts<'_> {
             ("osImage", self.os_image().unwrap_or_default()),
             ("systemUUID", first(&["sys/class/dmi/id/product_uuid", "proc/device-tree/vm,uuid"])),
         ];
-        fields.into_iter().map(|(key, value)| (key.to_owned(), value.into())).gather()
+        fields.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect()
     }
 
     fn capacity(&self, disk: Option<Space>) -> Map<String, Value> {
@@ -117,7 +116,7 @@ impl Facts<'_> {
             ("pods", Some("0".to_owned())),
         ];
         let known = fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.into())));
-        known.gather()
+        known.collect()
     }
 
     /// The address that others reach this machine by: the one it sends from towards the broker if that is given as

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{Check, Examined, Finding, Look, ONE};
-use edgesync_object::Gather as _;
 
 pub(super) const CHECK: Check =
     Check { id: "systemd-unit", title: "Systemd unit", needs: &[], limit: ONE, look: Look::Files(look) };
@@ -42,7 +41,7 @@ fn show(wanted: &str) -> Result<String, String> {
 }
 
 fn properties(text: &str) -> BTreeMap<&str, &str> {
-    text.lines().filter_map(|line| line.split_once('=')).gather()
+    text.lines().filter_map(|line| line.split_once('=')).collect()
 }
 
 fn judge(unit: &BTreeMap<&str, &str>) -> Finding {

@@ -6,7 +6,6 @@ use serde_json::Value;
 use edgesync_api::Client;
 use edgesync_cli::output::{NONE, Output, Table, age, render};
 use edgesync_cli::{CliError, Terminal};
-use edgesync_object::sort_few;
 
 const PATH: &str = "/api/v1/events";
 
@@ -24,7 +23,7 @@ pub(super) async fn run(
         Value::Array(events) => events,
         _ => Vec::new(),
     };
-    sort_few(&mut events, |one, other| time(one).cmp(time(other)));
+    events.sort_by(|one, other| time(one).cmp(time(other)));
     if matches!(output, Output::Yaml | Output::Json) {
         list["items"] = Value::Array(events);
         terminal.out.write_all(render(&list, output)?.as_bytes())?;

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
-use edgesync_object::sort_few;
 use edgesync_store::StoreError;
 use edgesync_store::durable::with_suffix;
 pub(super) use edgesync_store::engine::remove;
@@ -130,7 +129,7 @@ pub(super) fn set_aside(path: &Path, why: Aside) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = fs::read_dir(directory)
         .map(|entries| entries.flatten().map(|entry| entry.path()).filter(is_aside).collect())
         .unwrap_or_default();
-    sort_few(&mut files, Ord::cmp);
+    files.sort();
     files
 }
 

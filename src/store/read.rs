@@ -7,7 +7,6 @@ use rusqlite::{Connection, Row};
 use super::journal::{self, Recent};
 use super::rows::{OBJECT_COLUMNS, ObjectRow, Resources, uid_key};
 use super::seals::Seals;
-use edgesync_object::sort_few;
 
 use super::{Changes, Entry, Inventory, InventoryCursor, List, ListCursor, ObjectRef, Stored};
 use edgesync_object::{Resource, ResourceVersion};
@@ -316,7 +315,7 @@ pub(super) fn kinds(conn: &Connection) -> Result<Vec<(Arc<Resource>, u64)>, Stor
             kinds.push((Arc::clone(&kind.resource), unsigned(row.get(1)?)));
         }
     }
-    sort_few(&mut kinds, Ord::cmp);
+    kinds.sort();
     Ok(kinds)
 }
 

@@ -26,7 +26,6 @@ use self::compare::compare;
 use self::fieldset::FieldSet;
 use self::managed::{Entry, Managed};
 use super::trail::Trail;
-use edgesync_object::sort_few;
 use edgesync_object::status::{Cause, Result};
 use edgesync_object::{Object, Status, split_api_version};
 use edgesync_schema::Schema;
@@ -297,6 +296,6 @@ fn conflicts<'m>(
         }
         conflicts.retain(|(_, fields)| !fields.is_empty());
     }
-    sort_few(&mut conflicts, |(a, _), (b, _)| a.manager.cmp(&b.manager));
+    conflicts.sort_by(|(a, _), (b, _)| a.manager.cmp(&b.manager));
     conflicts
 }

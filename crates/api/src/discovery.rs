@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::kind::{Kind, Writable};
-use edgesync_object::{Resource, Scope, sort_many};
+use edgesync_object::{Resource, Scope};
 
 mod aggregated;
 mod etag;
@@ -79,7 +79,7 @@ pub(super) fn root_paths(kinds: &[Arc<Kind>], more: &[&str]) -> Value {
         }
         paths.extend(group.versions.iter().map(|version| version.path(group.name)));
     }
-    sort_many(&mut paths, Ord::cmp);
+    paths.sort_unstable();
     paths.dedup();
     json!({ "paths": paths })
 }

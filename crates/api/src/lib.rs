@@ -14,6 +14,8 @@
 //!
 //! Whatever goes wrong is a `Status` object.
 
+#![warn(missing_docs)]
+
 mod accept;
 mod address;
 mod apply;

@@ -3,7 +3,6 @@
 use serde_json::{Map, Value, json};
 
 use super::kind::{Kind, ScalePaths};
-use edgesync_object::Gather as _;
 use edgesync_object::status::{Cause, Result};
 use edgesync_object::{Object, Status};
 
@@ -20,7 +19,7 @@ pub(super) fn of(paths: &ScalePaths, object: &Object) -> Value {
     let metadata: Map<String, Value> = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"]
         .into_iter()
         .filter_map(|name| Some((name.to_owned(), object.metadata()?.get(name)?.clone())))
-        .gather();
+        .collect();
     json!({
         "apiVersion": "autoscaling/v1",
         "kind": "Scale",

@@ -5,6 +5,8 @@
 //! not, operands that do not go together. Working out costs steps, which a [`Meter`] counts: an expression that
 //! costs more than there are ends with an error, whatever the size of the values.
 
+#![warn(missing_docs)]
+
 use serde_json::Value;
 
 mod call;

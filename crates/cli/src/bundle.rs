@@ -18,7 +18,6 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use edgesync_api::{Client, ClientError};
-use edgesync_object::sort_many;
 use edgesync_protocol::compression;
 use edgesync_runtime::chain;
 use edgesync_store::durable::directory_of;
@@ -146,7 +145,7 @@ pub fn list(directory: &Path, out: &mut String) {
             }
         })
         .collect();
-    sort_many(&mut lines, Ord::cmp);
+    lines.sort_unstable();
     for line in lines {
         let _ = writeln!(out, "{line}");
     }

@@ -6,8 +6,6 @@ use std::io::{self, Write as _};
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
 
-use edgesync_object::Gather as _;
-
 use crate::output::{self, Output};
 use crate::{CliError, EXIT_FAILED};
 
@@ -119,7 +117,7 @@ impl Report {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "result": worst.unwrap_or("ok"),
-            "counts": counts.into_iter().gather::<serde_json::Map<_, _>>(),
+            "counts": counts.into_iter().collect::<serde_json::Map<_, _>>(),
             "checks": checks.collect::<Vec<Value>>(),
         })
     }

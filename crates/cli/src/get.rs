@@ -12,7 +12,6 @@ use super::columns::columns;
 use super::output::{Output, Table, render};
 use super::{CliError, Kinds, Terminal};
 use edgesync_api::{Client, Format, ListWriter, PAGE_ROWS, collection_path, encode, object_path};
-use edgesync_object::Gather as _;
 use edgesync_object::{Resource, Scope};
 
 /// What is to be shown.
@@ -276,7 +275,7 @@ impl<'a> View<'a> {
             Shape::Table(..) | Shape::Names => Ok(String::new()),
             Shape::List(writer) => {
                 let metadata: Map<_, _> =
-                    [("resourceVersion".to_owned(), Value::from(""))].into_iter().gather();
+                    [("resourceVersion".to_owned(), Value::from(""))].into_iter().collect();
                 writer.end(metadata).map_err(|status| CliError::Show(status.message))
             }
         }

@@ -29,12 +29,12 @@ pub async fn syncs(
 pub trait Lists {
     /// Some of the records of a kind, and at least those of a node if one is named: the first ones, or those from where the
     /// page before has ended; and where the next page begins, if there is one.
-    async fn page(
+    fn page(
         &self,
         kind: &Resource,
         node: Option<&str>,
         from: Option<String>,
-    ) -> Result<(Vec<Box<RawValue>>, Option<String>), CliError>;
+    ) -> impl Future<Output = Result<(Vec<Box<RawValue>>, Option<String>), CliError>>;
 }
 
 impl Lists for Client {

@@ -10,7 +10,6 @@ use toml::de::{DeTable, DeValue};
 
 use super::slot::{Change, Keys, Raw, Slot, quote};
 use super::{ConfigErrors, Place, Problem, Settings, Source};
-use edgesync_object::sort_few;
 
 /// The longest configuration file, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -166,7 +165,7 @@ impl<'a> Reader<'a> {
             Place::Line { line, column, .. } => (line, column),
             Place::Variable(_) => (usize::MAX, 0),
         };
-        sort_few(self.problems, |a, b| order(a).cmp(&order(b)));
+        self.problems.sort_by(|a, b| order(a).cmp(&order(b)));
     }
 
     fn unknown(&mut self, what: &str, name: &Spanned<std::borrow::Cow<'_, str>>, known: &[&str]) {

@@ -9,6 +9,8 @@
 //! May depend on [`edgesync_object`] for names and labels, the rules of the KubeEdge bridge, the rules of files, the placement
 //! rules of the cloud side, and on nothing that runs.
 
+#![warn(missing_docs)]
+
 mod document;
 pub mod edge;
 mod error;

@@ -5,7 +5,6 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use super::slot::quote;
 use super::units;
 use crate::section;
-use edgesync_object::sort_many;
 
 section! {
     /// What is logged and how.
@@ -53,7 +52,7 @@ fn parse_level(text: &str) -> Result<Targets, String> {
 fn show_level(level: &Targets) -> String {
     let mut parts = vec![level.default_level().unwrap_or(LevelFilter::OFF).to_string()];
     let mut modules = level.iter().map(|(target, level)| format!("{target}={level}")).collect::<Vec<_>>();
-    sort_many(&mut modules, Ord::cmp);
+    modules.sort_unstable();
     parts.extend(modules);
     parts.join(",")
 }

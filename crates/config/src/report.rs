@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::document::dotted;
 use super::{Change, Keys, Loaded, Raw, Settings, Slot, Source};
-use edgesync_object::Gather as _;
 
 /// One key as it is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +85,7 @@ impl<C: Settings> Loaded<C> {
             })
             .collect::<Vec<_>>();
         let kept = differences.iter().filter(|difference| difference.change == Change::Restart);
-        let values = kept.map(|difference| (difference.key.clone(), difference.old.clone())).gather();
+        let values = kept.map(|difference| (difference.key.clone(), difference.old.clone())).collect();
         let mut config = next.clone();
         config.bind(&mut Restore { section: "", values });
         (config, differences)

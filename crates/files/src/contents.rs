@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::record::{Digest, Member};
 use super::rule::{Format, Rule, Write};
 use super::template::check_name;
-use edgesync_object::Gather as _;
 use edgesync_object::yaml;
 
 /// Files by their names.
@@ -30,7 +29,7 @@ impl Fresh {
     /// The digests of the files.
     #[must_use]
     pub fn digests(&self, key: (u64, u64)) -> BTreeMap<String, Digest> {
-        self.files.iter().map(|(name, content)| (name.clone(), Digest::of(key, content))).gather()
+        self.files.iter().map(|(name, content)| (name.clone(), Digest::of(key, content))).collect()
     }
 
     /// The bytes of all files.

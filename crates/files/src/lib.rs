@@ -8,6 +8,8 @@
 //! What comes from the cloud decides the contents of files, and with its checked name which directory below the one of
 //! the rule. It never decides a path, a command, a user or a mode.
 
+#![warn(missing_docs)]
+
 pub mod contents;
 pub mod judge;
 pub mod list;

@@ -13,7 +13,6 @@ use super::run::{Ended, Run, Step};
 use super::steps::{do_step, shown};
 use super::wire::Listed;
 use super::{Failure, Hands, Seen};
-use edgesync_object::Gather as _;
 
 /// How long a place waits after its first failure, in microseconds; twice as long after each further one.
 const FIRST_WAIT: i64 = 10_000_000;
@@ -586,7 +585,7 @@ impl<'a, H: Hands> Pass<'a, H> {
     /// Somebody else has had a hand in the files of objects that are to go. Of those that are to be somewhere else that is said
     /// by what becomes of them there.
     fn disturbed(&mut self, members: &[Member], why: &str) {
-        let here: BTreeSet<&str> = self.listed.iter().map(|object| object.uid.as_str()).gather();
+        let here: BTreeSet<&str> = self.listed.iter().map(|object| object.uid.as_str()).collect();
         for Member { uid, .. } in members.iter().filter(|member| !here.contains(member.uid.as_str())) {
             let Some(before) = self.record.objects.get(uid) else { continue };
             let status =
@@ -615,7 +614,7 @@ impl<'a, H: Hands> Pass<'a, H> {
     fn say_who_is_gone(&mut self) {
         let listed = self.listed.iter().map(|object| object.uid.as_str());
         let there = self.record.places.values().flat_map(|held| &held.members);
-        let here: BTreeSet<&str> = listed.chain(there.map(|member| member.uid.as_str())).gather();
+        let here: BTreeSet<&str> = listed.chain(there.map(|member| member.uid.as_str())).collect();
         let gone = self.record.objects.iter();
         let gone = gone.filter(|(uid, status)| status.state != State::Gone && !here.contains(uid.as_str()));
         for (uid, status) in gone.map(|(uid, status)| (uid.clone(), status.clone())).collect::<Vec<_>>() {

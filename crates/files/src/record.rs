@@ -7,8 +7,6 @@ use std::hash::Hasher as _;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
-use edgesync_object::Gather as _;
-
 /// Where the files of objects are: a directory with files, or one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
@@ -248,7 +246,7 @@ type Entries<V> = BTreeMap<String, Option<V>>;
 fn changed<V: Clone + PartialEq>(before: &BTreeMap<String, V>, now: &BTreeMap<String, V>) -> Entries<V> {
     let gone = before.keys().filter(|key| !now.contains_key(*key)).map(|key| (key.clone(), None));
     let new = now.iter().filter(|(key, value)| before.get(*key) != Some(value));
-    gone.chain(new.map(|(key, value)| (key.clone(), Some(value.clone())))).gather()
+    gone.chain(new.map(|(key, value)| (key.clone(), Some(value.clone())))).collect()
 }
 
 fn merged<V>(mut entries: BTreeMap<String, V>, changes: Entries<V>) -> BTreeMap<String, V> {

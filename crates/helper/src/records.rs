@@ -14,7 +14,6 @@ use super::{HelperError, disk};
 use edgesync_config::edge::Config;
 use edgesync_files::wire::{News, RuleShown, Told};
 use edgesync_files::{Delta, Intent, Record, State};
-use edgesync_object::{Gather as _, sort_many};
 use edgesync_runtime::random;
 use edgesync_store::durable::{self, FileError};
 
@@ -130,8 +129,8 @@ impl Records {
         let seq = self.known(told).unwrap_or(0);
         for record in self.all.values_mut() {
             let gone = record.objects.values().filter(|status| status.state == State::Gone);
-            let mut gone: Vec<u64> = gone.map(|status| status.seq).gather();
-            sort_many(&mut gone, |one, other| other.cmp(one));
+            let mut gone: Vec<u64> = gone.map(|status| status.seq).collect();
+            gone.sort_unstable_by(|one, other| other.cmp(one));
             let least = gone.get(MAX_GONE).map_or(seq, |least| seq.max(*least));
             record.objects.retain(|_, status| status.state != State::Gone || status.seq > least);
         }
@@ -157,7 +156,7 @@ impl Records {
         let seq = self.known(told).unwrap_or(0);
         let states = self.all.values().flat_map(|record| &record.objects);
         let new: BTreeSet<&String> =
-            states.filter(|(_, status)| status.seq > seq).map(|(uid, _)| uid).gather();
+            states.filter(|(_, status)| status.seq > seq).map(|(uid, _)| uid).collect();
         let worst = |uid: &String| {
             let of_rules =
                 self.all.iter().filter_map(|(rule, record)| Some((rule, record.objects.get(uid)?)));

@@ -23,7 +23,6 @@ use edgesync_files::wire::{Listed, MAX_CHANGED, MAX_FRAME, MAX_LISTED, Outcome, 
 use edgesync_files::{
     Change, Digest, Failure, Hands, Held, Intent, Member, Place, Record, Rule, Seen, Shape,
 };
-use edgesync_object::{Gather as _, sort_many};
 use edgesync_runtime::chain;
 
 /// How long the agent may take to send what it has announced.
@@ -72,7 +71,7 @@ fn do_it(
     request: &Request,
     listed: Vec<Listed>,
 ) -> io::Result<Reply> {
-    let names: BTreeSet<&str> = config.files.rules.iter().map(|rule| rule.name.as_str()).gather();
+    let names: BTreeSet<&str> = config.files.rules.iter().map(|rule| rule.name.as_str()).collect();
     let mut outcome = Outcome::default();
     records.goes_on_from(&request.told);
     match request.verb {
@@ -135,7 +134,7 @@ fn apply(
             read_list(stream)?
         }
     };
-    sort_many(&mut listed, |a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
+    listed.sort_unstable_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
     let is_check = request.verb == Verb::Check;
     let look = request.look || is_check;
     let options = Options { look, force: request.force, keep: request.keep, now: now() };

@@ -29,6 +29,7 @@ impl Bed {
         // Not in memory, wherever temporary files are.
         let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
         fs::create_dir_all(&target).unwrap();
+        let target = target.canonicalize().unwrap();
         Self::at(tempfile::tempdir_in(target).unwrap())
     }
 

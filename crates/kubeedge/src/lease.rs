@@ -11,7 +11,6 @@ use super::message::MessageId;
 use super::message::{self, Incoming};
 use super::outbound::Outbound;
 use super::types::BridgeEffect;
-use edgesync_object::Gather as _;
 use edgesync_object::time::rfc3339_micros;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::frame::Lease;
@@ -376,7 +375,7 @@ impl LeaseKeeper {
 /// The metadata of a new Lease, as EdgeCore writes them.
 fn new_metadata(node: &str) -> Map<String, Value> {
     let fields = [("name", node.into()), ("namespace", NAMESPACE.into()), ("creationTimestamp", Value::Null)];
-    fields.into_iter().map(|(field, value)| (field.to_owned(), value)).gather()
+    fields.into_iter().map(|(field, value)| (field.to_owned(), value)).collect()
 }
 
 /// The metadata of a Lease, as they are written back; none if the text is no object with a version.

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 
 use super::message::{self, Incoming};
 use super::outbound::Outbound;
-use edgesync_object::Gather as _;
 use edgesync_protocol::change::Put;
 use edgesync_protocol::frame::{Received, Upload, UploadConfirm};
 use edgesync_protocol::timing::{Now, backoff, earlier};
@@ -108,7 +107,7 @@ impl Uploads {
             .into_iter()
             .flat_map(|flight| flight.upload.items.into_iter().zip(flight.items))
             .map(|(raw, item)| (raw.seq, (raw.content, item)))
-            .gather();
+            .collect();
         let is_repeated = !known.is_empty();
         let registered = self.node_uid.is_some();
         let items = upload.items.iter().map(|raw| match known.remove(&raw.seq) {

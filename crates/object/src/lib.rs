@@ -1,9 +1,10 @@
 //! Kubernetes objects: identity, versions, names. Pure: no I/O, no clock, no database, no network.
 
+#![warn(missing_docs)]
+
 mod budget;
 pub mod event;
 mod fields;
-mod gather;
 pub mod kinds;
 pub mod matching;
 mod meta;
@@ -22,7 +23,6 @@ pub mod yaml;
 
 pub use budget::{Budget, Exceeded};
 pub use fields::{FieldSelector, FieldSelectorError, MAX_FIELD_SELECTOR};
-pub use gather::{Gather, sort_few, sort_many};
 pub use kinds::pluralize;
 pub use meta::{
     Head, HeadMeta, LAST_APPLIED, LeftOut, MAX_DEPTH, member, too_deep, with_field, with_managed_fields,

@@ -6,11 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
-
-use super::Gather as _;
 use super::name::{check_label_key, check_label_value};
 use super::{Labels, Object};
+use serde_json::{Map, Value};
 
 /// The annotation of a Node with the labels that came from the node itself, as `key=value` separated by commas. It is
 /// there, if only empty, once the node has reported: a Node that an operator has applied has none.
@@ -38,7 +36,7 @@ impl NodeLabels {
         let noted = noted(node);
         let is_noted = |key: &String, value: &mut String| noted.get(key) == Some(&*value);
         let mut given = node.labels();
-        let claimed = given.extract_if(.., is_noted).gather();
+        let claimed = given.extract_if(.., is_noted).collect();
         Self { given, claimed }
     }
 }
@@ -47,14 +45,14 @@ impl NodeLabels {
 fn noted(node: &Object) -> Labels {
     let annotation = node.annotations().remove(NODE_LABELS_ANNOTATION).unwrap_or_default();
     let pairs = annotation.split(',').filter_map(|pair| pair.split_once('='));
-    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).gather()
+    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 /// The labels by which a node is known to everybody: those that follow from its name.
 #[must_use]
 pub fn labels_by_name(name: &str) -> Labels {
     let fits = !name.is_empty() && check_label_value(name).is_ok();
-    fits.then(|| (HOST_NAME_LABEL.to_owned(), name.to_owned())).into_iter().gather()
+    fits.then(|| (HOST_NAME_LABEL.to_owned(), name.to_owned())).into_iter().collect()
 }
 
 /// Puts what a node says of itself in the place of what it said before. Labels that were given to it stay, also where the
@@ -63,7 +61,7 @@ pub fn claim_labels(node: &mut Object, reported: &BTreeMap<String, String>) {
     let NodeLabels { given, .. } = NodeLabels::of(node);
     let may_claim = |(key, value): &(&String, &String)| may_set(key, value) && !given.contains_key(*key);
     let claimed = reported.iter().filter(may_claim).take(MAX_NODE_LABELS);
-    let claimed = claimed.map(|(key, value)| (key.clone(), value.clone())).gather();
+    let claimed = claimed.map(|(key, value)| (key.clone(), value.clone())).collect();
     let labels = NodeLabels { given, claimed };
     write(node, &labels);
     note(node, &labels.claimed);
@@ -82,7 +80,7 @@ pub fn give_labels(node: &mut Object, before: &Labels, labels: &Labels) {
 pub fn give_missing_labels(node: &mut Object, labels: &Labels) {
     let given = NodeLabels::of(node).given;
     let missing = labels.iter().filter(|(key, _)| !given.contains_key(*key));
-    let missing = missing.map(|(key, value)| (key.clone(), value.clone())).gather();
+    let missing = missing.map(|(key, value)| (key.clone(), value.clone())).collect();
     give_labels(node, &Labels::new(), &missing);
 }
 
@@ -110,7 +108,7 @@ fn may_set(key: &str, value: &str) -> bool {
 
 fn write(node: &mut Object, labels: &NodeLabels) {
     let all = labels.given.iter().chain(&labels.claimed);
-    let all: Map<String, Value> = all.map(|(key, value)| (key.clone(), value.as_str().into())).gather();
+    let all: Map<String, Value> = all.map(|(key, value)| (key.clone(), value.as_str().into())).collect();
     if all.is_empty() {
         node.remove_metadata("labels");
     } else {

@@ -3,14 +3,12 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-
-use super::Gather as _;
 use super::meta::{MAX_DEPTH, too_deep};
 use super::name::{Problem, check_label, check_label_key, check_label_value, check_object_name};
 use super::resource::{Resource, Scope, split_api_version};
 use super::selector::Labels;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// The most bytes that the annotations of one object may have together, as in Kubernetes.
 pub const MAX_ANNOTATIONS: usize = 256 * 1024;
@@ -124,7 +122,7 @@ impl Object {
         if let Some(Value::Object(metadata)) = self.0.get_mut("metadata") {
             metadata.insert(field.to_owned(), value);
         } else {
-            let metadata = [(field.to_owned(), value)].into_iter().gather();
+            let metadata = [(field.to_owned(), value)].into_iter().collect();
             self.0.insert("metadata".to_owned(), Value::Object(metadata));
         }
     }
@@ -144,7 +142,7 @@ impl Object {
     fn meta_map(&self, field: &str) -> Labels {
         let map = self.metadata().and_then(|metadata| metadata.get(field)).and_then(Value::as_object);
         let pairs = map.into_iter().flatten();
-        pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).gather()
+        pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
     }
 
     /// `metadata.name`, empty if absent.

@@ -6,10 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
-use super::gather::Gather as _;
 use super::name::{check_label_key, check_label_value};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// The longest selector in text form, in bytes.
 pub const MAX_SELECTOR: usize = 16 * 1024;
@@ -455,7 +453,7 @@ impl TryFrom<LabelSelector> for Selector {
                 let must = if takes_values { "hold at least one value" } else { "be empty" };
                 return Err(SelectorError::Values { key, operator: operator.name(), must });
             }
-            let values = values.into_iter().gather();
+            let values = values.into_iter().collect();
             let rule = match operator {
                 Operator::In => Rule::In(values),
                 Operator::NotIn => Rule::NotIn(values),

@@ -15,6 +15,8 @@
 //! places is kept once per rule. What nothing places is not kept, but for ConfigMaps and Secrets, to which
 //! a Pod may come to refer. What no two nodes share is kept in as few bytes as that takes (`slots.rs`).
 
+#![warn(missing_docs)]
+
 mod changing;
 mod differences;
 mod explain;

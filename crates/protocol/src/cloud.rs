@@ -20,7 +20,7 @@ mod queue;
 mod quota;
 mod record;
 mod send;
-#[cfg(any(test, feature = "simulation"))]
+#[cfg(test)]
 pub(super) mod testing;
 mod types;
 mod upload;
@@ -533,7 +533,7 @@ impl CloudMachine {
     }
 
     /// What the node holds, as far as it is proven.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(test)]
     pub(super) fn recorded_versions<'a>(
         &'a self,
         desired: &'a impl DesiredState,
@@ -542,13 +542,13 @@ impl CloudMachine {
     }
 
     /// Objects on their way to the node or being prepared for it.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(test)]
     pub(super) fn under_way(&self) -> usize {
         self.sender.len()
     }
 
     /// What is kept for the node in memory that grows with anything.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(test)]
     pub(super) fn entries(&self) -> usize {
         let named = self.ahead.len() + self.trouble.len() + self.held.len() + self.leftovers.len();
         let queued = self.queue.len() + self.sender.len() + self.effects.len() + self.frames.len();

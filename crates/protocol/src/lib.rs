@@ -3,6 +3,8 @@
 //! Nothing here does I/O, reads a clock or draws a random number: time and randomness come in as
 //! arguments, effects go out as values. May depend on [`edgesync_object`] only.
 
+#![warn(missing_docs)]
+
 pub mod change;
 pub mod cloud;
 pub mod compression;

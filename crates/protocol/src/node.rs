@@ -3,17 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-
-use edgesync_object::Gather as _;
 use edgesync_object::name::{Problem, check_label_key};
 use edgesync_object::node_labels::claim_labels;
 use edgesync_object::status::Cause;
 use edgesync_object::time::rfc3339;
 use edgesync_object::{FieldProblem, Object, Problems};
 use edgesync_schema as schema;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// What a node says of itself. It travels as one item of the outbox, whenever it differs from what was said last.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -167,7 +165,7 @@ impl NodeReport {
     pub fn check(&self) -> Result<(), Problems> {
         let mut problems = Problems::default();
         if let Some(schema) = schema::builtin("", "v1", "Node") {
-            let fields = [("status".to_owned(), Value::Object(self.status.clone()))].into_iter().gather();
+            let fields = [("status".to_owned(), Value::Object(self.status.clone()))].into_iter().collect();
             // A device that cannot tell all of `nodeInfo` tells a part.
             let causes = schema::validate(&schema, &fields).into_iter();
             let wrong = causes.filter(|cause| cause.reason != "FieldValueRequired");
@@ -220,7 +218,7 @@ fn check_condition(condition: &Condition) -> Result<(), (&'static str, Problem)>
 #[must_use]
 pub fn new_node(name: &str) -> Object {
     let text = |text: &str| Value::String(text.to_owned());
-    let metadata = [("name".to_owned(), text(name))].into_iter().gather();
+    let metadata = [("name".to_owned(), text(name))].into_iter().collect();
     let fields = [
         ("apiVersion".to_owned(), text("v1")),
         ("kind".to_owned(), text("Node")),
@@ -228,7 +226,7 @@ pub fn new_node(name: &str) -> Object {
         ("spec".to_owned(), Value::Object(Map::new())),
         ("status".to_owned(), Value::Object(Map::new())),
     ];
-    Object::from(fields.into_iter().gather::<Map<_, _>>())
+    Object::from(fields.into_iter().collect::<Map<_, _>>())
 }
 
 /// That a node is ready, in the words of its agent.

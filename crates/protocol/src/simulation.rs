@@ -4,6 +4,9 @@
 //! `EDGESYNC_SEED=<n> cargo test --lib simulation::one_seed -- --nocapture` shows one run step by step;
 //! `EDGESYNC_SEEDS=<n>` sets how many seeds the long test tries.
 
+#![allow(missing_docs, reason = "for tests")]
+#![cfg_attr(not(test), allow(dead_code, unreachable_pub, reason = "other crates use a part of the model"))]
+
 #[cfg(test)]
 mod fleet;
 pub mod model;

@@ -5,6 +5,8 @@
 //! Schemas are trees without cycles: where a type contains itself (JSONSchemaProps), the inner one is
 //! [`Type::Any`] with unknown fields preserved.
 
+#![warn(missing_docs)]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

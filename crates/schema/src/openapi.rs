@@ -6,7 +6,6 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{Limits, ListType, MICRO_TIME, PatchStrategy, Schema, TIME, Type};
-use edgesync_object::Gather as _;
 use edgesync_object::number::whole;
 
 /// The schema in the vocabulary of OpenAPI v3, with everything in place (there are no references). Descends as
@@ -83,7 +82,7 @@ impl Writer {
         if !schema.properties.is_empty() {
             let fields = schema.properties.iter();
             let fields: Map<String, Value> =
-                fields.map(|(name, field)| (name.to_string(), to_openapi(field))).gather();
+                fields.map(|(name, field)| (name.to_string(), to_openapi(field))).collect();
             self.put("properties", fields);
         }
         self.put_some("additionalProperties", schema.additional.as_deref().map(to_openapi));

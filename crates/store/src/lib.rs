@@ -16,6 +16,8 @@
 //! - `cloud` is what the embedded cloud keeps, on top of these too (feature `cloud`).
 //! - [`StoreError`] classifies what can go wrong by what the caller can do about it.
 
+#![warn(missing_docs)]
+
 pub mod checksum;
 pub mod durable;
 pub mod engine;

@@ -25,7 +25,7 @@ const LOG_LINES: usize = 200;
 static GIVEN_OUT: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
 
 /// A running mosquitto that lets anyone in.
-pub(super) struct Mosquitto {
+pub struct Mosquitto {
     address: SocketAddr,
     directory: TempDir,
     child: Option<Child>,
@@ -35,12 +35,12 @@ pub(super) struct Mosquitto {
 impl Mosquitto {
     /// Starts one without a limit of queued messages: its default drops QoS 1 messages in silence beyond
     /// 1,000 per client.
-    pub(super) fn start() -> Self {
+    pub fn start() -> Self {
         Self::start_with("max_queued_messages 0\n")
     }
 
     /// Starts one with more lines of configuration.
-    pub(super) fn start_with(more: &str) -> Self {
+    pub fn start_with(more: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let address = free_address();
         let config = format!(
@@ -55,7 +55,7 @@ impl Mosquitto {
     }
 
     /// Starts one with a configuration file of its own, which has it listen on `address`.
-    pub(super) fn start_from(address: SocketAddr, config: &Path) -> Self {
+    pub fn start_from(address: SocketAddr, config: &Path) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let text = format!("{}\nuser root\n", fs::read_to_string(config).unwrap());
         fs::write(directory.path().join("mosquitto.conf"), text).unwrap();
@@ -65,12 +65,12 @@ impl Mosquitto {
     }
 
     /// Where it listens.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Kills it with SIGKILL.
-    pub(super) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
@@ -78,13 +78,13 @@ impl Mosquitto {
     }
 
     /// Starts it again at the same address, with nothing retained.
-    pub(super) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.kill();
         self.run();
     }
 
     /// Its last log lines.
-    pub(super) fn log(&self) -> String {
+    pub fn log(&self) -> String {
         self.log.lock().unwrap().iter().map(|line| format!("{line}\n")).collect()
     }
 
@@ -137,11 +137,7 @@ impl Drop for Mosquitto {
 }
 
 /// Runs one of mosquitto's clients to its end and returns its exit code, output and errors.
-pub(super) fn client(
-    program: &str,
-    address: SocketAddr,
-    arguments: &[&str],
-) -> (Option<i32>, String, String) {
+pub fn client(program: &str, address: SocketAddr, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = match client_command(program, address, arguments).output() {
         Err(error) if error.kind() == ErrorKind::NotFound => panic!("{INSTALL}"),
         other => other.unwrap(),
@@ -151,7 +147,7 @@ pub(super) fn client(
 }
 
 /// The command for one of mosquitto's clients, with MQTT v5.
-pub(super) fn client_command(program: &str, address: SocketAddr, arguments: &[&str]) -> Command {
+pub fn client_command(program: &str, address: SocketAddr, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(["-V", "mqttv5", "-h", &address.ip().to_string(), "-p", &address.port().to_string()]);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -160,7 +156,7 @@ pub(super) fn client_command(program: &str, address: SocketAddr, arguments: &[&s
 
 /// An address that nobody else binds. A broker with a configuration of ours listens on all addresses of this machine, so its
 /// port is none that the system gives to connections: one of another test could have it for a while.
-pub(super) fn free_address() -> SocketAddr {
+pub fn free_address() -> SocketAddr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     // Process ids have 22 bits; the second byte stays between 64 and 127, far from 127.0.0.1.
     let ip = Ipv4Addr::new(127, 64 + (high & 0x3f), middle, low);

@@ -2,6 +2,8 @@
 //!
 //! The crate carries bytes and knows nothing of objects or frames. Read [`link`] first.
 
+#![warn(missing_docs)]
+
 pub mod gate;
 pub mod link;
 pub mod tls;

@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 use super::Driver;
 use crate::agent::status::{StoreView, seconds};
 use crate::store::Writing;
-use edgesync_object::Gather as _;
 use edgesync_protocol::edge::EdgePhase;
 use edgesync_runtime::VERSION;
 
@@ -23,7 +22,7 @@ impl Driver {
         let kinds: Map<String, Value> = kinds
             .iter()
             .map(|(resource, count)| (format!("{}/{}", resource.api_version(), resource.kind), json!(count)))
-            .gather();
+            .collect();
         let cloud = match (self.link_state.connected, machine.phase(), self.cloud_online) {
             (false, ..) => format!("unknown: no connection to {}", self.wire.peer()),
             (true, EdgePhase::Live, _) => "connected".to_owned(),

@@ -22,7 +22,6 @@ use crate::store::{
     EdgeStats, EdgeStore, Health, OutboxLimits, OutboxPut, OutboxState, Posting, Reset, Writing,
 };
 use edgesync_config::edge::Config;
-use edgesync_object::Gather as _;
 use edgesync_protocol::edge::{EdgeEffect, OutboxMarks};
 use edgesync_protocol::node::{Condition, ConditionStatus, DISK_PRESSURE, merge_report};
 use edgesync_protocol::upload::{Content, Lane, Lanes, RefusedReason, UploadItem};
@@ -451,7 +450,7 @@ impl Driver {
                     (state.marks.rows.get(lane), state.bytes.get(lane), state.dropped.get(lane));
                 (lane.name().to_owned(), json!({ "waiting": waiting, "bytes": bytes, "dropped": dropped }))
             })
-            .gather();
+            .collect();
         json!(lanes)
     }
 }

@@ -8,7 +8,6 @@ use serde_json::{Map, Value};
 
 use crate::steps;
 use crate::trail::cut;
-use edgesync_object::Gather as _;
 use edgesync_object::number::shorten;
 
 /// One step of a path, in the words of `FieldsV1`: `f:<name>`, `k:<keys>`, `v:<value>` or `i:<index>`.
@@ -217,7 +216,10 @@ impl FieldSet {
 
     /// The set as `FieldsV1`.
     pub(super) fn to_fields(&self) -> Map<String, Value> {
-        self.below.iter().map(|(element, set)| (element.0.to_string(), Value::Object(set.to_node()))).gather()
+        self.below
+            .iter()
+            .map(|(element, set)| (element.0.to_string(), Value::Object(set.to_node())))
+            .collect()
     }
 
     fn to_node(&self) -> Map<String, Value> {

@@ -9,9 +9,7 @@ use super::compare::Diff;
 use super::fieldset::FieldSet;
 use super::{Manager, Operation};
 use crate::steps;
-use edgesync_object::Gather as _;
 use edgesync_object::Object;
-use edgesync_object::sort_few;
 
 /// The most entries of updates that are kept apart; older ones are put together.
 pub(super) const MAX_UPDATERS: usize = 10;
@@ -116,7 +114,7 @@ impl Entry {
         ];
         let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
         let mut entry: Map<String, Value> =
-            texts.map(|(name, text)| (name.to_owned(), Value::String(text.to_owned()))).gather();
+            texts.map(|(name, text)| (name.to_owned(), Value::String(text.to_owned()))).collect();
         entry.insert("fieldsV1".to_owned(), Value::Object(self.fields.to_fields()));
         Value::Object(entry)
     }
@@ -165,7 +163,7 @@ impl Managed {
     /// Writes the entries into an object, in order. No entries are no field.
     pub(super) fn write(mut self, object: &mut Object) {
         self.0.retain(|entry| !entry.fields.is_empty());
-        sort_few(&mut self.0, |a, b| a.order().cmp(&b.order()));
+        self.0.sort_by(|a, b| a.order().cmp(&b.order()));
         if self.0.is_empty() {
             object.strip_managed_fields();
         } else {
@@ -184,7 +182,7 @@ impl Managed {
         let without_times = |managed: &Self| {
             let mut entries = managed.0.clone();
             entries.iter_mut().for_each(|entry| entry.time.clear());
-            sort_few(&mut entries, |a, b| a.order().cmp(&b.order()));
+            entries.sort_by(|a, b| a.order().cmp(&b.order()));
             entries
         };
         self.0.len() == other.0.len() && without_times(self) == without_times(other)
@@ -233,7 +231,7 @@ impl Managed {
     /// Puts the oldest updates together, those of one version each, until there are at most [`MAX_UPDATERS`].
     pub(super) fn cap(&mut self) {
         self.0.retain(|entry| !entry.fields.is_empty());
-        sort_few(&mut self.0, |a, b| a.order().cmp(&b.order()));
+        self.0.sort_by(|a, b| a.order().cmp(&b.order()));
         let first = self.0.partition_point(|entry| entry.operation == Operation::Apply);
         let mut excess = self.0.len().saturating_sub(first + MAX_UPDATERS);
         if excess == 0 {

@@ -8,7 +8,6 @@ use serde_json::{Map, Value};
 
 use super::fieldset::{Element, FieldSet};
 use super::shape::{Form, field_schema, identify, is_named, is_void, item_schema};
-use edgesync_object::sort_many;
 use edgesync_schema::{ListType, Schema, Type};
 
 /// The object with the configuration merged into it: values of the configuration win, what it does not
@@ -68,7 +67,7 @@ fn merge_lists(live: &[Value], applied: &[Value], schema: Option<&Schema>) -> Ve
         }
     }
     let mut turns: Vec<usize> = shared.values().copied().collect();
-    sort_many(&mut turns, Ord::cmp);
+    turns.sort_unstable();
     let mut turns = turns.into_iter().peekable();
     let mut ordered = ordered.into_iter().enumerate().peekable();
     let mut merged = Vec::with_capacity(live.len() + applied.len());

@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use crate::kind::Kind;
-use edgesync_object::sort_few;
 
 /// A group with its versions, the preferred one first.
 #[derive(Debug)]
@@ -48,7 +47,7 @@ pub(crate) fn groups(kinds: &[Arc<Kind>]) -> Vec<Group<'_>> {
         }
     }
     for group in &mut groups {
-        sort_few(&mut group.versions, |a, b| {
+        group.versions.sort_by(|a, b| {
             let order = |of: &Version<'_>| (!of.kinds.iter().any(|kind| kind.preferred), rank(of.name));
             order(a).cmp(&order(b)).then_with(|| a.name.cmp(b.name))
         });

@@ -4,7 +4,6 @@ use serde_json::{Map, Value, json};
 
 use super::{Dialect, names, parameters, takes_strategic_patches};
 use crate::kind::{Kind, Writable};
-use edgesync_object::Gather as _;
 use edgesync_object::Scope;
 
 const JSON: &str = "application/json";
@@ -149,7 +148,7 @@ impl Place<'_> {
         let mut path: Map<String, Value> = operations
             .iter()
             .map(|operation| (operation.method.to_owned(), self.operation(operation)))
-            .gather();
+            .collect();
         if !in_path.is_empty() {
             path.insert("parameters".into(), parameters::references(self.dialect, in_path).into());
         }
@@ -187,7 +186,7 @@ impl Place<'_> {
                 }
                 Dialect::V3 => {
                     let content: Map<String, Value> =
-                        types.iter().map(|name| ((*name).to_owned(), json!({ "schema": schema }))).gather();
+                        types.iter().map(|name| ((*name).to_owned(), json!({ "schema": schema }))).collect();
                     value["requestBody"] = json!({ "content": content, "required": required });
                 }
             }

@@ -3,7 +3,6 @@
 use serde_json::{Map, Value, json};
 
 use super::Dialect;
-use edgesync_object::Gather as _;
 
 /// A parameter: its name, its type, and what it does.
 type Parameter = (&'static str, &'static str, &'static str);
@@ -86,7 +85,7 @@ pub(super) fn definitions(dialect: Dialect) -> Map<String, Value> {
     let query = IN_QUERY.iter().map(|parameter| (parameter, "query"));
     path.chain(query)
         .map(|(parameter, place)| (parameter.0.to_owned(), value(dialect, *parameter, place)))
-        .gather()
+        .collect()
 }
 
 /// References to parameters, for an operation. Those of which clients want to know whether they are there are

@@ -4,7 +4,6 @@ use serde_json::{Map, Value, json};
 
 use super::{Dialect, names};
 use crate::kind::Kind;
-use edgesync_object::Gather as _;
 use edgesync_schema as schema;
 use edgesync_schema::{Schema, to_openapi};
 
@@ -99,7 +98,7 @@ fn downgrade(schema: Map<String, Value>) -> Map<String, Value> {
         let value = match (name.as_str(), value) {
             ("nullable" | "anyOf" | "oneOf" | "not", _) => continue,
             ("properties", Value::Object(fields)) => {
-                Value::Object(fields.into_iter().map(|(name, field)| (name, downgraded(field))).gather())
+                Value::Object(fields.into_iter().map(|(name, field)| (name, downgraded(field))).collect())
             }
             ("items" | "additionalProperties", value) => downgraded(value),
             ("allOf", Value::Array(schemas)) => schemas.into_iter().map(downgraded).collect(),
@@ -130,7 +129,7 @@ pub(super) fn shared(dialect: Dialect) -> Map<String, Value> {
         ("Status", status()),
     ];
     let mut shared: Map<String, Value> =
-        schemas.into_iter().map(|(name, schema)| (names::meta(name), schema)).gather();
+        schemas.into_iter().map(|(name, schema)| (names::meta(name), schema)).collect();
     if let Some(status) = shared.get_mut(&names::meta("Status")) {
         status["x-kubernetes-group-version-kind"] =
             json!([{ "group": "", "version": "v1", "kind": "Status" }]);

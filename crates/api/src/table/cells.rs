@@ -9,7 +9,6 @@ use super::fields::{
     NONE, UNKNOWN, UNSET, at, condition, few, first_text, int, int_at, is_deleted, is_true, list, or, str_at,
     text, texts, typed,
 };
-use edgesync_object::Gather as _;
 use edgesync_object::time;
 use edgesync_object::{objectsync, split_api_version};
 
@@ -36,7 +35,7 @@ pub(super) fn node_roles(node: &Value) -> String {
         Some(role) => Some(role),
         None => value.as_str().filter(|_| key == "kubernetes.io/role"),
     });
-    let roles: BTreeSet<&str> = roles.filter(|role| !role.is_empty()).gather();
+    let roles: BTreeSet<&str> = roles.filter(|role| !role.is_empty()).collect();
     or(Vec::from_iter(roles).join(","), NONE)
 }
 
@@ -108,7 +107,7 @@ pub(super) fn service_external_ip(service: &Value) -> String {
 fn balancers(object: &Value) -> Vec<String> {
     let ingress = list(object, "status.loadBalancer.ingress").iter();
     let addresses = ingress.map(|point| first_text(point, &["ip", "hostname"], ""));
-    addresses.filter(|address| !address.is_empty()).gather::<BTreeSet<_>>().into_iter().collect()
+    addresses.filter(|address| !address.is_empty()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The ports of a service, with those on the nodes.

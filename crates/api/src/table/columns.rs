@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::fields::{NONE, at, first_text, int_at, list, or, str_at, text, texts};
 use super::path::JsonPath;
 use crate::kind::PrinterColumn;
-use edgesync_object::{sort_many, time};
+use edgesync_object::time;
 
 /// The annotation that makes a storage class the default one.
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
@@ -148,7 +148,7 @@ fn selector(object: &Value, path: &str) -> String {
         let key = text(expression, "key");
         let values = || {
             let mut values = texts(expression, "values", "");
-            sort_many(&mut values, Ord::cmp);
+            values.sort_unstable();
             values.join(",")
         };
         let term = match str_at(expression, "operator") {
@@ -160,7 +160,7 @@ fn selector(object: &Value, path: &str) -> String {
         };
         terms.push((key, term));
     }
-    sort_many(&mut terms, Ord::cmp);
+    terms.sort_unstable();
     let terms: Vec<String> = terms.into_iter().map(|(_, term)| term).collect();
     or(terms.join(","), NONE)
 }

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::fields::{NONE, UNKNOWN, at, condition, int, is_deleted, is_true, list, or, str_at, text, typed};
-use edgesync_object::Gather as _;
 use edgesync_object::time;
 
 /// How a pod is.
@@ -46,7 +45,7 @@ pub(super) fn readiness_gates(pod: &Value) -> String {
     let gates = list(pod, "spec.readinessGates");
     let conditions = list(pod, "status.conditions").iter();
     let conditions = conditions.filter(|condition| str_at(condition, "status") == "True");
-    let conditions: BTreeSet<&str> = conditions.map(|condition| str_at(condition, "type")).gather();
+    let conditions: BTreeSet<&str> = conditions.map(|condition| str_at(condition, "type")).collect();
     let met = gates.iter().filter(|gate| conditions.contains(str_at(gate, "conditionType"))).count();
     if gates.is_empty() { NONE.to_owned() } else { format!("{met}/{}", gates.len()) }
 }
@@ -138,7 +137,7 @@ impl Summary {
 /// The names of containers that start before the others and stay.
 fn sidecars(pod: &Value) -> BTreeSet<&str> {
     let stays = |container: &&Value| str_at(container, "restartPolicy") == "Always";
-    list(pod, "spec.initContainers").iter().filter(stays).map(|container| str_at(container, "name")).gather()
+    list(pod, "spec.initContainers").iter().filter(stays).map(|container| str_at(container, "name")).collect()
 }
 
 /// Why a container has ended.

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 
-use edgesync_object::{Gather as _, sort_many};
 use serde_json::Value;
 
 /// What stands in their place.
@@ -26,8 +25,8 @@ impl Redactor {
         let values = values.into_iter().map(|value| value.trim().to_owned());
         let mut values: Vec<String> = values.filter(|value| value.len() >= SHORTEST).collect();
         // A value may be a part of another.
-        sort_many(&mut values, |one, other| other.len().cmp(&one.len()));
-        Self { values, names: names.into_iter().gather() }
+        values.sort_unstable_by(|one, other| other.len().cmp(&one.len()));
+        Self { values, names: names.into_iter().collect() }
     }
 
     /// A text without its secrets.
@@ -66,7 +65,7 @@ impl Redactor {
                     let secret = is_secret_key(name) && value.is_string();
                     (name.clone(), if secret { Value::from(GONE) } else { self.json(value) })
                 };
-                Value::Object(fields.iter().map(plain).gather())
+                Value::Object(fields.iter().map(plain).collect())
             }
             other => other.clone(),
         }

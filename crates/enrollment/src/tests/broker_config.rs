@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
+// The tests of this crate do not wait for all that the rest of the kit needs.
+#[allow(dead_code, unreachable_pub, reason = "a part of the kit")]
 #[path = "../../../testkit/src/mosquitto.rs"]
 mod support;
 

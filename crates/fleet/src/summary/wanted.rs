@@ -9,7 +9,7 @@ use edgesync_protocol::change::Uid;
 
 /// What is rolled out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum RolloutOf {
+pub enum RolloutOf {
     /// An object, by its UID.
     Object(Uid),
     /// What a rule selects that is an object, by its UID.
@@ -23,7 +23,7 @@ pub(crate) type RolloutAnswer = oneshot::Sender<Option<Value>>;
 
 /// Which objects somebody looks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub struct Wanted {
     /// The kind, in any spelling; empty for all.
     pub(crate) kind: String,
     /// The namespace; empty for all.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::lease::Marker;
 use crate::outbound::Outbound;
 use crate::types::BridgeEffect;
-use edgesync_object::Gather as _;
 
 /// The version of the text.
 const FORMAT: &str = "1";
@@ -39,7 +38,7 @@ impl Memory {
             NONE => Some(None),
             word => Marker::parse(word).map(Some),
         });
-        let carried_out = words.filter_map(|word| u64::from_str_radix(word, 16).ok()).gather();
+        let carried_out = words.filter_map(|word| u64::from_str_radix(word, 16).ok()).collect();
         Self { compared_at, settled_over, carried_out }
     }
 

@@ -8,7 +8,6 @@ use siphasher::sip::SipHasher24;
 use crate::application::Scope;
 use crate::names::{AskedKind, WatchRule};
 use crate::types::{BridgeConfig, HeldEntry};
-use edgesync_object::Gather as _;
 use edgesync_object::{Relation, ResourceVersion};
 
 /// What a list is for.
@@ -63,7 +62,7 @@ fn kept_hash(words: &str) -> u64 {
 
 /// What is to be watched.
 pub(super) fn watched(config: &BridgeConfig) -> BTreeSet<Scope> {
-    rules(config).map(|(_, scope, _)| scope).gather()
+    rules(config).map(|(_, scope, _)| scope).collect()
 }
 
 /// The rules of a scope.
@@ -73,7 +72,7 @@ pub(super) fn rules_of(config: &BridgeConfig, scope: &Scope) -> Vec<u64> {
 
 /// All rules that want a list.
 pub(super) fn all_rules(config: &BridgeConfig) -> BTreeSet<u64> {
-    rules(config).map(|(rule, ..)| rule).gather()
+    rules(config).map(|(rule, ..)| rule).collect()
 }
 
 /// What a round lists. `carried_out` are the rules whose lists have been stored.

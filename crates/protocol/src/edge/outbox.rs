@@ -272,7 +272,7 @@ impl EdgeMachine {
     }
 
     /// Whether the numbers of this life are known to be no other items' at the cloud.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(test)]
     pub(crate) fn outbox_is_compared(&self) -> bool {
         self.outbox.is_probed && !self.outbox.is_renumbering()
     }

@@ -2,7 +2,9 @@
 //! and one for the cloud's, each with exactly one copy of what is committed. A crash loses everything else.
 //! [`History`] remembers what was really written, whatever is lost.
 
+#[cfg(test)]
 mod cloud;
+#[cfg(test)]
 mod history;
 mod outbox;
 
@@ -16,7 +18,9 @@ use crate::fault::{Fault, planted};
 use crate::replica::{self, Applied, Held, Rows, Totals};
 use edgesync_object::{ObjectKey, Resource, ResourceVersion, Scope};
 
+#[cfg(test)]
 pub use cloud::{CloudDb, noise};
+#[cfg(test)]
 pub use history::History;
 pub use outbox::{Outbox, Thing};
 

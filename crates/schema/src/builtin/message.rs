@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use super::{Block, Field, Table, block_name, with_table};
-use edgesync_object::sort_many;
 
 /// The message that encodes a type.
 #[derive(Debug)]
@@ -137,7 +136,7 @@ impl Message {
         for line in block.fields.lines() {
             fields.push(MessageField::new(&Field::new(line)?)?);
         }
-        sort_many(&mut fields, |one, other| one.numbers.cmp(&other.numbers));
+        fields.sort_unstable_by(|one, other| one.numbers.cmp(&other.numbers));
         Some(Self { fields, one: block.one })
     }
 }

@@ -10,7 +10,6 @@ use serde_json::{Map, Number, Value};
 use super::format::{number_problem, text_problem, whole};
 use super::{is_object_field, weight};
 use crate::{Limits, ListType, Schema, Type};
-use edgesync_object::Gather as _;
 use edgesync_object::status::Cause;
 
 mod pattern;
@@ -414,7 +413,7 @@ fn type_name(schema: &Schema) -> &'static str {
 fn identity<'a>(item: &'a Value, keys: &[Arc<str>]) -> Cow<'a, Value> {
     let Value::Object(fields) = item else { return Cow::Borrowed(item) };
     let keys = keys.iter().filter_map(|key| Some((key.to_string(), fields.get(key.as_ref())?.clone())));
-    Cow::Owned(Value::Object(keys.gather()))
+    Cow::Owned(Value::Object(keys.collect()))
 }
 
 /// The items of a list that has keys, by them.

@@ -10,7 +10,6 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 
 use super::{Directive, Edit, Fields, Path, fields_of, merge_object};
-use edgesync_object::sort_many;
 use edgesync_object::status::Result;
 use edgesync_schema::{PatchStrategy, Schema};
 
@@ -237,7 +236,7 @@ fn arrange(
         .enumerate()
         .map(|(index, element)| ((element.id.as_ref().and_then(rank), index), element))
         .partition(|((rank, _), _)| rank.is_some());
-    sort_many(&mut ordered, |(one, _), (other, _)| one.cmp(other));
+    ordered.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
     let mut rest = rest.into_iter().map(|(_, element)| element).peekable();
     let mut arranged = Vec::with_capacity(ordered.len() + rest.len());
     for (_, element) in ordered {

@@ -8,7 +8,6 @@ use serde_json::{Map, Value, json};
 
 use super::{Refusal, invalid};
 use crate::message::{self, Draft};
-use edgesync_object::Gather as _;
 use edgesync_object::Object;
 use edgesync_object::event::event_to_core;
 use edgesync_object::name::{check_label, check_path_segment};
@@ -115,7 +114,7 @@ fn patch_data(event: &Object) -> String {
     let mut patch: Map<String, Value> = ["count", "lastTimestamp", "message", "series"]
         .into_iter()
         .filter_map(|field| Some((field.to_owned(), fields.get(field)?.clone())))
-        .gather();
+        .collect();
     let annotations = event.annotations();
     if !annotations.is_empty() {
         patch.insert("metadata".to_owned(), json!({ "annotations": annotations }));

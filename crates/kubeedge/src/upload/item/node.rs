@@ -8,7 +8,6 @@ use serde_json::{Map, Value, json};
 
 use super::{Next, Refusal, invalid, refuse, words};
 use crate::message::{self, Draft, Failure};
-use edgesync_object::Gather as _;
 use edgesync_object::Object;
 use edgesync_object::time::rfc3339;
 use edgesync_protocol::node::{NodeReport, READY, agent_ready, merge_report, new_node, set_node_condition};
@@ -145,7 +144,7 @@ impl Seen {
     fn conditions(&self) -> Vec<Value> {
         let since = |seen: &SeenCondition| seen.last_transition_time.clone().unwrap_or_default();
         let value = |seen: &SeenCondition| json!({ "type": seen.condition, "status": seen.status, "lastTransitionTime": since(seen) });
-        self.0.iter().map(value).gather()
+        self.0.iter().map(value).collect()
     }
 }
 
@@ -170,7 +169,7 @@ fn whole(name: &str, report: &NodeReport, seen: &Seen, wall: i64) -> Object {
         }
     }
     let mut labels: Map<String, Value> =
-        node.labels().iter().map(|(key, value)| ((*key).to_owned(), Value::from(&**value))).gather();
+        node.labels().iter().map(|(key, value)| ((*key).to_owned(), Value::from(&**value))).collect();
     for (key, old) in OLD_LABELS {
         if let Some(value) = labels.get(key).cloned() {
             labels.entry(old).or_insert(value);
