@@ -4,8 +4,7 @@
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::CommandFactory as _;
 use clap::error::ErrorKind;
@@ -13,27 +12,13 @@ use edgesync::cli::args_edge::EdgeArgs;
 use edgesync_cloud::cli::args_cloud::CloudArgs;
 use proc_macro2::{TokenStream, TokenTree};
 
+use super::sources::{is_test, product};
+
 /// What systemctl is asked for.
 const VERBS: [&str; 7] = ["start", "stop", "restart", "enable", "disable", "status", "daemon-reload"];
 
 fn root() -> &'static Path {
     edgesync_testkit::programs::root()
-}
-
-/// All sources but those of tests.
-fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_stem().unwrap().to_string_lossy();
-        if matches!(&*name, "tests" | "simulation") {
-            continue;
-        }
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
 }
 
 /// The string literals among some tokens, macros included.
@@ -124,14 +109,12 @@ fn unit_problem(words: &[String]) -> Option<String> {
 
 #[test]
 fn every_command_that_a_message_recommends_exists() {
-    let mut files = Vec::new();
-    sources(&root().join("src"), &mut files);
     let (mut checked, mut wrong) = (Vec::new(), Vec::new());
-    for file in files {
+    for (file, text) in product().into_iter().filter(|(path, _)| !is_test(path)) {
         let mut texts = Vec::new();
-        literals(fs::read_to_string(&file).unwrap().parse().unwrap(), &mut texts);
+        literals(text.parse().unwrap(), &mut texts);
         for command in texts.iter().flat_map(|text| commands(text)) {
-            wrong.extend(problem(&command).map(|why| format!("{}: {command}: {why}", file.display())));
+            wrong.extend(problem(&command).map(|why| format!("{file}: {command}: {why}")));
             checked.push(command);
         }
     }

@@ -1,24 +1,9 @@
 //! What the sources write to the log: no field is named `message`, which is the name of the line itself. A text from the
 //! network in such a field would take its place.
 
-// Clippy takes only the functions marked #[test] for tests, not what they call.
-#![allow(clippy::unwrap_used)]
-
-use std::fs;
-use std::path::{Path, PathBuf};
+use super::sources::product;
 
 const MACROS: [&str; 5] = ["error!(", "warn!(", "info!(", "debug!(", "trace!("];
-
-fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-}
 
 /// What stands in a call of a macro before its text: the fields.
 fn fields(call: &str) -> impl Iterator<Item = &str> {
@@ -41,13 +26,11 @@ fn with_a_message(text: &str) -> Vec<String> {
 
 #[test]
 fn no_field_takes_the_place_of_the_line() {
-    let mut files = Vec::new();
-    sources(&edgesync_testkit::programs::root().join("src"), &mut files);
+    let files = product();
     assert!(files.len() > 100, "the sources were not found");
-    let found = files.iter().flat_map(|file| {
-        let text = fs::read_to_string(file).unwrap();
-        let calls = with_a_message(&text).into_iter();
-        calls.map(|call| format!("{}: {call}", file.display())).collect::<Vec<_>>()
+    let found = files.iter().flat_map(|(path, text)| {
+        let calls = with_a_message(text).into_iter();
+        calls.map(|call| format!("{path}: {call}")).collect::<Vec<_>>()
     });
     let found: Vec<String> = found.collect();
     assert!(found.is_empty(), "{}", found.join("\n"));

@@ -3,12 +3,13 @@
 mod advice;
 mod cli;
 mod config;
+mod crates;
 mod documents;
 mod figures;
 mod frames;
-mod imports;
-mod layers;
 mod limits;
 mod log;
 mod manifests;
 mod protocol_examples;
+mod sources;
+mod unused;

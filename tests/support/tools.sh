@@ -125,14 +125,16 @@ install_javascript() {
     export EDGESYNC_TEST_JAVASCRIPT="$cache/javascript"
 }
 
-# Builds the program for devices, without the cloud side, and tells the tests where it is. It is put aside: with the cloud side
-# another one gets its place.
-build_device() {
-    local target
-    target="$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')"
-    cargo build --no-default-features --bin edgesync
-    mkdir -p "$target/device"
-    cp -f "$target/debug/edgesync" "$target/device/edgesync.new"
-    mv "$target/device/edgesync.new" "$target/device/edgesync"
-    export EDGESYNC_TEST_DEVICE="$target/device/edgesync"
+# All programs and tests, compiled once, with the same features: cargo test alone builds no programs of other packages. The
+# features of single crates are for tests; a program takes nothing from them.
+workspace=(--workspace --all-features)
+build_workspace() {
+    cargo build "${workspace[@]}" --lib --bins --tests
 }
+
+if cargo nextest --version >/dev/null 2>&1; then
+    run_tests() { cargo nextest run "${workspace[@]}" "$@"; }
+else
+    # Without nextest: its options of filters and threads are left out.
+    run_tests() { cargo test "${workspace[@]}" "$@"; }
+fi

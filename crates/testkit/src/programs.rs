@@ -9,11 +9,11 @@ pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// The agent, `edgesync`.
+/// The agent, `edgesync`: the one in the variable `EDGESYNC_TEST_DEVICE`, if it is set, so that the tests run what devices get.
 #[must_use]
 pub fn device() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
-    PATH.get_or_init(|| built("edgesync"))
+    PATH.get_or_init(|| std::env::var("EDGESYNC_TEST_DEVICE").unwrap_or_else(|_| built("edgesync")))
 }
 
 /// The cloud side, `edgesync-cloud`.
@@ -49,7 +49,7 @@ fn built(name: &str) -> String {
     let program = directory().join(name);
     assert!(
         program.is_file(),
-        "{} is missing: run tests/run, or first cargo build --workspace",
+        "{} is missing: run tests/run, or cargo build first",
         program.display()
     );
     program.to_str().expect("the path is UTF-8").to_owned()

@@ -1,0 +1,133 @@
+//! Items that a crate offers and no other one takes: rustc looks for dead code within a crate alone.
+//!
+//! An item is taken for used if its name occurs anywhere in another package, its tests included. Names that are common
+//! hide unused items; every item that is listed is one.
+
+// Clippy takes only the functions marked #[test] for tests, not what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+use super::sources::{FOR_TESTS, File, below, packages};
+
+/// What begins an item, after `pub`.
+const ITEMS: [&str; 9] = ["fn", "struct", "enum", "trait", "type", "const", "static", "union", "mod"];
+/// What may stand between `pub` and that.
+const QUALIFIERS: [&str; 4] = ["const", "async", "unsafe", "extern"];
+/// Crates that others may use as they are.
+const PUBLISHED: [&str; 1] = ["cel"];
+
+/// All words of a file.
+fn words(tokens: TokenStream, found: &mut BTreeSet<String>) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => words(group.stream(), found),
+            TokenTree::Ident(word) => drop(found.insert(word.to_string())),
+            _ => {}
+        }
+    }
+}
+
+/// The names of the items that are `pub`, without those that are compiled for tests or for features of tests.
+fn public_items(tokens: TokenStream) -> Vec<String> {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut found = Vec::new();
+    let mut at = 0;
+    let mut skip_next_item = false;
+    while at < tokens.len() {
+        match &tokens[at] {
+            // An attribute: `#` and a group in brackets.
+            TokenTree::Punct(sign) if sign.as_char() == '#' => {
+                if let Some(TokenTree::Group(group)) = tokens.get(at + 1)
+                    && group.delimiter() == Delimiter::Bracket
+                {
+                    let text = group.stream().to_string();
+                    skip_next_item |= text.starts_with("cfg") && (text.contains("test") || text.contains("feature"));
+                    at += 1;
+                }
+            }
+            TokenTree::Ident(word) if *word == "pub" => {
+                let restricted =
+                    matches!(tokens.get(at + 1), Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis);
+                if !restricted && let Some(name) = item(&tokens[at + 1..]).filter(|_| !skip_next_item) {
+                    found.push(name);
+                }
+            }
+            TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => {
+                if !skip_next_item {
+                    found.extend(public_items(group.stream()));
+                }
+                skip_next_item = false;
+            }
+            TokenTree::Punct(sign) if sign.as_char() == ';' => skip_next_item = false,
+            _ => {}
+        }
+        at += 1;
+    }
+    found
+}
+
+/// The name of the item that follows `pub`; none for a field or a re-export.
+fn item(tokens: &[TokenTree]) -> Option<String> {
+    let word = |at: usize| match tokens.get(at)? {
+        TokenTree::Ident(word) => Some(word.to_string()),
+        _ => None,
+    };
+    let mut at = 0;
+    // `const fn` is a function, `const NAME` a constant.
+    while QUALIFIERS.contains(&word(at)?.as_str()) && word(at + 1).is_some_and(|next| ITEMS.contains(&next.as_str())) {
+        at += 1;
+    }
+    ITEMS.contains(&word(at)?.as_str()).then(|| word(at + 1))?
+}
+
+fn parsed((path, text): &File) -> TokenStream {
+    text.parse().unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn unused(packages: &BTreeMap<String, Vec<File>>) -> Vec<String> {
+    let mut named: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for (package, files) in packages {
+        let found = named.entry(package).or_default();
+        files.iter().for_each(|file| words(parsed(file), found));
+    }
+    let mut unused = Vec::new();
+    for (package, files) in packages {
+        if FOR_TESTS.contains(&package.as_str()) || PUBLISHED.contains(&package.as_str()) {
+            continue;
+        }
+        for file in files.iter().filter(|(path, _)| !path.ends_with("/main.rs")) {
+            let of_others = |name: &str| named.iter().any(|(other, words)| other != package && words.contains(name));
+            let items = public_items(parsed(file)).into_iter().filter(|name| !of_others(name));
+            unused.extend(items.map(|name| format!("{}: {name}", file.0)));
+        }
+    }
+    unused
+}
+
+#[test]
+fn every_public_item_is_used_by_another_package() {
+    let mut packages = packages();
+    let programs = ["src/main.rs", "crates/cloud/src/main.rs", "crates/demo/src/main.rs"];
+    let programs = packages.values().flatten().filter(|(path, _)| programs.contains(&path.as_str())).cloned().collect();
+    packages.insert("programs".to_owned(), programs);
+    for others in ["tests", "benches", "packaging"] {
+        packages.insert(others.to_owned(), below(others));
+    }
+    let unused = unused(&packages);
+    assert!(unused.is_empty(), "make them pub(crate), or delete them:\n{}", unused.join("\n"));
+}
+
+#[test]
+fn unused_items_are_found_and_used_ones_are_not() {
+    let text = "pub struct Taken; pub struct Left { pub field: u8 } impl Taken { pub const fn taken() {} pub fn left() {} }\n\
+                pub const LEFT: u8 = 1; pub(crate) fn own() {} pub use other::Thing; pub mod inner { pub fn deep() {} }\n\
+                #[cfg(test)] mod tests { pub fn helper() {} } #[cfg(any(test, feature = \"x\"))] pub fn hook() {}";
+    let packages = BTreeMap::from([
+        ("a".to_owned(), vec![("a.rs".to_owned(), text.to_owned())]),
+        ("b".to_owned(), vec![("b.rs".to_owned(), "fn f() { a::Taken::taken(); a::inner::x(); }".to_owned())]),
+    ]);
+    assert_eq!(unused(&packages), ["a.rs: Left", "a.rs: left", "a.rs: LEFT", "a.rs: deep"]);
+}
