@@ -159,7 +159,7 @@ async fn what_has_happened_and_what_changes_is_shown_on_both_sides() {
 
     for shell in ["bash", "zsh", "fish"] {
         cloud.run(&["completions", shell]).shows(&["explain-placement", "support-bundle"]);
-        cloud.run(&["completions", shell, "--program", "edgesync"]).shows(&["join", "support-bundle"]);
+        device.run(&["completions", shell]).shows(&["join", "support-bundle"]);
     }
 }
 

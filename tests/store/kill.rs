@@ -55,7 +55,7 @@ fn run_and_kill(path: &Path, lines: u64) -> Vec<String> {
 
 fn run_and_kill_test(test: &str, path: &Path, lines: u64) -> Vec<String> {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", &format!("kill::{test}"), "--nocapture"])
+        .args(["--ignored", "--exact", &format!("store::kill::{test}"), "--nocapture"])
         .env(DATABASE, path)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -559,7 +559,7 @@ async fn a_process_that_is_killed_leaves_nothing_readable_and_nothing_lost() {
     let mut random = Random(44);
     for round in 0..12 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "seal::sealer_that_is_killed", "--nocapture"])
+            .args(["--ignored", "--exact", "store::seal::sealer_that_is_killed", "--nocapture"])
             .env(DIRECTORY, dir.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

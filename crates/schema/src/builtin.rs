@@ -5,7 +5,7 @@
 //! its fields. Lines that start with `#` say something to who reads the table. Each line that starts with a space is a
 //! field: its name (with `!` if it is required), its number, its type, flags, then ` # ` and a description.
 //!
-//! A kind or type that is there again takes the place of the one before.
+//! Each kind and type is there once.
 //!
 //! Numbers are those of the Protocol Buffers encoding, as `:3`; `:2.1` is field 1 of a message that is field 2 but
 //! whose fields JSON has in the type itself, and `:2.2.1` is one deeper. `?` tells an empty value from none, as
@@ -36,7 +36,7 @@ mod message;
 
 pub use message::{Content, Found, Many, Message, MessageField, Within, message, message_of_kind};
 
-/// The tables: what every build knows, and what only the cloud side needs.
+/// The tables.
 const TABLES: &[&str] = &[
     include_str!("builtin/base.txt"),
     include_str!("builtin/status.txt"),
