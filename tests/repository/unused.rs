@@ -1,7 +1,7 @@
 //! Items that a crate offers and no other one takes: rustc looks for dead code within a crate alone.
 //!
-//! An item is taken for used if its name occurs anywhere in another package, its tests included. Names that are common
-//! hide unused items; every item that is listed is one.
+//! An item is taken for used if its name occurs anywhere in another package, its tests included; a type, also if a public item
+//! of its crate has it in its signature. Names that are common hide unused items; every item that is listed is one.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-use super::sources::{FOR_TESTS, File, below, packages};
+use super::sources::{FOR_TESTS, File, below, is_test, packages};
 
 /// What begins an item, after `pub`.
 const ITEMS: [&str; 9] = ["fn", "struct", "enum", "trait", "type", "const", "static", "union", "mod"];
@@ -30,8 +30,15 @@ fn words(tokens: TokenStream, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The names of the items that are `pub`, without those that are compiled for tests or for features of tests.
-fn public_items(tokens: TokenStream) -> Vec<String> {
+/// A public item: its name, whether it is a type, and the words of its signature or, of a type, of all that it is made of.
+struct Public {
+    name: String,
+    is_type: bool,
+    signature: BTreeSet<String>,
+}
+
+/// The items that are `pub`, without those that are compiled for tests or for features of tests.
+fn public_items(tokens: TokenStream) -> Vec<Public> {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut found = Vec::new();
     let mut at = 0;
@@ -49,11 +56,8 @@ fn public_items(tokens: TokenStream) -> Vec<String> {
                     at += 1;
                 }
             }
-            TokenTree::Ident(word) if *word == "pub" => {
-                let restricted = matches!(tokens.get(at + 1), Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis);
-                if !restricted && let Some(name) = item(&tokens[at + 1..]).filter(|_| !skip_next_item) {
-                    found.push(name);
-                }
+            TokenTree::Ident(word) if *word == "pub" && !skip_next_item => {
+                found.extend(item(&tokens[at + 1..]))
             }
             TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => {
                 if !skip_next_item {
@@ -69,8 +73,8 @@ fn public_items(tokens: TokenStream) -> Vec<String> {
     found
 }
 
-/// The name of the item that follows `pub`; none for a field or a re-export.
-fn item(tokens: &[TokenTree]) -> Option<String> {
+/// The item that follows `pub`; none for a field, a re-export, or what only some may see.
+fn item(tokens: &[TokenTree]) -> Option<Public> {
     let word = |at: usize| match tokens.get(at)? {
         TokenTree::Ident(word) => Some(word.to_string()),
         _ => None,
@@ -82,7 +86,23 @@ fn item(tokens: &[TokenTree]) -> Option<String> {
     {
         at += 1;
     }
-    ITEMS.contains(&word(at)?.as_str()).then(|| word(at + 1))?
+    let (kind, name) = (word(at)?, word(at + 1)?);
+    if !ITEMS.contains(&kind.as_str()) {
+        return None;
+    }
+    let is_type = ["struct", "enum", "trait", "type", "union"].contains(&kind.as_str());
+    let ends = |token: &TokenTree| match token {
+        TokenTree::Punct(sign) => sign.as_char() == ';',
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        _ => false,
+    };
+    let rest = &tokens[at + 2..];
+    let length =
+        rest.iter().position(ends).map_or(rest.len(), |end| end + usize::from(is_type)).min(rest.len());
+    let mut signature = BTreeSet::new();
+    words(rest[..length].iter().cloned().collect(), &mut signature);
+    signature.remove(&name);
+    Some(Public { name, is_type, signature })
 }
 
 fn parsed((path, text): &File) -> TokenStream {
@@ -100,12 +120,17 @@ fn unused(packages: &BTreeMap<String, Vec<File>>) -> Vec<String> {
         if FOR_TESTS.contains(&package.as_str()) || PUBLISHED.contains(&package.as_str()) {
             continue;
         }
-        for file in files.iter().filter(|(path, _)| !path.ends_with("/main.rs")) {
-            let of_others =
-                |name: &str| named.iter().any(|(other, words)| other != package && words.contains(name));
-            let items = public_items(parsed(file)).into_iter().filter(|name| !of_others(name));
-            unused.extend(items.map(|name| format!("{}: {name}", file.0)));
-        }
+        let items: Vec<(&str, Public)> = files
+            .iter()
+            .filter(|(path, _)| !path.ends_with("/main.rs") && !is_test(path) && !path.contains("/model"))
+            .flat_map(|file| public_items(parsed(file)).into_iter().map(|item| (file.0.as_str(), item)))
+            .collect();
+        let of_others =
+            |name: &str| named.iter().any(|(other, words)| other != package && words.contains(name));
+        let in_signature = |name: &str| items.iter().any(|(_, item)| item.signature.contains(name));
+        let is_used = |item: &Public| of_others(&item.name) || item.is_type && in_signature(&item.name);
+        let left = items.iter().filter(|(_, item)| !is_used(item));
+        unused.extend(left.map(|(path, item)| format!("{path}: {}", item.name)));
     }
     unused
 }
@@ -126,7 +151,7 @@ fn every_public_item_is_used_by_another_package() {
 
 #[test]
 fn unused_items_are_found_and_used_ones_are_not() {
-    let text = "pub struct Taken; pub struct Left { pub field: u8 } impl Taken { pub const fn taken() {} pub fn left() {} }\n\
+    let text = "pub struct Taken; pub struct Shown; pub struct Left { pub field: Shown } impl Taken { pub const fn taken() {} pub fn left() {} }\n\
                 pub const LEFT: u8 = 1; pub(crate) fn own() {} pub use other::Thing; pub mod inner { pub fn deep() {} }\n\
                 #[cfg(test)] mod tests { pub fn helper() {} } #[cfg(any(test, feature = \"x\"))] pub fn hook() {}";
     let packages = BTreeMap::from([

@@ -21,6 +21,8 @@ const KEPT: usize = 4 << 10;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a unit has to stay as it is after a reload.
 const STEADY: Duration = Duration::from_secs(1);
+/// How many looks it must stay so, however late they come on a busy device.
+const STEADY_LOOKS: u32 = 3;
 /// What is read of a file with a process number, in bytes.
 const PID_FILE: u64 = 32;
 /// How long the output of what a program has left behind is waited for.
@@ -197,12 +199,14 @@ fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure>
         // A program that cannot read its files often ends a moment after it has begun.
         let before = found.life;
         let watched = Instant::now() + STEADY.min(rule.healthy_within);
+        let mut looks = 0;
         loop {
             found = look()?;
             if found.state != "active" || found.life != before {
                 break;
             }
-            if Instant::now() >= watched {
+            looks += 1;
+            if looks >= STEADY_LOOKS && Instant::now() >= watched {
                 return Ok(());
             }
             std::thread::sleep(LOOK_EVERY);

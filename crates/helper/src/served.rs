@@ -16,7 +16,6 @@ use edgesync_files::{Member, State};
 /// The helper as it serves, in a thread, and who asks it.
 struct Served {
     bed: Bed,
-    thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Served {
@@ -24,11 +23,10 @@ impl Served {
         let socket = bed.config.helper.socket.clone();
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         let config = bed.directory.path().join("edgesync.toml");
-        let mut served = Self { bed, thread: None };
+        let served = Self { bed };
         served.configure(rules);
-        let idle = Some(std::time::Duration::from_secs(5));
-        served.thread =
-            Some(std::thread::spawn(move || super::serve::serve(&listener, &config, idle).unwrap()));
+        // It serves until the test ends, however long that takes to ask.
+        std::thread::spawn(move || super::serve::serve(&listener, &config, None).unwrap());
         served
     }
 
