@@ -1,6 +1,6 @@
 //! The planner of files: which files the rules make of objects, which steps bring them into effect, and what is in effect.
 //! It is pure: it knows no file system, process or clock, and reaches the device through one trait, which the helper and the
-//! simulation implement. Read [`pass::pass`] first, then [`run::Run`]; `docs/files.md` has the user's view.
+//! simulation implement. Read [`pass::Pass`] first, then [`run::Run`]; `docs/files.md` has the user's view.
 //!
 //! An object decides the contents of files and, by its validated name, a directory below that of the rule. It never decides a
 //! path, a command, a user or a mode.
