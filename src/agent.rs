@@ -1,7 +1,5 @@
-//! The agent: store, link and local API around the edge's sync machine. Its loop makes no decision of its
-//! own: events go into [`EdgeMachine`], effects come out.
-//!
-//! Composes `sync`, `store`, `link` and `api`, which do not know one another.
+//! The agent: a loop around the [`EdgeMachine`](edgesync_protocol::edge::EdgeMachine), with store, link and local API as tasks. The
+//! loop decides nothing: it passes events to the machine and carries out the effects that the machine returns.
 
 mod access;
 mod alone;

@@ -4,12 +4,13 @@
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use edgesync_testkit::programs::root;
 use proc_macro2::{TokenStream, TokenTree};
 
-use super::sources::{is_test, packages, product};
+use super::sources::{FOR_TESTS, is_test, packages, product};
 
 /// Crates whose inputs are arguments and whose effects are values.
 const PURE: [&str; 5] = ["cel", "object", "schema", "protocol", "placement"];
@@ -143,6 +144,33 @@ fn the_device_knows_neither_cluster_nor_fleet() {
     {
         assert!(!reached.contains(&other.to_owned()), "the device's program contains {other}: {reached:?}");
     }
+}
+
+#[test]
+fn the_architecture_names_what_each_crate_may_use() {
+    let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let (_, table) = page.split_once("| crate | job | may use |\n|---|---|---|\n").unwrap();
+    let rows = table.lines().take_while(|line| line.starts_with('|'));
+    let documented: BTreeMap<String, BTreeSet<String>> = rows
+        .map(|row| {
+            let columns: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+            let quoted =
+                |column: &str| column.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+            (quoted(columns[0]).remove(0), quoted(columns[2]).into_iter().collect())
+        })
+        .collect();
+    let crates = packages().into_keys().filter(|name| !FOR_TESTS.contains(&name.as_str()));
+    let declared: BTreeMap<String, BTreeSet<String>> = crates
+        .map(|name| {
+            let ours = |name: String| match name.as_str() {
+                "edgesync" => Some(name),
+                _ => name.strip_prefix("edgesync-").map(str::to_owned),
+            };
+            let used = dependencies(&name).into_iter().filter_map(ours).collect();
+            (name, used)
+        })
+        .collect();
+    assert_eq!(documented, declared);
 }
 
 #[test]

@@ -6,11 +6,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A constant or field as a row names it: the file below `src`, and its name.
+use edgesync_testkit::programs::root;
+
+/// A constant or field as a row names it: file and name.
 type Setting<'a> = (&'a str, &'a str);
 
+/// The file that a row names: `broker/accept.rs` is in the crate `broker`, `src/agent.rs` in the device's program.
 fn source(file: &str) -> PathBuf {
-    edgesync_testkit::programs::root().join("src").join(file)
+    match file.split_once('/') {
+        Some((name, path)) if name != "src" => root().join("crates").join(name).join("src").join(path),
+        _ => root().join(file),
+    }
 }
 
 /// The words in backticks.
@@ -88,11 +94,11 @@ fn problems(row: &str) -> Vec<String> {
     let [what, bound, set_in] = columns[..] else { panic!("not three columns: {row}") };
     let (files, settings) = settings(set_in);
     let missing = files.iter().filter(|file| !source(file).exists());
-    let mut found: Vec<String> = missing.map(|file| format!("{what}: there is no src/{file}")).collect();
+    let mut found: Vec<String> = missing.map(|file| format!("{what}: there is no {file}")).collect();
     for (file, name) in settings {
         let values = values(&fs::read_to_string(source(file)).unwrap_or_default(), name);
         if !values.iter().any(|value| says(bound, *value)) {
-            found.push(format!("{what}: {name} in src/{file} is {values:?}, the table says {bound}"));
+            found.push(format!("{what}: {name} in {file} is {values:?}, the table says {bound}"));
         }
     }
     found
@@ -100,8 +106,8 @@ fn problems(row: &str) -> Vec<String> {
 
 #[test]
 fn the_architecture_names_the_bounds_that_are_set() {
-    let page = fs::read_to_string(source("../docs/architecture.md")).unwrap();
-    let (_, table) = page.split_once("| what | bound | set in |\n|---|---|---|\n").unwrap();
+    let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let (_, table) = page.split_once("| resource | limit | set in |\n|---|---|---|\n").unwrap();
     let rows = table.lines().take_while(|line| line.starts_with('|')).filter(|row| !row.starts_with("| **"));
     let rows: Vec<&str> = rows.collect();
     assert!(rows.len() > 50, "the table was not found");

@@ -1,5 +1,5 @@
 //! What the store costs beside a bare SQLite loop with the same rows, batches and durability. Not part of
-//! the ordinary run: `cargo test --test store cost -- --ignored --nocapture --test-threads 1`.
+//! the ordinary run: `cargo test -p edgesync-tests --test parts store::cost -- --ignored --nocapture --test-threads 1`.
 
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

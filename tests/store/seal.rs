@@ -586,7 +586,7 @@ async fn a_process_that_is_killed_leaves_nothing_readable_and_nothing_lost() {
     }
 }
 
-/// Prints the cost of sealing: `cargo test --release --test store_seal -- --ignored cost --nocapture`.
+/// Prints the cost of sealing: `cargo test --release -p edgesync-tests --test parts store::seal::cost -- --ignored --nocapture`.
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn cost_of_sealing() {

@@ -1,18 +1,17 @@
-//! The Kubernetes API machinery over HTTP, the same on both sides. Depends on `object` and on hyper; who
-//! keeps the objects is behind the [`Storage`] trait.
+//! Kubernetes API machinery over HTTP: discovery, get, list, watch, write, patch, server-side apply, Table output, OpenAPI,
+//! and a client. It does not know who stores the objects: that is behind the [`Storage`] trait, which the cloud side
+//! implements over its store or a cluster, and the agent over the edge store. Read [`Storage`] first, then `dispatch`.
 //!
 //! # Layout
-//! - a connection becomes requests: `listen`, `server`, `limits`, `stall`, `auth`, `browser`, `compress`, `metrics`; their bodies
-//!   take memory: `body`, `weight`;
-//! - a request line becomes a typed request (pure): `request`, `media`;
-//! - `dispatch` finds the verb: `read` (with `snapshots`), `watch`, `write`; or one of the `documents`
-//!   (`discovery`, `openapi`);
-//! - what a write does to an object (pure): `write/prepare`, `patch`, `apply`, `rules`, `duplicates`; where in it something
-//!   is: `trail`; what that costs, for tests: `steps`;
-//! - what a client gets to see (pure): `convert`, `select`, `table`, `listing`, `response`;
-//! - whoever keeps the objects: `storage`, and `ring` for their newest changes.
+//! - connection to request: `listen`, `server`, `limits`, `stall`, `auth`, `browser`, `compress`, `metrics`; memory of bodies:
+//!   `body`, `weight`, `room`;
+//! - request line to typed request (pure): `request`, `media`;
+//! - verbs: `dispatch`, then `read` (with `snapshots`), `watch`, `write`, or a document (`discovery`, `openapi`);
+//! - effect of a write on an object (pure): `write/prepare`, `patch`, `apply`, `rules`, `duplicates`;
+//! - representation for the client (pure): `convert`, `select`, `table`, `listing`, `response`;
+//! - storage: `storage`, and `ring`, the watch cache.
 //!
-//! Whatever goes wrong is a `Status` object.
+//! Every error is answered as a `Status` object.
 
 #![warn(missing_docs)]
 

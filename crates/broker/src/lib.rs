@@ -1,17 +1,13 @@
-//! The MQTT v5 endpoint of the cloud side: nodes connect to it directly, no broker stands between.
+//! The MQTT v5 endpoint that is embedded in the cloud side, so that a fleet needs no broker. It does not know the sync
+//! protocol: payloads are opaque, and a client may publish only to its own `up` and `presence` topics and receives only its
+//! own subtree and `cloud`. Read [`Broker`] first; `docs/decisions/0001-embedded-endpoint.md` says why it exists.
 //!
-//! It is not a general broker. It knows the topics of the protocol and nothing else: a node publishes to
-//! its own `up` and `presence`, and hears its own subtree and `cloud`. Any MQTT v5 client can connect,
-//! with QoS 0 or 1. What it moves is opaque to it.
-//!
-//! May depend on [`edgesync_transport::link`] (topics, queue, framing), [`edgesync_transport::tls`] and [`edgesync_object`] (names). Why it exists:
-//! `docs/decisions/0001-embedded-endpoint.md`.
+//! Any MQTT v5 client can connect, with QoS 0 or 1.
 //!
 //! # Limits
-//! One task per connection, with a read buffer up to the packet limit and a queue bounded in messages and
-//! bytes. A client that does not read, does not acknowledge or does not speak is disconnected; none delays
-//! another. When the receiver of [`FleetEvents`] is slow, or a client has said more than its share, connections with
-//! something to say are no longer read, and what was not handed over is not acknowledged.
+//! One task per connection, with a read buffer up to the packet limit and a queue bounded in messages and bytes. A client
+//! that does not read, acknowledge or send keepalives is disconnected; none delays another. While the receiver of
+//! [`FleetEvents`] is slow, or a client exceeds its rate, its socket is not read and its publishes are not acknowledged.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Calls of functions. Pure.
+//! Dispatches function calls.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::semver::Semver;
 use super::value::{Made, Text, Val};
 use super::{convert, lists, named, net, texts, times};
 
-/// Calls a function. What it is a method of is the first value.
+/// Calls a function. The receiver of a method is the first value.
 pub(super) fn call<'a>(name: &str, values: &[Val<'a>], tools: &mut Tools<'_>) -> Outcome<Val<'a>> {
     tools.meter.spend(1)?;
     let found = match found(name, values, tools)? {
@@ -95,7 +95,7 @@ fn format_named<'a>(format: &str, values: &[Val<'a>]) -> Option<Val<'a>> {
     }
 }
 
-/// Functions that make something of a text.
+/// Functions that convert a string.
 fn of_text<'a>(name: &str, text: &Text<'a>, rest: &[Val<'a>], meter: &mut Meter) -> Outcome<Option<Val<'a>>> {
     let is = |found: bool| Ok(Some(Val::Bool(found)));
     let made = |found: Option<Val<'a>>, problem: &str| match found {
@@ -108,7 +108,7 @@ fn of_text<'a>(name: &str, text: &Text<'a>, rest: &[Val<'a>], meter: &mut Meter)
         _ => return Ok(None),
     };
     if matches!(name, "isURL" | "url" | "isSemver" | "semver") {
-        // Of each part a text is made.
+        // Each part becomes a string of its own.
         meter.spend(text.matches(['&', '.']).count().saturating_mul(4))?;
     }
     match name {
@@ -223,7 +223,7 @@ fn of_url<'a>(name: &str, url: &net::Url, meter: &mut Meter) -> Outcome<Option<V
         }
         _ => return Ok(None),
     };
-    // To find the part, the host is looked through.
+    // Finding the part reads the whole host.
     meter.bytes(url.host.len() + part.len())?;
     Ok(Some(Val::text(part)))
 }

@@ -1,6 +1,4 @@
-//! Finds out the type of an expression, and what in it cannot be. Pure.
-//!
-//! What is known at run time only has the type `dyn` and fits everywhere.
+//! The type checker. An expression whose type is known only at run time has the type `dyn` and fits everywhere.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +10,11 @@ use super::signatures::{Known, look_up};
 use super::tree::{Each, Expr, How, Node, Operator};
 use super::types::Type;
 
-/// The type of an expression over variables of these types, and what working it out needs to know besides. A step is an
-/// expression within it, or a few bytes of a compiled pattern.
+/// Returns the type of an expression over variables of these types, and the item types of its `sum` calls. A step is a node
+/// of the tree, or a few bytes of a compiled pattern.
 ///
 /// # Errors
-/// The first thing that is wrong with it, or that is not evaluated here.
+/// The first type error, the first function that is not evaluated, or too few steps.
 pub(super) fn check(node: &Node, variables: &[(&str, Type)], steps: u64) -> Result<(Type, Sums), Fault> {
     let scope = variables.iter().map(|(name, of)| (Arc::from(*name), of.clone())).collect();
     let mut checker = Checker { scope, sums: Sums::new(), meter: Meter::new(steps) };
@@ -24,10 +22,10 @@ pub(super) fn check(node: &Node, variables: &[(&str, Type)], steps: u64) -> Resu
     Ok((of, checker.sums))
 }
 
-/// The calls of `sum` by the bytes at which they stand, each with the type of its items: no items have a sum, too.
+/// The calls of `sum` by byte offset, each with its item type: the sum of an empty list needs it.
 pub(super) type Sums = BTreeMap<usize, Type>;
 
-/// The most arguments that are shown.
+/// Arguments that an error message shows.
 const MAX_SHOWN: usize = 10;
 
 struct Checker {
@@ -184,7 +182,7 @@ impl Checker {
         let (of_type, types) = match (of_type, types) {
             (Ok(of_type), Ok(types)) => (of_type, types),
             (of_type, types) => {
-                // A macro that is lacking has arguments that are no expressions.
+                // The arguments of a macro that is not evaluated need not be expressions.
                 if matches!(look_up(name, None, &[]), Known::Lacking) {
                     return Err(Fault::Lacking(name.to_owned()));
                 }
@@ -197,7 +195,7 @@ impl Checker {
             Known::Lacking => return Err(Fault::Lacking(name.to_owned())),
             Known::Unknown => return Err(undeclared(at, name)),
         };
-        // Of `matches`, the text may stand before the pattern.
+        // `matches` has a form with receiver and one without.
         let literal = arguments.get(arguments.len().min(2 - usize::from(of.is_some())).saturating_sub(1));
         let literal = literal.and_then(|argument| match &argument.expr {
             Expr::Text(text) => Some(&**text),
@@ -281,7 +279,7 @@ fn field(at: usize, of: &Type, name: &str) -> Checked {
     }
 }
 
-/// What an operator gives; `None` if it does not take these.
+/// Returns the result type of an operator; `None` if it has no overload for the operands.
 fn operator(name: Operator, left: &Type, right: &Type) -> Option<Type> {
     use Operator as O;
     let dynamic = left.is_dyn() || right.is_dyn();

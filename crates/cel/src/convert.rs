@@ -1,4 +1,4 @@
-//! Conversions between types. Pure.
+//! Conversions between types.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::meter::{Meter, Outcome, cut, failed};
 use super::spans;
 use super::value::Val;
 
-/// Calls a conversion; `None` if there is none for these.
+/// Calls a conversion; `None` if there is no such overload.
 pub(super) fn call<'a>(name: &str, values: &[Val<'a>], meter: &mut Meter) -> Outcome<Option<Val<'a>>> {
     let [value] = values else { return Ok(None) };
     match value {
@@ -95,7 +95,7 @@ fn double(value: &Val<'_>) -> Outcome<Option<f64>> {
     }
 }
 
-/// A float as Go writes it: large and small ones with an exponent.
+/// Formats a float as Go does: with an exponent if it is large or small.
 fn number_text(number: f64) -> String {
     if number.is_infinite() {
         return if number > 0.0 { "+Inf" } else { "-Inf" }.to_owned();

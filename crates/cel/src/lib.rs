@@ -1,9 +1,53 @@
-//! The Common Expression Language, in which schemas have rules: reads expressions, finds out their types, and works
-//! them out over JSON. Pure; depends on `object::name`, and on `regex-lite` for regular expressions.
+//! Typed evaluation of the Common Expression Language (CEL) over JSON, for Kubernetes validation rules
+//! (`x-kubernetes-validations`), with a bound on what each evaluation may cost. An expression is type-checked against the
+//! declared types of its variables when it is compiled; it runs over borrowed [`serde_json::Value`]s, without copying them.
+//! The crate does no I/O, has no clock, and knows neither schemas nor objects: the caller translates a schema into [`Type`]s.
 //!
-//! What is declared is checked before anything is worked out: a field that does not exist, a function that there is
-//! not, operands that do not go together. Working out costs steps, which a [`Meter`] counts: an expression that
-//! costs more than there are ends with an error, whatever the size of the values.
+//! Read [`Program`] first, then [`Type`] and [`Meter`]. The crate's README lists the functions that are evaluated.
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use edgesync_cel::{Answer, FieldOf, Meter, ObjectOf, Program, Regexes, Type};
+//! use serde_json::json;
+//!
+//! // The schema of `self`: an object with two integers.
+//! let field = |name: &str| (Arc::from(name), FieldOf { name: Arc::from(name), of: Type::Int });
+//! let fields = [field("minReplicas"), field("replicas")].into_iter().collect();
+//! let spec = Type::Object(Arc::new(ObjectOf { fields }));
+//!
+//! // A misspelt field is found when the rule is compiled, not when an object is written.
+//! let misspelt = Program::compile("self.replica >= 1", &[("self", spec.clone())]);
+//! assert!(misspelt.is_err());
+//!
+//! let rule = Program::compile("self.replicas >= self.minReplicas", &[("self", spec.clone())]).unwrap();
+//! let value = json!({"minReplicas": 2, "replicas": 3});
+//! let mut meter = Meter::new(1_000);
+//! let answer = rule.run(&[("self", &spec, Some(&value))], &mut meter, &mut Regexes::default());
+//! assert_eq!(answer, Ok(Answer::Bool(true)));
+//! assert!(meter.left() < 1_000);
+//! ```
+//!
+//! # Cost
+//!
+//! Compiling is bounded by the length of the expression. Running spends steps of a [`Meter`]: an evaluation that needs
+//! more than are left ends with [`Failure::Budget`], whatever the size of the values.
+//!
+//! ```
+//! use edgesync_cel::{Failure, Meter, Program, Regexes, Type};
+//! use serde_json::json;
+//!
+//! let ports = Type::list(Type::Int);
+//! // Quadratic in the length of the list.
+//! let rule = Program::compile("self.all(x, self.exists_one(y, x == y))", &[("self", ports.clone())]).unwrap();
+//! let value = json!((0..1_000).collect::<Vec<u32>>());
+//! let mut meter = Meter::new(10_000);
+//! let answer = rule.run(&[("self", &ports, Some(&value))], &mut meter, &mut Regexes::default());
+//! assert_eq!(answer, Err(Failure::Budget));
+//! assert_eq!(meter.left(), 0);
+//! ```
 
 #![warn(missing_docs)]
 
@@ -38,17 +82,23 @@ pub use types::{FieldOf, ListOf, Merge, ObjectOf, Type, escape};
 
 use value::Val;
 
-/// What checking an expression may cost, besides some steps for each byte of it.
+/// Steps that type-checking an expression may take, in addition to 20 for each byte of its text.
 const CHECK_STEPS: u64 = 100_000;
-/// The most of a line that is shown around a mistake, in characters.
+/// Characters of the source line that an error message shows.
 const MAX_SHOWN: usize = 200;
 
-/// Why an expression cannot be used.
+/// Why an expression does not compile.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// It is wrong, at a byte of it.
-    Wrong { at: usize, message: String },
-    /// It uses something of Kubernetes that is not evaluated here.
+    /// A syntax or type error of the author.
+    Wrong {
+        /// Byte offset into the expression.
+        at: usize,
+        /// The error without its position; [`Fault::message`] adds that.
+        message: String,
+    },
+    /// The expression may be valid in Kubernetes but uses a function or an argument that this crate does not evaluate;
+    /// the text names it. Callers usually warn instead of refusing the schema.
     Lacking(String),
 }
 
@@ -57,7 +107,8 @@ impl Fault {
         Self::Wrong { at, message: message.into() }
     }
 
-    /// What is said to the author of an expression.
+    /// Formats the error for the author of the expression, with line, column and a caret as `kubectl` shows it. `text` is
+    /// the expression that was compiled.
     pub fn message(&self, text: &str) -> String {
         match self {
             Self::Lacking(what) => format!("{what} is not evaluated"),
@@ -65,7 +116,7 @@ impl Fault {
                 let before = text.get(..*at).unwrap_or(text);
                 let line = before.matches('\n').count();
                 let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
-                // Of a long line, what is around the place.
+                // A long line is cut to the part around the error.
                 let hidden = column.saturating_sub(MAX_SHOWN / 2);
                 let shown = text.split('\n').nth(line).unwrap_or_default();
                 let shown: String = shown.chars().skip(hidden).take(MAX_SHOWN).collect();
@@ -80,7 +131,7 @@ impl Fault {
     }
 }
 
-/// An expression that can be worked out.
+/// A compiled expression. It is immutable: one program can run over many values.
 #[derive(Debug)]
 pub struct Program {
     root: tree::Node,
@@ -88,43 +139,49 @@ pub struct Program {
     sums: check::Sums,
 }
 
-/// What an expression comes to, of what rules and messages are.
+/// The result of an evaluation. Rules give a `bool` and message expressions a `string`; no other value leaves the
+/// evaluator.
 #[derive(Debug, PartialEq)]
 pub enum Answer {
+    /// A rule's result: whether the value complies.
     Bool(bool),
+    /// A message expression's result.
     Text(String),
-    /// Something else, by the name of its type.
+    /// A value of another type, by CEL's name of that type, such as `int` or `list`.
     Other(&'static str),
 }
 
-/// A variable, its type, and its value: the value of an optional one may be absent.
+/// A variable of an evaluation: name, type and value. The type must be the one the program was compiled with. The value
+/// may be absent only if the type is [`Type::Optional`]; for any other type an absent value reads as null.
 pub type Variable<'a> = (&'a str, &'a Type, Option<&'a Value>);
 
 impl Program {
-    /// Reads an expression over variables of these types.
+    /// Parses an expression and checks its types against those of the variables.
     ///
     /// # Errors
-    /// What is wrong with it, or not evaluated.
+    /// The first syntax or type error, a function that is not evaluated here, or an expression beyond the limits:
+    /// 100,000 bytes, 100 levels of nesting, and a number of checking steps that grows with its length.
     pub fn compile(text: &str, variables: &[(&str, Type)]) -> Result<Self, Fault> {
         let root = parse::parse(text)?;
         let (of, sums) = check::check(&root, variables, CHECK_STEPS + 20 * text.len() as u64)?;
         Ok(Self { root, of, sums })
     }
 
-    /// The type of what it comes to.
+    /// Returns the static type of the result: [`Type::Dyn`] if it is known only at run time.
     pub fn of(&self) -> &Type {
         &self.of
     }
 
-    /// Whether it names a variable.
+    /// Returns whether the expression uses a variable, such as `oldSelf`: a rule with it is a transition rule.
     pub fn names(&self, variable: &str) -> bool {
         self.root.names(variable)
     }
 
-    /// Works it out.
+    /// Evaluates the expression. `meter` is spent as it runs; `regexes` keeps compiled patterns for the next run.
     ///
     /// # Errors
-    /// There is no value, or it costs too much.
+    /// [`Failure::Failed`] where CEL has no value, such as an absent field, an index out of range or a division by zero;
+    /// [`Failure::Budget`] if the meter has too few steps left.
     pub fn run<'a>(
         &'a self,
         variables: &[Variable<'a>],
@@ -148,6 +205,11 @@ impl Program {
         })
     }
 }
+
+/// The README's example, compiled as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 #[cfg(test)]
 mod tests;

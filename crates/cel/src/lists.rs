@@ -1,4 +1,4 @@
-//! The functions of lists. Pure.
+//! Functions of lists and sets.
 
 use std::cmp::Ordering;
 
@@ -8,7 +8,7 @@ use super::texts;
 use super::tree::Operator;
 use super::value::{Val, is_among};
 
-/// Calls a function of a list; `None` if there is none for these.
+/// Calls a function of a list; `None` if there is no such overload.
 pub(super) fn call<'a>(
     name: &str,
     list: &Val<'a>,
@@ -61,7 +61,7 @@ pub(super) fn call<'a>(
     }))
 }
 
-/// Calls a function of two lists as sets.
+/// Calls a function of two lists, taken as sets.
 pub(super) fn sets<'a>(name: &str, one: &Val<'a>, two: &Val<'a>, meter: &mut Meter) -> Outcome<bool> {
     let (one, two) = (one.items(meter)?, two.items(meter)?);
     let all = |part: &[Val<'a>], whole: &[Val<'a>], meter: &mut Meter| {
@@ -96,10 +96,10 @@ fn sum<'a>(items: &[Val<'a>], meter: &mut Meter) -> Outcome<Val<'a>> {
     Ok(sum)
 }
 
-/// Items in their order: all of one kind, any two of which can be compared.
+/// Sorts items of one comparable type.
 fn sorted<'a>(mut items: Vec<Val<'a>>, meter: &mut Meter) -> Outcome<Vec<Val<'a>>> {
     let Some(first) = items.first() else { return Ok(items) };
-    // Each item is compared about so often.
+    // About this many comparisons per item.
     let times = items.len().ilog2() as usize + 1;
     for item in &items {
         let bytes = match item {
@@ -109,7 +109,7 @@ fn sorted<'a>(mut items: Vec<Val<'a>>, meter: &mut Meter) -> Outcome<Vec<Val<'a>
         };
         meter.bytes(bytes.saturating_mul(times))?;
         meter.spend(times)?;
-        // What is not even equal to itself is no number.
+        // Only NaN differs from itself.
         if item.kind() != first.kind() || item.order(item).is_none() {
             return failed(format!("no such overload: sort of {} and {}", first.kind(), item.kind()));
         }

@@ -1,11 +1,12 @@
-//! What working an expression out may cost, and why it fails. Pure.
+//! Counts the steps of an evaluation, and says why one fails.
 
-/// Why a value could not be worked out.
+/// Why an evaluation has no result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
-    /// It has none.
+    /// CEL has no value for it; the message is CEL's, such as `no such key: x`. `||`, `&&` and the macros absorb it
+    /// where the other operand decides.
     Failed(String),
-    /// It costs too much.
+    /// The [`Meter`] is empty. Nothing absorbs this.
     Budget,
 }
 
@@ -15,25 +16,28 @@ pub(super) fn failed<T>(message: impl Into<String>) -> Outcome<T> {
     Err(Failure::Failed(message.into()))
 }
 
-/// The most of a text that a failure shows, in bytes.
+/// Bytes of a text that a failure shows.
 const MAX_SHOWN: usize = 100;
 
-/// The beginning of a text, as failures show it: those that are absorbed have cost nothing.
+/// Cuts a text for a failure: a failure that `||` absorbs has not been paid for.
 pub(super) fn cut(text: &str) -> &str {
     text.get(..text.floor_char_boundary(MAX_SHOWN)).unwrap_or(text)
 }
 
-/// What may still be spent. A step is about one look at a value.
+/// The remaining budget of an evaluation, in steps. A step is about one access to a value, or 16 bytes of text read or
+/// written; a match of a pattern costs more for a larger pattern. Kubernetes' cost units are of about the same size.
 #[derive(Debug)]
 pub struct Meter {
     left: u64,
 }
 
 impl Meter {
+    /// Creates a meter with a budget. Kubernetes gives one rule 1,000,000 units and all rules of an object 10,000,000.
     pub fn new(steps: u64) -> Self {
         Self { left: steps }
     }
 
+    /// Returns the steps that are left: 0 after [`Failure::Budget`]. The difference to the start is the cost of the run.
     pub fn left(&self) -> u64 {
         self.left
     }
@@ -41,14 +45,14 @@ impl Meter {
     /// Spends steps.
     ///
     /// # Errors
-    /// There are not so many left: then nothing is.
+    /// Fewer steps are left. The meter is then empty.
     pub(super) fn spend(&mut self, steps: usize) -> Outcome<()> {
         let left = self.left.checked_sub(steps as u64);
         self.left = left.unwrap_or_default();
         left.map(drop).ok_or(Failure::Budget)
     }
 
-    /// Spends what reading or writing so many bytes costs.
+    /// Spends the cost of reading or writing this many bytes.
     pub(super) fn bytes(&mut self, bytes: usize) -> Outcome<()> {
         self.spend(1 + bytes / 16)
     }

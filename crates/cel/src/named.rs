@@ -1,6 +1,6 @@
-//! The named formats: what a text must be to have one. Pure.
+//! Kubernetes' named formats and their validation.
 
-/// Their names.
+/// The names of all formats.
 pub(super) const NAMES: &[&str] = &[
     "dns1123Label",
     "dns1123Subdomain",
@@ -17,7 +17,7 @@ pub(super) const NAMES: &[&str] = &[
     "datetime",
 ];
 
-/// What is wrong with a text of a format; nothing if it has it.
+/// Returns the errors of a text in a format; none if it complies.
 pub(super) fn problem(format: &str, text: &str) -> Option<String> {
     let fits = |fits: bool, problem: &str| (!fits).then(|| problem.to_owned());
     match format {
@@ -51,7 +51,7 @@ pub(super) fn problem(format: &str, text: &str) -> Option<String> {
     }
 }
 
-/// A prefix ends in a dash where more is to come.
+/// Replaces the dash at the end of a name prefix, which is completed later.
 fn whole(prefix: &str) -> String {
     prefix.strip_suffix('-').map_or_else(|| prefix.to_owned(), |rest| format!("{rest}a"))
 }

@@ -1,15 +1,15 @@
-//! Addresses, networks and URLs. Pure.
+//! IP addresses, CIDRs and URLs.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address. IPv4 within IPv6 and zones are none.
+/// Parses an IP address. IPv4-mapped IPv6 and zones are refused, as in Kubernetes.
 pub(super) fn ip(text: &str) -> Option<IpAddr> {
     let address: IpAddr = text.parse().ok()?;
     let mapped = matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some());
     (!mapped).then_some(address)
 }
 
-/// A network.
+/// Parses a CIDR.
 pub(super) fn cidr(text: &str) -> Option<(IpAddr, u8)> {
     let (address, bits) = text.split_once('/')?;
     let address = ip(address)?;
@@ -22,7 +22,7 @@ fn width(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// The first address of a network.
+/// Returns the first address of a CIDR.
 pub(super) fn masked(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => {
@@ -36,12 +36,12 @@ pub(super) fn masked(address: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
-/// Whether an address is in a network.
+/// Returns whether a CIDR contains an address.
 pub(super) fn contains((network, bits): (IpAddr, u8), address: IpAddr) -> bool {
     network.is_ipv4() == address.is_ipv4() && masked(address, bits) == masked(network, bits)
 }
 
-/// What an address is, by the name of the function that asks.
+/// Evaluates a predicate of an address, such as `isLoopback`.
 pub(super) fn is(address: IpAddr, what: &str) -> bool {
     let (local, local_group) = match address {
         IpAddr::V4(address) => (address.is_link_local(), matches!(address.octets(), [224, 0, 0, _])),
@@ -69,7 +69,7 @@ pub(crate) struct Url {
     pub(super) scheme: String,
     pub(super) host: String,
     pub(super) path: String,
-    /// Names and values, decoded.
+    /// Query parameters, decoded.
     pub(super) query: Vec<(String, String)>,
 }
 
@@ -105,13 +105,13 @@ impl Url {
         Some(Self { scheme, host: host.to_owned(), path: path.to_owned(), query: query.collect() })
     }
 
-    /// How many bytes are looked at to compare it.
+    /// Bytes that a comparison reads.
     pub(super) fn weight(&self) -> usize {
         let query: usize = self.query.iter().map(|(name, value)| 64 + name.len() + value.len()).sum();
         self.scheme.len() + self.host.len() + self.path.len() + query
     }
 
-    /// The host without port and brackets.
+    /// Returns the host without port and brackets.
     pub(super) fn hostname(&self) -> &str {
         match self.host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((address, _)) => address,
@@ -145,7 +145,7 @@ fn is_host(host: &str) -> bool {
     port_fits && !name.contains(['<', '>', '"', '\\', '^', '`', '{', '|', '}', '#', '[', ']'])
 }
 
-/// Whether each percent sign has its two digits.
+/// Returns whether every percent sign is followed by two hexadecimal digits.
 fn well_encoded(text: &str) -> bool {
     text.split('%').skip(1).all(|part| {
         let digits = part.as_bytes().get(..2);

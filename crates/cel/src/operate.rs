@@ -1,4 +1,4 @@
-//! Operators with two operands. Pure.
+//! Binary operators.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::tree::Operator;
 use super::types::Merge;
 use super::value::{Val, is_among, spend_value};
 
-/// What an operator makes of two values.
+/// Applies an operator to two values.
 pub(super) fn operate<'a>(
     name: Operator,
     left: &Val<'a>,
@@ -20,7 +20,7 @@ pub(super) fn operate<'a>(
 ) -> Outcome<Val<'a>> {
     let mut ordered = |wanted: fn(Ordering) -> bool| match left.compare(right, meter)? {
         Some(order) => Ok(Val::Bool(wanted(order))),
-        // Not a number is neither more nor less than anything.
+        // NaN is neither less nor greater than anything.
         None if left.double().is_some() && right.double().is_some() => Ok(Val::Bool(false)),
         None => no_overload(name, left, right),
     };
@@ -82,7 +82,8 @@ fn add<'a>(left: &Val<'a>, right: &Val<'a>, meter: &mut Meter) -> Outcome<Val<'a
     }
 }
 
-/// Two lists as one: of a set each item once, of a map the later of items with the same keys.
+/// Concatenates two lists by the topology of the left one: a set keeps each item once, a map the later of two items with the
+/// same keys.
 fn joined<'a>(
     left: &Val<'a>,
     mut ours: Vec<Val<'a>>,
@@ -136,7 +137,7 @@ fn same_keys(one: &Val<'_>, two: &Val<'_>, keys: &[Arc<str>], meter: &mut Meter)
     Ok(true)
 }
 
-/// What an operator makes of two integers of one type.
+/// Applies an operator to two integers of one type.
 macro_rules! whole {
     ($name:expr, $one:expr, $two:expr) => {{
         let result = match $name {

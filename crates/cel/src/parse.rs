@@ -1,4 +1,4 @@
-//! Reads expressions into trees. Macros are recognized by their names and the number of their arguments. Pure.
+//! The parser. Macros are recognized by name and number of arguments.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use super::token::{Token, tokens};
 use super::tree::{Each, Expr, How, Node, Operator};
 use super::types::RESERVED;
 
-/// The longest expression, in bytes.
+/// Longest expression, in bytes.
 const MAX_BYTES: usize = 100_000;
-/// How many expressions may stand one within the other.
+/// Nesting limit of expressions.
 const MAX_DEPTH: usize = 100;
-/// Words before a dot that belong to the name of a function.
+/// Namespaces: words before a dot that belong to the name of a function.
 const SPACES: &[(&str, &[&str])] = &[
     ("ip", &["isCanonical"]),
     ("optional", &["of", "none", "ofNonZeroValue", "unwrap"]),
@@ -47,10 +47,10 @@ const SPACES: &[(&str, &[&str])] = &[
     ("strings", &["quote"]),
 ];
 
-/// Reads an expression.
+/// Parses an expression.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// The first syntax error.
 pub(super) fn parse(text: &str) -> Result<Node, Fault> {
     if text.len() > MAX_BYTES {
         return Err(Fault::at(0, format!("expression code point size exceeds limit: {MAX_BYTES}")));
@@ -164,7 +164,7 @@ impl Parser {
         }
     }
 
-    /// The operator that stands there, and how strongly it binds.
+    /// Returns the next operator and its precedence.
     fn operator(&self) -> Option<(u8, Operator)> {
         let sign = match self.peek() {
             Token::Sign(sign) => sign,
@@ -263,7 +263,7 @@ impl Parser {
         }
     }
 
-    /// A name after a dot: reserved words may be one.
+    /// Parses a name after a dot, which may be a reserved word.
     fn name(&mut self) -> Result<Arc<str>, Fault> {
         match self.advance() {
             Token::Name(name) if !matches!(&*name, "in" | "true" | "false" | "null") => Ok(name),
@@ -303,7 +303,7 @@ impl Parser {
             }
             Token::Sign("[") => self.list()?,
             Token::Sign("{") => self.map()?,
-            // A name from the root.
+            // A leading dot: a name from the root.
             Token::Sign(".") if !matches!(self.peek(), Token::Name(_)) => {
                 return Err(self.unexpected(&self.peek().clone(), "IDENTIFIER"));
             }
@@ -382,7 +382,7 @@ impl Parser {
         self.each(at, of, name, arguments)
     }
 
-    /// A macro over each item, or a method.
+    /// Parses a comprehension macro, or a method.
     fn each(
         &self,
         at: usize,

@@ -1,13 +1,13 @@
-//! Quantities as numbers of billionths. Pure.
+//! Quantities as fixed-point numbers.
 
 use std::cmp::Ordering;
 
 use crate::quantity_text::{Written, read};
 
 const BILLION: i128 = 1_000_000_000;
-/// Digits beyond which a text is none.
+/// Digits beyond which a text is not a quantity.
 const MAX_DIGITS: usize = 30;
-/// The largest amount.
+/// The largest amount; larger ones saturate, as in Kubernetes.
 const MOST: i128 = i64::MAX as i128 * BILLION;
 
 /// An amount in billionths.
@@ -15,7 +15,7 @@ const MOST: i128 = i64::MAX as i128 * BILLION;
 pub(crate) struct Quantity(i128);
 
 impl Quantity {
-    /// Reads a quantity such as `500m`, `1.5` or `2Gi`.
+    /// Parses a quantity such as `500m`, `1.5` or `2Gi`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let Written { negative, digits, exponent, factor, .. } = read(text, MAX_DIGITS)?;
         let exponent = exponent.checked_add(9)?;
@@ -25,7 +25,7 @@ impl Quantity {
             _ if amount == 0 => 0,
             Some(factor) if exponent >= 0 => amount.checked_mul(factor).unwrap_or(MOST),
             None if exponent >= 0 => MOST,
-            // What is finer than a billionth is rounded up.
+            // Fractions of a billionth are rounded up.
             Some(factor) => (amount - 1) / factor + 1,
             None => 1,
         };
@@ -53,7 +53,7 @@ impl Quantity {
         }
     }
 
-    /// As a whole number, if it is one.
+    /// Returns the amount as an integer, if it is one.
     pub(super) fn integer(self) -> Option<i64> {
         if self.0 % BILLION == 0 { i64::try_from(self.0 / BILLION).ok() } else { None }
     }

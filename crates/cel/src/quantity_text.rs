@@ -1,31 +1,37 @@
-//! Quantities as texts: `500m`, `1.5`, `2Gi`, `12e6`. Pure.
+//! Parses the text of Kubernetes quantities, such as `500m`, `1.5`, `2Gi` and `12e6`.
 
-/// Suffixes of powers of ten with their exponents, and of powers of 1024.
+/// Decimal SI suffixes with their power of ten.
 pub const DECIMAL: [(&str, i32); 10] =
     [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
+/// Binary suffixes; the index is the power of 1024.
 pub const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
-/// Which suffixes a quantity is written with.
+/// The notation of a quantity, which Kubernetes keeps when it writes the value back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Form {
+    /// A decimal SI suffix or none, as in `500m` and `2`.
     Suffix,
+    /// Scientific notation, as in `12e6`.
     Exponent,
+    /// A binary suffix, as in `2Gi`.
     Binary,
 }
 
-/// A quantity as it was written.
+/// A parsed quantity. Its value is `±digits × 10^exponent × factor`.
 pub struct Written {
+    /// Whether the text begins with `-`.
     pub negative: bool,
-    /// All digits, without the point.
+    /// All digits, without the decimal point.
     pub digits: i128,
-    /// The power of ten that the digits stand for.
+    /// The power of ten, from the point and the suffix or exponent.
     pub exponent: i32,
-    /// By what they are multiplied besides: a power of 1024.
+    /// The power of 1024 of a binary suffix; 1 without one.
     pub factor: i128,
+    /// The notation of the text.
     pub form: Form,
 }
 
-/// Reads a quantity of up to so many digits.
+/// Parses a quantity; `None` if the text is none or has more than `most_digits` digits.
 pub fn read(text: &str, most_digits: usize) -> Option<Written> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let end = unsigned.find(|letter: char| !letter.is_ascii_digit() && letter != '.');

@@ -1,4 +1,4 @@
-//! Regular expressions, each compiled once. Depends on `regex-lite`: linear in the text, and small.
+//! Cache of compiled regular expressions. Uses `regex-lite`, whose matches are linear in the text.
 
 use std::collections::HashMap;
 
@@ -6,42 +6,44 @@ use regex_lite::{Regex, RegexBuilder};
 
 use super::meter::{Meter, Outcome, cut, failed};
 
-/// The longest pattern, in bytes.
+/// Longest pattern, in bytes.
 const MAX_PATTERN: usize = 4096;
-/// How much memory a compiled pattern may take, in bytes. The time of a match grows with it, so the smallest that is
-/// enough says what a match costs.
+/// Memory limits that compilation tries in turn, in bytes. The time of a match grows with the compiled size, so the
+/// smallest limit that suffices prices a match.
 const COMPILED: [usize; 5] = [1024, 4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024];
-/// So many bytes of a compiled pattern, for each byte of a text, cost a step.
+/// Bytes of compiled pattern, times bytes of text, that one step pays for.
 const BYTES_A_STEP: usize = 400;
-/// The most groups of a pattern, the whole counted. To match, as much memory is taken as the pattern has, for each group.
+/// Capture groups of a pattern, including group 0. A match takes the compiled size once for each group.
 const MAX_GROUPS: usize = 50;
-/// The most memory that a pattern may take to match, in bytes.
+/// Memory that a match of one pattern may take, in bytes.
 const MAX_WEIGHT: usize = 4 * 1024 * 1024;
-/// The most memory of all that are kept.
+/// Memory that all cached patterns together may take for a match, in bytes.
 const MAX_KEPT: usize = 8 * 1024 * 1024;
 
-/// A compiled pattern.
+/// A compiled pattern of bounded size: at most 4,096 bytes of source, 49 groups, and 4 MiB for a match.
 pub struct Pattern {
+    /// The pattern, for a caller that matches without a [`Meter`].
     pub regex: Regex,
     size: usize,
 }
 
 impl Pattern {
-    /// Pays for one look through a text of so many bytes.
+    /// Spends the cost of one match over a text of this many bytes.
     pub(super) fn pay(&self, text: usize, meter: &mut Meter) -> Outcome<()> {
         meter.spend(1 + text.saturating_mul(self.size) / BYTES_A_STEP)
     }
 
-    /// How much memory it takes to match, in bytes.
+    /// Returns an upper bound of the memory that a match takes, in bytes: the sum over all patterns that a caller keeps
+    /// is what it has to limit.
     pub fn weight(&self) -> usize {
         self.size.saturating_mul(self.regex.captures_len())
     }
 }
 
-/// Compiles a pattern and pays for the sizes that are tried. What is wrong with it is the inner error.
+/// Compiles a pattern and spends the cost of each size that is tried. The inner error is a mistake in the pattern.
 ///
 /// # Errors
-/// It costs too much.
+/// The meter is empty.
 pub(super) fn compile(pattern: &str, meter: &mut Meter) -> Outcome<Result<Pattern, String>> {
     if pattern.len() > MAX_PATTERN {
         return Ok(Err(format!("must have at most {MAX_PATTERN} bytes")));
@@ -69,21 +71,22 @@ pub(super) fn compile(pattern: &str, meter: &mut Meter) -> Outcome<Result<Patter
     Ok(Err(wrong))
 }
 
-/// Compiles a pattern for those who match it without a meter.
+/// Compiles a pattern for a caller that matches without a meter, such as the keyword `pattern` of a schema.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A syntax error, or a pattern beyond the limits of [`Pattern`].
 pub fn pattern(pattern: &str) -> Result<Pattern, String> {
     compile(pattern, &mut Meter::new(u64::MAX)).unwrap_or_else(|_| Err("costs too much".to_owned()))
 }
 
-/// What functions need.
+/// The mutable state of an evaluation, as functions take it.
 pub(super) struct Tools<'m> {
     pub(super) meter: &'m mut Meter,
     pub(super) regexes: &'m mut Regexes,
 }
 
-/// Those compiled so far.
+/// A cache of compiled patterns, shared by the evaluations of one caller. It is emptied when its patterns would take more
+/// than 8 MiB to match.
 #[derive(Default)]
 pub struct Regexes {
     known: HashMap<String, Pattern>,
@@ -91,7 +94,7 @@ pub struct Regexes {
 }
 
 impl Regexes {
-    /// A compiled pattern, after one look through a text of so many bytes was paid for.
+    /// Returns a compiled pattern and spends the cost of one match over a text of this many bytes.
     pub(super) fn get(&mut self, pattern: &str, text: usize, meter: &mut Meter) -> Outcome<&Pattern> {
         if !self.known.contains_key(pattern) {
             match compile(pattern, meter)? {

@@ -1,6 +1,5 @@
-//! Works out expressions. Pure, and bounded by a meter.
-//!
-//! Of conditions joined by `&&` and `||`, an error counts only if the others do not decide, as the language says.
+//! The evaluator, a tree walker bounded by a meter. An error of one operand of `&&` or `||` counts only if the other operands do
+//! not decide, as CEL specifies.
 
 use std::sync::Arc;
 
@@ -15,10 +14,10 @@ use super::tree::{Each, Expr, How, Node};
 use super::types::Type;
 use super::value::{Text, Val};
 
-/// How many lists, maps and optionals may be made one within the other: whoever walks through them calls itself for each.
+/// Nesting limit of lists, maps and optionals that an expression makes: traversal is recursive.
 const MAX_LEVELS: usize = 100;
 
-/// Works out an expression over variables.
+/// Evaluates an expression over variables.
 pub(super) struct Runner<'a, 'm> {
     pub(super) tools: Tools<'m>,
     pub(super) scope: Vec<(&'a str, Val<'a>)>,
@@ -151,7 +150,7 @@ impl<'a> Runner<'a, '_> {
         }
     }
 
-    /// Whether one of the conditions is as `decides`; if none is, the first error counts.
+    /// Returns whether a condition equals `decides`; if none does, the first error counts.
     fn joined(&mut self, nodes: impl Iterator<Item = &'a Node>, decides: bool) -> Outcome<bool> {
         let mut failure = None;
         for node in nodes {
@@ -172,7 +171,7 @@ impl<'a> Runner<'a, '_> {
         }
     }
 
-    /// What is at a key; optionals are looked into.
+    /// Returns the value at a key; an optional is unwrapped.
     fn find(&mut self, of: &Val<'a>, key: &Val<'a>) -> Outcome<Option<Val<'a>>> {
         match of {
             Val::Optional(None) => Ok(None),
@@ -246,7 +245,7 @@ impl<'a> Runner<'a, '_> {
         }
     }
 
-    /// Tells what is decided, if the rest need not be looked at.
+    /// Returns the result as soon as the remaining items cannot change it.
     fn one(
         &mut self,
         each: &'a Each,
@@ -286,7 +285,7 @@ impl<'a> Runner<'a, '_> {
     }
 }
 
-/// The sum of no items.
+/// The sum of an empty list.
 fn zero_of<'a>(item: &Type) -> Val<'a> {
     match item {
         Type::Uint => Val::Uint(0),
@@ -304,7 +303,7 @@ struct Gathered<'a> {
     map: Vec<(Val<'a>, Val<'a>)>,
 }
 
-/// A number as the place of an item.
+/// Converts a number to an index.
 fn index(key: &Val<'_>) -> Option<usize> {
     match key {
         Val::Int(place) => usize::try_from(*place).ok(),

@@ -1,4 +1,4 @@
-//! Semantic versions. Pure.
+//! Semantic versions.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ pub(crate) struct Semver {
 }
 
 impl Semver {
-    /// Reads a version. Normalizing takes a leading `v`, missing numbers and leading noughts.
+    /// Parses a version. Normalizing accepts a leading `v`, missing numbers and leading zeros.
     pub(super) fn parse(text: &str, normalize: bool) -> Option<Self> {
         let text = if normalize { text.strip_prefix(['v', 'V']).unwrap_or(text) } else { text };
         let (rest, build) = text.split_once('+').map_or((text, None), |(rest, build)| (rest, Some(build)));
@@ -48,12 +48,12 @@ impl Semver {
         Some(Self { major, minor, patch, before })
     }
 
-    /// How many bytes are looked at to compare it.
+    /// Bytes that a comparison reads.
     pub(super) fn weight(&self) -> usize {
         self.before.iter().map(|word| 32 + word.len()).sum()
     }
 
-    /// Which comes first.
+    /// Compares by precedence; build metadata does not count.
     pub(super) fn compare(&self, other: &Self) -> Ordering {
         let numbers = |of: &Self| (of.major, of.minor, of.patch);
         numbers(self).cmp(&numbers(other)).then_with(|| {

@@ -1,9 +1,9 @@
-//! The functions that there are, and what they take and give. Pure.
+//! The table of functions and their overloads.
 
 use super::types::Type;
 
-/// Functions by name. A signature is what it is a method of, a dot, the arguments, `>`, and the result, each type as
-/// one letter.
+/// Overloads by function name. A signature is receiver, dot, arguments, `>` and result, each type as one letter (see
+/// `plain`).
 const FUNCTIONS: &[(&str, &[&str])] = &[
     ("size", &[".S>I", ".Y>I", ".L>I", ".M>I", "S.>I", "Y.>I", "L.>I", "M.>I"]),
     ("startsWith", &["S.S>B"]),
@@ -105,7 +105,7 @@ const FUNCTIONS: &[(&str, &[&str])] = &[
     ("validate", &["F.S>8"]),
 ];
 
-/// Functions and macros of Kubernetes, and of the library that it has them from, that are not evaluated.
+/// Functions and macros of Kubernetes and cel-go that are not evaluated.
 const LACKING: &[&str] = &[
     "base64.decode",
     "base64.encode",
@@ -121,19 +121,19 @@ const LACKING: &[&str] = &[
     "unwrapOpt",
 ];
 
-/// What there is of a function.
+/// The result of a look-up.
 pub(super) enum Known {
-    /// It gives this.
+    /// An overload matches and returns this type.
     Gives(Type),
-    /// Not with these arguments.
+    /// No overload takes these arguments.
     Otherwise,
-    /// It is known and not evaluated.
+    /// Kubernetes has the function; it is not evaluated here.
     Lacking,
-    /// There is none.
+    /// No such function.
     Unknown,
 }
 
-/// Looks a call up.
+/// Looks up a call by name, receiver type and argument types.
 pub(super) fn look_up(name: &str, of: Option<&Type>, arguments: &[Type]) -> Known {
     if name.starts_with("format.") && name != "format.named" {
         return if arguments.is_empty() { Known::Gives(Type::Format) } else { Known::Otherwise };
@@ -172,7 +172,7 @@ fn takes(letter: char, given: &Type) -> bool {
     }
 }
 
-/// The result; digits follow from what is given.
+/// The result type of a signature; a digit stands for a type that follows from the arguments.
 fn gives(letter: char, given: &[&Type]) -> Type {
     let first = given.first().copied().unwrap_or(&Type::Dyn);
     let item = |of: &Type| match of {

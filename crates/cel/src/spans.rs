@@ -1,10 +1,10 @@
-//! Times and durations as texts. Pure.
+//! Parses and formats timestamps and durations.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::meter::{Outcome, cut, failed};
 
-/// Units of durations and their nanoseconds, longer names first.
+/// Units of durations in nanoseconds, longer names first.
 const UNITS: [(&str, i128); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -16,7 +16,7 @@ const UNITS: [(&str, i128); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// A time as the language writes it: with its hours and its zone.
+/// Parses a timestamp in RFC 3339, as CEL requires it.
 pub(super) fn moment(text: &str) -> Outcome<Timestamp> {
     if matches!(text.as_bytes().get(10), Some(b'T' | b't')) && !text.contains('[') {
         return time(text);
@@ -24,7 +24,7 @@ pub(super) fn moment(text: &str) -> Outcome<Timestamp> {
     failed(format!("invalid timestamp: {:?}", cut(text)))
 }
 
-/// A time, or a day.
+/// Parses a timestamp or a day, as schemas have them.
 pub(super) fn time(text: &str) -> Outcome<Timestamp> {
     let day = || text.parse::<jiff::civil::Date>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();
     if text.len() == 10
@@ -35,7 +35,7 @@ pub(super) fn time(text: &str) -> Outcome<Timestamp> {
     text.parse().or_else(|_| failed(format!("invalid timestamp: {:?}", cut(text))))
 }
 
-/// A duration as Go writes them: `1h30m`, `-1.5s`.
+/// Parses a duration in Go's notation: `1h30m`, `-1.5s`.
 pub(super) fn span(text: &str) -> Outcome<SignedDuration> {
     match nanoseconds(text).and_then(|nanoseconds| i64::try_from(nanoseconds).ok()) {
         Some(nanoseconds) => Ok(SignedDuration::from_nanos(nanoseconds)),
@@ -75,7 +75,7 @@ fn nanoseconds(text: &str) -> Option<i128> {
     Some(if negative { -sum } else { sum })
 }
 
-/// A duration in seconds, as texts of it are made.
+/// Formats a duration in seconds, as CEL's `string` does.
 pub(super) fn seconds(span: SignedDuration) -> String {
     let text = format!("{}.{:09}", span.as_secs().unsigned_abs(), span.subsec_nanos().unsigned_abs());
     let text = text.trim_end_matches('0').trim_end_matches('.');

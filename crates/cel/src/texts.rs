@@ -1,11 +1,11 @@
-//! The functions of texts. Pure. Places are counted in characters.
+//! Functions of strings. Indexes count code points.
 
 use super::meter::{Meter, Outcome, failed};
 use super::regexes::Tools;
 use super::spans;
 use super::value::Val;
 
-/// Calls a function of a text; `None` if there is none for these.
+/// Calls a function of a string; `None` if there is no such overload.
 pub(super) fn call<'a>(
     name: &str,
     text: &str,
@@ -37,7 +37,7 @@ pub(super) fn call<'a>(
             let regex = tools.regexes.get(pattern, text.len(), tools.meter)?;
             let mut found = Vec::new();
             for part in regex.regex.find_iter(text).take(most) {
-                // To find the longest, each look may go to the end.
+                // A longest match may read to the end each time.
                 regex.pay(text.len() - part.start(), tools.meter)?;
                 tools.meter.bytes(part.len() + 16)?;
                 found.push(Val::text(part.as_str()));
@@ -72,7 +72,7 @@ pub(super) fn call<'a>(
             own(format(text, &values, tools.meter)?)
         }
         ("strings.quote", []) => {
-            // A letter may become ten.
+            // An escaped character may take ten bytes.
             tools.meter.bytes(text.len().saturating_mul(10))?;
             own(format!("{text:?}"))
         }
@@ -84,7 +84,7 @@ fn length(text: &str) -> i64 {
     i64::try_from(text.chars().count()).unwrap_or(i64::MAX)
 }
 
-/// How many at most; a negative number is no limit.
+/// Converts a limit; a negative number is none.
 fn limit(most: &[Val<'_>]) -> Outcome<usize> {
     match most {
         [] => Ok(usize::MAX),
@@ -93,7 +93,7 @@ fn limit(most: &[Val<'_>]) -> Outcome<usize> {
     }
 }
 
-/// The byte of a character.
+/// Returns the byte offset of a character index.
 fn bounded(place: i64, text: &str) -> Outcome<usize> {
     let mut places = text.char_indices().map(|(at, _)| at).chain([text.len()]);
     match usize::try_from(place).ok().and_then(|place| places.nth(place)) {
@@ -104,7 +104,7 @@ fn bounded(place: i64, text: &str) -> Outcome<usize> {
 
 fn place_of(text: &str, sought: &str, start: Option<usize>, last: bool) -> i64 {
     let found = if last {
-        // The start is the last place at which it may begin.
+        // The start is the last index at which the match may begin.
         let end = start.map_or(text.len(), |start| start.saturating_add(sought.len()));
         let end = text.floor_char_boundary(end);
         text.get(..end).and_then(|text| text.rfind(sought))
@@ -154,7 +154,7 @@ fn split<'a>(text: &str, by: &str, most: usize, meter: &mut Meter) -> Outcome<Op
     Ok(Some(Val::list(parts)))
 }
 
-/// Texts as one.
+/// Joins strings.
 pub(super) fn join<'a>(items: &[Val<'a>], by: &str, meter: &mut Meter) -> Outcome<Val<'a>> {
     let mut joined = String::new();
     for (place, item) in items.iter().enumerate() {
@@ -170,7 +170,7 @@ pub(super) fn join<'a>(items: &[Val<'a>], by: &str, meter: &mut Meter) -> Outcom
     Ok(Val::text(joined))
 }
 
-/// Fills values into a text: `%s`, `%d`, `%f`, `%.2f`, `%e`, `%x`, `%X`, `%o`, `%b`, `%%`.
+/// Formats values: `%s`, `%d`, `%f`, `%.2f`, `%e`, `%x`, `%X`, `%o`, `%b`, `%%`.
 fn format(text: &str, values: &[Val<'_>], meter: &mut Meter) -> Outcome<String> {
     let mut written = String::new();
     let mut values = values.iter();
@@ -248,7 +248,7 @@ fn formatted(
     }
 }
 
-/// A value as `%s` shows it.
+/// Formats a value for `%s`.
 fn shown(value: &Val<'_>, meter: &mut Meter) -> Outcome<String> {
     meter.spend(1)?;
     Ok(match value {

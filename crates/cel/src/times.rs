@@ -1,9 +1,9 @@
-//! What times and durations are asked. Pure.
+//! Accessors of timestamps and durations.
 
 use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 
-/// A time zone without a name: `UTC`, or an offset such as `+02:00`.
+/// Parses a time zone: `UTC`, or an offset such as `+02:00`; names need a database.
 pub(super) fn zone(text: &str) -> Option<TimeZone> {
     if matches!(text, "UTC" | "Z") {
         return Some(TimeZone::UTC);
@@ -17,7 +17,7 @@ pub(super) fn zone(text: &str) -> Option<TimeZone> {
     Offset::from_seconds(if negative { -seconds } else { seconds }).ok().map(TimeZone::fixed)
 }
 
-/// A part of a time; `None` if there is none of that name.
+/// Returns a field of a timestamp; `None` if there is no such accessor.
 pub(super) fn of_time(name: &str, time: Timestamp, zone: TimeZone) -> Option<i64> {
     let time = time.to_zoned(zone);
     Some(match name {
@@ -35,7 +35,7 @@ pub(super) fn of_time(name: &str, time: Timestamp, zone: TimeZone) -> Option<i64
     })
 }
 
-/// A duration in a unit; `None` if there is none of that name.
+/// Returns a duration in a unit; `None` if there is no such accessor.
 pub(super) fn of_span(name: &str, span: SignedDuration) -> Option<i64> {
     Some(match name {
         "getHours" => span.as_secs() / 3600,

@@ -1,17 +1,17 @@
-//! The words of expressions. Pure.
+//! The lexer.
 
 use std::sync::Arc;
 
 use super::Fault;
 use super::meter::cut;
 
-/// A word.
+/// A token.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
-    /// A name or a word such as `in`.
+    /// An identifier or a keyword such as `in`.
     Name(Arc<str>),
     Int(i64),
-    /// A whole number that is only one as the negative of itself: 2^63.
+    /// 2^63, which is an integer only after a minus sign.
     TooLarge,
     Uint(u64),
     Double(f64),
@@ -28,10 +28,10 @@ const SIGNS: &[&str] = &[
     "%", "!", "<", ">",
 ];
 
-/// The words of a text and where they begin.
+/// Returns the tokens of a text with their byte offsets.
 ///
 /// # Errors
-/// The first thing that is no word.
+/// The first character sequence that is no token.
 pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, Fault> {
     let mut reader = Reader { text, at: 0 };
     let mut found = Vec::new();
@@ -57,7 +57,7 @@ impl<'a> Reader<'a> {
         self.text.get(self.at..).unwrap_or_default()
     }
 
-    /// What stands there as long as the letters are such.
+    /// Takes characters while the predicate holds.
     fn take(&mut self, such: impl Fn(char) -> bool) -> &'a str {
         let rest = self.rest();
         let end = rest.find(|letter| !such(letter)).unwrap_or(rest.len());

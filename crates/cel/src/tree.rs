@@ -1,18 +1,18 @@
-//! Expressions as trees. Pure.
+//! The syntax tree.
 
 use std::sync::Arc;
 
-/// An expression and where it stands.
+/// An expression with its position.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// The byte at which an error in it is shown.
+    /// Byte offset at which an error in it is shown.
     pub(super) at: usize,
-    /// How many expressions there are one within the other.
+    /// Height of the tree below this node.
     pub(super) depth: usize,
     pub(super) expr: Expr,
 }
 
-/// What an expression is.
+/// The kinds of expressions.
 #[derive(Debug)]
 pub(super) enum Expr {
     Null,
@@ -24,13 +24,13 @@ pub(super) enum Expr {
     Bytes(Arc<[u8]>),
     /// A variable.
     Name(Arc<str>),
-    /// A field; if it is optional, an absent one is an optional without a value.
+    /// A field selection; `.?x` gives an empty optional for an absent field.
     Field {
         of: Box<Node>,
         name: Arc<str>,
         optional: bool,
     },
-    /// Whether a field is there.
+    /// `has(a.b)`
     Has {
         of: Box<Node>,
         name: Arc<str>,
@@ -48,7 +48,7 @@ pub(super) enum Expr {
     Any(Vec<Node>),
     /// `a ? b : c`
     Choice(Box<[Node; 3]>),
-    /// Two operands.
+    /// A binary operator.
     Operator {
         name: Operator,
         sides: Box<[Node; 2]>,
@@ -58,9 +58,9 @@ pub(super) enum Expr {
         of: Option<Box<Node>>,
         arguments: Vec<Node>,
     },
-    /// Items; an optional one without a value is left out.
+    /// Items; an empty optional item (`[?x]`) is left out.
     List(Vec<(Node, bool)>),
-    /// Keys and values; the same.
+    /// Keys and values; an empty optional value (`{?k: v}`) is left out.
     Map(Vec<(Node, Node, bool)>),
     Each(Box<Each>),
     /// `a.optMap(x, b)` and `a.optFlatMap(x, b)`.
@@ -72,19 +72,19 @@ pub(super) enum Expr {
     },
 }
 
-/// What is done with each item of a list or key of a map.
+/// A comprehension over the items of a list or the keys of a map.
 #[derive(Debug)]
 pub(super) struct Each {
     pub(super) how: How,
     pub(super) over: Node,
     pub(super) variable: Arc<str>,
-    /// With two variables, the first is the index or the key, this one the item or the value.
+    /// With two variables, the first is the index or the key, the second the item or the value.
     pub(super) second: Option<Arc<str>>,
     pub(super) filter: Option<Node>,
     pub(super) body: Node,
 }
 
-/// What comes of each.
+/// The result of a comprehension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
     All,
@@ -98,7 +98,7 @@ pub(super) enum How {
     Map,
 }
 
-/// An operator with two operands.
+/// The binary operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operator {
     Add,
@@ -116,7 +116,7 @@ pub(super) enum Operator {
 }
 
 impl Operator {
-    /// As errors call it.
+    /// Returns CEL's name of the operator, as errors show it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Add => "_+_",
@@ -165,7 +165,7 @@ fn deepest(expr: &Expr) -> usize {
 }
 
 impl Node {
-    /// Whether a variable is named in it. One of a macro that has the same name counts too.
+    /// Returns whether the tree names a variable. A macro variable of the same name counts too.
     pub(super) fn names(&self, variable: &str) -> bool {
         let any = |nodes: &[Node]| nodes.iter().any(|node| node.names(variable));
         match &self.expr {

@@ -1,81 +1,109 @@
-//! The types of expressions: what schemas declare, and what functions make of it. Pure.
+//! The types of CEL expressions, as schemas declare them and functions return them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// How many lists, maps and optionals a type may have one within the other. What is deeper is known at run time only.
+/// Nesting limit of lists, maps and optionals in a type. A deeper type becomes `dyn`.
 const MAX_LEVELS: usize = 64;
 
-/// What a value may be.
+/// The static type of an expression or a variable. Cheap to clone.
+///
+/// [`fmt::Display`] writes CEL's name of the type, as error messages show it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Type {
-    /// Known at run time only.
+    /// Any value: operators and functions are checked at run time (`x-kubernetes-int-or-string`, undeclared fields).
     Dyn,
+    /// The type of `null` alone. Null fits any other type too, because fields may be nullable.
     Null,
+    /// `true` or `false`.
     Bool,
+    /// A signed integer of 64 bits; arithmetic that overflows fails.
     Int,
+    /// An unsigned integer of 64 bits, written `1u`.
     Uint,
+    /// A floating-point number of 64 bits.
     Double,
+    /// A string: Unicode text. Indexes and lengths count code points.
     Text,
+    /// Bytes; in JSON, text in Base64 (`format: byte`).
     Bytes,
+    /// A timestamp; in JSON, text in RFC 3339 (`format: date-time`) or a day (`format: date`).
     Time,
+    /// A duration; in JSON, text such as `1h30m` (`format: duration`).
     Span,
+    /// A list; [`Type::list`] makes an atomic one.
     List(Arc<ListOf>),
-    /// Keys and values.
+    /// A map, by the types of its keys and values; [`Type::map`] makes one.
     Map(Arc<(Type, Type)>),
+    /// An object with declared fields: any other field is an error at compile time.
     Object(Arc<ObjectOf>),
+    /// A value that may be absent; [`Type::optional`] makes one.
     Optional(Arc<Type>),
-    /// The type of types.
+    /// The type of a type, which `type(x)` and the names `int`, `string` and so on return.
     Kind,
+    /// An IPv4 or IPv6 address, from `ip(…)`.
     Ip,
+    /// An address range, from `cidr(…)`.
     Cidr,
+    /// A URL, from `url(…)`.
     Url,
+    /// A Kubernetes quantity, from `quantity(…)`, exact to a billionth.
     Quantity,
+    /// A semantic version, from `semver(…)`.
     Semver,
+    /// A named format such as `format.dns1123Label()`, on which `validate` is called.
     Format,
 }
 
-/// A list: its items, and how it counts as equal and is added.
+/// The type of a list.
 #[derive(Debug, PartialEq)]
 pub struct ListOf {
+    /// The type of each item.
     pub item: Type,
+    /// The list's topology, which decides equality and `+`.
     pub merge: Merge,
 }
 
-/// What tells the items of a list apart.
+/// The topology of a list (`x-kubernetes-list-type`): how its items are identified.
 #[derive(Debug, PartialEq)]
 pub enum Merge {
-    /// Their place.
+    /// By position. Two lists are equal if they have equal items in the same order; `+` appends.
     Atomic,
-    /// Their value.
+    /// By value. Order does not count for equality; `+` is the union.
     Set,
-    /// These fields.
+    /// By the values of these fields (`x-kubernetes-list-map-keys`). Order does not count for equality; with `+`, an item
+    /// of the right list replaces one of the left with the same keys.
     Map(Vec<Arc<str>>),
 }
 
-/// An object: its fields by the names that expressions use.
+/// The type of an object with declared fields.
+///
+/// Two object types are equal only if they are the same `ObjectOf`, which the schema declares at one place. Comparing
+/// them field by field could take exponential time.
 #[derive(Debug, Default)]
 pub struct ObjectOf {
+    /// The fields by the names that expressions use: those that [`escape`] returns.
     pub fields: BTreeMap<Arc<str>, FieldOf>,
 }
 
-/// Objects are the same only where the schema says it at one place: nobody walks through them.
 impl PartialEq for ObjectOf {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
     }
 }
 
-/// A field of an object.
+/// A declared field of an object.
 #[derive(Debug)]
 pub struct FieldOf {
-    /// The name that it has in objects.
+    /// The field's name in JSON.
     pub name: Arc<str>,
+    /// The type of its value.
     pub of: Type,
 }
 
 impl Type {
+    /// Returns the type of an atomic list; [`Type::Dyn`] if the item is nested 64 levels deep.
     pub fn list(item: Type) -> Self {
         if item.is_deepest() {
             return Self::Dyn;
@@ -83,7 +111,8 @@ impl Type {
         Self::List(Arc::new(ListOf { item, merge: Merge::Atomic }))
     }
 
-    /// A map. A key is never a list or a map.
+    /// Returns the type of a map; [`Type::Dyn`] if the value is nested 64 levels deep. A key type that CEL does not allow
+    /// (anything but `bool`, `int`, `uint` and `string`) becomes `dyn`.
     pub fn map(key: Type, value: Type) -> Self {
         if value.is_deepest() {
             return Self::Dyn;
@@ -91,6 +120,7 @@ impl Type {
         Self::Map(Arc::new((if key.may_be_key() { key } else { Self::Dyn }, value)))
     }
 
+    /// Returns the type of a value that may be absent; [`Type::Dyn`] if the value is nested 64 levels deep.
     pub fn optional(of: Type) -> Self {
         if of.is_deepest() {
             return Self::Dyn;
@@ -98,7 +128,7 @@ impl Type {
         Self::Optional(Arc::new(of))
     }
 
-    /// Whether nothing may be made of values of it.
+    /// Returns whether the type has the full nesting depth.
     fn is_deepest(&self) -> bool {
         let mut at = self;
         for _ in 0..MAX_LEVELS {
@@ -124,7 +154,7 @@ impl Type {
         matches!(self, Self::Int | Self::Uint | Self::Double)
     }
 
-    /// Whether a value of one may be one of the other. Null fits everywhere: fields may be nullable.
+    /// Returns whether a value of one type may be of the other. Null fits any type: fields may be nullable.
     pub(super) fn fits(&self, other: &Type) -> bool {
         match (self, other) {
             (Self::Dyn | Self::Null, _) | (_, Self::Dyn | Self::Null) => true,
@@ -135,7 +165,7 @@ impl Type {
         }
     }
 
-    /// What a value is that may be of either.
+    /// Returns the type of a value that is of one type or the other.
     pub(super) fn or(self, other: Type) -> Self {
         match (&self, &other) {
             _ if self == other => self,
@@ -180,7 +210,7 @@ impl fmt::Display for Type {
     }
 }
 
-/// Words that no name may be.
+/// Reserved words of CEL, which cannot be identifiers.
 pub(super) const RESERVED: [&str; 21] = [
     "true",
     "false",
@@ -205,7 +235,8 @@ pub(super) const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// The name by which expressions call a field; `None` if they cannot.
+/// Returns the name by which expressions address a field, escaped as Kubernetes does it: `a-b` becomes `a__dash__b`,
+/// `namespace` becomes `__namespace__`. `None` if no expression can name the field.
 pub fn escape(name: &str) -> Option<String> {
     if RESERVED.contains(&name) {
         return Some(format!("__{name}__"));

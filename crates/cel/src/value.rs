@@ -1,4 +1,4 @@
-//! Values of expressions: views of JSON as a schema declares it, and what is made of them. Pure.
+//! Values: borrowed views of typed JSON, and values that expressions make.
 
 use core::net::IpAddr;
 use std::cmp::Ordering;
@@ -19,7 +19,7 @@ use super::semver::Semver;
 use super::spans;
 use super::types::{Merge, ObjectOf, Type};
 
-/// A text, of the object or of its own.
+/// A string, borrowed from the object or owned.
 #[derive(Clone, Debug)]
 pub(crate) enum Text<'a> {
     Of(&'a str),
@@ -37,7 +37,7 @@ impl Deref for Text<'_> {
     }
 }
 
-/// What is made of values, and how many such there are one within the other.
+/// A collection made by an expression, with its nesting level.
 #[derive(Clone, Debug)]
 pub(crate) struct Made<T> {
     level: usize,
@@ -108,7 +108,7 @@ impl<'a> Val<'a> {
         value.map_or(Self::Optional(None), Self::some)
     }
 
-    /// How many lists, maps and optionals that an expression made it is of, one within the other.
+    /// Returns the nesting level of lists, maps and optionals that an expression made.
     pub(super) fn level(&self) -> usize {
         match self {
             Self::List(items) => items.level,
@@ -118,15 +118,15 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Whether it may be the key of a map.
+    /// Returns whether the value may be a map key.
     pub(super) fn may_be_key(&self) -> bool {
         matches!(self, Self::Bool(_) | Self::Int(_) | Self::Uint(_) | Self::Text(_))
     }
 
-    /// A value of an object as its type says. Times, durations and bytes are read from their texts at each look.
+    /// Views a JSON value as its declared type. Timestamps, durations and bytes are parsed at each access.
     ///
     /// # Errors
-    /// It is not as its type says.
+    /// The value is not of its type.
     pub(super) fn view(value: &'a Value, of: &'a Type, meter: &mut Meter) -> Outcome<Self> {
         Ok(match (value, of) {
             (Value::Null, _) => Self::Null,
@@ -141,7 +141,7 @@ impl<'a> Val<'a> {
         })
     }
 
-    /// What it is called in messages.
+    /// Returns the name of the value's type in messages.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null_type",
@@ -167,7 +167,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// How many items or fields it has.
+    /// Returns the number of items or fields.
     pub(super) fn length(&self) -> Option<usize> {
         match self {
             Self::Items(items, ..) => Some(items.len()),
@@ -178,7 +178,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// An item of a list.
+    /// Returns an item of a list.
     pub(super) fn item(&self, index: usize, meter: &mut Meter) -> Outcome<Option<Val<'a>>> {
         match self {
             Self::Items(items, of, _) => items.get(index).map(|item| Self::view(item, of, meter)).transpose(),
@@ -187,7 +187,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// All items of a list.
+    /// Returns all items of a list.
     pub(super) fn items(&self, meter: &mut Meter) -> Outcome<Vec<Val<'a>>> {
         meter.spend(self.length().unwrap_or_default())?;
         match self {
@@ -197,7 +197,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Keys and values of a map.
+    /// Returns the entries of a map.
     pub(super) fn entries(&self, meter: &mut Meter) -> Outcome<Vec<(Val<'a>, Val<'a>)>> {
         meter.spend(self.length().unwrap_or_default())?;
         match self {
@@ -210,7 +210,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The value of a key or a declared field.
+    /// Returns the value of a key or a declared field.
     pub(super) fn get(&self, key: &Val<'a>, meter: &mut Meter) -> Outcome<Option<Val<'a>>> {
         if let Self::Text(key) = key {
             meter.bytes(key.len())?;
@@ -235,7 +235,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Whether two values are the same.
+    /// Compares two values for equality, as CEL defines it.
     pub(super) fn equals(&self, other: &Val<'a>, meter: &mut Meter) -> Outcome<bool> {
         meter.spend(1)?;
         Ok(match (self, other) {
@@ -297,7 +297,7 @@ impl<'a> Val<'a> {
         Ok(true)
     }
 
-    /// The items of a set and of a map are the same in any order.
+    /// Compares lists by the topology of the left one: order counts only in an atomic list.
     fn same_items(&self, other: &Val<'a>, meter: &mut Meter) -> Outcome<bool> {
         if self.length() != other.length() {
             return Ok(false);
@@ -319,7 +319,7 @@ impl<'a> Val<'a> {
         Ok(true)
     }
 
-    /// Which is less; `None` if they cannot be compared.
+    /// Orders two values; `None` if they are not comparable.
     pub(super) fn compare(&self, other: &Val<'a>, meter: &mut Meter) -> Outcome<Option<Ordering>> {
         let shorter = match (self, other) {
             (Self::Text(one), Self::Text(two)) => one.len().min(two.len()),
@@ -330,7 +330,7 @@ impl<'a> Val<'a> {
         Ok(self.order(other))
     }
 
-    /// The same, of texts and bytes that were paid for.
+    /// Orders two values; strings and bytes are paid for already.
     pub(super) fn order(&self, other: &Val<'a>) -> Option<Ordering> {
         match (self, other) {
             (Self::Bool(one), Self::Bool(two)) => Some(one.cmp(two)),
@@ -349,7 +349,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// A number as a float.
+    /// Converts a number to a float.
     pub(super) fn double(&self) -> Option<f64> {
         match self {
             Self::Int(number) => Some(*number as f64),
@@ -360,7 +360,7 @@ impl<'a> Val<'a> {
     }
 }
 
-/// Whether a value is one of some.
+/// Returns whether a list contains a value.
 pub(super) fn is_among<'a>(value: &Val<'a>, items: &[Val<'a>], meter: &mut Meter) -> Outcome<bool> {
     for item in items {
         if value.equals(item, meter)? {
@@ -370,7 +370,7 @@ pub(super) fn is_among<'a>(value: &Val<'a>, items: &[Val<'a>], meter: &mut Meter
     Ok(false)
 }
 
-/// Spends what comparing an object costs.
+/// Spends the cost of comparing an object.
 fn spend_weight(fields: &Map<String, Value>, meter: &mut Meter) -> Outcome<()> {
     meter.spend(1)?;
     fields.iter().try_for_each(|(key, value)| {
@@ -379,7 +379,7 @@ fn spend_weight(fields: &Map<String, Value>, meter: &mut Meter) -> Outcome<()> {
     })
 }
 
-/// Spends what comparing a value of an object costs.
+/// Spends the cost of comparing a JSON value.
 pub(super) fn spend_value(value: &Value, meter: &mut Meter) -> Outcome<()> {
     match value {
         Value::String(text) => meter.bytes(text.len()),
@@ -423,7 +423,7 @@ fn text_of<'a>(text: &'a str, of: &Type, meter: &mut Meter) -> Outcome<Val<'a>> 
     })
 }
 
-/// As failures show it: of a text the beginning.
+/// Formats a value for a failure; a string is cut.
 impl fmt::Display for Val<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

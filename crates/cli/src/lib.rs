@@ -1,9 +1,7 @@
-//! What the command lines of both programs have in common: they talk to the API of a running process
-//! and print what it says. Depends on `api` (its client) and `object`; [`edge`] and [`cloud`]
-//! parse the arguments, run the command and give the exit code.
-//!
-//! Functions take their streams as a [`Terminal`] and return a [`CliError`], which [`report`] turns
-//! into words and an exit code.
+//! What the command lines of both programs share: arguments, `get` and `apply`, tables and JSON output, the framework of
+//! `check` and of support bundles, exit codes. It reaches a running process only through the client of [`edgesync_api`] and
+//! knows neither the agent nor the fleet. Read [`Terminal`] and [`CliError`] first: a command takes its streams as the one and
+//! returns the other.
 
 pub mod apply;
 pub mod args;

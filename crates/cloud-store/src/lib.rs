@@ -1,18 +1,17 @@
-//! The embedded cloud's store: objects of any kind, their versions and history, and what each node holds.
+//! The SQLite store of the embedded cloud side: objects of any kind with versions and history, and the ledger of what each
+//! node reported. It knows neither HTTP nor connections nor the fleet's loop. Read [`CloudStore`] first, then [`Feed`].
 //!
-//! May depend on what [`edgesync_store`] may, and on the engine. Knows neither HTTP nor the fleet.
-//!
-//! # What it promises
-//! - Every change gets the next `resourceVersion` of one counter, in the transaction of the change, and an
-//!   entry in the history. A caller is answered after the commit.
+//! # Guarantees
+//! - Every change gets the next `resourceVersion` of one counter and an entry in the history, in the transaction of the
+//!   change. A caller is answered after the commit.
 //! - No version is given twice, even if the file is replaced by an older copy (`versions`).
-//! - A [`Feed`] gives every committed change of an object that can be placed, in order, none twice. An
-//!   [`Observer`] is told of every change of every kind, with the state before it. There is one exception: when
-//!   Leases of nodes are renewed ([`CloudStore::renew_leases`]) they get their versions, and nobody is told.
+//! - A [`Feed`] yields every committed change of an object that can be placed, in order and once. An [`Observer`] receives
+//!   every change of every kind, with the previous state. The exception: renewals of node Leases
+//!   ([`CloudStore::renew_leases`]) get versions, and nobody is notified.
 //! - A [`CloudSnapshot`] shows one commit for as long as it is open.
-//! - A damaged file is never refilled in silence: what it held exists nowhere else. One that cannot be opened is refused;
-//!   [`CloudOptions::set_aside_corrupt`] allows a fresh start beside it. Otherwise damage is told by whatever read meets
-//!   with it, [`CloudStore::look_through`] reads everything, and [`CloudStore::damage`] tells what was found.
+//! - A damaged file is never refilled silently, because what it held exists nowhere else. A file that cannot be opened is
+//!   refused; [`CloudOptions::set_aside_corrupt`] allows a fresh start beside it. Damage found later fails the read that
+//!   meets it; [`CloudStore::look_through`] reads everything, and [`CloudStore::damage`] returns what was found.
 //! - One process at a time: the file `<database>.lock` is locked as long as the database is open.
 
 mod change;

@@ -60,7 +60,7 @@ pub(crate) async fn run(service: Service<Config>) -> anyhow::Result<()> {
         StoreType::Kubernetes => replica::run(service, signals, probes).await,
         #[cfg(not(feature = "kubernetes"))]
         StoreType::Kubernetes => anyhow::bail!(
-            "store.type = \"kubernetes\" needs a program that was built with it: cargo build --release --features kubernetes"
+            "store.type = \"kubernetes\" needs a program that was built with it: cargo build --release -p edgesync-cloud --features kubernetes"
         ),
     }
 }

@@ -1,13 +1,10 @@
-//! The configuration of both programs: TOML file, environment overrides, checks, reload.
+//! The configuration of both programs: TOML file, environment overrides, validation, and comparison on a reload. It knows the
+//! settings of other crates only as plain values (names, rules of files, the KubeEdge link) and nothing that runs. Read
+//! `section!` first: each section is a table of key, default, form and limits.
 //!
-//! Each section is a table: of every key the field, its built-in value, its form and its limits. `section!` makes of it
-//! a plain struct with public fields, its `Default`, and a `bind` function that names the keys. Reading the file,
-//! applying `EDGESYNC_…` variables, printing what is in force and comparing two configurations on a reload are all
-//! visitors of `bind`, so a key is described in one place only. (Serde alone stops at the first mistake and does not
-//! know variables; here all mistakes are reported together, each with its line.)
-//!
-//! May depend on [`edgesync_object`] for names and labels, the rules of the KubeEdge bridge, the rules of files, the placement
-//! rules of the cloud side, and on nothing that runs.
+//! From that table `section!` makes a struct with public fields, its `Default`, and a `bind` function that names the keys.
+//! Parsing, `EDGESYNC_…` variables, printing and comparing are visitors of `bind`, so a key is described once. (Serde alone
+//! stops at the first mistake and knows no variables; here all mistakes are reported together, each with its line.)
 
 #![warn(missing_docs)]
 

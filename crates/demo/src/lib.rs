@@ -1,8 +1,6 @@
-//! `edgesync-demo`: the product in under a minute. A cloud side and an agent as processes of their own, a
-//! link between them that is cut, and at the end a comparison of every object on both sides.
-//!
-//! Depends on `api` for its client, on `cli` for the pages of a list, and on nothing of the cloud side itself:
-//! it sees what any user could see.
+//! The program `edgesync-demo`: starts a cloud side and an agent as processes, cuts the link between them, and compares every
+//! object on both sides at the end. It uses the public API and the output of the programs only, as any user could. Read `story`
+//! first.
 
 mod apply;
 mod compare;

@@ -1,12 +1,10 @@
-//! Who belongs to the fleet: the CA, tokens, certificates of nodes and their revocation, and the service over which
-//! nodes join and renew.
+//! Enrollment on the cloud side: CA, join tokens, certificates of nodes and operators, revocation, and the HTTPS service for
+//! joining and renewal. It does not know the fleet's loop or the sync protocol, and keeps its records behind a store: the
+//! embedded database or Secrets of a cluster. Read [`register`] first, then [`service`].
 //!
-//! What is secret is in files of `pairing.directory`, mode 0600: `ca.key`, `token.key`, `server.pem`. What is known of
-//! tokens and certificates is in the store. The CA may be the operator's own: `ca.crt` and `ca.key` are taken as they
-//! are found.
-//!
-//! Where a cluster is the store there are several of this, and the same is true of all of them: the keys are Secrets, and
-//! what others revoke is heard of and put in force ([`register`]).
+//! Private keys are files of `pairing.directory`, mode 0600: `ca.key`, `token.key`, `server.pem`. The CA may be the
+//! operator's own: existing `ca.crt` and `ca.key` are used as they are. With a cluster as the store, keys are Secrets that
+//! all replicas share, and each replica follows the revocations of the others.
 
 mod admission;
 pub mod authority;

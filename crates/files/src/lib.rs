@@ -1,12 +1,9 @@
-//! From objects to files: which files rules make of objects, what has to be done so that they are there, and what is in
-//! effect. See docs/files.md and docs/decisions/0021-files.md.
+//! The planner of files: which files the rules make of objects, which steps bring them into effect, and what is in effect.
+//! It is pure: it knows no file system, process or clock, and reaches the device through one trait, which the helper and the
+//! simulation implement. Read [`pass::Pass`] first, then [`run::Run`]; `docs/files.md` has the user's view.
 //!
-//! Pure: no file, process or clock. [`pass::pass`] goes through the objects of a rule; all that it does to the device it does
-//! through [`Hands`], which `helper` has, and the simulation. In what order a change is carried out, and how it is taken back,
-//! is decided by [`run::Run`]; whether somebody else has had a hand in a place by [`judge`].
-//!
-//! What comes from the cloud decides the contents of files, and with its checked name which directory below the one of
-//! the rule. It never decides a path, a command, a user or a mode.
+//! An object decides the contents of files and, by its validated name, a directory below that of the rule. It never decides a
+//! path, a command, a user or a mode.
 
 #![warn(missing_docs)]
 

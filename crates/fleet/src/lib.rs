@@ -1,7 +1,6 @@
-//! The cloud side: the embedded store, what belongs on which node, and the fleet of nodes.
-//!
-//! Composes `sync`, `store`, `broker`, `link` and `api`, which do not know one another. Between the fleet and whoever keeps
-//! its objects stands one trait, `source::Source`: a database of this process, or a Kubernetes cluster.
+//! The controller of the cloud side: one loop with the protocol machine of every node, placement, roll-outs, Leases of nodes,
+//! uploads, garbage collection, admin requests and the page. It does not know where objects are stored: a database of this
+//! process or a Kubernetes cluster implements [`source::Source`]. Read [`fleet`] first, then [`source`].
 
 pub mod admin;
 pub mod answers;

@@ -1,13 +1,13 @@
-//! Inputs for what reads bytes from the network: samples, changed at random. A decoder may refuse them; it must not panic.
-//! Tests only.
+//! Samples and mutations for fuzz tests of decoders: a decoder may refuse an input, it must not panic. It is a
+//! dev-dependency and knows no decoder. Read a test `fuzz_…` of `edgesync-protocol` first.
 //!
-//! Each test `fuzz_…` tries some thousands of inputs, or as many as the variable `EDGESYNC_FUZZ` says:
+//! Each test `fuzz_…` tries some thousands of inputs, or the number in the variable `EDGESYNC_FUZZ`:
 //!
 //! ```text
-//! EDGESYNC_FUZZ=10000000 cargo test --release --lib fuzz_ -- --nocapture --test-threads 1
+//! EDGESYNC_FUZZ=10000000 cargo test --release --workspace --lib fuzz_ -- --nocapture --test-threads 1
 //! ```
 //!
-//! The samples are files of `tests/fixtures`, and in `tests/fixtures/fuzz/NAME` those inputs that once found something.
+//! Samples are files of `tests/fixtures`; `tests/fixtures/fuzz/NAME` has the inputs that once failed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;

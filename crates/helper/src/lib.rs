@@ -1,10 +1,9 @@
-//! Who writes files and has programs read them: a process of its own with the rights for that, which the agent does not
-//! have. It takes rules from the configuration file alone, and only if nobody but root can write there; from the agent it
-//! takes the name of a rule and objects.
+//! The privileged helper: writes files and reloads programs on behalf of the unprivileged agent. It trusts its configuration
+//! file, if only root can write it, and nothing else: the agent sends the name of a rule and objects, never paths or commands.
+//! It does not know the cloud, the network or the database. Read `serve` first.
 //!
-//! Carries out what [`edgesync_files`] decides: [`disk`] has the layout of the files, [`hook`] runs programs, [`records`]
-//! keeps what was written, [`serve`] talks to the agent. It serves one request after the other, so that no two programs
-//! run at once, and ends when nobody has asked for a while: systemd starts it again.
+//! It carries out what [`edgesync_files`] plans: [`disk`] lays out files, `hook` runs programs, `records` keeps what was
+//! written. One request at a time, so no two programs run at once; idle, it exits, and systemd starts it on demand.
 
 pub mod disk;
 mod hook;

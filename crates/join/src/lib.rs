@@ -1,11 +1,8 @@
-//! Joining a cloud and keeping the membership: from a token to an identity, and its renewal.
+//! The device's side of enrollment: `edgesync join` turns a token into an identity, and a running agent renews it. It does not
+//! know the agent, its store or its link, and speaks HTTPS to the join service of either cloud side. Read [`command`] first.
 //!
-//! [`token`] is what the operator hands over, [`calls`] are KubeEdge's two calls and the one that tells the rest,
-//! [`files`] puts key, certificates and configuration in place so that a power cut leaves either the old set or the
-//! new one, [`settings`] edits the configuration, [`renewal`] says when to renew and does it, [`command`] is
-//! `edgesync join`.
-//!
-//! May depend on [`edgesync_transport::tls`], [`edgesync_api`] (the exchange over HTTP), [`edgesync_config`] and [`edgesync_object`].
+//! [`token`] parses tokens, [`calls`] are the HTTP calls, [`files`] replaces key, certificates and configuration so that a power
+//! cut leaves the old set or the new one, [`settings`] edits the configuration, [`renewal`] decides when to renew.
 
 pub mod calls;
 pub mod command;

@@ -1,24 +1,25 @@
-//! The bridge to a stock KubeEdge CloudCore: what the edge machine believes to be its cloud side.
+//! The link to a stock KubeEdge CloudCore: WebSocket client, message codec, and a pure bridge that acts as the cloud side towards
+//! the edge machine. It does not know the agent or its store. Read [`Bridge`] first;
+//! `docs/decisions/0013-kubeedge.md` says why it is a bridge.
 //!
-//! [`EdgeMachine`](super::edge::EdgeMachine) does with CloudCore exactly what it does with `edgesync-cloud`: it says
-//! Hello, applies `Objects` in one transaction each, reports after the commit, renews the Lease, empties the outbox.
-//! The bridge stands between it and the WebSocket, on the node: it answers the machine's frames, and speaks KubeEdge's
-//! protocol to CloudCore. So version gate, UID rules, group commit, outbox and everything that is shown of them exist
-//! once, for both links.
+//! [`EdgeMachine`](edgesync_protocol::edge::EdgeMachine) does with CloudCore exactly what it does with `edgesync-cloud`: it
+//! sends Hello, applies `Objects` in one transaction each, reports after the commit, renews the Lease, empties the outbox.
+//! The bridge answers the machine's frames and speaks KubeEdge's protocol to CloudCore. So version gate, UID rules, group
+//! commit and outbox exist once, for both links.
 //!
-//! | the machine | the bridge | CloudCore |
+//! | machine | bridge | CloudCore |
 //! |---|---|---|
-//! | Hello | asks for the node's Lease, answers Welcome when CloudCore has said anything | `query` |
+//! | Hello | asks for the node's Lease, answers Welcome after CloudCore's first message | `query` |
 //! | Objects | one for each message, with a receipt | `insert`, `update`, `patch`, `delete`, `response` |
-//! | Report with that receipt: the commit has returned | acknowledges the message | `response` "OK" |
+//! | Report with that receipt, after the commit | acknowledges the message | `response` "OK" |
 //! | Lease | writes the Lease object, with the [`Marker`] of the database in an annotation | `insert`, `update` |
 //! | Upload | registers the Node, patches its status, writes Events | `insert`, `patch` |
 //!
-//! CloudCore never asks what the edge holds. The bridge makes up for it in [`rounds`](round::Rounds): if the marker in
-//! the Lease is not that of the database (it was lost, or is an older copy), everything that can be asked for is asked
-//! for again; otherwise it is asked for at a low rate. What CloudCore never pushes is asked for in any case.
+//! CloudCore never asks what the edge holds. The bridge makes up for it with relists: if the marker in the Lease is not that
+//! of the database (which was lost, or is an older copy), everything that can be queried is queried again; otherwise it is
+//! queried at a low rate, and what CloudCore never pushes in any case.
 //!
-//! Like the machines it is pure: time ([`Moment`]) and randomness come in as arguments, effects are polled.
+//! Like the machines the bridge is pure: time ([`Moment`]) and randomness are arguments, effects are polled.
 
 mod application;
 #[cfg(test)]

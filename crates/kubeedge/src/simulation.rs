@@ -2,7 +2,7 @@
 //! CloudCore of the tests, over a link that is cut, with crashes, lost and rolled-back databases, a full store, and a
 //! cluster in which everything changes.
 //!
-//! `EDGESYNC_SEED=<n> cargo test --lib kubeedge::simulation::one_seed -- --nocapture` shows one run step by step;
+//! `EDGESYNC_SEED=<n> cargo test -p edgesync-kubeedge --lib simulation::one_seed -- --nocapture` shows one run step by step;
 //! `EDGESYNC_SEEDS=<n>` sets how many seeds the long test tries.
 
 mod checks;
@@ -19,7 +19,7 @@ use edgesync_protocol::fault::Fault;
 use edgesync_protocol::simulation::seeds::Seeds;
 use world::{Chaos, World};
 
-const SEEDS: Seeds = Seeds { run, count: 600, one: "simulation::one_seed" };
+const SEEDS: Seeds = Seeds { run, count: 600, package: env!("CARGO_PKG_NAME"), one: "simulation::one_seed" };
 
 /// Runs one seed with all kinds of faults, then lets the link heal and expects convergence.
 fn run(seed: u64, trace: bool) -> Result<(), String> {

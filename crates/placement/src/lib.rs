@@ -1,19 +1,17 @@
-//! Which object belongs on which node: rules, the objects' own labels, and Pods with what they refer to.
+//! The placement index: which object belongs on which node, by rules, by the objects' own labels and annotations, and by the
+//! Pods that refer to them. It is pure and incremental, and knows [`edgesync_object`] only: no protocol, store or fleet. Read
+//! [`Placement`] first, then [`Differences`].
 //!
-//! Pure: may depend on [`edgesync_object`] only. An incremental index: each change of an object or a node
-//! gives exactly the differences. A change of an object, which may be on all nodes, takes no longer the more nodes
-//! there are: it says which nodes it concerns when it is asked, one after the other ([`Differences`]).
-//!
-//! An object is wanted on a node if one of these holds:
+//! An object is desired on a node if one of these holds:
 //! 1. it names the node: label `edgesync.io/node`, annotation `edgesync.io/nodes`, `spec.nodeName` of a Pod;
 //! 2. it is a ConfigMap or Secret that a Pod refers to which names the node (1);
-//! 3. a rule selects both the object and the node, and the node is known ([`Placement::set_node`]). Rules stand in the
-//!    configuration or are objects themselves ([`spec`]), which come and go ([`Placement::add_rule`]).
+//! 3. a rule selects both the object and the node, and the node is known ([`Placement::set_node`]). Rules come from the
+//!    configuration or are objects themselves ([`spec`]), which can be added and removed ([`Placement::add_rule`]).
 //!
-//! The first two hold for nodes nobody has heard of yet too, so the order in which objects and nodes
-//! appear does not matter. Memory is proportional to objects and nodes, not to their product: what a rule
-//! places is kept once per rule. What nothing places is not kept, but for ConfigMaps and Secrets, to which
-//! a Pod may come to refer. What no two nodes share is kept in as few bytes as that takes (`slots.rs`).
+//! 1 and 2 hold for unknown nodes too, so the order in which objects and nodes appear does not matter. A change yields exactly
+//! the differences it makes; one that concerns all nodes lists them lazily. Memory is proportional to objects plus nodes, not
+//! to their product: a rule's objects are kept once per rule. Objects that nothing places are not kept, except ConfigMaps and
+//! Secrets, to which a Pod may come to refer.
 
 #![warn(missing_docs)]
 

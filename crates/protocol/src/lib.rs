@@ -1,7 +1,6 @@
-//! The sync protocol: two pure state machines (edge and cloud), their frames, and the rules both share.
-//!
-//! Nothing here does I/O, reads a clock or draws a random number: time and randomness come in as
-//! arguments, effects go out as values. May depend on [`edgesync_object`] only.
+//! The sync protocol: the state machines of both sides, their frames, the digest, and the rules by which a change alters what
+//! a node holds. It is pure: it knows no I/O, runtime or database, and time and random numbers are arguments, effects are
+//! values. Read [`frame`] first, then [`edge`] and [`cloud`]; `docs/protocol.md` specifies it.
 
 #![warn(missing_docs)]
 

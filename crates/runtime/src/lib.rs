@@ -1,5 +1,5 @@
-//! What every process of edgesync has, whichever side it is: the service skeleton, systemd, the log, the allocator's settings,
-//! random numbers, and connections made from the configuration. Knows nothing of agent or cloud.
+//! The skeleton of a process: signals and reload, systemd, log, allocator settings, random numbers, and links made from the
+//! configuration. It knows neither agent nor fleet. Read [`Service`] first.
 
 pub mod connection;
 pub mod log;

@@ -1,5 +1,7 @@
 //! The log: where it goes, in which form, and how a reload changes its level.
 
+mod targets;
+
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
@@ -61,6 +63,7 @@ impl Log {
 /// The levels, with what the audit log says in any case. Libraries log each attempt that fails, and whoever uses them says once
 /// what that means: they are heard at `debug` and `trace`, and where the configuration names them.
 fn audited(level: &Targets) -> Targets {
+    let level = &targets::present(level);
     let is_silent = |library: &&str| level.iter().all(|(target, _)| target != *library);
     let targets = LIBRARIES.into_iter().filter(is_silent).map(|library| (library, LevelFilter::OFF));
     let mut level = level.clone().with_targets(targets).with_target(AUDIT, LevelFilter::INFO);
@@ -205,9 +208,9 @@ mod tests {
         let (filter, handle) = reload::Layer::new("info".parse::<Targets>().unwrap());
         let subscriber = Registry::default().with(fmt::layer().with_writer(io::sink).with_filter(filter));
         tracing::subscriber::with_default(subscriber, || {
-            assert!(!tracing::enabled!(target: "edgesync::link", tracing::Level::DEBUG));
+            assert!(!tracing::enabled!(target: "edgesync_transport::link", tracing::Level::DEBUG));
             Log { level: handle }.set_level(&"info,edgesync::link=debug".parse().unwrap()).unwrap();
-            assert!(tracing::enabled!(target: "edgesync::link", tracing::Level::DEBUG));
+            assert!(tracing::enabled!(target: "edgesync_transport::link", tracing::Level::DEBUG));
             assert!(!tracing::enabled!(target: "edgesync::store", tracing::Level::DEBUG));
         });
     }

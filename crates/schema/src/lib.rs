@@ -1,9 +1,9 @@
-//! Structural schemas: what the fields of a kind are, how lists merge, what is required and defaulted.
-//! Pure; the same type for built-in kinds and for those of CustomResourceDefinitions.
+//! Structural schemas of built-in kinds and of CustomResourceDefinitions: validation, defaults, list topology, validation
+//! rules in CEL, Protocol Buffers of built-in kinds, and OpenAPI output. It is pure and knows neither HTTP nor storage. Read
+//! [`Schema`] first.
 //!
-//! The vocabulary is that of OpenAPI v3 as Kubernetes restricts and extends it (`x-kubernetes-…`).
-//! Schemas are trees without cycles: where a type contains itself (JSONSchemaProps), the inner one is
-//! [`Type::Any`] with unknown fields preserved.
+//! The vocabulary is that of OpenAPI v3 as Kubernetes restricts and extends it (`x-kubernetes-…`). Schemas are trees without
+//! cycles: where a type contains itself (JSONSchemaProps), the inner one is [`Type::Any`] with unknown fields preserved.
 
 #![warn(missing_docs)]
 

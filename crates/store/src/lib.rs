@@ -1,20 +1,16 @@
-//! SQLite: one engine that both sides share, and the stores of the edge and of the embedded cloud on top.
-//!
-//! May depend on [`edgesync_object`] and [`edgesync_protocol`], on rusqlite and on the channels of tokio; knows
-//! neither links nor HTTP nor the agent.
+//! The SQLite engine that the stores of both sides are built on: durable connections, migrations, group commit, readers,
+//! sealed bodies, checksums, and small private files. It knows no tables of its own, and no links, HTTP or agent: the edge
+//! store is in the package `edgesync`, the cloud's in `edgesync-cloud-store`. Read [`engine`] first, then [`writer`].
 //!
 //! # Layout
-//! - [`durable`] writes small private files, for everybody above too.
+//! - [`durable`] writes small private files atomically.
 //! - [`engine`] opens connections and sets everything that durability depends on.
 //! - [`migrate`] brings a file to the schema of the program, or refuses it.
-//! - [`writer`] owns the write connection in a thread of its own and groups jobs into commits.
+//! - [`writer`] owns the write connection in a thread and groups jobs into commits.
 //! - [`reader`] runs reads in snapshots, on connections and threads of their own.
-//! - [`seal`] keeps Secrets unreadable on the disk.
-//! - [`snapshots`] keeps a commit readable between reads, for lists in several pages.
-//! - [`edge`] is what an edge node holds, on top of these.
-//! - `cache` is a copy of what is elsewhere, on top of these too (feature `kubernetes`).
-//! - `cloud` is what the embedded cloud keeps, on top of these too (feature `cloud`).
-//! - [`StoreError`] classifies what can go wrong by what the caller can do about it.
+//! - [`seal`] encrypts bodies of Secrets.
+//! - [`snapshots`] keeps a commit readable between the pages of a list.
+//! - [`StoreError`] classifies failures by what the caller can do about them.
 
 #![warn(missing_docs)]
 

@@ -1,6 +1,7 @@
-//! A site of processes, brokers, proxies and a scripted CloudCore, for tests and benchmarks.
+//! Test fixtures with real parts: sites of processes, mosquitto, kubectl, proxies that stall and cut, a scripted broker and a
+//! scripted CloudCore. It is a dev-dependency of tests and benchmarks and part of no program. Read [`site`] first.
 //!
-//! Everything listens on port 0, waits for events instead of times, and ends with its handle. Read [`site`] first.
+//! Everything listens on port 0, waits for events instead of times, and ends when its handle is dropped.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]

@@ -1,6 +1,5 @@
-//! Connections: TLS with certificates from files, the MQTT v5 client, and limits for whoever connects.
-//!
-//! The crate carries bytes and knows nothing of objects or frames. Read [`link`] first.
+//! Connections: TLS with certificates that are reloaded from files, the MQTT v5 client, and limits for unauthenticated
+//! connections. It carries opaque bytes and knows neither objects nor frames. Read [`link`] first.
 
 #![warn(missing_docs)]
 

@@ -194,7 +194,7 @@ impl Server {
 fn without_feature(file: &Path) -> CliError {
     CliError::Usage(format!(
         "{}: this edgesync-cloud was built without the feature 'kubernetes', which asking a Kubernetes cluster needs: cargo build \
-         --features kubernetes",
+         -p edgesync-cloud --features kubernetes",
         file.display()
     ))
 }

@@ -19,7 +19,8 @@ use super::timeline::{Random, Simulated};
 use super::world::{Line, Setting, Shared, Sizes, World};
 use hostile::Hostile;
 
-const SEEDS: Seeds = Seeds { run, count: 24, one: "simulation::fleet::one_seed" };
+const SEEDS: Seeds =
+    Seeds { run, count: 24, package: env!("CARGO_PKG_NAME"), one: "simulation::fleet::one_seed" };
 
 /// Bytes that cross a node's line, in percent of what a node that is alone needs over a fast one.
 const MAX_PERCENT: usize = 110;

@@ -17,7 +17,8 @@ use super::world::Sizes;
 use cluster::GROUPS;
 use world::{Chaos, World};
 
-const SEEDS: Seeds = Seeds { run, count: 300, one: "simulation::replicas::one_seed" };
+const SEEDS: Seeds =
+    Seeds { run, count: 300, package: env!("CARGO_PKG_NAME"), one: "simulation::replicas::one_seed" };
 
 const STEPS: u64 = 100;
 /// Objects that come and go; a group of them is more than the mass-delete guard lets pass in doubt.

@@ -4,7 +4,8 @@ use super::seeds::Seeds;
 use super::world::{Setting, World};
 use crate::fault::Fault;
 
-const SEEDS: Seeds = Seeds { run, count: 1500, one: "simulation::seeded::one_seed" };
+const SEEDS: Seeds =
+    Seeds { run, count: 1500, package: env!("CARGO_PKG_NAME"), one: "simulation::seeded::one_seed" };
 
 /// Runs one seed with all kinds of faults, then lets the link heal and expects convergence.
 fn run(seed: u64, trace: bool) -> Result<(), String> {

@@ -8,6 +8,8 @@ pub struct Seeds {
     pub run: fn(seed: u64, trace: bool) -> Result<(), String>,
     /// How many are tried, unless `EDGESYNC_SEEDS` says otherwise.
     pub count: u64,
+    /// The package that the simulation is in.
+    pub package: &'static str,
     /// The test that runs the one in `EDGESYNC_SEED`.
     pub one: &'static str,
 }
@@ -41,9 +43,9 @@ impl Seeds {
     /// All of them hold.
     pub fn hold(&self) {
         if let Some((seed, why)) = self.first_failure(None) {
-            let one = self.one;
+            let (package, one) = (self.package, self.one);
             panic!(
-                "seed {seed}: {why}\nreproduce: EDGESYNC_SEED={seed} cargo test --lib {one} -- --nocapture"
+                "seed {seed}: {why}\nreproduce: EDGESYNC_SEED={seed} cargo test -p {package} --lib {one} -- --nocapture"
             );
         }
         println!("{} seeds hold", self.count());

@@ -33,6 +33,7 @@ pub struct Counted<C> {
 }
 
 impl<C: Counts> Counted<C> {
+    /// Wraps a connected socket; every byte read or written from now on is added to `counts`.
     pub fn new(stream: TcpStream, counts: &Arc<C>) -> Self {
         Self { stream, counts: Arc::clone(counts) }
     }

@@ -14,7 +14,7 @@ macro_rules! counters {
         $(#[$of])*
         #[derive(Debug, Default)]
         pub struct $counters {
-            $(pub $count: std::sync::atomic::AtomicU64,)*
+            $($(#[$doc])* pub $count: std::sync::atomic::AtomicU64,)*
             $($own)*
         }
 

@@ -38,7 +38,9 @@ pub enum PublishError {
 
 /// A command to the task that owns the connection.
 pub enum Command {
+    /// Drops the current connection as unresponsive; ignored without a connection. See [`LinkHandle::give_up`].
     GiveUp,
+    /// Ends the link for good. See [`LinkHandle::shutdown`].
     Shutdown(Shutdown),
 }
 
@@ -51,9 +53,11 @@ pub struct Shutdown {
 
 /// What handle and task share.
 pub struct Shared {
+    /// Messages to publish: handles push, the task pops. Closed while there is no connection.
     pub queue: Queue<Publish>,
     /// What both sides of the current connection take, in bytes.
     pub(crate) max_packet: AtomicU32,
+    /// Traffic of the link since it was started.
     pub counters: Counters,
 }
 
@@ -85,6 +89,8 @@ pub struct LinkHandle {
     commands: mpsc::Sender<Command>,
 }
 
+/// Creates the handle of a link, what its task shares with it, and the task's commands. `max_packet` is this side's limit in
+/// bytes, until a connection negotiates a smaller one.
 pub fn new(limits: Limits, max_packet: u32) -> (LinkHandle, Arc<Shared>, mpsc::Receiver<Command>) {
     let shared = Arc::new(Shared {
         queue: Queue::new(limits, false),

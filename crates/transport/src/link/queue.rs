@@ -21,7 +21,9 @@ pub enum Refused {
 /// Limits of a queue. A single message is always taken when the queue is empty, however large.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
+    /// Messages at a time.
     pub messages: usize,
+    /// Bytes of all messages together.
     pub bytes: usize,
 }
 

@@ -20,8 +20,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 /// Where to connect to, and how.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
+    /// Host name or IP address; with TLS also the name that the server's certificate must have.
     pub host: &'a str,
+    /// TCP port.
     pub port: u16,
+    /// TLS; none for plain TCP.
     pub tls: Option<&'a Client>,
     /// The limit for everything up to the first message.
     pub within: Duration,

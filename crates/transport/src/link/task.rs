@@ -55,7 +55,9 @@ pub enum Stop {
 
 /// How a connection, or the attempt to make one, ends.
 pub enum End {
+    /// The connection was lost or not made; the task retries after a pause.
     Failed(Cause),
+    /// The task ends.
     Stop(Stop),
 }
 
@@ -68,7 +70,9 @@ impl From<Cause> for End {
 /// An orderly end under way.
 pub struct Ending {
     pub(super) shutdown: Shutdown,
+    /// When the connection is closed, whatever is still unacknowledged.
     pub deadline: Instant,
+    /// Whether [`Ending::farewell`] has handed out the last messages.
     pub farewell_queued: bool,
 }
 
@@ -95,9 +99,13 @@ impl Ending {
 
 /// What the task keeps from one connection to the next.
 pub struct Task<P> {
+    /// The protocol's own state.
     pub protocol: P,
+    /// Queue and counters, shared with the handles.
     pub shared: Arc<Shared>,
+    /// Commands of the handles; closed when the last handle is dropped.
     pub commands: mpsc::Receiver<Command>,
+    /// Events for the owner of the link. A full channel stops reading from the socket.
     pub events: mpsc::Sender<LinkEvent>,
     retry: Retry,
     /// Whether the last attempt led to a connection.

@@ -34,10 +34,18 @@ const AUTH: u8 = 15;
 /// Why bytes are not a packet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
+    /// The packet's length field announces more than the limit. Nothing of its body is buffered.
     #[error("a packet of {size} bytes exceeds the limit of {limit}")]
-    TooLarge { size: usize, limit: usize },
+    TooLarge {
+        /// The size of the packet, in bytes, its header included.
+        size: usize,
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// The bytes violate MQTT v5; the text says how.
     #[error("malformed packet: {0}")]
     Malformed(String),
+    /// A CONNECT of another protocol version, such as 4 for MQTT 3.1.1.
     #[error("protocol version {0} is not MQTT v5")]
     Version(u8),
 }
@@ -193,6 +201,7 @@ pub fn encode_disconnect(code: DisconnectReasonCode, out: &mut BytesMut) {
 /// Packets on their way to a socket.
 #[derive(Default)]
 pub struct SendBuffer {
+    /// Encoded packets, from the first byte that the stream has not taken.
     pub bytes: BytesMut,
     /// Whether TLS holds back what it has taken.
     held: bool,
