@@ -12,7 +12,7 @@ const KIB: usize = 1 << 10;
 /// A node that holds nothing begins a session.
 fn welcome(cloud: &mut CloudMachine, session: &str, wishes: &Wishes) {
     crate::cloud::testing::welcome(cloud, hello(session), wishes);
-    assert!(matches!(cloud.frames.pop_front(), Some(Down::Welcome(_))));
+    assert!(matches!(cloud.output.next_frame(), Some(Down::Welcome(_))));
 }
 
 fn name(number: usize) -> Uid {
@@ -248,10 +248,10 @@ fn versions_of_a_lost_life_make_one_new_incarnation_however_often_they_are_repor
         effects.filter(|effect| matches!(effect, CloudEffect::StoreWentBack)).count()
     };
     assert_eq!([lost(&mut cloud, 0), lost(&mut cloud, 1)], [1, 0]);
-    let issued = Arc::new(cloud.issued.renewed());
+    let issued = Arc::new(cloud.settings.issued.renewed());
     cloud.set_incarnation("next".into(), issued);
     assert_eq!([lost(&mut cloud, 2), lost(&mut cloud, 3)], [0, 0]);
-    let mut issued = cloud.issued.renewed();
+    let mut issued = cloud.settings.issued.renewed();
     issued.gaps.push((1_000_000, 2_000_000));
     cloud.set_incarnation("next".into(), Arc::new(issued));
     assert_eq!(lost(&mut cloud, 1_000_000), 1, "another loss is another matter");
@@ -294,10 +294,10 @@ fn holds(cloud: &mut CloudMachine, wishes: &Wishes, to: u64, uids: &[Uid]) {
         Up::Report(Report { session: "a".into(), from, to, objects, ..Report::default() }),
         wishes,
     );
-    while let Some(CloudEffect::Record(batch)) = cloud.effects.pop_front() {
+    while let Some(CloudEffect::Record(batch)) = cloud.output.next_effect() {
         cloud.recorded(Now::ZERO, batch.token, true, 0, wishes);
     }
-    cloud.frames.clear();
+    cloud.output.clear_frames();
 }
 
 #[test]
