@@ -19,7 +19,7 @@ mod guard;
 mod ingest;
 mod ledger;
 mod output;
-mod pace;
+mod pacing;
 mod queue;
 mod quota;
 mod reconcile;
@@ -59,7 +59,7 @@ use guard::Guard;
 use ingest::Ingest;
 use ledger::Ledger;
 use output::Output;
-use pace::PaceOf;
+use pacing::ConnectionPacer;
 use queue::Queue;
 use record::Recorder;
 use sender::Sender;
@@ -117,7 +117,7 @@ pub struct CloudMachine {
     queue: Queue,
     sender: Sender,
     deliveries: Deliveries,
-    pace: PaceOf,
+    pacer: ConnectionPacer,
     recorder: Recorder,
     ingest: Ingest,
     output: Output,
@@ -149,7 +149,7 @@ impl CloudMachine {
             queue: Queue::default(),
             sender: Sender::default(),
             deliveries: Deliveries::default(),
-            pace: PaceOf::default(),
+            pacer: ConnectionPacer::default(),
             recorder: Recorder::default(),
             ingest: Ingest::default(),
             output: Output::default(),
@@ -188,14 +188,14 @@ impl CloudMachine {
     /// The link to the node is gone.
     pub fn disconnected(&mut self) {
         self.end_session();
-        self.pace.end_connection();
+        self.pacer.end_connection();
     }
 
     /// How far the link to the node is: of the frames that it was given on this connection, so many have not left for
     /// the network, and so many, those included, have not been acknowledged by the node. To be told, if it can be known,
     /// before [`CloudMachine::tick`]: what has not left is not sent again.
     pub fn link_progress(&mut self, now: Now, unsent: u64, unacknowledged: u64) {
-        self.pace.link_progress(now, &self.settings.config, unsent, unacknowledged);
+        self.pacer.link_progress(now, &self.settings.config, unsent, unacknowledged);
     }
 
     fn lease(&mut self, lease: Lease) {
@@ -237,7 +237,7 @@ impl CloudMachine {
     }
 
     fn end_session(&mut self) {
-        self.pace.end_session();
+        self.pacer.end_session();
         self.view.end_session();
         self.phase = Phase::Offline;
         self.queue.clear();
@@ -292,7 +292,7 @@ impl CloudMachine {
                 // Nothing more is sent before the records are read again.
                 let retry =
                     self.deliveries.deadline(|uid| !self.ledger.is_behind() && !self.is_under_way(uid));
-                earlier(retry, self.pace.deadline())
+                earlier(retry, self.pacer.deadline())
             }
         };
         #[cfg(any(test, feature = "simulation"))]
@@ -322,7 +322,7 @@ impl CloudMachine {
     /// The next frame for the node. To be called only when its link has room for one.
     pub fn poll_frame(&mut self, now: Now, desired: &impl DesiredState) -> Option<Down> {
         let frame = self.next_frame(now, desired)?;
-        self.pace.hand();
+        self.pacer.hand_over();
         Some(frame)
     }
 
@@ -478,7 +478,7 @@ impl CloudMachine {
     /// The time from sending to report, smoothed.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
-        self.pace.smoothed()
+        self.pacer.smoothed_rtt()
     }
 
     /// The counters.

@@ -13,7 +13,7 @@ use edgesync_object::Budget;
 
 use super::desired::DesiredState;
 use super::ledger::Differences;
-use super::pace::LATE;
+use super::pacing::STALLED;
 use super::quota::{self, Room};
 use super::{CloudEffect, CloudMachine, CloudNotice, CloudPhase, PeerLimits, Phase, Record};
 
@@ -368,7 +368,7 @@ impl CloudMachine {
     pub(super) fn answer_overdue(&mut self, now: Now, desired: &impl DesiredState) {
         let Phase::Connecting(connecting) = &mut self.phase else { return };
         let timeout = self.settings.config.answer_timeout;
-        let is_late = now.saturating_sub(connecting.until) > LATE;
+        let is_late = now.saturating_sub(connecting.until) > STALLED;
         match connecting.stage {
             // Who looks so late may not have heard what came meanwhile.
             _ if is_late && !std::mem::replace(&mut connecting.was_late, true) => {

@@ -91,15 +91,15 @@ impl CloudMachine {
         desired: &impl DesiredState,
     ) {
         let (answered, lost) = match newest {
-            _ if receipt > 0 && receipt < self.pace.next_frame() => {
-                self.pace.names_frames = true;
+            _ if receipt > 0 && receipt < self.pacer.next_frame() => {
+                self.pacer.set_acks_frames();
                 (receipt, receipt + 1)
             }
             Some(newest) => (newest, newest),
             // A mere question is no sign that what was sent is being worked on.
             None => return,
         };
-        self.pace.answered(now, &self.settings.config, answered);
+        self.pacer.on_ack(now, &self.settings.config, answered);
         if is_part {
             return;
         }

@@ -140,12 +140,12 @@ impl CloudMachine {
             return Some(part);
         }
         self.sender.take_turn(true);
-        let (receipt, messages) = (self.pace.next_frame(), self.next_messages(now, limits, desired));
+        let (receipt, messages) = (self.pacer.next_frame(), self.next_messages(now, limits, desired));
         if messages.is_empty() {
             return self.next_part(now, &session, limits, desired);
         }
         let bytes = messages.iter().map(MessageText::len).sum();
-        self.pace.sent(now, &self.settings.config, bytes);
+        self.pacer.on_sent(now, &self.settings.config, bytes);
         Some(Down::Objects(ObjectsText { session, receipt, messages }))
     }
 
@@ -164,12 +164,12 @@ impl CloudMachine {
                 self.drop_prepared(now, &uid, desired);
                 continue;
             }
-            let Some(room) = self.pace.room(&self.settings.config, 0) else { break };
+            let Some(capacity) = self.pacer.capacity(&self.settings.config, 0) else { break };
             let alone = self.deliveries.is_suspect(&uid);
             let length = bytes + ready.text.len() + 1;
             let full = messages.len() >= self.settings.config.frame_objects
                 || length > limits.max_frame
-                || (!messages.is_empty() && (alone || length > room));
+                || (!messages.is_empty() && (alone || length > capacity));
             if full {
                 break;
             }
@@ -207,7 +207,7 @@ impl CloudMachine {
             Action::Put => self.counters.sent += 1,
             Action::Delete => self.counters.removals_sent += 1,
         }
-        let frame = self.pace.next_frame();
+        let frame = self.pacer.next_frame();
         let first = self.deliveries.first_frame(&ready.out.uid, &ready.out.version);
         self.sender.launch(ready, lane, bytes, frame, first.unwrap_or(frame));
     }
@@ -224,8 +224,8 @@ impl CloudMachine {
             return None;
         }
         // A node that does not say which frame it answers tells no sooner than after a frame's length.
-        let more = if self.pace.names_frames { 0 } else { 2 * limits.max_frame };
-        let window = self.pace.room(&self.settings.config, more)?;
+        let min = if self.pacer.acks_frames() { 0 } else { 2 * limits.max_frame };
+        let capacity = self.pacer.capacity(&self.settings.config, min)?;
         if let Some(ready) = self.sender.take_large() {
             if self.is_obsolete(&ready.out, desired) {
                 self.drop_prepared(now, &ready.out.uid, desired);
@@ -233,11 +233,11 @@ impl CloudMachine {
             }
             self.sender.begin_parts(ready);
         }
-        let (part, whole) = self.sender.cut_part(session, limits, self.pace.next_frame(), window)?;
+        let (part, whole) = self.sender.cut_part(session, limits, self.pacer.next_frame(), capacity)?;
         if let Some((ready, bytes)) = whole {
             self.launch(&ready, Lane::Large, bytes);
         }
-        self.pace.sent(now, &self.settings.config, part.data.len());
+        self.pacer.on_sent(now, &self.settings.config, part.data.len());
         Some(Down::Part(part))
     }
 
@@ -245,7 +245,7 @@ impl CloudMachine {
     pub(super) fn receiving(&mut self, now: Now, uid: &Uid, received: Option<u64>, receipt: u64) {
         let Phase::Live { limits, .. } = self.phase else { return };
         if receipt == 0 {
-            self.pace.arrived(now, &self.settings.config, limits.max_frame);
+            self.pacer.on_arrival(now, &self.settings.config, limits.max_frame);
         } else if self.sender.part_received(uid, received, receipt) {
             self.counters.resent += 1;
         }
@@ -255,9 +255,9 @@ impl CloudMachine {
     /// became of the others. If there is something new to send it serves as well.
     pub(super) fn resend_overdue(&mut self, now: Now, desired: &impl DesiredState) {
         if self.sender.is_at_rest() {
-            return self.pace.rest();
+            return self.pacer.on_idle();
         }
-        if !self.pace.is_overdue(now, &self.settings.config) {
+        if !self.pacer.has_timed_out(now, &self.settings.config) {
             return;
         }
         #[cfg(any(test, feature = "simulation"))]
@@ -274,18 +274,18 @@ impl CloudMachine {
             for uid in self.sender.unanswered_before(u64::MAX) {
                 self.put_back(now, now, &uid, desired);
             }
-            self.pace.forget_flights();
+            self.pacer.forget_in_flight();
         }
-        let has_failed_twice = self.pace.attempts() > 1;
+        let has_failed_twice = self.pacer.timeouts() > 1;
         let has_more = self.sender.has_ready();
         if self.sender.has_parts() {
             // A node that says nothing of a missing part is sent all that it has not said to have.
             if has_failed_twice {
                 self.sender.restart_parts();
                 self.counters.resent += 1;
-                if !self.pace.names_frames {
+                if !self.pacer.acks_frames() {
                     // It answers only after a frame's length: there must be room for that.
-                    self.pace.forget_flights();
+                    self.pacer.forget_in_flight();
                 }
             }
         } else if (!has_more || has_failed_twice)
@@ -293,7 +293,7 @@ impl CloudMachine {
         {
             self.put_back(now, now, oldest, desired);
         }
-        self.pace.probing = true;
+        self.pacer.probe();
     }
 
     /// These are lost: they are sent again at once, and then with growing waits.

@@ -193,7 +193,7 @@ fn a_node_that_reports_something_else_each_time_is_not_sent_the_object_at_line_s
     let (mut cloud, wishes) = sending();
     let sent = times(&mut cloud, &wishes, DAY, |cloud, now| {
         // It says that it has answered, and names nothing of what it was sent.
-        let receipt = cloud.pace.next_frame() - 1;
+        let receipt = cloud.pacer.next_frame() - 1;
         report(cloud, &wishes, now, Report { receipt, ..Report::default() });
     });
     assert!(sent.len() < 400, "{}", sent.len());
@@ -279,7 +279,7 @@ fn send_all(cloud: &mut CloudMachine, wishes: &Wishes, size: usize) -> (Vec<Uid>
             Some(Down::Part(_)) => {}
             Some(other) => panic!("must be a part: {other:?}"),
             None if was_blocked => return (sent, most),
-            None => cloud.pace.rest(),
+            None => cloud.pacer.on_idle(),
         }
     }
 }
@@ -343,7 +343,7 @@ fn small_objects_do_not_wait_for_large_ones() {
     let (token, uids) = load(&mut cloud, &wishes).unwrap();
     assert_eq!(uids, [name(2)]);
     cloud.loaded(Now::ZERO, token, bodies(&uids, KIB), &wishes);
-    cloud.pace.rest();
+    cloud.pacer.on_idle();
     let next: Vec<&str> = (0..2).map(|_| cloud.poll_frame(Now::ZERO, &wishes).unwrap().name()).collect();
     assert!(next.contains(&"Objects"), "{next:?}");
 }
@@ -360,7 +360,7 @@ fn nothing_more_is_loaded_than_a_frame_takes_until_it_has_left() {
     while left > 0 {
         assert_eq!(load(&mut cloud, &wishes), None);
         left -= frames(&mut cloud, &wishes).iter().sum::<usize>();
-        cloud.pace.rest();
+        cloud.pacer.on_idle();
     }
     assert!(load(&mut cloud, &wishes).is_some());
 }
