@@ -13,33 +13,38 @@
 //! [`CloudMachine::poll_frame`], [`CloudMachine::deadline`].
 
 mod connect;
+mod deliveries;
 mod desired;
+mod guard;
+mod ingest;
 mod ledger;
-mod pace;
+mod output;
+mod pacing;
 mod queue;
 mod quota;
+mod reconcile;
 mod record;
+mod reports;
 mod send;
+mod sender;
 #[cfg(test)]
 pub(super) mod testing;
 mod types;
-mod upload;
 mod view;
 mod witness;
 
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgesync_object::{ObjectKey, Relation, ResourceVersion};
+use edgesync_object::ResourceVersion;
 
 use super::change::{ObjectRef, Uid};
 use super::digest::{Epoch, Tally};
 #[cfg(any(test, feature = "simulation"))]
 use super::fault;
-use super::frame::{Confirm, Down};
-use super::message::{Body, Outgoing};
+use super::frame::{Confirm, Down, Up};
 use super::timing::{Now, earlier};
+use super::upload::{Lane, Lease, Refused, Taken, Upload};
 pub use desired::{Desired, DesiredState};
 pub use ledger::{LedgerFacts, Records};
 pub use types::{
@@ -49,12 +54,15 @@ pub use types::{
 pub use witness::Witnesses;
 
 use connect::Connecting;
+use deliveries::Deliveries;
+use guard::Guard;
+use ingest::Ingest;
 use ledger::Ledger;
-use pace::PaceOf;
-use queue::{Action, Queue};
+use output::Output;
+use pacing::ConnectionPacer;
+use queue::Queue;
 use record::Recorder;
-use send::Sender;
-use upload::Taker;
+use sender::Sender;
 use view::View;
 
 /// The limits that the node of the current session told.
@@ -71,66 +79,50 @@ enum Phase {
     Live { session: String, limits: PeerLimits },
 }
 
-/// An object with which something went wrong.
-#[derive(Debug, Default)]
-struct Trouble {
-    attempts: u32,
-    /// Not before this time.
-    retry_at: Now,
-    refusal: Option<Refusal>,
-    /// What was sent of it in this session: the frame that it went with first, and the version.
-    sent: Option<(u64, ResourceVersion)>,
-}
+impl Phase {
+    fn session(&self) -> Option<&str> {
+        match self {
+            Self::Offline => None,
+            Self::Connecting(connecting) => Some(&connecting.hello.session),
+            Self::Live { session, .. } => Some(session),
+        }
+    }
 
-impl Trouble {
-    /// Whether it may be the object's fault: then it goes alone.
-    fn is_suspect(&self) -> bool {
-        self.attempts > 1 || self.refusal.is_some()
+    fn live(&self) -> Option<(&str, PeerLimits)> {
+        match self {
+            Self::Live { session, limits } => Some((session, *limits)),
+            Self::Offline | Self::Connecting(_) => None,
+        }
     }
 }
 
-/// In the place of the incarnation under which a node's removals were found plausible: none was, since the node has said
-/// that the store went back.
-const DOUBTED: &str = "doubted";
+/// What the owner of the machine sets, and the machine only reads.
+#[derive(Debug)]
+struct Settings {
+    config: Arc<CloudConfig>,
+    incarnation: Arc<str>,
+    issued: Arc<Issued>,
+    /// Whether the cloud knows of the Node.
+    is_registered: bool,
+}
 
 /// The cloud's half of the protocol, for one node.
 #[derive(Debug)]
 pub struct CloudMachine {
-    config: Arc<CloudConfig>,
-    incarnation: Arc<str>,
-    issued: Arc<Issued>,
+    settings: Settings,
     ledger: Ledger,
     view: View,
-    /// A request for the records is under way.
-    reading: bool,
-    /// Not every change of the desired state was noted: the records are to be read again before anything more is sent.
-    behind: bool,
-    /// What was sent in a version that is newer than what is desired: news of it is on the way.
-    ahead: HashMap<Uid, ResourceVersion>,
+    guard: Guard,
     phase: Phase,
     queue: Queue,
     sender: Sender,
+    deliveries: Deliveries,
+    pacer: ConnectionPacer,
     recorder: Recorder,
-    trouble: HashMap<Uid, Trouble>,
-    /// Removals held back by the mass-delete guard.
-    held: HashSet<Uid>,
-    /// How many there are, or were when the node was last connected.
-    held_count: u64,
-    /// By name, what the node holds and should not: a new object of that name replaces it.
-    leftovers: HashMap<ObjectKey, Uid>,
-    /// Set when this node's Hello or reports said that the store went back.
-    suspect: bool,
-    /// The numbers of pending and held-back objects that the node was last told.
-    told: (u64, u64),
-    effects: VecDeque<CloudEffect>,
-    frames: VecDeque<Down>,
+    ingest: Ingest,
+    output: Output,
+    /// When the node's last Hello, report or page arrived.
     last_heard: Now,
-    pace: PaceOf,
-    /// Whether the fleet was told, in this incarnation, that the store went back.
-    has_told: bool,
-    taker: Taker,
-    /// Whether the cloud knows of the Node.
-    registered: bool,
     counters: CloudCounters,
 }
 
@@ -149,241 +141,111 @@ impl CloudMachine {
             Records::Proven => LedgerFacts::default(),
         };
         Self {
-            config,
-            incarnation,
-            issued,
+            settings: Settings { config, incarnation, issued, is_registered: true },
             ledger: Ledger::new(facts),
             view,
-            reading: false,
-            behind: false,
-            ahead: HashMap::new(),
+            guard: Guard::default(),
             phase: Phase::Offline,
             queue: Queue::default(),
             sender: Sender::default(),
+            deliveries: Deliveries::default(),
+            pacer: ConnectionPacer::default(),
             recorder: Recorder::default(),
-            trouble: HashMap::new(),
-            held: HashSet::new(),
-            held_count: 0,
-            leftovers: HashMap::new(),
-            suspect: false,
-            told: (0, 0),
-            effects: VecDeque::new(),
-            frames: VecDeque::new(),
+            ingest: Ingest::default(),
+            output: Output::default(),
             last_heard: Now::ZERO,
-            pace: PaceOf::default(),
-            has_told: false,
-            taker: Taker::default(),
-            registered: true,
             counters: CloudCounters::default(),
-        }
-    }
-
-    /// What the node is to hold of a UID has changed: until now it was `before`.
-    pub fn desire(&mut self, now: Now, uid: &Uid, before: Option<&Desired>, desired: &impl DesiredState) {
-        self.view.note_change(uid, before);
-        if !self.behind {
-            self.ledger.note_change(uid, before.map(Desired::record), desired);
-        }
-        match desired.get(uid) {
-            Some(latest) => {
-                self.release_held(uid);
-                if self.ahead.get(uid).is_some_and(|version| !latest.version.is_older_than(version)) {
-                    self.ahead.remove(uid);
-                }
-                if before.is_none_or(|before| before.version != latest.version)
-                    && !self.ahead.contains_key(uid)
-                {
-                    self.trouble.remove(uid);
-                }
-            }
-            None => {
-                self.ahead.remove(uid);
-                self.trouble.remove(uid);
-                if self.is_live()
-                    && let Some(record) = self.ledger.get(uid, desired)
-                {
-                    self.leftovers.insert(record.object.key(), uid.clone());
-                }
-            }
-        }
-        self.reconsider(now, uid, desired);
-    }
-
-    /// From now on changes of the desired state are not noted one by one, because there is no room for that: what is
-    /// under way ends, then the records are read and compared again.
-    pub fn fall_behind(&mut self) {
-        if self.is_live() && self.ledger.is_open() {
-            self.behind = true;
-            self.queue.clear();
-        }
-    }
-
-    /// Gives the ledger up that is behind, once nothing needs it any more.
-    fn read_again(&mut self) {
-        if self.behind && self.is_live() && self.sender.len() == 0 && self.recorder.is_idle() {
-            if self.view.is_shared() {
-                return self.prove_again();
-            }
-            self.ledger.close();
-            self.request_records();
-        }
-    }
-
-    fn is_live(&self) -> bool {
-        matches!(self.phase, Phase::Live { .. })
-    }
-
-    /// The node says that the store went back. That is its own word, so it concerns its own removals, over a restart of
-    /// the cloud too.
-    fn doubt(&mut self) {
-        self.suspect = true;
-        #[cfg(any(test, feature = "simulation"))]
-        if fault::planted(fault::Fault::DoubtForgotten) {
-            return;
-        }
-        self.recorder.accept(&DOUBTED.into());
-    }
-
-    fn release_held(&mut self, uid: &Uid) {
-        if self.held.remove(uid) {
-            self.held_count = self.held.len() as u64;
-        }
-    }
-
-    /// What is to be done about a UID, if anything.
-    fn needed(&self, uid: &Uid, desired: &impl DesiredState) -> Option<Action> {
-        match (desired.get(uid), self.ledger.get(uid, desired)) {
-            (Some(latest), Some(record)) => {
-                let latest = self.ahead.get(uid).unwrap_or(&latest.version);
-                (latest.relation(&record.version) != Relation::Equal).then_some(Action::Put)
-            }
-            (Some(_), None) => Some(Action::Put),
-            (None, Some(record)) => {
-                let is_unread = desired.is_unread(&record.object);
-                #[cfg(any(test, feature = "simulation"))]
-                let is_unread = is_unread && !fault::planted(fault::Fault::UnreadIsGone);
-                let stays = self.held.contains(uid) || is_unread;
-                (!stays).then_some(Action::Delete)
-            }
-            (None, None) => None,
-        }
-    }
-
-    /// Queues a UID, or takes it out of the queue, as is right now.
-    fn reconsider(&mut self, now: Now, uid: &Uid, desired: &impl DesiredState) {
-        if !self.is_live() || self.behind || self.sender.is_busy_with(uid) {
-            return;
-        }
-        let Some(action) = self.needed(uid, desired) else {
-            self.queue.remove(uid);
-            self.trouble.remove(uid);
-            return;
-        };
-        if self.trouble.get(uid).is_some_and(|trouble| trouble.retry_at > now) {
-            self.queue.remove(uid);
-            return;
-        }
-        if !self.may_act(uid, desired) {
-            return self.queue.remove(uid);
-        }
-        if let Some(object) = self.object(uid, desired) {
-            let lane = self.lane(uid, action, desired);
-            self.queue.insert(uid, &object, action, lane);
-        }
-    }
-
-    fn object(&self, uid: &Uid, desired: &impl DesiredState) -> Option<Arc<ObjectRef>> {
-        desired
-            .get(uid)
-            .map(|desired| desired.object)
-            .or_else(|| self.ledger.get(uid, desired).map(|record| record.object))
-            .or_else(|| self.sender.object(uid))
-    }
-
-    /// Queues the whole difference between desired and recorded.
-    fn reconsider_all(&mut self, now: Now, desired: &impl DesiredState) {
-        self.queue.clear();
-        let different: Vec<Uid> = self.ledger.differences().map(|(uid, _)| uid.clone()).collect();
-        for uid in &different {
-            self.reconsider(now, uid, desired);
-        }
-    }
-
-    /// The version recorded under the same name for a UID that is no longer desired: what a new
-    /// object of that name replaces on the node.
-    fn replaced_under(&self, key: &ObjectKey, desired: &impl DesiredState) -> Option<ResourceVersion> {
-        let uid = self.leftovers.get(key)?;
-        if desired.get(uid).is_some() {
-            return None;
-        }
-        self.ledger.get(uid, desired).map(|record| record.version)
-    }
-
-    /// Notes under which names the node holds objects that are no longer desired.
-    fn note_leftovers(&mut self, desired: &impl DesiredState) {
-        let undesired = self.ledger.differences().filter(|(uid, _)| desired.get(uid).is_none());
-        self.leftovers =
-            undesired.filter_map(|(uid, record)| Some((record?.object.key(), uid.clone()))).collect();
-    }
-
-    /// Removals that the guard holds back go out. Tells how many.
-    pub fn confirm_deletions(&mut self, now: Now, desired: &impl DesiredState) -> u64 {
-        let held = std::mem::take(&mut self.held);
-        let count = std::mem::take(&mut self.held_count);
-        self.suspect = false;
-        self.recorder.accept(&self.incarnation);
-        for uid in &held {
-            self.reconsider(now, uid, desired);
-        }
-        self.flush_records(desired);
-        count
-    }
-
-    /// Objects can be read that could not before: what the node was left of them may have to go now.
-    pub fn reads_more(&mut self, now: Now, desired: &impl DesiredState) {
-        if !self.behind {
-            self.resume(now);
-            self.reconsider_all(now, desired);
         }
     }
 
     /// Limits and delays that may change while the machine runs.
     pub fn set_config(&mut self, config: Arc<CloudConfig>) {
-        self.config = config;
+        self.settings.config = config;
     }
 
     /// The cloud's store has begun a new incarnation.
     pub fn set_incarnation(&mut self, incarnation: Arc<str>, issued: Arc<Issued>) {
-        self.incarnation = incarnation;
-        self.issued = issued;
-        self.has_told = false;
-        self.effects.retain(|effect| !matches!(effect, CloudEffect::StoreWentBack));
+        (self.settings.incarnation, self.settings.issued) = (incarnation, issued);
+        self.output.begin_incarnation();
+    }
+
+    /// Whether the cloud knows of the Node; if not, the next Welcome asks for it.
+    pub fn set_registered(&mut self, registered: bool) {
+        self.settings.is_registered = registered;
+    }
+
+    /// A frame of the node has arrived.
+    pub fn received(&mut self, now: Now, frame: Up, desired: &impl DesiredState) {
+        match frame {
+            Up::Hello(hello) => self.hello(now, hello, desired),
+            Up::Report(report) => self.report(now, report, desired),
+            Up::Inventory(inventory) => self.inventory(now, inventory, desired),
+            Up::Lease(lease) => self.lease(lease),
+            Up::Upload(upload) => self.upload(upload),
+        }
     }
 
     /// The link to the node is gone.
     pub fn disconnected(&mut self) {
         self.end_session();
-        self.pace.end_connection();
+        self.pacer.end_connection();
     }
 
     /// How far the link to the node is: of the frames that it was given on this connection, so many have not left for
     /// the network, and so many, those included, have not been acknowledged by the node. To be told, if it can be known,
     /// before [`CloudMachine::tick`]: what has not left is not sent again.
     pub fn link_progress(&mut self, now: Now, unsent: u64, unacknowledged: u64) {
-        self.pace.link_progress(now, &self.config, unsent, unacknowledged);
+        self.pacer.link_progress(now, &self.settings.config, unsent, unacknowledged);
+    }
+
+    fn lease(&mut self, lease: Lease) {
+        // It says that the node lives, not that objects arrive: it does not put off sending them again.
+        if self.phase.session() == Some(&lease.session) {
+            self.counters.leases += 1;
+            self.output.renew(lease);
+        } else {
+            self.refuse_unknown(lease.session);
+        }
+    }
+
+    fn upload(&mut self, upload: Upload) {
+        let is_own = self.phase.session() == Some(&upload.session);
+        let limits = match self.phase.live() {
+            Some((_, limits)) if is_own => limits,
+            // The node repeats it when it is welcome.
+            _ if is_own => return,
+            _ => return self.refuse_unknown(upload.session),
+        };
+        if self.ingest.is_busy() || !upload.is_sane() {
+            return;
+        }
+        if upload.lane != Lane::Other {
+            let effect = self.ingest.begin(upload, &mut self.counters);
+            effect.into_iter().for_each(|effect| self.output.effect(effect));
+        } else if !self.output.has_upload_confirm() {
+            self.output.confirm_upload(ingest::refuse_lane(upload, limits));
+        }
+    }
+
+    /// The effects of an upload are stored: the numbers after it, and what was refused of it; or they could
+    /// not be, then nothing is confirmed and the node sends it again.
+    pub fn taken(&mut self, _now: Now, token: u64, result: Option<(Taken, Vec<Refused>)>) {
+        let confirm = self.ingest.finish(token, result, self.phase.live(), &mut self.counters);
+        if let Some(confirm) = confirm {
+            self.output.confirm_upload(confirm);
+        }
     }
 
     fn end_session(&mut self) {
-        self.pace.end_session();
+        self.pacer.end_session();
         self.view.end_session();
         self.phase = Phase::Offline;
         self.queue.clear();
         self.sender.clear();
-        self.taker.forget_session();
-        self.frames.clear();
-        self.held = HashSet::new();
-        self.leftovers = HashMap::new();
-        self.effects.retain(|effect| !matches!(effect, CloudEffect::Load { .. }));
+        self.ingest.end_session();
+        self.output.end_session();
+        self.guard.end_session();
+        self.ledger.forget_leftovers();
         if self.view.is_shared() {
             self.recorder.forget();
         }
@@ -398,7 +260,7 @@ impl CloudMachine {
         }
         if matches!(self.phase, Phase::Offline) && self.recorder.is_idle() {
             self.ledger.close();
-            self.behind = false;
+            self.ledger.catch_up();
         }
     }
 
@@ -412,12 +274,7 @@ impl CloudMachine {
             Phase::Connecting(_) => {}
             Phase::Live { .. } => {
                 self.resend_overdue(now, desired);
-                let due: Vec<Uid> = self
-                    .trouble
-                    .iter()
-                    .filter(|(_, trouble)| trouble.retry_at <= now)
-                    .map(|(uid, _)| uid.clone())
-                    .collect();
+                let due = self.deliveries.due(now);
                 for uid in &due {
                     self.reconsider(now, uid, desired);
                 }
@@ -433,9 +290,9 @@ impl CloudMachine {
             Phase::Connecting(connecting) => Some(connecting.until),
             Phase::Live { .. } => {
                 // Nothing more is sent before the records are read again.
-                let waiting = self.trouble.iter().filter(|(uid, _)| !self.behind && !self.is_under_way(uid));
-                let retry = waiting.map(|(_, trouble)| trouble.retry_at).min();
-                earlier(retry, self.pace.deadline())
+                let retry =
+                    self.deliveries.deadline(|uid| !self.ledger.is_behind() && !self.is_under_way(uid));
+                earlier(retry, self.pacer.deadline())
             }
         };
         #[cfg(any(test, feature = "simulation"))]
@@ -445,6 +302,10 @@ impl CloudMachine {
         earlier(phase, self.recorder.retry_at())
     }
 
+    fn is_live(&self) -> bool {
+        self.phase.live().is_some()
+    }
+
     fn is_under_way(&self, uid: &Uid) -> bool {
         self.sender.is_busy_with(uid) || self.queue.contains(uid)
     }
@@ -452,7 +313,7 @@ impl CloudMachine {
     /// The next piece of work for store and fleet.
     pub fn poll_effect(&mut self, desired: &impl DesiredState) -> Option<CloudEffect> {
         self.read_again();
-        if let Some(effect) = self.effects.pop_front() {
+        if let Some(effect) = self.output.next_effect() {
             return Some(effect);
         }
         self.next_load(desired)
@@ -461,65 +322,56 @@ impl CloudMachine {
     /// The next frame for the node. To be called only when its link has room for one.
     pub fn poll_frame(&mut self, now: Now, desired: &impl DesiredState) -> Option<Down> {
         let frame = self.next_frame(now, desired)?;
-        self.pace.hand();
+        self.pacer.hand_over();
         Some(frame)
     }
 
     fn next_frame(&mut self, now: Now, desired: &impl DesiredState) -> Option<Down> {
-        if let Some(frame) = self.frames.pop_front() {
+        if let Some(frame) = self.output.next_frame() {
             return Some(frame);
         }
         if let Some(frame) = self.next_objects(now, desired) {
             return Some(frame);
         }
         // The node was told of objects that have become pointless to send: it learns that it is in sync.
-        let outdated = self.told != (self.pending(), self.held_count);
-        if outdated && self.pending() == 0 && self.is_live() {
+        let pending = self.pending();
+        if pending == 0 && self.is_live() && !self.output.has_announced(pending, self.guard.count()) {
             self.confirm();
         }
-        self.frames.pop_front()
+        self.output.next_frame()
     }
 
     fn confirm(&mut self) {
-        let session = match &self.phase {
-            Phase::Live { session, .. } => session.clone(),
-            Phase::Connecting(connecting) => connecting.hello.session.clone(),
-            Phase::Offline => return,
-        };
-        let (pending, held) = (self.pending(), self.held_count);
-        self.told = (pending, held);
+        let Some(session) = self.phase.session().map(str::to_owned) else { return };
+        let (pending, held) = (self.pending(), self.guard.count());
         let revision = self.ledger.facts().confirmed;
         #[cfg(any(test, feature = "simulation"))]
         let revision = match fault::planted(fault::Fault::ConfirmUnstored) {
             true => self.recorder.reached(),
             false => revision,
         };
-        // Confirms are cumulative: one that has not left yet is overtaken.
-        self.frames.retain(|frame| !matches!(frame, Down::Confirm(_)));
-        self.frames.push_back(Down::Confirm(Confirm { session, revision, pending, held }));
+        self.output.confirm(Confirm { session, revision, pending, held });
     }
 
     /// Objects to be sent or removed, rejected ones not counted. At least one while the records are to be read again, or
     /// while something waits until this replica has caught up.
     #[must_use]
     pub fn pending(&self) -> u64 {
-        let waits = self.behind || self.view.is_awaited();
+        let waits = self.ledger.is_behind() || self.view.is_awaited();
         (self.queue.len() + self.sender.len()) as u64 + u64::from(waits)
     }
 
     /// How the node stands with an object that it is to hold; nothing while that is not known.
     #[must_use]
     pub fn stands_with(&self, uid: &str) -> Option<Stands<'_>> {
-        let difference = self.ledger.difference(uid).filter(|_| !self.behind)?;
-        let refusal = self.trouble.get(uid).and_then(|trouble| trouble.refusal.as_ref());
-        Some(Stands { other: difference, refusal })
+        let difference = self.ledger.difference(uid).filter(|_| !self.ledger.is_behind())?;
+        Some(Stands { other: difference, refusal: self.deliveries.refusal(uid) })
     }
 
     /// Objects that the node does not hold as it is to; nothing while that is not known.
     #[must_use]
     pub fn differing(&self) -> Option<impl Iterator<Item = &Uid>> {
-        let is_known = self.ledger.is_open() && !self.behind;
-        is_known.then(|| self.ledger.differences().map(|(uid, _)| uid))
+        (!self.ledger.is_blind()).then(|| self.ledger.differences().map(|(uid, _)| uid))
     }
 
     /// What the node holds, as far as it is recorded or proven: nothing if it is not connected.
@@ -550,9 +402,8 @@ impl CloudMachine {
     /// What is kept for the node in memory that grows with anything.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {
-        let named = self.ahead.len() + self.trouble.len() + self.held.len() + self.leftovers.len();
-        let queued = self.queue.len() + self.sender.len() + self.effects.len() + self.frames.len();
-        self.ledger.different() + named + queued
+        let named = self.ledger.len() + self.deliveries.len() + self.guard.len();
+        named + self.queue.len() + self.sender.len() + self.output.len()
     }
 
     /// Where the node stands.
@@ -571,8 +422,8 @@ impl CloudMachine {
         self.is_live()
             && self.pending() == 0
             && self.recorder.is_idle()
-            && self.held_count == 0
-            && self.trouble.is_empty()
+            && self.guard.count() == 0
+            && self.deliveries.is_clean()
     }
 
     /// The version of an object that the node holds, as far as it is recorded.
@@ -586,18 +437,18 @@ impl CloudMachine {
         &'a self,
         desired: &'a impl DesiredState,
     ) -> impl Iterator<Item = (&'a Uid, Option<Arc<ObjectRef>>)> {
-        self.held.iter().map(|uid| (uid, self.ledger.get(uid, desired).map(|record| record.object)))
+        self.guard.held().map(|uid| (uid, self.ledger.get(uid, desired).map(|record| record.object)))
     }
 
     /// How many removals are held back, or were when the node was last connected.
     #[must_use]
     pub fn held_count(&self) -> u64 {
-        self.held_count
+        self.guard.count()
     }
 
     /// Objects that the node refuses.
     pub fn refused(&self) -> impl Iterator<Item = (&Uid, &Refusal)> {
-        self.trouble.iter().filter_map(|(uid, trouble)| Some((uid, trouble.refusal.as_ref()?)))
+        self.deliveries.refused()
     }
 
     /// The database file of the node, as far as it is known: with a session that of now.
@@ -627,29 +478,12 @@ impl CloudMachine {
     /// The time from sending to report, smoothed.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
-        self.pace.smoothed()
+        self.pacer.smoothed_rtt()
     }
 
     /// The counters.
     #[must_use]
     pub fn counters(&self) -> CloudCounters {
         self.counters
-    }
-
-    fn notice(&mut self, notice: CloudNotice) {
-        self.effects.push_back(CloudEffect::Notice(notice));
-    }
-}
-
-/// What a message to the node is written from.
-fn outgoing(uid: &Uid, version: ResourceVersion, desired: &Desired, body: Body) -> Outgoing {
-    Outgoing {
-        uid: uid.clone(),
-        version,
-        supersedes: None,
-        resource: desired.resource.clone(),
-        namespace: desired.object.namespace.clone(),
-        name: desired.object.name.clone(),
-        body: Some(body),
     }
 }

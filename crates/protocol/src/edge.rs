@@ -21,16 +21,18 @@ use super::frame::{Confirm, Hello, HelloRequest, Received, Report, Up, Welcome};
 use super::parts::Assembler;
 use super::replica::Totals;
 use super::timing::{Now, backoff, earlier};
-use super::wait::{Carried, Wait};
+use super::upload::Lease;
+use super::wait::Wait;
 pub use types::{
     ChangesPage, Commit, EdgeConfig, EdgeCounters, EdgeEffect, EdgeNotice, EdgePhase, Entry, InventoryPage,
     OutboxMarks,
 };
 
-use applying::Applying;
+use applying::Commits;
 use lease::Renewal;
 use outbox::Outbox;
-use pages::Reading;
+use pages::Pages;
+use wait::{Line, Repeat};
 
 #[derive(Debug)]
 enum Phase {
@@ -64,23 +66,15 @@ pub struct EdgeMachine {
     confirmed: u64,
     incarnation: Option<String>,
     phase: Phase,
-    applying: VecDeque<Applying>,
-    next_token: u64,
-    reading: Reading,
-    /// The next page to ask the store for, once the frames before it have left.
-    next_read: Option<EdgeEffect>,
+    commits: Commits,
+    pages: Pages,
     parts: Assembler,
     effects: VecDeque<EdgeEffect>,
     frames: VecDeque<Up>,
-    /// When unconfirmed changes are reported again, and how often that has happened in a row.
-    repeat: Option<(Wait, u32)>,
-    /// Confirms in a row that brought no news.
-    stalled: u32,
+    repeat: Repeat,
     outbox: Outbox,
     renewal: Renewal,
-    carried: Carried,
-    /// The largest frame that the link takes.
-    link_limit: u32,
+    line: Line,
     counters: EdgeCounters,
 }
 
@@ -95,27 +89,22 @@ impl EdgeMachine {
             confirmed: confirmed.min(totals.revision),
             incarnation,
             phase: Phase::Down,
-            applying: VecDeque::new(),
-            next_token: 0,
-            reading: Reading::Nothing,
-            next_read: None,
+            commits: Commits::default(),
+            pages: Pages::default(),
             parts,
             effects: VecDeque::new(),
             frames: VecDeque::new(),
-            repeat: None,
-            stalled: 0,
+            repeat: Repeat::default(),
             outbox: Outbox::default(),
             renewal: Renewal::default(),
-            carried: Carried::default(),
-            link_limit: u32::MAX,
+            line: Line::new(u32::MAX),
             counters: EdgeCounters::default(),
         }
     }
 
     /// The link is up and takes frames of up to `link_limit` bytes. `random` seeds the session id.
     pub fn connected(&mut self, now: Now, link_limit: usize, random: u64) {
-        self.link_limit = u32::try_from(link_limit).unwrap_or(u32::MAX);
-        self.carried = Carried::default();
+        self.line = Line::new(u32::try_from(link_limit).unwrap_or(u32::MAX));
         self.reconnect(now, random);
     }
 
@@ -144,12 +133,10 @@ impl EdgeMachine {
     fn forget_connection(&mut self) {
         self.frames.clear();
         self.parts.clear();
-        self.reading = Reading::Nothing;
-        self.next_read = None;
-        self.repeat = None;
-        self.stalled = 0;
+        self.pages.clear();
+        self.repeat.clear();
         self.forget_outbox_session();
-        self.forget_lease();
+        self.renewal = Renewal::default();
         self.effects.retain(|effect| {
             !matches!(
                 effect,
@@ -162,7 +149,7 @@ impl EdgeMachine {
     }
 
     fn settle(&mut self, now: Now, random: u64, attempt: u32) {
-        if self.applying.is_empty() {
+        if self.commits.is_empty() {
             self.hello(now, random, attempt);
         } else {
             self.phase = Phase::Settling;
@@ -192,7 +179,7 @@ impl EdgeMachine {
     }
 
     fn max_frame(&self) -> u32 {
-        self.config.max_frame.min(self.link_limit)
+        self.config.max_frame.min(self.line.max_frame())
     }
 
     /// Limits and delays that may change while the machine runs; the node's name may not.
@@ -239,13 +226,13 @@ impl EdgeMachine {
         let Welcome { session, pending, held, confirmed, register, .. } = welcome;
         self.phase = Phase::Live { session, pending, held };
         self.advance(confirmed);
-        self.repeat = None;
+        self.repeat.stop();
         self.arm_repeat(now);
         self.notice(EdgeNotice::Welcomed { pending, held, round_trip });
         if register {
             self.notice(EdgeNotice::Register);
         }
-        self.begin_lease(now, random);
+        self.request_lease(now, random);
         self.probe(now);
     }
 
@@ -264,17 +251,16 @@ impl EdgeMachine {
             Phase::Live { session, pending, held } if *session == confirm.session => {
                 let news = (*pending, *held) != (confirm.pending, confirm.held);
                 (*pending, *held) = (confirm.pending, confirm.held);
-                self.stalled = if news { 0 } else { self.stalled.saturating_add(1) };
+                self.repeat.answered(news);
             }
             // A long replay before the Welcome.
             Phase::Greeting { session, .. } if *session == confirm.session => self.greeting_goes_on(now),
             _ => return self.foreign(now),
         }
         if self.advance(confirm.revision) {
-            self.stalled = 0;
-            self.repeat = None;
+            self.repeat.clear();
         } else if self.confirmed >= self.totals.revision {
-            self.repeat = None;
+            self.repeat.stop();
         }
         self.arm_repeat(now);
     }
@@ -283,11 +269,9 @@ impl EdgeMachine {
         // Before the Welcome it is the Hello that is said again.
         let Phase::Live { pending, .. } = self.phase else { return };
         if self.confirmed >= self.totals.revision && pending == 0 {
-            self.repeat = None;
-        } else if self.repeat.is_none() {
-            // The cloud answers but nothing comes of it: ask less and less often.
-            let time = self.config.report_timeout.saturating_mul(1 << self.stalled.min(10));
-            self.repeat = Some((self.wait(now, time.min(self.config.retry_max)), 0));
+            self.repeat.stop();
+        } else if !self.repeat.is_armed() {
+            self.repeat.arm(self.wait(now, self.repeat.patience(&self.config)), 0);
         }
     }
 
@@ -342,7 +326,9 @@ impl EdgeMachine {
     pub fn tick(&mut self, now: Now, random: u64) {
         self.wait_for_the_link(now);
         self.tick_outbox(now, random);
-        self.tick_lease(now, random);
+        if self.lease_deadline().is_some_and(|due| due <= now) {
+            self.request_lease(now, random);
+        }
         match &self.phase {
             Phase::Pausing { until, attempt, .. } if *until <= now => {
                 let attempt = *attempt;
@@ -360,11 +346,7 @@ impl EdgeMachine {
     }
 
     fn repeat_reports(&mut self, now: Now, random: u64) {
-        let Some((wait, attempt)) = self.repeat else { return };
-        if wait.until > now {
-            return;
-        }
-        let attempts = attempt + 1;
+        let Some(attempts) = self.repeat.overdue(now) else { return };
         self.counters.repeated_reports += 1;
         if attempts >= self.config.report_attempts {
             self.notice(EdgeNotice::CloudSilent { attempts });
@@ -379,7 +361,7 @@ impl EdgeMachine {
             self.report(Report { from: at, to: at, ..Report::default() });
         }
         let time = backoff(self.config.report_timeout * 2, self.config.retry_max, attempts, random);
-        self.repeat = Some((self.wait(now, time), attempts));
+        self.repeat.arm(self.wait(now, time), attempts);
     }
 
     /// When [`EdgeMachine::tick`] wants to be called.
@@ -391,7 +373,7 @@ impl EdgeMachine {
             Phase::Down | Phase::Settling | Phase::Live { .. } => None,
         };
         let upstream = earlier(self.outbox_deadline(), self.lease_deadline());
-        earlier(earlier(phase, self.repeat.map(|(wait, _)| wait.until)), upstream)
+        earlier(earlier(phase, self.repeat.deadline()), upstream)
     }
 
     /// The next piece of work for the store. Pages are read only when the frames before them have left.
@@ -402,7 +384,7 @@ impl EdgeMachine {
         if !self.frames.is_empty() {
             return None;
         }
-        self.next_read.take().or_else(|| self.next_outbox_effect())
+        self.pages.next_read().or_else(|| self.next_outbox_effect())
     }
 
     /// The next frame for the link. To be called only when the link has room for it.
@@ -412,16 +394,41 @@ impl EdgeMachine {
         Some(frame)
     }
 
+    fn next_lease(&mut self) -> Option<Up> {
+        let lease = self.renewal.next_frame()?;
+        self.counters.leases += 1;
+        Some(Up::Lease(lease))
+    }
+
+    /// Asks the owner of the clock for a renewal of the Lease.
+    fn request_lease(&mut self, now: Now, random: u64) {
+        self.renewal.request(now, random);
+        self.effects.push_back(EdgeEffect::RenewLease);
+    }
+
+    fn lease_deadline(&self) -> Option<Now> {
+        self.renewal.deadline(&self.config, self.is_frugal())
+    }
+
+    /// The Lease is renewed with these times of the clock (Unix, microseconds); the answer to
+    /// [`EdgeEffect::RenewLease`]. `random` spreads the next renewal.
+    pub fn renew(&mut self, now: Now, acquired: i64, renewed: i64, random: u64) {
+        let Phase::Live { session, .. } = &self.phase else { return };
+        let lease = Lease { session: session.clone(), seconds: 0, acquired, renewed };
+        self.renewal.renew(&self.config, self.is_frugal(), lease);
+        self.renewal.request(now, random);
+    }
+
     /// Whether a frame is waiting.
     #[must_use]
     pub fn has_frame(&self) -> bool {
-        !self.frames.is_empty() || self.has_lease() || self.has_upload()
+        !self.frames.is_empty() || self.renewal.has_frame() || self.has_upload()
     }
 
     /// Whether another frame may be taken from the link: too many commits are not under way.
     #[must_use]
     pub fn wants_frame(&self) -> bool {
-        self.applying.len() < self.config.max_applying
+        self.commits.len() < self.config.max_applying
     }
 
     /// Where the connection stands.
@@ -448,7 +455,7 @@ impl EdgeMachine {
     #[must_use]
     pub fn in_sync(&self) -> bool {
         matches!(self.phase, Phase::Live { pending: 0, .. })
-            && self.applying.is_empty()
+            && self.commits.is_empty()
             && self.confirmed >= self.totals.revision
     }
 
@@ -493,8 +500,8 @@ impl EdgeMachine {
     /// latter case a question under the own session makes it ask for a Hello.
     fn foreign(&mut self, now: Now) {
         self.counters.foreign_session += 1;
-        if matches!(self.phase, Phase::Live { .. }) && self.repeat.is_none() {
-            self.repeat = Some((self.wait(now, self.config.report_timeout), 0));
+        if matches!(self.phase, Phase::Live { .. }) && !self.repeat.is_armed() {
+            self.repeat.arm(self.wait(now, self.config.report_timeout), 0);
         }
     }
 

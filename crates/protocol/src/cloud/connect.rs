@@ -7,16 +7,14 @@ use crate::change::Uid;
 use crate::digest::BucketSet;
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
-use crate::frame::{
-    Confirm, Down, Hello, HelloRequest, Inventory, InventoryRequest, Item, MIN_MAX_FRAME, Report, Up, Welcome,
-};
+use crate::frame::{Hello, Inventory, InventoryRequest, Item, MIN_MAX_FRAME, Report, Welcome};
 use crate::timing::Now;
 use edgesync_object::Budget;
 
 use super::desired::DesiredState;
 use super::ledger::Differences;
-use super::pace::LATE;
-use super::quota::Room;
+use super::pacing::STALLED;
+use super::quota::{self, Room};
 use super::{CloudEffect, CloudMachine, CloudNotice, CloudPhase, PeerLimits, Phase, Record};
 
 /// After so many inventories without equality the node is asked to begin anew.
@@ -62,31 +60,14 @@ impl Connecting {
 }
 
 impl CloudMachine {
-    /// A frame of the node has arrived.
-    pub fn received(&mut self, now: Now, frame: Up, desired: &impl DesiredState) {
-        match frame {
-            Up::Hello(hello) => self.hello(now, hello, desired),
-            Up::Report(report) => self.report(now, report, desired),
-            Up::Inventory(inventory) => self.inventory(now, inventory, desired),
-            Up::Lease(lease) => self.lease(lease),
-            Up::Upload(upload) => self.upload(upload),
-        }
-    }
-
-    fn hello(&mut self, now: Now, hello: Hello, desired: &impl DesiredState) {
+    pub(super) fn hello(&mut self, now: Now, hello: Hello, desired: &impl DesiredState) {
         self.counters.hellos += 1;
-        let repeated = match &self.phase {
-            Phase::Offline => false,
-            Phase::Connecting(connecting) => connecting.hello.session == hello.session,
-            Phase::Live { session, .. } => *session == hello.session,
-        };
-        if repeated {
+        if self.phase.session() == Some(&hello.session) {
             // Delivered twice: what it says was true when the first copy came.
             return;
         }
         self.end_session();
-        self.trouble.retain(|_, trouble| trouble.refusal.is_some());
-        self.trouble.values_mut().for_each(|trouble| trouble.sent = None);
+        self.deliveries.begin_session();
         self.last_heard = now;
         if hello.max_frame < MIN_MAX_FRAME {
             let reason = format!("`maxFrame` must be at least {MIN_MAX_FRAME}, is {}", hello.max_frame);
@@ -97,10 +78,10 @@ impl CloudMachine {
         let recorded = facts.confirmed;
         match facts.epoch {
             Some(from) if from != hello.epoch => {
-                self.notice(CloudNotice::EpochChanged { from, to: hello.epoch });
+                self.output.notice(CloudNotice::EpochChanged { from, to: hello.epoch });
             }
             Some(_) if hello.revision < recorded => {
-                self.notice(CloudNotice::NodeWentBack { recorded, revision: hello.revision });
+                self.output.notice(CloudNotice::NodeWentBack { recorded, revision: hello.revision });
             }
             _ => {}
         }
@@ -109,7 +90,7 @@ impl CloudMachine {
             false => self.begin_with_records(&hello, desired),
         }
         let opening = Stage::Opening(Vec::new(), Budget::of_items(BACKLOG_ITEMS));
-        let until = now + self.config.answer_timeout / 3;
+        let until = now + self.settings.config.answer_timeout / 3;
         self.phase = Phase::Connecting(Box::new(Connecting {
             hello,
             until,
@@ -121,7 +102,7 @@ impl CloudMachine {
         if planted(Fault::LedgerUnproven) && self.ledger.is_open() {
             return self.go_live(desired);
         }
-        if self.ledger.is_open() && !self.behind {
+        if !self.ledger.is_blind() {
             self.begin_replay(now, desired);
         } else {
             self.flush_records(desired);
@@ -135,10 +116,10 @@ impl CloudMachine {
         let told = hello.last_confirmed();
         // Each change that a node calls confirmed was recorded once. A copy of its database knows no more than that, so
         // it is this store that has forgotten. But it is one node that says so: its own removals are held back, no more.
-        self.suspect |= facts.highest(hello.epoch).is_some_and(|highest| told > highest);
+        let has_forgotten = facts.highest(hello.epoch).is_some_and(|highest| told > highest);
         let in_step = facts.epoch == Some(hello.epoch) && (told..=hello.revision).contains(&recorded);
         self.recorder.rebase(if in_step { recorded } else { told }, accepted);
-        if self.suspect {
+        if has_forgotten || self.guard.is_suspicious() {
             self.doubt();
         }
         if in_step && hello.revision == recorded {
@@ -149,13 +130,13 @@ impl CloudMachine {
     /// What is known of the node may be outdated, so it counts for nothing, and neither does what the node still reports of
     /// the time before. The Hello proves what it holds, if that is what it is to hold, or was to hold lately.
     fn begin_with_proof(&mut self, now: Now, hello: &Hello, desired: &impl DesiredState) {
-        self.suspect = false;
+        self.guard.suspect(false);
         #[cfg(any(test, feature = "simulation"))]
         if planted(Fault::LossByMemory) {
             let highest = self.ledger.facts().highest(hello.epoch);
-            self.suspect = highest.is_some_and(|highest| hello.last_confirmed() > highest);
+            self.guard.suspect(highest.is_some_and(|highest| hello.last_confirmed() > highest));
         }
-        self.resume(now);
+        self.deliveries.resume(now);
         self.recorder.rebase(hello.revision, None);
         if let Some(but) = self.view.proven(hello.epoch, hello.held(), desired) {
             self.ledger.presume(hello.epoch, hello.revision, hello.held(), but, desired);
@@ -164,22 +145,23 @@ impl CloudMachine {
 
     /// What the node holds is to be proven anew: it says Hello.
     pub(super) fn prove_again(&mut self) {
-        let Phase::Live { session, .. } = &self.phase else { return };
-        let session = session.clone();
-        self.end_session();
-        self.request_hello(session, "too much has changed at once".into(), 0);
+        if self.is_live() {
+            self.end_with_reason("too much has changed at once");
+        }
     }
 
     /// The store was replaced by an older copy: what was proven, and what is known to be new, was so before. The node says
     /// Hello.
     pub fn prove_anew(&mut self) {
-        let session = match &self.phase {
-            Phase::Live { session, .. } => session.clone(),
-            Phase::Connecting(connecting) => connecting.hello.session.clone(),
-            Phase::Offline => return,
-        };
-        self.end_session();
-        self.request_hello(session, "the store was restored from a copy".into(), 0);
+        self.end_with_reason("the store was restored from a copy");
+    }
+
+    /// Ends the session, if there is one, and has the node say Hello at once.
+    fn end_with_reason(&mut self, reason: &str) {
+        if let Some(session) = self.phase.session().map(str::to_owned) {
+            self.end_session();
+            self.output.request_hello(session, reason.to_owned(), 0);
+        }
     }
 
     /// Whether the records are to be read before anything else is done.
@@ -192,23 +174,23 @@ impl CloudMachine {
 
     /// Asks for the records, once what was gathered before is among them.
     pub(super) fn request_records(&mut self) {
-        if !std::mem::replace(&mut self.reading, true) {
-            self.effects.push_back(CloudEffect::Open);
+        if self.ledger.request() {
+            self.output.effect(CloudEffect::Open);
         }
     }
 
     /// The records of the node were read, or could not be: then they are asked for again.
     pub fn opened(&mut self, now: Now, records: Option<Vec<(Uid, Record)>>, desired: &impl DesiredState) {
-        self.reading = false;
+        self.ledger.end_request();
         let Some(records) = records else { return };
         if self.is_opening() {
             self.open_ledger(records, desired);
-            self.behind = false;
+            self.ledger.catch_up();
             self.begin_replay(now, desired);
-        } else if self.behind && self.is_live() {
+        } else if self.ledger.is_behind() && self.is_live() {
             self.ledger.open(records, desired);
-            self.behind = false;
-            self.note_leftovers(desired);
+            self.ledger.catch_up();
+            self.ledger.note_leftovers(desired);
             self.reconsider_all(now, desired);
             self.flush_records(desired);
         }
@@ -228,7 +210,7 @@ impl CloudMachine {
     /// The ledger is open: what the node reports is taken.
     fn begin_replay(&mut self, now: Now, desired: &impl DesiredState) {
         let Phase::Connecting(connecting) = &mut self.phase else { return };
-        connecting.until = now + self.config.answer_timeout;
+        connecting.until = now + self.settings.config.answer_timeout;
         let epoch = connecting.hello.epoch;
         let opening = std::mem::replace(&mut connecting.stage, Stage::Replaying);
         if self.ledger.epoch() != epoch {
@@ -242,7 +224,7 @@ impl CloudMachine {
         }
     }
 
-    fn report(&mut self, now: Now, report: Report, desired: &impl DesiredState) {
+    pub(super) fn report(&mut self, now: Now, report: Report, desired: &impl DesiredState) {
         match &mut self.phase {
             Phase::Live { session, .. } if *session == report.session => {
                 self.take_report(now, report, desired);
@@ -256,7 +238,7 @@ impl CloudMachine {
                         }
                     }
                     Stage::Replaying => {
-                        connecting.until = now + self.config.answer_timeout;
+                        connecting.until = now + self.settings.config.answer_timeout;
                         self.take_report(now, report, desired);
                     }
                     Stage::Inventory { .. } | Stage::Rewriting => {}
@@ -273,19 +255,18 @@ impl CloudMachine {
     /// Asks the node to say Hello (again).
     fn refuse_session(&mut self, session: String, reason: String, retry_after_seconds: u64) {
         self.counters.foreign_session += 1;
-        self.request_hello(session, reason, retry_after_seconds);
+        self.output.request_hello(session, reason, retry_after_seconds);
     }
 
-    /// The first reason counts: what comes of a session after its end is refused for having none.
-    pub(super) fn request_hello(&mut self, session: String, reason: String, retry_after_seconds: u64) {
-        let is_told =
-            |frame: &Down| matches!(frame, Down::HelloRequest(waiting) if waiting.session == session);
-        if self.frames.iter().any(is_told) {
-            return;
-        }
-        self.frames.retain(|frame| !matches!(frame, Down::HelloRequest(_)));
-        let request = HelloRequest { session, reason, retry_after_seconds, removed: false };
-        self.frames.push_back(Down::HelloRequest(request));
+    /// Ends the session of a node that names more objects than it can have been given.
+    pub(super) fn refuse_excess(&mut self) {
+        let Some(session) = self.phase.session().map(str::to_owned) else { return };
+        let limit = self.settings.config.max_unknown;
+        self.counters.over_quota += 1;
+        self.recorder.give_up();
+        self.end_session();
+        self.output.notice(CloudNotice::OverQuota { limit });
+        self.output.request_hello(session, quota::excess(limit), quota::RETRY_AFTER);
     }
 
     /// Compares, once everything that was reported is stored.
@@ -315,7 +296,7 @@ impl CloudMachine {
     }
 
     fn request_inventory(&mut self, now: Now, desired: &impl DesiredState) {
-        let budget = self.inventory_budget(desired);
+        let budget = self.known(desired).inventory_budget();
         let Phase::Connecting(connecting) = &mut self.phase else { return };
         if connecting.repairs == MAX_REPAIRS {
             let session = connecting.hello.session.clone();
@@ -323,18 +304,18 @@ impl CloudMachine {
             return self.refuse_session(session, "the inventory did not settle".into(), RETRY_AFTER);
         }
         connecting.repairs += 1;
-        connecting.until = now + self.config.answer_timeout;
+        connecting.until = now + self.settings.config.answer_timeout;
         connecting.stage = Stage::Inventory { buckets: None, items: Vec::new(), next_page: 0, budget };
         let session = connecting.hello.session.clone();
         self.counters.repairs += 1;
-        self.notice(CloudNotice::Repairing);
+        self.output.notice(CloudNotice::Repairing);
         let buckets = self.ledger.buckets(desired);
-        self.frames.push_back(Down::InventoryRequest(InventoryRequest { session, buckets }));
+        self.output.request_inventory(InventoryRequest { session, buckets });
     }
 
-    fn inventory(&mut self, now: Now, inventory: Inventory, desired: &impl DesiredState) {
+    pub(super) fn inventory(&mut self, now: Now, inventory: Inventory, desired: &impl DesiredState) {
         self.last_heard = now;
-        let timeout = self.config.answer_timeout;
+        let timeout = self.settings.config.answer_timeout;
         let Phase::Connecting(connecting) = &mut self.phase else {
             return self.refuse_session(inventory.session, "no inventory was asked for".into(), 0);
         };
@@ -386,19 +367,18 @@ impl CloudMachine {
     /// The node did not go on in time: what is missing is asked for.
     pub(super) fn answer_overdue(&mut self, now: Now, desired: &impl DesiredState) {
         let Phase::Connecting(connecting) = &mut self.phase else { return };
-        let timeout = self.config.answer_timeout;
-        let is_late = now.saturating_sub(connecting.until) > LATE;
+        let timeout = self.settings.config.answer_timeout;
+        let is_late = now.saturating_sub(connecting.until) > STALLED;
         match connecting.stage {
             // Who looks so late may not have heard what came meanwhile.
             _ if is_late && !std::mem::replace(&mut connecting.was_late, true) => {
-                connecting.until = now + self.config.resend_min;
+                connecting.until = now + self.settings.config.resend_min;
             }
             // It is the node that waits: it is told that its Hello is heard, before it says the next one.
             Stage::Opening(..) => {
                 connecting.until = now + timeout / 3;
                 let session = connecting.hello.session.clone();
-                let confirm = Confirm { session, revision: 0, pending: 1, held: self.held_count };
-                self.frames.push_back(Down::Confirm(confirm));
+                self.output.acknowledge_hello(session, self.guard.count());
                 self.flush_records(desired);
             }
             Stage::Rewriting => connecting.until = now + timeout,
@@ -415,71 +395,31 @@ impl CloudMachine {
         self.phase = Phase::Live {
             session: hello.session.clone(),
             limits: PeerLimits {
-                max_frame: self.config.max_frame.min(hello.max_frame) as usize,
+                max_frame: self.settings.config.max_frame.min(hello.max_frame) as usize,
                 max_object: hello.max_object as usize,
             },
         };
-        self.note_leftovers(desired);
+        self.ledger.note_leftovers(desired);
         // Which removals are wanted is known once this replica has caught up. Until then the node does not learn of another
         // incarnation: whoever serves it next is to look at its removals too.
-        let is_judged = !self.view.is_shared() || self.leftovers.is_empty();
+        let is_judged = !self.view.is_shared() || !self.ledger.has_leftovers();
         match is_judged {
-            true => self.guard_deletions(hello.incarnation.as_deref(), desired),
+            true => self.judge_removals(hello.incarnation.as_deref(), desired),
             false => self.view.judge_later(hello.incarnation.clone()),
         }
         self.reconsider_all(self.last_heard, desired);
         let may_learn = is_judged || hello.incarnation.is_none();
-        let changed = may_learn && hello.incarnation.as_deref() != Some(&self.incarnation);
-        let (pending, held) = (self.pending(), self.held_count);
-        self.told = (pending, held);
-        self.frames.retain(|frame| !matches!(frame, Down::Confirm(_)));
-        self.frames.push_back(Down::Welcome(Welcome {
+        let changed = may_learn && hello.incarnation.as_deref() != Some(&self.settings.incarnation);
+        let (pending, held) = (self.pending(), self.guard.count());
+        self.output.welcome(Welcome {
             session: hello.session,
-            incarnation: changed.then(|| self.incarnation.to_string()),
+            incarnation: changed.then(|| self.settings.incarnation.to_string()),
             confirmed: self.ledger.facts().confirmed,
             pending,
             held,
-            register: !self.registered,
-        }));
-        self.notice(CloudNotice::Welcomed { pending, held });
+            register: !self.settings.is_registered,
+        });
+        self.output.notice(CloudNotice::Welcomed { pending, held });
         self.flush_records(desired);
-    }
-
-    /// Holds removals back that look like the loss of the cloud's store rather than somebody's wish.
-    pub(super) fn guard_deletions(&mut self, known_incarnation: Option<&str>, desired: &impl DesiredState) {
-        let replaced: HashSet<_> = self
-            .ledger
-            .differences()
-            .filter(|(_, record)| record.is_none())
-            .filter_map(|(uid, _)| Some(desired.get(uid)?.object.key()))
-            .collect();
-        let removals: Vec<(Uid, bool)> = self
-            .ledger
-            .differences()
-            .filter_map(|(uid, record)| Some((uid, record?)))
-            .filter(|(uid, _)| desired.get(uid).is_none())
-            .filter(|(_, record)| !replaced.contains(&record.object.key()))
-            .map(|(uid, record)| (uid.clone(), self.issued.is_lost(&record.version)))
-            .collect();
-        let changed = match &self.ledger.facts().accepted {
-            Some(accepted) => *accepted != self.incarnation,
-            None => known_incarnation.is_some_and(|known| *known != *self.incarnation),
-        };
-        let suspicious = self.suspect || changed || removals.iter().any(|(_, lost)| *lost);
-        #[allow(clippy::cast_precision_loss)] // a share need not be exact
-        let many = removals.len() as u64 > self.config.mass_delete_min
-            && removals.len() as f64 > self.config.mass_delete_share * self.ledger.tally().count as f64;
-        #[cfg(any(test, feature = "simulation"))]
-        let many = many && !planted(Fault::NoGuard);
-        self.held.clear();
-        if suspicious && many {
-            self.held.extend(removals.into_iter().map(|(uid, _)| uid));
-            let count = self.held.len() as u64;
-            self.notice(CloudNotice::DeletionsHeld { count });
-        } else {
-            self.suspect = false;
-            self.recorder.accept(&self.incarnation);
-        }
-        self.held_count = self.held.len() as u64;
     }
 }

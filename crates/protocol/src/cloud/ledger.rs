@@ -10,7 +10,7 @@ use crate::change::Uid;
 use crate::digest::{BucketSet, Buckets, Epoch, Tally};
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
-use edgesync_object::{Relation, ResourceVersion};
+use edgesync_object::{ObjectKey, Relation, ResourceVersion};
 
 use super::desired::{Desired, DesiredState};
 use super::types::Record;
@@ -74,6 +74,12 @@ pub(super) struct Ledger {
     tally: Tally,
     /// None while the ledger is closed.
     differences: Option<Differences>,
+    /// By name, what the node holds and should not: a new object of that name replaces it.
+    leftovers: HashMap<ObjectKey, Uid>,
+    /// A request for the records is under way.
+    is_reading: bool,
+    /// Not every change of the desired state was noted: the records have to be read again before anything more is sent.
+    is_behind: bool,
 }
 
 impl Ledger {
@@ -81,11 +87,44 @@ impl Ledger {
     pub(super) fn new(facts: LedgerFacts) -> Self {
         let epoch = facts.epoch.unwrap_or_default();
         let tally = facts.tally.unwrap_or_default();
-        Self { facts, epoch, tally, differences: None }
+        Self {
+            facts,
+            epoch,
+            tally,
+            differences: None,
+            leftovers: HashMap::new(),
+            is_reading: false,
+            is_behind: false,
+        }
     }
 
     pub(super) fn is_open(&self) -> bool {
         self.differences.is_some()
+    }
+
+    /// Returns whether changes of the desired state were missed, so that the differences are out of date.
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
+    /// Returns whether the ledger cannot say what is recorded.
+    pub(super) fn is_blind(&self) -> bool {
+        self.is_behind || !self.is_open()
+    }
+
+    /// Stops noting changes of the desired state until the records are read again.
+    pub(super) fn fall_behind(&mut self) {
+        self.is_behind = true;
+    }
+
+    /// Begins a request for the records. Returns false while one is under way.
+    pub(super) fn request(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_reading, true)
+    }
+
+    /// Ends the request for the records.
+    pub(super) fn end_request(&mut self) {
+        self.is_reading = false;
     }
 
     /// Opens it without a look at the records, if by their digest the node holds, was recorded to hold and is to hold
@@ -139,6 +178,11 @@ impl Ledger {
         self.differences = Some(differences);
     }
 
+    /// Declares the ledger up to date: it was opened with everything that is desired now.
+    pub(super) fn catch_up(&mut self) {
+        self.is_behind = false;
+    }
+
     /// Leaves the records to the store.
     pub(super) fn close(&mut self) {
         if self.differences.take().is_some() {
@@ -164,8 +208,11 @@ impl Ledger {
         }
     }
 
-    /// What is desired of a UID has changed: until now it was `before`.
+    /// What is desired of a UID has changed: until now it was `before`. A ledger that is behind takes no note.
     pub(super) fn note_change(&mut self, uid: &Uid, before: Option<Record>, desired: &impl DesiredState) {
+        if self.is_behind {
+            return;
+        }
         let Some(differences) = &mut self.differences else { return };
         differences.entry(uid.clone()).or_insert(before);
         self.forget_if_equal(uid, desired);
@@ -179,15 +226,56 @@ impl Ledger {
         }
     }
 
+    /// Notes under which names the node holds objects that are no longer desired.
+    pub(super) fn note_leftovers(&mut self, desired: &impl DesiredState) {
+        let undesired = self.differences().filter(|(uid, _)| desired.get(uid).is_none());
+        self.leftovers =
+            undesired.filter_map(|(uid, record)| Some((record?.object.key(), uid.clone()))).collect();
+    }
+
+    /// Notes the name of an object that has just ceased to be desired, if it is recorded.
+    pub(super) fn note_leftover(&mut self, uid: &Uid, desired: &impl DesiredState) {
+        if let Some(record) = self.get(uid, desired) {
+            self.leftovers.insert(record.object.key(), uid.clone());
+        }
+    }
+
+    pub(super) fn has_leftovers(&self) -> bool {
+        !self.leftovers.is_empty()
+    }
+
+    pub(super) fn forget_leftovers(&mut self) {
+        self.leftovers = HashMap::new();
+    }
+
+    /// Returns the version recorded under a name for a UID that is no longer desired: a new object of that name replaces it
+    /// on the node.
+    pub(super) fn replaced_under(
+        &self,
+        key: &ObjectKey,
+        desired: &impl DesiredState,
+    ) -> Option<ResourceVersion> {
+        let uid = self.leftovers.get(key)?;
+        if desired.get(uid).is_some() {
+            return None;
+        }
+        self.get(uid, desired).map(|record| record.version)
+    }
+
     /// What a batch changes is stored.
     pub(super) fn store(
         &mut self,
         facts: LedgerFacts,
         reset: bool,
         put: impl IntoIterator<Item = (Uid, Record)>,
-        remove: impl IntoIterator<Item = Uid>,
+        remove: Vec<Uid>,
         desired: &impl DesiredState,
     ) {
+        for uid in &remove {
+            if let Some(record) = self.get(uid, desired) {
+                self.leftovers.remove(&record.object.key());
+            }
+        }
         if let Some(differences) = &mut self.differences {
             if reset {
                 *differences = desired.iter().map(|(uid, _)| (uid.into(), None)).collect();
@@ -266,6 +354,17 @@ impl Ledger {
     ) -> impl Iterator<Item = (Uid, Record)> {
         let uids = self.versions(desired).map(|(uid, _)| Uid::from(uid));
         uids.filter_map(|uid| Some((uid.clone(), self.get(&uid, desired)?)))
+    }
+
+    /// Returns how many objects are recorded.
+    pub(super) fn count(&self) -> usize {
+        usize::try_from(self.tally.count).unwrap_or(usize::MAX)
+    }
+
+    /// Returns how many entries take memory.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.different() + self.leftovers.len()
     }
 
     /// Count and digest under the key of now.

@@ -1,7 +1,9 @@
-//! What one node can make the cloud side keep. A node may hold objects that the cloud side neither places on it nor has
-//! recorded: they were given to it by a store that was since replaced by an older copy. They are recorded like all others,
-//! because the guard counts them and their removal needs them, whatever their kind and namespace. But their number is
-//! bounded, for nothing else bounds what a node can invent. Beyond that its session ends, and it is told why.
+//! Bounds what one node can make the cloud side record.
+//!
+//! A node may hold objects that the cloud side neither places on it nor has recorded: a store that was since replaced by an
+//! older copy gave them to it. They are recorded like all others, whatever their kind and namespace, because the guard counts
+//! them and their removal needs them. But nothing else bounds what a node can invent, so their number is limited. Beyond the
+//! limit the session ends, and the node learns why.
 
 use std::collections::HashSet;
 
@@ -11,7 +13,8 @@ use crate::fault::{Fault, planted};
 use edgesync_object::Budget;
 
 use super::desired::DesiredState;
-use super::{CloudMachine, CloudNotice, Phase};
+use super::ledger::Ledger;
+use super::sender::Sender;
 
 /// Seconds after which a node that has exceeded its quota may say Hello again.
 pub(super) const RETRY_AFTER: u64 = 60;
@@ -20,12 +23,69 @@ pub(super) const RETRY_AFTER: u64 = 60;
 #[derive(Debug, Default)]
 pub(super) struct Unknown(HashSet<Uid>);
 
-impl Unknown {
-    pub(super) fn contains(&self, uid: &Uid) -> bool {
-        self.0.contains(uid)
+/// How many more unknown objects a frame may name; computed when the first one comes.
+#[derive(Debug, Default)]
+pub(super) struct Room(Option<usize>);
+
+/// The objects that the cloud side knows of one node: desired, recorded, or under way.
+pub(super) struct Known<'a, D> {
+    pub(super) desired: &'a D,
+    pub(super) ledger: &'a Ledger,
+    pub(super) sender: &'a Sender,
+    /// How many objects beyond them may be recorded.
+    pub(super) max_unknown: usize,
+}
+
+impl<D: DesiredState> Known<'_, D> {
+    fn contains(&self, uid: &Uid) -> bool {
+        self.sender.is_busy_with(uid)
+            || self.desired.get(uid).is_some()
+            || self.ledger.get(uid, self.desired).is_some()
     }
 
-    /// They are recorded, or gone.
+    /// Returns room for as many objects as the node can hold, whatever it says.
+    pub(super) fn inventory_budget(&self) -> Budget {
+        let known = self.desired.count().saturating_add(self.ledger.count());
+        Budget::of_items(known.saturating_add(self.max_unknown))
+    }
+
+    /// Returns how many unknown objects may be recorded beside so many.
+    fn room(&self, unknown: usize) -> usize {
+        let recorded = if self.ledger.is_blind() { 0 } else { self.ledger.count() };
+        (self.desired.count() + self.max_unknown).saturating_sub(recorded.saturating_add(unknown))
+    }
+}
+
+impl Unknown {
+    /// Returns whether the removal of an object can change the records.
+    pub(super) fn may_be_recorded<D: DesiredState>(&self, uid: &Uid, known: &Known<'_, D>) -> bool {
+        known.ledger.is_blind() || self.0.contains(uid) || known.contains(uid)
+    }
+
+    /// Admits an object that a node names to the records. Returns false if nobody knows it and no room is left for it.
+    pub(super) fn admit<D: DesiredState>(
+        &mut self,
+        uid: &Uid,
+        room: &mut Room,
+        known: &Known<'_, D>,
+    ) -> bool {
+        if self.0.contains(uid) || known.contains(uid) {
+            return true;
+        }
+        let room = room.0.get_or_insert_with(|| known.room(self.0.len()));
+        #[cfg(any(test, feature = "simulation"))]
+        if planted(Fault::NoQuota) {
+            *room = usize::MAX;
+        }
+        if *room == 0 {
+            return false;
+        }
+        *room -= 1;
+        self.0.insert(uid.clone());
+        true
+    }
+
+    /// Takes out objects that are recorded now, or gone.
     pub(super) fn settle<'a>(&mut self, uids: impl IntoIterator<Item = &'a Uid>) {
         for uid in uids {
             self.0.remove(uid);
@@ -39,83 +99,12 @@ impl Unknown {
     }
 }
 
-/// How many more objects that nobody knows of a frame may name; looked up when the first one comes.
-#[derive(Debug, Default)]
-pub(super) struct Room(Option<usize>);
-
-impl CloudMachine {
-    /// Whether the ledger does not say what is recorded.
-    fn is_blind(&self) -> bool {
-        self.behind || !self.ledger.is_open()
-    }
-
-    /// Whether an object is to be on the node, is recorded of it or is under way to it.
-    fn is_known(&self, uid: &Uid, desired: &impl DesiredState) -> bool {
-        self.recorder.unknown.contains(uid)
-            || self.sender.is_busy_with(uid)
-            || desired.get(uid).is_some()
-            || self.ledger.get(uid, desired).is_some()
-    }
-
-    /// Whether it can make a difference that the node holds an object no more.
-    pub(super) fn may_be_recorded(&self, uid: &Uid, desired: &impl DesiredState) -> bool {
-        self.is_blind() || self.is_known(uid, desired)
-    }
-
-    /// Whether what a node says of an object may be recorded: false if nobody knows the object, and no room is left for
-    /// another one.
-    pub(super) fn admits(&mut self, uid: &Uid, room: &mut Room, desired: &impl DesiredState) -> bool {
-        if self.is_known(uid, desired) {
-            return true;
-        }
-        let room = room.0.get_or_insert_with(|| self.room(desired));
-        #[cfg(any(test, feature = "simulation"))]
-        if planted(Fault::NoQuota) {
-            *room = usize::MAX;
-        }
-        if *room == 0 {
-            return false;
-        }
-        *room -= 1;
-        self.recorder.unknown.0.insert(uid.clone());
-        true
-    }
-
-    /// How many objects that nobody knows of the node may name.
-    fn room(&self, desired: &impl DesiredState) -> usize {
-        let recorded = if self.is_blind() { 0 } else { self.recorded_count() };
-        let taken = recorded.saturating_add(self.recorder.unknown.0.len());
-        (desired.count() + self.config.max_unknown).saturating_sub(taken)
-    }
-
-    fn recorded_count(&self) -> usize {
-        usize::try_from(self.ledger.tally().count).unwrap_or(usize::MAX)
-    }
-
-    /// As many objects as the node can hold, whatever it says.
-    pub(super) fn inventory_budget(&self, desired: &impl DesiredState) -> Budget {
-        let known = desired.count().saturating_add(self.recorded_count());
-        Budget::of_items(known.saturating_add(self.config.max_unknown))
-    }
-
-    /// The node names more objects than it can have been given: its session ends.
-    pub(super) fn refuse_excess(&mut self) {
-        let session = match &self.phase {
-            Phase::Offline => return,
-            Phase::Connecting(connecting) => connecting.hello.session.clone(),
-            Phase::Live { session, .. } => session.clone(),
-        };
-        let limit = self.config.max_unknown;
-        self.counters.over_quota += 1;
-        self.recorder.give_up();
-        self.end_session();
-        self.notice(CloudNotice::OverQuota { limit });
-        let reason = format!(
-            "the node names more than {limit} objects that this cloud side neither places on it nor has recorded: if its \
-             store was replaced by an older copy, raise sync.max_unknown there"
-        );
-        self.request_hello(session, reason, RETRY_AFTER);
-    }
+/// Returns the reason that the node learns.
+pub(super) fn excess(limit: usize) -> String {
+    format!(
+        "the node names more than {limit} objects that this cloud side neither places on it nor has recorded: if its \
+         store was replaced by an older copy, raise sync.max_unknown there"
+    )
 }
 
 #[cfg(test)]

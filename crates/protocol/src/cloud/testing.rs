@@ -108,7 +108,7 @@ pub(super) fn hello_with(session: &str, max_frame: u32) -> Up {
 /// A node that holds nothing begins a session with this Hello; its records are stored at once. The frames for it wait.
 pub(super) fn welcome(cloud: &mut CloudMachine, hello: Up, wishes: &Wishes) {
     cloud.received(Now::ZERO, hello, wishes);
-    while let Some(effect) = cloud.effects.pop_front() {
+    while let Some(effect) = cloud.output.next_effect() {
         match effect {
             CloudEffect::Open => cloud.opened(Now::ZERO, Some(Vec::new()), wishes),
             CloudEffect::Record(batch) => cloud.recorded(Now::ZERO, batch.token, true, 0, wishes),

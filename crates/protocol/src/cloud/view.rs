@@ -13,13 +13,9 @@ use crate::change::Uid;
 use crate::digest::{Epoch, Tally};
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
-use crate::timing::Now;
-use edgesync_object::ResourceVersion;
 
 use super::desired::{Desired, DesiredState};
-use super::ledger::{Differences, Records};
-use super::types::Record;
-use super::{CloudEffect, CloudMachine};
+use super::ledger::{Differences, Ledger, Records};
 use past::Past;
 
 /// What is lent as desired, compared with what other replicas may have told the node.
@@ -98,20 +94,26 @@ impl View {
         matches!(self.state(), State::Asked(_))
     }
 
-    /// The token of a request to catch up, if none is under way.
-    fn ask(&mut self) -> Option<u64> {
+    /// Returns the token of a request to catch up, if none is under way.
+    pub(super) fn ask(&mut self) -> Option<u64> {
         let shared = self.0.as_mut().filter(|shared| shared.state == State::Unknown)?;
         let token = shared.next_token;
         (shared.state, shared.next_token) = (State::Asked(token), token + 1);
         Some(token)
     }
-}
 
-impl CloudMachine {
-    /// Whether what is needed for a UID is right whatever other replicas have told the node. If not, it waits until this one
-    /// has caught up.
-    pub(super) fn may_act(&mut self, uid: &Uid, desired: &impl DesiredState) -> bool {
-        let both = (self.ledger.get(uid, desired), desired.get(uid));
+    /// Ends the request to catch up. Returns the incarnation that the Hello named, for the removals that it calls for; none
+    /// if the request is of an earlier session.
+    pub(super) fn catch_up(&mut self, token: u64) -> Option<Option<String>> {
+        let shared = self.0.as_mut().filter(|shared| shared.state == State::Asked(token))?;
+        shared.state = State::Current;
+        Some(shared.named.take())
+    }
+
+    /// Returns whether what is needed for a UID is right whatever other replicas have told the node. If not, it waits until
+    /// this replica has caught up, or can read the object.
+    pub(super) fn permits(&self, uid: &Uid, ledger: &Ledger, desired: &impl DesiredState) -> bool {
+        let both = (ledger.get(uid, desired), desired.get(uid));
         let is_right = matches!(&both, (Some(held), Some(new)) if held.version.is_older_than(&new.version));
         let is_unread = match &both {
             (held, Some(new)) if !is_right => {
@@ -119,7 +121,7 @@ impl CloudMachine {
                 // store that came after all that is known here.
                 let stays = match held {
                     Some(held) => !held.version.is_older_than(&new.version),
-                    None => self.replaced_under(&new.object.key(), desired).is_some(),
+                    None => ledger.replaced_under(&new.object.key(), desired).is_some(),
                 };
                 stays && desired.is_unread(&new.object)
             }
@@ -127,7 +129,7 @@ impl CloudMachine {
         };
         #[cfg(any(test, feature = "simulation"))]
         let is_unread = is_unread && !planted(Fault::UnreadIsKnown);
-        if self.view.state() == State::Current && !is_unread {
+        if self.state() == State::Current && !is_unread {
             return true;
         }
         #[cfg(any(test, feature = "simulation"))]
@@ -137,50 +139,7 @@ impl CloudMachine {
                 (Some(_), Some(_)) => Fault::RollBackUnasked,
                 (None, Some(_)) => Fault::RestoreUnasked,
             });
-        if is_right {
-            return true;
-        }
-        // Its turn comes when this replica has caught up, or can read it.
-        if let Some(trouble) = self.trouble.get_mut(uid) {
-            trouble.retry_at = Now::MAX;
-        }
-        if let Some(token) = self.view.ask() {
-            self.effects.push_back(CloudEffect::CatchUp { token });
-        }
-        false
-    }
-
-    /// What has waited until this replica has caught up waits no longer.
-    pub(super) fn resume(&mut self, now: Now) {
-        for trouble in self.trouble.values_mut().filter(|trouble| trouble.retry_at == Now::MAX) {
-            trouble.retry_at = now;
-        }
-    }
-
-    /// What is lent as desired is by now at least as new as the store was when [`CloudEffect::CatchUp`] was polled.
-    /// `reached` is the newest version that the store is known to have given by now: nothing that was lent or loaded is
-    /// newer. What the node holds beyond it was given in a life of the store that is lost.
-    pub fn caught_up(
-        &mut self,
-        now: Now,
-        token: u64,
-        reached: &ResourceVersion,
-        desired: &impl DesiredState,
-    ) {
-        let asked = self.view.0.as_mut().filter(|shared| shared.state == State::Asked(token));
-        let Some(shared) = asked else { return }; // it is of an earlier session
-        shared.state = State::Current;
-        let named = shared.named.take();
-        let is_lost = |record: &Record| reached.is_older_than(&record.version);
-        if self.ledger.differences().filter_map(|(_, record)| record).any(is_lost) {
-            self.doubt();
-            self.tell_that_the_store_went_back();
-        }
-        self.guard_deletions(named.as_deref(), desired);
-        self.resume(now);
-        self.reconsider_all(now, desired);
-        self.confirm();
-        self.flush_records(desired);
+        is_right
     }
 }
 

@@ -1,5 +1,7 @@
 //! What arrives is applied in order, one transaction for each frame, and reported after its commit.
 
+use std::collections::VecDeque;
+
 use crate::change::{Change, RejectReason, Rejected, Uid};
 use crate::frame::{Objects, Part, Report};
 use crate::message::{Interner, Message};
@@ -13,13 +15,55 @@ use super::{Commit, EdgeEffect, EdgeMachine, EdgeNotice, Phase};
 
 /// A batch at the store.
 #[derive(Debug)]
-pub(super) struct Applying {
+struct Applying {
     token: u64,
     session: String,
     /// UID and version of the puts, to reject them all when the commit fails.
     versions: Vec<(Uid, ResourceVersion)>,
     rejected: Vec<Rejected>,
     receipt: u64,
+}
+
+/// The batches at the store, in the order in which they were handed over.
+#[derive(Debug, Default)]
+pub(super) struct Commits {
+    under_way: VecDeque<Applying>,
+    next_token: u64,
+}
+
+impl Commits {
+    pub(super) fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// Begins a batch. Returns the token that comes back with the store's answer.
+    fn begin(&mut self, session: &str, changes: &[Change], rejected: Vec<Rejected>, receipt: u64) -> u64 {
+        let token = self.next_token;
+        self.next_token += 1;
+        let version = |change: &Change| match change {
+            Change::Put(put) => (put.uid.clone(), put.version.clone()),
+            Change::Delete(delete) => (delete.uid.clone(), ResourceVersion::new("")),
+        };
+        let versions = changes.iter().map(version).collect();
+        self.under_way.push_back(Applying {
+            token,
+            session: session.to_owned(),
+            versions,
+            rejected,
+            receipt,
+        });
+        token
+    }
+
+    /// Ends a batch, which need not be the oldest.
+    fn end(&mut self, token: u64) -> Option<Applying> {
+        let at = self.under_way.iter().position(|applying| applying.token == token)?;
+        self.under_way.remove(at)
+    }
 }
 
 impl EdgeMachine {
@@ -66,19 +110,10 @@ impl EdgeMachine {
 
     fn apply(&mut self, changes: Vec<Change>, rejected: Vec<Rejected>, receipt: u64) {
         let Phase::Live { session, .. } = &self.phase else { return };
-        let versions = changes
-            .iter()
-            .map(|change| match change {
-                Change::Put(put) => (put.uid.clone(), put.version.clone()),
-                Change::Delete(delete) => (delete.uid.clone(), ResourceVersion::new("")),
-            })
-            .collect();
-        let token = self.next_token;
-        self.next_token += 1;
+        let token = self.commits.begin(session, &changes, rejected, receipt);
         #[cfg(any(test, feature = "simulation"))]
         let early = crate::fault::planted(crate::fault::Fault::AckBeforeCommit)
             .then(|| crate::fault::observe_early(&changes));
-        self.applying.push_back(Applying { token, session: session.clone(), versions, rejected, receipt });
         self.effects.push_back(EdgeEffect::Apply { token, changes });
         #[cfg(any(test, feature = "simulation"))]
         if let Some(applied) = early {
@@ -94,10 +129,7 @@ impl EdgeMachine {
         result: Result<Commit, (RejectReason, String)>,
         random: u64,
     ) {
-        let Some(at) = self.applying.iter().position(|applying| applying.token == token) else {
-            return;
-        };
-        let Some(applying) = self.applying.remove(at) else { return };
+        let Some(applying) = self.commits.end(token) else { return };
         let mut rejected = applying.rejected;
         let (from, to, mut applied) = match result {
             Ok(commit) => {

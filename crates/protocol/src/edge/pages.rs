@@ -10,20 +10,53 @@ use edgesync_object::ResourceVersion;
 use super::{ChangesPage, EdgeEffect, EdgeMachine, EdgeNotice, InventoryPage, Phase};
 
 /// A page-wise answer that is under way.
-#[derive(Debug)]
-pub(super) enum Reading {
+#[derive(Debug, Default)]
+enum Reading {
+    #[default]
     Nothing,
     Changes,
-    Buckets { theirs: Buckets },
-    Inventory { buckets: BucketSet, page: u32 },
+    Buckets {
+        theirs: Buckets,
+    },
+    Inventory {
+        buckets: BucketSet,
+        page: u32,
+    },
+}
+
+/// What is being read for the cloud.
+#[derive(Debug, Default)]
+pub(super) struct Pages {
+    reading: Reading,
+    /// The next page to ask the store for, once the frames before it have left.
+    next: Option<EdgeEffect>,
+}
+
+impl Pages {
+    /// Gives up what is being read.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Returns the next page to ask the store for.
+    pub(super) fn next_read(&mut self) -> Option<EdgeEffect> {
+        self.next.take()
+    }
+
+    fn read(&mut self, reading: Reading, next: EdgeEffect) {
+        (self.reading, self.next) = (reading, Some(next));
+    }
+
+    fn end(&mut self) {
+        self.reading = Reading::Nothing;
+    }
 }
 
 impl EdgeMachine {
     /// Reports again everything that the cloud has not confirmed.
     pub(super) fn replay(&mut self) {
-        if self.confirmed < self.totals.revision && matches!(self.reading, Reading::Nothing) {
-            self.reading = Reading::Changes;
-            self.next_read = Some(self.read_changes(self.confirmed));
+        if self.confirmed < self.totals.revision && matches!(self.pages.reading, Reading::Nothing) {
+            self.pages.read(Reading::Changes, self.read_changes(self.confirmed));
         }
     }
 
@@ -38,16 +71,16 @@ impl EdgeMachine {
 
     /// A page of changes was read.
     pub fn changes_read(&mut self, now: Now, page: ChangesPage) {
-        if !matches!(self.reading, Reading::Changes) {
+        if !matches!(self.pages.reading, Reading::Changes) {
             return;
         }
         let ChangesPage { from, to, entries } = page;
         let (objects, removed) = split(entries, |entry| (entry.uid, entry.version, Some(entry.object)));
         self.report(Report { from, to, objects, removed, ..Report::default() });
         if to < self.totals.revision && to > from {
-            self.next_read = Some(self.read_changes(to));
+            self.pages.read(Reading::Changes, self.read_changes(to));
         } else {
-            self.reading = Reading::Nothing;
+            self.pages.end();
         }
         self.await_page(now);
     }
@@ -57,22 +90,21 @@ impl EdgeMachine {
             Phase::Greeting { session, .. } if *session == request.session => self.greeting_goes_on(now),
             _ => return self.foreign(now),
         }
-        self.reading = Reading::Buckets { theirs: request.buckets };
-        self.next_read = Some(EdgeEffect::ReadBuckets);
+        self.pages.read(Reading::Buckets { theirs: request.buckets }, EdgeEffect::ReadBuckets);
         self.notice(EdgeNotice::Repairing);
     }
 
     /// The bucket digests were computed.
     pub fn buckets_read(&mut self, ours: &Buckets) {
-        let Reading::Buckets { theirs } = &self.reading else { return };
+        let Reading::Buckets { theirs } = &self.pages.reading else { return };
         let buckets = ours.differing(theirs);
-        self.reading = Reading::Inventory { buckets, page: 0 };
-        self.next_read = Some(EdgeEffect::ReadInventory { buckets, cursor: 0, limit: self.page_limit() });
+        let next = EdgeEffect::ReadInventory { buckets, cursor: 0, limit: self.page_limit() };
+        self.pages.read(Reading::Inventory { buckets, page: 0 }, next);
     }
 
     /// A page of the inventory was read.
     pub fn inventory_read(&mut self, now: Now, read: InventoryPage) {
-        let Reading::Inventory { buckets, page } = self.reading else { return };
+        let Reading::Inventory { buckets, page } = self.pages.reading else { return };
         let Phase::Greeting { session, .. } = &self.phase else { return };
         let session = session.clone();
         let (objects, _) = split(read.entries, |entry| (entry.uid, entry.version, Some(entry.object)));
@@ -85,11 +117,10 @@ impl EdgeMachine {
         }));
         match read.next {
             Some(cursor) => {
-                self.reading = Reading::Inventory { buckets, page: page.saturating_add(1) };
-                self.next_read =
-                    Some(EdgeEffect::ReadInventory { buckets, cursor, limit: self.page_limit() });
+                let next = EdgeEffect::ReadInventory { buckets, cursor, limit: self.page_limit() };
+                self.pages.read(Reading::Inventory { buckets, page: page.saturating_add(1) }, next);
             }
-            None => self.reading = Reading::Nothing,
+            None => self.pages.end(),
         }
         self.await_page(now);
     }
@@ -100,7 +131,7 @@ impl EdgeMachine {
         match &mut self.phase {
             Phase::Greeting { wait, .. } => wait.frame = page,
             Phase::Live { .. } => {
-                if let Some((wait, _)) = &mut self.repeat {
+                if let Some(wait) = self.repeat.wait() {
                     wait.frame = page;
                 }
                 self.arm_repeat(now);
@@ -112,8 +143,7 @@ impl EdgeMachine {
     /// A read could not be answered. It is given up; what it was for is tried again when its answer is
     /// overdue.
     pub fn read_failed(&mut self, now: Now) {
-        self.reading = Reading::Nothing;
-        self.next_read = None;
+        self.pages.clear();
         self.arm_repeat(now);
     }
 }

@@ -12,7 +12,7 @@ const KIB: usize = 1 << 10;
 /// A node that holds nothing begins a session.
 fn welcome(cloud: &mut CloudMachine, session: &str, wishes: &Wishes) {
     crate::cloud::testing::welcome(cloud, hello(session), wishes);
-    assert!(matches!(cloud.frames.pop_front(), Some(Down::Welcome(_))));
+    assert!(matches!(cloud.output.next_frame(), Some(Down::Welcome(_))));
 }
 
 fn name(number: usize) -> Uid {
@@ -193,7 +193,7 @@ fn a_node_that_reports_something_else_each_time_is_not_sent_the_object_at_line_s
     let (mut cloud, wishes) = sending();
     let sent = times(&mut cloud, &wishes, DAY, |cloud, now| {
         // It says that it has answered, and names nothing of what it was sent.
-        let receipt = cloud.pace.next_frame() - 1;
+        let receipt = cloud.pacer.next_frame() - 1;
         report(cloud, &wishes, now, Report { receipt, ..Report::default() });
     });
     assert!(sent.len() < 400, "{}", sent.len());
@@ -248,10 +248,10 @@ fn versions_of_a_lost_life_make_one_new_incarnation_however_often_they_are_repor
         effects.filter(|effect| matches!(effect, CloudEffect::StoreWentBack)).count()
     };
     assert_eq!([lost(&mut cloud, 0), lost(&mut cloud, 1)], [1, 0]);
-    let issued = Arc::new(cloud.issued.renewed());
+    let issued = Arc::new(cloud.settings.issued.renewed());
     cloud.set_incarnation("next".into(), issued);
     assert_eq!([lost(&mut cloud, 2), lost(&mut cloud, 3)], [0, 0]);
-    let mut issued = cloud.issued.renewed();
+    let mut issued = cloud.settings.issued.renewed();
     issued.gaps.push((1_000_000, 2_000_000));
     cloud.set_incarnation("next".into(), Arc::new(issued));
     assert_eq!(lost(&mut cloud, 1_000_000), 1, "another loss is another matter");
@@ -279,7 +279,7 @@ fn send_all(cloud: &mut CloudMachine, wishes: &Wishes, size: usize) -> (Vec<Uid>
             Some(Down::Part(_)) => {}
             Some(other) => panic!("must be a part: {other:?}"),
             None if was_blocked => return (sent, most),
-            None => cloud.pace.rest(),
+            None => cloud.pacer.on_idle(),
         }
     }
 }
@@ -294,10 +294,10 @@ fn holds(cloud: &mut CloudMachine, wishes: &Wishes, to: u64, uids: &[Uid]) {
         Up::Report(Report { session: "a".into(), from, to, objects, ..Report::default() }),
         wishes,
     );
-    while let Some(CloudEffect::Record(batch)) = cloud.effects.pop_front() {
+    while let Some(CloudEffect::Record(batch)) = cloud.output.next_effect() {
         cloud.recorded(Now::ZERO, batch.token, true, 0, wishes);
     }
-    cloud.frames.clear();
+    cloud.output.clear_frames();
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn small_objects_do_not_wait_for_large_ones() {
     let (token, uids) = load(&mut cloud, &wishes).unwrap();
     assert_eq!(uids, [name(2)]);
     cloud.loaded(Now::ZERO, token, bodies(&uids, KIB), &wishes);
-    cloud.pace.rest();
+    cloud.pacer.on_idle();
     let next: Vec<&str> = (0..2).map(|_| cloud.poll_frame(Now::ZERO, &wishes).unwrap().name()).collect();
     assert!(next.contains(&"Objects"), "{next:?}");
 }
@@ -360,7 +360,7 @@ fn nothing_more_is_loaded_than_a_frame_takes_until_it_has_left() {
     while left > 0 {
         assert_eq!(load(&mut cloud, &wishes), None);
         left -= frames(&mut cloud, &wishes).iter().sum::<usize>();
-        cloud.pace.rest();
+        cloud.pacer.on_idle();
     }
     assert!(load(&mut cloud, &wishes).is_some());
 }

@@ -118,7 +118,7 @@ impl CloudDb {
     }
 
     /// What the node is to hold of a UID, as the store has it now.
-    pub fn wish(&self, uid: &Uid) -> Option<Wish> {
+    pub(crate) fn wish(&self, uid: &Uid) -> Option<Wish> {
         self.objects.get(uid).map(|object| Wish {
             version: object.version.into(),
             object: Arc::new(object_ref(&object.name)),

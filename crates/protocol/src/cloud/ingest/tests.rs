@@ -1,9 +1,11 @@
 use std::time::Duration;
 
 use super::*;
+use crate::cloud::CloudMachine;
 use crate::cloud::testing::{self, Wishes, hello, hello_with, machine};
-use crate::frame::{MIN_MAX_FRAME, Up};
-use crate::upload::{Lanes, MAX_SEQ, RefusedReason, UploadItem};
+use crate::frame::{Down, MIN_MAX_FRAME, Up};
+use crate::timing::Now;
+use crate::upload::{Lease, MAX_SEQ};
 
 /// Brings the node into a session, and answers with the frames for it.
 fn welcome(cloud: &mut CloudMachine, session: &str) -> Vec<Down> {

@@ -1,0 +1,128 @@
+//! The outputs of the machine that nobody has pulled yet, and what was announced with them.
+//!
+//! Confirms, Leases and Hello requests are cumulative: a newer one replaces an older one that has not left.
+
+use std::collections::VecDeque;
+
+use crate::frame::{Confirm, Down, HelloRequest, InventoryRequest, Welcome};
+use crate::upload::{Lease, UploadConfirm};
+
+use super::types::{CloudEffect, CloudNotice};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    effects: VecDeque<CloudEffect>,
+    frames: VecDeque<Down>,
+    /// The numbers of pending and held-back objects in the last Welcome or Confirm.
+    announced: (u64, u64),
+    /// The fleet was asked for a new incarnation in this one.
+    has_reported_loss: bool,
+}
+
+impl Output {
+    /// Drops what only the session of now wants.
+    pub(super) fn end_session(&mut self) {
+        self.frames.clear();
+        self.effects.retain(|effect| !matches!(effect, CloudEffect::Load { .. }));
+    }
+
+    /// Begins an incarnation: a loss reported in the last one is dealt with.
+    pub(super) fn begin_incarnation(&mut self) {
+        self.has_reported_loss = false;
+        self.effects.retain(|effect| !matches!(effect, CloudEffect::StoreWentBack));
+    }
+
+    pub(super) fn next_effect(&mut self) -> Option<CloudEffect> {
+        self.effects.pop_front()
+    }
+
+    pub(super) fn next_frame(&mut self) -> Option<Down> {
+        self.frames.pop_front()
+    }
+
+    pub(super) fn effect(&mut self, effect: CloudEffect) {
+        self.effects.push_back(effect);
+    }
+
+    pub(super) fn notice(&mut self, notice: CloudNotice) {
+        self.effect(CloudEffect::Notice(notice));
+    }
+
+    /// Reports the loss of the cloud's store, once in an incarnation.
+    pub(super) fn report_loss(&mut self) {
+        if !std::mem::replace(&mut self.has_reported_loss, true) {
+            self.effect(CloudEffect::StoreWentBack);
+        }
+    }
+
+    /// Renews the Lease.
+    pub(super) fn renew(&mut self, lease: Lease) {
+        self.effects.retain(|effect| !matches!(effect, CloudEffect::Renew(_)));
+        self.effect(CloudEffect::Renew(lease));
+    }
+
+    /// Returns whether the node knows these numbers of pending and held-back objects.
+    pub(super) fn has_announced(&self, pending: u64, held: u64) -> bool {
+        self.announced == (pending, held)
+    }
+
+    pub(super) fn welcome(&mut self, welcome: Welcome) {
+        self.announced = (welcome.pending, welcome.held);
+        self.drop_confirms();
+        self.frames.push_back(Down::Welcome(welcome));
+    }
+
+    pub(super) fn confirm(&mut self, confirm: Confirm) {
+        self.announced = (confirm.pending, confirm.held);
+        self.drop_confirms();
+        self.frames.push_back(Down::Confirm(confirm));
+    }
+
+    fn drop_confirms(&mut self) {
+        self.frames.retain(|frame| !matches!(frame, Down::Confirm(_)));
+    }
+
+    /// Tells a node that waits for its Welcome that its Hello has arrived. Announces nothing.
+    pub(super) fn acknowledge_hello(&mut self, session: String, held: u64) {
+        self.frames.push_back(Down::Confirm(Confirm { session, revision: 0, pending: 1, held }));
+    }
+
+    pub(super) fn request_inventory(&mut self, request: InventoryRequest) {
+        self.frames.push_back(Down::InventoryRequest(request));
+    }
+
+    /// Asks for a Hello. The first reason counts: later frames of an ended session are refused for having none.
+    pub(super) fn request_hello(&mut self, session: String, reason: String, retry_after_seconds: u64) {
+        let is_asked =
+            |frame: &Down| matches!(frame, Down::HelloRequest(waiting) if waiting.session == session);
+        if self.frames.iter().any(is_asked) {
+            return;
+        }
+        self.frames.retain(|frame| !matches!(frame, Down::HelloRequest(_)));
+        let request = HelloRequest { session, reason, retry_after_seconds, removed: false };
+        self.frames.push_back(Down::HelloRequest(request));
+    }
+
+    pub(super) fn confirm_upload(&mut self, confirm: UploadConfirm) {
+        self.frames.retain(|frame| !matches!(frame, Down::UploadConfirm(_)));
+        self.frames.push_back(Down::UploadConfirm(confirm));
+    }
+
+    /// Returns whether a confirm of an upload has not left yet.
+    pub(super) fn has_upload_confirm(&self) -> bool {
+        self.frames.iter().any(|frame| matches!(frame, Down::UploadConfirm(_)))
+    }
+
+    /// Returns how many entries take memory.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.effects.len() + self.frames.len()
+    }
+
+    /// Drops all frames.
+    #[cfg(test)]
+    pub(super) fn clear_frames(&mut self) {
+        self.frames.clear();
+    }
+}

@@ -1,0 +1,306 @@
+//! Congestion control towards one node: the window of bytes in flight, and the retransmission timeout.
+//!
+//! A report acknowledges a frame, and the node acknowledges in order, so the round trip from a frame to its report measures
+//! the path. While it does not grow, the window does. When it grows, more bytes in flight only queue on the way, at a broker
+//! perhaps, where they delay what is more urgent and are lost with the connection.
+
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+#[cfg(any(test, feature = "simulation"))]
+use crate::fault::{Fault, planted};
+use crate::timing::Now;
+use crate::wait::{Carried, Wait};
+
+use super::CloudConfig;
+
+/// The window at first, and after an idle time, in bytes.
+const INITIAL_WINDOW: usize = 64 << 10;
+/// The smallest window.
+const MIN_WINDOW: usize = 32 << 10;
+/// The window stops growing above this queueing delay, and shrinks above the next one.
+const TARGET_DELAY: Duration = Duration::from_secs(2);
+const MAX_DELAY: Duration = Duration::from_secs(4);
+/// After such an idle time the path may be another one: the window starts over.
+const IDLE_RESTART: Duration = Duration::from_secs(30);
+/// The slowest path that does not count as dead before the first round trip, in bytes a second.
+const MIN_RATE: u64 = 8 << 10;
+/// A timer that fires this late means that this side was stalled, not the peer.
+pub(super) const STALLED: Duration = Duration::from_secs(1);
+
+/// A frame with objects whose report has not come.
+#[derive(Debug)]
+struct InFlight {
+    frame: u64,
+    bytes: usize,
+    sent_at: Now,
+    /// The window, not the lack of objects, limited what was in flight.
+    is_window_limited: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Pacer {
+    carried: Carried,
+    /// Whether the link tells how far it is; if not, every frame counts as sent once the link has it.
+    reports_progress: bool,
+    in_flight: VecDeque<InFlight>,
+    bytes_in_flight: usize,
+    window: usize,
+    /// The shortest round trip of the session.
+    min_rtt: Option<Duration>,
+    smoothed_rtt: Option<Duration>,
+    /// The retransmission timer: for the report of the oldest frame in flight.
+    timer: Option<Wait>,
+    /// Timeouts in a row.
+    timeouts: u32,
+    /// Whether the node names the frame that a report acknowledges.
+    acks_frames: bool,
+    /// One more frame with one message may leave: the answer to it shows what became of the others.
+    is_probing: bool,
+    /// The timer fired late, and was extended for that once.
+    was_stalled: bool,
+    last_report: Now,
+}
+
+impl Pacer {
+    const fn new() -> Self {
+        Self {
+            carried: Carried::new(),
+            reports_progress: false,
+            in_flight: VecDeque::new(),
+            bytes_in_flight: 0,
+            window: INITIAL_WINDOW,
+            min_rtt: None,
+            smoothed_rtt: None,
+            timer: None,
+            timeouts: 0,
+            acks_frames: false,
+            is_probing: false,
+            was_stalled: false,
+            last_report: Now::ZERO,
+        }
+    }
+}
+
+/// The pacer of a node: only a connected one takes memory for it.
+#[derive(Debug, Default)]
+pub(super) struct ConnectionPacer(Option<Box<Pacer>>);
+
+static OFFLINE: Pacer = Pacer::new();
+
+impl ConnectionPacer {
+    /// Ends the connection.
+    pub(super) fn end_connection(&mut self) {
+        self.0 = None;
+    }
+
+    /// Ends the session: the path, and so its round trip, may stay.
+    pub(super) fn end_session(&mut self) {
+        if let Some(pacer) = &mut self.0 {
+            pacer.end_session();
+        }
+    }
+}
+
+impl Deref for ConnectionPacer {
+    type Target = Pacer;
+
+    fn deref(&self) -> &Pacer {
+        self.0.as_deref().unwrap_or(&OFFLINE)
+    }
+}
+
+impl DerefMut for ConnectionPacer {
+    fn deref_mut(&mut self) -> &mut Pacer {
+        self.0.get_or_insert_with(|| Box::new(Pacer::new()))
+    }
+}
+
+impl Pacer {
+    fn end_session(&mut self) {
+        let Self { carried, reports_progress, smoothed_rtt, .. } = *self;
+        *self = Self { carried, reports_progress, smoothed_rtt, ..Self::new() };
+    }
+
+    /// Takes note that the link has got the next frame.
+    pub(super) fn hand_over(&mut self) {
+        self.carried.hand();
+        if !self.reports_progress {
+            self.carried.progress(0, 0);
+        }
+    }
+
+    /// Returns the number that the next frame gets.
+    pub(super) fn next_frame(&self) -> u64 {
+        self.carried.handed() + 1
+    }
+
+    /// Takes note of how far the link is. What it has carried of the awaited frames puts their timeout off.
+    pub(super) fn link_progress(&mut self, now: Now, config: &CloudConfig, unsent: u64, unacknowledged: u64) {
+        self.reports_progress = true;
+        let progress = self.carried.progress(unsent, unacknowledged);
+        let timeout = self.timeout(config);
+        if let Some(timer) = &mut self.timer
+            && progress.concerns(timer)
+        {
+            timer.restart(now, timeout);
+        }
+    }
+
+    /// Returns how many bytes the next frame may have, none while the window is full. The window counts as at least `min`.
+    pub(super) fn capacity(&self, config: &CloudConfig, min: usize) -> Option<usize> {
+        if self.is_probing {
+            return Some(1);
+        }
+        let window = self.window.min(config.window_bytes);
+        (self.bytes_in_flight < window.max(min)).then_some(window / 2)
+    }
+
+    /// Takes note that the next frame leaves, with messages of so many bytes.
+    pub(super) fn on_sent(&mut self, now: Now, config: &CloudConfig, bytes: usize) {
+        if self.in_flight.is_empty() && now.saturating_sub(self.last_report) > IDLE_RESTART {
+            self.window = self.window.min(INITIAL_WINDOW);
+        }
+        let frame = self.next_frame();
+        self.bytes_in_flight += bytes;
+        let is_window_limited = self.bytes_in_flight * 2 >= self.window;
+        self.in_flight.push_back(InFlight { frame, bytes, sent_at: now, is_window_limited });
+        // A probe is answered by its own report, or by that of anything before it.
+        if self.timer.is_none() || std::mem::take(&mut self.is_probing) {
+            self.arm(now, config, frame);
+        }
+    }
+
+    /// Takes note of a report that acknowledges all frames up to this one.
+    pub(super) fn on_ack(&mut self, now: Now, config: &CloudConfig, frame: u64) {
+        self.last_report = now;
+        let (mut bytes, mut last) = (0, None);
+        while let Some(acked) = self.in_flight.pop_front_if(|sent| sent.frame <= frame) {
+            bytes += acked.bytes;
+            last = Some(acked);
+        }
+        self.bytes_in_flight -= bytes;
+        if let Some(acked) = last.filter(|acked| acked.frame == frame) {
+            self.on_round_trip(now.saturating_sub(acked.sent_at), bytes, acked.is_window_limited);
+        }
+        self.on_progress(now, config);
+    }
+
+    /// Takes note that so many of the bytes in flight have arrived, from a node that names no frame.
+    pub(super) fn on_arrival(&mut self, now: Now, config: &CloudConfig, bytes: usize) {
+        let mut rest = bytes;
+        while let Some(arrived) = self.in_flight.pop_front_if(|sent| sent.bytes <= rest) {
+            rest -= arrived.bytes;
+            self.bytes_in_flight -= arrived.bytes;
+        }
+        self.on_progress(now, config);
+    }
+
+    /// Takes note that the node is at work on what was sent.
+    fn on_progress(&mut self, now: Now, config: &CloudConfig) {
+        self.timeouts = 0;
+        self.is_probing = false;
+        if self.timer.is_some() {
+            let frame = self.in_flight.front().map_or(self.carried.handed(), |sent| sent.frame);
+            self.arm(now, config, frame);
+        }
+    }
+
+    /// Disarms the timer: no report is awaited.
+    pub(super) fn on_idle(&mut self) {
+        self.timer = None;
+        self.timeouts = 0;
+        self.is_probing = false;
+        self.forget_in_flight();
+    }
+
+    /// Counts everything in flight as lost.
+    pub(super) fn forget_in_flight(&mut self) {
+        self.in_flight.clear();
+        self.bytes_in_flight = 0;
+    }
+
+    /// Allows one more frame with one message although the window may be full.
+    pub(super) fn probe(&mut self) {
+        self.is_probing = true;
+    }
+
+    fn on_round_trip(&mut self, rtt: Duration, bytes: usize, was_window_limited: bool) {
+        self.smoothed_rtt = Some(self.smoothed_rtt.map_or(rtt, |smoothed| (smoothed * 7 + rtt) / 8));
+        let min_rtt = self.min_rtt.map_or(rtt, |shortest| shortest.min(rtt));
+        self.min_rtt = Some(min_rtt);
+        let delay = rtt.saturating_sub(min_rtt);
+        if delay > MAX_DELAY {
+            self.window = self.window.saturating_sub(bytes / 2).max(MIN_WINDOW);
+        } else if delay < TARGET_DELAY && was_window_limited {
+            // At most what any configuration allows.
+            self.window = self.window.saturating_add(bytes).min(1 << 30);
+        }
+    }
+
+    fn arm(&mut self, now: Now, config: &CloudConfig, frame: u64) {
+        self.was_stalled = false;
+        self.timer = Some(Wait { until: now + self.timeout(config), frame, since: now });
+    }
+
+    /// Returns the retransmission timeout. Doubles with each timeout in a row.
+    fn timeout(&self, config: &CloudConfig) -> Duration {
+        #[cfg(any(test, feature = "simulation"))]
+        if planted(Fault::LineUnknown) {
+            return config.resend_min / 5;
+        }
+        let bytes = self.in_flight.front().map_or(0, |sent| sent.bytes as u64);
+        let transmission = Duration::from_millis(bytes * 1000 / MIN_RATE);
+        let usual = self.smoothed_rtt.unwrap_or_default() * 4;
+        let timeout = usual.max(config.resend_min) + transmission;
+        timeout.saturating_mul(1 << self.timeouts.min(16)).min(config.resend_max)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Now> {
+        self.timer.map(|timer| timer.until)
+    }
+
+    /// Returns whether the awaited report is overdue. If so, the timer restarts with a longer timeout.
+    pub(super) fn has_timed_out(&mut self, now: Now, config: &CloudConfig) -> bool {
+        let Some(timer) = &mut self.timer else { return false };
+        if timer.until > now {
+            return false;
+        }
+        #[cfg(any(test, feature = "simulation"))]
+        if planted(Fault::LineUnknown) {
+            self.timeouts = self.timeouts.saturating_add(1);
+            timer.restart(now, config.resend_min / 5);
+            return true;
+        }
+        let is_stalled = now - timer.until > STALLED && !std::mem::replace(&mut self.was_stalled, true);
+        if is_stalled || !self.carried.has_sent(timer) {
+            timer.restart(now, config.resend_min);
+            return false;
+        }
+        let frame = timer.frame;
+        self.timeouts = self.timeouts.saturating_add(1);
+        self.arm(now, config, frame);
+        true
+    }
+
+    /// Returns how many timeouts there were in a row.
+    pub(super) fn timeouts(&self) -> u32 {
+        self.timeouts
+    }
+
+    /// Takes note that the node names the frame that a report acknowledges.
+    pub(super) fn set_acks_frames(&mut self) {
+        self.acks_frames = true;
+    }
+
+    /// Returns whether the node names the frame that a report acknowledges.
+    pub(super) fn acks_frames(&self) -> bool {
+        self.acks_frames
+    }
+
+    pub(super) fn smoothed_rtt(&self) -> Option<Duration> {
+        self.smoothed_rtt
+    }
+}

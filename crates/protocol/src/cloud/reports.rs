@@ -1,0 +1,240 @@
+//! Reports of the node become ObjectSync records, and answers to what was sent.
+
+use std::sync::Arc;
+
+use crate::change::{Rejected, Uid};
+#[cfg(any(test, feature = "simulation"))]
+use crate::fault::{Fault, planted};
+use crate::frame::{Item, Report};
+use crate::message::clip;
+use crate::timing::Now;
+use edgesync_object::ResourceVersion;
+
+use super::desired::DesiredState;
+use super::ledger::LedgerFacts;
+use super::queue::Action;
+use super::quota::{Known, Room};
+use super::record::Step;
+use super::{CloudEffect, CloudMachine, CloudNotice, Phase, Record, RecordBatch, Refusal};
+
+/// The longest reason for a rejection that is kept, in bytes: it is kept for each object.
+const MAX_REASON: usize = 256;
+
+impl CloudMachine {
+    /// Takes a report of the current session.
+    pub(super) fn take_report(&mut self, now: Now, report: Report, desired: &impl DesiredState) {
+        self.counters.reports += 1;
+        self.last_heard = now;
+        self.recorder.owe_confirm();
+        if report.to < self.recorder.reached() {
+            // Everything it covers was covered since: what it says of its objects may be outdated.
+            return self.flush_records(desired);
+        }
+        let mut newest = None;
+        for item in &report.objects {
+            newest = newest.max(self.sender.answered(&item.uid, Some(&item.resource_version)));
+        }
+        for uid in &report.removed {
+            newest = newest.max(self.sender.answered(uid, None));
+        }
+        let (mut named, mut room) = (true, Room::default());
+        for item in report.objects {
+            self.counters.reported += 1;
+            if !self.admits(&item.uid, &mut room, desired) {
+                return self.refuse_excess();
+            }
+            named &= self.take_item(item, desired);
+        }
+        for uid in report.removed {
+            if !self.recorder.unknown.may_be_recorded(&uid, &self.known(desired)) {
+                continue;
+            }
+            if !self.admits(&uid, &mut room, desired) {
+                return self.refuse_excess();
+            }
+            self.recorder.remove(uid);
+        }
+        if named {
+            self.recorder.reach(report.from, report.to);
+        }
+        for rejected in report.rejected {
+            self.take_rejected(now, rejected, desired);
+        }
+        if let Some(uid) = &report.receiving {
+            self.receiving(now, uid, report.received, report.receipt);
+        }
+        self.take_receipt(now, report.receipt, report.receiving.is_some(), newest, desired);
+        self.flush_records(desired);
+    }
+
+    pub(super) fn known<'a, D: DesiredState>(&'a self, desired: &'a D) -> Known<'a, D> {
+        let max_unknown = self.settings.config.max_unknown;
+        Known { desired, ledger: &self.ledger, sender: &self.sender, max_unknown }
+    }
+
+    /// Returns whether what the node says of an object may be recorded.
+    pub(super) fn admits(&mut self, uid: &Uid, room: &mut Room, desired: &impl DesiredState) -> bool {
+        let max_unknown = self.settings.config.max_unknown;
+        let known = Known { desired, ledger: &self.ledger, sender: &self.sender, max_unknown };
+        self.recorder.unknown.admit(uid, room, &known)
+    }
+
+    /// The node applies in order: what went with a frame that it has answered, or before it, and is not reported is lost.
+    /// If it does not say which frame it answers, that follows from what it reports. A part is answered when it arrives:
+    /// what came before it may still be applied.
+    fn take_receipt(
+        &mut self,
+        now: Now,
+        receipt: u64,
+        is_part: bool,
+        newest: Option<u64>,
+        desired: &impl DesiredState,
+    ) {
+        let (answered, lost) = match newest {
+            _ if receipt > 0 && receipt < self.pacer.next_frame() => {
+                self.pacer.set_acks_frames();
+                (receipt, receipt + 1)
+            }
+            Some(newest) => (newest, newest),
+            // A mere question is no sign that what was sent is being worked on.
+            None => return,
+        };
+        self.pacer.on_ack(now, &self.settings.config, answered);
+        if is_part {
+            return;
+        }
+        let lost = self.sender.unanswered_before(lost);
+        self.send_again(now, lost, desired);
+    }
+
+    /// Takes one item. False if nobody knows any more which object it is: the report then counts as a gap,
+    /// after which the node reports again, with names.
+    pub(super) fn take_item(&mut self, item: Item, desired: &impl DesiredState) -> bool {
+        let Item { uid, resource_version, object } = item;
+        if self.settings.issued.is_lost(&resource_version) {
+            self.store_went_back(&resource_version);
+        }
+        let Some(object) = object.map(Arc::new).or_else(|| self.object(&uid, desired)) else { return false };
+        self.recorder.put(uid, Record { version: resource_version, object });
+        true
+    }
+
+    /// The node says that it has a version that this store gave in a life that is lost. The incarnation of now may be there
+    /// for that already: no copy of a node's database makes another one necessary.
+    fn store_went_back(&mut self, version: &ResourceVersion) {
+        self.doubt();
+        #[cfg(any(test, feature = "simulation"))]
+        if planted(Fault::ClaimsAreNews) {
+            return self.output.effect(CloudEffect::StoreWentBack);
+        }
+        if self.settings.issued.is_news(version) {
+            self.output.report_loss();
+        }
+    }
+
+    fn take_rejected(&mut self, now: Now, rejected: Rejected, desired: &impl DesiredState) {
+        self.counters.rejected += 1;
+        let Rejected { uid, resource_version: version, reason, message, .. } = rejected;
+        let sent = self.sender.sent(&uid).map(|(action, version)| (action, version.clone()));
+        if sent.as_ref().is_some_and(|(_, sent)| !version.as_str().is_empty() && *sent != version) {
+            // It says nothing of the version that is under way.
+            return;
+        }
+        self.sender.done(&uid);
+        let (action, version) = sent.unwrap_or((Action::Put, version));
+        if !self.is_wanted(&uid, action, &version, desired) {
+            self.deliveries.forget(&uid);
+            return self.reconsider(now, &uid, desired);
+        }
+        self.queue.remove(&uid);
+        let message = clip(&message, MAX_REASON).to_owned();
+        let refusal = Refusal { version, reason, message: message.clone() };
+        let config = &self.settings.config;
+        let delays = (config.reject_retry_min, config.reject_retry_max);
+        if self.deliveries.refuse(now, &uid, refusal, delays) {
+            let object = self.object(&uid, desired);
+            self.output.notice(CloudNotice::Rejected { uid, object, reason, message });
+        }
+    }
+
+    /// Returns whether this is still what has to be done about an object.
+    fn is_wanted(
+        &self,
+        uid: &Uid,
+        action: Action,
+        version: &ResourceVersion,
+        desired: &impl DesiredState,
+    ) -> bool {
+        let is_needed = self.needed(uid, desired) == Some(action);
+        let is_target = || {
+            let latest = desired.get(uid);
+            latest.is_some_and(|latest| self.deliveries.target(uid, &latest.version) == version)
+        };
+        is_needed && (action == Action::Delete || is_target())
+    }
+
+    /// Hands the next batch to the store if none is under way, or pays an owed Confirm.
+    pub(super) fn flush_records(&mut self, desired: &impl DesiredState) {
+        if self.recorder.is_storing() {
+            if let Some(batch) = self.recorder.retry() {
+                self.output.effect(CloudEffect::Record(batch));
+            }
+            return;
+        }
+        if self.is_opening() {
+            return self.request_records();
+        }
+        match self.recorder.next_step(&self.ledger, desired) {
+            Step::Wait => {}
+            Step::Settled => {
+                let uids = self.sender.settled(&self.ledger, desired);
+                self.release(self.last_heard, &uids, desired);
+                if self.recorder.pay_confirm() {
+                    self.confirm();
+                }
+                self.advance_connecting(desired);
+            }
+            Step::Store(batch) => {
+                #[cfg(any(test, feature = "simulation"))]
+                let token = batch.token;
+                self.output.effect(CloudEffect::Record(batch));
+                #[cfg(any(test, feature = "simulation"))]
+                if planted(Fault::RecordBeforeStored) {
+                    self.recorded(self.recorder.looked_at(), token, true, 0, desired);
+                }
+            }
+        }
+    }
+
+    /// The store has committed a batch, or could not.
+    pub fn recorded(&mut self, now: Now, token: u64, stored: bool, random: u64, desired: &impl DesiredState) {
+        let Some(batch) = self.recorder.answered(now, token, stored, random) else { return };
+        let RecordBatch { epoch, confirmed, accepted, tally, epochs, reset, put, remove, .. } = batch;
+        remove.iter().for_each(|uid| self.guard.release(uid));
+        let uids: Vec<Uid> = put.iter().map(|(uid, _)| uid).chain(&remove).cloned().collect();
+        let facts = LedgerFacts { epoch: Some(epoch), confirmed, accepted, tally, epochs };
+        self.ledger.store(facts, reset, put, remove, desired);
+        self.release(now, &uids, desired);
+        if self.recorder.pay_confirm() || !uids.is_empty() {
+            self.confirm();
+        }
+        self.flush_records(desired);
+        self.close_ledger();
+    }
+
+    /// These UIDs have an answer: what was sent of them is no longer under way.
+    fn release(&mut self, now: Now, uids: &[Uid], desired: &impl DesiredState) {
+        for uid in uids {
+            let record = self.ledger.get(uid, desired);
+            self.sender.settle(uid, record.as_ref());
+            self.reconsider(now, uid, desired);
+        }
+    }
+
+    /// Whether a phase waits for everything that was gathered to be stored.
+    pub(super) fn advance_connecting(&mut self, desired: &impl DesiredState) {
+        if matches!(self.phase, Phase::Connecting(_)) && self.recorder.is_idle() {
+            self.compare(desired);
+        }
+    }
+}
