@@ -26,7 +26,8 @@ const IMPURE: [&str; 9] = [
     "Zoned::now",
 ];
 /// Libraries that pure crates do not depend on.
-const IMPURE_LIBRARIES: [&str; 8] = ["tokio", "rusqlite", "rumqttc", "hyper", "rustls", "kube", "clap", "uuid"];
+const IMPURE_LIBRARIES: [&str; 8] =
+    ["tokio", "rusqlite", "rumqttc", "hyper", "rustls", "kube", "clap", "uuid"];
 
 /// Outer libraries, each with the packages that may name it: it can be replaced there.
 const PLACES: &[(&str, &[&str])] = &[
@@ -117,7 +118,10 @@ fn each_outer_library_has_its_place() {
     for package in packages().into_keys().filter(|name| !["testkit", "fuzz"].contains(&name.as_str())) {
         for name in dependencies(&package) {
             if let Some((_, places)) = PLACES.iter().find(|(library, _)| *library == name) {
-                assert!(places.contains(&package.as_str()), "{package} depends on {name}, which belongs to {places:?}");
+                assert!(
+                    places.contains(&package.as_str()),
+                    "{package} depends on {name}, which belongs to {places:?}"
+                );
             }
         }
     }
@@ -134,7 +138,9 @@ fn the_device_knows_neither_cluster_nor_fleet() {
         }
         next += 1;
     }
-    for other in ["fleet", "cloud", "cloud-store", "broker", "enrollment", "kubernetes", "placement", "testkit"] {
+    for other in
+        ["fleet", "cloud", "cloud-store", "broker", "enrollment", "kubernetes", "placement", "testkit"]
+    {
         assert!(!reached.contains(&other.to_owned()), "the device's program contains {other}: {reached:?}");
     }
 }
@@ -159,6 +165,7 @@ fn every_module_opens_with_its_job() {
 
 #[test]
 fn unsafe_code_is_in_one_file() {
-    let found = product().into_iter().filter(|(_, text)| code(text).contains("unsafe{")).map(|(path, _)| path);
+    let found =
+        product().into_iter().filter(|(_, text)| code(text).contains("unsafe{")).map(|(path, _)| path);
     assert_eq!(found.collect::<Vec<_>>(), ["crates/runtime/src/memory.rs"]);
 }

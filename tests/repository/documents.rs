@@ -136,8 +136,10 @@ fn the_readme_can_be_read_to_its_end() {
 
 #[test]
 fn every_test_that_the_guarantees_and_the_security_model_name_exists() {
-    let sources: Vec<String> =
-        files(&["src", "crates", "tests"], "rs").iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    let sources: Vec<String> = files(&["src", "crates", "tests"], "rs")
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
     for document in ["docs/guarantees.md", "docs/security.md"] {
         let text = fs::read_to_string(root().join(document)).unwrap();
         // Names of tests are the only words with so many underscores.

@@ -29,7 +29,8 @@ fn every_right_of_a_replica_names_the_code_that_needs_it() {
             let is_status = lines[at + 1].contains("/status");
             assert!(!comment.is_empty() || is_status, "{name}:{}: no comment", at + 1);
             let named = comment.split([' ', ',', ':']).map(|word| word.trim_end_matches('.'));
-            let named: Vec<&str> = named.filter(|word| word.starts_with("src/") || word.starts_with("crates/")).collect();
+            let named: Vec<&str> =
+                named.filter(|word| word.starts_with("src/") || word.starts_with("crates/")).collect();
             assert!(!named.is_empty() || is_status, "{name}:{}: names no code: {comment}", at + 1);
             for path in named {
                 assert!(root().join(path).exists(), "{name}:{}: there is no {path}", at + 1);

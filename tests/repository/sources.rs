@@ -42,7 +42,10 @@ pub(crate) fn packages() -> BTreeMap<String, Vec<File>> {
         let name = entry.unwrap().file_name().into_string().unwrap();
         packages.insert(name.clone(), below(&format!("crates/{name}/src")));
     }
-    assert!(packages.len() > 10 && packages.values().all(|files| !files.is_empty()), "the sources were not found");
+    assert!(
+        packages.len() > 10 && packages.values().all(|files| !files.is_empty()),
+        "the sources were not found"
+    );
     packages
 }
 

@@ -44,13 +44,13 @@ fn public_items(tokens: TokenStream) -> Vec<String> {
                     && group.delimiter() == Delimiter::Bracket
                 {
                     let text = group.stream().to_string();
-                    skip_next_item |= text.starts_with("cfg") && (text.contains("test") || text.contains("feature"));
+                    skip_next_item |=
+                        text.starts_with("cfg") && (text.contains("test") || text.contains("feature"));
                     at += 1;
                 }
             }
             TokenTree::Ident(word) if *word == "pub" => {
-                let restricted =
-                    matches!(tokens.get(at + 1), Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis);
+                let restricted = matches!(tokens.get(at + 1), Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis);
                 if !restricted && let Some(name) = item(&tokens[at + 1..]).filter(|_| !skip_next_item) {
                     found.push(name);
                 }
@@ -77,7 +77,9 @@ fn item(tokens: &[TokenTree]) -> Option<String> {
     };
     let mut at = 0;
     // `const fn` is a function, `const NAME` a constant.
-    while QUALIFIERS.contains(&word(at)?.as_str()) && word(at + 1).is_some_and(|next| ITEMS.contains(&next.as_str())) {
+    while QUALIFIERS.contains(&word(at)?.as_str())
+        && word(at + 1).is_some_and(|next| ITEMS.contains(&next.as_str()))
+    {
         at += 1;
     }
     ITEMS.contains(&word(at)?.as_str()).then(|| word(at + 1))?
@@ -99,7 +101,8 @@ fn unused(packages: &BTreeMap<String, Vec<File>>) -> Vec<String> {
             continue;
         }
         for file in files.iter().filter(|(path, _)| !path.ends_with("/main.rs")) {
-            let of_others = |name: &str| named.iter().any(|(other, words)| other != package && words.contains(name));
+            let of_others =
+                |name: &str| named.iter().any(|(other, words)| other != package && words.contains(name));
             let items = public_items(parsed(file)).into_iter().filter(|name| !of_others(name));
             unused.extend(items.map(|name| format!("{}: {name}", file.0)));
         }
@@ -111,7 +114,8 @@ fn unused(packages: &BTreeMap<String, Vec<File>>) -> Vec<String> {
 fn every_public_item_is_used_by_another_package() {
     let mut packages = packages();
     let programs = ["src/main.rs", "crates/cloud/src/main.rs", "crates/demo/src/main.rs"];
-    let programs = packages.values().flatten().filter(|(path, _)| programs.contains(&path.as_str())).cloned().collect();
+    let programs =
+        packages.values().flatten().filter(|(path, _)| programs.contains(&path.as_str())).cloned().collect();
     packages.insert("programs".to_owned(), programs);
     for others in ["tests", "benches", "packaging"] {
         packages.insert(others.to_owned(), below(others));
@@ -127,7 +131,10 @@ fn unused_items_are_found_and_used_ones_are_not() {
                 #[cfg(test)] mod tests { pub fn helper() {} } #[cfg(any(test, feature = \"x\"))] pub fn hook() {}";
     let packages = BTreeMap::from([
         ("a".to_owned(), vec![("a.rs".to_owned(), text.to_owned())]),
-        ("b".to_owned(), vec![("b.rs".to_owned(), "fn f() { a::Taken::taken(); a::inner::x(); }".to_owned())]),
+        (
+            "b".to_owned(),
+            vec![("b.rs".to_owned(), "fn f() { a::Taken::taken(); a::inner::x(); }".to_owned())],
+        ),
     ]);
     assert_eq!(unused(&packages), ["a.rs: Left", "a.rs: left", "a.rs: LEFT", "a.rs: deep"]);
 }

@@ -47,10 +47,6 @@ fn directory() -> PathBuf {
 
 fn built(name: &str) -> String {
     let program = directory().join(name);
-    assert!(
-        program.is_file(),
-        "{} is missing: run tests/run, or cargo build first",
-        program.display()
-    );
+    assert!(program.is_file(), "{} is missing: run tests/run, or cargo build first", program.display());
     program.to_str().expect("the path is UTF-8").to_owned()
 }
