@@ -25,7 +25,6 @@ mod state;
 mod tables;
 mod types;
 mod upstream;
-mod widths;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -23,6 +23,10 @@ fn look(examined: &mut Examined) -> Finding {
         Err(error @ StoreError::Foreign { .. }) => {
             Finding::failed(error.to_string(), "set store.path to another file, or move that one away")
         }
+        Err(error @ StoreError::Unreleased { .. }) => Finding::warning(
+            error.to_string(),
+            "start the agent, which sets it aside, begins a new one with what it can read of it, and gets the rest from the cloud",
+        ),
         Err(error @ StoreError::Corrupt(_)) => Finding::failed(
             format!("{shown}: {}", chain(&error)),
             "start the agent, which saves what can be read, or run 'edgesync repair'",
@@ -64,6 +68,9 @@ mod tests {
         bed.store().await.close().await;
         ok(look(&mut examined), "schema version");
         let path = examined.config().store.path;
+        let unreleased = "PRAGMA application_id = 0x65737945";
+        rusqlite::Connection::open(&path).unwrap().execute_batch(unreleased).unwrap();
+        warned(look(&mut examined), "before the first release", "sets it aside");
         std::fs::write(&path, vec![0xff; 8192]).unwrap();
         failed(look(&mut examined), "damaged", "repair");
         std::fs::write(&path, "").unwrap();

@@ -17,6 +17,7 @@ use edgesync_protocol::replica::Totals;
 use edgesync_store::StoreError;
 pub use edgesync_store::engine::is_in_use;
 use edgesync_store::engine::{self, open_as_it_is};
+use edgesync_store::mark;
 
 /// Rows between two looks at whether to go on.
 const BATCH: u64 = 256;
@@ -87,7 +88,7 @@ impl Inspection {
 /// The version of the schema.
 ///
 /// # Errors
-/// [`StoreError::Foreign`] for the database of another program; the system's, among them that there is no file.
+/// [`StoreError::Foreign`] for the database of another program, [`StoreError::Unreleased`] for one from before the first release; the system's, among them that there is no file.
 pub fn schema(path: &Path) -> Result<Schema, StoreError> {
     schema_of(&open_as_it_is(path)?, path)
 }
@@ -194,7 +195,7 @@ fn sealed_with(conn: &Connection) -> Result<BTreeMap<u32, u64>, StoreError> {
 fn schema_of(conn: &Connection, path: &Path) -> Result<Schema, StoreError> {
     let found: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if found != KIND.application_id {
-        return Err(StoreError::Foreign { path: path.to_owned(), found });
+        return Err(mark::mismatch(path, KIND.application_id, found));
     }
     let found = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
     Ok(Schema { found, known: u32::try_from(KIND.migrations.len()).unwrap_or(u32::MAX) })

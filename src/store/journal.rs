@@ -16,7 +16,7 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::{Digest, Epoch};
 use edgesync_protocol::replica::Totals;
 use edgesync_store::StoreError;
-use edgesync_store::checksum::Width;
+use edgesync_store::checksum::checksum64;
 use edgesync_store::engine::integer;
 
 /// Changes that may stand in their rows alone: bounds the memory, and what the next journal write adds.
@@ -101,7 +101,7 @@ pub(super) fn note(
         {
             let Some((_, last)) = in_place.last() else { return Ok(()) };
             conn.prepare_cached("UPDATE objects SET totals = ?2 WHERE id = ?1")?
-                .execute((last, sealed(Width::Fixed, totals).as_slice()))?;
+                .execute((last, sealed(totals).as_slice()))?;
             for (revision, object_id) in in_place {
                 recent.push(revision, object_id);
             }
@@ -260,7 +260,7 @@ pub(super) fn set_number(conn: &Connection, key: &str, number: u64) -> Result<()
     conn.prepare_cached(
         "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
     )?
-    .execute((key, checked(Width::Fixed, key, number)))?;
+    .execute((key, checked(key, number)))?;
     Ok(())
 }
 
@@ -268,11 +268,11 @@ pub(super) fn set_number(conn: &Connection, key: &str, number: u64) -> Result<()
 pub(super) fn number(conn: &Connection, key: &str) -> Result<Option<u64>, StoreError> {
     let Some(text) = meta(conn, key)? else { return Ok(None) };
     let number = text.split(' ').next().and_then(|number| number.parse().ok());
-    Ok(number.filter(|number| Width::any(|width| checked(width, key, *number) == text)))
+    Ok(number.filter(|number| checked(key, *number) == text))
 }
 
-fn checked(width: Width, key: &str, number: u64) -> String {
-    format!("{number} {:016x}", width.checksum64(&[key.as_bytes(), &number.to_le_bytes()]))
+fn checked(key: &str, number: u64) -> String {
+    format!("{number} {:016x}", checksum64(&[key.as_bytes(), &number.to_le_bytes()]))
 }
 
 /// The key in table `meta` of what is added to revisions to make the versions that clients see.
@@ -283,7 +283,7 @@ pub(super) fn base(conn: &Connection) -> Result<u64, StoreError> {
     number(conn, BASE_KEY)?.ok_or_else(|| StoreError::corrupt("no sound api_base in table meta"))
 }
 
-/// Whether the file has a base.
+/// Whether the file has a sound base.
 pub(super) fn has_base(conn: &Connection) -> Result<bool, StoreError> {
     Ok(number(conn, BASE_KEY)?.is_some())
 }
@@ -298,10 +298,10 @@ pub(super) fn choose_base(conn: &Connection, floor: u64) -> Result<u64, StoreErr
 }
 
 /// The totals as a row carries them: count, digest, and a checksum over both and the revision.
-fn sealed(width: Width, totals: &Totals) -> [u8; 32] {
+fn sealed(totals: &Totals) -> [u8; 32] {
     let Totals { revision, count, digest: Digest(digest), .. } = totals;
     let (count, digest) = (count.to_le_bytes(), digest.to_le_bytes());
-    let check = width.checksum64(&[&revision.to_le_bytes(), &count, &digest]).to_le_bytes();
+    let check = checksum64(&[&revision.to_le_bytes(), &count, &digest]).to_le_bytes();
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&count);
     bytes[8..24].copy_from_slice(&digest);
@@ -314,7 +314,7 @@ fn unseal(epoch: Epoch, revision: u64, bytes: &[u8]) -> Option<Totals> {
     let (digest, _) = rest.split_first_chunk::<16>()?;
     let digest = Digest(u128::from_le_bytes(*digest));
     let totals = Totals { epoch, revision, count: u64::from_le_bytes(*count), digest };
-    Width::any(|width| sealed(width, &totals) == bytes).then_some(totals)
+    (sealed(&totals) == bytes).then_some(totals)
 }
 
 #[cfg(test)]
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn sealed_totals_open_for_their_own_revision_only() {
         let totals = Totals { epoch: Epoch(1), revision: 7, count: 3, digest: Digest(u128::MAX - 5) };
-        let bytes = sealed(Width::Fixed, &totals);
+        let bytes = sealed(&totals);
         assert_eq!(unseal(Epoch(1), 7, &bytes), Some(totals));
         assert_eq!(unseal(Epoch(1), 8, &bytes), None);
         for bit in 0..256 {

@@ -12,7 +12,7 @@ use super::observer::{LocalTransition, Recorder};
 use super::types::{LocalKind, LocalObject};
 use edgesync_object::with_resource_version;
 use edgesync_store::StoreError;
-use edgesync_store::checksum::Width;
+use edgesync_store::checksum::checksum64;
 use edgesync_store::engine::integer;
 
 /// The longest local object, in bytes of JSON.
@@ -107,13 +107,13 @@ impl<'a> LocalRow<'a> {
                 changed: changed?,
                 body: body?,
             };
-            Width::any(|width| checksum == Some(read.checksum(width))).then_some(read)
+            (checksum == Some(read.checksum())).then_some(read)
         };
         Ok(read().ok_or(id))
     }
 
-    pub(super) fn checksum(&self, width: Width) -> i64 {
-        width.checksum64(&[
+    fn checksum(&self) -> i64 {
+        checksum64(&[
             &self.kind.code().to_le_bytes(),
             self.namespace.as_bytes(),
             self.name.as_bytes(),
@@ -135,7 +135,7 @@ impl<'a> LocalRow<'a> {
 
     /// Writes the row anew, over an older one of this id if there is one.
     fn put(&self, conn: &Connection, replaced: Option<i64>) -> Result<i64, StoreError> {
-        let (version, checksum) = (integer(self.version), self.checksum(Width::Fixed));
+        let (version, checksum) = (integer(self.version), self.checksum());
         match replaced {
             Some(id) => {
                 conn.prepare_cached(

@@ -9,7 +9,7 @@ use rusqlite::Connection;
 
 use super::EdgeStore;
 use edgesync_store::StoreError;
-use edgesync_store::checksum::Width;
+use edgesync_store::checksum::checksum64;
 
 /// The longest fact, in bytes; a longer one is not kept.
 pub const MAX_NOTE_BYTES: usize = 32 << 10;
@@ -153,7 +153,7 @@ pub(super) fn set_checked(conn: &Connection, key: &str, text: &str) -> Result<()
     conn.prepare_cached(
         "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
     )?
-    .execute((key, format!("{} {text}", checksum(Width::Fixed, key, text))))?;
+    .execute((key, format!("{} {text}", checksum(key, text))))?;
     Ok(())
 }
 
@@ -166,13 +166,13 @@ pub(super) fn checked(conn: &Connection, key: &str) -> Result<Option<String>, St
     Ok(value.and_then(|value| sound(key, value)).map(str::to_owned))
 }
 
-fn checksum(width: Width, key: &str, text: &str) -> String {
-    format!("{:016x}", width.checksum64(&[key.as_bytes(), text.as_bytes()]))
+fn checksum(key: &str, text: &str) -> String {
+    format!("{:016x}", checksum64(&[key.as_bytes(), text.as_bytes()]))
 }
 
 fn sound<'a>(key: &str, value: &'a str) -> Option<&'a str> {
     let (found, text) = value.split_once(' ')?;
-    Width::any(|width| found == checksum(width, key, text)).then_some(text)
+    (found == checksum(key, text)).then_some(text)
 }
 
 /// Copies the facts that can be read into another file.

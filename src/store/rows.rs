@@ -6,7 +6,7 @@ use rusqlite::{Connection, Row};
 
 use edgesync_object::{ObjectKey, Resource, Scope};
 use edgesync_store::StoreError;
-use edgesync_store::checksum::{Width, checksum64};
+use edgesync_store::checksum::checksum64;
 use edgesync_store::seal::Binding;
 
 /// The key of the index over UIDs: short, so that the index is small; rows compare the text.
@@ -33,11 +33,11 @@ pub(super) struct Interned {
 pub(super) struct Resources(Vec<Interned>);
 
 /// The checksum of a kind.
-fn resource_checksum(width: Width, resource: &Resource) -> i64 {
+fn resource_checksum(resource: &Resource) -> i64 {
     let namespaced = [u8::from(resource.scope == Scope::Namespaced)];
     let Resource { group, version, kind, plural, .. } = resource;
     let text = [group, version, kind, plural].map(String::as_bytes);
-    width.checksum64(&[text[0], text[1], text[2], text[3], &namespaced])
+    checksum64(&[text[0], text[1], text[2], text[3], &namespaced])
 }
 
 impl Resources {
@@ -86,15 +86,6 @@ impl Resources {
         self.0.iter()
     }
 
-    /// Writes the checksums of the kinds anew.
-    pub(super) fn rewrite(&self, conn: &Connection) -> Result<(), StoreError> {
-        for kind in self.iter() {
-            conn.execute("UPDATE resources SET checksum = ?2 WHERE id = ?1", (kind.id, kind.checksum))?;
-            conn.execute(COPY_TO_META, [kind.id])?;
-        }
-        Ok(())
-    }
-
     /// The number of a kind, given to it now if it is new.
     pub(super) fn intern(
         &mut self,
@@ -104,7 +95,7 @@ impl Resources {
         if let Some(interned) = self.find(resource) {
             return Ok(interned.clone());
         }
-        let checksum = resource_checksum(Width::Fixed, resource);
+        let checksum = resource_checksum(resource);
         conn.prepare_cached(
             "INSERT INTO resources (\"group\", version, kind, plural, namespaced, checksum)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
@@ -148,14 +139,14 @@ impl Interned {
     }
 
     fn new(id: i64, resource: Arc<Resource>) -> Self {
-        let checksum = resource_checksum(Width::Fixed, &resource);
+        let checksum = resource_checksum(&resource);
         let (group, kind) = (resource.group.as_str().into(), resource.kind.as_str().into());
         Self { id, resource, checksum, group, kind }
     }
 
     /// Whether the kind is as it was written with this checksum.
     fn is_sound(&self, checksum: i64) -> bool {
-        Width::any(|width| resource_checksum(width, &self.resource) == checksum)
+        self.checksum == checksum
     }
 
     pub(super) fn key(&self, namespace: &str, name: &str) -> ObjectKey {
@@ -219,23 +210,13 @@ impl<'a> ObjectRow<'a> {
 
     /// Whether the row is as it was written.
     pub(super) fn is_sound(&self, resources: &Resources) -> bool {
-        resources
-            .by_id(self.resource_id)
-            .is_some_and(|kind| Width::any(|width| self.checksum_of(width, kind) == self.checksum))
+        resources.by_id(self.resource_id).is_some_and(|kind| self.expected_checksum(kind) == self.checksum)
     }
 
     /// The checksum over everything that makes the row what it is.
     pub(super) fn expected_checksum(&self, kind: &Interned) -> i64 {
-        self.checksum_of(Width::Fixed, kind)
-    }
-
-    fn checksum_of(&self, width: Width, kind: &Interned) -> i64 {
-        let of_kind = match width {
-            Width::Fixed => kind.checksum,
-            Width::Narrow => resource_checksum(width, &kind.resource),
-        };
-        width.checksum64(&[
-            &of_kind.to_le_bytes(),
+        checksum64(&[
+            &kind.checksum.to_le_bytes(),
             self.namespace.as_bytes(),
             self.name.as_bytes(),
             self.uid.as_bytes(),

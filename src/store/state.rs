@@ -27,7 +27,6 @@ use super::salvage::{self, Salvaged};
 use super::seals::{self, Seals};
 use super::shared::{self, Shared};
 use super::tables::Tables;
-use super::widths;
 use super::{Commit, EdgeOptions, Health, Reset, Writing};
 use edgesync_protocol::change::Change;
 use edgesync_protocol::digest::Epoch;
@@ -120,6 +119,7 @@ impl State {
             // A flipped bit in the schema makes a table or a column one that nobody knows.
             Err(
                 error @ (StoreError::Corrupt(_)
+                | StoreError::Unreleased { .. }
                 | StoreError::MigrationChanged { .. }
                 | StoreError::Internal(_)),
             ) => {
@@ -606,7 +606,6 @@ fn open_sound(
     recent.cut(0);
     let crashed = std::fs::metadata(engine::wal_path(path)).is_ok_and(|log| log.len() > 0);
     let conn = open_file(path, options)?;
-    widths::settle(&conn, options)?;
     if is_empty(&conn)? {
         let tx = conn.unchecked_transaction()?;
         new_file::start(&tx, &Floor::default())?;
@@ -616,7 +615,7 @@ fn open_sound(
         journal::find_unwritten(&conn, recent)?;
     }
     if !journal::has_base(&conn)? {
-        // Another schema made the file.
+        // Damage in this one row costs a jump of the versions, and no object.
         journal::choose_base(&conn, 0)?;
     }
     Local::prepare(&conn)?;

@@ -246,26 +246,3 @@ async fn a_replaced_file_has_the_local_objects_and_an_open_snapshot_ends() {
     let scan = Scan::Objects { resource: config_maps(), namespace: None, name: None, after: None };
     assert!(matches!(snapshot.count(scan).await, Err(StoreError::Replaced)));
 }
-
-#[tokio::test]
-async fn a_database_of_the_schema_before_gets_versions_when_it_is_opened() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("edge.db");
-    let store = open(&path);
-    store.apply(batch(0..20, 1)).await.unwrap();
-    let before = store.facts();
-    store.close().await;
-    let conn = rusqlite::Connection::open(&path).unwrap();
-    conn.execute_batch(
-        "DROP TABLE local_objects; DROP TABLE outbox; DELETE FROM migrations WHERE version >= 2;
-         PRAGMA user_version = 1;
-         DELETE FROM meta WHERE key IN ('api_base', 'local_version', 'outbox_id', 'outbox_last')",
-    )
-    .unwrap();
-    drop(conn);
-    let store = open(&path);
-    assert_eq!((store.facts(), store.health().borrow().reset.clone()), (before, None));
-    assert!(store.versions().objects > 20);
-    create(&store, Lease, "a", "1").await;
-    assert_consistent(&store).await;
-}

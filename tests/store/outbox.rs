@@ -456,35 +456,3 @@ async fn a_fact_is_kept_when_the_store_closes_and_a_damaged_one_is_missing() {
     drop(conn);
     assert_eq!(open(&path).note("traffic").await.unwrap(), None);
 }
-
-#[tokio::test]
-async fn a_database_of_the_schema_before_keeps_everything_and_gets_an_outbox() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("edge.db");
-    let store = open(&path);
-    store.apply(batch(0..20, 1)).await.unwrap();
-    store
-        .write_local(LocalWrite::Put(local(LocalKind::Lease, "a", "1")), Clocked::default())
-        .await
-        .unwrap()
-        .unwrap();
-    let before = (store.facts(), store.versions(), all_local(&store, LocalKind::Lease).await);
-    store.close().await;
-    let conn = rusqlite::Connection::open(&path).unwrap();
-    conn.execute_batch(
-        "DROP TABLE outbox; DELETE FROM migrations WHERE version = 3; PRAGMA user_version = 2;
-         DELETE FROM meta WHERE key IN ('outbox_id', 'outbox_last')",
-    )
-    .unwrap();
-    drop(conn);
-    let store = open(&path);
-    let after = (store.facts(), store.versions(), all_local(&store, LocalKind::Lease).await);
-    assert_eq!((after, store.health().borrow().reset.clone()), (before, None));
-    assert_consistent(&store).await;
-    assert_eq!((state(&store).marks.id.len(), state(&store).marks.last), (16, Lanes::default()));
-    put(&store, Events, "a", "1").await;
-    let id = state(&store).marks.id;
-    store.close().await;
-    let store = open(&path);
-    assert_eq!((state(&store).marks.id, numbers(&store, Events).await), (id, vec![1]));
-}

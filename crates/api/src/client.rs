@@ -4,12 +4,11 @@
 use std::io;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1::{self, SendRequest};
+use hyper::client::conn::http1::Builder;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Response};
-use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -17,6 +16,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Mutex;
 
 use super::address::Address;
+use super::connection::{self, Failure, Sender};
 use super::request::encode;
 use edgesync_object::{Resource, Scope, Status};
 use edgesync_transport::tls::{self, HandshakeError};
@@ -137,7 +137,7 @@ impl ClientError {
 pub struct Client {
     address: Address,
     tls: Option<tls::Client>,
-    idle: Mutex<Option<SendRequest<Full<Bytes>>>>,
+    idle: Mutex<Option<Sender>>,
 }
 
 impl Client {
@@ -311,11 +311,9 @@ impl Client {
             self.request(&method, path, body, content_type).map_err(|error| failed(error.into()))?;
         let response = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
         let code = response.status().as_u16();
-        match Limited::new(response.into_body(), MAX_ANSWER).collect().await {
-            Ok(body) => Ok((code, body.to_bytes())),
-            Err(error) if error.is::<LengthLimitError>() => {
-                Err(ClientError::TooLarge { method: method.clone(), path: path.to_owned() })
-            }
+        match connection::collect(response.into_body(), MAX_ANSWER).await {
+            Ok(Some(body)) => Ok((code, body)),
+            Ok(None) => Err(ClientError::TooLarge { method: method.clone(), path: path.to_owned() }),
             Err(error) => Err(failed(error)),
         }
     }
@@ -368,12 +366,7 @@ impl Client {
     }
 
     /// Why an exchange came to nothing.
-    fn failure(
-        &self,
-        method: &Method,
-        path: &str,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    ) -> ClientError {
+    fn failure(&self, method: &Method, path: &str, source: Failure) -> ClientError {
         let address = self.address.clone();
         match self.refusal(&*source) {
             Some(source) => ClientError::Tls { address, source },
@@ -391,7 +384,7 @@ impl Client {
         sources.find_map(|error| HandshakeError::of_io(host, error.downcast_ref::<io::Error>()?))
     }
 
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
+    async fn connect(&self) -> Result<Sender, ClientError> {
         let failed = |source| ClientError::Connect { address: self.address.clone(), source };
         let connecting = async {
             match &self.address {
@@ -422,17 +415,13 @@ impl Client {
     }
 }
 
-/// Starts HTTP on a connection; a task of its own moves the bytes until either side closes it.
-async fn handshake<I>(stream: I) -> io::Result<SendRequest<Full<Bytes>>>
+/// Starts HTTP on a stream, in a task of its own: the connection stays open between requests.
+async fn handshake<S>(stream: S) -> io::Result<Sender>
 where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "the connection to the API ended");
-        }
-    });
+    let (sender, moving) = connection::open(stream, &Builder::new()).await.map_err(io::Error::other)?;
+    tokio::spawn(moving);
     Ok(sender)
 }
 

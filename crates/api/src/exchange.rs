@@ -6,8 +6,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::{Body, Bytes, Incoming};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1 as client;
 use hyper::header::{CONNECTION, HOST, HeaderMap, HeaderValue};
 use hyper::server::conn::http1 as server;
@@ -15,7 +15,10 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
+
+use super::connection::{Failure, collect, open};
 
 /// The longest head of a request or an answer, in bytes: one with a token fits several times.
 const HEAD_BYTES: usize = 16 << 10;
@@ -61,9 +64,6 @@ impl Reply {
     }
 }
 
-/// What goes wrong on the way, as the callers hand it on.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
 /// Sends a request over a connection of its own and reads the answer, whose body may have so many bytes.
 ///
 /// # Errors
@@ -78,38 +78,15 @@ where
         request = request.header(name, value);
     }
     let request = request.body(Full::new(Bytes::from(question.body)))?;
-    let mut builder = client::Builder::new();
-    builder.max_buf_size(HEAD_BYTES).max_headers(MAX_HEADERS);
-    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
-    let answer = async {
-        let response = sender.send_request(request).await?;
-        let (head, body) = response.into_parts();
-        let body =
-            collect(body, most).await?.ok_or_else(|| format!("the answer is longer than {most} bytes"))?;
-        Ok(Reply { code: head.status.as_u16(), headers: texts(&head.headers), body })
-    };
-    // Both here, and not the connection in a task of its own: whoever stops waiting ends it.
-    let (mut answer, mut connection) = (std::pin::pin!(answer), std::pin::pin!(connection));
-    tokio::select! {
-        biased;
-        answer = &mut answer => answer,
-        ended = &mut connection => match ended {
-            Err(error) => Err(error.into()),
-            Ok(()) => answer.await,
-        },
-    }
-}
-
-/// Reads a body; `None` if it is longer than allowed.
-async fn collect(body: Incoming, most: usize) -> Result<Option<Vec<u8>>, Failure> {
-    if body.size_hint().lower() > most as u64 {
-        return Ok(None);
-    }
-    match Limited::new(body, most).collect().await {
-        Ok(whole) => Ok(Some(whole.to_bytes().into())),
-        Err(error) if error.is::<LengthLimitError>() => Ok(None),
-        Err(error) => Err(error),
-    }
+    let mut limits = client::Builder::new();
+    limits.max_buf_size(HEAD_BYTES).max_headers(MAX_HEADERS);
+    let (mut sender, moving) = open(stream, &limits).await?;
+    // Aborted when it is dropped: whoever stops waiting ends the connection.
+    let mut connection = JoinSet::new();
+    connection.spawn(moving);
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    let body = collect(body, most).await?.ok_or_else(|| format!("the answer is longer than {most} bytes"))?;
+    Ok(Reply { code: head.status.as_u16(), headers: texts(&head.headers), body: body.into() })
 }
 
 /// Header fields that are text.
@@ -167,7 +144,7 @@ where
         Ok(Some(body)) => {
             let path = head.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string);
             let headers = texts(&head.headers);
-            answer(Question { method: head.method.to_string(), path, headers, body }).await
+            answer(Question { method: head.method.to_string(), path, headers, body: body.into() }).await
         }
         Ok(None) => {
             let message = format!("the body is longer than {} bytes", limits.body_bytes);

@@ -23,6 +23,7 @@ mod auth;
 mod body;
 mod browser;
 mod client;
+mod connection;
 mod convert;
 mod discovery;
 mod dispatch;

@@ -116,6 +116,15 @@ pub enum OpenError {
         #[source]
         source: Cause,
     },
+    /// The file is from before the first release: nothing in it can be taken over.
+    #[error(
+        "the database '{}' is from before the first release of edgesync-cloud, in a format that no version reads: move the file \
+         away, start edgesync-cloud, apply all manifests again and let the nodes join again with new tokens", path.display()
+    )]
+    Unreleased {
+        /// The database file.
+        path: PathBuf,
+    },
     /// Another process has it, or another program has made it. The error names the file already.
     #[error(transparent)]
     Named(StoreError),

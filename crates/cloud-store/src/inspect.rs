@@ -11,6 +11,7 @@ use super::open::KIND;
 use edgesync_store::StoreError;
 use edgesync_store::durable::with_suffix;
 use edgesync_store::engine::{self, open_as_it_is};
+use edgesync_store::mark;
 
 /// Reads everything in one snapshot: whether rows are what they were written as, and the structure is sound.
 ///
@@ -72,7 +73,7 @@ fn open(path: &Path) -> Result<Connection, StoreError> {
     let conn = open_as_it_is(path)?;
     let found: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if found != KIND.application_id {
-        return Err(StoreError::Foreign { path: path.to_owned(), found });
+        return Err(mark::mismatch(path, KIND.application_id, found));
     }
     let found: u32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let known = u32::try_from(KIND.migrations.len()).unwrap_or(u32::MAX);

@@ -89,6 +89,7 @@ pub(super) fn open(path: &Path, options: &CloudOptions) -> Result<CloudStore, Op
         | StoreError::Foreign { .. }
         | StoreError::Newer { .. }
         | StoreError::MigrationChanged { .. } => OpenError::Named(source),
+        StoreError::Unreleased { path } => OpenError::Unreleased { path },
         source => OpenError::Store { path: path.to_owned(), source },
     };
     let lock = engine::lock(path).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! What is known of the certificates of operators. Migration `cloud/0007_operators.sql`.
+//! The certificates of operators.
 
 use jiff::Timestamp;
 use rusqlite::Row;

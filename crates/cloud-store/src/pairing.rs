@@ -1,5 +1,4 @@
-//! What is known of tokens, certificates and the nodes that have joined with them. Migrations `cloud/0004_pairing.sql`,
-//! `cloud/0009_members.sql` and `cloud/0010_refused.sql`.
+//! Tokens, certificates and the nodes that have joined with them.
 
 use std::sync::Arc;
 

@@ -163,17 +163,19 @@ fn past_change(row: &Row<'_>, of: &Arc<KindName>) -> Result<WatchChange, CloudEr
 #[cfg(test)]
 mod tests {
     use super::super::history::{Lengths, PARTITIONS};
+    use super::super::stored::Stored;
     use super::*;
     use edgesync_object::objectsync;
     use edgesync_store::migrate::CLOUD;
 
     #[test]
-    fn changes_from_before_the_partitions_come_into_theirs() {
+    fn changes_are_read_from_the_partition_of_their_kind() {
         let conn = Connection::open_in_memory().unwrap();
-        let place = CLOUD.iter().position(|migration| migration.name.ends_with("partitions.sql")).unwrap();
-        for migration in &CLOUD[..place] {
+        for migration in CLOUD {
             conn.execute_batch(migration.sql).unwrap();
         }
+        conn.execute("INSERT INTO meta VALUES (1, 100, 'a')", []).unwrap();
+        let mut lengths = Lengths::open(&conn, 50).unwrap();
         let kinds = [
             ("", "ConfigMap"),
             ("", "Node"),
@@ -183,17 +185,20 @@ mod tests {
             ("events.k8s.io", "Event"),
             ("example.com", "Event"),
         ];
-        conn.execute("INSERT INTO meta VALUES (1, 100, 50, 'a')", []).unwrap();
         for (id, (group, kind)) in (1_u64..).zip(kinds) {
             let sql = r#"INSERT INTO resources (id, "group", version, kind, plural, namespaced)
                 VALUES (?1, ?2, 'v1', ?3, ?3, 1)"#;
             conn.execute(sql, (id, group, kind)).unwrap();
-            let sql = "INSERT INTO events (version, type, resource_id, namespace, name, object)
-                VALUES (50 + ?1, 0, ?1, 'n', 'a', '{}')";
-            conn.execute(sql, [id]).unwrap();
-        }
-        for migration in &CLOUD[place..] {
-            conn.execute_batch(migration.sql).unwrap();
+            let of = KindName { group: group.to_owned(), kind: kind.to_owned() };
+            let object = Stored {
+                uid: format!("u{id}").into(),
+                version: 50 + id,
+                namespace: "n".to_owned(),
+                name: "a".to_owned(),
+                body: "{}".to_owned(),
+            };
+            let change = (ChangeKind::Added, id.cast_signed(), &object);
+            lengths.enter(&conn, Partition::of(&of), change, (None, None)).unwrap();
         }
         let mut lengths = Lengths::open(&conn, 900).unwrap();
         assert_eq!(PARTITIONS.map(|partition| lengths.of(partition).changes), [2, 1, 2, 1, 1]);

@@ -84,7 +84,7 @@ pub(super) enum Before {
 }
 
 impl Before {
-    /// What the history keeps: see the migration.
+    /// The columns `previous_version` and `previous` of the history.
     fn columns(&self) -> (Option<u64>, Option<&str>) {
         match self {
             Self::Nothing => (None, None),

@@ -516,6 +516,31 @@ async fn a_machine_that_wakes_up_in_a_copy_of_itself_gives_no_version_again() {
 }
 
 #[tokio::test]
+async fn a_database_from_before_the_first_release_is_refused_untouched() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cloud.db");
+    let unreleased = "CREATE TABLE migrations (
+                        version INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum INTEGER NOT NULL, applied TEXT NOT NULL
+                      ) STRICT;
+                      PRAGMA application_id = 0x6573436c; PRAGMA user_version = 12;";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(unreleased).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    for set_aside_corrupt in [false, true] {
+        let options = CloudOptions { set_aside_corrupt, ..CloudOptions::default() };
+        let error = CloudStore::open(&path, &options).unwrap_err();
+        assert!(matches!(error, OpenError::Unreleased { .. }), "{error:?}");
+        let text = error.to_string();
+        for words in [path.to_str().unwrap(), "before the first release", "move the file away", "new tokens"]
+        {
+            assert!(text.contains(words), "{text}");
+        }
+    }
+    let error = inspect::inspect(&path).unwrap_err();
+    assert!(matches!(error, CloudError::Store(StoreError::Unreleased { .. })), "{error:?}");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[tokio::test]
 async fn a_damaged_file_is_refused_unless_it_may_be_set_aside() {
     let fixture = fixture();
     let incarnation = fixture.store.incarnation();

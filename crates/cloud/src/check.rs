@@ -27,6 +27,9 @@ const LEAST_FREE: u64 = 256 << 20;
 const OTHER_FILE: &str = "see that store.path names the database of the cloud side, which the first start makes, and that \
                               this user, root or that of the service, may read it";
 
+/// What to do about a database from before the first release.
+const UNRELEASED_FILE: &str = "move it away, start edgesync-cloud, apply all manifests again and let the nodes join again with new tokens";
+
 /// Runs all checks.
 pub(crate) async fn run(config_path: &Path) -> Report {
     let mut report = Report::default();
@@ -147,6 +150,9 @@ fn database(config: &Config) -> Finding {
 #[must_use]
 pub(crate) fn other_file(error: &CloudError) -> Option<&'static str> {
     let CloudError::Store(error) = error else { return None };
+    if matches!(error, StoreError::Unreleased { .. }) {
+        return Some(UNRELEASED_FILE);
+    }
     let is_other =
         matches!(error, StoreError::Unavailable(_) | StoreError::Foreign { .. } | StoreError::Newer { .. });
     is_other.then_some(OTHER_FILE)

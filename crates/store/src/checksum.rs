@@ -4,42 +4,17 @@ use std::hash::Hasher as _;
 
 use siphasher::sip::SipHasher24;
 
-/// How many bytes the length of a part has in a checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Width {
-    /// Eight, on every machine: what is written.
-    Fixed,
-    /// Four: what 32-bit programs of version 0.1.0 wrote. Only read.
-    Narrow,
-}
-
 /// A 64-bit checksum over parts of bytes, as SQLite stores integers. It finds damage, it proves nothing
-/// to an adversary: the key is fixed. The length of each part goes in, so parts do not run together.
+/// to an adversary: the key is fixed. The length of each part goes in as eight bytes on every machine, so parts do not run
+/// together and a card may move from one device to another.
 #[must_use]
 pub fn checksum64(parts: &[&[u8]]) -> i64 {
-    Width::Fixed.checksum64(parts)
-}
-
-impl Width {
-    /// The checksum with lengths of this width.
-    #[must_use]
-    pub fn checksum64(self, parts: &[&[u8]]) -> i64 {
-        let mut hasher = SipHasher24::new_with_keys(0x6564_6765_7379_6e63, 1);
-        for part in parts {
-            let length = (part.len() as u64).to_le_bytes();
-            match self {
-                Self::Fixed => hasher.write(&length),
-                Self::Narrow => hasher.write(&length[..4]),
-            }
-            hasher.write(part);
-        }
-        hasher.finish().cast_signed()
+    let mut hasher = SipHasher24::new_with_keys(0x6564_6765_7379_6e63, 1);
+    for part in parts {
+        hasher.write(&(part.len() as u64).to_le_bytes());
+        hasher.write(part);
     }
-
-    /// Whether something that was read is as it was written, by a program of any width.
-    pub fn any(holds: impl FnMut(Self) -> bool) -> bool {
-        [Self::Fixed, Self::Narrow].into_iter().any(holds)
-    }
+    hasher.finish().cast_signed()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::StoreError;
 use super::durable::{self, with_suffix};
+use super::mark;
 use super::migrate::{Migration, made_with, migrate};
 
 /// The size of a database page, bytes: what flash and file systems write at once.
@@ -79,7 +80,7 @@ pub struct Kind {
 /// Opens the one connection that writes, and brings the schema up to date.
 ///
 /// # Errors
-/// See [`StoreError`]; [`StoreError::Foreign`] and [`StoreError::Newer`] before the file is changed.
+/// See [`StoreError`]; [`StoreError::Foreign`], [`StoreError::Unreleased`] and [`StoreError::Newer`] before the file is changed.
 pub fn open_writer(path: &Path, kind: Kind, options: &EngineOptions) -> Result<Connection, StoreError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -181,7 +182,7 @@ fn claim(conn: &Connection, path: &Path, kind: Kind, found: i32) -> Result<(), S
     }
     let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     if found != 0 || tables != 0 {
-        return Err(StoreError::Foreign { path: path.to_owned(), found });
+        return Err(mark::mismatch(path, kind.application_id, found));
     }
     conn.pragma_update(None, "application_id", kind.application_id)?;
     Ok(())

@@ -47,6 +47,12 @@ pub enum StoreError {
         /// The application id in the file.
         found: i32,
     },
+    /// A program from before the first release has written this file.
+    #[error("the database '{}' is from before the first release of edgesync, in a format that no version reads", path.display())]
+    Unreleased {
+        /// The database file.
+        path: PathBuf,
+    },
     /// A migration of the file is not the one this program has under the same number.
     #[error("migration {version} of the database '{}' differs from the one of this program", path.display())]
     MigrationChanged {

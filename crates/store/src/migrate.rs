@@ -8,7 +8,7 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::StoreError;
-use super::checksum::Width;
+use super::checksum::checksum64;
 
 /// One numbered SQL file. Its place in the list, from one, is its version.
 #[derive(Clone, Copy, Debug)]
@@ -20,45 +20,18 @@ pub struct Migration {
 }
 
 impl Migration {
-    fn checksum(&self, width: Width) -> i64 {
-        width.checksum64(&[self.sql.as_bytes()])
+    fn checksum(&self) -> i64 {
+        checksum64(&[self.sql.as_bytes()])
     }
 }
 
 /// The migrations of `migrations/edge`, in order.
-pub const EDGE: &[Migration] = &[
-    Migration { name: "0001_objects.sql", sql: include_str!("../../../migrations/edge/0001_objects.sql") },
-    Migration { name: "0002_local.sql", sql: include_str!("../../../migrations/edge/0002_local.sql") },
-    Migration { name: "0003_outbox.sql", sql: include_str!("../../../migrations/edge/0003_outbox.sql") },
-];
+pub const EDGE: &[Migration] =
+    &[Migration { name: "0001_schema.sql", sql: include_str!("../../../migrations/edge/0001_schema.sql") }];
 
 /// The migrations of `migrations/cloud`, in order.
-pub const CLOUD: &[Migration] = &[
-    Migration { name: "0001_objects.sql", sql: include_str!("../../../migrations/cloud/0001_objects.sql") },
-    Migration { name: "0002_previous.sql", sql: include_str!("../../../migrations/cloud/0002_previous.sql") },
-    Migration { name: "0003_fleet.sql", sql: include_str!("../../../migrations/cloud/0003_fleet.sql") },
-    Migration { name: "0004_pairing.sql", sql: include_str!("../../../migrations/cloud/0004_pairing.sql") },
-    Migration { name: "0005_tallies.sql", sql: include_str!("../../../migrations/cloud/0005_tallies.sql") },
-    Migration { name: "0006_labels.sql", sql: include_str!("../../../migrations/cloud/0006_labels.sql") },
-    Migration {
-        name: "0007_operators.sql",
-        sql: include_str!("../../../migrations/cloud/0007_operators.sql"),
-    },
-    Migration {
-        name: "0008_partitions.sql",
-        sql: include_str!("../../../migrations/cloud/0008_partitions.sql"),
-    },
-    Migration { name: "0009_members.sql", sql: include_str!("../../../migrations/cloud/0009_members.sql") },
-    Migration { name: "0010_refused.sql", sql: include_str!("../../../migrations/cloud/0010_refused.sql") },
-    Migration {
-        name: "0011_node_events.sql",
-        sql: include_str!("../../../migrations/cloud/0011_node_events.sql"),
-    },
-    Migration {
-        name: "0012_in_effect.sql",
-        sql: include_str!("../../../migrations/cloud/0012_in_effect.sql"),
-    },
-];
+pub const CLOUD: &[Migration] =
+    &[Migration { name: "0001_schema.sql", sql: include_str!("../../../migrations/cloud/0001_schema.sql") }];
 
 /// The schema of a [cache](super::cache), which is made anew rather than migrated.
 pub const CACHE: &[Migration] = &[Migration {
@@ -105,55 +78,19 @@ pub fn made_with(conn: &Connection, migrations: &[Migration]) -> Result<bool, St
         return Ok(false);
     }
     let applied: Option<String> = conn
-        .query_row(
-            "SELECT name FROM migrations WHERE checksum IN (?1, ?2)",
-            [first.checksum(Width::Fixed), first.checksum(Width::Narrow)],
-            |row| row.get(0),
-        )
+        .query_row("SELECT name FROM migrations WHERE checksum = ?1", [first.checksum()], |row| row.get(0))
         .optional()?;
     Ok(applied.as_deref() == Some(first.name))
 }
 
 /// Compares an applied migration with the program's.
 fn check(conn: &Connection, path: &Path, version: u32, migration: &Migration) -> Result<(), StoreError> {
-    let applied = applied(conn, version)?;
-    if Width::any(|width| applied == Some(migration.checksum(width))) {
+    let sql = "SELECT checksum FROM migrations WHERE version = ?1";
+    let applied: Option<i64> = conn.query_row(sql, [version], |row| row.get(0)).optional()?;
+    if applied == Some(migration.checksum()) {
         return Ok(());
     }
     Err(StoreError::MigrationChanged { path: path.to_owned(), version })
-}
-
-/// The checksum that was written with a migration.
-fn applied(conn: &Connection, version: u32) -> Result<Option<i64>, StoreError> {
-    let sql = "SELECT checksum FROM migrations WHERE version = ?1";
-    Ok(conn.query_row(sql, [version], |row| row.get(0)).optional()?)
-}
-
-/// Whether a 32-bit program applied some of the migrations, so that the checksums in the file are narrow.
-///
-/// # Errors
-/// See [`StoreError`].
-pub fn is_narrow(conn: &Connection, migrations: &[Migration]) -> Result<bool, StoreError> {
-    for (version, migration) in (1u32..).zip(migrations) {
-        if applied(conn, version)? == Some(migration.checksum(Width::Narrow)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Writes the checksums of the migrations anew: [`is_narrow`] no more.
-///
-/// # Errors
-/// See [`StoreError`].
-pub fn widen(conn: &Connection, migrations: &[Migration]) -> Result<(), StoreError> {
-    for (version, migration) in (1u32..).zip(migrations) {
-        conn.execute(
-            "UPDATE migrations SET checksum = ?2 WHERE version = ?1",
-            (version, migration.checksum(Width::Fixed)),
-        )?;
-    }
-    Ok(())
 }
 
 fn apply(conn: &mut Connection, version: u32, migration: &Migration) -> Result<(), StoreError> {
@@ -166,7 +103,7 @@ fn apply(conn: &mut Connection, version: u32, migration: &Migration) -> Result<(
     tx.execute_batch(migration.sql)?;
     tx.execute(
         "INSERT INTO migrations (version, name, checksum, applied) VALUES (?1, ?2, ?3, ?4)",
-        (version, migration.name, migration.checksum(Width::Fixed), jiff::Timestamp::now().to_string()),
+        (version, migration.name, migration.checksum(), jiff::Timestamp::now().to_string()),
     )?;
     tx.pragma_update(None, "user_version", version)?;
     tx.commit()?;
@@ -248,5 +185,6 @@ mod tests {
     fn every_file_in_the_directory_is_listed() {
         assert_listed("edge", EDGE);
         assert_listed("cloud", CLOUD);
+        assert_listed("cache", CACHE);
     }
 }

@@ -14,7 +14,7 @@ use crate::store::rows::Resources;
 use crate::store::seals::{BATCH_BYTES, BATCH_ROWS, Need, Seals};
 use edgesync_protocol::upload::{Content, Lane, Lanes, UploadItem};
 use edgesync_store::StoreError;
-use edgesync_store::checksum::Width;
+use edgesync_store::checksum::checksum64;
 use edgesync_store::engine::integer;
 use edgesync_store::seal::{Binding, Unopened};
 
@@ -43,10 +43,10 @@ pub(super) fn place(id: i64) -> Option<(Lane, u64)> {
 }
 
 /// The key of the index over keys: short, so that the index is small.
-fn hash_of(width: Width, lane: Lane, key: &str) -> i64 {
+fn hash_of(lane: Lane, key: &str) -> i64 {
     // Truncation is the intent.
     #[allow(clippy::cast_possible_truncation)]
-    let hash = width.checksum64(&[lane.name().as_bytes(), key.as_bytes()]) as i32;
+    let hash = checksum64(&[lane.name().as_bytes(), key.as_bytes()]) as i32;
     i64::from(hash)
 }
 
@@ -72,18 +72,17 @@ impl<'a> OutboxRow<'a> {
             let (lane, number) = place(id)?;
             let at = Clocked { boot: boot?.cast_unsigned(), since_boot: made?.cast_unsigned() };
             let read = Self { lane, number, at, key: key?, body: body? };
-            Width::any(|width| (hash, checksum) == (Some(read.hash(width)), Some(read.checksum(width))))
-                .then_some(read)
+            ((hash, checksum) == (Some(read.hash()), Some(read.checksum()))).then_some(read)
         };
         Ok(read().ok_or(id))
     }
 
-    fn hash(&self, width: Width) -> i64 {
-        hash_of(width, self.lane, self.key)
+    fn hash(&self) -> i64 {
+        hash_of(self.lane, self.key)
     }
 
-    fn checksum(&self, width: Width) -> i64 {
-        width.checksum64(&[
+    fn checksum(&self) -> i64 {
+        checksum64(&[
             &id_of(self.lane, self.number).to_le_bytes(),
             &self.at.boot.to_le_bytes(),
             &self.at.since_boot.to_le_bytes(),
@@ -139,10 +138,10 @@ impl<'a> OutboxRow<'a> {
         )?
         .execute((
             id_of(self.lane, self.number),
-            self.hash(Width::Fixed),
+            self.hash(),
             self.at.boot.cast_signed(),
             self.at.since_boot.cast_signed(),
-            self.checksum(Width::Fixed),
+            self.checksum(),
             self.key,
             self.body,
         ))?;
@@ -236,7 +235,7 @@ impl Found {
 pub(super) fn find(conn: &Connection, lane: Lane, key: &str) -> Result<Option<Found>, StoreError> {
     let sql = "SELECT id, octet_length(body) FROM outbox
                WHERE hash = ?1 AND key = ?2 AND id > ?3 AND id <= ?4";
-    let range = (hash_of(Width::Fixed, lane, key), key, id_of(lane, 0), id_of(lane, MAX_NUMBER));
+    let range = (hash_of(lane, key), key, id_of(lane, 0), id_of(lane, MAX_NUMBER));
     Ok(conn.prepare_cached(sql)?.query_row(range, Found::read).optional()?)
 }
 
@@ -295,7 +294,7 @@ pub(super) fn reseal(
             Ok(Need::Nothing) => return rows < BATCH_ROWS && bytes < BATCH_BYTES,
             Ok(Need::Lost) => Ok(None),
             Ok(Need::Anew(body)) => {
-                let checksum = OutboxRow { body: &body, ..row }.checksum(Width::Fixed);
+                let checksum = OutboxRow { body: &body, ..row }.checksum();
                 Ok(Some((checksum, body)))
             }
             Err(error) => Err(error),
@@ -328,7 +327,7 @@ pub(super) fn shift(conn: &Connection, lane: Lane, after: u64, upto: u64, by: u6
             // A damaged row is found by the next check, wherever it stands.
             if let Ok(row) = row {
                 let moved = OutboxRow { number: row.number.saturating_add(by), ..row };
-                moves.push((row.number, id_of(lane, moved.number), moved.checksum(Width::Fixed)));
+                moves.push((row.number, id_of(lane, moved.number), moved.checksum()));
             }
             moves.len() < moves.capacity()
         })?;
@@ -440,12 +439,6 @@ pub(super) fn is_damaged(conn: &Connection, seals: &Seals, id: i64) -> Result<bo
         Ok(content) => serde_json::from_str::<IgnoredAny>(&content).is_err(),
         Err(_) => row.is_lost(seals),
     })
-}
-
-/// The hash and the checksum that a row of [`COLUMNS`] is to have; none if it is damaged.
-pub(in crate::store) fn sums(row: &Row<'_>) -> Result<Option<(i64, i64)>, StoreError> {
-    let row = OutboxRow::read(row)?;
-    Ok(row.ok().map(|row| (row.hash(Width::Fixed), row.checksum(Width::Fixed))))
 }
 
 /// Copies the rows that can be read into another file, from both ends up to the damage. Only failures of the

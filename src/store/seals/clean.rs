@@ -1,4 +1,4 @@
-//! Getting rid of plain text that an older version, or one with other kinds to seal, has left in a file: in free
+//! Getting rid of plain text that a configuration with other kinds to seal has left in a file: in free
 //! pages, in the gaps of pages, in the log, and in damaged files that were set aside.
 //!
 //! The rows are copied into a fresh file, which takes the place of the old one. That needs no memory but a page cache

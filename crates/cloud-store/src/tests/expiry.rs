@@ -4,8 +4,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use super::*;
-use edgesync_store::engine::{self, EngineOptions, Kind};
-use edgesync_store::migrate::CLOUD;
 
 const TTL: Duration = Duration::from_secs(3600);
 
@@ -112,46 +110,4 @@ async fn the_oldest_events_are_found_by_an_index_that_nothing_else_is_in() {
         .collect::<rusqlite::Result<_>>()
         .unwrap();
     assert_eq!(set, ["e"]);
-}
-
-#[tokio::test]
-async fn a_database_from_before_is_brought_along_with_all_it_has() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("cloud.db");
-    let before = Kind { application_id: 0x6573_436c, migrations: CLOUD.get(..2).unwrap() };
-    let conn = engine::open_writer(&path, before, &EngineOptions::default()).unwrap();
-    conn.execute_batch(
-        r#"INSERT INTO meta VALUES (1, 1795000000000100, 1795000000000000, 'i');
-           INSERT INTO resources VALUES (1, '', 'v1', 'ConfigMap', 'configmaps', 1),
-             (2, 'events.k8s.io', 'v1', 'Event', 'events', 1);
-           INSERT INTO objects (id, resource_id, api_version, namespace, name, uid, version, body) VALUES
-             (1, 1, 'v1', 'lab', 'a', 'u1', 1795000000000001, '{"apiVersion":"v1","kind":"ConfigMap","metadata":{"labels":{"app":"x"},"name":"a","namespace":"lab","resourceVersion":"1795000000000001","uid":"u1"}}'),
-             (2, 2, 'v1', 'lab', 'e', 'u2', 1795000000000002, '{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e","namespace":"lab","resourceVersion":"1795000000000002","uid":"u2"}}');
-           INSERT INTO nodes VALUES ('n', '00000000000000000000000000000007', 3, 'i', NULL, '2026-11-20T00:00:00Z');"#,
-    )
-    .unwrap();
-    drop(conn);
-    let store = CloudStore::open(&path, &CloudOptions::default()).unwrap();
-    assert_eq!(&*store.get(kind("cm").key("lab", "a")).await.unwrap().uid, "u1");
-    assert_eq!(store.nodes().await.unwrap()[0].0, "n");
-    let of = KindName { group: String::new(), kind: "ConfigMap".to_owned() };
-    for (labels, found) in [("app=x", 1), ("app=y", 0)] {
-        let scan = Scan { of: of.clone(), labels: labels.parse().unwrap(), limit: 9, ..Scan::default() };
-        let (objects, _) = store.snapshot().await.unwrap().scan(scan, Some).await.unwrap();
-        assert_eq!(objects.len(), found, "{labels}");
-    }
-    assert_eq!(store.registered().await.unwrap(), Registered::default());
-    assert_eq!(store.expire_events(TTL, 100).await.unwrap(), 0, "an Event begins a new life");
-    assert_eq!(names(&store).await, ["e"]);
-    store.close().await;
-    let options = CloudOptions {
-        clock: || jiff::Timestamp::now() + Duration::from_secs(7200),
-        ..CloudOptions::default()
-    };
-    let store = CloudStore::open(&path, &options).unwrap();
-    assert_eq!(store.expire_events(TTL, 100).await.unwrap(), 1);
-    assert!(names(&store).await.is_empty());
-    store.renew_leases(vec![leases::renewal("n", 0)]).await.unwrap();
-    assert!(leases::lease(&store, "n").await.is_ok());
-    store.close().await;
 }

@@ -49,3 +49,33 @@ CREATE TABLE meta (
   key         TEXT PRIMARY KEY,
   value       TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Leases and Events that were made on this node. They are no part of revision, count and digest. From here on comments stand
+-- outside of the statements: SQLite keeps them inside, and the schema must fit on one page.
+-- kind: 1 Lease, 2 Event. version: of the sequence of this table, unique. changed: Unix time in seconds.
+-- checksum: over all columns but id.
+CREATE TABLE local_objects (
+  id INTEGER PRIMARY KEY,
+  kind INTEGER NOT NULL,
+  namespace TEXT NOT NULL,
+  name TEXT NOT NULL,
+  version INTEGER NOT NULL,
+  changed INTEGER NOT NULL,
+  checksum INTEGER NOT NULL,
+  body TEXT NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX local_objects_by_name ON local_objects (kind, namespace, name);
+
+-- What must reach the cloud and is not confirmed yet. id: the lane in the upper 8 bits, below it the number in the
+-- lane, so that a page of a lane is one run of rows. hash: 32 bits of lane and key, a small index; the text decides.
+-- made: milliseconds since the boot that boot names. checksum: over all columns.
+CREATE TABLE outbox (
+  id INTEGER PRIMARY KEY,
+  hash INTEGER NOT NULL,
+  boot INTEGER NOT NULL,
+  made INTEGER NOT NULL,
+  checksum INTEGER NOT NULL,
+  key TEXT NOT NULL,
+  body TEXT NOT NULL
+) STRICT;
+CREATE INDEX outbox_by_key ON outbox (hash);
