@@ -105,6 +105,22 @@ fn item(tokens: &[TokenTree]) -> Option<Public> {
     Some(Public { name, is_type, signature })
 }
 
+/// What follows `type NAME =`: the associated types of implementations of others' traits, which are seen with them.
+fn associated_types(tokens: TokenStream, found: &mut BTreeSet<String>) {
+    let mut tokens = tokens.into_iter();
+    while let Some(token) = tokens.next() {
+        match token {
+            TokenTree::Group(group) => associated_types(group.stream(), found),
+            TokenTree::Ident(word) if word == "type" => {
+                let until =
+                    |token: &TokenTree| !matches!(token, TokenTree::Punct(sign) if sign.as_char() == ';');
+                words(tokens.by_ref().skip(1).take_while(until).collect(), found);
+            }
+            _ => {}
+        }
+    }
+}
+
 fn parsed((path, text): &File) -> TokenStream {
     text.parse().unwrap_or_else(|error| panic!("{path}: {error}"))
 }
@@ -127,7 +143,11 @@ fn unused(packages: &BTreeMap<String, Vec<File>>) -> Vec<String> {
             .collect();
         let of_others =
             |name: &str| named.iter().any(|(other, words)| other != package && words.contains(name));
-        let in_signature = |name: &str| items.iter().any(|(_, item)| item.signature.contains(name));
+        let mut associated = BTreeSet::new();
+        files.iter().for_each(|file| associated_types(parsed(file), &mut associated));
+        let in_signature = |name: &str| {
+            associated.contains(name) || items.iter().any(|(_, item)| item.signature.contains(name))
+        };
         let is_used = |item: &Public| of_others(&item.name) || item.is_type && in_signature(&item.name);
         let left = items.iter().filter(|(_, item)| !is_used(item));
         unused.extend(left.map(|(path, item)| format!("{path}: {}", item.name)));

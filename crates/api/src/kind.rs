@@ -114,7 +114,7 @@ impl Kind {
     /// Whether a whole collection can be deleted at once. Of all kinds that are served, Kubernetes knows no
     /// `deletecollection` of Namespaces alone: each takes with it whatever is in it.
     #[must_use]
-    pub fn deletes_collections(&self) -> bool {
+    pub(crate) fn deletes_collections(&self) -> bool {
         let Resource { group, plural, .. } = &*self.stored_as;
         self.writable == Writable::Everything && !(group.is_empty() && plural == "namespaces")
     }

@@ -55,7 +55,7 @@ impl Format {
     ///
     /// # Errors
     /// 500 if the value cannot be written.
-    pub fn render_value(self, value: &Value) -> Result<String> {
+    pub(crate) fn render_value(self, value: &Value) -> Result<String> {
         match self {
             Self::Json => Ok(format!("{value}\n")),
             Self::PrettyJson => Ok(format!("{value:#}\n")),

@@ -22,7 +22,7 @@ pub const MIB: u64 = 1 << 20;
 /// 1024 MiB.
 pub const GIB: u64 = 1 << 30;
 /// 1024 GiB.
-pub const TIB: u64 = 1 << 40;
+pub(crate) const TIB: u64 = 1 << 40;
 
 const DURATION_UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
@@ -143,7 +143,10 @@ pub fn duration(value: &mut Duration, range: RangeInclusive<Duration>) -> impl S
 }
 
 /// A duration within limits, or `"never"`.
-pub fn duration_or_never(value: &mut Option<Duration>, range: RangeInclusive<Duration>) -> impl Slot + '_ {
+pub(crate) fn duration_or_never(
+    value: &mut Option<Duration>,
+    range: RangeInclusive<Duration>,
+) -> impl Slot + '_ {
     let parse = move |text: &str| never(text, |text| parse_duration(text, &range));
     let show = |value: &Option<Duration>| value.map_or("never".into(), show_duration);
     Text { value, what: "a duration such as \"20s\", or \"never\"", parse, show }
@@ -354,7 +357,7 @@ pub fn file_mode(value: &mut u32) -> impl Slot + '_ {
 }
 
 /// An address to listen on that other machines cannot reach, or `"off"`; `why` ends the refusal of any other.
-pub fn loopback_or_off<'a>(value: &'a mut Option<SocketAddr>, why: &'static str) -> impl Slot + 'a {
+pub(crate) fn loopback_or_off<'a>(value: &'a mut Option<SocketAddr>, why: &'static str) -> impl Slot + 'a {
     let what = "a loopback address with a port such as \"127.0.0.1:10550\", or \"off\"";
     let parse = move |text: &str| match text.parse::<SocketAddr>() {
         _ if text.is_empty() || text == "off" => Ok(None),

@@ -84,7 +84,7 @@ impl Run {
 
     /// What follows an end in the middle of a run, of which it was noted or not that it went well.
     #[must_use]
-    pub fn recovering(count: usize, has_reload: bool, committed: bool) -> Self {
+    pub(crate) fn recovering(count: usize, has_reload: bool, committed: bool) -> Self {
         let mut run = Self::new(count, false, has_reload, false);
         if committed {
             run.step = run.discard(0);
@@ -111,12 +111,12 @@ impl Run {
 
     /// Whether the new files stay.
     #[must_use]
-    pub fn went_well(&self) -> bool {
+    pub(crate) fn went_well(&self) -> bool {
         self.ended.failure.is_none()
     }
 
     /// The step was done, or was not.
-    pub fn did(&mut self, result: Result<(), Failure>) {
+    pub(crate) fn did(&mut self, result: Result<(), Failure>) {
         let Some(step) = self.step else { return };
         self.step = match (step, result) {
             (Step::Intend, Ok(())) => Some(Step::Stage(0)),

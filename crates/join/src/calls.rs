@@ -16,7 +16,7 @@ use edgesync_config::JoinUrl;
 use edgesync_transport::tls::{Certificate, Client, HandshakeError, TlsError, Trust};
 
 /// How long one call may take.
-pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest answer, in bytes.
 const MOST: usize = 64 << 10;
 /// The longest message of the service that is shown, in characters.
@@ -191,7 +191,10 @@ fn get(path: &str) -> Question {
 ///
 /// # Errors
 /// See [`CallError`].
-pub async fn fetch_ca(url: &JoinUrl, token: &Token) -> Result<(Certificate, Option<Timestamp>), CallError> {
+pub(crate) async fn fetch_ca(
+    url: &JoinUrl,
+    token: &Token,
+) -> Result<(Certificate, Option<Timestamp>), CallError> {
     let tls = Client::unverified().map_err(CallError::Local)?;
     let reply = call(url, &tls, get("/ca.crt")).await?;
     if reply.code != 200 {

@@ -145,7 +145,7 @@ fn read_text(disk: &impl Disk, path: &Path) -> Result<(String, String), FilesErr
 
 /// A new name for a set.
 #[must_use]
-pub fn new_set_name() -> String {
+pub(crate) fn new_set_name() -> String {
     let mut name = uuid::Uuid::new_v4().simple().to_string();
     name.truncate(SET_DIGITS);
     name
@@ -218,7 +218,7 @@ pub fn install(
 ///
 /// # Errors
 /// See [`FilesError`].
-pub fn remove_others(disk: &mut impl Disk, root: &Path, directory: &Path) -> Result<(), FilesError> {
+pub(crate) fn remove_others(disk: &mut impl Disk, root: &Path, directory: &Path) -> Result<(), FilesError> {
     let names = disk.names(root).map_err(tried("read", root))?;
     for name in names.iter().filter(|name| is_set_name(name)) {
         let other = root.join(name);

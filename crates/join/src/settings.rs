@@ -19,7 +19,7 @@ pub fn string(text: &str) -> String {
 /// # Errors
 /// The result does not have the values that were asked for (a key inside a multi-line string, a section written as an
 /// inline table or with dots): says which, and that the file is to be edited by hand.
-pub fn set_all(text: &str, settings: &[Setting<'_>]) -> Result<String, String> {
+pub(crate) fn set_all(text: &str, settings: &[Setting<'_>]) -> Result<String, String> {
     let mut lines = text.split_inclusive('\n').map(str::to_owned).collect::<Vec<_>>();
     for setting in settings {
         set(&mut lines, setting);

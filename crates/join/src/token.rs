@@ -71,7 +71,7 @@ impl std::fmt::Debug for Token {
 impl Token {
     /// SHA-256 of the CA's DER, lower-case hexadecimal.
     #[must_use]
-    pub fn ca_fingerprint(&self) -> &str {
+    pub(crate) fn ca_fingerprint(&self) -> &str {
         &self.ca
     }
 

@@ -47,7 +47,7 @@ impl Marker {
     /// Whether a database holds everything that it held when the marker was made: it is the same file, and not an older
     /// copy of it.
     #[must_use]
-    pub fn is_held_by(&self, totals: &Totals) -> bool {
+    pub(crate) fn is_held_by(&self, totals: &Totals) -> bool {
         self.epoch == totals.epoch && self.revision <= totals.revision
     }
 

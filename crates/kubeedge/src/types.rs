@@ -162,13 +162,13 @@ impl RoundReason {
 
     /// Whether it goes as fast as CloudCore answers, lists included, and the database is not proven before it is over.
     #[must_use]
-    pub fn is_urgent(self) -> bool {
+    pub(crate) fn is_urgent(self) -> bool {
         matches!(self, Self::First | Self::Lost | Self::Asked)
     }
 
     /// Whether everything held is compared.
     #[must_use]
-    pub fn compares(self) -> bool {
+    pub(crate) fn compares(self) -> bool {
         self.is_urgent() || self == Self::Routine
     }
 }

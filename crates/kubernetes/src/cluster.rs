@@ -21,8 +21,7 @@ pub use edgesync_enrollment::object_store::{Failure, News, Precondition};
 pub use feed::Feed;
 pub use following::Following;
 pub use item::Item;
-pub use plan::{
-    Cause, Interest, KindId, Kinds, MAX_NAMESPACES, MAX_WATCHES, Origin, Place, Plan, Problem, Spot, Watch,
-};
-pub use throttle::{Throttle, Urgency, Use};
+pub use plan::{Cause, Interest, KindId, Kinds, Origin, Place, Problem, Spot, Watch};
+pub(crate) use throttle::Throttle;
+pub use throttle::{Urgency, Use};
 pub use watching::Seen;

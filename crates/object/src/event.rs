@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{Object, Resource};
 
 /// The `apiVersion` under which Events are kept.
-pub const STORAGE: &str = "events.k8s.io/v1";
+pub(crate) const STORAGE: &str = "events.k8s.io/v1";
 
 /// The names of fields in the core group and in `events.k8s.io`.
 pub const PAIRS: [(&str, &str); 7] = [

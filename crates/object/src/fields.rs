@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::resource::split_api_version;
 
 /// The longest field selector, in bytes.
-pub const MAX_FIELD_SELECTOR: usize = 4 << 10;
+pub(crate) const MAX_FIELD_SELECTOR: usize = 4 << 10;
 
 /// What fields must be. The empty selector selects everything.
 ///

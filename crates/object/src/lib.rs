@@ -24,11 +24,11 @@ mod version;
 pub mod yaml;
 
 pub use budget::{Budget, Exceeded};
-pub use fields::{FieldSelector, FieldSelectorError, MAX_FIELD_SELECTOR};
+pub use fields::{FieldSelector, FieldSelectorError};
 pub use kinds::pluralize;
 pub use meta::{
     Head, HeadMeta, LAST_APPLIED, LeftOut, MAX_DEPTH, member, too_deep, with_field, with_managed_fields,
-    with_resource_version, with_status, without_last_applied, without_managed_fields,
+    with_resource_version, with_status, without_managed_fields,
 };
 pub use objectsync::{ObjectRef, ObjectSync, check_reference};
 pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, ParseObjectError, Problems, SERVER_METADATA};

@@ -166,7 +166,7 @@ impl LeftOut {
 
 /// As [`without_managed_fields`], for the annotation [`LAST_APPLIED`].
 #[must_use]
-pub fn without_last_applied(json: String) -> String {
+pub(crate) fn without_last_applied(json: String) -> String {
     let cut = || {
         let metadata = Members::of(&json, 0)?.last_named("metadata")?;
         let annotations = Members::of(&json, metadata.start)?.last_named("annotations")?;

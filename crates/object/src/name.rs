@@ -4,7 +4,7 @@
 /// The longest DNS-1123 subdomain, in bytes (RFC 1123).
 pub const MAX_SUBDOMAIN: usize = 253;
 /// The longest DNS-1123 label, in bytes.
-pub const MAX_LABEL: usize = 63;
+pub(crate) const MAX_LABEL: usize = 63;
 /// The longest UID accepted, in bytes: an ObjectSync name must hold it beside the node name.
 pub const MAX_UID: usize = 128;
 
@@ -89,7 +89,7 @@ pub fn check_path_segment(value: &str) -> Result<(), Problem> {
 ///
 /// # Errors
 /// Says what the value must be.
-pub fn check_object_name(group: &str, value: &str) -> Result<(), Problem> {
+pub(crate) fn check_object_name(group: &str, value: &str) -> Result<(), Problem> {
     if group == "rbac.authorization.k8s.io" { check_path_segment(value) } else { check_subdomain(value) }
 }
 

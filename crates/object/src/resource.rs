@@ -53,7 +53,7 @@ impl Resource {
 
     /// `plural.group`, or only the plural in the core group: how messages name a resource.
     #[must_use]
-    pub fn qualified(&self) -> String {
+    pub(crate) fn qualified(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
 

@@ -125,7 +125,7 @@ impl Selector {
     }
 
     /// Whether the labels that `get` looks up are selected.
-    pub fn matches_with<'a>(&self, get: impl Fn(&str) -> Option<&'a str>) -> bool {
+    pub(crate) fn matches_with<'a>(&self, get: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|requirement| requirement.matches(get(&requirement.key)))
     }
 

@@ -287,12 +287,6 @@ impl Cause {
     pub fn forbidden(field: &str, message: &str) -> Self {
         Self::new("FieldValueForbidden", field, format!("Forbidden: {message}"))
     }
-
-    /// A field is longer than allowed.
-    #[must_use]
-    pub fn too_long(field: &str, message: &str) -> Self {
-        Self::new("FieldValueTooLong", field, format!("Too long: {message}"))
-    }
 }
 
 /// Written by hand because a Status has constant fields, which its readers do not need.

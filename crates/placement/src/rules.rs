@@ -40,7 +40,7 @@ impl NodeMatch {
 impl Summary {
     /// Whether the object is selected.
     #[must_use]
-    pub fn is_selected_by(&self, objects: &ObjectMatch) -> bool {
+    pub(crate) fn is_selected_by(&self, objects: &ObjectMatch) -> bool {
         objects.names(&self.resource, &self.namespace, &self.name) && objects.selector.matches(&self.labels)
     }
 }

@@ -94,7 +94,7 @@ pub fn with<T>(fault: Option<Fault>, run: impl FnOnce() -> T) -> T {
 }
 
 /// What [`Fault::AckBeforeCommit`] claims: that every change has already taken effect.
-pub fn observe_early(changes: &[Change]) -> Applied {
+pub(crate) fn observe_early(changes: &[Change]) -> Applied {
     let observe = |change: &Change| {
         let version = match change {
             Change::Put(put) => Some(put.version.clone()),

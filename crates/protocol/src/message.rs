@@ -330,7 +330,7 @@ impl<'a> Message<'a> {
     ///
     /// # Errors
     /// A [`Rejected`] that names the object as far as the message did.
-    pub fn to_change(&self, interner: &mut Interner, max_object: usize) -> Result<Change, Rejected> {
+    pub(crate) fn to_change(&self, interner: &mut Interner, max_object: usize) -> Result<Change, Rejected> {
         let version = self.header.resourceversion.as_deref().unwrap_or_default();
         let reject = |head: Option<&Head<'_>>, fault| rejected(head, version, fault);
         let Some(content) = self.content else {

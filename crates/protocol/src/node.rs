@@ -80,7 +80,7 @@ pub const FILES_IN_EFFECT: &str = "edgesync.io/FilesInEffect";
 pub const CERTIFICATE_VALID: &str = "edgesync.io/CertificateValid";
 
 /// The most conditions that a node sets; further ones are ignored.
-pub const MAX_NODE_CONDITIONS: usize = 32;
+pub(crate) const MAX_NODE_CONDITIONS: usize = 32;
 /// The longest reason of a condition, in bytes.
 const MAX_REASON: usize = 1024;
 /// The longest message of a condition, in bytes.
@@ -302,7 +302,7 @@ pub fn set_node_condition(node: &mut Object, condition: &Condition, now: Timesta
 /// otherwise that becomes the time that the condition gives, but no time before the last transition nor after `now`.
 ///
 /// Fields that others have put into the condition stay.
-pub fn set_condition(conditions: &mut Vec<Value>, condition: &Condition, now: Timestamp) {
+pub(crate) fn set_condition(conditions: &mut Vec<Value>, condition: &Condition, now: Timestamp) {
     let is_same = |item: &Value| text(item.as_object(), "type") == condition.condition;
     let mut first = true;
     conditions.retain(|item| !is_same(item) || std::mem::take(&mut first));

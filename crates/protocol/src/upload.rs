@@ -20,7 +20,7 @@ const MAX_OUTBOX_ID: usize = 64;
 /// The longest message of an [`EffectContent`], in bytes.
 pub const MAX_EFFECT_MESSAGE: usize = 1024;
 /// The longest name of a rule in an [`EffectContent`], in bytes.
-pub const MAX_EFFECT_RULE: usize = 128;
+pub(crate) const MAX_EFFECT_RULE: usize = 128;
 /// The longest version in an [`EffectContent`], in bytes: as in reports.
 const MAX_EFFECT_VERSION: usize = 128;
 

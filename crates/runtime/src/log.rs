@@ -55,7 +55,7 @@ impl Log {
     ///
     /// # Errors
     /// The log was closed, which happens only while the process ends.
-    pub fn set_level(&self, level: &Targets) -> Result<(), LogError> {
+    pub(crate) fn set_level(&self, level: &Targets) -> Result<(), LogError> {
         self.level.reload(audited(level)).map_err(LogError::Reload)
     }
 }

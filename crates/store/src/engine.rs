@@ -132,7 +132,7 @@ pub fn open_reader(path: &Path, options: &EngineOptions) -> Result<Connection, S
 ///
 /// # Errors
 /// See [`StoreError`].
-pub fn open_unchanging(path: &Path) -> Result<Connection, StoreError> {
+pub(crate) fn open_unchanging(path: &Path) -> Result<Connection, StoreError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let address = PathBuf::from(format!("{}?immutable=1", file_address(&std::path::absolute(path)?)));
@@ -239,7 +239,7 @@ pub fn checkpoint(conn: &Connection, how: Checkpoint) -> Result<WalState, StoreE
 ///
 /// # Errors
 /// See [`StoreError`].
-pub fn truncate_within(conn: &Connection, patience: Duration) -> Result<bool, StoreError> {
+pub(crate) fn truncate_within(conn: &Connection, patience: Duration) -> Result<bool, StoreError> {
     let before: u64 = conn.pragma_query_value(None, "busy_timeout", |row| row.get(0))?;
     conn.busy_timeout(patience)?;
     let state = checkpoint(conn, Checkpoint::Truncate);

@@ -71,7 +71,7 @@ pub fn migrate(conn: &mut Connection, path: &Path, migrations: &[Migration]) -> 
 ///
 /// # Errors
 /// See [`StoreError`].
-pub fn made_with(conn: &Connection, migrations: &[Migration]) -> Result<bool, StoreError> {
+pub(crate) fn made_with(conn: &Connection, migrations: &[Migration]) -> Result<bool, StoreError> {
     let Some(first) = migrations.first() else { return Ok(false) };
     let table = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'migrations'";
     if conn.query_row(table, [], |row| row.get::<_, i64>(0))? == 0 {

@@ -107,7 +107,7 @@ impl Readers {
     ///
     /// # Errors
     /// The read's own error, or the store's.
-    pub async fn lend<T: Send + 'static, E: JobError>(
+    pub(crate) async fn lend<T: Send + 'static, E: JobError>(
         &self,
         read: impl FnOnce() -> Result<T, E> + Send + 'static,
     ) -> Result<T, E> {

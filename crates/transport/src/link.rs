@@ -46,11 +46,11 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 /// The largest number of unacknowledged publishes: rumqttc keeps a table of this size per connection.
-pub const MAX_INFLIGHT: u16 = 64;
+pub(crate) const MAX_INFLIGHT: u16 = 64;
 /// The longest payload of a will, in bytes: its length field has two bytes.
-pub const MAX_WILL: usize = 65_535;
+pub(crate) const MAX_WILL: usize = 65_535;
 /// The longest topic sent, in bytes.
-pub const MAX_TOPIC: usize = 1024;
+pub(crate) const MAX_TOPIC: usize = 1024;
 
 /// Names one connection attempt; it goes into the presence messages.
 pub type ConnectionId = Uuid;

@@ -91,7 +91,7 @@ pub struct MetricsWriter<'o> {
 
 impl<'o> MetricsWriter<'o> {
     /// The content type of what is written.
-    pub const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
+    pub(crate) const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
 
     /// Writes to the end of a text.
     pub fn new(out: &'o mut String) -> Self {

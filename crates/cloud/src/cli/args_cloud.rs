@@ -196,7 +196,7 @@ pub struct NodesArgs {
 }
 
 /// What nodes can be sorted by.
-pub const SORT_WORDS: [&str; 9] = [
+pub(crate) const SORT_WORDS: [&str; 9] = [
     "name",
     "state",
     "objects",
@@ -428,10 +428,10 @@ pub struct FleetArgs {
 pub const NAMESPACE: &str = "edgesync";
 
 /// The variable that names the API that is asked, where neither `--server` nor a kubeconfig does.
-pub const SERVER_VARIABLE: &str = "EDGESYNC_CLOUD_SERVER";
+pub(crate) const SERVER_VARIABLE: &str = "EDGESYNC_CLOUD_SERVER";
 
 /// Where the cloud side of this machine answers, unless it is configured otherwise.
-pub const SOCKET: &str = "/run/edgesync-cloud/edgesync-cloud.sock";
+pub(crate) const SOCKET: &str = "/run/edgesync-cloud/edgesync-cloud.sock";
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,5 @@
 //! The program `edgesync-cloud`.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use jiff::Timestamp;

@@ -111,7 +111,11 @@ impl Cluster {
     ///
     /// # Errors
     /// See [`Failure`]; [`Failure::NotFound`] too if the kind has no such subresource.
-    pub async fn replace_status(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
+    pub(crate) async fn replace_status(
+        &self,
+        resource: &Resource,
+        object: &Object,
+    ) -> Result<Object, Failure> {
         let (api, key) =
             (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
         let replaced = api.replace_status(object.name(), &parameters(), &self.write(object)?).await;

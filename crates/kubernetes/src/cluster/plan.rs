@@ -15,9 +15,9 @@ use edgesync_object::{Resource, Scope, Selector, Target};
 use edgesync_placement::{Glob, KindMatch, NODE_LABEL, ObjectMatch, Unread};
 
 /// The most namespaces of one kind that somebody has watched one by one; with more of them, all are.
-pub const MAX_NAMESPACES: usize = 32;
+pub(crate) const MAX_NAMESPACES: usize = 32;
 /// The most watches of a plan.
-pub const MAX_WATCHES: usize = 1024;
+pub(crate) const MAX_WATCHES: usize = 1024;
 
 /// Who wants something.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -284,7 +284,7 @@ pub enum Cause {
 
 /// What is to be watched, and what of what is wanted is not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// At most one watch of each spot.
     pub watches: BTreeMap<Spot, Watch>,
     /// Who does not get what.
@@ -297,7 +297,7 @@ impl Plan {
     /// Plans for some interests. Spots that were refused are planned nevertheless, so that they are tried again, but
     /// nobody relies on them.
     #[must_use]
-    pub fn of(interests: &[Interest], kinds: &Kinds, refused: &BTreeSet<Spot>) -> Self {
+    pub(super) fn of(interests: &[Interest], kinds: &Kinds, refused: &BTreeSet<Spot>) -> Self {
         let mut plan = Self::default();
         for interest in interests {
             plan.note_problems(interest, kinds);
@@ -354,7 +354,7 @@ impl Plan {
 
     /// Whether all is watched that is wanted of kinds that are served.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         !self.problems.iter().any(|problem| problem.cause == Cause::TooMany)
     }
 

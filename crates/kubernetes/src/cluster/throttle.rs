@@ -22,7 +22,7 @@ pub enum Urgency {
 /// takes none. Each class waits in the order of arrival. What is in the background gets a place only while nothing urgent
 /// waits, and leaves half of the burst alone: so that what becomes urgent next does not wait for what was not.
 #[derive(Clone, Debug)]
-pub struct Throttle {
+pub(crate) struct Throttle {
     shared: Arc<Shared>,
 }
 
@@ -107,7 +107,7 @@ impl Drop for Waits<'_> {
 impl Throttle {
     /// Up to `qps` requests in a second, and `burst` at once after a pause. Both are one at least.
     #[must_use]
-    pub fn new(qps: u32, burst: u32) -> Self {
+    pub(crate) fn new(qps: u32, burst: u32) -> Self {
         let bucket = Mutex::new(Bucket::new(qps, burst, Instant::now()));
         let waiting = watch::channel(0).0;
         Self {
@@ -116,14 +116,15 @@ impl Throttle {
     }
 
     /// Another rate from now on. Who sleeps already wakes up by the one before.
-    pub fn set(&self, qps: u32, burst: u32) {
+    #[cfg(test)]
+    pub(crate) fn set(&self, qps: u32, burst: u32) {
         let mut bucket = self.bucket();
         let Bucket { urgent, background, .. } = *bucket;
         *bucket = Bucket { urgent, background, ..Bucket::new(qps, burst, Instant::now()) };
     }
 
     /// Waits until a request may be made. Can be cancelled: then it takes no place.
-    pub async fn wait(&self, urgency: Urgency) {
+    pub(crate) async fn wait(&self, urgency: Urgency) {
         match urgency {
             Urgency::Urgent => {
                 let _waits = Waits::new(&self.shared.waiting);
@@ -160,7 +161,7 @@ impl Throttle {
 
     /// What use is made of it.
     #[must_use]
-    pub fn used(&self) -> Use {
+    pub(crate) fn used(&self) -> Use {
         let Bucket { urgent, background, .. } = *self.bucket();
         Use { urgent, background, waiting: *self.shared.waiting.borrow() }
     }

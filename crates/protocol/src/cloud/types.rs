@@ -302,7 +302,7 @@ impl Issued {
     }
 
     /// The same once a new incarnation has begun with the last opening.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(test)]
     pub(crate) fn renewed(&self) -> Self {
         Self { since: self.gaps.last().map(|(_, base)| *base), ..self.clone() }
     }
