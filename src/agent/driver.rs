@@ -1,30 +1,32 @@
 //! The agent's loop: the only owner of the sync machine. It waits for whatever comes first, tells the
 //! machine, and carries out what the machine wants.
 
+mod connection;
 mod notices;
 mod numbers;
 mod reading;
+mod service_status;
 mod show;
+mod statistics;
+mod storing;
 mod upstream;
 mod verify;
 mod wire;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::store::{EdgeStore, Health, Writing};
+use crate::store::{EdgeStore, Health, Reset, Writing};
 use edgesync_config::edge::Config;
 use edgesync_files::Rule;
 use edgesync_protocol::change::RejectReason;
-use edgesync_protocol::edge::{Commit, EdgeEffect, EdgeMachine, EdgePhase};
+use edgesync_protocol::edge::{EdgeEffect, EdgeMachine, EdgePhase};
 use edgesync_protocol::timing::{Now, earlier};
 use edgesync_runtime::Service;
 use edgesync_runtime::random;
@@ -38,16 +40,15 @@ use super::events::{Regarding, Why};
 use super::files::{self, Files};
 use super::identity::{IdentityNews, Membership};
 use super::kinds::KnownKinds;
-use super::metrics::{Ages, LimitsHit, Rejections};
 use super::objects;
 use super::status::Question;
-use reading::Page;
+use connection::Connection;
+use service_status::ServiceStatus;
+use statistics::Statistics;
+use storing::{Applied, Storing};
 pub(super) use upstream::{Upstream, event_limits, outbox_limits};
 pub(super) use wire::Wire;
-use wire::{LinkState, Waiting};
 
-/// How long after the start its memory is given back, unless a burst comes before.
-const SETTLED: Duration = Duration::from_secs(10);
 /// How often the loop looks at clock, traffic and device.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long the end waits for the outbox to empty.
@@ -55,59 +56,80 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Frames that are handled before other events get their turn.
 const BURST: usize = 16;
 
-type Applied = Result<Commit, StoreError>;
-/// A commit under way: its token, and which rules for files its changes may concern.
-type Applying = (u64, files::Concerned, JoinHandle<Applied>);
-
-pub(super) struct Driver {
-    machine: EdgeMachine,
-    store: EdgeStore,
-    kinds: Arc<KnownKinds>,
-    link: LinkHandle,
-    wire: Wire,
+/// The part of the configuration that the loop itself reads.
+struct Settings {
     node: String,
     /// The address of the broker or of CloudCore.
     peer: String,
     max_frame: usize,
     max_object: usize,
+    /// Frames of at least so many bytes are compressed.
     compress_above: usize,
-    origin: Instant,
-    started: Timestamp,
-    /// Commits under way, in the order in which they were asked for: the store answers in it.
-    applying: VecDeque<Applying>,
-    reading: Option<JoinHandle<Page>>,
-    waiting: Option<Waiting>,
-    link_state: LinkState,
-    cloud_boot: Option<String>,
-    cloud_online: Option<bool>,
-    last_report: Option<Timestamp>,
-    in_sync_since: Option<Timestamp>,
-    rejected: BTreeMap<String, Value>,
-    bad_frames: BTreeMap<&'static str, u64>,
-    limits: LimitsHit,
-    rejections: Rejections,
-    ages: Ages,
-    welcome_round_trip: Option<Duration>,
-    resets_seen: u64,
-    writing: Writing,
-    held_back: u64,
-    /// Whether the cloud has said that this node was removed from the fleet.
-    removed: bool,
-    /// Why the cloud does not talk to this node, until it does.
-    refusal: Option<String>,
-    upstream: Upstream,
-    files: Files,
     /// The rules for files.
     rules: Vec<Rule>,
+}
+
+impl Settings {
+    fn new(config: &Config) -> Self {
+        Self {
+            node: config.node.name.clone(),
+            peer: config.peer().to_string(),
+            max_frame: config.link.max_frame,
+            max_object: config.sync.max_object,
+            compress_above: config.sync.compress_above.unwrap_or(usize::MAX),
+            rules: config.files.rules.clone(),
+        }
+    }
+
+    /// Takes over what may change while the agent runs.
+    fn reload(&mut self, config: &Config) {
+        self.max_object = config.sync.max_object;
+        self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
+        self.rules.clone_from(&config.files.rules);
+    }
+}
+
+/// The time of the loop, which its machine counts from the start.
+struct Timeline {
+    origin: Instant,
+    started: Timestamp,
+    look_at: Instant,
+}
+
+impl Timeline {
+    fn new() -> Self {
+        let origin = Instant::now();
+        Self { origin, started: Timestamp::now(), look_at: origin }
+    }
+
+    /// Returns whether clock, traffic and device are due for a look.
+    fn is_look_due(&mut self) -> bool {
+        let now = Instant::now();
+        let is_due = self.look_at <= now;
+        if is_due {
+            self.look_at = now + LOOK_EVERY;
+        }
+        is_due
+    }
+}
+
+pub(super) struct Driver {
+    settings: Settings,
+    timeline: Timeline,
+    machine: EdgeMachine,
+    store: EdgeStore,
+    storing: Storing,
+    kinds: Arc<KnownKinds>,
+    link: LinkHandle,
+    wire: Wire,
+    connection: Connection,
+    upstream: Upstream,
+    files: Files,
     /// Key and certificates, once the node has joined.
     identity: Option<Membership>,
-    look_at: Instant,
-    status_line: String,
-    /// Before this the service manager is told nothing new.
-    status_at: Instant,
     verification: Option<verify::Verification>,
-    /// When the memory that a burst took is given back: once nothing has been applied for a while.
-    release_at: Option<Instant>,
+    statistics: Statistics,
+    service_status: ServiceStatus,
 }
 
 impl Driver {
@@ -123,52 +145,26 @@ impl Driver {
         let facts = store.facts();
         let machine = EdgeMachine::new(edge_config(config), facts.totals, facts.confirmed, facts.incarnation);
         Self {
+            settings: Settings::new(config),
+            timeline: Timeline::new(),
             machine,
             store,
+            storing: Storing::new(),
             kinds,
             link,
             wire,
-            node: config.node.name.clone(),
-            peer: config.peer().to_string(),
-            max_frame: config.link.max_frame,
-            max_object: config.sync.max_object,
-            compress_above: config.sync.compress_above.unwrap_or(usize::MAX),
-            origin: Instant::now(),
-            started: Timestamp::now(),
-            applying: VecDeque::new(),
-            reading: None,
-            waiting: None,
-            link_state: LinkState::default(),
-            cloud_boot: None,
-            cloud_online: None,
-            last_report: None,
-            in_sync_since: None,
-            rejected: BTreeMap::new(),
-            bad_frames: BTreeMap::new(),
-            limits: LimitsHit::default(),
-            rejections: Rejections::default(),
-            ages: Ages::default(),
-            welcome_round_trip: None,
-            resets_seen: 0,
-            writing: Writing::Works,
-            held_back: 0,
-            removed: false,
-            refusal: None,
+            connection: Connection::default(),
             upstream,
             files,
-            rules: config.files.rules.clone(),
             identity,
-            look_at: Instant::now(),
-            status_line: String::new(),
-            status_at: Instant::now(),
-            // What the start took is given back, too.
-            release_at: Some(Instant::now() + SETTLED),
             verification: None,
+            statistics: Statistics::default(),
+            service_status: ServiceStatus::new(),
         }
     }
 
     fn now(&self) -> Now {
-        self.origin.elapsed()
+        self.timeline.origin.elapsed()
     }
 
     /// Runs until the process is told to stop.
@@ -181,9 +177,9 @@ impl Driver {
     ) {
         let mut health = self.store.health();
         let watchdog = Watchdog::start();
-        if let Some(reset) = health.borrow_and_update().reset.clone() {
-            self.resets_seen = reset.number;
-            self.tell_reset(&reset);
+        let before = health.borrow_and_update().clone();
+        if let Some(reset) = self.storing.observe_reset(&before) {
+            self.tell_reset(reset);
         }
         self.begin_upstream();
         let mut end: Option<Instant> = None;
@@ -193,7 +189,7 @@ impl Driver {
             if end.is_some_and(|end| end <= Instant::now() || !self.has_last_words()) {
                 break;
             }
-            let deadline = self.deadline().map(|at| self.origin + at);
+            let deadline = self.deadline().map(|at| self.timeline.origin + at);
             // The watchdog wants to see the loop turn even when nothing happens.
             let idle = Instant::now() + Duration::from_secs(1);
             let wake = deadline.map_or(idle, |at| at.min(idle)).min(end.unwrap_or(idle));
@@ -213,14 +209,14 @@ impl Driver {
                     Some(event) => self.heard_burst(event, &mut heard),
                     None => break,
                 },
-                result = front(&mut self.applying) => self.applied(result),
-                page = finished(&mut self.reading) => self.page_read(page),
+                result = self.storing.commits.front() => self.applied(result),
+                page = finished(&mut self.storing.reading) => self.page_read(page),
                 page = held_page(&mut self.wire) => self.held_read(page),
                 page = finished(&mut self.upstream.page) => self.outbox_read(page),
                 result = finished(&mut self.upstream.renumbering) => self.renumbered(result),
                 stats = finished(&mut self.upstream.sizing) => self.sized(&stats),
                 Ok(()) = self.upstream.outbox.changed() => self.outbox_changed(),
-                _ = self.link.ready(), if self.waiting.is_some() => {}
+                _ = self.link.ready(), if self.connection.is_waiting() => {}
                 Ok(()) = health.changed() => {
                     let health = health.borrow_and_update().clone();
                     self.health_changed(&health);
@@ -241,8 +237,7 @@ impl Driver {
     }
 
     fn tick(&mut self) {
-        if self.look_at <= Instant::now() {
-            self.look_at = Instant::now() + LOOK_EVERY;
+        if self.timeline.is_look_due() {
             self.look_around();
         }
         self.look_at_progress();
@@ -250,7 +245,7 @@ impl Driver {
         if self.machine.deadline().is_some_and(|at| at <= now) {
             self.machine.tick(now, random());
         }
-        if self.release_at.take_if(|at| *at <= Instant::now()).is_some() {
+        if self.storing.is_release_due() {
             let store = self.store.clone();
             tokio::spawn(async move { objects::give_back(&store).await });
         }
@@ -274,9 +269,8 @@ impl Driver {
     }
 
     fn applied(&mut self, result: Result<Applied, tokio::task::JoinError>) {
-        let Some((token, rules, _)) = self.applying.pop_front() else { return };
+        let Some((token, rules)) = self.storing.end_commit() else { return };
         self.files.due(rules);
-        self.release_at = Some(Instant::now() + objects::QUIET);
         let result = match result {
             Ok(Ok(commit)) => Ok(commit),
             Ok(Err(error)) => {
@@ -291,17 +285,19 @@ impl Driver {
     }
 
     fn health_changed(&mut self, health: &Health) {
-        let before = std::mem::replace(&mut self.writing, health.writing.clone());
+        let before = self.storing.observe_writing(&health.writing);
         self.tell_health(&before, health);
         match &health.writing {
             Writing::Works => tracing::info!("the store takes changes"),
             Writing::Full => tracing::error!("the store is full: nothing new is kept until there is room"),
             Writing::Fails { reason } => tracing::error!(reason, "the store takes no changes"),
         }
-        let Some(reset) = health.reset.as_ref().filter(|reset| reset.number > self.resets_seen) else {
-            return;
-        };
-        self.resets_seen = reset.number;
+        if let Some(reset) = self.storing.observe_reset(health) {
+            self.database_replaced(reset);
+        }
+    }
+
+    fn database_replaced(&mut self, reset: &Reset) {
         tracing::error!(
             cause = reset.cause,
             kept = reset.kept,
@@ -323,22 +319,19 @@ impl Driver {
             self.upstream.events.emit(Why::ConfigurationRejected, Regarding::Node, note);
         }
         let config = service.config();
-        self.max_object = config.sync.max_object;
-        self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
+        self.settings.reload(config);
         self.machine.set_config(edge_config(config));
         let at = self.moment();
         if let Some(cloud_core) = self.wire.cloud_core_mut() {
             cloud_core.bridge.set_config(at, wire::bridge_config(config));
         }
         self.files.reload(config);
-        // What is under way was held against the rules of before.
-        self.applying.iter_mut().for_each(|(_, rules, _)| *rules = files::Concerned::ALL);
-        self.rules.clone_from(&config.files.rules);
+        self.storing.commits.concern_all_rules();
         self.reload_upstream(config);
         if let Some(identity) = &self.identity {
             identity.reread();
         }
-        systemd::ready(&self.status_line);
+        systemd::ready(self.service_status.line());
     }
 
     /// Carries out everything that the machine wants and that can be done now.
@@ -351,7 +344,8 @@ impl Driver {
                 break;
             }
         }
-        self.ages.changes(self.now(), self.machine.totals().revision, self.machine.confirmed_revision());
+        let (revision, confirmed) = (self.machine.totals().revision, self.machine.confirmed_revision());
+        self.statistics.ages.changes(self.now(), revision, confirmed);
         self.look_at_verification();
         self.tell_service_manager();
     }
@@ -361,14 +355,14 @@ impl Driver {
         match effect {
             EdgeEffect::Apply { token, changes } => {
                 // Spawned, so that it is queued at the writer at once: it joins the next group.
-                let rules = files::concerned(&self.rules, &changes);
-                self.applying.push_back((token, rules, tokio::spawn(apply(store, changes))));
+                let rules = files::concerned(&self.settings.rules, &changes);
+                self.storing.commits.begin(token, rules, tokio::spawn(apply(store, changes)));
             }
             effect @ (EdgeEffect::ReadChanges { .. }
             | EdgeEffect::ReadBuckets
-            | EdgeEffect::ReadInventory { .. }) => self.reading = reading::read(store, &effect),
+            | EdgeEffect::ReadInventory { .. }) => self.storing.reading = reading::read(store, &effect),
             EdgeEffect::Confirm(revision) => {
-                self.last_report = Some(Timestamp::now());
+                self.statistics.last_report = Some(Timestamp::now());
                 store.confirm(revision);
             }
             EdgeEffect::SetIncarnation(incarnation) => {
@@ -412,14 +406,6 @@ impl Driver {
 async fn held_page(wire: &mut Wire) -> <JoinHandle<wire::HeldRead> as Future>::Output {
     match wire.cloud_core_mut() {
         Some(cloud_core) => finished(&mut cloud_core.reading).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// The result of the oldest commit under way; pending for ever when there is none.
-async fn front(applying: &mut VecDeque<Applying>) -> Result<Applied, tokio::task::JoinError> {
-    match applying.front_mut() {
-        Some((.., task)) => task.await,
         None => std::future::pending().await,
     }
 }

@@ -1,34 +1,24 @@
 //! What the machine wants an operator to know: said in the log, in the status, as Events, to the service manager.
 
-use std::time::Duration;
-
-use jiff::Timestamp;
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::Driver;
+use super::statistics::SyncChange;
 use crate::agent::events::{Regarding, Why};
 use crate::agent::identity::IdentityNews;
 use edgesync_join::renewal::Validity;
 use edgesync_object::ObjectRef;
 use edgesync_object::time::rfc3339;
-use edgesync_protocol::change::{RejectReason, Rejected};
+use edgesync_protocol::change::Rejected;
 use edgesync_protocol::edge::{EdgeNotice, EdgePhase};
-use edgesync_runtime::systemd;
-
-/// How often the service manager is told something new, at most.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
-/// Rejected objects that the status remembers.
-const MAX_REJECTED: usize = 64;
 
 impl Driver {
     pub(super) fn notice(&mut self, notice: EdgeNotice) {
         match notice {
             EdgeNotice::Welcomed { pending, held, round_trip } => {
-                self.removed = false;
-                self.refusal = None;
+                self.connection.welcomed(round_trip);
                 tracing::info!(pending, held, ?round_trip, "welcomed by the cloud");
-                self.welcome_round_trip = Some(round_trip);
                 let was_told = std::mem::take(&mut self.upstream.silence_told);
                 if let Some(since) = self.upstream.silent.take().filter(|_| was_told) {
                     let note = format!("the cloud side answers again, after {} s", since.elapsed().as_secs());
@@ -60,7 +50,7 @@ impl Driver {
             EdgeNotice::HelloRequested { reason, retry_after_seconds } => {
                 if retry_after_seconds > 0 {
                     tracing::warn!(reason, retry_after_seconds, "the cloud does not take this node now");
-                    self.refusal = Some(reason);
+                    self.connection.refusal = Some(reason);
                 } else {
                     tracing::info!(reason, "the cloud asks for a Hello");
                 }
@@ -68,10 +58,9 @@ impl Driver {
             EdgeNotice::Register => self.tell_of_node(true),
             EdgeNotice::Removed { reason } => {
                 tracing::error!(reason, "this node was removed from the fleet");
-                if std::mem::replace(&mut self.removed, true) {
-                    return;
+                if self.connection.remove() {
+                    self.upstream.events.emit(Why::NodeRemoved, Regarding::Node, reason);
                 }
-                self.upstream.events.emit(Why::NodeRemoved, Regarding::Node, reason);
             }
             EdgeNotice::UploadRefused { content, reason, message } => {
                 self.upload_refused(&content, reason, &message);
@@ -80,15 +69,7 @@ impl Driver {
                 let Rejected { uid, resource_version, reason, message, object } = rejected;
                 let name = object.as_deref().map(named);
                 tracing::warn!(name, %uid, %resource_version, ?reason, why = message, "an object was rejected");
-                self.rejections.add(reason);
-                match reason {
-                    RejectReason::TooLarge => self.limits.object_size += 1,
-                    RejectReason::StoreFull => self.limits.store_size += 1,
-                    _ => {}
-                }
-                if self.rejected.len() >= MAX_REJECTED && !self.rejected.contains_key(&*uid) {
-                    self.rejected.pop_first();
-                }
+                self.statistics.count_rejection(reason);
                 let note = format!("{reason:?}: {message}");
                 let entry = json!({
                     "object": object,
@@ -102,7 +83,7 @@ impl Driver {
                     None => Regarding::Node,
                 };
                 self.upstream.events.emit(Why::ObjectRejected, regarding, note);
-                self.rejected.insert(uid.to_string(), entry);
+                self.statistics.remember_rejected(&uid, entry);
             }
         }
     }
@@ -133,40 +114,29 @@ impl Driver {
 
     pub(super) fn tell_service_manager(&mut self) {
         let in_sync = self.machine.in_sync();
-        match (in_sync, self.in_sync_since) {
-            (true, None) => {
-                self.in_sync_since = Some(Timestamp::now());
-                self.files.synced(self.machine.totals().epoch);
-                let objects = self.machine.totals().count;
-                // It is so again after each change: that is worth a line once for each connection.
-                if std::mem::replace(&mut self.link_state.was_in_sync, true) {
-                    tracing::debug!(objects, "in sync");
-                } else {
-                    tracing::info!(objects, "in sync");
-                }
+        if self.statistics.observe_sync(in_sync) == SyncChange::InSync {
+            self.files.synced(self.machine.totals().epoch);
+            let objects = self.machine.totals().count;
+            // It is so again after each change: that is worth a line once for each connection.
+            if std::mem::replace(&mut self.connection.link.was_in_sync, true) {
+                tracing::debug!(objects, "in sync");
+            } else {
+                tracing::info!(objects, "in sync");
             }
-            (false, Some(_)) => self.in_sync_since = None,
-            _ => {}
         }
         let held = self.machine.announced().1;
-        if held > 0 && self.held_back == 0 {
+        if self.statistics.observe_held_back(held) {
             let note =
                 format!("the cloud holds back the removal of {held} objects until it is confirmed there");
             self.upstream.events.emit(Why::DeletionsHeldBack, Regarding::Node, note);
         }
-        self.held_back = held;
-        let line = match (self.link_state.connected, self.machine.phase()) {
+        let line = match (self.connection.link.connected, self.machine.phase()) {
             _ if in_sync => format!("in sync, {} objects", self.machine.totals().count),
             (false, _) => format!("offline, {} objects held", self.machine.totals().count),
             (true, EdgePhase::Live) => "receiving".to_owned(),
             (true, _) => format!("connected to {}, waiting for the cloud", self.wire.peer()),
         };
-        // The loop turns at least once a second: what changes more often is told later.
-        if line != self.status_line && self.status_at <= Instant::now() {
-            systemd::status(&line);
-            self.status_line = line;
-            self.status_at = Instant::now() + STATUS_EVERY;
-        }
+        self.service_status.tell(line);
     }
 }
 

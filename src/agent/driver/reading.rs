@@ -36,7 +36,7 @@ pub(super) fn read(store: EdgeStore, effect: &EdgeEffect) -> Option<JoinHandle<P
 
 impl Driver {
     pub(super) fn page_read(&mut self, page: Result<Page, tokio::task::JoinError>) {
-        self.reading = None;
+        self.storing.reading = None;
         let now = self.now();
         match page {
             Ok(Page::Changes(Ok(changes))) => {

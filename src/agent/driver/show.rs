@@ -23,28 +23,28 @@ impl Driver {
             .iter()
             .map(|(resource, count)| (format!("{}/{}", resource.api_version(), resource.kind), json!(count)))
             .collect();
-        let cloud = match (self.link_state.connected, machine.phase(), self.cloud_online) {
+        let cloud = match (self.connection.link.connected, machine.phase(), self.connection.cloud_online) {
             (false, ..) => format!("unknown: no connection to {}", self.wire.peer()),
             (true, EdgePhase::Live, _) => "connected".to_owned(),
-            _ if self.removed => {
+            _ if self.connection.removed => {
                 "this node was removed from the fleet: 'edgesync-cloud node admit NODE' takes it in again"
                     .to_owned()
             }
             (true, _, Some(false)) => "offline".to_owned(),
-            (true, ..) if let Some(why) = &self.refusal => format!("refuses this node: {why}"),
+            (true, ..) if let Some(why) = &self.connection.refusal => format!("refuses this node: {why}"),
             (true, ..) => format!("unreachable: {} (yet)", self.wire.silence()),
         };
         json!({
-            "node": self.node,
-            "agent": { "version": VERSION, "started": self.started.to_string() },
+            "node": self.settings.node,
+            "agent": { "version": VERSION, "started": self.timeline.started.to_string() },
             "link": {
-                "state": if self.link_state.connected { "connected" } else { "disconnected" },
+                "state": if self.connection.link.connected { "connected" } else { "disconnected" },
                 "type": self.wire.link_type().name(),
-                "broker": self.peer,
-                "since": self.link_state.since.map(|at| at.to_string()),
-                "cause": self.link_state.cause,
-                "retryInSeconds": (!self.link_state.connected).then(|| seconds(self.link_state.retry_in)),
-                "connections": self.link_state.reconnects,
+                "broker": self.settings.peer,
+                "since": self.connection.link.since.map(|at| at.to_string()),
+                "cause": self.connection.link.cause,
+                "retryInSeconds": (!self.connection.link.connected).then(|| seconds(self.connection.link.retry_in)),
+                "connections": self.connection.link.reconnects,
                 "bytesIn": traffic.bytes_in,
                 "bytesOut": traffic.bytes_out,
             },
@@ -54,15 +54,15 @@ impl Driver {
                 "state": cloud,
                 "incarnation": machine.incarnation(),
                 "session": machine.session(),
-                "removed": self.removed,
+                "removed": self.connection.removed,
             },
             "sync": {
                 "inSync": machine.in_sync(),
-                "inSyncSince": self.in_sync_since.map(|at| at.to_string()),
+                "inSyncSince": self.statistics.in_sync_since.map(|at| at.to_string()),
                 "pending": pending,
                 "heldBack": held,
                 "unconfirmed": totals.revision.saturating_sub(machine.confirmed_revision()),
-                "lastConfirm": self.last_report.map(|at| at.to_string()),
+                "lastConfirm": self.statistics.last_report.map(|at| at.to_string()),
             },
             "outbox": self.show_upstream(),
             "conditions": self.upstream.conditions,
@@ -78,20 +78,20 @@ impl Driver {
                     Writing::Full => "full".to_owned(),
                     Writing::Fails { reason } => format!("fails: {reason}"),
                 },
-                "resets": self.resets_seen,
+                "resets": self.storing.resets_seen(),
                 "databaseBytes": stats.as_ref().map(|stats| stats.database_bytes),
                 "walBytes": stats.as_ref().map(|stats| stats.wal_bytes),
                 "freeBytes": stats.as_ref().map(|stats| stats.free_bytes),
                 "commits": stats.as_ref().map(|stats| stats.writer.commits),
             },
             "limitsHit": {
-                "objectsTooLarge": self.limits.object_size,
-                "storeFull": self.limits.store_size,
-                "linkQueueFull": self.limits.link_queue,
+                "objectsTooLarge": self.statistics.limits.object_size,
+                "storeFull": self.statistics.limits.store_size,
+                "linkQueueFull": self.statistics.limits.link_queue,
                 "readingStalled": traffic.stalled,
                 "eventsDropped": stats.as_ref().map(|stats| stats.events_dropped),
             },
-            "rejected": self.rejected.values().collect::<Vec<_>>(),
+            "rejected": self.statistics.rejected.values().collect::<Vec<_>>(),
             "counters": {
                 "hellos": counters.hellos,
                 "leases": counters.leases,
@@ -102,7 +102,7 @@ impl Driver {
                 "rejected": counters.rejected,
                 "repeatedReports": counters.repeated_reports,
                 "foreignSession": counters.foreign_session,
-                "badFrames": self.bad_frames,
+                "badFrames": self.statistics.bad_frames,
             },
         })
     }

@@ -215,7 +215,7 @@ impl Driver {
     }
 
     fn look_at_limits(&mut self, stalled: u64) {
-        let hit = (self.limits.link_queue, stalled);
+        let hit = (self.statistics.limits.link_queue, stalled);
         let before = std::mem::replace(&mut self.upstream.limits, hit);
         let tell = |what: &str, now: u64, before: u64| {
             if now > before {
@@ -288,7 +288,7 @@ impl Driver {
         upstream.conditions.clone_from(&conditions);
         let report = node_report::report(&upstream.config, conditions);
         merge_report(&mut lock(&upstream.own_node), &report, Timestamp::now());
-        if !self.link_state.connected && !asked {
+        if !self.connection.link.connected && !asked {
             return;
         }
         let Ok(text) = serde_json::value::to_raw_value(&report) else { return };
@@ -316,7 +316,7 @@ impl Driver {
     pub(super) fn outbox_changed(&mut self) {
         let marks = self.upstream.marks();
         let now = self.now();
-        self.ages.outbox(now, &marks);
+        self.statistics.ages.outbox(now, &marks);
         self.machine.outbox_changed(now, &marks);
         let dropped = self.upstream.outbox.borrow_and_update().dropped;
         let before = std::mem::replace(&mut self.upstream.dropped, dropped);

@@ -35,7 +35,7 @@ impl Driver {
         }
         // What was found just before is told with this Hello already.
         let health = self.store.health().borrow().clone();
-        if health.reset.as_ref().is_some_and(|reset| reset.number > self.resets_seen) {
+        if self.storing.has_new_reset(&health) {
             self.health_changed(&health);
         }
         let mut patience = PATIENCE;
@@ -69,7 +69,7 @@ impl Driver {
         let agreed = counters.hellos > verification.hellos && self.machine.in_sync();
         let problem = if agreed {
             None
-        } else if !self.link_state.connected {
+        } else if !self.connection.link.connected {
             Some(format!("there is no connection to {}", self.wire.peer()))
         } else if verification.until <= Instant::now() {
             Some(self.wire.doubt().to_owned())

@@ -6,8 +6,6 @@ mod mqtt;
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use super::{Driver, random};
 use crate::agent::events::{Regarding, Why};
 use crate::agent::traffic::Direction;
@@ -37,18 +35,6 @@ pub(super) struct Waiting {
     pub(super) name: &'static str,
     pub(super) topic: String,
     pub(super) bytes: Vec<u8>,
-}
-
-/// What the link is doing, for the status.
-#[derive(Clone, Debug, Default)]
-pub(super) struct LinkState {
-    pub(super) connected: bool,
-    /// Whether the node has been in sync on this connection.
-    pub(super) was_in_sync: bool,
-    pub(super) since: Option<Timestamp>,
-    pub(super) cause: Option<String>,
-    pub(super) retry_in: Duration,
-    pub(super) reconnects: u64,
 }
 
 impl Wire {
@@ -142,22 +128,17 @@ impl Driver {
     }
 
     fn link_up(&mut self) {
-        self.link_state = LinkState {
-            connected: true,
-            since: Some(Timestamp::now()),
-            reconnects: self.link_state.reconnects + 1,
-            ..LinkState::default()
-        };
+        self.connection.up();
         let limit = match &self.wire {
             Wire::Mqtt(topics) => {
-                (self.cloud_boot, self.cloud_online) = (None, None);
+                self.connection.forget_presence();
                 tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
                 self.upstream.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
-                self.link.max_payload(&topics.up(&self.node))
+                self.link.max_payload(&topics.up(&self.settings.node))
             }
             Wire::KubeEdge(_) => self.link.max_payload(TEXT),
         };
-        tracing::info!(peer = self.peer, limit, "connected");
+        tracing::info!(peer = self.settings.peer, limit, "connected");
         self.look_soon();
         if let Some(identity) = &self.identity {
             identity.connected();
@@ -171,19 +152,12 @@ impl Driver {
 
     fn link_down(&mut self, cause: &Cause, retry_in: Duration) {
         let again = Duration::from_millis(u64::try_from(retry_in.as_millis()).unwrap_or(u64::MAX));
-        let words = if self.link_state.connected { "the connection is lost" } else { "no connection" };
-        tracing::warn!(peer = self.peer, %cause, retry_in = ?again, "{words}");
-        self.link_state = LinkState {
-            connected: false,
-            since: Some(Timestamp::now()),
-            cause: Some(cause.to_string()),
-            retry_in,
-            ..self.link_state
-        };
+        let words = if self.connection.link.connected { "the connection is lost" } else { "no connection" };
+        tracing::warn!(peer = self.settings.peer, %cause, retry_in = ?again, "{words}");
+        self.connection.down(cause.to_string(), retry_in);
         if matches!(cause, Cause::TakenOver { .. }) {
             self.upstream.events.emit(Why::SessionTakenOver, Regarding::Node, cause.to_string());
         }
-        self.waiting = None;
         if let Some(cloud_core) = self.wire.cloud_core_mut() {
             cloud_core.disconnected();
         }
@@ -202,14 +176,14 @@ impl Driver {
                 let bytes = put.body.get().len();
                 self.upstream.meter.object(Direction::Down, &put.resource, bytes);
                 self.kinds.learn(&put.resource);
-                self.rejected.remove(&*put.uid);
+                self.statistics.rejected.remove(&*put.uid);
             }
         }
     }
 
     /// Takes one step with what waits on either side. Gives whether there was one.
     pub(super) fn move_one(&mut self) -> bool {
-        if let Some(waiting) = self.waiting.take() {
+        if let Some(waiting) = self.connection.take_waiting() {
             return self.publish(waiting);
         }
         match &self.wire {
@@ -228,8 +202,8 @@ impl Driver {
                 true
             }
             Err(PublishError::Full) => {
-                self.limits.link_queue += 1;
-                self.waiting = Some(Waiting { name, topic, bytes });
+                self.statistics.limits.link_queue += 1;
+                self.connection.hold(Waiting { name, topic, bytes });
                 false
             }
             Err(PublishError::NotConnected) => false,

@@ -244,7 +244,7 @@ impl Driver {
     fn bridge_notice(&mut self, notice: BridgeNotice) {
         match notice {
             BridgeNotice::BadMessage { problem } => {
-                *self.bad_frames.entry("message").or_default() += 1;
+                self.statistics.count_bad_frame("message");
                 tracing::warn!(problem, "a message that cannot be read");
             }
             BridgeNotice::Refilling(reason) => {

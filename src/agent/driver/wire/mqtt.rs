@@ -2,6 +2,7 @@
 
 use super::{Waiting, Wire, trace_frame};
 use crate::agent::driver::Driver;
+use crate::agent::driver::connection::CloudChange;
 use crate::agent::traffic::Direction;
 use edgesync_object::Budget;
 use edgesync_protocol::frame::{FrameError, PROTOCOL, Received};
@@ -19,7 +20,7 @@ impl Driver {
                 self.upstream.meter.frame(Direction::Down, "Presence", payload.len());
                 self.cloud_seen(payload);
             }
-            Some(Topic::Down(node)) if node == self.node => {
+            Some(Topic::Down(node)) if node == self.settings.node => {
                 tracing::debug!(topic = "down", bytes = payload.len(), "receives");
                 self.frame(payload);
             }
@@ -35,19 +36,21 @@ impl Driver {
                 return;
             }
         };
-        let known = self.cloud_boot.replace(presence.boot.clone());
-        let was_online = self.cloud_online.replace(presence.online);
-        if !presence.online {
-            tracing::warn!("the cloud says that it is gone");
-            self.machine.cloud_gone(self.now());
-        } else if was_online == Some(false) || known.is_some_and(|known| known != presence.boot) {
-            tracing::info!("the cloud is back");
-            self.machine.cloud_returned(self.now(), random());
+        match self.connection.observe_cloud(presence) {
+            CloudChange::Same => {}
+            CloudChange::Gone => {
+                tracing::warn!("the cloud says that it is gone");
+                self.machine.cloud_gone(self.now());
+            }
+            CloudChange::Returned => {
+                tracing::info!("the cloud is back");
+                self.machine.cloud_returned(self.now(), random());
+            }
         }
     }
 
     fn frame(&mut self, payload: &[u8]) {
-        match Received::decode(payload, &mut Budget::of(self.max_frame), self.max_object) {
+        match Received::decode(payload, &mut Budget::of(self.settings.max_frame), self.settings.max_object) {
             Ok(frame) => {
                 self.upstream.meter.frame(Direction::Down, frame.name(), payload.len());
                 if let Received::Objects(objects) = &frame {
@@ -61,16 +64,15 @@ impl Driver {
 
     /// A frame that is no frame, or one of another version.
     fn unreadable(&mut self, bytes: usize, error: &FrameError) {
-        let count = self.bad_frames.entry(error.label()).or_default();
-        *count += 1;
-        if error.is_of_another_version() && *count > 1 {
+        let count = self.statistics.count_bad_frame(error.label());
+        if error.is_of_another_version() && count > 1 {
             tracing::debug!(bytes, %error, "a frame of another version");
         } else {
             tracing::warn!(bytes, %error, "a frame that cannot be read");
         }
         if let FrameError::Protocol { found, .. } = error {
             let behind = if *found > PROTOCOL { "agent" } else { "cloud side" };
-            self.refusal = Some(format!(
+            self.connection.refusal = Some(format!(
                 "the cloud side speaks protocol {found}, this agent {PROTOCOL}: update the {behind}"
             ));
         }
@@ -82,9 +84,9 @@ impl Driver {
         if !self.machine.has_frame() {
             return false;
         }
-        let topic = topics.up(&self.node);
+        let topic = topics.up(&self.settings.node);
         let Some(frame) = self.machine.poll_frame(self.now()) else { return false };
-        match frame.encode(self.compress_above) {
+        match frame.encode(self.settings.compress_above) {
             Ok(bytes) => {
                 trace_frame(&frame, bytes.len());
                 self.publish(Waiting { name: frame.name(), topic, bytes })
@@ -103,7 +105,7 @@ impl Driver {
             return;
         }
         let Backlog { unsent, unacknowledged } = self.link.backlog();
-        let waiting = u64::from(self.waiting.is_some());
+        let waiting = u64::from(self.connection.is_waiting());
         self.machine.link_progress(self.now(), unsent + waiting, unacknowledged + waiting);
     }
 }

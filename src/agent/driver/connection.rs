@@ -1,0 +1,164 @@
+//! The connection to the cloud as the loop knows it: the link, the presence of the cloud, and whether it admits this node.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::wire::Waiting;
+use edgesync_transport::link::presence::CloudPresence;
+
+/// What the link is doing, for the status.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LinkState {
+    pub(super) connected: bool,
+    /// Whether the node has been in sync on this connection.
+    pub(super) was_in_sync: bool,
+    pub(super) since: Option<Timestamp>,
+    pub(super) cause: Option<String>,
+    pub(super) retry_in: Duration,
+    pub(super) reconnects: u64,
+}
+
+/// What a presence of the cloud means for the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CloudChange {
+    /// It is as it was.
+    Same,
+    /// It is offline.
+    Gone,
+    /// It is online again, or was restarted.
+    Returned,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Connection {
+    pub(super) link: LinkState,
+    cloud_boot: Option<String>,
+    pub(super) cloud_online: Option<bool>,
+    /// Whether the cloud has said that this node was removed from the fleet.
+    pub(super) removed: bool,
+    /// Why the cloud does not talk to this node, until it does.
+    pub(super) refusal: Option<String>,
+    /// The time from the last Hello to its Welcome.
+    pub(super) welcome_round_trip: Option<Duration>,
+    /// The message that waits until the link has room.
+    waiting: Option<Waiting>,
+}
+
+impl Connection {
+    /// Takes note that the link is up.
+    pub(super) fn up(&mut self) {
+        self.link = LinkState {
+            connected: true,
+            since: Some(Timestamp::now()),
+            reconnects: self.link.reconnects + 1,
+            ..LinkState::default()
+        };
+    }
+
+    /// Takes note that the link is down, or still is, and drops the message that waits for it.
+    pub(super) fn down(&mut self, cause: String, retry_in: Duration) {
+        let LinkState { was_in_sync, reconnects, .. } = self.link;
+        self.link = LinkState {
+            connected: false,
+            was_in_sync,
+            since: Some(Timestamp::now()),
+            cause: Some(cause),
+            retry_in,
+            reconnects,
+        };
+        self.waiting = None;
+    }
+
+    /// Forgets the presence of the cloud: the broker sends the retained one.
+    pub(super) fn forget_presence(&mut self) {
+        (self.cloud_boot, self.cloud_online) = (None, None);
+    }
+
+    /// Takes note of the presence of the cloud.
+    pub(super) fn observe_cloud(&mut self, presence: CloudPresence) -> CloudChange {
+        let CloudPresence { boot, online } = presence;
+        let was_online = self.cloud_online.replace(online);
+        let is_other = self.cloud_boot.as_ref().is_some_and(|known| *known != boot);
+        self.cloud_boot = Some(boot);
+        match online {
+            false => CloudChange::Gone,
+            true if was_online == Some(false) || is_other => CloudChange::Returned,
+            true => CloudChange::Same,
+        }
+    }
+
+    /// Takes note of a Welcome: the cloud admits this node.
+    pub(super) fn welcomed(&mut self, round_trip: Duration) {
+        self.removed = false;
+        self.refusal = None;
+        self.welcome_round_trip = Some(round_trip);
+    }
+
+    /// Takes note that the node was removed from the fleet. Returns whether that is new.
+    pub(super) fn remove(&mut self) -> bool {
+        !std::mem::replace(&mut self.removed, true)
+    }
+
+    /// Keeps a message until the link has room.
+    pub(super) fn hold(&mut self, message: Waiting) {
+        self.waiting = Some(message);
+    }
+
+    /// Returns the message that waits for room, to be tried again.
+    pub(super) fn take_waiting(&mut self) -> Option<Waiting> {
+        self.waiting.take()
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn presence(boot: &str, online: bool) -> CloudPresence {
+        CloudPresence { boot: boot.to_owned(), online }
+    }
+
+    #[test]
+    fn a_cloud_returns_when_it_was_offline_or_restarted() {
+        let mut connection = Connection::default();
+        assert_eq!(connection.observe_cloud(presence("a", true)), CloudChange::Same);
+        assert_eq!(connection.observe_cloud(presence("a", true)), CloudChange::Same);
+        assert_eq!(connection.observe_cloud(presence("b", true)), CloudChange::Returned);
+        assert_eq!(connection.observe_cloud(presence("b", false)), CloudChange::Gone);
+        assert_eq!(connection.observe_cloud(presence("b", true)), CloudChange::Returned);
+        connection.forget_presence();
+        assert_eq!(connection.observe_cloud(presence("c", true)), CloudChange::Same);
+    }
+
+    #[test]
+    fn the_link_counts_connections_and_drops_what_waited_when_it_ends() {
+        let mut connection = Connection::default();
+        connection.up();
+        connection.link.was_in_sync = true;
+        connection.hold(Waiting { name: "Report", topic: String::new(), bytes: Vec::new() });
+        connection.down("broken pipe".to_owned(), Duration::from_secs(3));
+        assert!(!connection.is_waiting());
+        assert!(connection.link.was_in_sync, "until the next connection");
+        assert_eq!((connection.link.connected, connection.link.reconnects), (false, 1));
+        connection.up();
+        assert_eq!((connection.link.was_in_sync, connection.link.reconnects), (false, 2));
+        assert_eq!(connection.link.cause, None);
+    }
+
+    #[test]
+    fn a_removal_is_news_once_until_the_cloud_admits_the_node() {
+        let mut connection = Connection::default();
+        assert!(connection.remove());
+        assert!(!connection.remove());
+        connection.refusal = Some("no".to_owned());
+        connection.welcomed(Duration::from_millis(1));
+        assert_eq!((connection.removed, &connection.refusal), (false, &None));
+        assert!(connection.remove());
+    }
+}

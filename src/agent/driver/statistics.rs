@@ -1,0 +1,116 @@
+//! Counters and ages of the loop, for status and metrics.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::agent::metrics::{Ages, LimitsHit, Rejections};
+use edgesync_protocol::change::{RejectReason, Uid};
+
+/// Rejected objects that the status remembers.
+const MAX_REJECTED: usize = 64;
+
+/// How the state of sync has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SyncChange {
+    Same,
+    InSync,
+    OutOfSync,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Statistics {
+    /// Frames that could not be read, by their error.
+    pub(super) bad_frames: BTreeMap<&'static str, u64>,
+    pub(super) limits: LimitsHit,
+    pub(super) rejections: Rejections,
+    /// The objects that are rejected now, by UID.
+    pub(super) rejected: BTreeMap<String, Value>,
+    pub(super) ages: Ages,
+    /// When the cloud confirmed a report last.
+    pub(super) last_report: Option<Timestamp>,
+    pub(super) in_sync_since: Option<Timestamp>,
+    /// Removals that the cloud holds back.
+    held_back: u64,
+}
+
+impl Statistics {
+    /// Counts a frame that could not be read. Returns how many there were of the same error.
+    pub(super) fn count_bad_frame(&mut self, error: &'static str) -> u64 {
+        let count = self.bad_frames.entry(error).or_default();
+        *count += 1;
+        *count
+    }
+
+    /// Counts a rejection.
+    pub(super) fn count_rejection(&mut self, reason: RejectReason) {
+        self.rejections.add(reason);
+        match reason {
+            RejectReason::TooLarge => self.limits.object_size += 1,
+            RejectReason::StoreFull => self.limits.store_size += 1,
+            _ => {}
+        }
+    }
+
+    /// Remembers a rejected object, in place of another one if there are too many.
+    pub(super) fn remember_rejected(&mut self, uid: &Uid, entry: Value) {
+        if self.rejected.len() >= MAX_REJECTED && !self.rejected.contains_key(&**uid) {
+            self.rejected.pop_first();
+        }
+        self.rejected.insert(uid.to_string(), entry);
+    }
+
+    /// Takes note of whether the node is in sync.
+    pub(super) fn observe_sync(&mut self, in_sync: bool) -> SyncChange {
+        match (in_sync, self.in_sync_since) {
+            (true, None) => {
+                self.in_sync_since = Some(Timestamp::now());
+                SyncChange::InSync
+            }
+            (false, Some(_)) => {
+                self.in_sync_since = None;
+                SyncChange::OutOfSync
+            }
+            _ => SyncChange::Same,
+        }
+    }
+
+    /// Takes note of how many removals the cloud holds back. Returns whether it has just begun to.
+    pub(super) fn observe_held_back(&mut self, held: u64) -> bool {
+        let before = std::mem::replace(&mut self.held_back, held);
+        held > 0 && before == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rejected_objects_are_remembered_up_to_the_limit() {
+        let mut statistics = Statistics::default();
+        for number in 0..=MAX_REJECTED {
+            statistics.remember_rejected(&format!("{number:03}").into(), Value::Null);
+        }
+        assert_eq!(statistics.rejected.len(), MAX_REJECTED);
+        assert!(!statistics.rejected.contains_key("000"));
+        statistics.remember_rejected(&"001".into(), Value::Bool(true));
+        assert_eq!(statistics.rejected.len(), MAX_REJECTED, "it replaces its own entry");
+        assert_eq!(statistics.rejected["001"], Value::Bool(true));
+    }
+
+    #[test]
+    fn changes_of_sync_and_held_removals_are_news_once() {
+        let mut statistics = Statistics::default();
+        assert_eq!(statistics.observe_sync(false), SyncChange::Same);
+        assert_eq!(statistics.observe_sync(true), SyncChange::InSync);
+        assert_eq!(statistics.observe_sync(true), SyncChange::Same);
+        assert_eq!(statistics.observe_sync(false), SyncChange::OutOfSync);
+        assert_eq!(
+            [0, 3, 5, 0, 1].map(|held| statistics.observe_held_back(held)),
+            [false, true, false, false, true]
+        );
+    }
+}

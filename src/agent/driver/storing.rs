@@ -1,0 +1,156 @@
+//! The work that the store does for the loop, and the health of the store when last looked at.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::reading::Page;
+use crate::agent::files::Concerned;
+use crate::agent::objects;
+use crate::store::{Health, Reset, Writing};
+use edgesync_protocol::edge::Commit;
+use edgesync_store::StoreError;
+
+/// How long after the start its memory is given back, unless a burst comes before.
+const SETTLED: Duration = Duration::from_secs(10);
+
+pub(super) type Applied = Result<Commit, StoreError>;
+
+/// A commit under way.
+struct Applying {
+    token: u64,
+    /// The rules for files that its changes may concern.
+    rules: Concerned,
+    task: JoinHandle<Applied>,
+}
+
+/// Commits under way, in the order in which they were asked for: the store answers in it.
+#[derive(Default)]
+pub(super) struct Commits(VecDeque<Applying>);
+
+/// See the module.
+pub(super) struct Storing {
+    pub(super) commits: Commits,
+    /// The page that is being read for the machine.
+    pub(super) reading: Option<JoinHandle<Page>>,
+    /// When the memory that a burst took is given back: once nothing has been applied for a while.
+    release_at: Option<Instant>,
+    writing: Writing,
+    resets_seen: u64,
+}
+
+impl Commits {
+    pub(super) fn begin(&mut self, token: u64, rules: Concerned, task: JoinHandle<Applied>) {
+        self.0.push_back(Applying { token, rules, task });
+    }
+
+    /// Waits for the result of the oldest commit; for ever when there is none.
+    pub(super) async fn front(&mut self) -> Result<Applied, tokio::task::JoinError> {
+        match self.0.front_mut() {
+            Some(applying) => (&mut applying.task).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes note of new rules for files: the changes under way were compared with those of before.
+    pub(super) fn concern_all_rules(&mut self) {
+        self.0.iter_mut().for_each(|applying| applying.rules = Concerned::ALL);
+    }
+}
+
+impl Storing {
+    pub(super) fn new() -> Self {
+        Self {
+            commits: Commits::default(),
+            reading: None,
+            // Includes what the start took.
+            release_at: Some(Instant::now() + SETTLED),
+            writing: Writing::Works,
+            resets_seen: 0,
+        }
+    }
+
+    /// Ends the oldest commit. Returns its token and the rules for files that it may concern.
+    pub(super) fn end_commit(&mut self) -> Option<(u64, Concerned)> {
+        let Applying { token, rules, .. } = self.commits.0.pop_front()?;
+        self.release_at = Some(Instant::now() + objects::QUIET);
+        Some((token, rules))
+    }
+
+    /// Returns whether memory is to be given back now, once after each burst.
+    pub(super) fn is_release_due(&mut self) -> bool {
+        self.release_at.take_if(|at| *at <= Instant::now()).is_some()
+    }
+
+    /// Takes note of whether the store takes changes. Returns what was known before.
+    pub(super) fn observe_writing(&mut self, writing: &Writing) -> Writing {
+        std::mem::replace(&mut self.writing, writing.clone())
+    }
+
+    /// Returns how often the database was replaced, as far as the loop has seen.
+    pub(super) fn resets_seen(&self) -> u64 {
+        self.resets_seen
+    }
+
+    /// Returns whether the database was replaced since the loop looked last.
+    pub(super) fn has_new_reset(&self, health: &Health) -> bool {
+        health.reset.as_ref().is_some_and(|reset| reset.number > self.resets_seen)
+    }
+
+    /// Takes note of a replacement of the database, if there was one since the loop looked last.
+    pub(super) fn observe_reset<'a>(&mut self, health: &'a Health) -> Option<&'a Reset> {
+        let reset = health.reset.as_ref().filter(|reset| reset.number > self.resets_seen)?;
+        self.resets_seen = reset.number;
+        Some(reset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use edgesync_protocol::digest::Epoch;
+
+    fn health(resets: u64) -> Health {
+        let reset = Reset {
+            number: resets,
+            cause: "lost".to_owned(),
+            epoch: Epoch::default(),
+            kept: 0,
+            lost: 0,
+            set_aside: None,
+        };
+        Health { writing: Writing::Works, reset: (resets > 0).then_some(reset) }
+    }
+
+    #[tokio::test]
+    async fn each_reset_is_seen_once() {
+        let mut storing = Storing::new();
+        assert!(!storing.has_new_reset(&health(0)));
+        assert!(storing.has_new_reset(&health(1)));
+        assert!(storing.observe_reset(&health(1)).is_some());
+        assert!(!storing.has_new_reset(&health(1)));
+        assert!(storing.observe_reset(&health(1)).is_none());
+        assert!(storing.observe_reset(&health(3)).is_some());
+        assert_eq!(storing.resets_seen(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_is_given_back_once_after_the_last_commit() {
+        let mut storing = Storing::new();
+        tokio::time::advance(SETTLED).await;
+        assert!(storing.is_release_due());
+        assert!(!storing.is_release_due());
+        let task = tokio::spawn(async { Err(StoreError::Closed) });
+        storing.commits.begin(7, Concerned::default(), task);
+        storing.commits.concern_all_rules();
+        assert!(storing.commits.front().await.is_ok_and(|applied| applied.is_err()));
+        let (token, rules) = storing.end_commit().unwrap();
+        assert_eq!((token, format!("{rules:?}")), (7, format!("{:?}", Concerned::ALL)));
+        assert!(storing.end_commit().is_none());
+        assert!(!storing.is_release_due());
+        tokio::time::advance(objects::QUIET).await;
+        assert!(storing.is_release_due());
+    }
+}
