@@ -1,20 +1,22 @@
 //! No turn of the loop is longer the more nodes there are: 10,000 nodes and what happens to all of them at once, counted in
 //! units of work. Real machines on both sides; the store and the broker are memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::config::ObjectSyncs;
+use crate::node::Node;
 use crate::source::{
-    Change, LeaseRenewal, NodeChange, NodeFacts, Registered, Result, RuleProblem, RuleStatus, UploadBatch,
-    UploadOutcome,
+    Change, Changes, LeaseRenewal, NodeChange, NodeFacts, Registered, Result, RuleProblem, RuleStatus,
+    UploadBatch, UploadOutcome,
 };
 use crate::work::MAX_TURN;
+use edgesync_broker::Channel;
 use edgesync_object::LeftOut;
 use edgesync_placement::{KindMatch, Summary, Unread};
-use edgesync_protocol::cloud::{Loaded, Record, RecordBatch};
+use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_protocol::message::Body;
 use edgesync_schema::Schema;
 use edgesync_transport::link::handle::Shared;
@@ -274,9 +276,9 @@ impl<const SHARED: bool> World<SHARED> {
                 break;
             }
         }
-        let (before, begun) = (self.fleet.work.done(), std::time::Instant::now());
+        let (before, begun) = (self.fleet.reconciler.work.done(), std::time::Instant::now());
         turn(&mut self.fleet, &mut self.events.1).await;
-        self.longest = self.longest.max(self.fleet.work.done() - before);
+        self.longest = self.longest.max(self.fleet.reconciler.work.done() - before);
         self.slowest = self.slowest.max(begun.elapsed());
     }
 
@@ -291,10 +293,12 @@ impl<const SHARED: bool> World<SHARED> {
             turns += 1;
             assert!(begun.elapsed() < PATIENCE, "{what}");
             let quiet = self.up.is_empty()
-                && self.fleet.touched.is_empty()
-                && self.fleet.news.is_told()
-                && self.fleet.questions.is_empty();
-            as_wanted = quiet && self.fleet.nodes.len() == NODES && self.fleet.nodes.values().all(&wanted);
+                && self.fleet.reconciler.nodes.is_idle()
+                && self.fleet.reconciler.broadcasts.is_told()
+                && self.fleet.views.queries.is_empty();
+            as_wanted = quiet
+                && self.fleet.reconciler.nodes.len() == NODES
+                && self.fleet.reconciler.nodes.values().all(&wanted);
         }
         let (longest, slowest) = (self.longest, self.slowest);
         println!(
@@ -364,7 +368,7 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are() {
     world.fleet.answered(Inbox::Incarnation(Ok("two".into())));
     world.put("another");
     // The broker takes nothing until all of them wait for room.
-    while world.fleet.line.len() < NODES - QUEUE {
+    while world.fleet.sender.waiting() < NODES - QUEUE {
         world.turn().await;
     }
     world.until_in_sync("the broker takes messages again", all + 1).await;
