@@ -106,7 +106,8 @@ impl<S: Source> Fleet<S> {
         // A Lease without a Node is nobody's.
         let orphans: HashSet<String> = known.orphans.drain(..).collect();
         known.leases.retain(|lease| !orphans.contains(&lease.node));
-        let lifecycle = match S::IS_SHARED {
+        let is_shared = source.replication().is_some();
+        let lifecycle = match is_shared {
             true => NodeLifecycle::of_replica(Now::ZERO, Timestamp::now(), config.nodes.lease_flush),
             false => NodeLifecycle::new(Now::ZERO, Timestamp::now(), &known, config.nodes.lease_flush),
         };
@@ -116,7 +117,7 @@ impl<S: Source> Fleet<S> {
                 Placement::new(config.placement.rules.clone()),
                 Timeline::new(source.incarnation(), source.issued()),
                 Settings::new(config),
-                S::IS_SHARED,
+                is_shared,
             ),
             requests: Requests::new(source),
             feed: Feed::new(changes),
@@ -171,8 +172,7 @@ impl<S: Source> Fleet<S> {
                 claiming += objects.iter().filter(|object| self.reconciler.claims_more(object)).count();
             }
             match change {
-                // A cluster comes back; nobody else repairs a database.
-                Change::Failed(error) if !S::IS_SHARED => return Err(error),
+                Change::Failed(error) if !error.is_retryable() => return Err(error),
                 change => {
                     complete |= matches!(change, Change::Complete);
                     self.changed(change);

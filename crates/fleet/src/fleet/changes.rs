@@ -144,7 +144,7 @@ impl<S: Source> Fleet<S> {
             return self.node_created(&summary.name);
         }
         self.reconciler.set_labels(&summary.name, labels);
-        if S::IS_SHARED {
+        if self.reconciler.is_shared {
             self.node_told(summary);
         }
     }

@@ -9,7 +9,7 @@ use super::removals::{Leaving, Reply, Retry};
 use super::requests::Inbox;
 use crate::admin::{Answer, unknown};
 use crate::metrics::add_counters;
-use crate::source::{self, Source};
+use crate::source::{self, Replication as _, Source};
 use edgesync_protocol::frame::Up;
 use edgesync_protocol::timing::Now;
 
@@ -112,7 +112,9 @@ impl<S: Source> Fleet<S> {
 
     /// A frame of a removed node.
     pub(super) fn frame_of_removed(&mut self, name: &str, frame: &Up) {
-        match self.removals.received(name, frame, || self.requests.source().is_removed(name)) {
+        let is_removed =
+            || self.requests.replication().is_none_or(|replication| replication.is_removed(name));
+        match self.removals.received(name, frame, is_removed) {
             Reply::Admit => self.admit(name),
             Reply::Refuse => self.tell_removed(name),
             Reply::Nothing => {}

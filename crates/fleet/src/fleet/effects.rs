@@ -8,7 +8,6 @@ use super::Fleet;
 use super::bodies::{Answer, Sort, Wanted};
 use super::requests::Inbox;
 use super::sender::Sent;
-use crate::config::ObjectSyncs;
 use crate::source::Source;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{CloudEffect, CloudNotice};
@@ -85,9 +84,7 @@ impl<S: Source> Fleet<S> {
             }
         }
         let in_sync = self.reconciler.end_turn(name);
-        if S::IS_SHARED && self.requests.source().object_syncs() == ObjectSyncs::Differences {
-            self.watch_differences(name);
-        }
+        self.watch_differences(name);
         if in_sync {
             self.end_confirmation(name);
         }
@@ -152,9 +149,7 @@ impl<S: Source> Fleet<S> {
                 match &notice {
                     CloudNotice::Welcomed { .. } => {
                         self.reconciler.nodes.lifecycle.welcomed(now, name);
-                        if S::IS_SHARED {
-                            self.welcomed_here(name);
-                        }
+                        self.welcomed_here(name);
                     }
                     CloudNotice::OverQuota { .. } => self.refuse(name),
                     _ => {}

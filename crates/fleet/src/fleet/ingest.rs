@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Fleet;
 use super::requests::Inbox;
-use crate::source::{Effect, LeaseRenewal, Result, Source, UploadOutcome};
+use crate::source::{Effect, LeaseRenewal, Replication as _, Result, Source, UploadOutcome};
 use crate::uploads::{self, Place};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::RecordBatch;
@@ -227,7 +227,7 @@ async fn store(
         _ => None,
     });
     let mut in_effect: Vec<_> = in_effect.collect();
-    match source.take(batch).await {
+    match source.ingest(batch).await {
         Ok(UploadOutcome { taken, refused, events_dropped }) => {
             for Refused { seq, reason, message } in refused.iter().take(LINES) {
                 let of = refused.len();
@@ -336,6 +336,8 @@ impl<S: Source> Fleet<S> {
         if let Err(error) = source.renew_leases(leases).await {
             tracing::error!(%error, "the last Leases could not be written");
         }
-        source.finish().await;
+        if let Some(replication) = source.replication() {
+            replication.finish().await;
+        }
     }
 }

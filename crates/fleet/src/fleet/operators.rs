@@ -10,7 +10,7 @@ use super::rollouts::Rollouts;
 use super::search::{self, Gathered};
 use crate::admin::AdminRequest;
 use crate::metrics::CloudNumbers;
-use crate::source::Source;
+use crate::source::{Replication, Source};
 
 /// What is gathered over several turns of the loop, for whoever looks.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl<S: Source> Fleet<S> {
         let complete = |numbers: &mut CloudNumbers| {
             numbers.objects = reconciler.desired.placement.len() as u64;
             numbers.bodies = bodies.numbers();
-            numbers.cluster = requests.source().numbers();
+            numbers.cluster = requests.replication().map(Replication::numbers);
             numbers.nodes.waiting = reconciler.ledgers.waiting() as u64;
             counts.add_to(numbers);
         };

@@ -10,7 +10,7 @@ use super::reconciler::Reconciler;
 use super::requests::Inbox;
 use crate::config::ObjectSyncs;
 use crate::node::Node;
-use crate::source::{Changes as _, Result, Source};
+use crate::source::{Changes as _, Replication, Result, Source};
 use edgesync_object::{Labels, ResourceVersion};
 use edgesync_placement::{NodeNotes, Summary};
 use edgesync_protocol::change::Uid;
@@ -120,7 +120,7 @@ impl<S: Source> Fleet<S> {
         if let Some(node) = self.reconciler.nodes.get_mut(name) {
             node.confirmed = confirmed.clone();
             node.in_effect = *in_effect;
-            node.in_sync_elsewhere = S::IS_SHARED && *in_sync;
+            node.in_sync_elsewhere = *in_sync;
         }
         self.look_for_confirmation(name);
     }
@@ -131,7 +131,7 @@ impl<S: Source> Fleet<S> {
         let confirmed =
             self.reconciler.with_machine(name, |machine, desired| machine.confirm_deletions(now, desired))?;
         tracing::info!(node = name, confirmed, "removals that were held back are confirmed");
-        if S::IS_SHARED && confirmed > 0 {
+        if confirmed > 0 {
             self.write_confirmation(name, Some(confirmed));
         }
         Some(confirmed)
@@ -162,8 +162,8 @@ impl<S: Source> Fleet<S> {
 
     fn write_confirmation(&self, name: &str, count: Option<u64>) {
         let (node, incarnation) = (name.to_owned(), self.reconciler.timeline.incarnation().clone());
-        self.requests.ask(|source| async move {
-            let written = source.confirm_deletions(&node, &incarnation, count).await;
+        self.requests.ask_replicas(|replication| async move {
+            let written = replication.confirm_deletions(&node, &incarnation, count).await;
             Inbox::Confirmed(node, written)
         });
     }
@@ -180,24 +180,26 @@ impl<S: Source> Fleet<S> {
 impl<S: Source> Fleet<S> {
     /// A node is welcome here: what it holds is proven.
     pub(super) fn welcomed_here(&mut self, name: &str) {
-        self.requests.source().set_served(name, true);
+        let Some(replication) = self.requests.replication() else { return };
+        replication.set_served(name, true);
         let Some(node) = self.reconciler.nodes.get_mut(name) else { return };
         // Another replica may have left some.
         node.has_syncs = true;
-        self.requests.source().set_epoch(name, node.machine.epoch());
-        if self.requests.source().object_syncs() == ObjectSyncs::All {
+        replication.set_epoch(name, node.machine.epoch());
+        if replication.object_syncs() == ObjectSyncs::All {
             self.tell_syncs(name);
         }
     }
 
     /// Tells all ObjectSyncs that a node is to have, if it is welcome here.
     pub(super) fn tell_syncs(&mut self, name: &str) {
+        let Some(replication) = self.requests.replication() else { return };
         let Reconciler { nodes, desired, work, .. } = &mut self.reconciler;
         let Some(node) = nodes.get_mut(name) else { return };
         if node.machine.phase() != CloudPhase::Live {
             return;
         }
-        let held: Vec<(Uid, Record)> = match self.requests.source().object_syncs() {
+        let held: Vec<(Uid, Record)> = match replication.object_syncs() {
             ObjectSyncs::All => node.machine.held_by_node(&desired.on(name, work)).collect(),
             ObjectSyncs::Differences => {
                 let outdated = node.machine.outdated_on_node();
@@ -207,21 +209,25 @@ impl<S: Source> Fleet<S> {
         };
         work.objects(held.len());
         node.has_syncs = !held.is_empty();
-        self.requests.source().set_syncs(name, held);
+        replication.set_syncs(name, held);
     }
 
     /// Has nodes released whose connection has ended: nobody waits for their bodies, and nobody serves them here.
     pub(super) fn release(&mut self) {
         for name in self.reconciler.take_left() {
             self.bodies.forget(&name);
-            if S::IS_SHARED {
-                self.requests.source().set_served(&name, false);
+            if let Some(replication) = self.requests.replication() {
+                replication.set_served(&name, false);
             }
         }
     }
 
-    /// Looks whether a node differs, or has ObjectSyncs from when it did.
+    /// Looks whether a node differs, or has ObjectSyncs from when it did, where only differences leave some.
     pub(super) fn watch_differences(&mut self, name: &str) {
+        let mode = self.requests.replication().map(Replication::object_syncs);
+        if mode != Some(ObjectSyncs::Differences) {
+            return;
+        }
         let now = self.reconciler.now();
         if let Some(node) = self.reconciler.nodes.get_mut(name) {
             self.replicas.watch_differences(now, name, node);

@@ -56,6 +56,21 @@ impl<S: Source> Requests<S> {
         self.run(request(self.source.clone()));
     }
 
+    /// What is shared with other replicas; none if this process serves all nodes.
+    pub(super) fn replication(&self) -> Option<&S::Replication> {
+        self.source.replication()
+    }
+
+    /// Asks what is shared with other replicas, if there are any.
+    pub(super) fn ask_replicas<F>(&self, request: impl FnOnce(S::Replication) -> F)
+    where
+        F: Future<Output = Inbox> + Send + 'static,
+    {
+        if let Some(replication) = self.source.replication() {
+            self.run(request(replication.clone()));
+        }
+    }
+
     /// Runs a request to a link.
     pub(super) fn run(&self, request: impl Future<Output = Inbox> + Send + 'static) {
         let responses = self.responses.clone();

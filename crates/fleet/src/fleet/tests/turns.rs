@@ -7,16 +7,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::config::ObjectSyncs;
+use crate::metrics::ClusterNumbers;
 use crate::node::Node;
 use crate::source::{
-    Change, Changes, LeaseRenewal, NodeChange, NodeFacts, Registered, Result, RuleProblem, RuleStatus,
-    UploadBatch, UploadOutcome,
+    Change, Changes, LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource, Registered, Replication,
+    Result, RuleProblem, RuleStatus, Standing, UploadBatch, UploadOutcome,
 };
 use crate::work::MAX_TURN;
 use edgesync_broker::Channel;
 use edgesync_object::LeftOut;
 use edgesync_placement::{KindMatch, Summary, Unread};
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
+use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::message::Body;
 use edgesync_schema::Schema;
 use edgesync_transport::link::handle::Shared;
@@ -65,10 +67,8 @@ fn version(object: &Object) -> ResourceVersion {
     object.metadata().unwrap()["resourceVersion"].as_str().unwrap().into()
 }
 
-impl<const SHARED: bool> Source for Store<SHARED> {
+impl<const SHARED: bool> ObjectSource for Store<SHARED> {
     type Changes = Told;
-
-    const IS_SHARED: bool = SHARED;
 
     fn follow(&self) -> Self::Changes {
         self.0.lock().unwrap().changes.take().unwrap()
@@ -107,9 +107,15 @@ impl<const SHARED: bool> Source for Store<SHARED> {
     fn issued(&self) -> Arc<Issued> {
         Arc::default()
     }
+}
 
+impl<const SHARED: bool> NodeStore for Store<SHARED> {
     async fn nodes(&self) -> Result<Vec<(String, NodeFacts)>> {
         Ok(Vec::new())
+    }
+
+    async fn standings(&self) -> Result<HashMap<String, Standing>> {
+        Ok(HashMap::new())
     }
 
     async fn records(&self, node: &str) -> Result<Vec<(Uid, Record)>> {
@@ -147,17 +153,47 @@ impl<const SHARED: bool> Source for Store<SHARED> {
         Ok(true)
     }
 
-    async fn take(&self, _: UploadBatch) -> Result<UploadOutcome> {
+    async fn ingest(&self, _: UploadBatch) -> Result<UploadOutcome> {
         unreachable!("the nodes have nothing in their outboxes")
     }
 
     async fn expire_events(&self, _: Duration, _: usize) -> Result<u64> {
         Ok(0)
     }
+}
 
-    fn object_syncs(&self) -> ObjectSyncs {
-        if SHARED { ObjectSyncs::All } else { ObjectSyncs::Off }
+impl<const SHARED: bool> Source for Store<SHARED> {
+    type Replication = Self;
+
+    fn replication(&self) -> Option<&Self> {
+        SHARED.then_some(self)
     }
+}
+
+impl<const SHARED: bool> Replication for Store<SHARED> {
+    fn object_syncs(&self) -> ObjectSyncs {
+        ObjectSyncs::All
+    }
+
+    fn set_syncs(&self, _: &str, _: Vec<(Uid, Record)>) {}
+
+    fn set_served(&self, _: &str, _: bool) {}
+
+    fn set_epoch(&self, _: &str, _: Epoch) {}
+
+    fn is_removed(&self, _: &str) -> bool {
+        true
+    }
+
+    async fn confirm_deletions(&self, _: &str, _: &str, _: Option<u64>) -> Result<()> {
+        Ok(())
+    }
+
+    fn numbers(&self) -> ClusterNumbers {
+        ClusterNumbers::default()
+    }
+
+    async fn finish(&self) {}
 }
 
 /// The fleet, and its nodes behind a broker.
