@@ -183,7 +183,7 @@ async fn serve<S: Source, K: Storage, T>(
     });
     let server = Server::new(objects, extension, access, limits);
     // The operators of a cluster have kubeconfigs of the cluster, and its replicas look after their keys already.
-    if !S::IS_SHARED {
+    if source.replication().is_none() {
         let (kubeconfig, api) = (config.api.kubeconfig.clone(), shown_api(&address));
         pairing
             .write_kubeconfig(&kubeconfig, &api)

@@ -1,12 +1,14 @@
-//! The seam between the fleet and whoever keeps the objects: all that a fleet asks for, and what it is told of.
+//! The seam between the fleet and its store. The fleet knows its [`Source`] by these traits alone, one for each job:
+//! - [`ObjectSource`]: the feed of objects, Nodes and rules, and the timeline of their versions;
+//! - [`NodeStore`]: what is recorded of nodes;
+//! - [`Replication`]: what is shared with other replicas that serve the same nodes. Only some sources have it.
 //!
-//! The fleet knows its [`Source`] by this trait alone. [`Embedded`] is the database of this process, `Kubernetes` a cluster
-//! that other replicas serve nodes from too.
+//! [`Embedded`] is the database of this process, `Kubernetes` a cluster that other replicas serve nodes from too.
 
 mod embedded;
+mod error;
 
 use std::collections::HashMap;
-use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,24 +25,8 @@ pub use edgesync_cloud_store::{
     Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeFacts, Registered, RuleStatus, Standing, UploadBatch,
     UploadEffect, UploadOutcome, key_of,
 };
-pub use embedded::Embedded;
-
-/// Why a source could not do what it was asked for, in words. The fleet asks again later, whatever it was.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct SourceError(String);
-
-impl SourceError {
-    pub fn new(cause: impl Display) -> Self {
-        Self(cause.to_string())
-    }
-}
-
-impl From<edgesync_enrollment::object_store::Failure> for SourceError {
-    fn from(failure: edgesync_enrollment::object_store::Failure) -> Self {
-        Self::new(failure)
-    }
-}
+pub use embedded::{Alone, Embedded};
+pub use error::SourceError;
 
 pub type Result<T, E = SourceError> = std::result::Result<T, E>;
 
@@ -66,7 +52,7 @@ pub enum Change {
     Restored(u64),
     /// A node that was removed is to be let in again, at whichever replica that was said.
     Admitted(String),
-    /// All ObjectSyncs of a node are to be told once more, see [`Source::set_syncs`].
+    /// All ObjectSyncs of a node are to be told once more, see [`Replication::set_syncs`].
     SyncsDue(String),
     /// All was told that there was when this was asked for, see [`Changes::catch_up`].
     CaughtUp {
@@ -110,19 +96,10 @@ pub struct RuleProblem {
     pub hides: bool,
 }
 
-/// Who keeps the objects of a fleet, what its nodes hold of them, and what they say of themselves. Cheap to clone.
-///
-/// A call that writes is answered once what it wrote is durable, and has no effect if it fails, or its whole effect:
-/// the fleet makes it again.
-pub trait Source: Clone + Send + Sync + 'static {
+/// Objects, Nodes and rules as they change, and the timeline of their versions.
+pub trait ObjectSource: Clone + Send + Sync + 'static {
     /// What tells of changes.
     type Changes: Changes;
-
-    /// Whether other replicas may serve the same nodes. Then nothing is recorded that a machine relies on, and each node of
-    /// which there is a Node has a machine.
-    const IS_SHARED: bool;
-
-    // --- objects
 
     /// Every object that can be placed and every Node, and all that changes.
     fn follow(&self) -> Self::Changes;
@@ -139,8 +116,6 @@ pub trait Source: Clone + Send + Sync + 'static {
     /// Writes what has come of a rule that is an object, if it still is.
     fn set_rule_status(&self, status: RuleStatus) -> impl Future<Output = Result<()>> + Send;
 
-    // --- the timeline of versions
-
     /// The id of this timeline.
     fn incarnation(&self) -> Arc<str>;
 
@@ -149,11 +124,21 @@ pub trait Source: Clone + Send + Sync + 'static {
 
     /// The versions that were given out, as far as they can be told from those of a lost timeline.
     fn issued(&self) -> Arc<Issued>;
+}
 
-    // --- what nodes hold
+/// What is recorded of nodes: what they hold, what they are, and what they send.
+///
+/// A call that writes is answered once what it wrote is durable, and has no effect if it fails, or its whole effect:
+/// the fleet makes it again.
+pub trait NodeStore: Clone + Send + Sync + 'static {
+    /// What is known of all nodes, at the start.
+    fn registered(&self) -> impl Future<Output = Result<Registered>> + Send;
 
     /// All nodes that have ever reported.
     fn nodes(&self) -> impl Future<Output = Result<Vec<(String, NodeFacts)>>> + Send;
+
+    /// What is in effect on the nodes that have told, as it is kept; of others nothing is known before they tell.
+    fn standings(&self) -> impl Future<Output = Result<HashMap<String, Standing>>> + Send;
 
     /// What a node is recorded to hold; nothing if it has never reported.
     fn records(&self, node: &str) -> impl Future<Output = Result<Vec<(Uid, Record)>>> + Send;
@@ -166,11 +151,6 @@ pub trait Source: Clone + Send + Sync + 'static {
         agent_version: Option<String>,
         batch: RecordBatch,
     ) -> impl Future<Output = Result<Vec<(Uid, String)>>> + Send;
-
-    // --- what nodes are
-
-    /// What is known of all nodes, at the start.
-    fn registered(&self) -> impl Future<Output = Result<Registered>> + Send;
 
     /// Renews Leases; of several renewals of one node the last one counts.
     fn renew_leases(&self, renewals: Vec<LeaseRenewal>) -> impl Future<Output = Result<()>> + Send;
@@ -186,58 +166,32 @@ pub trait Source: Clone + Send + Sync + 'static {
     /// Forgets that a node was removed. Tells whether it was.
     fn admit_node(&self, node: &str) -> impl Future<Output = Result<bool>> + Send;
 
-    // --- what nodes send
-
     /// Has items of a node's outbox take effect, each once; what cannot is refused, and hinders no other. Events
     /// make no namespaces.
-    fn take(&self, batch: UploadBatch) -> impl Future<Output = Result<UploadOutcome>> + Send;
-
-    /// What is in effect on the nodes that have told, as it is kept; of others nothing is known before they tell.
-    fn standings(&self) -> impl Future<Output = Result<HashMap<String, Standing>>> + Send {
-        async { Ok(HashMap::new()) }
-    }
+    fn ingest(&self, batch: UploadBatch) -> impl Future<Output = Result<UploadOutcome>> + Send;
 
     /// Deletes Events that are older than `ttl`, at most `limit` of them. Tells how many.
     fn expire_events(&self, ttl: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
+}
 
-    // --- where other replicas may serve the same nodes
-
-    /// Which ObjectSyncs of a node are told with [`Source::set_syncs`], beside what is recorded.
-    fn object_syncs(&self) -> ObjectSyncs {
-        ObjectSyncs::Off
-    }
+/// What is shared with other replicas that serve the same nodes. Where there are some, nothing is recorded that a machine relies
+/// on, and each node of which there is a Node has a machine.
+pub trait Replication: Clone + Send + Sync + 'static {
+    /// Which ObjectSyncs of a node are told with [`Replication::set_syncs`], beside what is recorded.
+    fn object_syncs(&self) -> ObjectSyncs;
 
     /// These are all ObjectSyncs that a node is to have from now on. They are written when there is time.
-    fn set_syncs(&self, node: &str, held: Vec<(Uid, Record)>) {
-        let _ = (node, held);
-    }
+    fn set_syncs(&self, node: &str, held: Vec<(Uid, Record)>);
 
     /// Whether a node is connected here, and welcome: replicas tell each other by that whose word counts.
-    fn set_served(&self, node: &str, served: bool) {
-        let _ = (node, served);
-    }
-
-    /// What is asked of the cluster, and waits.
-    fn numbers(&self) -> Option<ClusterNumbers> {
-        None
-    }
+    fn set_served(&self, node: &str, served: bool);
 
     /// A node that is served here has this database file: what another one knew is not in effect there. To be told before the
     /// ObjectSyncs.
-    fn set_epoch(&self, node: &str, epoch: Epoch) {
-        let _ = (node, epoch);
-    }
+    fn set_epoch(&self, node: &str, epoch: Epoch);
 
     /// Whether a node that was removed still is.
-    fn is_removed(&self, node: &str) -> bool {
-        let _ = node;
-        true
-    }
-
-    /// Finishes what was to be written when there is time, as far as that does not take long.
-    fn finish(&self) -> impl Future<Output = ()> + Send {
-        async {}
-    }
+    fn is_removed(&self, node: &str) -> bool;
 
     /// Has removals of a node that are held back confirmed, whichever replica serves it: up to so many, in this incarnation.
     /// Without a number that is over.
@@ -246,8 +200,20 @@ pub trait Source: Clone + Send + Sync + 'static {
         node: &str,
         incarnation: &str,
         count: Option<u64>,
-    ) -> impl Future<Output = Result<()>> + Send {
-        let _ = (node, incarnation, count);
-        async { Ok(()) }
-    }
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// What is asked of the cluster, and waits.
+    fn numbers(&self) -> ClusterNumbers;
+
+    /// Finishes what was to be written when there is time, as far as that does not take long.
+    fn finish(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// The store of a fleet. Cheap to clone.
+pub trait Source: ObjectSource + NodeStore {
+    /// How replicas share nodes.
+    type Replication: Replication;
+
+    /// What is shared with other replicas; none if this process serves all nodes.
+    fn replication(&self) -> Option<&Self::Replication>;
 }

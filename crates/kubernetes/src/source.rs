@@ -23,7 +23,7 @@ mod syncs;
 mod testing;
 mod uploads;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ use edgesync_fleet::config::Config;
 use edgesync_fleet::config::{Kubernetes as Options, ObjectSyncs};
 use edgesync_fleet::metrics::ClusterNumbers;
 pub use edgesync_fleet::source::{
-    LeaseRenewal, NodeChange, NodeFacts, Registered, Result, RuleProblem, RuleStatus, Source, SourceError,
-    UploadBatch, UploadOutcome,
+    LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource, Registered, Replication, Result,
+    RuleProblem, RuleStatus, Source, SourceError, Standing, UploadBatch, UploadOutcome,
 };
 use edgesync_object::{LeftOut, Resource, Target};
 use edgesync_placement::{DELETIONS_CONFIRMED_ANNOTATION, KindMatch};
@@ -242,10 +242,8 @@ fn rule_problem(problem: &Problem) -> RuleProblem {
     RuleProblem { reason, message: format!("{}: {}", problem.kind, problem.cause), hides }
 }
 
-impl Source for Kubernetes {
+impl ObjectSource for Kubernetes {
     type Changes = Intake;
-
-    const IS_SHARED: bool = true;
 
     fn follow(&self) -> Intake {
         let Shared { cluster, cache, interests, problems, incarnation, syncs, register, .. } = &*self.0;
@@ -260,7 +258,7 @@ impl Source for Kubernetes {
     }
 
     async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>> {
-        self.0.cache.bodies(uids, left_out).await.map_err(SourceError::new)
+        Ok(self.0.cache.bodies(uids, left_out).await?)
     }
 
     fn schema(&self, _: &Resource) -> Option<Arc<Schema>> {
@@ -300,6 +298,13 @@ impl Source for Kubernetes {
         // How far the cluster has got is told by each answer to who catches up.
         Arc::default()
     }
+}
+
+impl NodeStore for Kubernetes {
+    async fn registered(&self) -> Result<Registered> {
+        let removed = self.members().removed().await?;
+        Ok(Registered { removed, ..Registered::default() })
+    }
 
     async fn nodes(&self) -> Result<Vec<(String, NodeFacts)>> {
         Ok(Vec::new())
@@ -316,11 +321,6 @@ impl Source for Kubernetes {
         Ok(Vec::new())
     }
 
-    async fn registered(&self) -> Result<Registered> {
-        let removed = self.members().removed().await.map_err(SourceError::new)?;
-        Ok(Registered { removed, ..Registered::default() })
-    }
-
     async fn renew_leases(&self, renewals: Vec<LeaseRenewal>) -> Result<()> {
         self.0.leases.renew(renewals).await
     }
@@ -333,17 +333,17 @@ impl Source for Kubernetes {
         // Nothing more is written of it.
         self.0.serving.end(node);
         self.0.syncs.forget(node);
-        let is_member = asked || self.members().knows_name(node).await.map_err(SourceError::new)?;
-        let known = is_member && self.members().remove_node(node).await.map_err(SourceError::new)?;
+        let is_member = asked || self.members().knows_name(node).await?;
+        let known = is_member && self.members().remove_node(node).await?;
         let there = self.0.nodes.remove(node).await?;
         Ok(known || there)
     }
 
     async fn admit_node(&self, node: &str) -> Result<bool> {
-        self.members().admit_node(node).await.map_err(SourceError::new)
+        Ok(self.members().admit_node(node).await?)
     }
 
-    async fn take(&self, batch: UploadBatch) -> Result<UploadOutcome> {
+    async fn ingest(&self, batch: UploadBatch) -> Result<UploadOutcome> {
         self.0.serving.claimed(&batch.node).await?;
         self.0.uploads.take(batch).await
     }
@@ -353,23 +353,27 @@ impl Source for Kubernetes {
         Ok(0)
     }
 
+    async fn standings(&self) -> Result<HashMap<String, Standing>> {
+        // Nodes tell anew what is in effect, at whichever replica they connect to.
+        Ok(HashMap::new())
+    }
+}
+
+impl Source for Kubernetes {
+    type Replication = Self;
+
+    fn replication(&self) -> Option<&Self> {
+        Some(self)
+    }
+}
+
+impl Replication for Kubernetes {
     fn object_syncs(&self) -> ObjectSyncs {
         self.0.object_syncs
     }
 
     fn set_syncs(&self, node: &str, held: Vec<(Uid, Record)>) {
         self.0.serving.replace(node, held);
-    }
-
-    fn numbers(&self) -> Option<ClusterNumbers> {
-        let used = self.0.requests.used();
-        Some(ClusterNumbers {
-            urgent_requests: used.urgent,
-            background_requests: used.background,
-            waiting_requests: used.waiting as u64,
-            waiting_syncs: self.0.syncs.waiting() as u64,
-            is_leader: self.is_leader(),
-        })
     }
 
     fn set_served(&self, node: &str, served: bool) {
@@ -392,7 +396,18 @@ impl Source for Kubernetes {
     async fn confirm_deletions(&self, node: &str, incarnation: &str, count: Option<u64>) -> Result<()> {
         let text = count.map(|count| format!("{incarnation}/{count}"));
         let edited = self.0.nodes.annotate(node, DELETIONS_CONFIRMED_ANNOTATION, text.as_deref()).await;
-        edited.map(drop).map_err(SourceError::new)
+        edited.map(drop).map_err(|error| error.into_source(node))
+    }
+
+    fn numbers(&self) -> ClusterNumbers {
+        let used = self.0.requests.used();
+        ClusterNumbers {
+            urgent_requests: used.urgent,
+            background_requests: used.background,
+            waiting_requests: used.waiting as u64,
+            waiting_syncs: self.0.syncs.waiting() as u64,
+            is_leader: self.is_leader(),
+        }
     }
 
     async fn finish(&self) {

@@ -1,35 +1,44 @@
-//! The numbers for the metrics, as far as the fleet has them and no node. Made when somebody asks.
+//! What the fleet counts and no node does.
 
-use super::Fleet;
+use std::collections::BTreeMap;
+
 use crate::metrics::{CloudNumbers, add_counters};
-use crate::source::Source;
 use edgesync_protocol::cloud::CloudCounters;
 
-/// What the fleet counts and no node does.
-#[derive(Clone, Copy, Debug, Default)]
+/// See the module.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
+    /// Frames that were not accepted, by the cause.
+    pub(super) bad_frames: BTreeMap<&'static str, u64>,
     /// Leases written to the store.
     pub(super) leases_written: u64,
     /// Events deleted after their time to live.
     pub(super) events_expired: u64,
     /// Events of nodes that made room for newer ones.
     pub(super) events_dropped: u64,
-    /// What the machines of nodes counted that are gone.
+    /// The counters of machines that are gone.
     pub(super) gone: CloudCounters,
+    /// Bytes of frames that were read so far.
+    pub(super) received: u64,
+    /// Decoded bytes of the frames that the current event has brought.
+    pub(super) decoded: usize,
 }
 
-impl<S: Source> Fleet<S> {
-    /// Adds what is not of single nodes; those of store and broker are not known here.
-    pub(super) fn complete(&self, numbers: &mut CloudNumbers) {
-        numbers.objects = self.placement.len() as u64;
+impl Counts {
+    /// Counts a frame that is not accepted. Returns how many there were of this cause.
+    pub(super) fn bad_frame(&mut self, cause: &'static str) -> u64 {
+        let count = self.bad_frames.entry(cause).or_default();
+        *count += 1;
+        *count
+    }
+
+    /// Adds these to the numbers of all nodes.
+    pub(super) fn add_to(&self, numbers: &mut CloudNumbers) {
         numbers.bad_frames.clone_from(&self.bad_frames);
-        numbers.leases_written = self.counts.leases_written;
-        numbers.events_expired = self.counts.events_expired;
-        numbers.events_dropped = self.counts.events_dropped;
-        numbers.bodies = self.bodies.numbers();
-        numbers.cluster = self.source.numbers();
-        numbers.nodes.waiting = self.openings.waiting() as u64;
-        add_counters(&mut numbers.nodes.counters, &self.counts.gone);
+        numbers.leases_written = self.leases_written;
+        numbers.events_expired = self.events_expired;
+        numbers.events_dropped = self.events_dropped;
+        add_counters(&mut numbers.nodes.counters, &self.gone);
         let CloudCounters { leases, upload_items, uploads_refused, .. } = numbers.nodes.counters;
         numbers.leases_renewed = leases;
         numbers.uploads_taken = upload_items.saturating_sub(uploads_refused);

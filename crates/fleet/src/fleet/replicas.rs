@@ -4,14 +4,15 @@ use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 use std::time::Duration;
 
-use super::news::Waiting;
-use super::{Fleet, Inbox};
+use super::Fleet;
+use super::broadcasts::Waiting;
+use super::reconciler::Reconciler;
+use super::requests::Inbox;
 use crate::config::ObjectSyncs;
-use crate::node::DesiredOn;
-use crate::source::{Changes as _, Result, Source, Standing};
-use crate::work::Work;
+use crate::node::Node;
+use crate::source::{Changes as _, Replication, Result, Source};
 use edgesync_object::{Labels, ResourceVersion};
-use edgesync_placement::{NodeNotes, OnNode, Summary, Unread};
+use edgesync_placement::{NodeNotes, Summary};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{CloudPhase, Record};
 use edgesync_protocol::timing::Now;
@@ -25,8 +26,6 @@ pub(super) struct Replicas {
     /// Machines that want this replica to have caught up, with the questions that are to be answered, in their order: the
     /// question, the node, the machine's token.
     asked: VecDeque<(u64, String, u64)>,
-    /// What cannot be read now.
-    unread: Vec<Unread>,
     /// The source was replaced by an older copy, all of which is told when this question is answered.
     restored: Option<u64>,
     /// Nodes whose differences are to become ObjectSyncs, and when.
@@ -34,21 +33,40 @@ pub(super) struct Replicas {
 }
 
 impl Replicas {
-    /// What a node is to hold, as far as it can be read.
-    pub(super) fn desired<'a>(&'a self, on_node: OnNode<'a>, work: &'a Work) -> DesiredOn<'a> {
-        DesiredOn(on_node, &self.unread, work)
-    }
-
     /// The next of those that an answer is for.
     fn next_answered(&mut self, question: u64) -> Option<(String, u64)> {
         let (_, node, token) = self.asked.pop_front_if(|(asked, ..)| *asked <= question)?;
         Some((node, token))
     }
+
+    /// Whether not all is told yet of an older copy in the place of the source.
+    pub(super) fn is_being_restored(&self) -> bool {
+        self.restored.is_some()
+    }
+
+    /// Enters a node that differs, or has ObjectSyncs from when it did.
+    fn watch_differences(&mut self, now: Now, name: &str, node: &mut Node) {
+        let is_due = node.different > 0 || node.has_syncs;
+        if is_due && !mem::replace(&mut node.differs, true) {
+            self.differing.insert((now + SETTLE, name.to_owned()));
+        }
+    }
+
+    /// The next node whose differences are to become ObjectSyncs.
+    fn next_differing(&mut self, now: Now) -> Option<String> {
+        self.differing.first().filter(|(at, _)| *at <= now)?;
+        self.differing.pop_first().map(|(_, name)| name)
+    }
+
+    /// When there are differences to be told.
+    pub(super) fn deadline(&self) -> Option<Now> {
+        self.differing.first().map(|(at, _)| *at)
+    }
 }
 
 impl<S: Source> Fleet<S> {
     pub(super) fn ask_to_catch_up(&mut self, name: &str, token: u64) {
-        let question = self.changes.catch_up();
+        let question = self.feed.changes.catch_up();
         self.replicas.asked.push_back((question, name.to_owned(), token));
     }
 
@@ -56,22 +74,18 @@ impl<S: Source> Fleet<S> {
     pub(super) fn caught_up(&mut self, question: u64, reached: ResourceVersion) {
         self.replicas.restored.take_if(|until| *until <= question);
         let Some((name, token)) = self.replicas.next_answered(question) else { return };
-        let now = self.now();
-        self.work.node();
-        self.with_machine(&name, |machine, desired| machine.caught_up(now, token, &reached, desired));
+        let now = self.reconciler.now();
+        self.reconciler.work.node();
+        self.reconciler
+            .with_machine(&name, |machine, desired| machine.caught_up(now, token, &reached, desired));
         self.look_for_confirmation(&name);
-        self.news.go_on_with(Waiting::CaughtUp(question, reached));
+        self.reconciler.broadcasts.go_on_with(Waiting::CaughtUp(question, reached));
     }
 
     /// The source was replaced by an older copy, all of which is told when this question is answered.
     pub(super) fn restored(&mut self, until: u64) {
         self.replicas.restored = Some(until);
-        self.news.restored();
-    }
-
-    /// Whether not all is told yet of an older copy in the place of the source.
-    pub(super) fn is_being_restored(&self) -> bool {
-        self.replicas.restored.is_some()
+        self.reconciler.broadcasts.restored();
     }
 
     /// The copy in the place of the source does not have the Node of a node: it is older. The node says anew what it is.
@@ -80,42 +94,12 @@ impl<S: Source> Fleet<S> {
             node = name,
             "its Node is not in the copy from which the store was restored: it is made anew"
         );
-        self.registered.remove(name);
-        let deltas = self.placement.set_node(name, Labels::new());
-        self.place(deltas);
-        if let Some(node) = self.node(name) {
+        self.reconciler.nodes.set_registered(name, false);
+        self.reconciler.set_labels(name, Labels::new());
+        if let Some(node) = self.reconciler.node(name) {
             node.machine.set_registered(false);
-            node.machine.prove_anew();
-            self.touch(name);
         }
-    }
-
-    /// What is proven of a node is of a life of the source that is lost.
-    pub(super) fn prove_anew(&mut self, name: &str) {
-        if let Some(node) = self.nodes.get_mut(name) {
-            node.machine.prove_anew();
-            self.touch(name);
-        }
-    }
-
-    /// What cannot be read is another than before.
-    pub(super) fn reads_other_than_before(&mut self, unread: Vec<Unread>) {
-        for unread in unread.iter().filter(|unread| !self.replicas.unread.contains(unread)) {
-            tracing::warn!(%unread, "it cannot be read now: what nodes hold of it stays as it is");
-        }
-        let before = mem::replace(&mut self.replicas.unread, unread);
-        if before.iter().any(|before| !self.replicas.unread.contains(before)) {
-            self.news.reads_more();
-        }
-    }
-
-    /// A node may have been left what it is not to hold, because that could not be read.
-    pub(super) fn look_again(&mut self, name: &str) {
-        let (now, work) = (self.now(), &self.work);
-        let Some(node) = self.nodes.get_mut(name) else { return };
-        let desired = self.replicas.desired(self.placement.on(name), work);
-        node.machine.reads_more(now, &desired);
-        self.touch(name);
+        self.reconciler.prove_anew(name);
     }
 
     /// A Node is there, or has changed: whoever serves it has a machine for it, which is told of all changes from now on.
@@ -126,28 +110,28 @@ impl<S: Source> Fleet<S> {
             return;
         };
         if *silent {
-            let now = self.now();
-            self.lifecycle.found_silent(now, name);
+            let now = self.reconciler.now();
+            self.reconciler.nodes.lifecycle.found_silent(now, name);
         }
         if claimed.is_some() {
-            self.registered.insert(name.to_owned());
+            self.reconciler.nodes.set_registered(name, true);
         }
         self.meet(name);
-        if let Some(node) = self.nodes.get_mut(name) {
+        if let Some(node) = self.reconciler.nodes.get_mut(name) {
             node.confirmed = confirmed.clone();
             node.in_effect = *in_effect;
-            node.in_sync_elsewhere = S::IS_SHARED && *in_sync;
+            node.in_sync_elsewhere = *in_sync;
         }
         self.look_for_confirmation(name);
     }
 
     /// An operator confirms the removals of a node that are held back. Tells how many.
     pub(super) fn confirm_deletions(&mut self, name: &str) -> Option<u64> {
-        let now = self.now();
+        let now = self.reconciler.now();
         let confirmed =
-            self.with_machine(name, |machine, desired| machine.confirm_deletions(now, desired))?;
+            self.reconciler.with_machine(name, |machine, desired| machine.confirm_deletions(now, desired))?;
         tracing::info!(node = name, confirmed, "removals that were held back are confirmed");
-        if S::IS_SHARED && confirmed > 0 {
+        if confirmed > 0 {
             self.write_confirmation(name, Some(confirmed));
         }
         Some(confirmed)
@@ -155,29 +139,32 @@ impl<S: Source> Fleet<S> {
 
     /// Whether an operator has confirmed, at whichever replica, what this one holds back.
     fn look_for_confirmation(&mut self, name: &str) {
-        let Some(node) = self.nodes.get(name) else { return };
+        let Some(node) = self.reconciler.nodes.get(name) else { return };
         let Some((incarnation, count)) = node.confirmed.rsplit_once('/') else { return };
         let held = node.machine.held_count();
-        if incarnation == &*self.incarnation && (1..=count.parse().unwrap_or(0)).contains(&held) {
-            let now = self.now();
+        if incarnation == &**self.reconciler.timeline.incarnation()
+            && (1..=count.parse().unwrap_or(0)).contains(&held)
+        {
+            let now = self.reconciler.now();
             tracing::info!(node = name, held, "an operator has confirmed the removals that are held back");
-            self.with_machine(name, |machine, desired| machine.confirm_deletions(now, desired));
+            self.reconciler.with_machine(name, |machine, desired| machine.confirm_deletions(now, desired));
         }
     }
 
     /// What an operator has confirmed is done.
     pub(super) fn end_confirmation(&mut self, name: &str) {
-        let Some(node) = self.nodes.get_mut(name).filter(|node| !node.confirmed.is_empty()) else { return };
+        let Some(node) = self.reconciler.nodes.get_mut(name).filter(|node| !node.confirmed.is_empty()) else {
+            return;
+        };
         node.confirmed = "".into();
         self.write_confirmation(name, None);
     }
 
     fn write_confirmation(&self, name: &str, count: Option<u64>) {
-        let (source, inbox, node) = (self.source.clone(), self.inbox.clone(), name.to_owned());
-        let incarnation = self.incarnation.clone();
-        tokio::spawn(async move {
-            let written = source.confirm_deletions(&node, &incarnation, count).await;
-            let _ = inbox.send(Inbox::Confirmed(node, written)).await;
+        let (node, incarnation) = (name.to_owned(), self.reconciler.timeline.incarnation().clone());
+        self.requests.ask_replicas(|replication| async move {
+            let written = replication.confirm_deletions(&node, &incarnation, count).await;
+            Inbox::Confirmed(node, written)
         });
     }
 
@@ -193,76 +180,70 @@ impl<S: Source> Fleet<S> {
 impl<S: Source> Fleet<S> {
     /// A node is welcome here: what it holds is proven.
     pub(super) fn welcomed_here(&mut self, name: &str) {
-        self.source.set_served(name, true);
-        let Some(node) = self.nodes.get_mut(name) else { return };
+        let Some(replication) = self.requests.replication() else { return };
+        replication.set_served(name, true);
+        let Some(node) = self.reconciler.nodes.get_mut(name) else { return };
         // Another replica may have left some.
         node.has_syncs = true;
-        self.source.set_epoch(name, node.machine.epoch());
-        if self.source.object_syncs() == ObjectSyncs::All {
+        replication.set_epoch(name, node.machine.epoch());
+        if replication.object_syncs() == ObjectSyncs::All {
             self.tell_syncs(name);
         }
     }
 
     /// Tells all ObjectSyncs that a node is to have, if it is welcome here.
     pub(super) fn tell_syncs(&mut self, name: &str) {
-        let Some(node) = self.nodes.get_mut(name) else { return };
+        let Some(replication) = self.requests.replication() else { return };
+        let Reconciler { nodes, desired, work, .. } = &mut self.reconciler;
+        let Some(node) = nodes.get_mut(name) else { return };
         if node.machine.phase() != CloudPhase::Live {
             return;
         }
-        let held: Vec<(Uid, Record)> = match self.source.object_syncs() {
-            ObjectSyncs::All => {
-                let desired = self.replicas.desired(self.placement.on(name), &self.work);
-                node.machine.held_by_node(&desired).collect()
-            }
+        let held: Vec<(Uid, Record)> = match replication.object_syncs() {
+            ObjectSyncs::All => node.machine.held_by_node(&desired.on(name, work)).collect(),
             ObjectSyncs::Differences => {
                 let outdated = node.machine.outdated_on_node();
                 outdated.map(|(uid, record)| (uid.clone(), record.clone())).collect()
             }
             ObjectSyncs::Off => return,
         };
-        self.work.objects(held.len());
+        work.objects(held.len());
         node.has_syncs = !held.is_empty();
-        self.source.set_syncs(name, held);
+        replication.set_syncs(name, held);
     }
 
-    /// A node is not connected here any more.
-    pub(super) fn gone_from_here(&mut self, name: &str) {
-        // Whether it lives is told by the replica that it is connected to.
-        self.lifecycle.forget(name);
-        self.source.set_served(name, false);
-        if let Some(node) = self.nodes.get_mut(name) {
-            node.has_syncs = false;
-            // What changes there is told elsewhere from now on.
-            node.standing = Standing::default();
+    /// Has nodes released whose connection has ended: nobody waits for their bodies, and nobody serves them here.
+    pub(super) fn release(&mut self) {
+        for name in self.reconciler.take_left() {
+            self.bodies.forget(&name);
+            if let Some(replication) = self.requests.replication() {
+                replication.set_served(&name, false);
+            }
         }
     }
 
-    /// Looks whether a node differs, or has ObjectSyncs from when it did.
+    /// Looks whether a node differs, or has ObjectSyncs from when it did, where only differences leave some.
     pub(super) fn watch_differences(&mut self, name: &str) {
-        let due = self.now() + SETTLE;
-        let Some(node) = self.nodes.get_mut(name) else { return };
-        let is_due = node.different > 0 || node.has_syncs;
-        if is_due && !mem::replace(&mut node.differs, true) {
-            self.replicas.differing.insert((due, name.to_owned()));
+        let mode = self.requests.replication().map(Replication::object_syncs);
+        if mode != Some(ObjectSyncs::Differences) {
+            return;
+        }
+        let now = self.reconciler.now();
+        if let Some(node) = self.reconciler.nodes.get_mut(name) {
+            self.replicas.watch_differences(now, name, node);
         }
     }
 
     /// Has the differences told of nodes whose time has come, as far as one turn may.
     pub(super) fn tell_differences(&mut self, now: Now) {
-        let end = self.work.part();
-        while !self.work.has_reached(end)
-            && self.replicas.differing.first().is_some_and(|(at, _)| *at <= now)
-            && let Some((_, name)) = self.replicas.differing.pop_first()
+        let end = self.reconciler.work.part();
+        while !self.reconciler.work.has_reached(end)
+            && let Some(name) = self.replicas.next_differing(now)
         {
-            if let Some(node) = self.nodes.get_mut(&name) {
+            if let Some(node) = self.reconciler.nodes.get_mut(&name) {
                 node.differs = false;
                 self.tell_syncs(&name);
             }
         }
-    }
-
-    /// When there are differences to be told.
-    pub(super) fn differences_deadline(&self) -> Option<Now> {
-        self.replicas.differing.first().map(|(at, _)| *at)
     }
 }

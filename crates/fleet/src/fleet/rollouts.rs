@@ -8,13 +8,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::Fleet;
-use super::summing::row_of;
+use super::overview::row_of;
+use super::reconciler::Reconciler;
+use super::rules::Rules;
 use crate::node::Node;
-use crate::source::{Source, key_of};
+use crate::source::key_of;
 use crate::summary::{RolloutAnswer, RolloutOf, STATES, State};
 use edgesync_object::time::rfc3339;
-use edgesync_placement::{Placed, RuleId};
+use edgesync_placement::{Placed, Placement, RuleId};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::CloudPhase;
 use edgesync_protocol::timing::Now;
@@ -92,13 +93,98 @@ impl Straggler {
     fn new(why: State) -> Self {
         Self { why, held: None, object: None, message: None }
     }
+
+    /// Nothing if the node holds the version that it is to hold.
+    fn with_object(reconciler: &Reconciler, name: &str, node: &Node, object: &Placed) -> Option<Self> {
+        match node.machine.phase() {
+            CloudPhase::Offline => Self::away(reconciler, name, node),
+            CloudPhase::Replaying | CloudPhase::Repairing => Some(Self::new(State::Connecting)),
+            CloudPhase::Live => {
+                let Some(stands) = node.machine.stands_with(&object.uid) else {
+                    return Some(Self::new(State::Connecting));
+                };
+                let other = stands.other?;
+                let held = other.map(|record| record.version.to_string());
+                let (why, message) = match stands.refusal {
+                    Some(refusal) => (State::Rejecting, Some(refusal.message.clone())),
+                    None => (State::Syncing, None),
+                };
+                Some(Self { why, held, object: None, message })
+            }
+        }
+    }
+
+    /// Nothing if the node holds all that the rule selects.
+    fn with_rule(reconciler: &Reconciler, name: &str, node: &Node, rule: RuleId) -> Option<Self> {
+        let placement = &reconciler.desired.placement;
+        match node.machine.phase() {
+            CloudPhase::Offline => Self::away(reconciler, name, node),
+            CloudPhase::Replaying | CloudPhase::Repairing => Some(Self::new(State::Connecting)),
+            CloudPhase::Live => {
+                reconciler.work.objects(node.machine.differences());
+                let of_rule = |uid: &&Uid| placement.is_of_rule(uid, rule);
+                let Some(uid) = node.machine.differing() else {
+                    return Some(Self::new(State::Connecting));
+                };
+                let uid = uid.filter(of_rule).min_by_key(|uid| {
+                    node.machine.stands_with(uid).is_none_or(|stands| stands.refusal.is_none())
+                })?;
+                let object = placement.object(uid);
+                let mut straggler = match &object {
+                    Some(object) => Self::with_object(reconciler, name, node, object)?,
+                    None => Self::new(State::Syncing),
+                };
+                straggler.object = object.map(|object| object.object.key().to_string());
+                Some(straggler)
+            }
+        }
+    }
+
+    /// Of a node that is not connected here. What it holds is known where another replica serves it and says so.
+    fn away(reconciler: &Reconciler, name: &str, node: &Node) -> Option<Self> {
+        let state = row_of(name, node, &reconciler.nodes.lifecycle, reconciler.is_shared).state;
+        (state != State::InSync).then(|| Self::new(state))
+    }
 }
 
-impl<S: Source> Fleet<S> {
+impl Counting {
+    /// Looks at the next node.
+    fn add(&mut self, reconciler: &Reconciler, name: &str) {
+        reconciler.work.node();
+        let straggler = match reconciler.nodes.get(name) {
+            None => Some(Straggler::new(State::Offline)),
+            Some(node) => match &self.what {
+                What::Object(object) => {
+                    let version = key_of(object.version.as_str());
+                    if let Some(is) = node.standing.has(key_of(&object.uid), version) {
+                        self.in_effect[usize::from(!is)] += 1;
+                    }
+                    Straggler::with_object(reconciler, name, node, object)
+                }
+                What::Rule(id, ..) => Straggler::with_rule(reconciler, name, node, *id),
+            },
+        };
+        let Some(Straggler { why, held, object, message }) = straggler else {
+            self.holding += 1;
+            return;
+        };
+        let (count, named) = &mut self.behind[why as usize];
+        *count += 1;
+        if named.len() < NAMED {
+            let since = reconciler.nodes.get(name).and_then(|node| node.row).map(|row| row.since);
+            let since = since.and_then(|second| Timestamp::from_second(second).ok()).map(rfc3339);
+            named.push(json!({
+                "node": name, "why": STATES[why as usize], "since": since,
+                "held": held, "object": object, "message": message,
+            }));
+        }
+    }
+}
+
+impl Rollouts {
     /// Somebody asks how far something is.
-    pub(super) fn ask_rollout(&mut self, of: RolloutOf, answer: RolloutAnswer) {
-        let now = self.now();
-        let tracked = &mut self.rollouts.tracked;
+    pub(super) fn ask(&mut self, now: Now, of: RolloutOf, answer: RolloutAnswer) {
+        let tracked = &mut self.tracked;
         let place = tracked.iter().position(|tracked| tracked.of == of).unwrap_or_else(|| {
             if tracked.len() >= MOST {
                 let oldest = tracked.iter().enumerate().min_by_key(|(_, tracked)| tracked.asked);
@@ -129,69 +215,60 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Begins to count, or goes on with it, as far as one turn may. Tells whether something is left.
-    pub(super) fn count_rollouts(&mut self) -> bool {
-        let mut counting = match self.rollouts.counting.take() {
+    pub(super) fn count(&mut self, reconciler: &Reconciler, rules: &Rules) -> bool {
+        let mut counting = match self.counting.take() {
             Some(counting) => counting,
-            None => match self.begin_rollout() {
+            None => match self.begin(reconciler, rules) {
                 Some(counting) => counting,
                 None => return false,
             },
         };
-        let end = self.work.part();
+        let end = reconciler.work.part();
         while let Some(name) = counting.nodes.next() {
-            self.count_rollout_on(&name, &mut counting);
-            if self.work.has_reached(end) {
-                self.rollouts.counting = Some(counting);
+            counting.add(reconciler, &name);
+            if reconciler.work.has_reached(end) {
+                self.counting = Some(counting);
                 return true;
             }
         }
-        self.end_rollout(counting);
-        self.rollouts.tracked.iter().any(|tracked| !tracked.waiting.is_empty())
+        self.end(reconciler, counting);
+        self.tracked.iter().any(|tracked| !tracked.waiting.is_empty())
     }
 
     /// When something is to be counted.
-    pub(super) fn rollouts_deadline(&self) -> Option<Now> {
-        self.rollouts
-            .tracked
-            .iter()
-            .map(|tracked| tracked.counted.map_or(Now::ZERO, |at| at + COUNT_EVERY))
-            .min()
+    pub(super) fn deadline(&self) -> Option<Now> {
+        self.tracked.iter().map(|tracked| tracked.counted.map_or(Now::ZERO, |at| at + COUNT_EVERY)).min()
     }
 
-    fn begin_rollout(&mut self) -> Option<Counting> {
-        let now = self.now();
-        self.rollouts.tracked.retain(|tracked| now < tracked.asked + KEPT);
+    fn begin(&mut self, reconciler: &Reconciler, rules: &Rules) -> Option<Counting> {
+        let (now, placement) = (reconciler.now(), &reconciler.desired.placement);
+        self.tracked.retain(|tracked| now < tracked.asked + KEPT);
         let is_due = |tracked: &&mut Tracked| tracked.counted.is_none_or(|at| now >= at + COUNT_EVERY);
-        let tracked =
-            self.rollouts.tracked.iter_mut().filter(is_due).min_by_key(|tracked| tracked.counted)?;
+        let tracked = self.tracked.iter_mut().filter(is_due).min_by_key(|tracked| tracked.counted)?;
         tracked.counted = Some(now);
         let of = tracked.of.clone();
-        let Some(what) = self.what_of(&of) else {
-            let gone = self.rollouts.tracked.iter().position(|tracked| tracked.of == of)?;
+        let Some(what) = self.what_of(&of, reconciler, rules) else {
+            let gone = self.tracked.iter().position(|tracked| tracked.of == of)?;
             // Who asked may have gone.
-            self.rollouts
-                .tracked
-                .swap_remove(gone)
-                .waiting
-                .into_iter()
-                .for_each(|answer| drop(answer.send(None)));
+            self.tracked.swap_remove(gone).waiting.into_iter().for_each(|answer| drop(answer.send(None)));
             return None;
         };
         let nodes: Vec<Arc<str>> = match &what {
-            What::Object(object) => self.placement.nodes_with(&object.uid),
-            What::Rule(id, ..) => self.placement.nodes_of(*id).cloned().collect(),
+            What::Object(object) => placement.nodes_with(&object.uid),
+            What::Rule(id, ..) => placement.nodes_of(*id).cloned().collect(),
         };
-        self.work.objects(nodes.len() / NODES_A_UNIT);
+        reconciler.work.objects(nodes.len() / NODES_A_UNIT);
         let wanted = nodes.len();
         let behind = std::array::from_fn(|_| (0, Vec::new()));
         Some(Counting { of, what, nodes: nodes.into_iter(), wanted, holding: 0, in_effect: [0, 0], behind })
     }
 
-    fn what_of(&self, of: &RolloutOf) -> Option<What> {
+    fn what_of(&self, of: &RolloutOf, reconciler: &Reconciler, rules: &Rules) -> Option<What> {
+        let placement = &reconciler.desired.placement;
         match of {
-            RolloutOf::Object(uid) => self.placement.object(uid).map(What::Object),
+            RolloutOf::Object(uid) => placement.object(uid).map(What::Object),
             RolloutOf::Rule(uid) => {
-                let (summary, id, _) = self.rules.one(uid)?;
+                let (summary, id, _) = rules.one(uid)?;
                 let shown = json!({
                     "kind": summary.resource.kind, "namespace": &*summary.namespace, "name": &*summary.name, "uid": &**uid,
                 });
@@ -199,97 +276,16 @@ impl<S: Source> Fleet<S> {
                 Some(What::Rule(id?, shown, generation.to_string()))
             }
             RolloutOf::Configured(number) => {
-                let id = self.placement.configured(*number).filter(|_| *number < self.rollouts.configured)?;
+                let id = placement.configured(*number).filter(|_| *number < self.configured)?;
                 Some(What::Rule(id, configured(*number), String::new()))
             }
         }
     }
 
-    fn count_rollout_on(&self, name: &str, counting: &mut Counting) {
-        self.work.node();
-        let straggler = match self.nodes.get(name) {
-            None => Some(Straggler::new(State::Offline)),
-            Some(node) => match &counting.what {
-                What::Object(object) => {
-                    let version = key_of(object.version.as_str());
-                    if let Some(is) = node.standing.has(key_of(&object.uid), version) {
-                        counting.in_effect[usize::from(!is)] += 1;
-                    }
-                    self.behind_with_object(name, node, object)
-                }
-                What::Rule(id, ..) => self.behind_with_rule(name, node, *id),
-            },
-        };
-        let Some(Straggler { why, held, object, message }) = straggler else {
-            counting.holding += 1;
-            return;
-        };
-        let (count, named) = &mut counting.behind[why as usize];
-        *count += 1;
-        if named.len() < NAMED {
-            let since = self.nodes.get(name).and_then(|node| node.row).map(|row| row.since);
-            let since = since.and_then(|second| Timestamp::from_second(second).ok()).map(rfc3339);
-            named.push(json!({
-                "node": name, "why": STATES[why as usize], "since": since,
-                "held": held, "object": object, "message": message,
-            }));
-        }
-    }
-
-    /// Nothing if the node holds the version that it is to hold.
-    fn behind_with_object(&self, name: &str, node: &Node, object: &Placed) -> Option<Straggler> {
-        match node.machine.phase() {
-            CloudPhase::Offline => self.away(name, node),
-            CloudPhase::Replaying | CloudPhase::Repairing => Some(Straggler::new(State::Connecting)),
-            CloudPhase::Live => {
-                let Some(stands) = node.machine.stands_with(&object.uid) else {
-                    return Some(Straggler::new(State::Connecting));
-                };
-                let other = stands.other?;
-                let held = other.map(|record| record.version.to_string());
-                let (why, message) = match stands.refusal {
-                    Some(refusal) => (State::Rejecting, Some(refusal.message.clone())),
-                    None => (State::Syncing, None),
-                };
-                Some(Straggler { why, held, object: None, message })
-            }
-        }
-    }
-
-    /// Nothing if the node holds all that the rule selects.
-    fn behind_with_rule(&self, name: &str, node: &Node, rule: RuleId) -> Option<Straggler> {
-        match node.machine.phase() {
-            CloudPhase::Offline => self.away(name, node),
-            CloudPhase::Replaying | CloudPhase::Repairing => Some(Straggler::new(State::Connecting)),
-            CloudPhase::Live => {
-                self.work.objects(node.machine.differences());
-                let of_rule = |uid: &&Uid| self.placement.is_of_rule(uid, rule);
-                let Some(uid) = node.machine.differing() else {
-                    return Some(Straggler::new(State::Connecting));
-                };
-                let uid = uid.filter(of_rule).min_by_key(|uid| {
-                    node.machine.stands_with(uid).is_none_or(|stands| stands.refusal.is_none())
-                })?;
-                let object = self.placement.object(uid);
-                let mut straggler = match &object {
-                    Some(object) => self.behind_with_object(name, node, object)?,
-                    None => Straggler::new(State::Syncing),
-                };
-                straggler.object = object.map(|object| object.object.key().to_string());
-                Some(straggler)
-            }
-        }
-    }
-
-    /// Of a node that is not connected here. What it holds is known where another replica serves it and says so.
-    fn away(&self, name: &str, node: &Node) -> Option<Straggler> {
-        let state = row_of(name, node, &self.lifecycle, S::IS_SHARED).state;
-        (state != State::InSync).then(|| Straggler::new(state))
-    }
-
-    fn end_rollout(&mut self, counting: Counting) {
+    fn end(&mut self, reconciler: &Reconciler, counting: Counting) {
+        let placement = &reconciler.desired.placement;
         let Counting { of, what, wanted, holding, in_effect, behind, .. } = counting;
-        let Some(tracked) = self.rollouts.tracked.iter_mut().find(|tracked| tracked.of == of) else { return };
+        let Some(tracked) = self.tracked.iter_mut().find(|tracked| tracked.of == of) else { return };
         let now = Timestamp::now().as_millisecond();
         let (version, mut shown) = match &what {
             What::Object(object) => {
@@ -297,7 +293,7 @@ impl<S: Source> Fleet<S> {
                 (object.version.to_string(), shown)
             }
             What::Rule(id, shown, version) => {
-                let objects = self.placement.selected_by(*id).0;
+                let objects = placement.selected_by(*id).0;
                 (version.clone(), json!({ "placement": shown, "objects": objects }))
             }
         };
@@ -345,16 +341,16 @@ impl<S: Source> Fleet<S> {
     }
 
     /// All rules, as far as they are in force: what can be rolled out.
-    pub(super) fn show_rules(&self) -> Value {
-        let (mut items, all) = (Vec::new(), 0..self.rollouts.configured);
-        for (number, id) in all.filter_map(|number| Some((number, self.placement.configured(number)?))) {
-            let (objects, nodes) = self.placement.selected_by(id);
+    pub(super) fn show_rules(&self, placement: &Placement, rules: &Rules) -> Value {
+        let (mut items, all) = (Vec::new(), 0..self.configured);
+        for (number, id) in all.filter_map(|number| Some((number, placement.configured(number)?))) {
+            let (objects, nodes) = placement.selected_by(id);
             items.push((configured(number), objects, nodes));
         }
-        let mut known: Vec<_> = self.rules.uids().filter_map(|uid| self.rules.one(uid)).collect();
+        let mut known: Vec<_> = rules.uids().filter_map(|uid| rules.one(uid)).collect();
         known.sort_by_key(|(summary, ..)| (summary.namespace.clone(), summary.name.clone()));
         for (summary, id, _) in known {
-            let (objects, nodes) = id.map_or((0, 0), |id| self.placement.selected_by(id));
+            let (objects, nodes) = id.map_or((0, 0), |id| placement.selected_by(id));
             let shown = json!({
                 "kind": summary.resource.kind, "namespace": &*summary.namespace, "name": &*summary.name,
                 "uid": &*summary.uid, "inForce": id.is_some(),

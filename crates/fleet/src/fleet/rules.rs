@@ -12,12 +12,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::news::Waiting;
-use super::{Fleet, Inbox};
-use crate::source::{Changes as _, Result, RuleProblem, RuleStatus, Source};
+use super::broadcasts::Waiting;
+use super::reconciler::Reconciler;
+use crate::source::{RuleProblem, RuleStatus};
 use edgesync_object::time::rfc3339;
 use edgesync_placement::spec::InForce;
-use edgesync_placement::{RuleId, Summary};
+use edgesync_placement::{KindMatch, RuleId, Summary};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::timing::Now;
 use in_effect::Count;
@@ -92,136 +92,135 @@ impl Rules {
         self.known.contains_key(uid)
     }
 
-    /// The object that a rule is.
-    pub(super) fn name(&self, id: RuleId) -> Option<String> {
-        let known = self.known.values().find(|known| known.id == Some(id))?;
+    /// A rule as operators know it: the object that it is, or its place in the configuration.
+    pub(super) fn name(&self, id: RuleId) -> String {
+        let Some(known) = self.known.values().find(|known| known.id == Some(id)) else {
+            return format!("[[placement]] {} of the configuration", id.number() + 1);
+        };
         let Summary { resource, namespace, name, .. } = &*known.summary;
         let place = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
-        Some(format!("{} {place}{name}", resource.kind))
+        format!("{} {place}{name}", resource.kind)
     }
 }
 
-impl<S: Source> Fleet<S> {
-    /// Takes in a rule that is new, or has changed.
-    pub(super) fn set_rule(&mut self, summary: &Arc<Summary>) {
-        let Some(text) = &summary.rule else { return };
-        let known = self.rules.known.get_mut(&summary.uid);
+impl Rules {
+    /// Takes in a rule that is new, or has changed. Returns whether the source must list everything once more.
+    #[must_use]
+    pub(super) fn set(&mut self, reconciler: &mut Reconciler, summary: &Arc<Summary>) -> bool {
+        let Some(text) = &summary.rule else { return false };
+        let known = self.known.get_mut(&summary.uid);
         let replaced = known.as_ref().and_then(|known| known.id);
         let in_force = InForce::of(text, &summary.namespace);
         if let Some(known) = known.filter(|known| known.in_force == in_force) {
             known.summary = Arc::clone(summary);
-            return;
+            return false;
         }
-        let id = in_force.rule.clone().map(|rule| self.placement.add_rule(rule));
+        let id = in_force.rule.clone().map(|rule| reconciler.desired.placement.add_rule(rule));
         let known = Known { summary: Arc::clone(summary), in_force, id };
-        self.rules.known.insert(summary.uid.clone(), known);
+        self.known.insert(summary.uid.clone(), known);
         let key = summary.resource.key(&summary.namespace, &summary.name);
         tracing::info!(rule = %key, in_force = id.is_some(), "a rule has come or changed");
-        if id.is_none() || !self.rules.any_object {
+        if id.is_none() || !self.any_object {
             // It has missed nothing.
-            return replaced.into_iter().for_each(|id| self.give_up_rule(id));
+            replaced.into_iter().for_each(|id| give_up(reconciler, id));
+            return false;
         }
-        match &mut self.rules.telling {
+        match &mut self.telling {
             Telling::Done => {
-                self.rules.replaced.extend(replaced);
-                self.rules.telling = Telling::UnderWay;
-                self.changes.again();
+                self.replaced.extend(replaced);
+                self.telling = Telling::UnderWay;
+                return true;
             }
-            Telling::UnderWay => self.rules.telling = Telling::Outdated(replaced.into_iter().collect()),
+            Telling::UnderWay => self.telling = Telling::Outdated(replaced.into_iter().collect()),
             Telling::Outdated(next) => next.extend(replaced),
         }
+        false
     }
 
     /// A rule is no more.
-    pub(super) fn drop_rule(&mut self, uid: &str) {
-        let Some(Known { summary, id, .. }) = self.rules.known.remove(uid) else { return };
+    pub(super) fn drop(&mut self, reconciler: &mut Reconciler, uid: &str) {
+        let Some(Known { summary, id, .. }) = self.known.remove(uid) else { return };
         let key = summary.resource.key(&summary.namespace, &summary.name);
         tracing::info!(rule = %key, "a rule is no more");
-        id.into_iter().for_each(|id| self.give_up_rule(id));
+        id.into_iter().for_each(|id| give_up(reconciler, id));
     }
 
-    /// Everything was told once more: what was replaced before that goes.
-    pub(super) fn told_again(&mut self) {
-        for id in std::mem::take(&mut self.rules.replaced) {
-            self.give_up_rule(id);
+    /// Everything was told once more: what was replaced before that goes. Returns whether the source must list everything
+    /// once more.
+    #[must_use]
+    pub(super) fn told_again(&mut self, reconciler: &mut Reconciler) -> bool {
+        for id in std::mem::take(&mut self.replaced) {
+            give_up(reconciler, id);
         }
-        if let Telling::Outdated(replaced) = std::mem::take(&mut self.rules.telling) {
-            self.rules.replaced = replaced;
-            self.rules.telling = Telling::UnderWay;
-            self.changes.again();
-        }
-    }
-
-    fn give_up_rule(&mut self, id: RuleId) {
-        self.placement.retire_rule(id);
-        self.news.wait([Waiting::Shrink(id)]);
-    }
-
-    /// Takes one object out of a rule that is given up.
-    pub(super) fn shrink_rule(&mut self, id: RuleId) {
-        if let Some(differences) = self.placement.shrink_rule(id) {
-            self.spread(differences);
-            self.news.wait([Waiting::Shrink(id)]);
-        }
+        let Telling::Outdated(replaced) = std::mem::take(&mut self.telling) else { return false };
+        self.replaced = replaced;
+        self.telling = Telling::UnderWay;
+        true
     }
 
     // --- what has come of them
 
-    /// Looks at rules, one in a turn, and has it written where something has changed.
-    pub(super) fn look_at_rules(&mut self) {
-        let now = self.now();
-        if self.rules.writing {
-            return;
+    /// Looks at rules, one in a turn. Returns the status of one that is to be written; [`Rules::status_written`] follows.
+    /// `problems` is what the source says of a rule.
+    pub(super) fn look(
+        &mut self,
+        reconciler: &Reconciler,
+        problems: impl FnOnce(&Uid, &[KindMatch]) -> Vec<RuleProblem>,
+    ) -> Option<RuleStatus> {
+        let now = reconciler.now();
+        if self.writing {
+            return None;
         }
-        if !self.has_rules_due() && now >= self.rules.next_look {
-            self.rules.next_look = now + LOOK_EVERY;
-            self.rules.due = self.rules.known.keys().cloned().collect();
+        if !self.has_due() && now >= self.next_look {
+            self.next_look = now + LOOK_EVERY;
+            self.due = self.known.keys().cloned().collect();
         }
-        let Some(status) = self.count_in_effect().and_then(|count| self.rule_status(&count)) else { return };
-        self.rules.writing = true;
-        let (source, inbox) = (self.source.clone(), self.inbox.clone());
-        tokio::spawn(async move {
-            let written = source.set_rule_status(status).await;
-            let _ = inbox.send(Inbox::RuleStatusWritten(written)).await;
-        });
+        let count = self.count_in_effect(reconciler)?;
+        let status = self.status(reconciler, &count, problems)?;
+        self.writing = true;
+        Some(status)
     }
 
-    pub(super) fn rule_status_written(&mut self, written: &Result<()>) {
-        self.rules.writing = false;
-        if let Err(error) = written {
-            tracing::error!(%error, "the status of a rule could not be written");
-        }
+    /// The status of a rule is written, or could not be.
+    pub(super) fn status_written(&mut self) {
+        self.writing = false;
     }
 
     /// Whether the next turn has rules to look at.
-    pub(super) fn has_rules_due(&self) -> bool {
-        !self.rules.writing && (!self.rules.due.is_empty() || self.rules.counting.is_some())
+    pub(super) fn has_due(&self) -> bool {
+        !self.writing && (!self.due.is_empty() || self.counting.is_some())
     }
 
     /// The status of a rule, if it is to be another one than it is.
-    fn rule_status(&self, count: &Count) -> Option<RuleStatus> {
+    fn status(
+        &self,
+        reconciler: &Reconciler,
+        count: &Count,
+        problems: impl FnOnce(&Uid, &[KindMatch]) -> Vec<RuleProblem>,
+    ) -> Option<RuleStatus> {
+        let placement = &reconciler.desired.placement;
         let uid = &count.rule;
-        let Known { summary, in_force, id } = self.rules.known.get(uid)?;
+        let Known { summary, in_force, id } = self.known.get(uid)?;
         let text = summary.rule.as_ref()?;
         let before: Value = serde_json::from_str(&text.status).unwrap_or_default();
-        let (objects, nodes) = id.map_or((0, 0), |id| self.placement.selected_by(id));
+        let (objects, nodes) = id.map_or((0, 0), |id| placement.selected_by(id));
         let in_sync = |name: &&Arc<str>| {
-            let node = self.nodes.get(&***name);
+            let node = reconciler.nodes.get(name);
             node.is_some_and(|node| match node.connection {
                 Some(_) => node.machine.in_sync(),
                 None => node.in_sync_elsewhere,
             })
         };
-        let in_sync = id.map_or(0, |id| self.placement.nodes_of(id).filter(in_sync).count());
-        self.work.objects(nodes / NODES_A_UNIT);
+        let in_sync = id.map_or(0, |id| placement.nodes_of(id).filter(in_sync).count());
+        reconciler.work.objects(nodes / NODES_A_UNIT);
         let kinds = in_force.rule.as_ref().map_or(&[][..], |rule| &rule.objects.kinds);
-        let problems = self.source.rule_problems(uid, kinds);
+        let problems = problems(uid, kinds);
         let accepted = match (in_force.problems.0.is_empty(), problems.first()) {
             (false, _) => ("False", "Invalid", in_force.problems.to_string()),
             (true, None) => ("True", "Accepted", "it is in force".to_owned()),
             (true, Some(first)) => ("False", first.reason, told(&problems)),
         };
-        let (state, reason) = match in_sync == nodes && self.rules.are_complete() {
+        let (state, reason) = match in_sync == nodes && self.are_complete() {
             _ if problems.iter().any(|problem| problem.hides) => ("Unknown", "ObjectsUnread"),
             true => ("True", "InSync"),
             false => ("False", "NodesBehind"),
@@ -250,6 +249,20 @@ impl<S: Source> Fleet<S> {
         });
         let key = summary.resource.key(&summary.namespace, &summary.name);
         (status != before).then(|| RuleStatus { key, uid: uid.clone(), status })
+    }
+}
+
+/// Takes a rule out of the index, one object after the other.
+fn give_up(reconciler: &mut Reconciler, id: RuleId) {
+    reconciler.desired.placement.retire_rule(id);
+    reconciler.broadcasts.wait([Waiting::Shrink(id)]);
+}
+
+/// Takes one object out of a rule that is given up.
+pub(super) fn shrink(reconciler: &mut Reconciler, id: RuleId) {
+    if let Some(differences) = reconciler.desired.placement.shrink_rule(id) {
+        reconciler.spread(differences);
+        reconciler.broadcasts.wait([Waiting::Shrink(id)]);
     }
 }
 

@@ -6,6 +6,9 @@ use std::path::Path;
 mod pages;
 mod turns;
 
+use edgesync_object::Budget;
+use edgesync_protocol::change::Uid;
+use edgesync_runtime::random;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -147,9 +150,11 @@ async fn turn<S: Source>(fleet: &mut Fleet<S>, events: &mut FleetEvents) {
     let wake = fleet.begin_turn();
     tokio::select! {
         event = events.recv() => fleet.hear(event.unwrap(), events),
-        change = Changes::next(&mut fleet.changes), if fleet.news.is_told() => fleet.changed(change),
-        Some(answer) = fleet.arrived.recv() => fleet.take_answers(answer),
-        moved = fleet.downlink.moved(), if fleet.moved.is_empty() => fleet.moved.extend(moved),
+        change = fleet.feed.next(), if fleet.reconciler.broadcasts.is_told() => fleet.changed(change),
+        Some(answer) = fleet.requests.next() => fleet.take_answers(answer),
+        moved = fleet.sender.moved(), if fleet.reconciler.nodes.is_settled() => {
+            fleet.reconciler.nodes.links_moved(moved);
+        }
         () = tokio::time::sleep_until(wake) => fleet.tick(),
     }
 }
@@ -201,9 +206,9 @@ impl Site {
         loop {
             self.turn().await;
             most = most.max(self.fleet.bodies.numbers().count);
-            let placed = self.fleet.placement.object(&stored.uid);
+            let placed = self.fleet.reconciler.desired.placement.object(&stored.uid);
             let is_told = placed.is_some_and(|object| object.version == stored.version.into());
-            let in_sync = self.fleet.nodes.values().filter(|node| node.machine.in_sync()).count();
+            let in_sync = self.fleet.reconciler.nodes.values().filter(|node| node.machine.in_sync()).count();
             if is_told && in_sync == nodes {
                 return most;
             }
@@ -230,9 +235,4 @@ async fn a_large_object_that_all_nodes_get_is_in_memory_once_for_each_version() 
     assert_eq!((most, numbers.count, numbers.bytes), (1, 0, 0), "{numbers:?}");
     assert!(numbers.shared >= numbers.read, "{numbers:?}");
     nodes.iter().for_each(tokio::task::JoinHandle::abort);
-}
-
-#[test]
-fn the_simulation_runs_with_the_default_configuration() {
-    assert_eq!(cloud_config(&Config::default()), CloudConfig::defaults());
 }

@@ -4,18 +4,23 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Change, Changes, Result, RuleProblem, Source, SourceError};
+use super::{
+    Change, Changes, NodeStore, ObjectSource, Replication, Result, RuleProblem, Source, SourceError,
+};
 use super::{
     Effect, LeaseRenewal, NodeChange, NodeFacts, Registered, RuleStatus, Standing, UploadBatch, UploadOutcome,
 };
 use crate::CloudObjects;
+use crate::config::ObjectSyncs;
+use crate::metrics::ClusterNumbers;
 use crate::uploads::clip;
 use edgesync_api::{Missing, Storage as _};
-use edgesync_cloud_store::{ChangeKind, CloudError, CloudStore, Feed, FeedItem};
+use edgesync_cloud_store::{ChangeKind, CloudStore, Feed, FeedItem};
 use edgesync_object::{LeftOut, Resource, kinds};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
+use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::upload::RefusedReason;
 use edgesync_schema::Schema;
 
@@ -42,9 +47,7 @@ impl Embedded {
                 self.0.namespaces().ensure(&*self.0, &kind, "", &name, Missing::Refused).await
             {
                 if !(400..500).contains(&status.code) || status.code == 429 {
-                    let problem =
-                        format!("the namespace '{name}' could not be looked up: {}", status.message);
-                    return Err(SourceError::new(problem));
+                    return Err(SourceError::Namespace { namespace: name, message: status.message });
                 }
                 closed.insert(name, clip(status.message));
             }
@@ -57,12 +60,6 @@ impl Embedded {
             }
         }
         Ok(())
-    }
-}
-
-impl From<CloudError> for SourceError {
-    fn from(error: CloudError) -> Self {
-        Self::new(error)
     }
 }
 
@@ -88,10 +85,8 @@ impl Changes for Feed {
     }
 }
 
-impl Source for Embedded {
+impl ObjectSource for Embedded {
     type Changes = Feed;
-
-    const IS_SHARED: bool = false;
 
     fn follow(&self) -> Feed {
         self.store().follow()
@@ -132,9 +127,19 @@ impl Source for Embedded {
     fn issued(&self) -> Arc<Issued> {
         self.store().issued()
     }
+}
+
+impl NodeStore for Embedded {
+    async fn registered(&self) -> Result<Registered> {
+        Ok(self.store().registered().await?)
+    }
 
     async fn nodes(&self) -> Result<Vec<(String, NodeFacts)>> {
         Ok(self.store().nodes().await?)
+    }
+
+    async fn standings(&self) -> Result<HashMap<String, Standing>> {
+        Ok(self.store().standings().await?)
     }
 
     async fn records(&self, node: &str) -> Result<Vec<(Uid, Record)>> {
@@ -148,10 +153,6 @@ impl Source for Embedded {
         batch: RecordBatch,
     ) -> Result<Vec<(Uid, String)>> {
         Ok(self.store().record(node, agent_version, batch).await?.refused)
-    }
-
-    async fn registered(&self) -> Result<Registered> {
-        Ok(self.store().registered().await?)
     }
 
     async fn renew_leases(&self, renewals: Vec<LeaseRenewal>) -> Result<()> {
@@ -170,17 +171,59 @@ impl Source for Embedded {
         Ok(self.store().admit_node(node).await?)
     }
 
-    async fn take(&self, mut batch: UploadBatch) -> Result<UploadOutcome> {
+    async fn ingest(&self, mut batch: UploadBatch) -> Result<UploadOutcome> {
         self.check_namespaces(&mut batch).await?;
         Ok(self.store().take(batch).await?)
     }
 
-    async fn standings(&self) -> Result<HashMap<String, Standing>> {
-        Ok(self.store().standings().await?)
-    }
-
     async fn expire_events(&self, ttl: Duration, limit: usize) -> Result<u64> {
         Ok(self.store().expire_events(ttl, limit).await?)
+    }
+}
+
+impl Source for Embedded {
+    type Replication = Alone;
+
+    fn replication(&self) -> Option<&Alone> {
+        None
+    }
+}
+
+/// No other replicas: there is no value of this type.
+#[derive(Clone, Debug)]
+pub enum Alone {}
+
+impl Replication for Alone {
+    fn object_syncs(&self) -> ObjectSyncs {
+        match *self {}
+    }
+
+    fn set_syncs(&self, _: &str, _: Vec<(Uid, Record)>) {
+        match *self {}
+    }
+
+    fn set_served(&self, _: &str, _: bool) {
+        match *self {}
+    }
+
+    fn set_epoch(&self, _: &str, _: Epoch) {
+        match *self {}
+    }
+
+    fn is_removed(&self, _: &str) -> bool {
+        match *self {}
+    }
+
+    async fn confirm_deletions(&self, _: &str, _: &str, _: Option<u64>) -> Result<()> {
+        match *self {}
+    }
+
+    fn numbers(&self) -> ClusterNumbers {
+        match *self {}
+    }
+
+    async fn finish(&self) {
+        match *self {}
     }
 }
 
@@ -218,7 +261,7 @@ mod tests {
             items: (1..).zip(namespaces).map(item).collect(),
         };
         let UploadOutcome { taken, refused, .. } =
-            Embedded::new(Arc::clone(&objects)).take(batch).await.unwrap();
+            Embedded::new(Arc::clone(&objects)).ingest(batch).await.unwrap();
         assert_eq!(taken.last.get(Lane::Events), 4);
         assert_eq!(refused.iter().map(|one| one.seq).collect::<Vec<_>>(), [2, 3]);
         assert!(refused[0].message.contains("invented-1"), "{refused:?}");

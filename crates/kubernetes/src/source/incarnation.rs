@@ -100,8 +100,7 @@ impl Incarnation {
                 }
                 Err(Failure::Conflict(_)) => {}
                 Err(Failure::NotFound(_)) => {
-                    let why = format!("there is no namespace '{namespace}' for what the replicas share");
-                    return Err(SourceError::new(why));
+                    return Err(SourceError::Missing { kind: "namespace", name: namespace.to_owned() });
                 }
                 Err(failure) => return Err(failure.into()),
             }
@@ -142,10 +141,8 @@ impl Incarnation {
                 self.went_back(map);
             }
             let Some(mut life) = found.as_ref().and_then(Life::of) else {
-                return Err(SourceError::new(format!(
-                    "the ConfigMap '{}/{NAME}' is gone or damaged: it is made anew when a replica starts",
-                    self.namespace
-                )));
+                let name = format!("{}/{NAME}", self.namespace);
+                return Err(SourceError::Damaged { kind: "ConfigMap", name });
             };
             if self.adopt(&life) {
                 return Ok(true);
@@ -266,14 +263,14 @@ fn newer<'a>(one: &'a ResourceVersion, other: &'a ResourceVersion) -> &'a Resour
 }
 
 fn unsettled() -> SourceError {
-    SourceError::new(format!("the ConfigMap '{NAME}' is changed by others all the time"))
+    SourceError::Contended { kind: "ConfigMap", name: NAME.to_owned() }
 }
 
 /// The UID that stands for the cluster.
 async fn system(requests: &Requests) -> Result<String> {
     let found = requests.get(&kinds::guess("v1", "Namespace", false), "", SYSTEM).await?;
     let uid = found.map(|namespace| namespace.uid().to_owned());
-    uid.ok_or_else(|| SourceError::new(format!("the cluster has no namespace '{SYSTEM}'")))
+    uid.ok_or_else(|| SourceError::Missing { kind: "namespace", name: SYSTEM.to_owned() })
 }
 
 /// Writes the ConfigMap over the one that was found, or makes it.

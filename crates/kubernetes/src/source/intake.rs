@@ -77,7 +77,7 @@ impl Intake {
 
     /// The next part of all that there is.
     async fn tell_again(cache: &Cache, from: u64) -> Result<(Change, Option<u64>), SourceError> {
-        let part = cache.part(from).await.map_err(SourceError::new)?;
+        let part = cache.part(from).await?;
         Ok((Change::Listed(part.summaries), part.next))
     }
 
@@ -103,7 +103,7 @@ impl Intake {
             self.read_anew();
         }
         if !changes.is_empty() {
-            self.cache.apply(changes).await.map_err(SourceError::new)?;
+            self.cache.apply(changes).await?;
         }
         if let Some(Item::CaughtUp { question, reached }) = &self.item
             && self.restored.is_some_and(|restored| restored <= *question)
@@ -144,7 +144,7 @@ impl Intake {
                 *self.problems.lock().unwrap_or_else(PoisonError::into_inner) = problems;
                 None
             }
-            Item::Failed(why) => Some(Change::Failed(SourceError::new(why))),
+            Item::Failed(why) => Some(Change::Failed(SourceError::Unread(why))),
         };
         self.ready.extend(change);
     }

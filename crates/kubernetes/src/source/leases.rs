@@ -302,7 +302,7 @@ impl Leases {
 }
 
 fn unsettled(node: &str) -> SourceError {
-    SourceError::new(format!("the Lease of node '{node}' is changed by others all the time"))
+    SourceError::Contended { kind: "Lease", name: node.to_owned() }
 }
 
 fn renewed(lease: &Object) -> Option<Timestamp> {

@@ -68,6 +68,16 @@ pub(super) enum NodeError {
     Failed(#[from] SourceError),
 }
 
+impl NodeError {
+    /// The same for whoever asked for the change of this Node.
+    pub(super) fn into_source(self, node: &str) -> SourceError {
+        match self {
+            Self::Failed(error) => error,
+            refused => SourceError::NodeRefused { node: node.to_owned(), why: refused.to_string() },
+        }
+    }
+}
+
 impl From<Failure> for NodeError {
     fn from(failure: Failure) -> Self {
         match failure {
@@ -232,8 +242,7 @@ impl Nodes {
         }
         // After the Node was read: who serves the node next reads it later, or this write conflicts.
         if fenced && let Served::By(replica) = self.leases.served(node).await.map_err(Attempt::failed)? {
-            let why = format!("the node '{node}' is served by another replica now: {replica}");
-            return Err(Attempt::failed(SourceError::new(why)));
+            return Err(Attempt::failed(SourceError::ServedElsewhere { node: node.to_owned(), replica }));
         }
         let given = (self.given)(node);
         if old.is_none() && given.is_none() {
@@ -300,7 +309,7 @@ fn is_race(failure: &Failure) -> bool {
 }
 
 fn unsettled(node: &str) -> SourceError {
-    SourceError::new(format!("the Node '{node}' is changed by others all the time"))
+    SourceError::Contended { kind: "Node", name: node.to_owned() }
 }
 
 /// What becomes of a Node, or of none.

@@ -86,7 +86,7 @@ impl Serving {
     /// The node is not served here, or no more.
     pub(super) async fn claimed(&self, node: &str) -> Result<()> {
         let claimed = self.nodes().get(node).map(|node| node.claimed.clone());
-        let is_over = || SourceError::new("the node is not connected here any more");
+        let is_over = || SourceError::NotServed { node: node.to_owned() };
         let mut claimed = claimed.ok_or_else(is_over)?;
         claimed.wait_for(|claimed| *claimed).await.map(drop).map_err(|_| is_over())
     }

@@ -13,9 +13,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::leases::{Found, Leases};
-use super::nodes::{NodeError, Nodes};
+use super::nodes::Nodes;
 use super::requests::Requests;
-use edgesync_fleet::source::{Result, SourceError};
+use edgesync_fleet::source::Result;
 use edgesync_object::{Object, Resource, kinds};
 use edgesync_protocol::node::{
     CLOUD_REACHABLE, Condition, ConditionStatus, IN_SYNC, READY, set_node_condition,
@@ -108,8 +108,7 @@ impl Sweep {
                     count += 1;
                     self.silences.told.insert(node);
                 }
-                Err(NodeError::Failed(error)) => failed = Some(error),
-                Err(error) => failed = Some(SourceError::new(error)),
+                Err(error) => failed = Some(error.into_source(&node)),
             }
         }
         failed.map_or(Ok(count), Err)

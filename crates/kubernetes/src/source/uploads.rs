@@ -284,8 +284,7 @@ impl Uploads {
                 Err(failure) => return Err(failure.into()),
             }
             let Some(old) = self.requests.get(&self.event, &key.namespace, &name).await? else {
-                let why = format!("{key} has gone meanwhile");
-                return Err(Undone::Failed(SourceError::new(why)));
+                return Err(Undone::Failed(SourceError::Missing { kind: "Event", name: key.to_string() }));
             };
             if old.annotations().get(EVENT_NODE_ANNOTATION).is_some_and(|made_by| made_by == node) {
                 return self.replace_event(node, &old, event).await;
@@ -315,8 +314,7 @@ impl Uploads {
         match self.leases.served(node).await? {
             Served::Here => Ok(()),
             Served::By(replica) => {
-                let why = format!("the node '{node}' is served by another replica now: {replica}");
-                Err(Undone::Failed(SourceError::new(why)))
+                Err(Undone::Failed(SourceError::ServedElsewhere { node: node.to_owned(), replica }))
             }
         }
     }

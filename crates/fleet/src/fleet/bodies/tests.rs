@@ -231,9 +231,9 @@ impl DesiredState for Wish {
 
 /// The machine of a node that holds nothing and is welcome.
 fn welcome(wish: &Wish) -> CloudMachine {
-    let config = crate::fleet::cloud_config(&crate::config::Config::default());
+    let config = crate::fleet::settings::Settings::new(&crate::config::Config::default()).machine;
     let (issued, state) = (Arc::new(Issued::default()), Records::Stored(LedgerFacts::default()));
-    let mut cloud = CloudMachine::new(Arc::new(config), "inc".into(), issued, state);
+    let mut cloud = CloudMachine::new(config, "inc".into(), issued, state);
     let hello = Hello {
         node: "edge".into(),
         agent: "test".into(),

@@ -4,8 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::fleet::Fleet;
-use crate::source::{Source, key_of};
+use super::Rules;
+use crate::fleet::reconciler::Reconciler;
+use crate::source::key_of;
 use edgesync_protocol::change::Uid;
 
 /// A count under way.
@@ -38,52 +39,12 @@ impl Count {
         );
         (status, reason, message)
     }
-}
 
-impl<S: Source> Fleet<S> {
-    /// Begins to count for a rule, or goes on with it, as far as one turn may. Nothing before it is done.
-    pub(super) fn count_in_effect(&mut self) -> Option<Count> {
-        let mut count = match self.rules.counting.take() {
-            Some(count) => count,
-            None => {
-                let rule = self.rules.due.pop_front()?;
-                self.begin_count(rule)
-            }
-        };
-        let end = self.work.part();
-        while let Some(name) = count.nodes.pop_front() {
-            self.count_on(&name, &mut count);
-            if self.work.has_reached(end) {
-                break;
-            }
-        }
-        if count.nodes.is_empty() {
-            return Some(count);
-        }
-        self.rules.counting = Some(count);
-        None
-    }
-
-    fn begin_count(&self, rule: Uid) -> Count {
-        let id = self.rules.known.get(&rule).and_then(|known| known.id);
-        let tells = |name: &&Arc<str>| {
-            let node = self.nodes.get(&***name);
-            node.is_some_and(|node| node.standing.counts().objects() > 0 || node.in_effect.is_some())
-        };
-        let nodes: VecDeque<Arc<str>> =
-            id.into_iter().flat_map(|id| self.placement.nodes_of(id)).filter(tells).cloned().collect();
-        let objects = id.filter(|_| !nodes.is_empty()).map(|id| self.placement.objects_of(id));
-        let keys =
-            |object: Arc<edgesync_placement::Placed>| (key_of(&object.uid), key_of(object.version.as_str()));
-        let objects: Vec<(u64, u64)> = objects.into_iter().flatten().map(keys).collect();
-        self.work.objects(objects.len());
-        Count { rule, objects, nodes, telling: 0, in_effect: 0 }
-    }
-
-    fn count_on(&self, name: &str, count: &mut Count) {
-        let Some(node) = self.nodes.get(name) else { return };
-        self.work.objects(count.objects.len() / OBJECTS_A_UNIT + 1);
-        let told = count.objects.iter().filter_map(|(uid, version)| node.standing.has(*uid, *version));
+    /// Looks at the objects of a node.
+    fn add(&mut self, reconciler: &Reconciler, name: &str) {
+        let Some(node) = reconciler.nodes.get(name) else { return };
+        reconciler.work.objects(self.objects.len() / OBJECTS_A_UNIT + 1);
+        let told = self.objects.iter().filter_map(|(uid, version)| node.standing.has(*uid, *version));
         let (mut tells, mut all) = (false, true);
         for is_in_effect in told {
             tells = true;
@@ -92,8 +53,50 @@ impl<S: Source> Fleet<S> {
         // What it has told another replica, or another run of this one, its Node says, for all of its objects.
         tells |= node.in_effect.is_some();
         all &= node.in_effect != Some(false);
-        count.telling += u64::from(tells);
-        count.in_effect += u64::from(tells && all);
+        self.telling += u64::from(tells);
+        self.in_effect += u64::from(tells && all);
+    }
+}
+
+impl Rules {
+    /// Begins to count for a rule, or goes on with it, as far as one turn may. Nothing before it is done.
+    pub(super) fn count_in_effect(&mut self, reconciler: &Reconciler) -> Option<Count> {
+        let mut count = match self.counting.take() {
+            Some(count) => count,
+            None => {
+                let rule = self.due.pop_front()?;
+                self.begin_count(reconciler, rule)
+            }
+        };
+        let end = reconciler.work.part();
+        while let Some(name) = count.nodes.pop_front() {
+            count.add(reconciler, &name);
+            if reconciler.work.has_reached(end) {
+                break;
+            }
+        }
+        if count.nodes.is_empty() {
+            return Some(count);
+        }
+        self.counting = Some(count);
+        None
+    }
+
+    fn begin_count(&self, reconciler: &Reconciler, rule: Uid) -> Count {
+        let placement = &reconciler.desired.placement;
+        let id = self.known.get(&rule).and_then(|known| known.id);
+        let tells = |name: &&Arc<str>| {
+            let node = reconciler.nodes.get(name);
+            node.is_some_and(|node| node.standing.counts().objects() > 0 || node.in_effect.is_some())
+        };
+        let nodes: VecDeque<Arc<str>> =
+            id.into_iter().flat_map(|id| placement.nodes_of(id)).filter(tells).cloned().collect();
+        let objects = id.filter(|_| !nodes.is_empty()).map(|id| placement.objects_of(id));
+        let keys =
+            |object: Arc<edgesync_placement::Placed>| (key_of(&object.uid), key_of(object.version.as_str()));
+        let objects: Vec<(u64, u64)> = objects.into_iter().flatten().map(keys).collect();
+        reconciler.work.objects(objects.len());
+        Count { rule, objects, nodes, telling: 0, in_effect: 0 }
     }
 }
 

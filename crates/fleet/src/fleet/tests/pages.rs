@@ -118,7 +118,7 @@ async fn objects_are_found_and_secrets_only_by_who_may_see_them() {
     let body =
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "all-keys", "namespace": "plant"}});
     let stored = shown.site.store.create(&secret, serde_json::from_value(body).unwrap()).await.unwrap();
-    while shown.site.fleet.placement.object(&stored.uid).is_none() {
+    while shown.site.fleet.reconciler.desired.placement.object(&stored.uid).is_none() {
         shown.site.turn().await;
     }
     let wanted = Wanted { name: "all".into(), ..Wanted::default() };

@@ -1,20 +1,24 @@
 //! No turn of the loop is longer the more nodes there are: 10,000 nodes and what happens to all of them at once, counted in
 //! units of work. Real machines on both sides; the store and the broker are memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::config::ObjectSyncs;
+use crate::metrics::ClusterNumbers;
+use crate::node::Node;
 use crate::source::{
-    Change, LeaseRenewal, NodeChange, NodeFacts, Registered, Result, RuleProblem, RuleStatus, UploadBatch,
-    UploadOutcome,
+    Change, Changes, LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource, Registered, Replication,
+    Result, RuleProblem, RuleStatus, Standing, UploadBatch, UploadOutcome,
 };
 use crate::work::MAX_TURN;
+use edgesync_broker::Channel;
 use edgesync_object::LeftOut;
 use edgesync_placement::{KindMatch, Summary, Unread};
-use edgesync_protocol::cloud::{Loaded, Record, RecordBatch};
+use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
+use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::message::Body;
 use edgesync_schema::Schema;
 use edgesync_transport::link::handle::Shared;
@@ -63,10 +67,8 @@ fn version(object: &Object) -> ResourceVersion {
     object.metadata().unwrap()["resourceVersion"].as_str().unwrap().into()
 }
 
-impl<const SHARED: bool> Source for Store<SHARED> {
+impl<const SHARED: bool> ObjectSource for Store<SHARED> {
     type Changes = Told;
-
-    const IS_SHARED: bool = SHARED;
 
     fn follow(&self) -> Self::Changes {
         self.0.lock().unwrap().changes.take().unwrap()
@@ -105,9 +107,15 @@ impl<const SHARED: bool> Source for Store<SHARED> {
     fn issued(&self) -> Arc<Issued> {
         Arc::default()
     }
+}
 
+impl<const SHARED: bool> NodeStore for Store<SHARED> {
     async fn nodes(&self) -> Result<Vec<(String, NodeFacts)>> {
         Ok(Vec::new())
+    }
+
+    async fn standings(&self) -> Result<HashMap<String, Standing>> {
+        Ok(HashMap::new())
     }
 
     async fn records(&self, node: &str) -> Result<Vec<(Uid, Record)>> {
@@ -145,17 +153,47 @@ impl<const SHARED: bool> Source for Store<SHARED> {
         Ok(true)
     }
 
-    async fn take(&self, _: UploadBatch) -> Result<UploadOutcome> {
+    async fn ingest(&self, _: UploadBatch) -> Result<UploadOutcome> {
         unreachable!("the nodes have nothing in their outboxes")
     }
 
     async fn expire_events(&self, _: Duration, _: usize) -> Result<u64> {
         Ok(0)
     }
+}
 
-    fn object_syncs(&self) -> ObjectSyncs {
-        if SHARED { ObjectSyncs::All } else { ObjectSyncs::Off }
+impl<const SHARED: bool> Source for Store<SHARED> {
+    type Replication = Self;
+
+    fn replication(&self) -> Option<&Self> {
+        SHARED.then_some(self)
     }
+}
+
+impl<const SHARED: bool> Replication for Store<SHARED> {
+    fn object_syncs(&self) -> ObjectSyncs {
+        ObjectSyncs::All
+    }
+
+    fn set_syncs(&self, _: &str, _: Vec<(Uid, Record)>) {}
+
+    fn set_served(&self, _: &str, _: bool) {}
+
+    fn set_epoch(&self, _: &str, _: Epoch) {}
+
+    fn is_removed(&self, _: &str) -> bool {
+        true
+    }
+
+    async fn confirm_deletions(&self, _: &str, _: &str, _: Option<u64>) -> Result<()> {
+        Ok(())
+    }
+
+    fn numbers(&self) -> ClusterNumbers {
+        ClusterNumbers::default()
+    }
+
+    async fn finish(&self) {}
 }
 
 /// The fleet, and its nodes behind a broker.
@@ -274,9 +312,9 @@ impl<const SHARED: bool> World<SHARED> {
                 break;
             }
         }
-        let (before, begun) = (self.fleet.work.done(), std::time::Instant::now());
+        let (before, begun) = (self.fleet.reconciler.work.done(), std::time::Instant::now());
         turn(&mut self.fleet, &mut self.events.1).await;
-        self.longest = self.longest.max(self.fleet.work.done() - before);
+        self.longest = self.longest.max(self.fleet.reconciler.work.done() - before);
         self.slowest = self.slowest.max(begun.elapsed());
     }
 
@@ -291,10 +329,12 @@ impl<const SHARED: bool> World<SHARED> {
             turns += 1;
             assert!(begun.elapsed() < PATIENCE, "{what}");
             let quiet = self.up.is_empty()
-                && self.fleet.touched.is_empty()
-                && self.fleet.news.is_told()
-                && self.fleet.questions.is_empty();
-            as_wanted = quiet && self.fleet.nodes.len() == NODES && self.fleet.nodes.values().all(&wanted);
+                && self.fleet.reconciler.nodes.is_idle()
+                && self.fleet.reconciler.broadcasts.is_told()
+                && self.fleet.views.queries.is_empty();
+            as_wanted = quiet
+                && self.fleet.reconciler.nodes.len() == NODES
+                && self.fleet.reconciler.nodes.values().all(&wanted);
         }
         let (longest, slowest) = (self.longest, self.slowest);
         println!(
@@ -364,7 +404,7 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are() {
     world.fleet.answered(Inbox::Incarnation(Ok("two".into())));
     world.put("another");
     // The broker takes nothing until all of them wait for room.
-    while world.fleet.line.len() < NODES - QUEUE {
+    while world.fleet.sender.waiting() < NODES - QUEUE {
         world.turn().await;
     }
     world.until_in_sync("the broker takes messages again", all + 1).await;

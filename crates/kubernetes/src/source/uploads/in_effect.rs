@@ -73,7 +73,7 @@ impl Uploads {
                 Err(failure) => return Err(failure.into()),
             }
         }
-        Err(Undone::Failed(SourceError::new(format!("the ObjectSync {name} is changed all the time"))))
+        Err(Undone::Failed(SourceError::Contended { kind: "ObjectSync", name }))
     }
 
     /// Makes the ObjectSync of an object that the node holds and that nobody has written yet. Tells whether there can be one.
@@ -82,8 +82,7 @@ impl Uploads {
         let owner = match syncs.owner(node).await? {
             Owner::Is(owner) => owner,
             Owner::Missing => {
-                let why = format!("there is no Node '{node}' yet");
-                return Err(Undone::Failed(SourceError::new(why)));
+                return Err(Undone::Failed(SourceError::Missing { kind: "Node", name: node.to_owned() }));
             }
             Owner::Foreign => return Ok(false),
         };

@@ -1,6 +1,6 @@
-//! What concerns many nodes at once: an object that is on all of them has changed, the broker is gone, the configuration
-//! was reloaded, a new incarnation begins. Each node learns of it before its machine hears anything else, and a part of
-//! them in each turn of the loop, so that a turn takes no longer the more nodes there are.
+//! Broadcasts to many nodes: an object that is on all of them has changed, the broker is gone, the configuration was reloaded,
+//! a new incarnation begins. Each node learns of them before its machine hears anything else, and a part of the nodes in each
+//! turn of the loop, so that a turn takes no longer the more nodes there are.
 //!
 //! Changes that the source tells meanwhile wait for their turn: one object changes at a time. So what a node is to hold
 //! changes, for its machine, exactly when the machine is told.
@@ -8,10 +8,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::Fleet;
-use super::asked::after;
-use crate::node::Node;
-use crate::source::Source;
+use super::reconciler::Reconciler;
 use edgesync_object::ResourceVersion;
 use edgesync_placement::{Differences, RuleId, Summary, Unread};
 
@@ -46,7 +43,7 @@ pub(super) enum Waiting {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct Broadcasts {
     /// How much has happened that concerns many nodes.
     count: u64,
     /// When it was last that all connections were lost, that the configuration was reloaded, and that a new incarnation
@@ -74,7 +71,7 @@ struct Spreading {
     told: Option<Arc<str>>,
 }
 
-impl News {
+impl Broadcasts {
     /// The number of what a node knows that is told of now.
     pub(super) fn count(&self) -> u64 {
         self.count
@@ -122,44 +119,47 @@ impl News {
         self.waiting.push_front(change);
     }
 
+    /// The next change that waits, to be taken in once nothing is being spread.
+    pub(super) fn next_change(&mut self) -> Option<Waiting> {
+        self.waiting.pop_front()
+    }
+
     /// Something is to be done once what is before it is known to all.
     pub(super) fn wait(&mut self, changes: impl IntoIterator<Item = Waiting>) {
         self.waiting.extend(changes);
     }
 }
 
-impl<S: Source> Fleet<S> {
-    /// A node whose machine is to be told something, once it knows the news.
-    pub(super) fn node(&mut self, name: &str) -> Option<&mut Node> {
-        self.inform(name);
-        self.nodes.get_mut(name)
-    }
-
+impl Reconciler {
     /// Tells a node of everything that it does not know yet.
     pub(super) fn inform(&mut self, name: &str) {
         let Some(node) = self.nodes.get_mut(name) else { return };
-        let known = std::mem::replace(&mut node.news, self.news.count);
-        if known == self.news.count {
+        let known = std::mem::replace(&mut node.news, self.broadcasts.count);
+        if known == self.broadcasts.count {
             return;
         }
         self.work.node();
-        if known < self.news.reloaded {
-            node.machine.set_config(self.config.clone());
+        if known < self.broadcasts.reloaded {
+            node.machine.set_config(self.settings.machine.clone());
         }
-        if known < self.news.renewed {
-            node.machine.set_incarnation(self.incarnation.clone(), self.issued.clone());
+        if known < self.broadcasts.renewed {
+            let timeline = &self.timeline;
+            node.machine.set_incarnation(timeline.incarnation().clone(), timeline.issued().clone());
         }
-        if known < self.news.closed {
+        if known < self.broadcasts.closed {
             self.disconnected(name);
         }
-        if known < self.news.restored {
+        if known < self.broadcasts.restored {
             self.prove_anew(name);
         }
-        if known < self.news.read {
+        if known < self.broadcasts.read {
             self.look_again(name);
         }
-        if let Some(spreading) = self.news.spreading.as_ref().filter(|spreading| known < spreading.number) {
-            let deltas: Vec<_> = self.placement.differences_on(&spreading.differences, name).collect();
+        if let Some(spreading) =
+            self.broadcasts.spreading.as_ref().filter(|spreading| known < spreading.number)
+        {
+            let deltas: Vec<_> =
+                self.desired.placement.differences_on(&spreading.differences, name).collect();
             self.place(deltas);
         }
     }
@@ -167,51 +167,38 @@ impl<S: Source> Fleet<S> {
     /// Nodes are to learn what the change of an object means for them.
     pub(super) fn spread(&mut self, mut differences: Differences) {
         self.place(std::mem::take(&mut differences.deltas));
-        self.news.count += 1;
-        self.news.spreading = Some(Spreading { number: self.news.count, differences, told: None });
+        self.broadcasts.count += 1;
+        self.broadcasts.spreading =
+            Some(Spreading { number: self.broadcasts.count, differences, told: None });
     }
 
-    /// Goes on with what many nodes are to be told, as far as one turn may. Tells whether something is left.
-    pub(super) fn spread_news(&mut self) -> bool {
-        let end = self.work.part();
-        while !self.work.has_reached(end) {
-            if !self.walk_on() && !self.spread_on() && !self.change_next() {
-                return false;
-            }
-        }
-        true
+    /// Informs the next node that lags behind. Returns whether there was one.
+    pub(super) fn spread_next(&mut self) -> bool {
+        self.walk_on() || self.spread_on()
     }
 
     /// Informs the next node of those that do not know what has happened to all.
     fn walk_on(&mut self) -> bool {
-        let Some(walked) = self.news.walked.take() else { return false };
-        let next = self.nodes.range::<str, _>(after(walked.as_deref())).next();
+        let Some(walked) = self.broadcasts.walked.take() else { return false };
+        let next = self.nodes.next(walked.as_deref());
         let Some(name) = next.map(|(name, _)| name.clone()) else { return false };
         self.work.node();
         self.inform(&name);
-        self.news.walked = Some(Some(name));
+        self.broadcasts.walked = Some(Some(name));
         true
     }
 
     /// Informs the next node of those that the change of an object concerns.
     fn spread_on(&mut self) -> bool {
-        let Some(spreading) = &mut self.news.spreading else { return false };
+        let Some(spreading) = &mut self.broadcasts.spreading else { return false };
         self.work.node();
-        match self.placement.next_node(&spreading.differences, spreading.told.as_deref()) {
+        match self.desired.placement.next_node(&spreading.differences, spreading.told.as_deref()) {
             Some(name) => {
                 spreading.told = Some(name.clone());
                 self.inform(&name);
             }
-            None => self.news.spreading = None,
+            None => self.broadcasts.spreading = None,
         }
-        true
-    }
-
-    /// Takes in the next change that waits.
-    fn change_next(&mut self) -> bool {
-        let Some(change) = self.news.waiting.pop_front() else { return false };
-        self.work.change();
-        self.take_in(change);
         true
     }
 }

@@ -7,12 +7,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use super::{Fleet, Inbox};
-use crate::node::Node;
-use crate::source::{Effect, LeaseRenewal, Result, Source, UploadOutcome};
+use super::Fleet;
+use super::requests::Inbox;
+use crate::source::{Effect, LeaseRenewal, Replication as _, Result, Source, UploadOutcome};
 use crate::uploads::{self, Place};
 use edgesync_protocol::change::Uid;
-use edgesync_protocol::cloud::{CloudPhase, RecordBatch};
+use edgesync_protocol::cloud::RecordBatch;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::node::Condition;
 use edgesync_protocol::timing::Now;
@@ -66,23 +66,64 @@ pub(super) struct Stored {
     in_effect: Vec<(u64, Epoch, Option<EffectContent>)>,
 }
 
-/// The life of Events.
+/// Deletes Events after their time to live, a batch at a time.
 #[derive(Debug)]
-pub(super) struct Events {
+pub(super) struct EventExpiry {
     pub(super) ttl: Duration,
     next: Now,
     under_way: bool,
 }
 
-impl Events {
+impl EventExpiry {
     pub(super) fn new(ttl: Duration) -> Self {
         Self { ttl, next: Now::ZERO, under_way: false }
+    }
+
+    /// Begins the next batch, if it is time to. [`EventExpiry::ended`] follows.
+    fn begin(&mut self, now: Now) -> bool {
+        let is_due = !self.under_way && now >= self.next;
+        self.under_way |= is_due;
+        is_due
+    }
+
+    /// A batch is deleted, or could not be.
+    fn ended(&mut self, now: Now, expired: &Result<u64>) {
+        self.under_way = false;
+        let full = matches!(expired, Ok(count) if *count >= EXPIRE_BATCH as u64);
+        // A full batch leaves more behind: the next one follows, after whatever waits for the database.
+        self.next = if full { now } else { now + EXPIRE_EVERY };
     }
 }
 
 impl Intake {
+    fn has_room(&self, bytes: usize) -> bool {
+        self.bytes + bytes <= MAX_TAKE_BYTES
+    }
+
+    fn wait(&mut self, waiting: Waiting) {
+        self.bytes += waiting.bytes;
+        self.waiting.push_back(waiting);
+    }
+
+    /// The next upload that is to be taken now. [`Intake::ended`] follows.
+    fn next(&mut self) -> Option<Waiting> {
+        if self.running >= MAX_TAKES {
+            return None;
+        }
+        let waiting = self.waiting.pop_front()?;
+        self.running += 1;
+        self.under_way.insert(waiting.node.clone(), waiting.bytes);
+        Some(waiting)
+    }
+
+    /// The upload of a node that was being taken has taken effect, or could not.
+    fn ended(&mut self, node: &str) {
+        self.running -= 1;
+        self.bytes -= self.under_way.remove(node).unwrap_or_default();
+    }
+
     /// Forgets what waits of a node; how many uploads that was.
-    fn forget(&mut self, node: &str) -> u32 {
+    pub(super) fn forget(&mut self, node: &str) -> u32 {
         let (gone, rest): (VecDeque<_>, _) =
             std::mem::take(&mut self.waiting).into_iter().partition(|waiting| waiting.node == node);
         self.waiting = rest;
@@ -98,67 +139,58 @@ fn size(upload: &Upload) -> usize {
 // --- outboxes
 
 impl<S: Source> Fleet<S> {
+    /// Takes the upload of a node, once it is its turn.
     pub(super) fn take(&mut self, name: &str, token: u64, upload: Upload) {
         let bytes = size(&upload);
-        if self.intake.bytes + bytes > MAX_TAKE_BYTES {
+        if !self.intake.has_room(bytes) {
             tracing::debug!(node = name, bytes, "too much is being taken: the node is to send it again");
-            let now = self.now();
-            if let Some(node) = self.node(name) {
+            let now = self.reconciler.now();
+            if let Some(node) = self.reconciler.node(name) {
                 node.machine.taken(now, token, None);
             }
             return;
         }
-        let places = uploads::places(&upload, |uid| self.place_of(name, uid));
-        self.intake.bytes += bytes;
+        let on_node = self.reconciler.desired.placement.on(name);
+        let places = uploads::places(&upload, |uid| on_node.get(uid).map_or(Place::Elsewhere, Place::Here));
         self.begun(name);
-        let epoch = self.nodes.get(name).map(|node| node.machine.epoch()).unwrap_or_default();
-        let node = name.to_owned();
-        self.intake.waiting.push_back(Waiting { node, token, upload, places, epoch, bytes });
+        let epoch = self.reconciler.nodes.get(name).map(|node| node.machine.epoch()).unwrap_or_default();
+        self.intake.wait(Waiting { node: name.to_owned(), token, upload, places, epoch, bytes });
         self.take_next();
     }
 
-    fn place_of(&self, node: &str, uid: &str) -> Place {
-        self.placement.on(node).get(uid).map_or(Place::Elsewhere, Place::Here)
-    }
-
     fn take_next(&mut self) {
-        while self.intake.running < MAX_TAKES
-            && let Some(waiting) = self.intake.waiting.pop_front()
-        {
-            self.intake.running += 1;
-            self.intake.under_way.insert(waiting.node.clone(), waiting.bytes);
-            let (source, inbox) = (self.source.clone(), self.inbox.clone());
-            tokio::spawn(async move {
+        while let Some(waiting) = self.intake.next() {
+            self.requests.ask(|source| async move {
                 let Waiting { node, token, upload, places, epoch, .. } = waiting;
                 let stored = store(&source, (&node, epoch), &upload, &places).await;
-                let _ = inbox.send(Inbox::Taken(node, token, stored)).await;
+                Inbox::Taken(node, token, stored)
             });
         }
     }
 
     /// An upload has taken effect, or could not.
     pub(super) fn taken(&mut self, name: &str, token: u64, stored: Option<Stored>) {
-        let now = self.now();
-        if let Some((node, stored)) = self.nodes.get_mut(name).zip(stored.as_ref()) {
+        let now = self.reconciler.now();
+        let nodes = &mut self.reconciler.nodes;
+        if let Some((node, stored)) = nodes.get_mut(name).zip(stored.as_ref()) {
             for (seq, epoch, effect) in &stored.in_effect {
                 node.standing.take(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
             }
         }
-        self.intake.running -= 1;
-        self.intake.bytes -= self.intake.under_way.remove(name).unwrap_or_default();
+        self.intake.ended(name);
         self.counts.events_dropped += stored.as_ref().map_or(0, |stored| stored.events_dropped);
         let report = stored.as_ref().and_then(|stored| stored.report.as_deref());
-        if let Some(conditions) = report.filter(|_| self.nodes.contains_key(name)) {
-            self.lifecycle.reported(now, name, conditions);
-            self.registered.insert(name.to_owned());
+        if let Some(conditions) = report.filter(|_| nodes.contains(name)) {
+            nodes.lifecycle.reported(now, name, conditions);
+            nodes.set_registered(name, true);
         }
         let is_registered = report.is_some();
-        if let Some(Node { machine, .. }) = self.node(name) {
+        if let Some(node) = self.reconciler.node(name) {
             if is_registered {
-                machine.set_registered(true);
+                node.machine.set_registered(true);
             }
-            machine.taken(now, token, stored.map(|stored| (stored.taken, stored.refused)));
-            self.touch(name);
+            node.machine.taken(now, token, stored.map(|stored| (stored.taken, stored.refused)));
+            self.reconciler.nodes.touch(name);
         }
         self.ended(name);
         self.take_next();
@@ -167,37 +199,12 @@ impl<S: Source> Fleet<S> {
     /// Records of a node are about to be stored: what it does not hold any more, or what another database file of it knew,
     /// is not in effect there.
     pub(super) fn recording(&mut self, name: &str, batch: &RecordBatch) {
-        let Some(node) = self.nodes.get_mut(name) else { return };
+        let Some(node) = self.reconciler.nodes.get_mut(name) else { return };
         node.standing.follow(batch.epoch);
         batch.remove.iter().for_each(|uid| node.standing.forget(uid));
         if batch.is_whole() {
             node.standing.keep(batch.put.iter().map(|(uid, _)| &**uid));
         }
-    }
-
-    /// What waits of a node that is removed is not taken.
-    pub(super) fn forget_uploads(&mut self, name: &str) -> u32 {
-        self.intake.forget(name)
-    }
-
-    /// Tells the lifecycle whether a node is in sync.
-    pub(super) fn watch_sync(&mut self, name: &str) {
-        let now = self.now();
-        let Some(Node { machine, lagging, .. }) = self.nodes.get_mut(name) else { return };
-        *lagging = match machine.phase() {
-            CloudPhase::Offline => None,
-            _ if machine.in_sync() => None,
-            _ => lagging.or(Some(now)),
-        };
-        if machine.phase() != CloudPhase::Live {
-            return;
-        }
-        if machine.in_sync() {
-            self.lifecycle.in_sync(now, name, true, 0, 0, 0);
-            return self.end_confirmation(name);
-        }
-        let (rejected, held) = (machine.refused().count() as u64, machine.held_count());
-        self.lifecycle.in_sync(now, name, false, machine.pending(), rejected, held);
     }
 }
 
@@ -220,7 +227,7 @@ async fn store(
         _ => None,
     });
     let mut in_effect: Vec<_> = in_effect.collect();
-    match source.take(batch).await {
+    match source.ingest(batch).await {
         Ok(UploadOutcome { taken, refused, events_dropped }) => {
             for Refused { seq, reason, message } in refused.iter().take(LINES) {
                 let of = refused.len();
@@ -252,37 +259,37 @@ async fn store(
 impl<S: Source> Fleet<S> {
     /// Begins the writes whose time has come.
     pub(super) fn write_due(&mut self) {
-        let now = self.now();
-        let leases = self.lifecycle.leases_due(now);
+        let now = self.reconciler.now();
+        let leases = self.reconciler.nodes.lifecycle.leases_due(now);
         if !leases.is_empty() {
             let leases = self.of_nodes(leases);
             if leases.is_empty() {
-                self.lifecycle.leases_written(now, true);
+                self.reconciler.nodes.lifecycle.leases_written(now, true);
             } else {
-                let (source, inbox) = (self.source.clone(), self.inbox.clone());
-                tokio::spawn(async move {
+                self.requests.ask(|source| async move {
                     let count = leases.len() as u64;
-                    let written = source.renew_leases(leases).await.map(|()| count);
-                    let _ = inbox.send(Inbox::LeasesWritten(written)).await;
+                    Inbox::LeasesWritten(source.renew_leases(leases).await.map(|()| count))
                 });
             }
         }
-        let changes = self.lifecycle.changes_due(now);
+        let changes = self.reconciler.nodes.lifecycle.changes_due(now);
         if !changes.is_empty() {
-            let (source, inbox) = (self.source.clone(), self.inbox.clone());
-            tokio::spawn(async move {
-                let changed = source.change_nodes(changes).await;
-                let _ = inbox.send(Inbox::NodesChanged(changed)).await;
+            self.requests
+                .ask(|source| async move { Inbox::NodesChanged(source.change_nodes(changes).await) });
+        }
+        if self.expiry.begin(now) {
+            let ttl = self.expiry.ttl;
+            self.requests.ask(|source| async move {
+                Inbox::EventsExpired(source.expire_events(ttl, EXPIRE_BATCH).await)
             });
         }
-        self.expire_events(now);
         self.retry_removals(now);
         self.tell_differences(now);
     }
 
     /// Only a node of which there is a Node gets a Lease: one that is left alone tells that its Node was deleted.
     fn of_nodes(&self, mut leases: Vec<LeaseRenewal>) -> Vec<LeaseRenewal> {
-        leases.retain(|lease| self.labels.contains_key(&lease.node));
+        leases.retain(|lease| self.reconciler.nodes.has_object(&lease.node));
         leases
     }
 
@@ -291,8 +298,8 @@ impl<S: Source> Fleet<S> {
             Ok(count) => self.counts.leases_written += count,
             Err(error) => tracing::error!(%error, "Leases could not be written"),
         }
-        let now = self.now();
-        self.lifecycle.leases_written(now, written.is_ok());
+        let now = self.reconciler.now();
+        self.reconciler.nodes.lifecycle.leases_written(now, written.is_ok());
         self.go_on_removing();
     }
 
@@ -300,49 +307,37 @@ impl<S: Source> Fleet<S> {
         if let Err(error) = changed {
             tracing::error!(%error, "conditions of Nodes could not be written");
         }
-        let now = self.now();
-        self.lifecycle.changes_written(now, changed.is_ok());
+        let now = self.reconciler.now();
+        self.reconciler.nodes.lifecycle.changes_written(now, changed.is_ok());
         self.go_on_removing();
     }
 
-    fn expire_events(&mut self, now: Now) {
-        if self.events.under_way || now < self.events.next {
-            return;
-        }
-        self.events.under_way = true;
-        let (source, inbox, ttl) = (self.source.clone(), self.inbox.clone(), self.events.ttl);
-        tokio::spawn(async move {
-            let expired = source.expire_events(ttl, EXPIRE_BATCH).await;
-            let _ = inbox.send(Inbox::EventsExpired(expired)).await;
-        });
-    }
-
     pub(super) fn events_expired(&mut self, expired: &Result<u64>) {
-        self.events.under_way = false;
-        let full = matches!(expired, Ok(count) if *count >= EXPIRE_BATCH as u64);
         match expired {
             Ok(count) => self.counts.events_expired += count,
             Err(error) => tracing::error!(%error, "Events whose time is over could not be deleted"),
         }
-        // A full batch leaves more behind: the next one follows, after whatever waits for the database.
-        self.events.next = if full { self.now() } else { self.now() + EXPIRE_EVERY };
+        self.expiry.ended(self.reconciler.now(), expired);
     }
 
     /// Writes what would be lost with the process: the last renewals, which tell the next start who was alive.
     pub async fn finish(&mut self) {
         let until = tokio::time::Instant::now() + LAST_WRITE;
-        while self.lifecycle.is_writing_leases() {
-            match tokio::time::timeout_at(until, self.arrived.recv()).await {
+        while self.reconciler.nodes.lifecycle.is_writing_leases() {
+            match tokio::time::timeout_at(until, self.requests.next()).await {
                 Ok(Some(Inbox::LeasesWritten(written))) => self.leases_written(&written),
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,
             }
         }
-        let leases = self.lifecycle.leases_left();
+        let leases = self.reconciler.nodes.lifecycle.leases_left();
         let leases = self.of_nodes(leases);
-        if let Err(error) = self.source.renew_leases(leases).await {
+        let source = self.requests.source();
+        if let Err(error) = source.renew_leases(leases).await {
             tracing::error!(%error, "the last Leases could not be written");
         }
-        self.source.finish().await;
+        if let Some(replication) = source.replication() {
+            replication.finish().await;
+        }
     }
 }

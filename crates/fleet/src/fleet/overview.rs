@@ -1,16 +1,15 @@
-//! What pages show of all nodes, gathered from some of them in each turn of the loop, once a second while somebody looks and
-//! every ten seconds otherwise.
+//! The overview of all nodes that pages show, gathered from some of them in each turn of the loop, once a second while somebody
+//! looks and every ten seconds otherwise.
 
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::Fleet;
+use super::reconciler::Reconciler;
+use super::removals::Removals;
 use crate::lifecycle::NodeLifecycle;
 use crate::node::Node;
-use crate::source::Source;
 use crate::summary::{Board, Found, Row, Sample, Seen, State};
 use edgesync_protocol::cloud::CloudPhase;
 use edgesync_protocol::timing::Now;
@@ -28,7 +27,7 @@ const SMALL: usize = 500;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Summing {
+pub(super) struct Overview {
     board: Arc<Board>,
     /// The pass under way.
     pass: Option<Pass>,
@@ -39,10 +38,15 @@ pub(super) struct Summing {
     next_sample: Now,
     next_minute: Now,
     /// When the last minute of all nodes was noted, in seconds since 1970.
-    pub(super) minute: i64,
+    minute: i64,
     /// How often somebody had asked by then.
     asked: u64,
-    /// Bytes of frames that were read so far.
+}
+
+/// Bytes of frames to and from all nodes so far.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Traffic {
+    pub(super) sent: u64,
     pub(super) received: u64,
 }
 
@@ -55,7 +59,7 @@ struct Pass {
     minute: bool,
 }
 
-impl Summing {
+impl Overview {
     pub(super) fn new(board: Arc<Board>) -> Self {
         Self {
             board,
@@ -67,8 +71,12 @@ impl Summing {
             next_minute: MINUTE,
             minute: 0,
             asked: 0,
-            received: 0,
         }
+    }
+
+    /// When the last minute of all nodes was noted, in seconds since 1970.
+    pub(super) fn minute(&self) -> i64 {
+        self.minute
     }
 
     /// Whether a pass is to begin.
@@ -90,63 +98,69 @@ impl Summing {
     }
 }
 
-impl<S: Source> Fleet<S> {
-    /// What pages show is told to this one.
-    pub fn show_on(&mut self, board: Arc<Board>) {
-        self.summing = Summing::new(board);
-    }
-
+impl Overview {
     /// Goes on with a pass over all nodes, as far as one turn may. Tells whether something is left.
-    pub(super) fn sum_up(&mut self) -> bool {
-        let now = self.now();
-        let mut pass = match self.summing.pass.take() {
+    pub(super) fn sum_up(
+        &mut self,
+        reconciler: &mut Reconciler,
+        removals: &Removals,
+        traffic: Traffic,
+    ) -> bool {
+        let now = reconciler.now();
+        let mut pass = match self.pass.take() {
             Some(pass) => pass,
-            None if !self.summing.is_due(now) => return false,
+            None if !self.is_due(now) => return false,
             None => {
-                let minute = now >= self.summing.next_minute;
+                let minute = now >= self.next_minute;
                 if minute {
-                    self.summing.next_minute = now + MINUTE;
-                    self.summing.minute = Timestamp::now().as_second();
+                    self.next_minute = now + MINUTE;
+                    self.minute = Timestamp::now().as_second();
                 }
-                self.summing.passes += 1;
+                self.passes += 1;
                 Pass { minute, ..Pass::default() }
             }
         };
-        let (clock, end) = (Timestamp::now(), self.work.part());
-        while self.sum_up_next(&mut pass, clock) {
-            if self.work.has_reached(end) {
-                self.summing.pass = Some(pass);
+        let (clock, end) = (Timestamp::now(), reconciler.work.part());
+        while self.sum_up_next(&mut pass, reconciler, removals, clock) {
+            if reconciler.work.has_reached(end) {
+                self.pass = Some(pass);
                 return true;
             }
         }
-        self.end_pass(pass, now, clock);
+        self.end_pass(pass, reconciler, removals, clock, traffic);
         false
     }
 
     /// Looks at the next node, or the next one that was removed. Tells whether there was one.
-    fn sum_up_next(&mut self, pass: &mut Pass, clock: Timestamp) -> bool {
-        self.work.node();
+    fn sum_up_next(
+        &self,
+        pass: &mut Pass,
+        reconciler: &mut Reconciler,
+        removals: &Removals,
+        clock: Timestamp,
+    ) -> bool {
+        reconciler.work.node();
         if pass.removed {
-            let Some((name, _)) = self.removals.next(pass.at.as_deref()) else { return false };
+            let Some((name, _)) = removals.next(pass.at.as_deref()) else { return false };
             let name: Arc<str> = name.into();
             pass.at = Some(String::from(&*name));
             pass.count += 1;
-            let before = self.summing.board.row(&name);
+            let before = self.board.row(&name);
             if before.is_none_or(|before| before.state != State::Removed) {
                 let row = Row { state: State::Removed, since: clock.as_second(), ..Row::default() };
                 pass.found.rows.push((name, row));
             }
             return true;
         }
-        let all = self.nodes.len() <= SMALL || self.summing.passes.is_multiple_of(NUMBERS_EVERY);
-        let from = pass.at.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        let Some((name, node)) = self.nodes.range_mut::<str, _>((from, Bound::Unbounded)).next() else {
+        let all = reconciler.nodes.len() <= SMALL || self.passes.is_multiple_of(NUMBERS_EVERY);
+        let is_shared = reconciler.is_shared;
+        let Some((name, node, lifecycle)) = reconciler.nodes.next_mut(pass.at.as_deref()) else {
             (pass.removed, pass.at) = (true, None);
             return true;
         };
         pass.at = Some(name.clone());
         pass.count += 1;
-        let mut row = row_of(name, node, &self.lifecycle, S::IS_SHARED);
+        let mut row = row_of(name, node, lifecycle, is_shared);
         let is_new = node.row.is_none();
         let before = node.row.unwrap_or(row);
         row.since = match row.state == before.state && !is_new {
@@ -166,17 +180,25 @@ impl<S: Source> Fleet<S> {
         true
     }
 
-    fn end_pass(&mut self, mut pass: Pass, now: Now, clock: Timestamp) {
-        let new = pass.found.rows.iter().filter(|(name, _)| self.summing.board.row(name).is_none()).count();
-        if self.summing.board.len() + new != pass.count {
-            let gone = |name: &Arc<str>| !self.nodes.contains_key(&**name) && !self.removals.has(name);
-            pass.found.gone = self.summing.board.names().into_iter().filter(gone).collect();
+    fn end_pass(
+        &mut self,
+        mut pass: Pass,
+        reconciler: &Reconciler,
+        removals: &Removals,
+        clock: Timestamp,
+        traffic: Traffic,
+    ) {
+        let now = reconciler.now();
+        let new = pass.found.rows.iter().filter(|(name, _)| self.board.row(name).is_none()).count();
+        if self.board.len() + new != pass.count {
+            let gone = |name: &Arc<str>| !reconciler.nodes.contains(name) && !removals.has(name);
+            pass.found.gone = self.board.names().into_iter().filter(gone).collect();
         }
-        self.summing.board.tell(clock.as_millisecond(), pass.found);
-        if now >= self.summing.next_sample {
-            self.summing.next_sample = now + SAMPLE_EVERY;
-            let (at, sent, received) = (clock.as_second(), self.written, self.summing.received);
-            self.summing.board.sample(|tally| Sample { at, tally: *tally, sent, received });
+        self.board.tell(clock.as_millisecond(), pass.found);
+        if now >= self.next_sample {
+            self.next_sample = now + SAMPLE_EVERY;
+            let (at, Traffic { sent, received }) = (clock.as_second(), traffic);
+            self.board.sample(|tally| Sample { at, tally: *tally, sent, received });
         }
     }
 }

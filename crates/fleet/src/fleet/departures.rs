@@ -1,0 +1,183 @@
+//! Removes nodes from the fleet, and admits them again.
+//!
+//! A removed node has no machine. To each Hello it is told that it was removed, and it waits long before the next one; other
+//! frames of it are dropped. What the store is doing about the node ends first: a record or a Node that is written after the
+//! removal would stay.
+
+use super::Fleet;
+use super::removals::{Leaving, Reply, Retry};
+use super::requests::Inbox;
+use crate::admin::{Answer, unknown};
+use crate::metrics::add_counters;
+use crate::source::{self, Replication as _, Source};
+use edgesync_protocol::frame::Up;
+use edgesync_protocol::timing::Now;
+
+impl<S: Source> Fleet<S> {
+    /// The store is asked something about a node.
+    pub(super) fn begun(&mut self, name: &str) {
+        if let Some(node) = self.reconciler.nodes.get_mut(name) {
+            node.busy += 1;
+        }
+    }
+
+    /// The store has answered.
+    pub(super) fn ended(&mut self, name: &str) {
+        if let Some(node) = self.reconciler.nodes.get_mut(name) {
+            node.busy = node.busy.saturating_sub(1);
+        } else {
+            self.removals.ended(name);
+            self.delete_if_idle(name);
+        }
+    }
+
+    /// A write about many nodes has ended.
+    pub(super) fn go_on_removing(&mut self) {
+        for name in self.removals.draining() {
+            self.reconciler.work.node();
+            self.delete_if_idle(&name);
+        }
+    }
+
+    fn delete_if_idle(&mut self, name: &str) {
+        let is_writing = self.reconciler.nodes.lifecycle.is_writing(name);
+        if let Some(asked) = self.removals.begin_deletion(name, is_writing) {
+            let name = name.to_owned();
+            self.requests.ask(|source| async move {
+                let removed = source.remove_node(&name, asked).await;
+                Inbox::Removed(name, removed)
+            });
+        }
+    }
+
+    /// Tries again what failed.
+    pub(super) fn retry_removals(&mut self, now: Now) {
+        let end = self.reconciler.work.part();
+        while !self.reconciler.work.has_reached(end)
+            && let Some(retry) = self.removals.next_retry(now)
+        {
+            self.reconciler.work.node();
+            match retry {
+                Retry::Remove(name) => self.delete_if_idle(&name),
+                Retry::Admit(name) => self.admit(&name),
+                Retry::Nothing => {}
+            }
+        }
+    }
+
+    // --- out
+
+    pub(super) fn remove_on_request(&mut self, name: &str, answer: Answer) {
+        let Some(answer) = self.removals.remove_again(name, answer) else { return };
+        if self.is_known(name) {
+            tracing::warn!(node = name, "an operator removes it from the fleet");
+            self.dismiss(name, Some(answer));
+        } else {
+            // Those who asked may have gone.
+            let _ = answer.send(Err(unknown(name)));
+        }
+    }
+
+    fn is_known(&self, name: &str) -> bool {
+        self.reconciler.nodes.contains(name) || self.reconciler.nodes.has_object(name)
+    }
+
+    /// Removes a node from the fleet, and tells it if it is connected.
+    pub(super) fn dismiss(&mut self, name: &str, answer: Option<Answer>) {
+        self.release();
+        let mut leaving = Leaving { answer, ..Leaving::default() };
+        // What waits of the node is not taken.
+        let waiting = self.intake.forget(name);
+        self.bodies.forget(name);
+        if let Some(node) = self.reconciler.remove(name) {
+            leaving.busy = node.busy.saturating_sub(waiting);
+            leaving.session = node.session;
+            leaving.connection = node.connection;
+            add_counters(&mut self.counts.gone, &node.machine.counters());
+        }
+        let is_connected = leaving.connection.is_some();
+        self.removals.insert(name, leaving);
+        if is_connected {
+            self.tell_removed(name);
+        }
+        self.delete_if_idle(name);
+    }
+
+    /// The store has removed a node, or could not.
+    pub(super) fn removed(&mut self, name: &str, result: source::Result<bool>) {
+        if self.removals.removed(self.reconciler.now(), name, result) {
+            self.admit(name);
+        }
+    }
+
+    /// A frame of a removed node.
+    pub(super) fn frame_of_removed(&mut self, name: &str, frame: &Up) {
+        let is_removed =
+            || self.requests.replication().is_none_or(|replication| replication.is_removed(name));
+        match self.removals.received(name, frame, is_removed) {
+            Reply::Admit => self.admit(name),
+            Reply::Refuse => self.tell_removed(name),
+            Reply::Nothing => {}
+        }
+    }
+
+    fn tell_removed(&self, name: &str) {
+        if let Some(refusal) = self.removals.refusal(name) {
+            self.sender.request_hello(self.reconciler.settings.compress_above, name, refusal);
+        }
+    }
+
+    // --- and in again
+
+    pub(super) fn admit_on_request(&mut self, name: &str, answer: Answer) {
+        match self.removals.admit_again(name, answer) {
+            Ok(true) => self.admit(name),
+            Ok(false) => {}
+            Err(answer) => {
+                // Those who asked may have gone.
+                let _ = answer.send(if self.is_known(name) { Ok(false) } else { Err(unknown(name)) });
+            }
+        }
+    }
+
+    /// Admits a removed node, if its Node was created.
+    pub(super) fn node_created(&mut self, name: &str) {
+        if self.removals.node_created(name) {
+            self.admit(name);
+        }
+    }
+
+    /// Another replica, or an operator, has let a node in again.
+    pub(super) fn admitted_elsewhere(&mut self, name: &str) {
+        if self.removals.admitted_elsewhere(name) {
+            self.admit(name);
+        }
+    }
+
+    fn admit(&mut self, name: &str) {
+        if self.removals.begin_admission(name) {
+            let name = name.to_owned();
+            self.requests.ask(|source| async move {
+                let admitted = source.admit_node(&name).await;
+                Inbox::Admitted(name, admitted)
+            });
+        }
+    }
+
+    /// The store has admitted a node, or could not.
+    pub(super) fn admitted(&mut self, name: &str, result: source::Result<bool>) {
+        let now = self.reconciler.now();
+        let Some(admitted) = self.removals.admitted(now, name, result) else { return };
+        if let Some(labels) = self.reconciler.nodes.labels(name).cloned() {
+            self.reconciler.set_labels(name, labels);
+        }
+        let Some(connection) = admitted.connection else { return };
+        self.meet(name);
+        if let Some(node) = self.reconciler.nodes.get_mut(name) {
+            node.connection = Some(connection);
+        }
+        if let Some(request) = admitted.request {
+            self.sender.request_hello(self.reconciler.settings.compress_above, name, request);
+        }
+    }
+}

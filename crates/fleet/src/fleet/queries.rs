@@ -1,0 +1,158 @@
+//! Queries of operators and Prometheus about all nodes, answered from some of them in each turn of the loop. An answer is
+//! exact for each node, though not of the same moment for all of them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::numbers::Counts;
+use super::reconciler::Reconciler;
+use super::removals::Removals;
+use super::search::{self, Gathered};
+use crate::metrics::CloudNumbers;
+use crate::summary::Wanted;
+use edgesync_placement::Placed;
+
+/// What was asked, with the answer as far as it is known, and the node that was looked at last.
+#[derive(Debug)]
+pub(super) enum Query {
+    Nodes {
+        answer: oneshot::Sender<Value>,
+        items: Vec<(String, Value)>,
+        at: Option<String>,
+    },
+    /// The same, after the nodes those that were removed.
+    Removed {
+        answer: oneshot::Sender<Value>,
+        items: Vec<(String, Value)>,
+        at: Option<String>,
+    },
+    /// Objects by name, from the one of this number on.
+    Find {
+        answer: oneshot::Sender<Value>,
+        wanted: Wanted,
+        found: Vec<Arc<Placed>>,
+        from: u32,
+    },
+    /// The labels of all nodes, or one of them.
+    Labels {
+        answer: oneshot::Sender<Value>,
+        key: Option<String>,
+        gathered: Gathered,
+        at: Option<String>,
+    },
+    Numbers {
+        answer: oneshot::Sender<Box<CloudNumbers>>,
+        numbers: Box<CloudNumbers>,
+        at: Option<String>,
+    },
+}
+
+/// The queries that are not answered.
+#[derive(Debug, Default)]
+pub(super) struct Queries(VecDeque<Query>);
+
+/// What queries look at.
+pub(super) struct View<'a> {
+    pub(super) reconciler: &'a Reconciler,
+    pub(super) removals: &'a Removals,
+    pub(super) counts: &'a Counts,
+    /// Adds the numbers that are not of single nodes.
+    pub(super) complete: &'a dyn Fn(&mut CloudNumbers),
+}
+
+impl Queries {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn ask(&mut self, query: Query) {
+        self.0.push_back(query);
+    }
+
+    /// Goes on with what is asked about all nodes, as far as one turn may. Tells whether something is left.
+    pub(super) fn gather(&mut self, view: &View<'_>) -> bool {
+        let work = &view.reconciler.work;
+        let end = work.part();
+        while let Some(query) = self.0.pop_front() {
+            if let Some(query) = view.answer(query) {
+                self.0.push_front(query);
+            }
+            if work.has_reached(end) {
+                return !self.is_empty();
+            }
+        }
+        false
+    }
+}
+
+impl View<'_> {
+    /// Looks at the next node. Without one the query is answered, unless removed nodes are asked for too.
+    fn answer(&self, query: Query) -> Option<Query> {
+        let (nodes, work) = (&self.reconciler.nodes, &self.reconciler.work);
+        // Those who asked may have gone.
+        match query {
+            Query::Nodes { answer, mut items, at } => {
+                let Some((name, node)) = nodes.next(at.as_deref()) else {
+                    return Some(Query::Removed { answer, items, at: None });
+                };
+                work.frame(0);
+                let mut shown = node.show(name, &nodes.lifecycle, nodes.is_registered(name));
+                shown["labels"] = json!(nodes.labels(name));
+                items.push((name.clone(), shown));
+                Some(Query::Nodes { answer, items, at: Some(name.clone()) })
+            }
+            Query::Removed { answer, mut items, at } => {
+                if let Some((name, removed)) = self.removals.next(at.as_deref()) {
+                    work.frame(0);
+                    items.push((name.to_owned(), removed));
+                    return Some(Query::Removed { answer, items, at: Some(name.to_owned()) });
+                }
+                items.sort_by(|(one, _), (other, _)| one.cmp(other));
+                let items: Vec<Value> = items.into_iter().map(|(_, node)| node).collect();
+                let mut shown = json!({
+                    "incarnation": &**self.reconciler.timeline.incarnation(),
+                    "badFrames": self.counts.bad_frames,
+                    "framesOfRemovedNodes": self.removals.dropped_frames(),
+                });
+                // The macro would copy them.
+                shown["items"] = Value::Array(items);
+                let _ = answer.send(shown);
+                None
+            }
+            Query::Find { answer, wanted, mut found, from } => {
+                if let Some(from) = search::find_some(self.reconciler, &wanted, from, &mut found) {
+                    return Some(Query::Find { answer, wanted, found, from });
+                }
+                let _ = answer.send(search::show_found(found));
+                None
+            }
+            Query::Labels { answer, key, mut gathered, at } => {
+                let Some((name, _)) = nodes.next(at.as_deref()) else {
+                    let _ = answer.send(gathered.show(key.as_deref()));
+                    return None;
+                };
+                work.node();
+                gathered.add(nodes, name, key.as_deref());
+                Some(Query::Labels { answer, key, gathered, at: Some(name.clone()) })
+            }
+            Query::Numbers { answer, mut numbers, at } => {
+                let Some((name, node)) = nodes.next(at.as_deref()) else {
+                    (self.complete)(&mut numbers);
+                    let _ = answer.send(numbers);
+                    return None;
+                };
+                work.change();
+                let node = node.numbers(name, self.reconciler.now(), Timestamp::now(), &nodes.lifecycle);
+                numbers.nodes.add(&node);
+                if self.reconciler.settings.metrics_per_node {
+                    numbers.each.push(node);
+                }
+                Some(Query::Numbers { answer, numbers, at: Some(name.clone()) })
+            }
+        }
+    }
+}

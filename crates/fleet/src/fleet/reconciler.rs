@@ -1,0 +1,271 @@
+//! The nodes' machines and the objects that they reconcile with. Whatever is told to a machine goes through here, so that each
+//! machine knows all broadcasts first and gets its turn afterwards.
+//!
+//! No I/O: the loop carries out what the machines want.
+
+use tokio::time::Instant;
+
+use super::broadcasts::Broadcasts;
+use super::ledger_loader::LedgerLoader;
+use super::nodes::Nodes;
+use super::settings::Settings;
+use super::timeline::Timeline;
+use crate::node::{DesiredOn, Node, desired};
+use crate::source::{NodeFacts, Standing};
+use crate::work::Work;
+use edgesync_object::Labels;
+use edgesync_placement::{Delta, Placement, Summary, Unread};
+use edgesync_protocol::cloud::{CloudEffect, CloudMachine, CloudPhase, Records};
+use edgesync_protocol::timing::Now;
+
+/// See the module.
+pub(super) struct Reconciler {
+    pub(super) nodes: Nodes,
+    pub(super) desired: DesiredObjects,
+    pub(super) broadcasts: Broadcasts,
+    pub(super) ledgers: LedgerLoader,
+    pub(super) timeline: Timeline,
+    pub(super) settings: Settings,
+    pub(super) work: Work,
+    /// Other replicas may serve the same nodes.
+    pub(super) is_shared: bool,
+    /// Nodes whose connection has ended, which the rest of the fleet does not know yet.
+    left: Vec<String>,
+    origin: Instant,
+}
+
+/// The objects that nodes are to hold.
+pub(super) struct DesiredObjects {
+    pub(super) placement: Placement,
+    /// What cannot be read now.
+    unread: Vec<Unread>,
+}
+
+impl DesiredObjects {
+    /// The objects that a node is to hold, as far as they can be read.
+    pub(super) fn on<'a>(&'a self, name: &str, work: &'a Work) -> DesiredOn<'a> {
+        DesiredOn(self.placement.on(name), &self.unread, work)
+    }
+}
+
+impl Reconciler {
+    pub(super) fn new(
+        nodes: Nodes,
+        placement: Placement,
+        timeline: Timeline,
+        settings: Settings,
+        is_shared: bool,
+    ) -> Self {
+        Self {
+            nodes,
+            desired: DesiredObjects { placement, unread: Vec::new() },
+            broadcasts: Broadcasts::default(),
+            ledgers: LedgerLoader::default(),
+            timeline,
+            settings,
+            work: Work::default(),
+            is_shared,
+            left: Vec::new(),
+            origin: Instant::now(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Now {
+        self.origin.elapsed()
+    }
+
+    /// The instant of a time of [`Reconciler::now`].
+    pub(super) fn instant(&self, at: Now) -> Instant {
+        self.origin + at
+    }
+
+    /// Whether neither Nodes nor objects are known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.nodes.names().len() == 0 && self.desired.placement.is_empty()
+    }
+
+    // --- one node
+
+    /// A node whose machine is to be told something, once it knows the broadcasts.
+    pub(super) fn node(&mut self, name: &str) -> Option<&mut Node> {
+        self.inform(name);
+        self.nodes.get_mut(name)
+    }
+
+    /// The objects that a node is to hold.
+    pub(super) fn desired_on(&self, name: &str) -> DesiredOn<'_> {
+        self.desired.on(name, &self.work)
+    }
+
+    /// Does something with the machine of a node, which then gets its turn.
+    pub(super) fn with_machine<T>(
+        &mut self,
+        name: &str,
+        act: impl FnOnce(&mut CloudMachine, &DesiredOn<'_>) -> T,
+    ) -> Option<T> {
+        self.inform(name);
+        let node = self.nodes.get_mut(name)?;
+        let result = act(&mut node.machine, &self.desired.on(name, &self.work));
+        self.nodes.touch(name);
+        Some(result)
+    }
+
+    /// What the machine of a node wants next, if anything. None if there is no such node.
+    pub(super) fn next_effect(&mut self, name: &str) -> Option<Option<CloudEffect>> {
+        let node = self.nodes.get_mut(name)?;
+        Some(node.machine.poll_effect(&self.desired.on(name, &self.work)))
+    }
+
+    /// Makes a node known that may never have reported; `facts` is what is stored of it.
+    pub(super) fn meet(&mut self, name: &str, facts: Option<NodeFacts>) {
+        self.inform(name);
+        if self.nodes.contains(name) || self.nodes.is_full() {
+            return;
+        }
+        let labels = self.nodes.labels(name).cloned().unwrap_or_default();
+        self.desired.placement.meet_node(name, labels);
+        let ledger = facts.as_ref().map(|facts| facts.ledger.clone()).unwrap_or_default();
+        let records = if self.is_shared { Records::Proven } else { Records::Stored(ledger) };
+        let (incarnation, issued) = (self.timeline.incarnation().clone(), self.timeline.issued().clone());
+        let mut machine = CloudMachine::new(self.settings.machine.clone(), incarnation, issued, records);
+        machine.set_registered(self.nodes.has_report(name));
+        let mut node = Node::new(machine, self.broadcasts.count());
+        node.desired = self.desired.placement.count(name) as u64;
+        self.work.objects(self.desired.placement.on(name).direct_count());
+        if let Some(facts) = facts {
+            node.agent = facts.agent_version;
+            node.last_report = Some(facts.last_seen);
+        }
+        self.nodes.insert(name, node);
+    }
+
+    /// The connection of a node has ended.
+    pub(super) fn disconnected(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.connection = None;
+            node.waiting = None;
+            node.machine.disconnected();
+            if self.is_shared {
+                node.has_syncs = false;
+                // Another replica is told of changes from now on.
+                node.standing = Standing::default();
+            }
+            self.nodes.touch(name);
+        }
+        if self.is_shared {
+            // The replica that it is connected to says whether it lives.
+            self.nodes.lifecycle.forget(name);
+        }
+        self.left.push(name.to_owned());
+    }
+
+    /// The nodes whose connection has ended since the last call.
+    pub(super) fn take_left(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.left)
+    }
+
+    /// Removes a node, and all that is known of it.
+    pub(super) fn remove(&mut self, name: &str) -> Option<Node> {
+        let node = self.nodes.remove(name);
+        if let Some(node) = &node {
+            self.ledgers.count(node.different, 0);
+        }
+        self.remove_from_placement(name);
+        node
+    }
+
+    /// What is proven of a node is of a life of the source that is lost.
+    pub(super) fn prove_anew(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.machine.prove_anew();
+            self.nodes.touch(name);
+        }
+    }
+
+    /// A node may have been left objects that it is not to hold, because they could not be read.
+    pub(super) fn look_again(&mut self, name: &str) {
+        let now = self.now();
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        node.machine.reads_more(now, &self.desired.on(name, &self.work));
+        self.nodes.touch(name);
+    }
+
+    /// The machine of a node has had its turn: enters its differences and its deadline. Returns whether the node is in sync.
+    pub(super) fn end_turn(&mut self, name: &str) -> bool {
+        let now = self.now();
+        self.nodes.schedule(name);
+        let Some(node) = self.nodes.get_mut(name) else { return false };
+        let before = std::mem::replace(&mut node.different, node.machine.differences());
+        self.ledgers.count(before, node.different);
+        let machine = &node.machine;
+        node.lagging = match machine.phase() {
+            CloudPhase::Offline => None,
+            _ if machine.in_sync() => None,
+            _ => node.lagging.or(Some(now)),
+        };
+        if machine.phase() != CloudPhase::Live {
+            return false;
+        }
+        let (in_sync, rejected) = (machine.in_sync(), machine.refused().count() as u64);
+        let (pending, rejected, held) = match in_sync {
+            true => (0, 0, 0),
+            false => (machine.pending(), rejected, machine.held_count()),
+        };
+        self.nodes.lifecycle.in_sync(now, name, in_sync, pending, rejected, held);
+        in_sync
+    }
+
+    // --- what nodes are to hold
+
+    /// Sets the labels by which rules select a node.
+    pub(super) fn set_labels(&mut self, name: &str, labels: Labels) {
+        let deltas = self.desired.placement.set_node(name, labels);
+        self.place(deltas);
+    }
+
+    /// No rule selects the node any more.
+    pub(super) fn remove_from_placement(&mut self, name: &str) {
+        let deltas = self.desired.placement.remove_node(name);
+        self.place(deltas);
+    }
+
+    /// Tells machines what has changed of the objects that they are to hold.
+    pub(super) fn place(&mut self, deltas: Vec<Delta>) {
+        let now = self.now();
+        for delta in deltas {
+            self.inform(&delta.node);
+            let (Some(uid), Some(node)) = (delta.uid(), self.nodes.get_mut(&delta.node)) else { continue };
+            match (&delta.before, &delta.after) {
+                (None, Some(_)) => node.desired += 1,
+                (Some(_), None) => node.desired = node.desired.saturating_sub(1),
+                _ => {}
+            }
+            let before = delta.before.as_deref().map(desired);
+            let on_node = self.desired.on(&delta.node, &self.work);
+            if self.ledgers.is_full() {
+                node.machine.fall_behind();
+            }
+            node.machine.desire(now, uid, before.as_ref(), &on_node);
+            self.nodes.touch(&delta.node);
+        }
+    }
+
+    /// Replaces what cannot be read.
+    pub(super) fn set_unread(&mut self, unread: Vec<Unread>) {
+        for unread in unread.iter().filter(|unread| !self.desired.unread.contains(unread)) {
+            tracing::warn!(%unread, "it cannot be read now: what nodes hold of it stays as it is");
+        }
+        let before = std::mem::replace(&mut self.desired.unread, unread);
+        if before.iter().any(|before| !self.desired.unread.contains(before)) {
+            self.broadcasts.reads_more();
+        }
+    }
+
+    /// Whether a Node would be selected by other rules if all were believed that the node says of itself.
+    pub(super) fn claims_more(&self, summary: &Summary) -> bool {
+        let mut all = summary.labels.clone();
+        all.extend(summary.claimed().map(|(key, value)| (key.clone(), value.clone())));
+        let trusted = summary.trusted_labels(&self.settings.trusted_labels);
+        summary.is_node() && self.desired.placement.tells_apart(&summary.name, &all, &trusted)
+    }
+}

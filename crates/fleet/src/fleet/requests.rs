@@ -1,0 +1,93 @@
+//! Requests of the loop to the source and to links. Each runs as a task of its own; its response arrives here.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::ingest::Stored;
+use crate::source::{Result, Source};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::cloud::{Loaded, Record};
+
+/// Responses that wait for the loop.
+const INBOX: usize = 4096;
+
+/// A response, with the node or the objects that were asked for.
+pub(super) enum Inbox {
+    /// The records of a node, of which so many differences were expected.
+    Opened(String, usize, Result<Vec<(Uid, Record)>>),
+    Bodies(Vec<Uid>, Result<Vec<Loaded>>),
+    Recorded(String, u64, Result<Vec<(Uid, String)>>),
+    Room(String),
+    Incarnation(Result<Arc<str>>),
+    Taken(String, u64, Option<Stored>),
+    LeasesWritten(Result<u64>),
+    NodesChanged(Result<()>),
+    EventsExpired(Result<u64>),
+    RuleStatusWritten(Result<()>),
+    Confirmed(String, Result<()>),
+    Removed(String, Result<bool>),
+    Admitted(String, Result<bool>),
+}
+
+/// See the module.
+pub(super) struct Requests<S> {
+    source: S,
+    responses: mpsc::Sender<Inbox>,
+    arrived: mpsc::Receiver<Inbox>,
+}
+
+impl<S: Source> Requests<S> {
+    pub(super) fn new(source: S) -> Self {
+        let (responses, arrived) = mpsc::channel(INBOX);
+        Self { source, responses, arrived }
+    }
+
+    /// The source, for what it answers at once.
+    pub(super) fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// Asks the source.
+    pub(super) fn ask<F>(&self, request: impl FnOnce(S) -> F)
+    where
+        F: Future<Output = Inbox> + Send + 'static,
+    {
+        self.run(request(self.source.clone()));
+    }
+
+    /// What is shared with other replicas; none if this process serves all nodes.
+    pub(super) fn replication(&self) -> Option<&S::Replication> {
+        self.source.replication()
+    }
+
+    /// Asks what is shared with other replicas, if there are any.
+    pub(super) fn ask_replicas<F>(&self, request: impl FnOnce(S::Replication) -> F)
+    where
+        F: Future<Output = Inbox> + Send + 'static,
+    {
+        if let Some(replication) = self.source.replication() {
+            self.run(request(replication.clone()));
+        }
+    }
+
+    /// Runs a request to a link.
+    pub(super) fn run(&self, request: impl Future<Output = Inbox> + Send + 'static) {
+        let responses = self.responses.clone();
+        tokio::spawn(async move {
+            let response = request.await;
+            // The loop may have ended.
+            let _ = responses.send(response).await;
+        });
+    }
+
+    /// Waits for the next response. Can be cancelled without loss.
+    pub(super) async fn next(&mut self) -> Option<Inbox> {
+        self.arrived.recv().await
+    }
+
+    /// The next response, if there is one already.
+    pub(super) fn try_next(&mut self) -> Option<Inbox> {
+        self.arrived.try_recv().ok()
+    }
+}

@@ -1,0 +1,142 @@
+//! Searches for pages: objects by name, the objects of a node, the labels of nodes. Each looks at a bounded part at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::nodes::Nodes;
+use super::reconciler::Reconciler;
+use super::rollouts::show_object;
+use crate::summary::Wanted;
+use edgesync_object::Resource;
+use edgesync_placement::Placed;
+use edgesync_protocol::cloud::CloudPhase;
+
+/// Objects that are shown of those that fit.
+const MOST: usize = 200;
+/// Objects that are looked at in one go.
+const PART: u32 = 1024;
+/// So many of these are a unit of work.
+const OBJECTS_A_UNIT: usize = 8;
+/// Values of a label that are told apart, and keys of labels.
+const MOST_VALUES: usize = 1000;
+
+/// Labels of nodes, as far as they are gathered.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    /// By key: how many nodes have it, and its values.
+    keys: BTreeMap<String, (usize, BTreeSet<String>)>,
+    /// By value of the key that is asked for: the nodes.
+    nodes: BTreeMap<String, Vec<String>>,
+}
+
+impl Gathered {
+    pub(super) fn show(self, key: Option<&str>) -> Value {
+        match key {
+            Some(key) => json!({ "key": key, "values": self.nodes }),
+            None => {
+                let keys = self.keys.into_iter();
+                let shown = keys.map(
+                    |(key, (nodes, values))| json!({ "key": key, "nodes": nodes, "values": values.len() }),
+                );
+                json!({ "keys": shown.collect::<Vec<_>>() })
+            }
+        }
+    }
+
+    /// Adds the labels of a node.
+    pub(super) fn add(&mut self, nodes: &Nodes, name: &str, key: Option<&str>) {
+        let Some(labels) = nodes.labels(name) else { return };
+        match key {
+            Some(key) => {
+                let Some(value) = labels.get(key) else { return };
+                if self.nodes.len() < MOST_VALUES || self.nodes.contains_key(value) {
+                    self.nodes.entry(value.clone()).or_default().push(name.to_owned());
+                }
+            }
+            None => {
+                for (key, value) in labels {
+                    if self.keys.len() >= MOST_VALUES && !self.keys.contains_key(key) {
+                        continue;
+                    }
+                    let (nodes, values) = self.keys.entry(key.clone()).or_default();
+                    *nodes += 1;
+                    if values.len() < MOST_VALUES {
+                        values.insert(value.clone());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Looks at some objects. Tells where to go on, if there are more and not enough have been found.
+pub(super) fn find_some(
+    reconciler: &Reconciler,
+    wanted: &Wanted,
+    from: u32,
+    found: &mut Vec<Arc<Placed>>,
+) -> Option<u32> {
+    reconciler.work.objects(PART as usize / OBJECTS_A_UNIT);
+    let fits = |resource: &Resource, namespace: &str, name: &str| wanted.fits(resource, namespace, name);
+    let (more, next) = reconciler.desired.placement.find(from, PART, fits);
+    found.extend(more);
+    next.filter(|_| found.len() <= MOST)
+}
+
+/// What was found, as far as it is shown.
+pub(super) fn show_found(mut found: Vec<Arc<Placed>>) -> Value {
+    let more = found.len() > MOST;
+    found.truncate(MOST);
+    found.sort_by_key(|one| one.object.key());
+    let items: Vec<Value> = found.iter().map(|object| show_object(object)).collect();
+    json!({ "items": items, "more": more })
+}
+
+/// The objects of a node, those first that it does not hold as it is to; nothing if there is no such node.
+pub(super) fn objects_on(reconciler: &Reconciler, name: &str, wanted: &Wanted) -> Option<Value> {
+    let node = reconciler.nodes.get(name)?;
+    let on_node = reconciler.desired.placement.on(name);
+    let is_known = node.machine.phase() == CloudPhase::Live;
+    let (mut items, mut more) = (Vec::new(), false);
+    let fits = |object: &Placed| wanted.fits(&object.resource, &object.object.namespace, &object.object.name);
+    let mut add = |object: &Placed| {
+        if items.len() >= MOST {
+            more = true;
+            return false;
+        }
+        let stands = is_known.then(|| node.machine.stands_with(&object.uid)).flatten();
+        let mut shown = show_object(object);
+        shown["held"] = match stands.map(|stands| stands.other) {
+            None => Value::Null,
+            Some(None) => json!(object.version),
+            Some(Some(other)) => json!(other.map_or("", |record| record.version.as_str())),
+        };
+        if let Some(refusal) = stands.and_then(|stands| stands.refusal) {
+            (shown["reason"], shown["message"]) = (json!(refusal.reason), json!(refusal.message));
+        }
+        items.push(shown);
+        true
+    };
+    let differing: BTreeSet<&str> =
+        node.machine.differing().into_iter().flatten().take(MOST).map(|uid| &**uid).collect();
+    for uid in &differing {
+        reconciler.work.object();
+        if let Some(object) = on_node.get(uid).filter(|object| fits(object)) {
+            add(&object);
+        }
+    }
+    for (uid, _) in on_node.iter() {
+        reconciler.work.object();
+        if differing.contains(uid) {
+            continue;
+        }
+        if let Some(object) = on_node.get(uid).filter(|object| fits(object))
+            && !add(&object)
+        {
+            break;
+        }
+    }
+    Some(json!({ "items": items, "more": more, "known": is_known }))
+}

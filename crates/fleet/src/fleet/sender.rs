@@ -1,0 +1,219 @@
+//! Sends frames to nodes, as far as their links have room, and announces this start of the cloud.
+
+use super::line::Line;
+use super::reconciler::Reconciler;
+use super::requests::Inbox;
+use edgesync_broker::Downlink;
+use edgesync_protocol::frame::{Down, HelloRequest};
+use edgesync_runtime::random;
+use edgesync_transport::link::PublishError;
+use edgesync_transport::link::presence::CloudPresence;
+
+/// See the module.
+pub(super) struct Sender {
+    downlink: Downlink,
+    line: Line,
+    /// Names this start of the cloud.
+    boot: String,
+    /// Bytes of frames that were written so far.
+    written: u64,
+}
+
+/// What became of the next frame for a node.
+enum Sending {
+    /// It is on its way, or will never be.
+    Sent,
+    /// There is none, or no connection.
+    Nothing,
+    /// It waits for room.
+    Full,
+}
+
+/// What [`Sender`] has done for a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// It has sent a frame.
+    Frame,
+    /// It has nothing to send, or somebody waits for room already.
+    Nothing,
+    /// There is no room for this node: [`Sender::room`] must wait for some.
+    AwaitsRoom(String),
+}
+
+impl Sender {
+    pub(super) fn new(downlink: Downlink) -> Self {
+        Self { downlink, line: Line::default(), boot: new_boot(), written: 0 }
+    }
+
+    pub(super) fn boot(&self) -> &str {
+        &self.boot
+    }
+
+    /// Bytes of frames that were written so far.
+    pub(super) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Whether nodes are connected to an endpoint of this process.
+    pub(super) fn is_embedded(&self) -> bool {
+        matches!(self.downlink, Downlink::Embedded(_))
+    }
+
+    pub(super) fn announce(&self) {
+        self.downlink.set_cloud(CloudPresence { boot: self.boot.clone(), online: true }.to_json());
+    }
+
+    /// The downlink is open: nodes that see a new boot id at an external broker say Hello again.
+    pub(super) fn opened(&mut self) {
+        if !self.is_embedded() {
+            tracing::info!("connected to the broker");
+        }
+        self.boot = new_boot();
+        self.announce();
+    }
+
+    /// Ends the connection of a node, where that is possible.
+    pub(super) fn disconnect(&self, name: &str) {
+        if let Downlink::Embedded(broker) = &self.downlink {
+            broker.disconnect(name);
+        }
+    }
+
+    /// Waits for links that have taken something; tells of which nodes. Can be cancelled without loss.
+    pub(super) async fn moved(&self) -> Vec<String> {
+        self.downlink.moved().await
+    }
+
+    /// Tells the machine of a node how far its link is, if that is known.
+    pub(super) fn tell_progress(&self, reconciler: &mut Reconciler, name: &str) {
+        let (now, backlog) = (reconciler.now(), self.downlink.backlog(name));
+        let (Some(node), Some(backlog)) = (reconciler.node(name), backlog) else { return };
+        // It was made, and waits for room.
+        let waiting = u64::from(node.waiting.is_some());
+        node.machine.link_progress(now, backlog.unsent + waiting, backlog.unacknowledged + waiting);
+    }
+
+    /// Sends one frame if there is one and the node's link has room.
+    pub(super) fn send_one(&mut self, reconciler: &mut Reconciler, name: &str) -> Sent {
+        if self.downlink.is_shared() && !self.line.is_empty() {
+            // Nobody overtakes those who wait.
+            self.line.join(name);
+            return Sent::Nothing;
+        }
+        match self.send_next(reconciler, name) {
+            Sending::Sent => Sent::Frame,
+            Sending::Nothing => Sent::Nothing,
+            Sending::Full => {
+                let is_first = match reconciler.nodes.get_mut(name) {
+                    _ if self.downlink.is_shared() => {
+                        self.line.join(name);
+                        self.line.wait()
+                    }
+                    Some(node) => !std::mem::replace(&mut node.awaiting_room, true),
+                    None => false,
+                };
+                if is_first { Sent::AwaitsRoom(name.to_owned()) } else { Sent::Nothing }
+            }
+        }
+    }
+
+    /// While there is room in the queue of all nodes: the next of those who wait for it sends a frame. None if nobody waits.
+    pub(super) fn serve_next(&mut self, reconciler: &mut Reconciler) -> Option<Sent> {
+        let name = self.line.next()?;
+        Some(match self.send_next(reconciler, &name) {
+            Sending::Sent => {
+                // Perhaps it has more, and stands in line again.
+                reconciler.nodes.touch(&name);
+                Sent::Frame
+            }
+            Sending::Nothing => Sent::Nothing,
+            Sending::Full => {
+                self.line.rejoin(name.clone());
+                if self.line.wait() { Sent::AwaitsRoom(name) } else { Sent::Nothing }
+            }
+        })
+    }
+
+    /// Waits for room in the link of a node.
+    pub(super) fn room(&self, name: String) -> impl Future<Output = Inbox> + Send + 'static {
+        let downlink = self.downlink.clone();
+        async move {
+            let _ = downlink.ready(&name).await;
+            Inbox::Room(name)
+        }
+    }
+
+    /// There is room in the link of a node.
+    pub(super) fn has_room(&mut self, reconciler: &mut Reconciler, name: &str) {
+        if self.downlink.is_shared() {
+            return self.line.has_room();
+        }
+        if let Some(node) = reconciler.nodes.get_mut(name) {
+            node.awaiting_room = false;
+        }
+        reconciler.nodes.touch(name);
+    }
+
+    fn send_next(&mut self, reconciler: &mut Reconciler, name: &str) -> Sending {
+        let now = reconciler.now();
+        reconciler.inform(name);
+        let Reconciler { nodes, desired, work, settings, .. } = reconciler;
+        let Some(node) = nodes.get_mut(name) else { return Sending::Nothing };
+        let bytes = match node.waiting.take() {
+            Some(bytes) => bytes,
+            None => {
+                let Some(frame) = node.machine.poll_frame(now, &desired.on(name, work)) else {
+                    return Sending::Nothing;
+                };
+                match frame.encode(settings.compress_above) {
+                    Ok(bytes) => {
+                        self.written += bytes.len() as u64;
+                        node.sent += bytes.len() as u64;
+                        work.frame(bytes.len());
+                        tracing::debug!(node = name, frame = frame.name(), bytes = bytes.len(), "sends");
+                        bytes
+                    }
+                    Err(error) => {
+                        tracing::error!(node = name, frame = frame.name(), %error, "a frame could not be written");
+                        return Sending::Sent;
+                    }
+                }
+            }
+        };
+        match self.downlink.try_publish(name, bytes.clone()) {
+            Ok(()) => Sending::Sent,
+            Err(PublishError::Full) => {
+                node.waiting = Some(bytes);
+                Sending::Full
+            }
+            Err(PublishError::NotConnected) => {
+                reconciler.disconnected(name);
+                Sending::Nothing
+            }
+            Err(error) => {
+                tracing::error!(node = name, %error, "a frame does not fit the node's link");
+                Sending::Sent
+            }
+        }
+    }
+
+    /// Asks a node for a Hello if there is room: a node that does not receive it says Hello again.
+    pub(super) fn request_hello(&self, compress_above: usize, name: &str, request: HelloRequest) {
+        let sent = Down::HelloRequest(request)
+            .encode(compress_above)
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| self.downlink.try_publish(name, bytes).map_err(|error| error.to_string()));
+        if let Err(error) = sent {
+            tracing::debug!(node = name, error, "the node could not be asked for a Hello");
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.line.len()
+    }
+}
+
+fn new_boot() -> String {
+    format!("{:016x}", random())
+}

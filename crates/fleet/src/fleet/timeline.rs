@@ -1,0 +1,85 @@
+//! The timeline of versions that is in force, and the nodes that witness its end: they hold what the store never gave, so the
+//! store was replaced by an older copy.
+
+use std::sync::Arc;
+
+use edgesync_protocol::cloud::{Issued, Witnesses};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    incarnation: Arc<str>,
+    issued: Arc<Issued>,
+    witnesses: Witnesses,
+    /// The source begins another incarnation at the moment.
+    renewing: bool,
+}
+
+impl Timeline {
+    pub(super) fn new(incarnation: Arc<str>, issued: Arc<Issued>) -> Self {
+        Self { incarnation, issued, witnesses: Witnesses::default(), renewing: false }
+    }
+
+    /// The id of this timeline.
+    pub(super) fn incarnation(&self) -> &Arc<str> {
+        &self.incarnation
+    }
+
+    /// The versions that were given out on it.
+    pub(super) fn issued(&self) -> &Arc<Issued> {
+        &self.issued
+    }
+
+    /// Begins another timeline.
+    pub(super) fn begin(&mut self, incarnation: Arc<str>, issued: Arc<Issued>) {
+        tracing::warn!(%incarnation, "a new incarnation of the cloud's store begins");
+        self.incarnation = incarnation;
+        self.issued = issued;
+        self.witnesses.clear();
+    }
+
+    /// Records that a node, one of so many, holds what the store never gave. Returns whether the source must begin another
+    /// incarnation: enough nodes agree, and it does not do so yet.
+    pub(super) fn store_went_back(&mut self, node: &str, nodes: usize) -> bool {
+        let agreed = self.witnesses.hear(node, nodes);
+        let witnesses = self.witnesses.count();
+        if !agreed {
+            tracing::warn!(
+                node,
+                witnesses,
+                "a node says that it has what this store never gave: its own removals are held back if they are many"
+            );
+            return false;
+        }
+        let begins = !std::mem::replace(&mut self.renewing, true);
+        if begins {
+            tracing::error!(
+                node,
+                witnesses,
+                "nodes know more than this store ever said: it was replaced by an older copy"
+            );
+        }
+        begins
+    }
+
+    /// The source has begun another incarnation, or could not.
+    pub(super) fn renewed(&mut self) {
+        self.renewing = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_incarnation_is_asked_for_at_a_time() {
+        let mut timeline = Timeline::new("one".into(), Arc::default());
+        assert!(timeline.store_went_back("a", 1));
+        assert!(!timeline.store_went_back("a", 1), "it is under way");
+        timeline.renewed();
+        timeline.begin("two".into(), Arc::default());
+        assert_eq!(&**timeline.incarnation(), "two");
+        assert!(timeline.store_went_back("a", 1));
+    }
+}
