@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::store::{EdgeStore, Health, Writing};
+use edgesync_admin::agent::RejectedObject;
 use edgesync_config::edge::Config;
 use edgesync_files::Rule;
 use edgesync_protocol::change::RejectReason;
@@ -82,7 +82,7 @@ pub(super) struct Driver {
     cloud_online: Option<bool>,
     last_report: Option<Timestamp>,
     in_sync_since: Option<Timestamp>,
-    rejected: BTreeMap<String, Value>,
+    rejected: BTreeMap<String, RejectedObject>,
     bad_frames: BTreeMap<&'static str, u64>,
     limits: LimitsHit,
     rejections: Rejections,

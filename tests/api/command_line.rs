@@ -5,10 +5,11 @@ use edgesync_testkit::serving;
 use std::path::Path;
 use std::sync::Arc;
 
+use edgesync_admin::Route;
 use edgesync_api::{Address, Client, Kind, Limits, Writable};
 use edgesync_cli::apply::{self, Summary};
 use edgesync_cli::get::{self, Query};
-use edgesync_cli::output::{Output, key_values};
+use edgesync_cli::output::Output;
 use edgesync_cli::records::{self, RecordColumn};
 use edgesync_cli::{CliError, EXIT_UNAVAILABLE, EXIT_USAGE, Terminal};
 use edgesync_object::{ObjectRef, kinds, yaml};
@@ -332,8 +333,7 @@ async fn syncs_are_shown_by_node_and_records_as_tables_or_sheets() {
     records::syncs(&client, Some("edge-1"), Output::Table, now, &mut terminal).await.unwrap();
     let columns = [RecordColumn::value("method", "/method"), RecordColumn::value("path", "/path")];
     records::table(&client, "/edgesync/v1/x", &columns, Output::Table, now, &mut terminal).await.unwrap();
-    let path = "/edgesync/v1/status";
-    records::answer(&client, path, Output::Table, key_values, &mut terminal).await.unwrap();
+    records::sheet(&client, Route::Status, Output::Table, &mut terminal).await.unwrap();
     let out = printed.out();
     let lines: Vec<String> =
         out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();

@@ -5,8 +5,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::get::{Pages, View};
-use super::output::{Output, Table, age, cell, render};
+use super::output::{Output, Table, age, cell, key_values, render};
 use super::{CliError, Terminal};
+use edgesync_admin::{Answer, Route, read};
 use edgesync_api::Client;
 use edgesync_object::objectsync::split_sync_name;
 use edgesync_object::{Head, Resource, kinds};
@@ -178,21 +179,46 @@ pub fn table_of(
     Ok(())
 }
 
-/// Shows one object that `path` answers with: as the text that `show` makes of it, or as YAML or JSON.
+/// Shows an answer: as the text that `show` makes of it, or as YAML or JSON with all its keys.
+///
+/// # Errors
+/// The request fails, or the answer is that of another version.
+pub async fn answer<T: Answer>(
+    client: &Client,
+    route: Route<'_>,
+    output: Output,
+    show: impl FnOnce(&T) -> String,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    print(&client.get(&route.path()).await?, output, |answer| Ok(show(&read(answer)?)), terminal)
+}
+
+/// Shows all keys of an answer, whatever its version.
 ///
 /// # Errors
 /// The request fails.
-pub async fn answer(
+pub async fn sheet(
     client: &Client,
-    path: &str,
+    route: Route<'_>,
     output: Output,
-    show: fn(&Value) -> String,
     terminal: &mut Terminal<'_>,
 ) -> Result<(), CliError> {
-    let answer: Value = client.get(path).await?;
+    print(&client.get(&route.path()).await?, output, |answer| Ok(key_values(answer)), terminal)
+}
+
+/// Prints an answer: as YAML or JSON with all its keys, or as the text that `show` makes of it.
+///
+/// # Errors
+/// The answer is that of another version.
+pub fn print(
+    answer: &Value,
+    output: Output,
+    show: impl FnOnce(&Value) -> Result<String, CliError>,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
     let text = match output {
-        Output::Yaml | Output::Json => render(&answer, output)?,
-        Output::Table | Output::Wide | Output::Name => show(&answer),
+        Output::Yaml | Output::Json => render(answer, output)?,
+        Output::Table | Output::Wide | Output::Name => show(answer)?,
     };
     terminal.out.write_all(text.as_bytes())?;
     Ok(())

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::Driver;
 use crate::agent::events::{Regarding, Why};
 use crate::agent::identity::IdentityNews;
+use edgesync_admin::agent::RejectedObject;
 use edgesync_join::renewal::Validity;
 use edgesync_object::ObjectRef;
 use edgesync_object::time::rfc3339;
@@ -90,13 +90,13 @@ impl Driver {
                     self.rejected.pop_first();
                 }
                 let note = format!("{reason:?}: {message}");
-                let entry = json!({
-                    "object": object,
-                    "uid": &*uid,
-                    "resourceVersion": resource_version,
-                    "reason": reason,
-                    "message": message,
-                });
+                let entry = RejectedObject {
+                    uid: uid.to_string(),
+                    object: object.as_deref().cloned(),
+                    resource_version: resource_version.to_string(),
+                    reason: format!("{reason:?}"),
+                    message,
+                };
                 let regarding = match object {
                     Some(object) => Regarding::Object(*object, uid.clone()),
                     None => Regarding::Node,
