@@ -6,12 +6,14 @@
 //! # Layout
 //! - [`route`]: the paths, for servers and clients.
 //! - [`agent`]: what the agent answers: status, traffic, files, seal, verification.
+//! - [`cloud`]: what the cloud side answers: the fleet and its nodes, objects, roll-outs, enrollment.
 //! - [`read`]: how a client reads an answer.
 //!
 //! The documents in `tests/fixtures/admin` are written from these types by a test.
 
 pub mod agent;
 mod answer;
+pub mod cloud;
 pub mod route;
 #[cfg(any(test, feature = "testing"))]
 pub mod samples;

@@ -1,5 +1,7 @@
 //! The fixtures: documents as they are on the wire, in `tests/fixtures/admin`.
 
+mod page;
+
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -36,6 +38,27 @@ fn answers_of_the_agent_are_those_of_the_fixtures() {
     compare("files-check", &samples::files_check());
     compare("seal", &samples::seal());
     compare("verification", &samples::verification());
+}
+
+#[test]
+fn answers_of_the_cloud_side_are_those_of_the_fixtures() {
+    compare("nodes", &samples::node_list());
+    compare("node", &samples::full_node());
+    compare("node-history", &samples::node_history());
+    compare("node-objects", &samples::node_objects());
+    compare("summary", &samples::summary());
+    compare("summary-history", &samples::fleet_history());
+    compare("objects", &samples::objects());
+    compare("labels", &samples::label_keys());
+    compare("label-values", &samples::label_values());
+    compare("placement", &samples::placement());
+    compare("rules", &samples::rules());
+    compare("rollout", &samples::rollout());
+    compare("rollout-of-rule", &samples::rollout_of_rule());
+    compare("tokens", &samples::token_list());
+    compare("new-token", &samples::new_token());
+    compare("operators", &samples::operator_list());
+    compare("page", &samples::page());
 }
 
 /// Removes each key of a document in turn.

@@ -14,9 +14,8 @@ use super::screen::Screen;
 use super::{DemoError, count};
 use edgesync_admin::Route;
 use edgesync_admin::agent::AgentStatus;
+use edgesync_admin::cloud::PageInvitation;
 use edgesync_api::{Address, Client, ClientError};
-use edgesync_cloud::cli::cloud::PAGE_PATH;
-use edgesync_cloud::cli::nodes::NODES_PATH;
 
 /// How often the processes are asked where they stand.
 const LOOK: Duration = Duration::from_millis(5);
@@ -137,7 +136,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// The cloud side does not answer.
     pub(super) async fn view(&self) -> Result<NodeView, DemoError> {
-        match self.cloud_api.get(&format!("{NODES_PATH}/{NODE}")).await {
+        match self.cloud_api.get(&Route::Node(NODE).path()).await {
             // The node has not said Hello yet.
             Err(ClientError::Api(status)) if status.code == 404 => Ok(NodeView::default()),
             view => Ok(view?),
@@ -149,8 +148,8 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// The cloud side does not answer.
     pub(super) async fn page(&self) -> Result<String, DemoError> {
-        let invitation: Value = self.cloud_api.post(PAGE_PATH, &Value::Null).await?;
-        Ok(invitation["url"].as_str().unwrap_or_default().to_owned())
+        let invitation: PageInvitation = self.cloud_api.post(&Route::Page.path(), &Value::Null).await?;
+        Ok(invitation.url)
     }
 
     /// Waits until the cloud side sees the node as `expected` wants it.

@@ -23,11 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::config::Config;
+use edgesync_admin::cloud::NodeInfo;
 use edgesync_broker::{Channel, Downlink, FleetEvent, FleetEvents};
 use edgesync_object::{Budget, LeftOut};
 use edgesync_placement::Placement;
@@ -643,10 +643,9 @@ impl<S: Source> Fleet<S> {
                 let is_registered = self.registered.contains(&name);
                 let node = self.nodes.get(&name);
                 let node = node.map(|node| node.show_all(&name, &self.lifecycle, is_registered, &desired));
-                let labels = self.labels.get(&name);
                 let node = node.map(|mut node| {
-                    node["labels"] = json!(labels);
-                    node
+                    node.labels = self.labels.get(&name).cloned();
+                    NodeInfo::Served(node)
                 });
                 let _ = answer.send(node.or_else(|| self.removals.show_one(&name)));
             }

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::Fleet;
@@ -14,20 +14,21 @@ use super::looking::Gathered;
 use crate::metrics::CloudNumbers;
 use crate::source::Source;
 use crate::summary::Wanted;
+use edgesync_admin::cloud::{NodeInfo, NodeList};
 use edgesync_placement::Placed;
 
 /// What was asked, with the answer as far as it is known, and the node that was looked at last.
 #[derive(Debug)]
 pub(super) enum Asked {
     Nodes {
-        answer: oneshot::Sender<Value>,
-        items: Vec<(String, Value)>,
+        answer: oneshot::Sender<NodeList>,
+        items: Vec<(String, NodeInfo)>,
         at: Option<String>,
     },
     /// The same, after the nodes those that were removed.
     Removed {
-        answer: oneshot::Sender<Value>,
-        items: Vec<(String, Value)>,
+        answer: oneshot::Sender<NodeList>,
+        items: Vec<(String, NodeInfo)>,
         at: Option<String>,
     },
     /// Objects by name, from the one of this number on.
@@ -83,8 +84,8 @@ impl<S: Source> Fleet<S> {
                 };
                 self.work.frame(0);
                 let mut shown = node.show(name, &self.lifecycle, self.registered.contains(name));
-                shown["labels"] = json!(self.labels.get(name));
-                items.push((name.clone(), shown));
+                shown.labels = self.labels.get(name).cloned();
+                items.push((name.clone(), NodeInfo::Served(shown)));
                 Some(Asked::Nodes { answer, items, at: Some(name.clone()) })
             }
             Asked::Removed { answer, mut items, at } => {
@@ -94,14 +95,13 @@ impl<S: Source> Fleet<S> {
                     return Some(Asked::Removed { answer, items, at: Some(name.to_owned()) });
                 }
                 items.sort_by(|(one, _), (other, _)| one.cmp(other));
-                let items: Vec<Value> = items.into_iter().map(|(_, node)| node).collect();
-                let mut shown = json!({
-                    "incarnation": &*self.incarnation,
-                    "badFrames": self.bad_frames,
-                    "framesOfRemovedNodes": self.removals.dropped_frames(),
-                });
-                // The macro would copy them.
-                shown["items"] = Value::Array(items);
+                let bad_frames = self.bad_frames.iter().map(|(what, count)| ((*what).to_owned(), *count));
+                let shown = NodeList {
+                    incarnation: self.incarnation.to_string(),
+                    bad_frames: Some(bad_frames.collect()),
+                    frames_of_removed_nodes: Some(self.removals.dropped_frames()),
+                    items: items.into_iter().map(|(_, node)| node).collect(),
+                };
                 let _ = answer.send(shown);
                 None
             }

@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::asked::after;
 use super::{Fleet, Inbox};
 use crate::admin::{Answer, unknown};
 use crate::metrics::add_counters;
 use crate::source::{self, Source, SourceError};
+use edgesync_admin::cloud::{NodeInfo, RemovedNode, state};
 use edgesync_object::Status;
 use edgesync_object::time::rfc3339;
 use edgesync_protocol::frame::{Down, HelloRequest, Up};
@@ -102,12 +102,12 @@ impl Removals {
     }
 
     /// The node after this one in their order, as JSON.
-    pub(super) fn next(&self, at: Option<&str>) -> Option<(&str, Value)> {
+    pub(super) fn next(&self, at: Option<&str>) -> Option<(&str, NodeInfo)> {
         let (name, removed) = self.nodes.range::<str, _>(after(at)).next()?;
         Some((name, removed.show(name)))
     }
 
-    pub(super) fn show_one(&self, name: &str) -> Option<Value> {
+    pub(super) fn show_one(&self, name: &str) -> Option<NodeInfo> {
         self.nodes.get(name).map(|removed| removed.show(name))
     }
 }
@@ -126,12 +126,13 @@ impl Removed {
         }
     }
 
-    fn show(&self, name: &str) -> Value {
-        json!({
-            "name": name,
-            "state": "removed",
-            "removed": rfc3339(self.since),
-            "connected": self.connection.is_some(),
+    fn show(&self, name: &str) -> NodeInfo {
+        NodeInfo::Removed(RemovedNode {
+            name: name.to_owned(),
+            state: state::REMOVED.to_owned(),
+            removed: rfc3339(self.since),
+            connected: Some(self.connection.is_some()),
+            objects_not_in_effect: None,
         })
     }
 
