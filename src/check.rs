@@ -33,9 +33,8 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 use crate::store::inspect;
+use edgesync_admin::agent::AgentStatus;
 use edgesync_config::edge::Config;
 use edgesync_join::files::{FilesError, RealDisk, Stored, load};
 use edgesync_transport::tls::{Clock, Trust};
@@ -95,7 +94,7 @@ pub struct Examined {
     /// The configuration, once it could be read.
     pub config: Option<Config>,
     /// What the agent that runs says of itself.
-    pub status: Option<Value>,
+    pub status: Option<AgentStatus>,
     /// Whether a process has the database open, or answers at the socket.
     pub agent_runs: bool,
     /// How many bodies are sealed with which key.

@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -21,6 +20,7 @@ use super::metrics::FilesNumbers;
 use super::objects::{self, ReadClock};
 use crate::store::EdgeStore;
 use ask::{About, Asking, Trouble};
+use edgesync_admin::agent::{FilesCheck, FilesList, FilesRule, PlannedSteps};
 use edgesync_api::Role;
 use edgesync_config::edge::Config;
 use edgesync_files::Rule;
@@ -72,19 +72,17 @@ impl FilesView {
         (summary.rules > 0).then_some(FilesNumbers { summary, reloads, rollbacks, files, works })
     }
 
-    /// The part of the status; null without rules.
-    pub(super) fn show(&self) -> Value {
+    /// The part of the status; `None` without rules.
+    pub(super) fn show(&self) -> Option<edgesync_admin::agent::FilesSummary> {
         let FilesSummary { rules, objects, in_effect, not_in_effect, conflicts, .. } = self.summary;
-        if rules == 0 {
-            return Value::Null;
-        }
-        json!({
-            "rules": rules,
-            "objects": objects,
-            "inEffect": in_effect,
-            "notInEffect": not_in_effect,
-            "conflicts": conflicts,
-            "problem": self.problem,
+        let problem = self.problem.clone();
+        (rules > 0).then_some(edgesync_admin::agent::FilesSummary {
+            rules,
+            objects,
+            in_effect,
+            not_in_effect,
+            conflicts,
+            problem,
         })
     }
 }
@@ -132,14 +130,9 @@ impl Concerned {
 #[derive(Debug)]
 enum Command {
     TellAgain,
-    Ask(Question, oneshot::Sender<Result<Value>>),
-}
-
-#[derive(Debug)]
-enum Question {
-    Show(Role),
-    Check,
-    Apply(String),
+    List(Role, oneshot::Sender<Result<FilesList>>),
+    Check(oneshot::Sender<Result<FilesCheck>>),
+    Apply(String, oneshot::Sender<Result<FilesRule>>),
 }
 
 impl Files {
@@ -238,26 +231,45 @@ impl Files {
         tokio::spawn(async move { commands.send(command).await });
     }
 
-    /// Answers `files`, `files/check` and `files/apply/NAME`.
-    pub(super) async fn call(&self, method: &str, path: &str, role: Role) -> Result<Value> {
-        // What would be written may quote Secrets, and what an earlier change has left is put right first.
-        if !path.is_empty() && role != Role::Admin {
-            let message =
-                "files are looked at and brought into effect by root and the user of the agent on its socket";
-            return Err(Status::new(edgesync_object::status::Reason::Forbidden, message));
-        }
-        let question = match (method, path) {
-            ("GET", "") => Question::Show(role),
-            ("GET", "/check") => Question::Check,
-            ("POST", path) if let Some(rule) = path.strip_prefix("/apply/") => {
-                Question::Apply(rule.to_owned())
-            }
-            _ => return Err(Status::no_such_path()),
-        };
+    /// Answers with rules and objects.
+    pub(super) async fn list(&self, role: Role) -> Result<FilesList> {
+        self.ask(|answer| Command::List(role, answer)).await
+    }
+
+    /// Answers with what the rules would do.
+    pub(super) async fn check(&self, role: Role) -> Result<FilesCheck> {
+        admin_only(role)?;
+        self.ask(Command::Check).await
+    }
+
+    /// Applies a rule.
+    pub(super) async fn apply(&self, rule: &str, role: Role) -> Result<FilesRule> {
+        admin_only(role)?;
+        self.ask(|answer| Command::Apply(rule.to_owned(), answer)).await
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command) -> Result<T> {
         let stopping = || Status::unavailable("the agent is stopping", 5);
         let (answer, answered) = oneshot::channel();
-        self.commands.send(Command::Ask(question, answer)).await.map_err(|_| stopping())?;
+        self.commands.send(command(answer)).await.map_err(|_| stopping())?;
         answered.await.map_err(|_| stopping())?
+    }
+}
+
+/// Refuses all but administrators: a plan may quote Secrets, and rolls back first what an earlier change has left.
+fn admin_only(role: Role) -> Result<()> {
+    if role == Role::Admin {
+        return Ok(());
+    }
+    let message =
+        "files are looked at and brought into effect by root and the user of the agent on its socket";
+    Err(Status::new(edgesync_object::status::Reason::Forbidden, message))
+}
+
+fn refused(trouble: &Trouble) -> Status {
+    match trouble {
+        Trouble::NoRule(_) => Status::new(edgesync_object::status::Reason::NotFound, trouble.to_string()),
+        other => Status::unavailable(other.to_string(), 5),
     }
 }
 
@@ -616,45 +628,40 @@ impl Task {
                     self.clear_at = Some(Instant::now());
                 }
             }
-            Command::Ask(question, answer) => {
-                let said = match question {
-                    // Who never had rules has no helper either.
-                    Question::Show(role) if self.rules.is_empty() && self.told.is_none() => {
-                        Ok(ask::show(&Outcome::default(), role))
-                    }
-                    Question::Show(role) => {
-                        self.show(Verb::Show).await.map(|outcome| ask::show(&outcome, role))
-                    }
-                    Question::Check => self.check().await,
-                    Question::Apply(name) => self.apply(&name).await,
-                };
-                let said = said.map_err(|trouble| match trouble {
-                    Trouble::NoRule(_) => {
-                        Status::new(edgesync_object::status::Reason::NotFound, trouble.to_string())
-                    }
-                    other => Status::unavailable(other.to_string(), 5),
-                });
-                // Who has asked may have gone.
-                let _ = answer.send(said);
+            // Who has asked may have gone.
+            Command::List(role, answer) => {
+                drop(answer.send(self.list(role).await.map_err(|error| refused(&error))))
+            }
+            Command::Check(answer) => drop(answer.send(self.check().await.map_err(|error| refused(&error)))),
+            Command::Apply(rule, answer) => {
+                drop(answer.send(self.apply(&rule).await.map_err(|error| refused(&error))));
             }
         }
     }
 
-    async fn check(&mut self) -> std::result::Result<Value, Trouble> {
+    async fn list(&mut self, role: Role) -> std::result::Result<FilesList, Trouble> {
+        // Who never had rules has no helper either.
+        if self.rules.is_empty() && self.told.is_none() {
+            return Ok(FilesList { rules: Vec::new() });
+        }
+        self.show(Verb::Show).await.map(|outcome| ask::show(&outcome, role))
+    }
+
+    async fn check(&mut self) -> std::result::Result<FilesCheck, Trouble> {
         let rules: Vec<Rule> = self.rules.iter().map(|due| due.rule.clone()).collect();
         let mut shown = Vec::new();
         for rule in rules {
             let outcome = self.carry_out(&rule, Verb::Check, true, true, None).await?;
-            shown.push(json!({ "name": rule.name, "steps": outcome.plan }));
+            shown.push(PlannedSteps { name: rule.name, steps: outcome.plan });
         }
-        Ok(json!({ "rules": shown }))
+        Ok(FilesCheck { rules: shown })
     }
 
-    async fn apply(&mut self, name: &str) -> std::result::Result<Value, Trouble> {
+    async fn apply(&mut self, name: &str) -> std::result::Result<FilesRule, Trouble> {
         let rule = self.rules.iter().map(|due| &due.rule).find(|rule| rule.name == name).cloned();
         let rule = rule.ok_or_else(|| Trouble::NoRule(name.to_owned()))?;
         let outcome = self.carry_out(&rule, Verb::Apply, true, true, None).await?;
         let shown = outcome.rules.iter().find(|shown| shown.name == name);
-        Ok(serde_json::to_value(shown).unwrap_or_default())
+        shown.map(ask::show_rule).ok_or_else(|| Trouble::NoRule(name.to_owned()))
     }
 }

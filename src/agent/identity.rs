@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep;
 
+use edgesync_admin::agent::IdentityStatus;
 use edgesync_config::JoinUrl;
 use edgesync_config::edge::Config;
 use edgesync_join::files::{self, FilesError, RealDisk, Stored};
@@ -160,18 +160,18 @@ impl Membership {
 
 impl IdentityState {
     /// For the status.
-    pub(super) fn show(&self) -> Value {
+    pub(super) fn show(&self) -> IdentityStatus {
         let certificate = &self.certificate;
-        json!({
-            "subject": certificate.subject().common_name,
-            "serial": certificate.serial(),
-            "notBefore": rfc3339(certificate.not_before()),
-            "notAfter": rfc3339(certificate.not_after()),
-            "validity": word(self.validity),
-            "renewAt": rfc3339(self.planned),
-            "renewals": self.renewed,
-            "renewalFailure": self.failure,
-        })
+        IdentityStatus {
+            subject: certificate.subject().common_name.clone(),
+            serial: certificate.serial().to_string(),
+            not_before: rfc3339(certificate.not_before()),
+            not_after: rfc3339(certificate.not_after()),
+            validity: word(self.validity).to_owned(),
+            renew_at: rfc3339(self.planned),
+            renewals: self.renewed,
+            renewal_failure: self.failure.clone(),
+        }
     }
 }
 

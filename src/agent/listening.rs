@@ -4,10 +4,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::access::Tokens;
+use edgesync_admin::agent::ListenStatus;
 use edgesync_api::{Address, Listener};
 
 /// The first wait before an address is tried again.
@@ -34,12 +34,12 @@ pub(super) enum ListenState {
 
 impl ListenState {
     /// The state for the status.
-    pub(super) fn show(&self) -> Value {
+    pub(super) fn show(&self) -> ListenStatus {
         match self {
-            Self::Off => json!({ "state": "off" }),
-            Self::Open(address) => json!({ "state": "open", "address": address.to_string() }),
+            Self::Off => ListenStatus::Off,
+            Self::Open(address) => ListenStatus::Open { address: address.to_string() },
             Self::Waiting { address, why } => {
-                json!({ "state": "waiting", "address": address.to_string(), "why": why })
+                ListenStatus::Waiting { address: address.to_string(), why: why.clone() }
             }
         }
     }
@@ -104,7 +104,7 @@ mod tests {
         let opening = tokio::spawn(async move { listen(address, &tokens, &state).await });
         let waiting = |state: &ListenState| matches!(state, ListenState::Waiting { .. });
         seen.wait_for(waiting).await.unwrap();
-        assert_eq!(seen.borrow().show()["state"], "waiting");
+        assert!(matches!(seen.borrow().show(), ListenStatus::Waiting { .. }));
         drop(taken);
         let listener = opening.await.unwrap();
         assert_eq!(listener.address(), &Address::Tcp(address));

@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
 use super::events::{Events, Regarding, Why};
 use crate::store::EdgeStore;
+use edgesync_admin::agent::SealStatus;
 use edgesync_api::Role;
 use edgesync_config::edge::Config;
 use edgesync_object::Status;
@@ -39,15 +38,11 @@ fn options_with(config: &Config, credentials: Option<&Path>) -> SealOptions {
 }
 
 /// The part of the status.
-pub(super) async fn show(store: &EdgeStore) -> Value {
+pub(super) async fn show(store: &EdgeStore) -> Option<SealStatus> {
     match store.seal_facts().await {
-        Ok(Some(facts)) => {
-            let mut shown = show_keys(&facts.keys);
-            shown["sealedObjects"] = facts.objects.into();
-            shown
-        }
+        Ok(facts) => facts.map(|facts| show_keys(&facts.keys, facts.objects)),
         // That the store cannot be read stands elsewhere in the status.
-        Ok(None) | Err(_) => Value::Null,
+        Err(_) => None,
     }
 }
 
@@ -77,12 +72,12 @@ fn notes(keys: &KeyFacts) -> Vec<String> {
     refused.into_iter().chain(lost).collect()
 }
 
-fn show_keys(keys: &KeyFacts) -> Value {
-    json!({ "keys": keys.keys, "wrapped": keys.wrapped, "newest": keys.newest })
+fn show_keys(keys: &KeyFacts, sealed_objects: u64) -> SealStatus {
+    SealStatus { keys: keys.keys as u64, wrapped: keys.wrapped, newest: keys.newest.clone(), sealed_objects }
 }
 
 /// Replaces the keys, for somebody who may see Secrets.
-pub(super) async fn rotate(store: &EdgeStore, role: Role) -> Result<Value> {
+pub(super) async fn rotate(store: &EdgeStore, role: Role) -> Result<SealStatus> {
     if role != Role::Admin {
         let message = "the keys of sealed objects can be replaced by root and the user of the agent on its socket, and \
                        with the token in the file `kubeconfig-secrets`";
@@ -94,9 +89,7 @@ pub(super) async fn rotate(store: &EdgeStore, role: Role) -> Result<Value> {
         let message = format!("not everything could be sealed anew, both keys are kept: {error}{source}");
         Status::unavailable(message, 5)
     })?;
-    let mut shown = show_keys(&rotated.keys);
-    shown["sealedObjects"] = rotated.objects.into();
-    Ok(shown)
+    Ok(show_keys(&rotated.keys, rotated.objects))
 }
 
 /// Replaces a key that has sealed so much that chance could betray it. Never ends.
@@ -161,10 +154,10 @@ mod tests {
         assert_eq!(rotate(&store, Role::Local).await.unwrap_err().code, 403);
         assert_eq!(std::fs::read(&config.seal.key_file).unwrap(), before);
         let rotated = rotate(&store, Role::Admin).await.unwrap();
-        assert_eq!((&rotated["keys"], &rotated["sealedObjects"]), (&json!(1), &json!(0)));
+        assert_eq!((rotated.keys, rotated.sealed_objects), (1, 0));
         assert_ne!(std::fs::read(&config.seal.key_file).unwrap(), before);
-        let shown = show(&store).await;
-        assert_eq!((&shown["wrapped"], &shown["newest"]), (&json!(false), &rotated["newest"]));
+        let shown = show(&store).await.unwrap();
+        assert_eq!((shown.wrapped, shown.newest), (false, rotated.newest));
         store.close().await;
     }
 }

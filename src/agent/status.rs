@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::files::Files;
@@ -11,6 +12,8 @@ use super::listening::ListenState;
 use super::metrics::{self, AgentNumbers};
 use super::seal;
 use crate::store::{EdgeStats, EdgeStore};
+use edgesync_admin::Route;
+use edgesync_admin::agent::{AgentStatus, CheckedRows, Traffic, Verification, VerifiedCloud, VerifiedStore};
 use edgesync_api::{Extension, ExtensionCall, MetricsWriter};
 use edgesync_object::status::Result;
 use edgesync_object::{Resource, Status};
@@ -22,11 +25,11 @@ const METRICS_PATIENCE: Duration = Duration::from_secs(3);
 /// What the loop is asked. Those who asked may have gone.
 pub(super) enum Question {
     /// The status, with what it says of the store.
-    Status(Box<StoreView>, oneshot::Sender<Value>),
+    Status(Box<StoreView>, oneshot::Sender<Box<AgentStatus>>),
     /// What went through the link.
-    Traffic(oneshot::Sender<Value>),
+    Traffic(oneshot::Sender<Traffic>),
     /// Prove by a fresh Hello that the cloud records what is held; answered once both sides agree.
-    Verify(oneshot::Sender<Value>),
+    Verify(oneshot::Sender<VerifiedCloud>),
     /// The numbers for the metrics, but for those of the store, which are read beside the loop.
     Numbers(oneshot::Sender<Box<AgentNumbers>>),
 }
@@ -59,21 +62,29 @@ impl StatusExtension {
     }
 
     /// Has all rows checked, and what is wrong mended; then has the loop compare with the cloud.
-    async fn verify(&self) -> Result<Value> {
-        let checked = match self.store.check().await {
-            Ok(report) => json!({
-                "rows": report.rows,
-                "removed": report.removed,
-                "localRemoved": report.local_removed,
-                "outboxRemoved": report.outbox_removed,
-                "renewed": report.renewed,
-                "problem": null,
+    async fn verify(&self) -> Result<Verification> {
+        let store = match self.store.check().await {
+            Ok(report) => VerifiedStore::Checked(CheckedRows {
+                rows: report.rows,
+                removed: report.removed,
+                local_removed: report.local_removed,
+                outbox_removed: report.outbox_removed,
+                renewed: report.renewed,
+                problem: None,
             }),
             // The file is replaced by what can be read of it; the Hello that follows tells the cloud.
-            Err(error) => json!({ "problem": chain(&error) }),
+            Err(error) => VerifiedStore::Damaged { problem: chain(&error) },
         };
-        let cloud = self.ask(Question::Verify).await?;
-        Ok(json!({ "store": checked, "cloud": cloud }))
+        Ok(Verification { store, cloud: self.ask(Question::Verify).await? })
+    }
+
+    async fn status(&self) -> Result<Box<AgentStatus>> {
+        let view = self.look_at_store().await;
+        let mut status = self.ask(|answer| Question::Status(view, answer)).await?;
+        status.api = self.listening.borrow().show();
+        status.files = self.files.view().show();
+        status.store.seal = seal::show(&self.store).await;
+        Ok(status)
     }
 
     async fn look_at_store(&self) -> Box<StoreView> {
@@ -94,26 +105,14 @@ impl StatusExtension {
 
 impl Extension for StatusExtension {
     async fn call(&self, call: ExtensionCall) -> Result<Value> {
-        match (call.method.as_str(), call.path.as_str()) {
-            ("GET", "status") => {
-                let view = self.look_at_store().await;
-                let mut status = self.ask(|answer| Question::Status(view, answer)).await?;
-                if let Some(status) = status.as_object_mut() {
-                    status.insert("api".to_owned(), self.listening.borrow().show());
-                    status.insert("files".to_owned(), self.files.view().show());
-                }
-                let keys = seal::show(&self.store).await;
-                if let Some(store) = status.get_mut("store").and_then(Value::as_object_mut) {
-                    store.insert("seal".to_owned(), keys);
-                }
-                Ok(status)
-            }
-            ("POST", "seal/rotate") => seal::rotate(&self.store, call.role).await,
-            ("GET", "traffic") => self.ask(Question::Traffic).await,
-            ("POST", "verify") => self.verify().await,
-            (method, path) if let Some(path) = path.strip_prefix("files") => {
-                self.files.call(method, path, call.role).await
-            }
+        match Route::parse(&call.method, &call.path) {
+            Some(Route::Status) => answer(&self.status().await?),
+            Some(Route::RotateSeal) => answer(&seal::rotate(&self.store, call.role).await?),
+            Some(Route::Traffic) => answer(&self.ask(Question::Traffic).await?),
+            Some(Route::Verify) => answer(&self.verify().await?),
+            Some(Route::Files) => answer(&self.files.list(call.role).await?),
+            Some(Route::CheckFiles) => answer(&self.files.check(call.role).await?),
+            Some(Route::ApplyFiles(rule)) => answer(&self.files.apply(rule, call.role).await?),
             _ => Err(Status::no_such_path()),
         }
     }
@@ -132,15 +131,22 @@ impl Extension for StatusExtension {
     }
 }
 
-/// Seconds as JSON, one decimal.
-pub(super) fn seconds(duration: std::time::Duration) -> Value {
-    json!((duration.as_secs_f64() * 10.0).round() / 10.0)
+fn answer(answer: &impl Serialize) -> Result<Value> {
+    edgesync_admin::write(answer).map_err(Status::internal)
+}
+
+/// Seconds with one decimal.
+pub(super) fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 10.0).round() / 10.0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::store::EdgeOptions;
+    use edgesync_admin::agent::ListenStatus;
+    use edgesync_admin::samples;
+    use serde_json::json;
 
     /// An extension over an empty store, and the loop's end of the questions.
     fn extension(directory: &tempfile::TempDir) -> (StatusExtension, mpsc::Receiver<Question>) {
@@ -163,11 +169,11 @@ mod tests {
             while let Some(question) = asked.recv().await {
                 match question {
                     Question::Status(view, answer) => {
-                        let known = view.stats.is_some();
-                        drop(answer.send(json!({ "node": "n", "known": known })));
+                        assert!(view.stats.is_some());
+                        drop(answer.send(Box::new(samples::status())));
                     }
-                    Question::Traffic(answer) => drop(answer.send(json!({ "frames": [] }))),
-                    Question::Verify(answer) => drop(answer.send(json!({ "inSync": true }))),
+                    Question::Traffic(answer) => drop(answer.send(samples::traffic())),
+                    Question::Verify(answer) => drop(answer.send(samples::verification().cloud)),
                     Question::Numbers(answer) => {
                         drop(answer.send(Box::new(AgentNumbers { objects: 7, ..AgentNumbers::default() })));
                     }
@@ -175,12 +181,15 @@ mod tests {
             }
         });
         let status = extension.call(get("status")).await.unwrap();
-        assert_eq!(status, json!({ "node": "n", "known": true, "api": { "state": "off" }, "files": null }));
-        assert_eq!(extension.call(get("traffic")).await.unwrap(), json!({ "frames": [] }));
+        let mut expected = AgentStatus { api: ListenStatus::Off, files: None, ..samples::status() };
+        expected.store.seal = None;
+        assert_eq!(status, json!(expected));
+        assert_eq!(extension.call(get("traffic")).await.unwrap(), json!(samples::traffic()));
         let verify =
             ExtensionCall { method: "POST".into(), path: "verify".into(), ..ExtensionCall::default() };
         let verified = extension.call(verify).await.unwrap();
-        assert_eq!((&verified["cloud"], &verified["store"]["rows"]), (&json!({ "inSync": true }), &json!(0)));
+        let cloud = json!(samples::verification().cloud);
+        assert_eq!((&verified["cloud"], &verified["store"]["rows"]), (&cloud, &json!(0)));
         assert_eq!(extension.call(get("nothing")).await.unwrap_err().code, 404);
         let mut text = String::new();
         extension.metrics(&mut MetricsWriter::new(&mut text)).await;

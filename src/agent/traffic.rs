@@ -10,9 +10,10 @@ use std::cmp::Ordering;
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::clock::RELEASE;
+pub(super) use edgesync_admin::agent::Direction;
+use edgesync_admin::agent::{FrameTraffic, KindTraffic, Traffic, TrafficSince, TrafficSpan};
 use edgesync_object::Resource;
 use edgesync_protocol::frame::{Received, Up};
 use edgesync_transport::link;
@@ -50,27 +51,6 @@ const MAX_KINDS: usize = 64;
 /// The longest name of a kind, in bytes.
 const MAX_KIND: usize = 128;
 const SECONDS_A_DAY: i64 = 86_400;
-
-/// Which way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Direction {
-    /// To the cloud.
-    Up,
-    /// From the cloud.
-    Down,
-}
-
-impl Direction {
-    const ALL: [Self; 2] = [Self::Up, Self::Down];
-
-    /// The name, as in JSON and metrics.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Up => "up",
-            Self::Down => "down",
-        }
-    }
-}
 
 /// Messages and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,27 +157,16 @@ impl Meter {
         kept::write(self)
     }
 
-    /// The counts as JSON, for the status and `edgesync traffic`:
-    ///
-    /// ```json
-    /// {
-    ///   "day": "2026-11-21",
-    ///   "today": {
-    ///     "bytesUp": 1840, "bytesDown": 960, "transportBytes": 420,
-    ///     "frames": [{"direction": "up", "type": "Hello", "messages": 1, "bytes": 230}],
-    ///     "kinds": [{"direction": "down", "kind": "Deployment.apps", "objects": 1, "bytes": 1024}]
-    ///   },
-    ///   "total": {"since": "2026-11-01T00:00:00Z", "bytesUp": …}
-    /// }
-    /// ```
-    ///
-    /// `bytesUp` and `bytesDown` are bytes of TCP; `transportBytes` is what of both is no frame: MQTT's own bytes,
-    /// acknowledgements and pings. Rows without a message are left out. `total` has the fields of `today` and
-    /// `since`.
-    pub(super) fn show(&self) -> Value {
-        let mut total = self.show_span(|counts| counts.total);
-        total["since"] = json!(Timestamp::from_second(self.since).unwrap_or_default().to_string());
-        json!({"day": show_day(self.day), "today": self.show_span(|counts| counts.today), "total": total})
+    /// The counts, for `edgesync traffic`.
+    pub(super) fn show(&self) -> Traffic {
+        Traffic {
+            day: show_day(self.day),
+            today: self.show_span(|counts| counts.today),
+            total: TrafficSince {
+                since: Timestamp::from_second(self.since).unwrap_or_default().to_string(),
+                span: self.show_span(|counts| counts.total),
+            },
+        }
     }
 
     /// All counts in total: direction, frame type, messages and bytes.
@@ -212,23 +181,26 @@ impl Meter {
         rows.map(|(way, name, count)| (way, name.to_owned(), count.messages, count.bytes)).collect()
     }
 
-    fn show_span(&self, span: impl Fn(&Counts) -> Count + Copy) -> Value {
+    fn show_span(&self, span: impl Fn(&Counts) -> Count + Copy) -> TrafficSpan {
         let [up, down] = self.link.each_ref().map(|counts| span(counts).bytes);
         let payload = self.frame_rows(span).fold(0u64, |sum, (.., count)| sum.saturating_add(count.bytes));
-        let frames = self.frame_rows(span).map(|(way, name, Count { messages, bytes })| {
-            json!({"direction": way.name(), "type": name, "messages": messages, "bytes": bytes})
+        let frames = self.frame_rows(span).map(|(direction, name, Count { messages, bytes })| FrameTraffic {
+            direction,
+            frame: name.to_owned(),
+            messages,
+            bytes,
         });
-        let kinds = self.kind_rows(span).map(|(way, name, Count { messages, bytes })| {
-            json!({"direction": way.name(), "kind": name, "objects": messages, "bytes": bytes})
+        let kinds = self.kind_rows(span).map(|(direction, name, Count { messages: objects, bytes })| {
+            KindTraffic { direction, kind: name.to_owned(), objects, bytes }
         });
-        json!({
-            "bytesUp": up,
-            "bytesDown": down,
+        TrafficSpan {
+            bytes_up: up,
+            bytes_down: down,
             // Frames are counted when they are handed over, which is a moment before the link counts them.
-            "transportBytes": up.saturating_add(down).saturating_sub(payload),
-            "frames": frames.collect::<Vec<_>>(),
-            "kinds": kinds.collect::<Vec<_>>(),
-        })
+            transport_bytes: up.saturating_add(down).saturating_sub(payload),
+            frames: frames.collect(),
+            kinds: kinds.collect(),
+        }
     }
 
     fn frame_rows(

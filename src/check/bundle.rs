@@ -9,6 +9,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use edgesync_admin::Route;
 use edgesync_api::Client;
 use edgesync_cli::bundle::{Beside, Bundle, Redactor, answered, journal, list, system};
 use edgesync_config as config;
@@ -49,8 +50,8 @@ pub async fn collect(config_path: &Path, report: &Report, client: &Client) -> Bu
         // The lines in question are not shown: nobody knows what is in them.
         Err(_) => bundle.text("config.toml", "# It cannot be read: see check.json.\n"),
     }
-    for (name, path) in [("status.json", "/edgesync/v1/status"), ("traffic.json", "/edgesync/v1/traffic")] {
-        let answer = answered(client.get::<Value>(path)).await;
+    for (name, route) in [("status.json", Route::Status), ("traffic.json", Route::Traffic)] {
+        let answer = answered(client.get::<Value>(&route.path())).await;
         bundle.json(name, &answer.unwrap_or_else(|problem| json!({ "error": problem })));
     }
     bundle.metrics(client).await;

@@ -2,9 +2,8 @@
 
 use std::os::unix::net::UnixStream;
 
-use serde_json::Value;
-
 use super::{Check, Examined, Finding, Look, ONE};
+use edgesync_admin::agent::FilesSummary;
 use edgesync_runtime::systemd;
 
 pub(super) const CHECK: Check =
@@ -15,8 +14,7 @@ fn look(examined: &mut Examined) -> Finding {
     if config.files.rules.is_empty() {
         return Finding::skipped("there are no rules for files");
     }
-    let status = examined.status.as_ref().map(|status| &status["files"]);
-    if let Some(files) = status.filter(|files| files.is_object()) {
+    if let Some(files) = examined.status.as_ref().and_then(|status| status.files.as_ref()) {
         return judge(files);
     }
     let socket = config.helper.socket.display();
@@ -39,13 +37,12 @@ fn enable() -> &'static str {
     )
 }
 
-fn judge(files: &Value) -> Finding {
-    let count = |field: &str| files[field].as_u64().unwrap_or(0);
-    let seen = format!("{} of {} objects are in effect", count("inEffect"), count("objects"));
-    if let Some(problem) = files["problem"].as_str() {
+fn judge(files: &FilesSummary) -> Finding {
+    let seen = format!("{} of {} objects are in effect", files.in_effect, files.objects);
+    if let Some(problem) = &files.problem {
         return Finding::failed(format!("{seen}: {problem}"), enable());
     }
-    match count("notInEffect") + count("conflicts") {
+    match files.not_in_effect + files.conflicts {
         0 => Finding::ok(seen),
         _ => Finding::warning(seen, "'edgesync files' says why; 'edgesync files apply RULE' tries again"),
     }
@@ -55,15 +52,21 @@ fn judge(files: &Value) -> Finding {
 mod tests {
     use super::*;
     use crate::check::tests::{failed, ok, warned};
-    use serde_json::json;
+    use edgesync_admin::samples;
 
     #[test]
     fn what_is_not_in_effect_has_its_next_step() {
-        let files = |good: u64, bad: u64, problem: Value| json!({ "objects": good + bad, "inEffect": good, "notInEffect": bad, "conflicts": 0, "problem": problem });
-        ok(judge(&files(3, 0, Value::Null)), "3 of 3 objects");
-        warned(judge(&files(2, 1, Value::Null)), "2 of 3", "edgesync files");
+        let files = |good: u64, bad: u64, problem: Option<&str>| FilesSummary {
+            objects: good + bad,
+            in_effect: good,
+            not_in_effect: bad,
+            problem: problem.map(str::to_owned),
+            ..samples::files_summary()
+        };
+        ok(judge(&files(3, 0, None)), "3 of 3 objects");
+        warned(judge(&files(2, 1, None)), "2 of 3", "edgesync files");
         failed(
-            judge(&files(0, 0, json!("the helper cannot be asked"))),
+            judge(&files(0, 0, Some("the helper cannot be asked"))),
             "cannot be asked",
             systemd::advice("systemctl enable --now edgesync-files.socket", "'edgesync files-helper'"),
         );

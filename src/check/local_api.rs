@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use super::{Check, Examined, Finding, Look, chain};
 use crate::store::inspect;
+use edgesync_admin::agent::{AgentIdentity, AgentStatus, StoreStatus};
+use edgesync_admin::{Route, Unreadable, read};
 use edgesync_api::{Address, Client, ClientError};
 use edgesync_runtime::VERSION;
 use edgesync_runtime::systemd;
@@ -19,9 +21,6 @@ pub(super) const CHECK: Check = Check {
     look: Look::Wire(|examined| Box::pin(look(examined))),
 };
 
-/// Where the agent says how it is.
-pub(super) const STATUS: &str = "/edgesync/v1/status";
-
 /// What to do about an agent that is not the one of the configuration or the program.
 fn restart() -> &'static str {
     systemd::advice("systemctl restart edgesync", "restart the agent")
@@ -33,11 +32,11 @@ async fn look(examined: &mut Examined) -> Finding {
     // Whoever cannot look at the lock is told so by the check of permissions.
     examined.agent_runs = inspect::is_in_use(&config.store.path).unwrap_or(false);
     let client = Client::new(Address::Unix(config.api.socket));
-    match client.get::<Value>(STATUS).await {
+    match client.get::<Value>(&Route::Status.path()).await {
         Ok(status) => {
             examined.agent_runs = true;
-            let finding = answered(&status, &config.node.name, &shown);
-            examined.status = Some(status);
+            let (finding, status) = answered(&status, &config.node.name, &shown);
+            examined.status = status;
             finding
         }
         Err(ClientError::Connect { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
@@ -61,29 +60,50 @@ async fn look(examined: &mut Examined) -> Finding {
     }
 }
 
-fn answered(status: &Value, node: &str, socket: &str) -> Finding {
-    let text = |pointer: &str| status.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let (running, is) = (text("/agent/version"), text("/node"));
+/// Judges an answer, and returns the status unless it is that of another version.
+fn answered(answer: &Value, node: &str, socket: &str) -> (Finding, Option<AgentStatus>) {
+    let status = read::<AgentStatus>(answer);
+    let finding = match (read::<AgentIdentity>(answer), &status) {
+        (Ok(identity), status) => {
+            of_node(&identity, node, socket).unwrap_or_else(|| of_status(status, socket))
+        }
+        (Err(error), _) => Finding::warning(error.to_string(), restart()),
+    };
+    (finding, status.ok())
+}
+
+/// Another node or another version.
+fn of_node(identity: &AgentIdentity, node: &str, socket: &str) -> Option<Finding> {
+    let (running, is) = (&identity.agent.version, &identity.node);
     if is != node {
         let seen = format!("the agent at {socket} is that of node '{is}', the configuration says '{node}'");
-        return Finding::warning(seen, restart());
+        return Some(Finding::warning(seen, restart()));
     }
     if running != VERSION {
         let seen = format!("the agent that runs is version {running}, this program is {VERSION}");
-        return Finding::warning(seen, restart());
+        return Some(Finding::warning(seen, restart()));
     }
-    let writing = text("/store/writing");
-    if writing != "works" {
+    None
+}
+
+fn of_status(status: &Result<AgentStatus, Unreadable>, socket: &str) -> Finding {
+    let status = match status {
+        Ok(status) => status,
+        Err(error) => return Finding::warning(error.to_string(), restart()),
+    };
+    let writing = &status.store.writing;
+    if writing != StoreStatus::WORKS {
         let seen = format!("the agent answers, but its database takes no changes: {writing}");
         return Finding::failed(seen, "make room on the disk, or see 'journalctl -u edgesync'");
     }
-    Finding::ok(format!("{socket} answers, version {running}"))
+    Finding::ok(format!("{socket} answers, version {VERSION}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::check::tests::{Bed, failed, ok, warned};
+    use edgesync_admin::samples;
     use serde_json::json;
 
     #[tokio::test]
@@ -107,10 +127,22 @@ mod tests {
 
     #[test]
     fn an_agent_of_another_version_or_node_is_to_be_restarted() {
-        let status = |version: &str, node: &str, writing: &str| json!({ "node": node, "agent": { "version": version }, "store": { "writing": writing } });
+        let status = |version: &str, node: &str, writing: &str| {
+            let mut status = samples::status();
+            (status.agent.version, status.node) = (version.to_owned(), node.to_owned());
+            status.store.writing = writing.to_owned();
+            json!(status)
+        };
+        let answered = |status: &Value, node: &str, socket: &str| answered(status, node, socket).0;
         ok(answered(&status(VERSION, "a", "works"), "a", "/s"), "/s answers, version");
         warned(answered(&status("0.0.1", "a", "works"), "a", "/s"), "version 0.0.1", "restart");
         warned(answered(&status(VERSION, "b", "works"), "a", "/s"), "node 'b'", "restart");
         failed(answered(&status(VERSION, "a", "full"), "a", "/s"), "takes no changes: full", "room");
+        let mut old = status(VERSION, "a", "works");
+        old["store"].as_object_mut().unwrap().remove("writing");
+        warned(answered(&old, "a", "/s"), "the agent's status lacks `writing`", "restart");
+        old["agent"]["version"] = json!("0.0.1");
+        warned(answered(&old, "a", "/s"), "version 0.0.1", "restart");
+        warned(answered(&json!({ "node": "a" }), "a", "/s"), "lacks `agent`", "restart");
     }
 }

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{Check, Examined, Finding, Look};
+use edgesync_admin::agent::LinkStatus;
 use edgesync_config::LinkType;
 use edgesync_config::edge::Config;
 use edgesync_runtime::connection::configured_link;
@@ -31,7 +31,7 @@ async fn look(examined: &Examined) -> Finding {
         return Finding::skipped("the link is kubeedge");
     }
     if let Some(status) = &examined.status {
-        return of_agent(status);
+        return of_agent(&status.link);
     }
     if examined.agent_runs_now() {
         return Finding::skipped("the agent runs: a second connection would throw it out");
@@ -49,17 +49,13 @@ async fn look(examined: &Examined) -> Finding {
 }
 
 /// The link as the agent that runs sees it.
-fn of_agent(status: &Value) -> Finding {
-    let text = |pointer: &str| status.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let broker = text("/link/broker");
-    if text("/link/state") == "connected" {
-        let since = text("/link/since");
+fn of_agent(link: &LinkStatus) -> Finding {
+    let broker = &link.broker;
+    if link.is_connected() {
+        let since = link.since.as_deref().unwrap_or_default();
         return Finding::ok(format!("the agent is connected to {broker} since {since}"));
     }
-    let cause = match text("/link/cause") {
-        "" => "it has not tried yet",
-        cause => cause,
-    };
+    let cause = link.cause.as_deref().unwrap_or("it has not tried yet");
     Finding::failed(
         format!("the agent is not connected to {broker}: {cause}"),
         "do what that says; stop the agent and check again for a look at each step",
@@ -146,17 +142,21 @@ mod tests {
     use super::*;
     use crate::check::tests::{Bed, failed, ok};
     use crate::store::{EdgeOptions, EdgeStore};
-    use serde_json::json;
+    use edgesync_admin::agent::LinkState;
+    use edgesync_admin::samples;
 
     #[tokio::test]
     async fn an_agent_that_runs_is_asked_and_not_disturbed() {
         let mut examined = Bed::new("").examined();
         examined.agent_runs = true;
         assert!(matches!(look(&examined).await, Finding::Skipped(_)));
-        let link = |state: &str| json!({ "link": { "state": state, "broker": "mqtt://b:1883", "cause": "no route" } });
-        examined.status = Some(link("connected"));
+        let mut status = samples::status();
+        status.link.broker = "mqtt://b:1883".to_owned();
+        status.link.cause = Some("no route".to_owned());
+        examined.status = Some(status.clone());
         ok(look(&examined).await, "the agent is connected to mqtt://b:1883");
-        examined.status = Some(link("disconnected"));
+        status.link.state = LinkState::Disconnected;
+        examined.status = Some(status);
         failed(look(&examined).await, "no route", "check again");
     }
 

@@ -7,17 +7,13 @@ use jiff::Timestamp;
 use super::args_edge::{EdgeArgs, EdgeCommand, FilesCommand, SealCommand, ShowArgs, SocketArgs};
 use super::{check, events, files, join, maintenance, seal, status, traffic};
 use crate::agent;
+use edgesync_admin::Route;
 use edgesync_api::{Address, Client};
-use edgesync_cli::output::{Output, key_values};
+use edgesync_cli::output::Output;
 use edgesync_cli::program::Threads;
 use edgesync_cli::{Peer, get, program, records};
 use edgesync_config::edge::Config;
 use edgesync_runtime::memory;
-
-/// What the agent answers about itself.
-pub const STATUS_PATH: &str = "/edgesync/v1/status";
-/// What the agent answers about what went through its link.
-pub const TRAFFIC_PATH: &str = "/edgesync/v1/traffic";
 
 /// Runs the program with the arguments of the process.
 #[must_use]
@@ -36,16 +32,18 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
         }
         EdgeCommand::Status { verbose, show: ShowArgs { output, socket } } => {
             program::ask(async |terminal| {
-                let all = verbose || output.output == Output::Wide;
-                let show = if all { key_values } else { status::summary };
-                records::answer(&client(socket), STATUS_PATH, output.output, show, terminal).await
+                let (client, output) = (client(socket), output.output);
+                if verbose || output == Output::Wide {
+                    return records::sheet(&client, Route::Status, output, terminal).await;
+                }
+                records::answer(&client, Route::Status, output, status::summary, terminal).await
             })
         }
         EdgeCommand::Events(ShowArgs { output, socket }) => {
             program::ask(async |terminal| events::run(&client(socket), output.output, terminal).await)
         }
         EdgeCommand::Traffic(ShowArgs { output, socket }) => program::ask(async |terminal| {
-            records::answer(&client(socket), TRAFFIC_PATH, output.output, traffic::tables, terminal).await
+            records::answer(&client(socket), Route::Traffic, output.output, traffic::tables, terminal).await
         }),
         EdgeCommand::Get { get, socket } => program::ask(async |terminal| {
             get::run(&client(socket), &get.query(), Timestamp::now(), terminal).await

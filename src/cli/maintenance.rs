@@ -14,6 +14,8 @@ use crate::check as doctor;
 use crate::check::bundle;
 use crate::store::inspect::{self, Inspection, Schema};
 use crate::store::{EdgeOptions, EdgeStore, Reset};
+use edgesync_admin::agent::{Verification, VerifiedStore};
+use edgesync_admin::{Route, read};
 use edgesync_api::Client;
 use edgesync_cli::maintenance::{Owner, Sheet, refused, write_bundle};
 use edgesync_cli::output::size;
@@ -22,9 +24,6 @@ use edgesync_config as config;
 use edgesync_config::edge::Config;
 use edgesync_runtime::{chain, systemd};
 use edgesync_store::StoreError;
-
-/// Where the running agent verifies.
-const VERIFY_PATH: &str = "/edgesync/v1/verify";
 
 /// Copies the database while the agent runs or not.
 pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
@@ -73,9 +72,10 @@ pub(super) fn verify(config: &Path, agent: Option<Client>) -> anyhow::Result<u8>
         }
     };
     let Some(agent) = agent else { return Ok(offline) };
-    let answer: Value = program::wait(agent.post(VERIFY_PATH, &json!({})))?.map_err(CliError::Client)?;
+    let answer: Value =
+        program::wait(agent.post(&Route::Verify.path(), &json!({})))?.map_err(CliError::Client)?;
     // What was damaged is mended by now: only whether both sides agree counts.
-    online(&mut sheet, &answer)
+    online(&mut sheet, &read(&answer).map_err(CliError::Answer)?)
 }
 
 /// Replaces a damaged database by what can be read of it.
@@ -153,31 +153,27 @@ fn verdict(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<u8> {
 }
 
 /// Shows what the agent found and what the cloud said.
-fn online(sheet: &mut Sheet<'_>, answer: &Value) -> anyhow::Result<u8> {
-    let number = |pointer: &str| answer.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
-    let is = |pointer: &str| answer.pointer(pointer).and_then(Value::as_bool).unwrap_or(false);
-    let problem = |pointer: &str| answer.pointer(pointer).and_then(Value::as_str);
-    let removed = number("/store/removed") + number("/store/localRemoved") + number("/store/outboxRemoved");
-    match problem("/store/problem") {
-        Some(problem) => {
+fn online(sheet: &mut Sheet<'_>, answer: &Verification) -> anyhow::Result<u8> {
+    match &answer.store {
+        VerifiedStore::Damaged { problem } => {
             sheet.line("agent", format!("{problem}; it is replaced by what can be read of it"))?;
         }
-        None if removed > 0 => {
-            sheet.line(
-                "agent",
-                format!("{} rows checked, {removed} damaged ones removed", number("/store/rows")),
-            )?;
-        }
-        None => sheet.line("agent", format!("{} rows checked, none damaged", number("/store/rows")))?,
+        VerifiedStore::Checked(rows) => match rows.removed + rows.local_removed + rows.outbox_removed {
+            0 => sheet.line("agent", format!("{} rows checked, none damaged", rows.rows))?,
+            removed => {
+                let checked = rows.rows;
+                sheet.line("agent", format!("{checked} rows checked, {removed} damaged ones removed"))?;
+            }
+        },
     }
-    if !is("/cloud/inSync") {
-        sheet.line("cloud", problem("/cloud/problem").unwrap_or("no answer that can be understood"))?;
+    let cloud = &answer.cloud;
+    if !cloud.in_sync {
+        sheet.line("cloud", cloud.problem.as_deref().unwrap_or("no answer that can be understood"))?;
         return Ok(EXIT_FAILED);
     }
-    let applied = number("/cloud/applied");
     sheet.line(
         "cloud",
-        match (is("/cloud/differed"), applied) {
+        match (cloud.differed, cloud.applied) {
             (false, 0) => "records the same".to_owned(),
             (true, 0) => "had other records of this node, which are corrected".to_owned(),
             (false, applied) => format!("records the same, {applied} changes came meanwhile"),

@@ -2,110 +2,88 @@
 
 use serde_json::Value;
 
-use edgesync_cli::output::{NONE, Table, cell, size};
+use edgesync_admin::agent::{Direction, FrameTraffic, KindTraffic, Traffic, TrafficSpan};
+use edgesync_cli::output::{Table, cell, size};
 
-/// The counts as tables. What an agent of another version leaves out is shown as missing.
+/// The counts as tables.
 #[must_use]
-pub(super) fn tables(traffic: &Value) -> String {
-    let (today, total) = (traffic.get("today"), traffic.get("total"));
-    let mut out = table(["type", "messages"], "frames", today, total).render();
-    let kinds = table(["kind", "objects"], "kinds", today, total);
+pub(super) fn tables(traffic: &Traffic) -> String {
+    let (today, total) = (&traffic.today, &traffic.total.span);
+    let rows = |span: &TrafficSpan| span.frames.iter().map(Row::from).collect::<Vec<_>>();
+    let mut out = table(["type", "messages"], &rows(today), &rows(total)).render();
+    let rows = |span: &TrafficSpan| span.kinds.iter().map(Row::from).collect::<Vec<_>>();
+    let kinds = table(["kind", "objects"], &rows(today), &rows(total));
     if !kinds.is_empty() {
         out.push('\n');
         out.push_str(&kinds.render());
     }
     out.push('\n');
     out.push_str(&all_bytes(today, total));
-    let since = total.and_then(|total| total.get("since")).unwrap_or(&Value::Null);
-    let day = traffic.get("day").unwrap_or(&Value::Null);
-    out.push_str(&format!("\nToday is {} (UTC). The total is since {}.\n", cell(day), cell(since)));
+    let (day, since) = (&traffic.day, &traffic.total.since);
+    out.push_str(&format!("\nToday is {day} (UTC). The total is since {since}.\n"));
     out
 }
 
-/// The rows of a list in `total`, each beside the same row of `today`, where those that count nothing are left out.
-fn table(
-    [label, count]: [&'static str; 2],
-    list: &str,
-    today: Option<&Value>,
-    total: Option<&Value>,
-) -> Table {
-    let rows =
-        |span: Option<&'_ Value>| span.and_then(|span| span.get(list)).and_then(Value::as_array).cloned();
-    let today = rows(today);
+/// A row of one of the tables.
+struct Row {
+    direction: Direction,
+    label: String,
+    count: u64,
+    bytes: u64,
+}
+
+impl From<&FrameTraffic> for Row {
+    fn from(row: &FrameTraffic) -> Self {
+        Self { direction: row.direction, label: row.frame.clone(), count: row.messages, bytes: row.bytes }
+    }
+}
+
+impl From<&KindTraffic> for Row {
+    fn from(row: &KindTraffic) -> Self {
+        Self { direction: row.direction, label: row.kind.clone(), count: row.objects, bytes: row.bytes }
+    }
+}
+
+/// The rows in total, each beside the same row of today, where those that count nothing are left out.
+fn table([label, count]: [&'static str; 2], today: &[Row], total: &[Row]) -> Table {
     let headers = ["direction", label, &format!("{count} today"), "total", "bytes today", "total"];
     let mut table = Table::new(headers);
-    for row in rows(total).unwrap_or_default() {
-        let is_same =
-            |other: &&Value| ["direction", label].iter().all(|name| other.get(name) == row.get(name));
-        let earlier = today.as_ref().map(|rows| rows.iter().find(is_same));
-        let of_today = |name: &str| match earlier {
-            None => None,
-            Some(None) => Some(0),
-            Some(Some(row)) => number(row, name),
-        };
-        let text = |name: &str| row.get(name).map_or_else(|| NONE.to_owned(), cell);
-        let plain = |number: u64| number.to_string();
+    for row in total {
+        let is_same = |other: &&Row| (other.direction, &other.label) == (row.direction, &row.label);
+        let (count, bytes) = today.iter().find(is_same).map_or((0, 0), |row| (row.count, row.bytes));
         table.row([
-            text("direction"),
-            text(label),
-            shown(of_today(count), plain),
-            shown(number(&row, count), plain),
-            shown(of_today("bytes"), size),
-            shown(number(&row, "bytes"), size),
+            row.direction.name().to_owned(),
+            cell(&Value::from(row.label.as_str())),
+            count.to_string(),
+            row.count.to_string(),
+            size(bytes),
+            size(row.bytes),
         ]);
     }
     table
 }
 
 /// All bytes of TCP by direction, and what of them is in no frame.
-fn all_bytes(today: Option<&Value>, total: Option<&Value>) -> String {
+fn all_bytes(today: &TrafficSpan, total: &TrafficSpan) -> String {
     let mut table = Table::new(["all bytes", "today", "total"]);
-    let mut line = |name: &str, read: &dyn Fn(&Value) -> Option<u64>| {
-        let cells = [today, total].map(|span| shown(span.and_then(read), size));
-        table.row([name.to_owned()].into_iter().chain(cells));
+    let mut line = |name: &str, read: fn(&TrafficSpan) -> u64| {
+        table.row([name.to_owned(), size(read(today)), size(read(total))]);
     };
-    line("up", &|span| number(span, "bytesUp"));
-    line("down", &|span| number(span, "bytesDown"));
-    line("both", &|span| number(span, "bytesUp")?.checked_add(number(span, "bytesDown")?));
-    line("mqtt itself", &|span| number(span, "transportBytes"));
+    line("up", |span| span.bytes_up);
+    line("down", |span| span.bytes_down);
+    line("both", |span| span.bytes_up.saturating_add(span.bytes_down));
+    line("mqtt itself", |span| span.transport_bytes);
     table.render()
-}
-
-fn number(span: &Value, name: &str) -> Option<u64> {
-    span.get(name).and_then(Value::as_u64)
-}
-
-fn shown(number: Option<u64>, show: impl Fn(u64) -> String) -> String {
-    number.map_or_else(|| NONE.to_owned(), show)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use edgesync_admin::{read, samples};
     use serde_json::json;
-
-    fn frame(kind: &str, messages: u64, bytes: u64) -> Value {
-        json!({ "direction": "up", "type": kind, "messages": messages, "bytes": bytes })
-    }
 
     #[test]
     fn frames_kinds_and_all_bytes_of_today_stand_beside_those_in_total() {
-        let deployment =
-            json!({ "direction": "down", "kind": "Deployment.apps", "objects": 3, "bytes": 4_000 });
-        let traffic = json!({
-            "day": "2026-11-21",
-            "today": {
-                "bytesUp": 1_400_000, "bytesDown": 1_000, "transportBytes": 499_880,
-                "frames": [frame("Lease", 8_640, 900_000)],
-                "kinds": [],
-            },
-            "total": {
-                "since": "2026-11-01T00:00:00Z",
-                "bytesUp": 14_000_000, "bytesDown": 9_000, "transportBytes": 5_006_338,
-                "frames": [frame("Hello", 20, 2_662), frame("Lease", 90_000, 9_000_000)],
-                "kinds": [deployment],
-            },
-        });
         let expected = "\
 DIRECTION   TYPE    MESSAGES TODAY   TOTAL   BYTES TODAY   TOTAL
 up          Hello   0                20      0 B           2.6 KiB
@@ -122,24 +100,24 @@ mqtt itself   488.2 KiB   4.8 MiB
 
 Today is 2026-11-21 (UTC). The total is since 2026-11-01T00:00:00Z.
 ";
-        assert_eq!(tables(&traffic), expected);
+        assert_eq!(tables(&samples::traffic()), expected);
     }
 
     #[test]
-    fn what_an_agent_does_not_tell_is_shown_as_missing() {
-        for odd in
-            [json!(null), json!([]), json!({ "today": 7, "total": { "frames": [7, {}], "bytesUp": "x" } })]
-        {
-            let shown = tables(&odd);
-            assert!(shown.contains("\nboth          <none>   <none>\n"), "{shown}");
-            assert!(shown.ends_with("Today is <none> (UTC). The total is since <none>.\n"), "{shown}");
-            assert!(!shown.contains("KIND"), "{shown}");
+    fn what_an_agent_does_not_tell_is_an_error_that_names_it() {
+        for (odd, problem) in [
+            (json!({}), "lacks `day`"),
+            (json!({ "day": "d", "today": 7 }), "invalid type: integer `7`"),
+            (json!({ "day": "d", "today": { "bytesUp": 1, "bytesDown": 1 } }), "lacks `transportBytes`"),
+        ] {
+            let error = read::<Traffic>(&odd).unwrap_err().to_string();
+            assert!(error.starts_with("the agent's traffic ") && error.contains(problem), "{error}");
         }
-        let odd = json!({ "total": { "frames": [{ "direction": "up\u{1b}[2J", "type": "Hello" }] } });
+        let mut odd = samples::traffic();
+        odd.today.frames.clear();
+        odd.total.span.frames.truncate(1);
+        odd.total.span.frames[0].frame = "up\u{1b}[2J".to_owned();
         let shown = tables(&odd);
-        assert!(
-            shown.contains("up\\u{1b}[2J   Hello   <none>           <none>   <none>        <none>\n"),
-            "{shown}"
-        );
+        assert!(shown.contains("up          up\\u{1b}[2J   0                20"), "{shown}");
     }
 }

@@ -1,6 +1,7 @@
 //! The command line's commands against a real server over the cloud's store.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+use edgesync_admin::Route;
 use edgesync_testkit::serving;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use edgesync_api::{Address, Client, Kind, Limits, Writable};
 use edgesync_cli::apply::{self, Summary};
 use edgesync_cli::get::{self, Query};
-use edgesync_cli::output::{Output, key_values};
+use edgesync_cli::output::Output;
 use edgesync_cli::records::{self, RecordColumn};
 use edgesync_cli::{CliError, EXIT_UNAVAILABLE, EXIT_USAGE, Terminal};
 use edgesync_object::{ObjectRef, kinds, yaml};
@@ -330,10 +331,9 @@ async fn syncs_are_shown_by_node_and_records_as_tables_or_sheets() {
     let mut terminal = Terminal { input: &mut input, out: &mut printed.out, err: &mut printed.err };
     let now = Timestamp::now();
     records::syncs(&client, Some("edge-1"), Output::Table, now, &mut terminal).await.unwrap();
-    let columns = [RecordColumn::value("method", "/method"), RecordColumn::value("path", "/path")];
-    records::table(&client, "/edgesync/v1/x", &columns, Output::Table, now, &mut terminal).await.unwrap();
-    let path = "/edgesync/v1/status";
-    records::answer(&client, path, Output::Table, key_values, &mut terminal).await.unwrap();
+    let columns = [&RecordColumn::value("text", |text: &String| Value::from(text.as_str()))];
+    records::table(&[], &columns, now, &mut terminal).unwrap();
+    records::sheet(&client, Route::Status, Output::Table, &mut terminal).await.unwrap();
     let out = printed.out();
     let lines: Vec<String> =
         out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();

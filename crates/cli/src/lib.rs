@@ -23,6 +23,7 @@ pub use program::{EXIT_CONFIG, EXIT_INTERNAL};
 pub use manifest::{Manifest, ManifestError, Origin};
 pub use resolve::Kinds;
 
+use edgesync_admin::Unreadable;
 use edgesync_api::ClientError;
 use edgesync_object::Status;
 use edgesync_runtime::{chain, systemd};
@@ -63,6 +64,9 @@ pub enum CliError {
     /// The request failed.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The answer is that of another version.
+    #[error(transparent)]
+    Answer(#[from] Unreadable),
     /// Manifests cannot be read.
     #[error(transparent)]
     Manifest(#[from] ManifestError),

@@ -5,8 +5,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::get::{Pages, View};
-use super::output::{Output, Table, age, cell, render};
+use super::output::{Output, Table, age, cell, key_values, render};
 use super::{CliError, Terminal};
+use edgesync_admin::{Answer, Route, read};
 use edgesync_api::Client;
 use edgesync_object::objectsync::split_sync_name;
 use edgesync_object::{Head, Resource, kinds};
@@ -93,82 +94,62 @@ fn is_of(item: &RawValue, node: &str) -> bool {
     head.is_ok_and(|head| split_sync_name(&head.metadata.name).is_some_and(|(name, _)| name == node))
 }
 
-/// A column of a table of records: its header, the field, and whether the field is a time whose age is
-/// shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordColumn {
+/// A column of a table of records.
+#[derive(Debug)]
+pub struct RecordColumn<T> {
     /// Header.
-    pub header: &'static str,
-    /// JSON pointer.
-    pub pointer: &'static str,
-    /// Whether it is a time.
-    pub is_time: bool,
-    /// Whether it is left out where no record has a value.
-    pub is_rare: bool,
+    header: &'static str,
+    /// The value in a record; `null` is shown as missing.
+    value: fn(&T) -> Value,
+    /// It is a time, whose age is shown.
+    is_time: bool,
+    /// It is left out where no record has a value.
+    is_rare: bool,
 }
 
-impl RecordColumn {
+impl<T> RecordColumn<T> {
     /// A column that shows a value.
     #[must_use]
-    pub const fn value(header: &'static str, pointer: &'static str) -> Self {
-        Self { header, pointer, is_time: false, is_rare: false }
+    pub const fn value(header: &'static str, value: fn(&T) -> Value) -> Self {
+        Self { header, value, is_time: false, is_rare: false }
     }
 
     /// A column that shows a value which few fleets have: without any it is left out.
     #[must_use]
-    pub const fn rare(header: &'static str, pointer: &'static str) -> Self {
-        Self { header, pointer, is_time: false, is_rare: true }
+    pub const fn rare(header: &'static str, value: fn(&T) -> Value) -> Self {
+        Self { header, value, is_time: false, is_rare: true }
     }
 
     /// A column that shows how long ago a time was.
     #[must_use]
-    pub const fn age(header: &'static str, pointer: &'static str) -> Self {
-        Self { header, pointer, is_time: true, is_rare: false }
+    pub const fn age(header: &'static str, value: fn(&T) -> Value) -> Self {
+        Self { header, value, is_time: true, is_rare: false }
+    }
+
+    fn cell(&self, record: &T, now: Timestamp) -> String {
+        match (self.value)(record) {
+            Value::String(time) if self.is_time => age(now, &time),
+            value => cell(&value),
+        }
     }
 }
 
-/// Shows an array of records, or the `items` of an object, that `path` answers with.
+/// Shows records as a table.
 ///
 /// # Errors
-/// The request fails.
-pub async fn table(
-    client: &Client,
-    path: &str,
-    columns: &[RecordColumn],
-    output: Output,
+/// The output cannot be written.
+pub fn table<T>(
+    records: &[T],
+    columns: &[&RecordColumn<T>],
     now: Timestamp,
     terminal: &mut Terminal<'_>,
 ) -> Result<(), CliError> {
-    table_of(&client.get(path).await?, columns, output, now, terminal)
-}
-
-/// The same of an answer.
-pub fn table_of(
-    answer: &Value,
-    columns: &[RecordColumn],
-    output: Output,
-    now: Timestamp,
-    terminal: &mut Terminal<'_>,
-) -> Result<(), CliError> {
-    if matches!(output, Output::Yaml | Output::Json) {
-        terminal.out.write_all(render(answer, output)?.as_bytes())?;
-        return Ok(());
-    }
-    let records = answer.get("items").unwrap_or(answer).as_array().cloned().unwrap_or_default();
-    let has_some = |column: &RecordColumn| {
-        records.iter().any(|record| record.pointer(column.pointer).is_some_and(|value| !value.is_null()))
-    };
-    let columns = columns.iter().filter(|column| !column.is_rare || has_some(column));
-    let columns: Vec<&RecordColumn> = columns.collect();
+    let has_some = |column: &RecordColumn<T>| records.iter().any(|record| !(column.value)(record).is_null());
+    let columns: Vec<&RecordColumn<T>> =
+        columns.iter().copied().filter(|column| !column.is_rare || has_some(column)).collect();
     let mut table = Table::new(columns.iter().map(|column| column.header));
-    for record in &records {
-        table.row(columns.iter().map(|column| {
-            let value = record.pointer(column.pointer).unwrap_or(&Value::Null);
-            match value.as_str() {
-                Some(time) if column.is_time => age(now, time),
-                _ => cell(value),
-            }
-        }));
+    for record in records {
+        table.row(columns.iter().map(|column| column.cell(record, now)));
     }
     if table.is_empty() {
         writeln!(terminal.err, "No resources found")?;
@@ -178,21 +159,63 @@ pub fn table_of(
     Ok(())
 }
 
-/// Shows one object that `path` answers with: as the text that `show` makes of it, or as YAML or JSON.
+/// Shows a list: as a table of its items, or as YAML or JSON with all its keys.
+///
+/// # Errors
+/// The answer is that of another version.
+pub fn table_of<L: Answer, T>(
+    answer: &Value,
+    items: impl FnOnce(L) -> Vec<T>,
+    columns: &[&RecordColumn<T>],
+    output: Output,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    if matches!(output, Output::Yaml | Output::Json) {
+        return Ok(terminal.out.write_all(render(answer, output)?.as_bytes())?);
+    }
+    table(&items(read(answer)?), columns, Timestamp::now(), terminal)
+}
+
+/// Shows an answer: as the text that `show` makes of it, or as YAML or JSON with all its keys.
+///
+/// # Errors
+/// The request fails, or the answer is that of another version.
+pub async fn answer<T: Answer>(
+    client: &Client,
+    route: Route<'_>,
+    output: Output,
+    show: impl FnOnce(&T) -> String,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
+    print(&client.get(&route.path()).await?, output, |answer| Ok(show(&read(answer)?)), terminal)
+}
+
+/// Shows all keys of an answer, whatever its version.
 ///
 /// # Errors
 /// The request fails.
-pub async fn answer(
+pub async fn sheet(
     client: &Client,
-    path: &str,
+    route: Route<'_>,
     output: Output,
-    show: fn(&Value) -> String,
     terminal: &mut Terminal<'_>,
 ) -> Result<(), CliError> {
-    let answer: Value = client.get(path).await?;
+    print(&client.get(&route.path()).await?, output, |answer| Ok(key_values(answer)), terminal)
+}
+
+/// Prints an answer: as YAML or JSON with all its keys, or as the text that `show` makes of it.
+///
+/// # Errors
+/// The answer is that of another version.
+pub fn print(
+    answer: &Value,
+    output: Output,
+    show: impl FnOnce(&Value) -> Result<String, CliError>,
+    terminal: &mut Terminal<'_>,
+) -> Result<(), CliError> {
     let text = match output {
-        Output::Yaml | Output::Json => render(&answer, output)?,
-        Output::Table | Output::Wide | Output::Name => show(&answer),
+        Output::Yaml | Output::Json => render(answer, output)?,
+        Output::Table | Output::Wide | Output::Name => show(answer)?,
     };
     terminal.out.write_all(text.as_bytes())?;
     Ok(())

@@ -45,7 +45,7 @@ pub(crate) async fn collect(config_path: &Path, report: &Report) -> Bundle {
         // The lines in question are not shown: nobody knows what is in them.
         Err(_) => bundle.text("config.toml", "# It cannot be read: see check.json.\n"),
     }
-    let nodes = answered(client.get::<Value>("/edgesync/v1/nodes")).await;
+    let nodes = answered(client.get::<Value>(&edgesync_admin::Route::Nodes.path())).await;
     bundle.json("nodes.json", &nodes.unwrap_or_else(|problem| json!({ "error": problem })));
     bundle.metrics(&client).await;
     let (own, store) = (config.clone(), config.store.path.clone());

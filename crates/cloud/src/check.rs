@@ -8,6 +8,8 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use edgesync_admin::cloud::{NodeInfo, NodeList, state};
+use edgesync_admin::{Route, read};
 use edgesync_api::{Address, Client, ClientError};
 use edgesync_cli::check::{Finding, Report, size};
 use edgesync_cloud_store::{CloudError, inspect};
@@ -160,16 +162,21 @@ pub(crate) fn other_file(error: &CloudError) -> Option<&'static str> {
 
 /// Whether nodes wait for somebody.
 async fn nodes(client: &Client) -> Finding {
-    let answer: Value = match client.get("/edgesync/v1/nodes").await {
+    let answer: Value = match client.get(&Route::Nodes.path()).await {
         Ok(answer) => answer,
         Err(error) => {
             return Finding::failed(chain(&error), "look into the log: journalctl -u edgesync-cloud");
         }
     };
-    let nodes = answer["items"].as_array().map_or(&[][..], Vec::as_slice);
-    let with = |field: &str| nodes.iter().filter(|node| node[field].as_u64().unwrap_or(0) > 0).count();
-    let offline = nodes.iter().filter(|node| node["state"] == "offline").count();
-    let (held, rejecting) = (with("heldBack"), with("rejected"));
+    let nodes = match read::<NodeList>(&answer) {
+        Ok(list) => list.items,
+        Err(error) => return Finding::warning(error.to_string(), "restart edgesync-cloud"),
+    };
+    let with = |count: fn(&NodeInfo) -> Option<u64>| {
+        nodes.iter().filter(|node| count(node).is_some_and(|count| count > 0)).count()
+    };
+    let offline = nodes.iter().filter(|node| node.state() == state::OFFLINE).count();
+    let (held, rejecting) = (with(NodeInfo::held_back), with(NodeInfo::rejected));
     let seen = format!("{}, {offline} offline, {rejecting} reject objects, {held} held back", nodes.len());
     if held + rejecting > 0 {
         return Finding::warning(

@@ -12,10 +12,10 @@ use super::processes::{Process, Programs, Workspace};
 use super::proxy::{Link, Passed};
 use super::screen::Screen;
 use super::{DemoError, count};
-use edgesync::cli::edge::STATUS_PATH;
+use edgesync_admin::Route;
+use edgesync_admin::agent::AgentStatus;
+use edgesync_admin::cloud::PageInvitation;
 use edgesync_api::{Address, Client, ClientError};
-use edgesync_cloud::cli::cloud::PAGE_PATH;
-use edgesync_cloud::cli::nodes::NODES_PATH;
 
 /// How often the processes are asked where they stand.
 const LOOK: Duration = Duration::from_millis(5);
@@ -136,7 +136,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// The cloud side does not answer.
     pub(super) async fn view(&self) -> Result<NodeView, DemoError> {
-        match self.cloud_api.get(&format!("{NODES_PATH}/{NODE}")).await {
+        match self.cloud_api.get(&Route::Node(NODE).path()).await {
             // The node has not said Hello yet.
             Err(ClientError::Api(status)) if status.code == 404 => Ok(NodeView::default()),
             view => Ok(view?),
@@ -148,8 +148,8 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// The cloud side does not answer.
     pub(super) async fn page(&self) -> Result<String, DemoError> {
-        let invitation: Value = self.cloud_api.post(PAGE_PATH, &Value::Null).await?;
-        Ok(invitation["url"].as_str().unwrap_or_default().to_owned())
+        let invitation: PageInvitation = self.cloud_api.post(&Route::Page.path(), &Value::Null).await?;
+        Ok(invitation.url)
     }
 
     /// Waits until the cloud side sees the node as `expected` wants it.
@@ -209,16 +209,14 @@ impl<'a> Stage<'a> {
         let started = Instant::now();
         loop {
             self.check()?;
-            let status: Value = self.node_api.get(STATUS_PATH).await?;
-            let number = |pointer| status.pointer(pointer).and_then(Value::as_u64);
-            let total = number("/objects/total");
-            let in_sync = status.pointer("/sync/inSync").and_then(Value::as_bool);
-            if (total, in_sync) == (Some(objects), Some(true)) {
-                return Ok(number("/counters/applied").unwrap_or_default());
+            let status: AgentStatus = self.node_api.get(&Route::Status.path()).await?;
+            let (total, in_sync) = (status.objects.total, status.sync.in_sync);
+            if (total, in_sync) == (objects, true) {
+                return Ok(status.counters.applied);
             }
             if started.elapsed() > self.limit {
                 let awaited = "in sync, as the node sees it".to_owned();
-                let seen = format!("objects {total:?}, in sync {in_sync:?}");
+                let seen = format!("objects {total}, in sync {in_sync}");
                 return Err(DemoError::TimedOut { awaited, limit: self.limit, seen });
             }
             tokio::time::sleep(LOOK).await;

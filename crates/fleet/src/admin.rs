@@ -6,15 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(super) use super::answers::unknown;
-use super::answers::{self, WantedAdmission, WantedOperator, wanted};
+use super::answers::{self, OperatorRequest, answer, wanted};
 use super::metrics::{self, CloudNumbers};
 use super::page::{self, Page};
 use super::summary::{Board, RolloutAnswer, RolloutOf, Wanted};
+use edgesync_admin::cloud::{
+    AdmitRequest, Admitted, BrokerConfigRequest, BrokerFiles, Confirmed, NodeHistory, NodeInfo, NodeList,
+    ObjectNotInEffect, PageInvitation, Removed, RevokedCertificates, RevokedOperators,
+};
+use edgesync_admin::{Method, NodeAction, RolloutSubject, Route};
 use edgesync_api::{Extension, ExtensionCall, MetricsWriter, PageFile, Ready, Role};
 use edgesync_broker::Downlink;
 use edgesync_cloud_store::{CloudError, CloudStore};
@@ -37,9 +41,9 @@ const METRICS_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub enum AdminRequest {
     /// All nodes.
-    Nodes(oneshot::Sender<Value>),
+    Nodes(oneshot::Sender<NodeList>),
     /// One node, with what it refuses and what is held back.
-    Node(String, oneshot::Sender<Option<Value>>),
+    Node(String, oneshot::Sender<Option<NodeInfo>>),
     /// Removals that are held back may go out; answers with their number.
     ConfirmDeletions(String, oneshot::Sender<Option<u64>>),
     /// Why an object is on a node, or is not.
@@ -49,7 +53,7 @@ pub enum AdminRequest {
     /// A node that was removed may come back; answers with whether it had been removed.
     Admit(String, Answer),
     /// The last hour of a node.
-    Past(String, oneshot::Sender<Option<Value>>),
+    Past(String, oneshot::Sender<Option<NodeHistory>>),
     /// The objects of a node.
     Objects(String, Wanted, oneshot::Sender<Option<Value>>),
     /// How far something is rolled out.
@@ -127,13 +131,20 @@ impl Admin {
     }
 
     /// All nodes, those too that have only joined.
-    async fn nodes(&self) -> Result<Value> {
+    async fn nodes(&self) -> Result<NodeList> {
         let mut shown = self.ask(AdminRequest::Nodes).await?;
         let members = self.parts.pairing.office().register().members().await?;
-        if let Value::Array(nodes) = shown["items"].take() {
-            shown["items"] = Value::Array(answers::with_members(nodes, &members));
-        }
+        shown.items = answers::with_members(shown.items, &members);
         Ok(shown)
+    }
+
+    /// One node in full.
+    async fn node(&self, node: &str) -> Result<NodeInfo> {
+        let found = self.ask(|answer| AdminRequest::Node(node.to_owned(), answer)).await?;
+        let member = self.parts.pairing.office().register().member(node).await?;
+        let mut found = answers::with_member(found, member.as_ref()).ok_or_else(|| unknown(node))?;
+        self.add_effects(node, &mut found).await?;
+        Ok(found)
     }
 
     /// Why an object is on a node, or is not; what rules say of the node, if no object is named.
@@ -188,8 +199,8 @@ impl Admin {
     }
 
     /// Adds the objects that are not in effect on a node, where that is kept here.
-    async fn with_effects(&self, node: &str, mut shown: Value) -> Result<Value> {
-        let Some((store, _)) = &self.parts.database else { return Ok(shown) };
+    async fn add_effects(&self, node: &str, shown: &mut NodeInfo) -> Result<()> {
+        let Some((store, _)) = &self.parts.database else { return Ok(()) };
         let unavailable =
             |error| Status::unavailable(format!("what is in effect cannot be read: {error}"), 5);
         let known = store.in_effect(node).await.map_err(unavailable)?;
@@ -197,23 +208,24 @@ impl Admin {
             if known.is_empty() { Vec::new() } else { store.records(node).await.map_err(unavailable)? };
         let objects: HashMap<Uid, Record> = records.into_iter().collect();
         let not = known.into_iter().filter(|one| one.state != EffectState::InEffect).map(|one| {
-            json!({
-                "uid": &*one.uid,
-                "object": objects.get(&one.uid).map(|record| &*record.object),
-                "held": objects.get(&one.uid).map(|record| &record.version),
-                "inEffect": one.version,
-                "wanted": one.wanted,
-                "state": one.state.name(),
-                "rule": one.rule,
-                "message": one.message,
-                "since": Timestamp::from_microsecond(one.since).ok().map(rfc3339),
-            })
+            let record = objects.get(&one.uid);
+            ObjectNotInEffect {
+                uid: one.uid.to_string(),
+                object: record.map(|record| (*record.object).clone()),
+                held: record.map(|record| record.version.to_string()),
+                in_effect: one.version.map(|version| version.to_string()),
+                wanted: one.wanted.to_string(),
+                state: one.state.name().to_owned(),
+                rule: one.rule,
+                message: one.message,
+                since: Timestamp::from_microsecond(one.since).ok().map(rfc3339),
+            }
         });
-        shown["objectsNotInEffect"] = Value::Array(not.collect());
-        Ok(shown)
+        shown.set_not_in_effect(not.collect());
+        Ok(())
     }
 
-    async fn revoke(&self, node: &str) -> Result<Value> {
+    async fn revoke(&self, node: &str) -> Result<RevokedCertificates> {
         let certificates = self.parts.pairing.revoke_node(node).await?;
         let known = certificates > 0 || self.parts.pairing.knows_name(node).await?;
         if !known {
@@ -223,7 +235,7 @@ impl Admin {
     }
 
     /// Revokes a node, removes it, and frees its name: each of these may have been done before.
-    async fn forget(&self, node: &str) -> Result<Value> {
+    async fn forget(&self, node: &str) -> Result<RevokedCertificates> {
         let certificates = self.parts.pairing.revoke_node(node).await?;
         let mut known = certificates > 0;
         let requests: [fn(String, Answer) -> AdminRequest; 2] = [AdminRequest::Remove, AdminRequest::Admit];
@@ -242,8 +254,8 @@ impl Admin {
         Ok(answers::certificates(node, certificates))
     }
 
-    /// What pages ask for; nothing if it is something else.
-    async fn look(&self, path: &[&str], call: &ExtensionCall) -> Result<Option<Value>> {
+    /// Answers what everybody who has a role may read; nothing if it is something else.
+    async fn look(&self, route: Route<'_>, call: &ExtensionCall) -> Result<Option<Value>> {
         let wanted = || Wanted {
             kind: call.parameter("kind").into(),
             namespace: call.parameter("namespace").into(),
@@ -252,80 +264,105 @@ impl Admin {
             secrets: call.role >= Role::Edit,
         };
         let gone = || Status::new(Reason::NotFound, "there is no such object, and no such rule".to_owned());
-        let shown = match path {
-            ["nodes", node, "history"] => {
-                let past = self.ask(|answer| AdminRequest::Past((*node).into(), answer)).await?;
-                past.ok_or_else(|| unknown(node))?
+        let shown = match route {
+            Route::Nodes => answer(&self.nodes().await?)?,
+            Route::Node(node) => answer(&self.node(node).await?)?,
+            Route::Placement(node) => self.placement(node, &call.query).await?,
+            Route::NodeHistory(node) => {
+                let past = self.ask(|answer| AdminRequest::Past(node.into(), answer)).await?;
+                answer(&past.ok_or_else(|| unknown(node))?)?
             }
-            ["nodes", node, "objects"] => {
-                let objects =
-                    self.ask(|answer| AdminRequest::Objects((*node).into(), wanted(), answer)).await?;
+            Route::NodeObjects(node) => {
+                let objects = self.ask(|answer| AdminRequest::Objects(node.into(), wanted(), answer)).await?;
                 objects.ok_or_else(|| unknown(node))?
             }
-            ["objects"] => self.ask(|answer| AdminRequest::Find(wanted(), answer)).await?,
-            ["labels"] => {
+            Route::Objects => self.ask(|answer| AdminRequest::Find(wanted(), answer)).await?,
+            Route::Labels => {
                 let key = Some(call.parameter("key")).filter(|key| !key.is_empty()).map(str::to_owned);
                 self.ask(|answer| AdminRequest::Labels(key, answer)).await?
             }
-            ["rollouts"] => self.ask(AdminRequest::Rules).await?,
-            ["rollouts", "objects", uid] => {
-                let of = RolloutOf::Object((*uid).into());
+            Route::Rollouts => self.ask(AdminRequest::Rules).await?,
+            Route::Rollout(subject) => {
+                let of = match subject {
+                    RolloutSubject::Object(uid) => RolloutOf::Object(uid.into()),
+                    RolloutSubject::Placement(uid) => RolloutOf::Rule(uid.into()),
+                    RolloutSubject::Configured(number) => {
+                        let number = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+                        RolloutOf::Configured(number.ok_or_else(gone)?)
+                    }
+                };
                 self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?
             }
-            ["rollouts", "placements", uid] => {
-                let of = RolloutOf::Rule((*uid).into());
-                self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?
-            }
-            ["rollouts", "configured", number] => {
-                let number = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
-                let of = RolloutOf::Configured(number.ok_or_else(gone)?);
-                self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?
+            Route::Tokens => answer(&answers::tokens(self.parts.pairing.office()).await?)?,
+            Route::Operators => {
+                let records = self.parts.pairing.operator_records().await?;
+                answer(&answers::operators(records, Timestamp::now()))?
             }
             _ => return Ok(None),
         };
         Ok(Some(shown))
     }
 
+    /// Does what an administrator asks for.
+    async fn change(&self, route: Route<'_>, body: &Value) -> Result<Value> {
+        let pairing = &self.parts.pairing;
+        match route {
+            Route::ChangeNode(node, action) => self.change_node(node, action, body).await,
+            Route::CreateToken => {
+                let service = self.parts.service.as_deref();
+                answer(&answers::create_token(pairing.office(), wanted(body)?, service).await?)
+            }
+            Route::RevokeToken(id) => answer(&answers::revoke_token(pairing.office(), id).await?),
+            Route::RevokeOperators(which) => {
+                let certificates = pairing.revoke_operators(which).await?;
+                answer(&RevokedOperators { operator: which.to_owned(), certificates })
+            }
+            Route::CreateOperator => {
+                let OperatorRequest { user, role, lifetime_seconds } = wanted(body)?;
+                let lifetime = Duration::from_secs(lifetime_seconds);
+                let identity = pairing.new_operator(&user, role, lifetime).await?;
+                answer(&answers::new_operator(&pairing.trust(), &identity))
+            }
+            Route::BrokerConfig => {
+                let config = self.parts.broker.complete(wanted(body)?)?;
+                answer(&BrokerFiles(broker_config::files(pairing, &config)?))
+            }
+            _ => Err(Status::no_such_path()),
+        }
+    }
+
+    async fn change_node(&self, node: &str, action: NodeAction, body: &Value) -> Result<Value> {
+        match action {
+            NodeAction::ConfirmDeletions => {
+                let request = |answer| AdminRequest::ConfirmDeletions(node.into(), answer);
+                let Some(confirmed) = self.ask(request).await? else { return Err(self.not_here(node).await) };
+                answer(&Confirmed { node: node.to_owned(), confirmed })
+            }
+            NodeAction::Remove => match self.ask(|answer| AdminRequest::Remove(node.into(), answer)).await? {
+                Err(status) if status.code == 404 => Err(self.not_here(node).await),
+                removed => answer(&Removed { node: node.to_owned(), removed: removed? }),
+            },
+            NodeAction::Admit => {
+                let request: AdmitRequest = wanted::<Option<_>>(body)?.unwrap_or_default();
+                if request.broker_updated {
+                    let noted = self.parts.pairing.broker_updated(node).await?;
+                    return answer(&answers::certificates(node, noted));
+                }
+                let admitted = self.ask(|answer| AdminRequest::Admit(node.into(), answer)).await??;
+                answer(&Admitted { node: node.to_owned(), admitted })
+            }
+            NodeAction::Forget => answer(&self.forget(node).await?),
+            NodeAction::Revoke => answer(&self.revoke(node).await?),
+        }
+    }
+
     /// Where the page is, with a key that has the role of who asks.
-    fn invite(&self, role: Role) -> Result<Value> {
+    fn invite(&self, role: Role) -> Result<PageInvitation> {
         let invitation = self.parts.page.as_ref().and_then(|page| page.invitation(role));
         let message = "there is no page without certificates here: page.enabled or page.listen says so, or the address was taken \
                        at the start";
         invitation.ok_or_else(|| Status::new(Reason::NotFound, message))
     }
-
-    /// What concerns tokens, operators and brokers.
-    async fn pairing(&self, method: &str, path: &[&str], body: &Value) -> Result<Value> {
-        let (pairing, now) = (&self.parts.pairing, Timestamp::now());
-        match (method, path) {
-            (_, ["tokens", path @ ..]) => {
-                answers::tokens(pairing.office(), method, path, body, self.parts.service.as_deref()).await
-            }
-            ("GET", ["operators"]) => Ok(answers::operators(&pairing.operator_records().await?, now)),
-            ("POST", ["operators", which, "revoke"]) => {
-                Ok(answers::revoked_operators(which, pairing.revoke_operators(which).await?))
-            }
-            ("POST", ["operators"]) => {
-                let wanted: WantedOperator = wanted(body)?;
-                let identity = pairing.new_operator(&wanted.user, wanted.role, wanted.lifetime()).await?;
-                Ok(answers::new_operator(&pairing.trust(), &identity))
-            }
-            ("POST", ["broker-config"]) => {
-                let files = broker_config::files(pairing, &self.parts.broker.complete(wanted(body)?)?)?;
-                Ok(json!(files))
-            }
-            _ => Err(Status::no_such_path()),
-        }
-    }
-}
-
-/// What the configuration of a broker is asked for with.
-#[derive(Deserialize)]
-struct WantedBroker {
-    broker: String,
-    directory: String,
-    names: Vec<String>,
-    port: u16,
 }
 
 /// What of a broker's configuration follows from that of the cloud side.
@@ -340,7 +377,7 @@ pub struct BrokerDefaults {
 }
 
 impl BrokerDefaults {
-    fn complete(&self, wanted: WantedBroker) -> Result<BrokerConfig> {
+    fn complete(&self, wanted: BrokerConfigRequest) -> Result<BrokerConfig> {
         let flavor = match wanted.broker.as_str() {
             "mosquitto" => Flavor::Mosquitto,
             "emqx" => Flavor::Emqx,
@@ -357,67 +394,32 @@ impl BrokerDefaults {
 
 impl Extension for Admin {
     async fn call(&self, call: ExtensionCall) -> Result<Value> {
-        let path: Vec<&str> = call.path.split('/').collect();
-        if call.method == "POST" && path == ["page"] {
-            return self.invite(call.role);
+        let route = Route::parse(&call.method, &call.path);
+        if route == Some(Route::Page) {
+            return answer(&self.invite(call.role)?);
         }
-        if call.method == "GET"
-            && let Some(shown) = self.look(&path, &call).await?
+        if let Some(route) = route
+            && let Some(shown) = self.look(route, &call).await?
         {
             return Ok(shown);
         }
-        if call.method != "GET" && call.role != Role::Admin {
+        if call.method != Method::Get.as_str() && call.role != Role::Admin {
             let message = format!("the role '{}' may look only: this needs the role 'admin'", call.role);
             return Err(Status::new(Reason::Forbidden, message));
         }
-        match (call.method.as_str(), path.as_slice()) {
-            ("GET", ["nodes"]) => self.nodes().await,
-            ("GET", ["nodes", node]) => {
-                let found = self.ask(|answer| AdminRequest::Node((*node).into(), answer)).await?;
-                let member = self.parts.pairing.office().register().member(node).await?;
-                let found = answers::with_member(found, member.as_ref());
-                self.with_effects(node, found.ok_or_else(|| unknown(node))?).await
-            }
-            ("GET", ["nodes", node, "placement"]) => self.placement(node, &call.query).await,
-            ("POST", ["nodes", node, "confirm-deletions"]) => {
-                let request = |answer| AdminRequest::ConfirmDeletions((*node).into(), answer);
-                let Some(count) = self.ask(request).await? else { return Err(self.not_here(node).await) };
-                Ok(answers::confirmed(node, count))
-            }
-            ("POST", ["nodes", node, "remove"]) => {
-                match self.ask(|answer| AdminRequest::Remove((*node).into(), answer)).await? {
-                    Err(status) if status.code == 404 => Err(self.not_here(node).await),
-                    removed => Ok(answers::removed(node, removed?)),
-                }
-            }
-            ("POST", ["nodes", node, "admit"]) => {
-                let wanted: WantedAdmission = wanted::<Option<_>>(&call.body)?.unwrap_or_default();
-                if wanted.broker_updated {
-                    let noted = self.parts.pairing.broker_updated(node).await?;
-                    return Ok(answers::certificates(node, noted));
-                }
-                let admitted = self.ask(|answer| AdminRequest::Admit((*node).into(), answer)).await??;
-                Ok(answers::admitted(node, admitted))
-            }
-            ("POST", ["nodes", node, "forget"]) => self.forget(node).await,
-            ("POST", ["nodes", node, "revoke"]) => self.revoke(node).await,
-            _ => self.pairing(call.method.as_str(), &path, &call.body).await,
-        }
+        self.change(route.ok_or_else(Status::no_such_path)?, &call.body).await
     }
 
     async fn ready(&self, call: &ExtensionCall, stopping: watch::Receiver<bool>) -> Result<Option<Ready>> {
-        if call.method != "GET" {
-            return Ok(None);
-        }
         let board = &self.parts.board;
-        Ok(match call.path.as_str() {
-            "summary" if matches!(call.parameter("watch"), "1" | "true") => {
+        Ok(match Route::parse(&call.method, &call.path) {
+            Some(Route::Summary) if matches!(call.parameter("watch"), "1" | "true") => {
                 let revision = call.parameter("revision").parse().ok();
                 let from = revision.map(|revision| (call.parameter("start"), revision));
                 Some(Ready::Lines(board.watch(from, stopping)))
             }
-            "summary" => Some(Ready::Whole(board.snapshot())),
-            "summary/history" => Some(Ready::Whole(board.history())),
+            Some(Route::Summary) => Some(Ready::Whole(board.snapshot())),
+            Some(Route::SummaryHistory) => Some(Ready::Whole(board.history())),
             _ => None,
         })
     }

@@ -4,192 +4,127 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use edgesync_admin::cloud::{
+    JoinedNode, Membership, NewOperator, NewToken, NodeInfo, Operator, OperatorList, RevokedCertificates,
+    RevokedToken, Token, TokenList, TokenRequest, state,
+};
 use edgesync_api::Role;
 use edgesync_cloud_store::operators::OperatorRecord;
 use edgesync_cloud_store::pairing::{MemberRecord, TokenRecord};
 use edgesync_enrollment::Office;
+use edgesync_object::Status;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
-use edgesync_object::{Labels, Status};
 use edgesync_transport::tls::{Certificate, Identity, Trust};
 
-/// What a token is asked for with.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct WantedToken {
-    node: Option<String>,
-    ttl_seconds: u64,
-    uses: u32,
-    #[serde(default)]
-    labels: Labels,
-}
-
-/// What a node is admitted with.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct WantedAdmission {
-    /// The external broker refuses the node's revoked certificates.
-    pub broker_updated: bool,
-}
-
-/// What the certificate of an operator is asked for with.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct WantedOperator {
-    pub user: String,
-    pub role: Role,
-    lifetime_seconds: u64,
-}
-
-impl WantedOperator {
-    /// How long it is to be good.
-    pub fn lifetime(&self) -> Duration {
-        Duration::from_secs(self.lifetime_seconds)
-    }
-}
+/// Asks for the certificate of an operator.
+pub type OperatorRequest = edgesync_admin::cloud::OperatorCertificate<Role>;
 
 /// Reads what is asked for.
 pub fn wanted<T: DeserializeOwned>(body: &Value) -> Result<T> {
     T::deserialize(body).map_err(|error| Status::new(Reason::BadRequest, error.to_string()))
 }
 
-/// What there are, as a list.
-fn items<T>(records: &[T], show: fn(&T, Timestamp) -> Value, now: Timestamp) -> Value {
-    json!({ "items": records.iter().map(|record| show(record, now)).collect::<Vec<_>>() })
+/// Writes an answer.
+pub fn answer(answer: &impl Serialize) -> Result<Value> {
+    edgesync_admin::write(answer).map_err(Status::internal)
 }
 
-/// Does what is asked of tokens, at a path below `tokens`: shows all, without their secret part, makes one, or makes one useless.
-/// `service` is where to join, as far as that is known.
-pub async fn tokens(
-    office: &Office,
-    method: &str,
-    path: &[&str],
-    body: &Value,
-    service: Option<&str>,
-) -> Result<Value> {
+/// All tokens, without their secret part.
+pub async fn tokens(office: &Office) -> Result<TokenList> {
     let now = Timestamp::now();
-    match (method, path) {
-        ("GET", []) => Ok(items(&office.tokens().await?, token, now)),
-        ("POST", []) => {
-            let WantedToken { node, ttl_seconds, uses, labels } = wanted(body)?;
-            let ttl = Duration::from_secs(ttl_seconds);
-            let made = office.create_token(node.as_deref(), ttl, uses, labels).await?;
-            let mut shown = token(&made.record, now);
-            shown["token"] = made.token.into();
-            shown["cloud"] = json!(service);
-            Ok(shown)
-        }
-        ("POST", [id, "revoke"]) => Ok(json!({ "id": id, "revoked": office.revoke_token(id).await? })),
-        _ => Err(Status::no_such_path()),
-    }
+    Ok(TokenList { items: office.tokens().await?.iter().map(|record| token(record, now)).collect() })
 }
 
-fn token(token: &TokenRecord, now: Timestamp) -> Value {
+/// Makes a token. `service` is where to join, as far as that is known.
+pub async fn create_token(office: &Office, request: TokenRequest, service: Option<&str>) -> Result<NewToken> {
+    let TokenRequest { node, ttl_seconds, uses, labels } = request;
+    let ttl = Duration::from_secs(ttl_seconds);
+    let made = office.create_token(node.as_deref(), ttl, uses, labels).await?;
+    let record = token(&made.record, Timestamp::now());
+    Ok(NewToken { record, token: made.token, cloud: service.map(str::to_owned) })
+}
+
+/// Makes a token useless.
+pub async fn revoke_token(office: &Office, id: &str) -> Result<RevokedToken> {
+    Ok(RevokedToken { id: id.to_owned(), revoked: office.revoke_token(id).await? })
+}
+
+fn token(token: &TokenRecord, now: Timestamp) -> Token {
     let state = match token {
         token if token.revoked.is_some() => "revoked",
         token if token.expires <= now => "expired",
         token if token.used >= token.uses => "used up",
         _ => "usable",
     };
-    let mut shown = json!(token);
-    shown["state"] = state.into();
-    shown
+    let TokenRecord { id, node, created, expires, uses, used, revoked, labels } = token.clone();
+    Token { id, node, created, expires, uses, used, revoked, labels, state: state.to_owned() }
 }
 
 /// Certificates of operators.
-pub fn operators(operators: &[OperatorRecord], now: Timestamp) -> Value {
-    items(operators, operator, now)
+pub fn operators(operators: Vec<OperatorRecord>, now: Timestamp) -> OperatorList {
+    OperatorList { items: operators.into_iter().map(|record| operator(record, now)).collect() }
 }
 
-fn operator(operator: &OperatorRecord, now: Timestamp) -> Value {
-    let state = match operator {
+fn operator(operator: OperatorRecord, now: Timestamp) -> Operator {
+    let state = match &operator {
         operator if operator.revoked.is_some() => "revoked",
         operator if operator.expires <= now => "expired",
         _ => "usable",
     };
-    let mut shown = json!(operator);
-    shown["state"] = state.into();
-    shown
+    let OperatorRecord { serial, name, role, created, expires, revoked } = operator;
+    Operator { serial, name, role, created, expires, revoked, state: state.to_owned() }
 }
 
 /// The certificate of an operator, with its key, and who vouches for the API.
-pub fn new_operator(trust: &Trust, identity: &Identity) -> Value {
+pub fn new_operator(trust: &Trust, identity: &Identity) -> NewOperator {
     let pem = |certificates: &[Certificate]| certificates.iter().map(Certificate::to_pem).collect::<String>();
-    json!({ "ca": pem(&trust.0), "certificate": pem(identity.chain()), "key": identity.key().to_pem() })
-}
-
-/// How many certificates of operators are revoked.
-pub fn revoked_operators(which: &str, certificates: usize) -> Value {
-    json!({ "operator": which, "certificates": certificates })
+    NewOperator { ca: pem(&trust.0), certificate: pem(identity.chain()), key: identity.key().to_pem() }
 }
 
 /// How many certificates of a node this is about.
-pub fn certificates(node: &str, certificates: usize) -> Value {
-    json!({ "node": node, "certificates": certificates })
-}
-
-/// Whether a node was removed, and is no more what it was before.
-pub fn removed(node: &str, removed: bool) -> Value {
-    json!({ "node": node, "removed": removed })
-}
-
-/// Whether a node that was removed may come back.
-pub fn admitted(node: &str, admitted: bool) -> Value {
-    json!({ "node": node, "admitted": admitted })
-}
-
-/// How many removals are confirmed.
-pub fn confirmed(node: &str, count: u64) -> Value {
-    json!({ "node": node, "confirmed": count })
+pub fn certificates(node: &str, certificates: usize) -> RevokedCertificates {
+    RevokedCertificates { node: node.to_owned(), certificates }
 }
 
 /// Adds to what is known of nodes what is known of their names: when certificates end, who is revoked, and who has joined and
 /// never come.
-pub fn with_members(nodes: Vec<Value>, members: &[MemberRecord]) -> Vec<Value> {
-    let named = |node: Value| Some((node["name"].as_str()?.to_owned(), node));
-    let mut nodes: BTreeMap<String, Value> = nodes.into_iter().filter_map(named).collect();
+pub fn with_members(nodes: Vec<NodeInfo>, members: &[MemberRecord]) -> Vec<NodeInfo> {
+    let mut nodes: BTreeMap<String, NodeInfo> =
+        nodes.into_iter().map(|node| (node.name().to_owned(), node)).collect();
     for member in members {
-        let node = nodes.entry(member.node.clone()).or_insert_with(|| only_joined(&member.node));
-        add_member(node, member);
+        let node = nodes.remove(&member.node);
+        nodes.insert(member.node.clone(), with_known_member(node, member));
     }
     nodes.into_values().collect()
 }
 
 /// The same of one node. None if nothing is known of it.
-pub fn with_member(node: Option<Value>, member: Option<&MemberRecord>) -> Option<Value> {
-    let Some(member) = member else { return node };
-    let mut node = node.unwrap_or_else(|| only_joined(&member.node));
-    add_member(&mut node, member);
-    Some(node)
-}
-
-fn only_joined(name: &str) -> Value {
-    json!({ "name": name, "state": NEVER_CONNECTED })
-}
-
-fn add_member(node: &mut Value, member: &MemberRecord) {
-    if node["state"] == "removed" {
-        return;
-    }
-    node["certificateEnds"] = json!(member.ends.map(rfc3339));
-    node["revoked"] = member.is_revoked.into();
-    if member.is_revoked && node["state"] != BEING_REMOVED {
-        // Its Lease may still be good for a moment.
-        node["state"] = REVOKED.into();
-        node["ready"] = false.into();
+pub fn with_member(node: Option<NodeInfo>, member: Option<&MemberRecord>) -> Option<NodeInfo> {
+    match member {
+        Some(member) => Some(with_known_member(node, member)),
+        None => node,
     }
 }
 
-/// A node that has joined and never said Hello.
-pub(super) const NEVER_CONNECTED: &str = "never connected";
-/// A node whose certificates are all revoked.
-pub(super) const REVOKED: &str = "revoked";
-/// A node whose removal has begun.
-pub const BEING_REMOVED: &str = "being removed";
+fn with_known_member(node: Option<NodeInfo>, member: &MemberRecord) -> NodeInfo {
+    let membership = Membership { certificate_ends: member.ends.map(rfc3339), revoked: member.is_revoked };
+    let mut node = node.unwrap_or_else(|| {
+        NodeInfo::Joined(JoinedNode {
+            name: member.node.clone(),
+            state: state::NEVER_CONNECTED.to_owned(),
+            membership: membership.clone(),
+            ready: None,
+            objects_not_in_effect: None,
+        })
+    });
+    node.set_membership(membership);
+    node
+}
 
 /// What can be done about a node that has joined and that nothing else is known of.
 pub fn never_connected(node: &str) -> Status {
@@ -208,6 +143,10 @@ pub fn unknown(node: &str) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use edgesync_admin::cloud::{RemovedNode, ServedNode};
+    use edgesync_admin::samples;
+    use edgesync_object::Labels;
+    use serde_json::json;
 
     #[test]
     fn who_is_revoked_and_who_has_only_joined_is_told() {
@@ -217,7 +156,13 @@ mod tests {
             ends: ends.map(at),
             is_revoked,
         };
-        let node = |name: &str, state: &str| json!({ "name": name, "state": state, "ready": true });
+        let node = |name: &str, state: &str| {
+            let (name, state) = (name.to_owned(), state.to_owned());
+            match state.as_str() {
+                "removed" => NodeInfo::Removed(RemovedNode { name, state, ..samples::removed_node() }),
+                _ => NodeInfo::Served(Box::new(ServedNode { name, state, ..samples::served_node() })),
+            }
+        };
         let nodes = vec![node("b", "offline"), node("c", "removed"), node("d", "in sync"), node("e", "live")];
         let members = [
             member("a", Some(10), false),
@@ -227,15 +172,15 @@ mod tests {
         ];
         let shown = with_members(nodes, &members);
         let of = |index: usize| {
-            let node: &Value = &shown[index];
-            (node["name"].as_str().unwrap(), node["state"].as_str().unwrap(), node["ready"].as_bool())
+            let node: &NodeInfo = &shown[index];
+            (node.name(), node.state(), node.ready())
         };
         assert_eq!(of(0), ("a", "never connected", None));
         assert_eq!(of(1), ("b", "revoked", Some(false)));
-        assert_eq!(of(2), ("c", "removed", Some(true)));
+        assert_eq!(of(2), ("c", "removed", None));
         assert_eq!(of(3), ("d", "in sync", Some(true)));
         assert_eq!(of(4), ("e", "live", Some(true)));
-        assert_eq!(shown[0]["certificateEnds"], "1970-01-01T00:00:10Z");
+        assert_eq!(json!(shown[0])["certificateEnds"], "1970-01-01T00:00:10Z");
         assert_eq!(with_member(None, Some(&members[0])).unwrap(), shown[0]);
         assert_eq!(with_member(None, None), None);
     }
@@ -259,7 +204,7 @@ mod tests {
             (TokenRecord { used: 2, ..usable.clone() }, 9, "used up"),
             (TokenRecord { revoked: Some(at(1)), ..usable }, 10, "revoked"),
         ] {
-            assert_eq!(items(&[record], token, at(now))["items"][0]["state"], state);
+            assert_eq!(token(&record, at(now)).state, state);
         }
     }
 }

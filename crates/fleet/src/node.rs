@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::metrics::NodeNumbers;
+use edgesync_admin::agent::RejectedObject;
+use edgesync_admin::cloud::{NodeCounters, ServedNode, WithheldObject, state};
 use edgesync_object::{ObjectRef, ResourceVersion};
 use edgesync_placement::{OnNode, Placed, Unread};
 use edgesync_protocol::cloud::{CloudMachine, CloudPhase, Desired, DesiredState};
 use edgesync_protocol::timing::Now;
 use edgesync_transport::gate::Seldom;
 
-use super::answers::NEVER_CONNECTED;
 use super::lifecycle::NodeLifecycle;
 use super::source::Standing;
 use super::summary::{Past, Row};
@@ -122,7 +122,7 @@ impl Node {
     fn shown_state(&self, is_registered: bool) -> &'static str {
         let was_here = is_registered || self.agent.is_some() || self.last_report.is_some();
         match self.state_name() {
-            "offline" if !was_here && self.connection.is_none() => NEVER_CONNECTED,
+            "offline" if !was_here && self.connection.is_none() => state::NEVER_CONNECTED,
             state => state,
         }
     }
@@ -158,73 +158,72 @@ impl Node {
         }
     }
 
-    /// The node as JSON.
-    pub(super) fn show(&self, name: &str, lifecycle: &NodeLifecycle, is_registered: bool) -> Value {
+    /// The node as operators see it; its labels are known elsewhere.
+    pub(super) fn show(&self, name: &str, lifecycle: &NodeLifecycle, is_registered: bool) -> Box<ServedNode> {
         let (ready, renewed) = lifecycle.show(name);
         let machine = &self.machine;
         let counters = machine.counters();
         let files = Some(self.standing.counts()).filter(|files| files.objects() > 0);
-        json!({
-            "name": name,
-            "state": self.shown_state(is_registered),
-            "ready": ready,
-            "lastRenewal": renewed.map(|at| at.to_string()),
-            "agentVersion": self.agent,
-            "lastReport": self.last_report.map(|at| at.to_string()),
-            "objects": machine.recorded_tally().count,
-            "desired": self.desired,
-            "pending": machine.pending(),
-            "rejected": machine.refused().count(),
-            "heldBack": machine.held_count(),
-            "filesInEffect": files.map(|files| files.in_effect),
-            "filesNotInEffect": files.map(|files| files.not_in_effect + files.conflicts),
-            "confirmedRevision": machine.confirmed(),
-            "bytesSent": self.sent,
-            "bytesReceived": self.received,
-            "roundTripMilliseconds": machine.round_trip().map(|time| time.as_secs_f64() * 1000.0),
-            "counters": {
-                "hellos": counters.hellos,
-                "objectsSent": counters.sent,
-                "removalsSent": counters.removals_sent,
-                "objectsResent": counters.resent,
-                "reports": counters.reports,
-                "objectsReported": counters.reported,
-                "objectsRejected": counters.rejected,
-                "inventories": counters.repairs,
-                "foreignSession": counters.foreign_session,
-                "overQuota": counters.over_quota,
+        Box::new(ServedNode {
+            name: name.to_owned(),
+            state: self.shown_state(is_registered).to_owned(),
+            ready,
+            labels: None,
+            last_renewal: renewed.map(|at| at.to_string()),
+            agent_version: self.agent.clone(),
+            last_report: self.last_report.map(|at| at.to_string()),
+            objects: machine.recorded_tally().count,
+            desired: self.desired,
+            pending: machine.pending(),
+            rejected: machine.refused().count() as u64,
+            held_back: machine.held_count(),
+            files_in_effect: files.map(|files| files.in_effect),
+            files_not_in_effect: files.map(|files| files.not_in_effect + files.conflicts),
+            confirmed_revision: machine.confirmed(),
+            bytes_sent: self.sent,
+            bytes_received: self.received,
+            round_trip_milliseconds: machine.round_trip().map(|time| time.as_secs_f64() * 1000.0),
+            counters: NodeCounters {
+                hellos: counters.hellos,
+                objects_sent: counters.sent,
+                removals_sent: counters.removals_sent,
+                objects_resent: counters.resent,
+                reports: counters.reports,
+                objects_reported: counters.reported,
+                objects_rejected: counters.rejected,
+                inventories: counters.repairs,
+                foreign_session: counters.foreign_session,
+                over_quota: counters.over_quota,
             },
+            membership: None,
+            refused_objects: None,
+            held_back_objects: None,
+            objects_not_in_effect: None,
         })
     }
 
-    /// The node as JSON, with what it refuses and what is held back.
+    /// The same with the objects that it refuses and those whose removal is held back.
     pub(super) fn show_all(
         &self,
         name: &str,
         lifecycle: &NodeLifecycle,
         is_registered: bool,
         desired: &DesiredOn<'_>,
-    ) -> Value {
+    ) -> Box<ServedNode> {
+        let refused = self.machine.refused().map(|(uid, refusal)| RejectedObject {
+            uid: uid.to_string(),
+            object: desired.get(uid).map(|wanted| (*wanted.object).clone()),
+            resource_version: refusal.version.to_string(),
+            reason: format!("{:?}", refusal.reason),
+            message: refusal.message.clone(),
+        });
+        let held = self.machine.held(desired).map(|(uid, object)| WithheldObject {
+            uid: uid.to_string(),
+            object: object.map(|object| (*object).clone()),
+        });
         let mut shown = self.show(name, lifecycle, is_registered);
-        let refused: Vec<Value> = self
-            .machine
-            .refused()
-            .map(|(uid, refusal)| {
-                json!({
-                    "uid": &**uid,
-                    "object": desired.get(uid).map(|wanted| wanted.object),
-                    "resourceVersion": refusal.version,
-                    "reason": refusal.reason,
-                    "message": refusal.message,
-                })
-            })
-            .collect();
-        let held = self.machine.held(desired);
-        let held: Vec<Value> = held.map(|(uid, object)| json!({ "uid": &**uid, "object": object })).collect();
-        if let Some(fields) = shown.as_object_mut() {
-            fields.insert("refusedObjects".into(), json!(refused));
-            fields.insert("heldBackObjects".into(), json!(held));
-        }
+        shown.refused_objects = Some(refused.collect());
+        shown.held_back_objects = Some(held.collect());
         shown
     }
 }

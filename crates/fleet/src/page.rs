@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
+use edgesync_admin::cloud::PageInvitation;
 use edgesync_api::{PageFile, PageKeys, Role};
 use edgesync_enrollment::pages::Keys;
 use edgesync_object::time::rfc3339;
@@ -60,12 +60,11 @@ impl Page {
     }
 
     /// Where it is, with a key for this role, and until when that is good; nothing if it is not served without certificates.
-    pub(super) fn invitation(&self, role: Role) -> Option<Value> {
+    pub(super) fn invitation(&self, role: Role) -> Option<PageInvitation> {
         let address = self.address?;
         let (key, ends) = self.keys.sign(role, Timestamp::now());
-        Some(
-            json!({ "url": format!("http://{address}/page/#key={key}"), "role": role, "expires": rfc3339(ends) }),
-        )
+        let url = format!("http://{address}/page/#key={key}");
+        Some(PageInvitation { url, role: role.to_string(), expires: rfc3339(ends) })
     }
 }
 

@@ -15,9 +15,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
+use edgesync_admin::cloud::SummaryLine;
 use edgesync_object::status::Result;
 pub(super) use history::{History, Sample};
 pub(super) use past::{Past, Seen};
@@ -127,7 +129,7 @@ impl Board {
     /// The last hour.
     pub(super) fn history(&self) -> Bytes {
         let mut told = self.told();
-        let made = told.history_text.take().unwrap_or_else(|| told.history.show().to_string().into());
+        let made = told.history_text.take().unwrap_or_else(|| text(&told.history.show()).into());
         told.history_text = Some(made.clone());
         made
     }
@@ -164,8 +166,8 @@ impl Board {
             let changed = tokio::select! {
                 changed = revision.changed() => changed.is_ok(),
                 () = tokio::time::sleep(QUIET) => {
-                    let line = json!({ "type": "ALIVE", "at": self.told().at }).to_string() + "\n";
-                    sender.send(Ok(line.into())).await.is_ok()
+                    let line = SummaryLine::Alive { at: self.told().at };
+                    sender.send(Ok((text(&line) + "\n").into())).await.is_ok()
                 }
                 stopped = stopping.changed() => stopped.is_ok() && !*stopping.borrow(),
                 () = sender.closed() => false,
@@ -252,6 +254,11 @@ impl Told {
         };
         (lines, self.revision)
     }
+}
+
+/// JSON of an answer whose keys are all text, which does not fail.
+fn text(answer: &impl Serialize) -> String {
+    serde_json::to_string(answer).unwrap_or_default()
 }
 
 /// Ends a list, each of whose items has a comma after it.

@@ -20,16 +20,18 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Failure, Precondition};
 use crate::source::{LEASES, mark, recorded_incarnation};
+use edgesync_admin::cloud::{
+    AdmitRequest, Admitted, Confirmed, NodeInfo, NodeList, Removed, RevokedCertificates, RevokedOperators,
+};
+use edgesync_admin::{NodeAction, Route};
 use edgesync_enrollment::Office;
 use edgesync_enrollment::register::{ClusterRegister, Register, RegisterError};
-use edgesync_fleet::answers::{self, WantedAdmission, WantedOperator, wanted};
+use edgesync_fleet::answers::{self, OperatorRequest, answer, wanted};
 use edgesync_object::objectsync::split_sync_name;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Object, Resource, Status, kinds};
 use edgesync_placement::DELETIONS_CONFIRMED_ANNOTATION;
 
-/// What comes before the name of each thing that is asked for.
-const PATHS: &str = "/edgesync/v1/";
 /// How often a Node is annotated that others change meanwhile.
 const ATTEMPTS: usize = 10;
 /// How long it is waited for replicas that take away what is left of a node, and how often is looked.
@@ -63,65 +65,68 @@ impl Afar {
         }
     }
 
-    /// What replicas answer to a GET of this path.
+    /// Answers a request as replicas do; what it asks for is done. The body is that of a POST.
     ///
     /// # Errors
     /// As theirs; and what the cluster refuses.
-    pub async fn get(&self, path: &str) -> Result<Value> {
-        match parts(path)?.as_slice() {
-            ["nodes"] => self.nodes().await,
-            ["nodes", _, placement] if placement.starts_with("placement") => Err(Status::new(
+    pub async fn call(&self, route: Route<'_>, body: &Value) -> Result<Value> {
+        match route {
+            Route::Nodes => answer(&self.nodes().await?),
+            Route::Node(node) => answer(&self.show(node).await?),
+            Route::Placement(_) => Err(Status::new(
                 Reason::NotFound,
                 "what rules say of a node is known to the replicas: ask one, with --server or a kubeconfig of 'edgesync-cloud \
                  kubeconfig'",
             )),
-            ["nodes", node] => self.show(node).await,
-            ["tokens"] => answers::tokens(&self.office().await?, "GET", &[], &Value::Null, None).await,
-            ["operators"] => {
+            Route::ChangeNode(node, action) => self.change_node(node, action, body).await,
+            Route::Tokens => answer(&answers::tokens(&self.office().await?).await?),
+            Route::CreateToken => {
+                answer(&answers::create_token(&self.office().await?, wanted(body)?, None).await?)
+            }
+            Route::RevokeToken(id) => answer(&answers::revoke_token(&self.office().await?, id).await?),
+            Route::Operators => {
                 let operators = self.office().await?.operator_records().await?;
-                Ok(answers::operators(&operators, Timestamp::now()))
+                answer(&answers::operators(operators, Timestamp::now()))
             }
-            _ => Err(Status::no_such_path()),
-        }
-    }
-
-    /// What replicas answer to a POST to this path, done.
-    ///
-    /// # Errors
-    /// As theirs; and what the cluster refuses.
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Value> {
-        match parts(path)?.as_slice() {
-            ["nodes", node, "remove"] => Ok(answers::removed(node, self.remove(node).await?)),
-            ["nodes", node, "admit"] => {
-                let wanted: WantedAdmission = wanted::<Option<_>>(body)?.unwrap_or_default();
-                if wanted.broker_updated {
-                    let noted = self.office().await?.broker_updated(node).await?;
-                    return Ok(answers::certificates(node, noted));
-                }
-                Ok(answers::admitted(node, self.admit(node).await?))
-            }
-            ["nodes", node, "revoke"] => self.revoke(node).await,
-            ["nodes", node, "forget"] => self.forget(node).await,
-            ["nodes", node, "confirm-deletions"] => {
-                Ok(answers::confirmed(node, self.confirm_deletions(node).await?))
-            }
-            ["tokens", path @ ..] => answers::tokens(&self.office().await?, "POST", path, body, None).await,
-            ["operators"] => {
-                let wanted: WantedOperator = wanted(body)?;
+            Route::CreateOperator => {
+                let OperatorRequest { user, role, lifetime_seconds } = wanted(body)?;
                 let office = self.office().await?;
-                let identity = office.new_operator(&wanted.user, wanted.role, wanted.lifetime()).await?;
-                Ok(answers::new_operator(&office.trust(), &identity))
+                let lifetime = Duration::from_secs(lifetime_seconds);
+                let identity = office.new_operator(&user, role, lifetime).await?;
+                answer(&answers::new_operator(&office.trust(), &identity))
             }
-            ["operators", which, "revoke"] => {
-                let revoked = self.office().await?.revoke_operators(which).await?;
-                Ok(answers::revoked_operators(which, revoked))
+            Route::RevokeOperators(which) => {
+                let certificates = self.office().await?.revoke_operators(which).await?;
+                answer(&RevokedOperators { operator: which.to_owned(), certificates })
             }
-            ["broker-config"] => Err(Status::new(
+            Route::BrokerConfig => Err(Status::new(
                 Reason::NotFound,
                 "the files for a broker follow from the configuration of the replicas: run 'edgesync-cloud broker-config' \
                  where one of them runs",
             )),
             _ => Err(Status::no_such_path()),
+        }
+    }
+
+    async fn change_node(&self, node: &str, action: NodeAction, body: &Value) -> Result<Value> {
+        match action {
+            NodeAction::Remove => {
+                answer(&Removed { node: node.to_owned(), removed: self.remove(node).await? })
+            }
+            NodeAction::Admit => {
+                let request: AdmitRequest = wanted::<Option<_>>(body)?.unwrap_or_default();
+                if request.broker_updated {
+                    let noted = self.office().await?.broker_updated(node).await?;
+                    return answer(&answers::certificates(node, noted));
+                }
+                answer(&Admitted { node: node.to_owned(), admitted: self.admit(node).await? })
+            }
+            NodeAction::Revoke => answer(&self.revoke(node).await?),
+            NodeAction::Forget => answer(&self.forget(node).await?),
+            NodeAction::ConfirmDeletions => {
+                let confirmed = self.confirm_deletions(node).await?;
+                answer(&Confirmed { node: node.to_owned(), confirmed })
+            }
         }
     }
 
@@ -162,17 +167,21 @@ impl Afar {
 
 /// Nodes.
 impl Afar {
-    async fn nodes(&self) -> Result<Value> {
+    async fn nodes(&self) -> Result<NodeList> {
         let incarnation = self.incarnation().await?;
         let selector = mark::selector();
         let nodes = self.cluster.list(&self.node, None, &selector).await.map_err(refusal)?;
         let leases = self.cluster.list(&self.lease, Some(LEASES), &selector).await.map_err(refusal)?;
         let (removed, members) = self.register.removed_and_members().await.map_err(unremembered)?;
-        let nodes = answers::with_members(nodes::all(&nodes, &leases, &removed), &members);
-        Ok(json!({ "incarnation": &*incarnation, "items": nodes }))
+        Ok(NodeList {
+            incarnation: incarnation.to_string(),
+            bad_frames: None,
+            frames_of_removed_nodes: None,
+            items: answers::with_members(nodes::all(&nodes, &leases, &removed), &members),
+        })
     }
 
-    async fn show(&self, name: &str) -> Result<Value> {
+    async fn show(&self, name: &str) -> Result<NodeInfo> {
         self.incarnation().await?;
         let node = self.node(name).await?;
         let lease = self.lease(name).await?;
@@ -226,7 +235,7 @@ impl Afar {
         Ok(false)
     }
 
-    async fn revoke(&self, name: &str) -> Result<Value> {
+    async fn revoke(&self, name: &str) -> Result<RevokedCertificates> {
         let office = self.office().await?;
         let certificates = office.revoke_node(name).await?;
         if certificates == 0 && !office.register().knows_name(name).await.map_err(unremembered)? {
@@ -236,7 +245,7 @@ impl Afar {
     }
 
     /// Revokes a node, removes it, and frees its name: each of these may have been done before.
-    async fn forget(&self, name: &str) -> Result<Value> {
+    async fn forget(&self, name: &str) -> Result<RevokedCertificates> {
         let office = self.office().await?;
         let certificates = office.revoke_node(name).await?;
         let removed = match self.remove(name).await {
@@ -335,12 +344,6 @@ impl Afar {
             Status::new(reason, format!("{error:#}"))
         })
     }
-}
-
-/// What is asked for, part by part. Names have no characters that are written otherwise in a path.
-fn parts(path: &str) -> Result<Vec<&str>> {
-    let asked = path.strip_prefix(PATHS).ok_or_else(Status::no_such_path)?;
-    Ok(asked.split('/').collect())
 }
 
 /// What the cluster says, to whoever has asked.

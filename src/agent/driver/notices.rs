@@ -1,12 +1,12 @@
 //! What the machine wants an operator to know: said in the log, in the status, as Events, to the service manager.
 
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::Driver;
 use super::statistics::SyncChange;
 use crate::agent::events::{Regarding, Why};
 use crate::agent::identity::IdentityNews;
+use edgesync_admin::agent::RejectedObject;
 use edgesync_join::renewal::Validity;
 use edgesync_object::ObjectRef;
 use edgesync_object::time::rfc3339;
@@ -71,13 +71,13 @@ impl Driver {
                 tracing::warn!(name, %uid, %resource_version, ?reason, why = message, "an object was rejected");
                 self.statistics.count_rejection(reason);
                 let note = format!("{reason:?}: {message}");
-                let entry = json!({
-                    "object": object,
-                    "uid": &*uid,
-                    "resourceVersion": resource_version,
-                    "reason": reason,
-                    "message": message,
-                });
+                let entry = RejectedObject {
+                    uid: uid.to_string(),
+                    object: object.as_deref().cloned(),
+                    resource_version: resource_version.to_string(),
+                    reason: format!("{reason:?}"),
+                    message,
+                };
                 let regarding = match object {
                     Some(object) => Regarding::Object(*object, uid.clone()),
                     None => Regarding::Node,

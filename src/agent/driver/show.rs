@@ -1,31 +1,73 @@
-//! The status as JSON: what the agent holds, is connected to, waits for, and has run into.
+//! The status: what the agent holds, is connected to, waits for, and has run into.
 
 mod cloud_core;
 
-use serde_json::{Map, Value, json};
-
 use super::Driver;
 use crate::agent::status::{StoreView, seconds};
-use crate::store::Writing;
+use crate::store::{EdgeStats, Writing};
+use edgesync_admin::agent::{
+    AgentCounters, AgentStatus, CloudStatus, LimitsHit, LinkState, LinkStatus, ListenStatus, ObjectCounts,
+    Program, StoreStatus, SyncStatus,
+};
 use edgesync_protocol::edge::EdgePhase;
 use edgesync_runtime::VERSION;
 
 impl Driver {
-    /// The status as JSON.
-    pub(super) fn status(&self, StoreView { stats, kinds }: &StoreView) -> Value {
-        let machine = &self.machine;
-        let totals = machine.totals();
-        let (pending, held) = machine.announced();
+    /// Returns the status. Files, the local API and the keys of sealed objects are known beside the loop and added there.
+    pub(super) fn status(&self, StoreView { stats, kinds }: &StoreView) -> Box<AgentStatus> {
         let traffic = self.link.traffic();
-        let counters = machine.counters();
-        let health = self.store.health().borrow().clone();
-        let kinds: Map<String, Value> = kinds
+        let kinds = kinds
             .iter()
-            .map(|(resource, count)| (format!("{}/{}", resource.api_version(), resource.kind), json!(count)))
+            .map(|(resource, count)| (format!("{}/{}", resource.api_version(), resource.kind), *count))
             .collect();
-        let cloud = match (self.connection.link.connected, machine.phase(), self.connection.cloud_online) {
+        Box::new(AgentStatus {
+            node: self.settings.node.clone(),
+            agent: Program { version: VERSION.to_owned(), started: self.timeline.started.to_string() },
+            link: self.show_link(),
+            kubeedge: self.show_cloud_core(),
+            identity: self.identity.as_ref().map(|identity| identity.state().show()),
+            cloud: self.show_cloud(),
+            sync: self.show_sync(),
+            outbox: self.show_upstream(),
+            conditions: self.upstream.show_conditions(),
+            traffic: self.upstream.show_traffic(),
+            objects: ObjectCounts { total: self.machine.totals().count, kinds },
+            store: self.show_store(stats.as_ref()),
+            limits_hit: LimitsHit {
+                objects_too_large: self.statistics.limits.object_size,
+                store_full: self.statistics.limits.store_size,
+                link_queue_full: self.statistics.limits.link_queue,
+                reading_stalled: traffic.stalled,
+                events_dropped: stats.as_ref().map(|stats| stats.events_dropped),
+            },
+            rejected: self.statistics.rejected.values().cloned().collect(),
+            counters: self.show_counters(),
+            api: ListenStatus::Off,
+            files: None,
+        })
+    }
+
+    fn show_link(&self) -> LinkStatus {
+        let traffic = self.link.traffic();
+        let connected = self.connection.link.connected;
+        LinkStatus {
+            state: if connected { LinkState::Connected } else { LinkState::Disconnected },
+            link_type: self.wire.link_type().name().to_owned(),
+            broker: self.settings.peer.clone(),
+            since: self.connection.link.since.map(|at| at.to_string()),
+            cause: self.connection.link.cause.clone(),
+            retry_in_seconds: (!connected).then(|| seconds(self.connection.link.retry_in)),
+            connections: self.connection.link.reconnects,
+            bytes_in: traffic.bytes_in,
+            bytes_out: traffic.bytes_out,
+        }
+    }
+
+    fn show_cloud(&self) -> CloudStatus {
+        let machine = &self.machine;
+        let state = match (self.connection.link.connected, machine.phase(), self.connection.cloud_online) {
             (false, ..) => format!("unknown: no connection to {}", self.wire.peer()),
-            (true, EdgePhase::Live, _) => "connected".to_owned(),
+            (true, EdgePhase::Live, _) => CloudStatus::CONNECTED.to_owned(),
             _ if self.connection.removed => {
                 "this node was removed from the fleet: 'edgesync-cloud node admit NODE' takes it in again"
                     .to_owned()
@@ -34,76 +76,66 @@ impl Driver {
             (true, ..) if let Some(why) = &self.connection.refusal => format!("refuses this node: {why}"),
             (true, ..) => format!("unreachable: {} (yet)", self.wire.silence()),
         };
-        json!({
-            "node": self.settings.node,
-            "agent": { "version": VERSION, "started": self.timeline.started.to_string() },
-            "link": {
-                "state": if self.connection.link.connected { "connected" } else { "disconnected" },
-                "type": self.wire.link_type().name(),
-                "broker": self.settings.peer,
-                "since": self.connection.link.since.map(|at| at.to_string()),
-                "cause": self.connection.link.cause,
-                "retryInSeconds": (!self.connection.link.connected).then(|| seconds(self.connection.link.retry_in)),
-                "connections": self.connection.link.reconnects,
-                "bytesIn": traffic.bytes_in,
-                "bytesOut": traffic.bytes_out,
+        CloudStatus {
+            state,
+            incarnation: machine.incarnation().map(str::to_owned),
+            session: machine.session().map(str::to_owned),
+            removed: self.connection.removed,
+        }
+    }
+
+    fn show_sync(&self) -> SyncStatus {
+        let machine = &self.machine;
+        let (pending, held_back) = machine.announced();
+        SyncStatus {
+            in_sync: machine.in_sync(),
+            in_sync_since: self.statistics.in_sync_since.map(|at| at.to_string()),
+            pending,
+            held_back,
+            unconfirmed: machine.totals().revision.saturating_sub(machine.confirmed_revision()),
+            last_confirm: self.statistics.last_report.map(|at| at.to_string()),
+        }
+    }
+
+    fn show_store(&self, stats: Option<&EdgeStats>) -> StoreStatus {
+        let totals = self.machine.totals();
+        StoreStatus {
+            epoch: totals.epoch.to_string(),
+            digest: totals.digest.to_string(),
+            revision: totals.revision,
+            confirmed: self.machine.confirmed_revision(),
+            writing: match self.store.health().borrow().writing.clone() {
+                Writing::Works => StoreStatus::WORKS.to_owned(),
+                Writing::Full => "full".to_owned(),
+                Writing::Fails { reason } => format!("fails: {reason}"),
             },
-            "kubeedge": self.show_cloud_core(),
-            "identity": self.identity.as_ref().map(|identity| identity.state().show()),
-            "cloud": {
-                "state": cloud,
-                "incarnation": machine.incarnation(),
-                "session": machine.session(),
-                "removed": self.connection.removed,
-            },
-            "sync": {
-                "inSync": machine.in_sync(),
-                "inSyncSince": self.statistics.in_sync_since.map(|at| at.to_string()),
-                "pending": pending,
-                "heldBack": held,
-                "unconfirmed": totals.revision.saturating_sub(machine.confirmed_revision()),
-                "lastConfirm": self.statistics.last_report.map(|at| at.to_string()),
-            },
-            "outbox": self.show_upstream(),
-            "conditions": self.upstream.conditions,
-            "traffic": self.upstream.show_traffic(),
-            "objects": { "total": totals.count, "kinds": kinds },
-            "store": {
-                "epoch": totals.epoch.to_string(),
-                "digest": totals.digest.to_string(),
-                "revision": totals.revision,
-                "confirmed": machine.confirmed_revision(),
-                "writing": match health.writing {
-                    Writing::Works => "works".to_owned(),
-                    Writing::Full => "full".to_owned(),
-                    Writing::Fails { reason } => format!("fails: {reason}"),
-                },
-                "resets": self.storing.resets_seen(),
-                "databaseBytes": stats.as_ref().map(|stats| stats.database_bytes),
-                "walBytes": stats.as_ref().map(|stats| stats.wal_bytes),
-                "freeBytes": stats.as_ref().map(|stats| stats.free_bytes),
-                "commits": stats.as_ref().map(|stats| stats.writer.commits),
-            },
-            "limitsHit": {
-                "objectsTooLarge": self.statistics.limits.object_size,
-                "storeFull": self.statistics.limits.store_size,
-                "linkQueueFull": self.statistics.limits.link_queue,
-                "readingStalled": traffic.stalled,
-                "eventsDropped": stats.as_ref().map(|stats| stats.events_dropped),
-            },
-            "rejected": self.statistics.rejected.values().collect::<Vec<_>>(),
-            "counters": {
-                "hellos": counters.hellos,
-                "leases": counters.leases,
-                "uploadsSent": counters.uploads_sent,
-                "uploadsResent": counters.uploads_resent,
-                "uploadsRefused": counters.uploads_refused,
-                "applied": counters.applied,
-                "rejected": counters.rejected,
-                "repeatedReports": counters.repeated_reports,
-                "foreignSession": counters.foreign_session,
-                "badFrames": self.statistics.bad_frames,
-            },
-        })
+            resets: self.storing.resets_seen(),
+            database_bytes: stats.map(|stats| stats.database_bytes),
+            wal_bytes: stats.map(|stats| stats.wal_bytes),
+            free_bytes: stats.map(|stats| stats.free_bytes),
+            commits: stats.map(|stats| stats.writer.commits),
+            seal: None,
+        }
+    }
+
+    fn show_counters(&self) -> AgentCounters {
+        let counters = self.machine.counters();
+        AgentCounters {
+            hellos: counters.hellos,
+            leases: counters.leases,
+            uploads_sent: counters.uploads_sent,
+            uploads_resent: counters.uploads_resent,
+            uploads_refused: counters.uploads_refused,
+            applied: counters.applied,
+            rejected: counters.rejected,
+            repeated_reports: counters.repeated_reports,
+            foreign_session: counters.foreign_session,
+            bad_frames: self
+                .statistics
+                .bad_frames
+                .iter()
+                .map(|(what, count)| ((*what).to_owned(), *count))
+                .collect(),
+        }
     }
 }

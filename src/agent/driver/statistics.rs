@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde_json::Value;
 
 use crate::agent::metrics::{Ages, LimitsHit, Rejections};
+use edgesync_admin::agent::RejectedObject;
 use edgesync_protocol::change::{RejectReason, Uid};
 
 /// Rejected objects that the status remembers.
@@ -27,7 +27,7 @@ pub(super) struct Statistics {
     pub(super) limits: LimitsHit,
     pub(super) rejections: Rejections,
     /// The objects that are rejected now, by UID.
-    pub(super) rejected: BTreeMap<String, Value>,
+    pub(super) rejected: BTreeMap<String, RejectedObject>,
     pub(super) ages: Ages,
     /// When the cloud confirmed a report last.
     pub(super) last_report: Option<Timestamp>,
@@ -55,7 +55,7 @@ impl Statistics {
     }
 
     /// Remembers a rejected object, in place of another one if there are too many.
-    pub(super) fn remember_rejected(&mut self, uid: &Uid, entry: Value) {
+    pub(super) fn remember_rejected(&mut self, uid: &Uid, entry: RejectedObject) {
         if self.rejected.len() >= MAX_REJECTED && !self.rejected.contains_key(&**uid) {
             self.rejected.pop_first();
         }
@@ -88,17 +88,27 @@ impl Statistics {
 mod tests {
     use super::*;
 
+    fn rejected(message: &str) -> RejectedObject {
+        RejectedObject {
+            uid: "u".to_owned(),
+            object: None,
+            resource_version: "1".to_owned(),
+            reason: "Invalid".to_owned(),
+            message: message.to_owned(),
+        }
+    }
+
     #[test]
     fn rejected_objects_are_remembered_up_to_the_limit() {
         let mut statistics = Statistics::default();
         for number in 0..=MAX_REJECTED {
-            statistics.remember_rejected(&format!("{number:03}").into(), Value::Null);
+            statistics.remember_rejected(&format!("{number:03}").into(), rejected("too large"));
         }
         assert_eq!(statistics.rejected.len(), MAX_REJECTED);
         assert!(!statistics.rejected.contains_key("000"));
-        statistics.remember_rejected(&"001".into(), Value::Bool(true));
+        statistics.remember_rejected(&"001".into(), rejected("invalid"));
         assert_eq!(statistics.rejected.len(), MAX_REJECTED, "it replaces its own entry");
-        assert_eq!(statistics.rejected["001"], Value::Bool(true));
+        assert_eq!(statistics.rejected["001"], rejected("invalid"));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! The upstream half of the loop: the Lease, the outbox, what the device tells of itself, Events and traffic.
 //! What has to be decided is decided by the machine, [`Clock`], [`Budget`] and [`node_report`]; here it is carried out.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -21,6 +21,7 @@ use crate::agent::traffic::{Budget, BudgetState, Meter};
 use crate::store::{
     EdgeStats, EdgeStore, Health, OutboxLimits, OutboxPut, OutboxState, Posting, Reset, Writing,
 };
+use edgesync_admin::agent::{LaneStatus, TrafficToday};
 use edgesync_config::edge::Config;
 use edgesync_protocol::edge::{EdgeEffect, OutboxMarks};
 use edgesync_protocol::node::{Condition, ConditionStatus, DISK_PRESSURE, merge_report};
@@ -120,12 +121,24 @@ impl Upstream {
     }
 
     /// What the status says of the traffic; `edgesync traffic` says more.
-    pub(super) fn show_traffic(&self) -> Value {
-        json!({
-            "bytesToday": self.meter.today(),
-            "dailyBudget": self.budget.limit(),
-            "budgetSpent": self.budget.is_spent(),
-        })
+    pub(super) fn show_traffic(&self) -> TrafficToday {
+        TrafficToday {
+            bytes_today: self.meter.today(),
+            daily_budget: self.budget.limit(),
+            budget_spent: self.budget.is_spent(),
+        }
+    }
+
+    /// The conditions of the Node in the status.
+    pub(super) fn show_conditions(&self) -> Vec<edgesync_admin::agent::Condition> {
+        let shown = |condition: &Condition| edgesync_admin::agent::Condition {
+            kind: condition.condition.clone(),
+            status: format!("{:?}", condition.status),
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+            last_transition_time: condition.last_transition_time.map(|at| at.to_string()),
+        };
+        self.conditions.iter().map(shown).collect()
     }
 
     /// The daily budget, in bytes.
@@ -440,18 +453,15 @@ impl Driver {
         self.budget_changed(change);
     }
 
-    /// The lanes of the outbox as JSON.
-    pub(super) fn show_upstream(&self) -> Value {
+    /// The lanes of the outbox.
+    pub(super) fn show_upstream(&self) -> BTreeMap<String, LaneStatus> {
         let state = self.upstream.outbox.borrow();
-        let lanes: serde_json::Map<String, Value> = Lane::ALL
-            .into_iter()
-            .map(|lane| {
-                let (waiting, bytes, dropped) =
-                    (state.marks.rows.get(lane), state.bytes.get(lane), state.dropped.get(lane));
-                (lane.name().to_owned(), json!({ "waiting": waiting, "bytes": bytes, "dropped": dropped }))
-            })
-            .collect();
-        json!(lanes)
+        let shown = |lane: Lane| LaneStatus {
+            waiting: state.marks.rows.get(lane),
+            bytes: state.bytes.get(lane),
+            dropped: state.dropped.get(lane),
+        };
+        Lane::ALL.into_iter().map(|lane| (lane.name().to_owned(), shown(lane))).collect()
     }
 }
 

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{Driver, random};
+use edgesync_admin::agent::VerifiedCloud;
 
 /// How long both sides have until they agree again.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -16,7 +16,7 @@ const LONG_PATIENCE: Duration = Duration::from_secs(110);
 
 /// A verification under way.
 pub(super) struct Verification {
-    waiting: Vec<oneshot::Sender<Value>>,
+    waiting: Vec<oneshot::Sender<VerifiedCloud>>,
     /// Hellos said before it.
     hellos: u64,
     /// Changes applied before it.
@@ -28,7 +28,7 @@ pub(super) struct Verification {
 
 impl Driver {
     /// Says Hello again. Whoever asks meanwhile gets the same answer.
-    pub(super) fn verify(&mut self, answer: oneshot::Sender<Value>) {
+    pub(super) fn verify(&mut self, answer: oneshot::Sender<VerifiedCloud>) {
         if let Some(verification) = &mut self.verification {
             verification.waiting.push(answer);
             return;
@@ -76,12 +76,12 @@ impl Driver {
         } else {
             return;
         };
-        let answer = json!({
-            "inSync": agreed,
-            "differed": verification.differed,
-            "applied": counters.applied.saturating_sub(verification.applied),
-            "problem": problem,
-        });
+        let answer = VerifiedCloud {
+            in_sync: agreed,
+            differed: verification.differed,
+            applied: counters.applied.saturating_sub(verification.applied),
+            problem,
+        };
         let waiting = self.verification.take().map(|verification| verification.waiting);
         for asker in waiting.into_iter().flatten() {
             // Whoever asked may have gone.

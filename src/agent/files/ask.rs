@@ -4,15 +4,15 @@ use std::io;
 use std::path::Path;
 
 use serde::Serialize;
-use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
 use crate::agent::kinds::KnownKinds;
 use crate::store::{EdgeStore, Entry, ObjectRef};
+use edgesync_admin::agent::{FilesList, FilesObject, FilesRule, FilesState};
 use edgesync_api::Role;
-use edgesync_files::wire::{Listed, MAX_FRAME, Outcome, Reply, Request};
-use edgesync_files::{Member, Rule};
+use edgesync_files::wire::{Listed, MAX_FRAME, Outcome, Reply, Request, RuleShown};
+use edgesync_files::{Member, Rule, State, Status as ObjectState};
 use edgesync_object::ResourceVersion;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::BucketSet;
@@ -192,7 +192,7 @@ async fn read(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
 }
 
 /// The rules as they are shown. What programs say of Secrets is for those who may see Secrets.
-pub(super) fn show(outcome: &Outcome, role: Role) -> Value {
+pub(super) fn show(outcome: &Outcome, role: Role) -> FilesList {
     let mut rules = outcome.rules.clone();
     if role != Role::Admin {
         for rule in &mut rules {
@@ -203,7 +203,44 @@ pub(super) fn show(outcome: &Outcome, role: Role) -> Value {
             secrets.for_each(|object| object.message.clear());
         }
     }
-    json!({ "rules": rules })
+    FilesList { rules: rules.iter().map(show_rule).collect() }
+}
+
+/// A rule as it is shown.
+pub(super) fn show_rule(rule: &RuleShown) -> FilesRule {
+    FilesRule {
+        name: rule.name.clone(),
+        in_effect: rule.in_effect,
+        not_in_effect: rule.not_in_effect,
+        conflicts: rule.conflicts,
+        reloads: rule.reloads,
+        rollbacks: rule.rollbacks,
+        files: rule.files,
+        output: rule.output.clone(),
+        objects: rule.objects.iter().map(show_object).collect(),
+    }
+}
+
+fn show_object(object: &ObjectState) -> FilesObject {
+    FilesObject {
+        api_version: object.api_version.clone(),
+        kind: object.kind.clone(),
+        namespace: object.namespace.clone(),
+        name: object.name.clone(),
+        sealed: object.sealed,
+        version: object.version.clone(),
+        wanted: object.wanted.clone(),
+        state: match object.state {
+            State::Gone => FilesState::Gone,
+            State::InEffect => FilesState::InEffect,
+            State::NotInEffect => FilesState::NotInEffect,
+            State::Conflict => FilesState::Conflict,
+        },
+        message: object.message.clone(),
+        rolled_back: object.rolled_back,
+        since: object.since,
+        seq: object.seq,
+    }
 }
 
 #[cfg(test)]

@@ -3,21 +3,22 @@
 use std::process::ExitCode;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::args_cloud::{AdmitArgs, CloudArgs, CloudCommand, FleetArgs, NodeArgs, NodeCommand};
-use super::nodes::{self, NODES_PATH};
-use super::server::{Fleet, client};
+use super::nodes;
+use super::server::{Fleet, body, client};
 use super::{explain, maintenance_cloud, pairing};
-use edgesync_api::{ClientError, encode};
+use edgesync_admin::cloud::{
+    AdmitRequest, Admitted, Confirmed, PageInvitation, Removed, RevokedCertificates,
+};
+use edgesync_admin::{NodeAction, Route, Unreadable, read};
+use edgesync_api::ClientError;
 use edgesync_cli::program::{self, Exit, Threads};
 use edgesync_cli::records;
 use edgesync_cli::{CliError, EXIT_FAILED, Peer, Terminal, apply, check, get, report};
 use edgesync_fleet::config::Config;
 use edgesync_runtime::memory;
-
-/// Where the page is, with a key.
-pub const PAGE_PATH: &str = "/edgesync/v1/page";
 
 /// Runs the program with the arguments of the process.
 #[must_use]
@@ -51,8 +52,8 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
             program::ask(async |terminal| explain::run(args, terminal).await)
         }
         CloudCommand::Page(server) => program::ask(async |terminal| {
-            let answer: Value = client(server).await?.post(PAGE_PATH, &Value::Null).await?;
-            Ok(writeln!(terminal.out, "{}", answer["url"].as_str().unwrap_or_default())?)
+            let answer: Value = client(server).await?.post(&Route::Page.path(), &Value::Null).await?;
+            Ok(writeln!(terminal.out, "{}", read::<PageInvitation>(&answer)?.url)?)
         }),
         CloudCommand::Syncs { node, output, server } => program::ask(async |terminal| {
             let now = Timestamp::now();
@@ -60,7 +61,7 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
                 .await
         }),
         CloudCommand::ConfirmDeletions(NodeArgs { nodes, server }) => program::ask(async |terminal| {
-            each_node(server, &nodes, "confirm-deletions", &Value::Null, terminal).await
+            each_node(server, &nodes, NodeAction::ConfirmDeletions, AdmitRequest::default(), terminal).await
         }),
         CloudCommand::Node(command) => program::ask(async |terminal| change_nodes(command, terminal).await),
         CloudCommand::Token(command) => {
@@ -102,33 +103,40 @@ impl Exit for Done {
 
 /// Has something done with some nodes.
 async fn change_nodes(command: NodeCommand, terminal: &mut Terminal<'_>) -> Result<Done, CliError> {
-    let mut wanted = json!({});
-    let (NodeArgs { nodes, server }, verb) = match command {
-        NodeCommand::Remove(nodes) => (nodes, "remove"),
+    let mut request = AdmitRequest::default();
+    let (NodeArgs { nodes, server }, action) = match command {
+        NodeCommand::Remove(nodes) => (nodes, NodeAction::Remove),
         NodeCommand::Admit(AdmitArgs { nodes, broker_updated }) => {
-            wanted["brokerUpdated"] = broker_updated.into();
-            (nodes, "admit")
+            request.broker_updated = broker_updated;
+            (nodes, NodeAction::Admit)
         }
-        NodeCommand::Revoke(nodes) => (nodes, "revoke"),
-        NodeCommand::Forget(nodes) => (nodes, "forget"),
+        NodeCommand::Revoke(nodes) => (nodes, NodeAction::Revoke),
+        NodeCommand::Forget(nodes) => (nodes, NodeAction::Forget),
     };
-    each_node(server, &nodes, verb, &wanted, terminal).await
+    each_node(server, &nodes, action, request, terminal).await
 }
 
 /// Has something done with one node after the other, and says what was done. What fails is told, and the rest goes on.
 async fn each_node(
     server: FleetArgs,
     nodes: &[String],
-    verb: &str,
-    wanted: &Value,
+    action: NodeAction,
+    request: AdmitRequest,
     terminal: &mut Terminal<'_>,
 ) -> Result<Done, CliError> {
     let fleet = Fleet::open(server).await?;
+    let body = match action {
+        NodeAction::Admit => body(&request)?,
+        _ => Value::Null,
+    };
     let mut all = true;
     for node in nodes {
-        let path = format!("{NODES_PATH}/{}/{verb}", encode(node));
-        match fleet.post(&path, wanted).await {
-            Ok(answer) => writeln!(terminal.out, "{}", done(node, verb, wanted, &answer))?,
+        let changed = async {
+            let answer = fleet.call(Route::ChangeNode(node, action), &body).await?;
+            Ok(done(node, action, &request, &answer)?)
+        };
+        match changed.await {
+            Ok(done) => writeln!(terminal.out, "{done}")?,
             Err(error)
                 if nodes.len() == 1 || matches!(error, CliError::Client(ClientError::Connect { .. })) =>
             {
@@ -145,29 +153,35 @@ async fn each_node(
 }
 
 /// What was done with a node.
-fn done(node: &str, verb: &str, wanted: &Value, answer: &Value) -> String {
-    let is = |field: &str| answer[field].as_bool().unwrap_or(false);
-    match verb {
-        "confirm-deletions" if answer["confirmed"] == 0 => format!("node '{node}': nothing is held back"),
-        "confirm-deletions" => format!("node '{node}': what was held back will be deleted"),
-        "remove" if is("removed") => format!("node '{node}' removed from the fleet"),
-        "remove" => format!("node '{node}' has been removed already"),
-        "admit" if is("admitted") => {
+fn done(
+    node: &str,
+    action: NodeAction,
+    request: &AdmitRequest,
+    answer: &Value,
+) -> Result<String, Unreadable> {
+    Ok(match action {
+        NodeAction::ConfirmDeletions => match read::<Confirmed>(answer)?.confirmed {
+            0 => format!("node '{node}': nothing is held back"),
+            _ => format!("node '{node}': what was held back will be deleted"),
+        },
+        NodeAction::Remove if read::<Removed>(answer)?.removed => {
+            format!("node '{node}' removed from the fleet")
+        }
+        NodeAction::Remove => format!("node '{node}' has been removed already"),
+        NodeAction::Admit if request.broker_updated => format!(
+            "node '{node}': {} revoked certificates count as refused by the broker",
+            read::<RevokedCertificates>(answer)?.certificates
+        ),
+        NodeAction::Admit if read::<Admitted>(answer)?.admitted => {
             format!("node '{node}' may come back: it is asked to, or will within the hour")
         }
-        "admit" if wanted["brokerUpdated"] == true => {
-            format!(
-                "node '{node}': {} revoked certificates count as refused by the broker",
-                answer["certificates"]
-            )
-        }
-        "admit" => format!("node '{node}' was not removed"),
-        "forget" => format!("node '{node}': forgotten; any device may join under this name"),
-        _ => format!(
+        NodeAction::Admit => format!("node '{node}' was not removed"),
+        NodeAction::Forget => format!("node '{node}': forgotten; any device may join under this name"),
+        NodeAction::Revoke => format!(
             "node '{node}': {certificates} certificates revoked; it comes back with a new token for its name only\n\
              An external broker must be given the new revocation list: 'edgesync-cloud broker-config'. It is listened to there \
              again after that, and 'edgesync-cloud node admit {node} --broker-updated'",
-            certificates = answer["certificates"]
+            certificates = read::<RevokedCertificates>(answer)?.certificates
         ),
-    }
+    })
 }

@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use super::args_cloud::ExplainArgs;
-use super::nodes::NODES_PATH;
 use super::server::client;
+use edgesync_admin::cloud::PlacementAnswer;
+use edgesync_admin::{Route, read};
 use edgesync_api::encode;
 use edgesync_cli::apply::DEFAULT_NAMESPACE;
 use edgesync_cli::output::{Output, Table, cell, render};
@@ -18,7 +19,7 @@ use edgesync_object::Scope;
 pub(super) async fn run(args: ExplainArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let ExplainArgs { node, object, namespace, output, server } = args;
     let client = client(server).await?;
-    let mut path = format!("{NODES_PATH}/{}/placement", encode(&node));
+    let mut path = Route::Placement(&node).path();
     if let Some(object) = &object {
         let Some((word, name)) = object.split_once('/') else {
             return Err(CliError::Usage(format!("'{object}' must be KIND/NAME, such as configmap/line-1")));
@@ -43,65 +44,56 @@ pub(super) async fn run(args: ExplainArgs, terminal: &mut Terminal<'_>) -> Resul
     let answer: Value = client.get(&path).await?;
     let text = match output.output {
         Output::Yaml | Output::Json => render(&answer, output.output)?,
-        _ => shown(&node, object.as_deref(), &answer),
+        _ => shown(&node, object.as_deref(), &read(&answer)?),
     };
     Ok(terminal.out.write_all(text.as_bytes())?)
 }
 
 /// The answer in words, and what each rule says.
-fn shown(node: &str, named: Option<&str>, answer: &Value) -> String {
+fn shown(node: &str, named: Option<&str>, answer: &PlacementAnswer) -> String {
     let mut out = String::new();
-    let object = &answer["object"];
-    if let Some(named) = named {
-        let is_wanted = object["wanted"] == true;
-        let not = if is_wanted { "" } else { "not " };
-        out.push_str(&format!("{named} is {not}to be on node '{node}': {}\n", cell(&object["state"])));
-        for reason in object["because"].as_array().into_iter().flatten() {
-            out.push_str(&format!("  placed by: {}\n", cell(reason)));
-        }
-        if !object["held"].is_null() {
-            out.push_str(&format!(
-                "  the node holds version {}, the newest is {}\n",
-                cell(&object["held"]),
-                cell(&object["version"])
-            ));
+    if let (Some(named), Some(object)) = (named, &answer.object) {
+        let not = if object.wanted { "" } else { "not " };
+        out.push_str(&format!("{named} is {not}to be on node '{node}': {}\n", text(&object.state)));
+        if let Some(facts) = &object.facts {
+            for reason in &facts.because {
+                out.push_str(&format!("  placed by: {}\n", text(reason)));
+            }
+            if let Some(held) = &facts.held {
+                let (held, newest) = (text(held), text(&facts.version));
+                out.push_str(&format!("  the node holds version {held}, the newest is {newest}\n"));
+            }
         }
         out.push('\n');
     }
-    let rules = answer["rules"].as_array().map_or(&[][..], Vec::as_slice);
-    if rules.is_empty() {
+    if answer.rules.is_empty() {
         out.push_str("There are no rules for it.\n");
         return out;
     }
     let mut headers = vec!["rule", "node"];
     headers.extend(named.is_some().then_some("object"));
     let mut table = Table::new(headers);
-    for rule in rules {
-        let verdict = |field: &str| match rule[field].as_str() {
-            Some(mismatch) => mismatch.to_owned(),
-            None => "selected".to_owned(),
-        };
-        let object = named.is_some().then(|| verdict("objectMismatch"));
-        table.row([cell(&rule["rule"]), verdict("nodeMismatch")].into_iter().chain(object));
+    for rule in &answer.rules {
+        let verdict = |mismatch: &Option<String>| mismatch.clone().unwrap_or_else(|| "selected".to_owned());
+        let object = named.is_some().then(|| verdict(&rule.object_mismatch));
+        table.row([text(&rule.rule), verdict(&rule.node_mismatch)].into_iter().chain(object));
     }
     out + &table.render()
+}
+
+/// A text of others: what moves a terminal is escaped.
+fn text(text: &str) -> String {
+    cell(&Value::from(text))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use edgesync_admin::samples;
 
     #[test]
     fn what_holds_it_back_stands_above_what_each_rule_says() {
-        let answer = json!({
-            "node": "edge-1",
-            "rules": [
-                {"rule": "Placement plant/web", "nodeMismatch": null, "objectMismatch": null},
-                {"rule": "[[placement]] 1 of the configuration", "nodeMismatch": "nodes.names: x", "objectMismatch": null},
-            ],
-            "object": {"wanted": true, "state": "the node rejects it, TooLarge: no", "because": ["Placement plant/web"], "held": null},
-        });
+        let answer = samples::placement();
         let text = shown("edge-1", Some("cm/line-1"), &answer);
         assert!(
             text.starts_with("cm/line-1 is to be on node 'edge-1': the node rejects it, TooLarge: no\n"),
@@ -112,7 +104,7 @@ mod tests {
             text.contains("\nPlacement plant/web                    selected         selected\n"),
             "{text}"
         );
-        let text = shown("edge-1", None, &json!({"rules": []}));
+        let text = shown("edge-1", None, &PlacementAnswer { rules: Vec::new(), ..answer });
         assert_eq!(text, "There are no rules for it.\n");
     }
 }

@@ -4,58 +4,77 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 use super::args_cloud::{NodesArgs, STATES};
 use super::server::Fleet;
-use edgesync_api::encode;
+use edgesync_admin::cloud::{NodeInfo, NodeList};
+use edgesync_admin::{Route, Unreadable, read};
 use edgesync_cli::output::{Output, Table, cell, key_values, render};
 use edgesync_cli::records::{self, RecordColumn};
 use edgesync_cli::{CliError, Terminal};
-use edgesync_object::{Labels, Selector};
-
-/// What the cloud side answers about its nodes: an object with `items`.
-pub const NODES_PATH: &str = "/edgesync/v1/nodes";
+use edgesync_object::{Labels, ObjectRef, Selector};
 
 /// What `nodes` shows of each of them.
-const COLUMNS: &[RecordColumn] = &[
-    RecordColumn::value("name", "/name"),
-    RecordColumn::value("state", "/state"),
-    RecordColumn::value("ready", "/ready"),
-    RecordColumn::value("objects", "/objects"),
-    RecordColumn::value("pending", "/pending"),
-    RecordColumn::value("rejected", "/rejected"),
-    RecordColumn::value("held back", "/heldBack"),
-    RecordColumn::rare("in effect", "/filesInEffect"),
-    RecordColumn::rare("not in effect", "/filesNotInEffect"),
-    RecordColumn::age("last renewal", "/lastRenewal"),
-    RecordColumn::age("last report", "/lastReport"),
-    RecordColumn::value("agent", "/agentVersion"),
+const COLUMNS: &[RecordColumn<NodeInfo>] = &[
+    RecordColumn::value("name", |node| node.name().into()),
+    RecordColumn::value("state", |node| node.state().into()),
+    RecordColumn::value("ready", |node| node.ready().into()),
+    RecordColumn::value("objects", |node| node.objects().into()),
+    RecordColumn::value("pending", |node| node.pending().into()),
+    RecordColumn::value("rejected", |node| node.rejected().into()),
+    RecordColumn::value("held back", |node| node.held_back().into()),
+    RecordColumn::rare("in effect", |node| node.files_in_effect().into()),
+    RecordColumn::rare("not in effect", |node| node.files_not_in_effect().into()),
+    RecordColumn::age("last renewal", |node| node.last_renewal().into()),
+    RecordColumn::age("last report", |node| node.last_report().into()),
+    RecordColumn::value("agent", |node| node.agent_version().into()),
 ];
 /// What `-o wide` shows beside.
-const WIDE: &[RecordColumn] = &[
-    RecordColumn::rare("served by", "/servedBy"),
-    RecordColumn::value("certificate ends", "/certificateEnds"),
-    RecordColumn::value("labels", "/shownLabels"),
+const WIDE: &[RecordColumn<NodeInfo>] = &[
+    RecordColumn::rare("served by", |node| node.served_by().into()),
+    RecordColumn::value("certificate ends", |node| certificate_ends(node).into()),
+    RecordColumn::value("labels", |node| shown_labels(node).into()),
 ];
 
-/// What nodes can be sorted by: the word, the field, and whether the greatest comes first.
-const SORTS: [(&str, &str, bool); 9] = [
-    ("name", "/name", false),
-    ("state", "/state", false),
-    ("objects", "/objects", true),
-    ("pending", "/pending", true),
-    ("rejected", "/rejected", true),
-    ("held-back", "/heldBack", true),
-    ("last-renewal", "/lastRenewal", false),
-    ("last-report", "/lastReport", false),
-    ("certificate", "/certificateEnds", false),
+/// What nodes are sorted by.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Number(u64),
+    Text(String),
+}
+
+/// What nodes can be sorted by: the word, the key, and whether the greatest comes first.
+type Sort = (&'static str, fn(&NodeInfo) -> Option<Key>, bool);
+const SORTS: [Sort; 9] = [
+    ("name", |node| text(Some(node.name())), false),
+    ("state", |node| text(Some(node.state())), false),
+    ("objects", |node| node.objects().map(Key::Number), true),
+    ("pending", |node| node.pending().map(Key::Number), true),
+    ("rejected", |node| node.rejected().map(Key::Number), true),
+    ("held-back", |node| node.held_back().map(Key::Number), true),
+    ("last-renewal", |node| text(node.last_renewal()), false),
+    ("last-report", |node| text(node.last_report()), false),
+    ("certificate", |node| text(certificate_ends(node)), false),
 ];
+
+fn text(text: Option<&str>) -> Option<Key> {
+    text.map(|text| Key::Text(text.to_owned()))
+}
+
+fn certificate_ends(node: &NodeInfo) -> Option<&str> {
+    node.membership()?.certificate_ends.as_deref()
+}
+
+fn shown_labels(node: &NodeInfo) -> String {
+    let pairs = node.labels().into_iter().flatten().map(|(key, value)| format!("{key}={value}"));
+    pairs.collect::<Vec<_>>().join(",")
+}
 
 /// Shows nodes.
 ///
 /// # Errors
-/// The request fails; a name is not known.
+/// The request fails; a name is not known; the answer is that of another version.
 pub(super) async fn run(args: NodesArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let NodesArgs { names, states, selector, sort_by, output, server } = args;
     let (output, now) = (output.output, Timestamp::now());
@@ -65,76 +84,60 @@ pub(super) async fn run(args: NodesArgs, terminal: &mut Terminal<'_>) -> Result<
     }
     let selector: Selector =
         selector.parse().map_err(|error| CliError::Usage(format!("--selector: {error}")))?;
-    let mut answer = fleet.get(NODES_PATH).await?;
-    let nodes = match answer["items"].take() {
-        Value::Array(nodes) => nodes,
-        _ => Vec::new(),
-    };
-    let mut nodes: Vec<Value> =
-        nodes.into_iter().filter(|node| is_wanted(node, &states, &selector)).collect();
+    let mut answer = fleet.call(Route::Nodes, &Value::Null).await?;
+    let NodeList { items, .. } = read(&answer)?;
+    let Value::Array(documents) = answer["items"].take() else { return Ok(()) };
+    let mut nodes: Vec<(Value, NodeInfo)> = documents.into_iter().zip(items).collect();
+    nodes.retain(|(_, node)| is_wanted(node, &states, &selector));
     sort(&mut nodes, &sort_by);
-    let summary = summary(&nodes);
-    if output == Output::Name {
-        for node in &nodes {
-            writeln!(terminal.out, "node/{}", cell(&node["name"]))?;
+    let (documents, nodes): (Vec<Value>, Vec<NodeInfo>) = nodes.into_iter().unzip();
+    match output {
+        Output::Name => {
+            for node in &nodes {
+                writeln!(terminal.out, "node/{}", cell(&node.name().into()))?;
+            }
+            return Ok(());
         }
-        return Ok(());
+        Output::Yaml | Output::Json => {
+            answer["items"] = Value::Array(documents);
+            return Ok(terminal.out.write_all(render(&answer, output)?.as_bytes())?);
+        }
+        Output::Table | Output::Wide => {}
     }
-    if matches!(output, Output::Table | Output::Wide) {
-        nodes.iter_mut().for_each(show_labels);
-    }
-    let columns: Vec<RecordColumn> = match output {
-        Output::Wide => [COLUMNS, WIDE].concat(),
-        _ => COLUMNS.to_vec(),
-    };
-    answer["items"] = Value::Array(nodes);
-    records::table_of(&answer, &columns, output, now, terminal)?;
+    let wide = if output == Output::Wide { WIDE } else { &[] };
+    let columns: Vec<&RecordColumn<NodeInfo>> = COLUMNS.iter().chain(wide).collect();
+    records::table(&nodes, &columns, now, terminal)?;
     // For people: whatever reads the table finds nothing but the table.
-    if let Some(summary) = summary.filter(|_| matches!(output, Output::Table | Output::Wide)) {
+    if let Some(summary) = summary(&nodes) {
         terminal.out.flush()?;
         writeln!(terminal.err, "{summary}")?;
     }
     Ok(())
 }
 
-fn is_wanted(node: &Value, states: &[String], selector: &Selector) -> bool {
-    let state = node["state"].as_str().unwrap_or_default();
-    let is_in = states.is_empty() || states.iter().any(|wanted| wanted == state);
-    is_in && (selector.is_empty() || selector.matches(&labels(node)))
+fn is_wanted(node: &NodeInfo, states: &[String], selector: &Selector) -> bool {
+    let is_in = states.is_empty() || states.iter().any(|wanted| wanted == node.state());
+    let none = Labels::new();
+    is_in && (selector.is_empty() || selector.matches(node.labels().unwrap_or(&none)))
 }
 
-fn labels(node: &Value) -> Labels {
-    let pairs = node["labels"].as_object().into_iter().flatten();
-    pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
-}
-
-fn show_labels(node: &mut Value) {
-    let pairs: Vec<String> = labels(node).iter().map(|(key, value)| format!("{key}={value}")).collect();
-    node["shownLabels"] = pairs.join(",").into();
-}
-
-/// Sorts by a field; those of which it is not known come last, and equal ones stay in the order of their names.
-fn sort(nodes: &mut [Value], by: &str) {
-    let Some((_, field, is_falling)) = SORTS.iter().find(|(word, ..)| *word == by) else { return };
-    nodes.sort_by(|one, other| {
-        let (one, other) =
-            (one.pointer(field).unwrap_or(&Value::Null), other.pointer(field).unwrap_or(&Value::Null));
-        let order = match (one, other) {
-            (Value::Null, Value::Null) => return Ordering::Equal,
-            (Value::Null, _) => return Ordering::Greater,
-            (_, Value::Null) => return Ordering::Less,
-            (Value::Number(one), Value::Number(other)) => one.as_u64().cmp(&other.as_u64()),
-            (one, other) => one.as_str().cmp(&other.as_str()),
-        };
-        if *is_falling { order.reverse() } else { order }
+/// Sorts by a key; those of which it is not known come last, and equal ones stay in the order of their names.
+fn sort(nodes: &mut [(Value, NodeInfo)], by: &str) {
+    let Some((_, key, is_falling)) = SORTS.iter().find(|(word, ..)| *word == by) else { return };
+    nodes.sort_by(|(_, one), (_, other)| match (key(one), key(other)) {
+        (None, None) => Ordering::Equal,
+        (None, _) => Ordering::Greater,
+        (_, None) => Ordering::Less,
+        (one, other) if *is_falling => other.cmp(&one),
+        (one, other) => one.cmp(&other),
     });
 }
 
 /// How many there are in which state; nothing for one node, which says it itself.
-fn summary(nodes: &[Value]) -> Option<String> {
+fn summary(nodes: &[NodeInfo]) -> Option<String> {
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
     for node in nodes {
-        *states.entry(node["state"].as_str().unwrap_or("unknown")).or_default() += 1;
+        *states.entry(node.state()).or_default() += 1;
     }
     let rank = |state: &str| STATES.iter().position(|known| *known == state).unwrap_or(STATES.len());
     let mut counts: Vec<(&str, usize)> = states.into_iter().collect();
@@ -152,64 +155,115 @@ async fn show(
 ) -> Result<(), CliError> {
     let mut nodes = Vec::with_capacity(names.len());
     for name in names {
-        nodes.push(fleet.get(&format!("{NODES_PATH}/{}", encode(name))).await?);
+        nodes.push(fleet.call(Route::Node(name), &Value::Null).await?);
     }
     let text = match (output, nodes.as_slice()) {
         (Output::Yaml | Output::Json, [node]) => render(node, output)?,
-        (Output::Yaml | Output::Json, _) => render(&json!({ "items": nodes }), output)?,
+        (Output::Yaml | Output::Json, _) => {
+            render(&Map::from_iter([("items".to_owned(), Value::Array(nodes))]).into(), output)?
+        }
         (Output::Name, _) => names.iter().map(|name| format!("node/{name}\n")).collect(),
-        _ => nodes.iter().map(sheet).collect::<Vec<_>>().join("\n"),
+        _ => nodes.iter().map(sheet).collect::<Result<Vec<_>, _>>()?.join("\n"),
     };
     Ok(terminal.out.write_all(text.as_bytes())?)
 }
 
-/// What stands in tables below the rest: the field, its title, and its columns beside the object.
-const TABLES: [(&str, &str, &[&str]); 3] = [
-    ("refusedObjects", "Rejected", &["reason", "message"]),
-    ("heldBackObjects", "Held back from removal", &[]),
-    ("objectsNotInEffect", "Not in effect in files", &["state", "rule", "message"]),
-];
-
 /// A node in full: its objects that are not as they should be in tables of their own.
-fn sheet(node: &Value) -> String {
-    let mut plain = node.clone();
-    let mut tables = String::new();
-    for (field, title, columns) in TABLES {
-        let Some(Value::Array(objects)) = plain.as_object_mut().and_then(|fields| fields.remove(field))
-        else {
-            continue;
-        };
-        if objects.is_empty() {
-            continue;
-        }
-        let mut table = Table::new(["kind", "namespace", "name"].iter().chain(columns));
-        for entry in &objects {
-            let object = &entry["object"];
-            let name = if object.is_null() { &entry["uid"] } else { &object["name"] };
-            let first = [&object["kind"], &object["namespace"], name];
-            table.row(first.into_iter().chain(columns.iter().map(|column| &entry[*column])).map(cell));
-        }
-        tables.push_str(&format!("\n{title}:\n{}", table.render()));
+fn sheet(document: &Value) -> Result<String, Unreadable> {
+    let node = read::<NodeInfo>(document)?;
+    let mut plain = document.clone();
+    if let Some(fields) = plain.as_object_mut() {
+        fields.retain(|key, _| !IN_TABLES.contains(&key.as_str()));
     }
-    key_values(&plain) + &tables
+    let refused = node.served().and_then(|node| node.refused_objects.as_deref()).unwrap_or_default();
+    let held = node.served().and_then(|node| node.held_back_objects.as_deref()).unwrap_or_default();
+    let tables = [
+        table(
+            "Rejected",
+            &["reason", "message"],
+            refused.iter().map(|one| (&one.uid, &one.object, vec![&one.reason, &one.message])),
+        ),
+        table("Held back from removal", &[], held.iter().map(|one| (&one.uid, &one.object, Vec::new()))),
+        table(
+            "Not in effect in files",
+            &["state", "rule", "message"],
+            node.not_in_effect()
+                .iter()
+                .map(|one| (&one.uid, &one.object, vec![&one.state, &one.rule, &one.message])),
+        ),
+    ];
+    Ok(key_values(&plain) + &tables.concat())
+}
+
+/// The keys that stand in tables below the rest.
+const IN_TABLES: [&str; 3] = ["refusedObjects", "heldBackObjects", "objectsNotInEffect"];
+
+/// A table of objects with its title; nothing without objects.
+fn table<'a>(
+    title: &str,
+    columns: &[&str],
+    rows: impl Iterator<Item = (&'a String, &'a Option<ObjectRef>, Vec<&'a String>)>,
+) -> String {
+    let mut table = Table::new(["kind", "namespace", "name"].iter().chain(columns));
+    let cell = |text: &str| cell(&Value::from(text));
+    for (uid, object, rest) in rows {
+        let first = match object {
+            Some(object) => [&*object.kind, &*object.namespace, &*object.name],
+            None => ["", "", uid],
+        };
+        table.row(first.into_iter().chain(rest.into_iter().map(String::as_str)).map(cell));
+    }
+    if table.is_empty() { String::new() } else { format!("\n{title}:\n{}", table.render()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::args_cloud::SORT_WORDS;
+    use edgesync_admin::cloud::{JoinedNode, Membership, ServedNode};
+    use edgesync_admin::samples;
+    use serde_json::json;
 
-    fn fleet() -> Vec<Value> {
+    /// A node of this name and state, with its objects to come, labels and the end of its certificate.
+    fn node(
+        name: &str,
+        state: &str,
+        pending: Option<u64>,
+        site: Option<&str>,
+        ends: Option<&str>,
+    ) -> NodeInfo {
+        let membership = Membership { certificate_ends: ends.map(str::to_owned), revoked: false };
+        let (name, state) = (name.to_owned(), state.to_owned());
+        let Some(pending) = pending else {
+            return NodeInfo::Joined(JoinedNode { name, state, membership, ..samples::joined_node() });
+        };
+        let labels = site.map(|site| Labels::from([("site".to_owned(), site.to_owned())]));
+        let membership = Some(membership);
+        NodeInfo::Served(Box::new(ServedNode {
+            name,
+            state,
+            pending,
+            labels,
+            membership,
+            ..samples::served_node()
+        }))
+    }
+
+    fn nodes() -> Vec<NodeInfo> {
         vec![
-            json!({"name": "a", "state": "in sync", "pending": 0, "labels": {"site": "north"}, "certificateEnds": "2027-01-02"}),
-            json!({"name": "b", "state": "offline", "pending": 7, "labels": {"site": "south"}, "certificateEnds": "2027-01-01"}),
-            json!({"name": "c", "state": "never connected"}),
-            json!({"name": "d", "state": "in sync", "pending": 9, "labels": {"site": "north"}}),
+            node("a", "in sync", Some(0), Some("north"), Some("2027-01-02")),
+            node("b", "offline", Some(7), Some("south"), Some("2027-01-01")),
+            node("c", "never connected", None, None, None),
+            node("d", "in sync", Some(9), Some("north"), None),
         ]
     }
 
-    fn names(nodes: &[Value]) -> String {
-        nodes.iter().map(|node| node["name"].as_str().unwrap()).collect()
+    fn with_documents() -> Vec<(Value, NodeInfo)> {
+        nodes().into_iter().map(|node| (json!(node), node)).collect()
+    }
+
+    fn names(nodes: &[(Value, NodeInfo)]) -> String {
+        nodes.iter().map(|(_, node)| node.name()).collect()
     }
 
     #[test]
@@ -217,8 +271,8 @@ mod tests {
         let chosen = |states: &[&str], selector: &str| {
             let states: Vec<String> = states.iter().map(|state| (*state).to_owned()).collect();
             let selector = selector.parse().unwrap();
-            let mut nodes = fleet();
-            nodes.retain(|node| is_wanted(node, &states, &selector));
+            let mut nodes = with_documents();
+            nodes.retain(|(_, node)| is_wanted(node, &states, &selector));
             names(&nodes)
         };
         assert_eq!(chosen(&[], ""), "abcd");
@@ -234,9 +288,9 @@ mod tests {
             ("state", "adcb"),
             ("pending", "dbac"),
             ("certificate", "bacd"),
-            ("rejected", "abcd"),
+            ("rejected", "abdc"),
         ] {
-            let mut nodes = fleet();
+            let mut nodes = with_documents();
             sort(&mut nodes, by);
             assert_eq!(names(&nodes), expected, "{by}");
         }
@@ -246,16 +300,19 @@ mod tests {
 
     #[test]
     fn the_states_are_counted() {
-        assert_eq!(summary(&fleet()).unwrap(), "4 nodes: 2 in sync, 1 offline, 1 never connected");
-        assert_eq!(summary(&fleet()[..1]), None);
+        assert_eq!(summary(&nodes()).unwrap(), "4 nodes: 2 in sync, 1 offline, 1 never connected");
+        assert_eq!(summary(&nodes()[..1]), None);
     }
 
     #[test]
     fn what_a_node_rejects_is_named() {
-        let node = json!({"name": "a", "rejected": 1, "heldBackObjects": [], "refusedObjects": [{
-            "uid": "u-1", "reason": "TooLarge", "message": "must be at most 9 bytes",
-            "object": {"kind": "ConfigMap", "namespace": "plant", "name": "big"}}]});
-        let shown = sheet(&node);
+        let node = NodeInfo::Served(Box::new(ServedNode {
+            rejected: 1,
+            held_back_objects: Some(Vec::new()),
+            refused_objects: Some(vec![samples::rejected()]),
+            ..samples::served_node()
+        }));
+        let shown = sheet(&json!(node)).unwrap();
         assert!(shown.contains("Rejected:\nKIND        NAMESPACE   NAME   REASON     MESSAGE\n"), "{shown}");
         assert!(
             shown.contains("ConfigMap   plant       big    TooLarge   must be at most 9 bytes\n"),

@@ -4,54 +4,54 @@ use std::fs::Permissions;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 
-use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::args_cloud::{BrokerArgs, KubeconfigArgs, OperatorCommand, ShowArgs, TokenCommand};
-use super::server::Fleet;
-use edgesync_api::{Address, Kubeconfig, encode};
+use super::server::{Fleet, body};
+use edgesync_admin::cloud::{
+    BrokerConfigRequest, BrokerFiles, NewOperator, NewToken, Operator, OperatorCertificate, OperatorList,
+    RevokedOperators, RevokedToken, Token, TokenList, TokenRequest,
+};
+use edgesync_admin::{Route, read};
+use edgesync_api::{Address, Kubeconfig};
 use edgesync_cli::records::{self, RecordColumn};
 use edgesync_cli::{CliError, Terminal};
 use edgesync_config::units::show_duration;
-use edgesync_object::Labels;
 use edgesync_store::durable;
 use edgesync_transport::tls::{Certificate, Identity, TlsError};
 
-const TOKENS_PATH: &str = "/edgesync/v1/tokens";
-const BROKER_CONFIG_PATH: &str = "/edgesync/v1/broker-config";
-const OPERATORS_PATH: &str = "/edgesync/v1/operators";
-
 /// What `token list` shows.
-const TOKEN_COLUMNS: &[RecordColumn] = &[
-    RecordColumn::value("id", "/id"),
-    RecordColumn::value("node", "/node"),
-    RecordColumn::value("state", "/state"),
-    RecordColumn::value("uses", "/uses"),
-    RecordColumn::value("used", "/used"),
-    RecordColumn::age("age", "/created"),
-    RecordColumn::value("expires", "/expires"),
+const TOKEN_COLUMNS: [&RecordColumn<Token>; 7] = [
+    &RecordColumn::value("id", |token| token.id.as_str().into()),
+    &RecordColumn::value("node", |token| token.node.as_deref().into()),
+    &RecordColumn::value("state", |token| token.state.as_str().into()),
+    &RecordColumn::value("uses", |token| token.uses.into()),
+    &RecordColumn::value("used", |token| token.used.into()),
+    &RecordColumn::age("age", |token| token.created.to_string().into()),
+    &RecordColumn::value("expires", |token| token.expires.to_string().into()),
 ];
 
 /// What `operator list` shows.
-const OPERATOR_COLUMNS: &[RecordColumn] = &[
-    RecordColumn::value("name", "/name"),
-    RecordColumn::value("role", "/role"),
-    RecordColumn::value("state", "/state"),
-    RecordColumn::value("serial", "/serial"),
-    RecordColumn::age("age", "/created"),
-    RecordColumn::value("expires", "/expires"),
+const OPERATOR_COLUMNS: [&RecordColumn<Operator>; 6] = [
+    &RecordColumn::value("name", |operator| operator.name.as_str().into()),
+    &RecordColumn::value("role", |operator| operator.role.as_str().into()),
+    &RecordColumn::value("state", |operator| operator.state.as_str().into()),
+    &RecordColumn::value("serial", |operator| operator.serial.as_str().into()),
+    &RecordColumn::age("age", |operator| operator.created.to_string().into()),
+    &RecordColumn::value("expires", |operator| operator.expires.to_string().into()),
 ];
 
 /// Creates, lists or revokes tokens.
 pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     match command {
         TokenCommand::Create { node, labels, ttl, uses, server } => {
-            let labels: Labels = labels.into_iter().collect();
-            let wanted = json!({ "node": node, "ttlSeconds": ttl.as_secs(), "uses": uses, "labels": labels });
-            let made = Fleet::open(server).await?.post(TOKENS_PATH, &wanted).await?;
+            let labels = labels.into_iter().collect();
+            let request = TokenRequest { node: node.clone(), ttl_seconds: ttl.as_secs(), uses, labels };
+            let made = Fleet::open(server).await?.call(Route::CreateToken, &body(&request)?).await?;
+            let made: NewToken = read(&made)?;
             // Alone on standard output, so that a script can take it.
-            writeln!(terminal.out, "{}", made["token"].as_str().unwrap_or_default())?;
-            let service = made["cloud"].as_str().unwrap_or("https://HOST:10002");
+            writeln!(terminal.out, "{}", made.token)?;
+            let service = made.cloud.as_deref().unwrap_or("https://HOST:10002");
             let whom = node.map_or_else(|| "any new node".to_owned(), |node| format!("node '{node}'"));
             let times = if uses == 1 { "once".to_owned() } else { format!("{uses} times") };
             writeln!(
@@ -61,13 +61,14 @@ pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) ->
             )?;
         }
         TokenCommand::List(ShowArgs { output, server }) => {
-            let answer = Fleet::open(server).await?.get(TOKENS_PATH).await?;
-            records::table_of(&answer, TOKEN_COLUMNS, output.output, Timestamp::now(), terminal)?;
+            let answer = Fleet::open(server).await?.call(Route::Tokens, &Value::Null).await?;
+            let items = |list: TokenList| list.items;
+            records::table_of(&answer, items, &TOKEN_COLUMNS, output.output, terminal)?;
         }
         TokenCommand::Revoke { id, server } => {
-            let path = format!("{TOKENS_PATH}/{}/revoke", encode(&id));
-            let answer = Fleet::open(server).await?.post(&path, &Value::Null).await?;
-            let was = if answer["revoked"] == true { "revoked" } else { "was of no use any more" };
+            let answer = Fleet::open(server).await?.call(Route::RevokeToken(&id), &Value::Null).await?;
+            let is_revoked = read::<RevokedToken>(&answer)?.revoked;
+            let was = if is_revoked { "revoked" } else { "was of no use any more" };
             writeln!(terminal.out, "token '{id}' {was}")?;
         }
     }
@@ -78,15 +79,14 @@ pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) ->
 pub(super) async fn broker_config(args: BrokerArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let fleet = Fleet::open(args.server).await?;
     let installed = args.installed.clone().or_else(|| args.output.as_ref()?.to_str().map(str::to_owned));
-    let wanted = json!({
-        "broker": args.flavor,
-        "directory": installed.as_deref().unwrap_or("/etc/mosquitto/edgesync"),
-        "names": args.names,
-        "port": args.port,
-    });
-    let answer = fleet.post(BROKER_CONFIG_PATH, &wanted).await?;
-    let answer = answer.as_object().cloned().unwrap_or_default();
-    let files = answer.iter().map(|(name, content)| (name.as_str(), content.as_str().unwrap_or_default()));
+    let request = BrokerConfigRequest {
+        broker: args.flavor,
+        directory: installed.unwrap_or_else(|| "/etc/mosquitto/edgesync".to_owned()),
+        names: args.names,
+        port: args.port,
+    };
+    let answer = fleet.call(Route::BrokerConfig, &body(&request)?).await?;
+    let BrokerFiles(files) = read(&answer)?;
     let Some(directory) = &args.output else {
         for (name, content) in files {
             writeln!(terminal.out, "# ---- {name}\n{content}")?;
@@ -124,17 +124,17 @@ pub(super) async fn kubeconfig(args: KubeconfigArgs, terminal: &mut Terminal<'_>
             ));
         }
     };
-    let wanted = json!({ "user": args.user, "role": args.role, "lifetimeSeconds": args.lifetime.as_secs() });
-    let answer = fleet.post(OPERATORS_PATH, &wanted).await?;
-    let pem = |field: &str| answer[field].as_str().unwrap_or_default();
+    let (user, role, lifetime_seconds) = (args.user.clone(), args.role, args.lifetime.as_secs());
+    let request = OperatorCertificate { user, role, lifetime_seconds };
+    let answer = fleet.call(Route::CreateOperator, &body(&request)?).await?;
+    let made: NewOperator = read(&answer)?;
     let wrong = |error: TlsError| CliError::Show(error.to_string());
     let what = "the answer of the cloud side";
     let config = Kubeconfig {
         server,
-        authority: Certificate::all_from_pem(what, pem("ca")).map_err(wrong)?,
+        authority: Certificate::all_from_pem(what, &made.ca).map_err(wrong)?,
         user: args.user,
-        identity: Identity::from_pem(what, &format!("{}{}", pem("certificate"), pem("key")))
-            .map_err(wrong)?,
+        identity: Identity::from_pem(what, &format!("{}{}", made.certificate, made.key)).map_err(wrong)?,
     };
     let text = config.to_yaml().map_err(|error| CliError::Show(error.to_string()))?;
     if close_to_others(&std::io::stdout())? {
@@ -158,13 +158,15 @@ fn close_to_others(output: &impl AsFd) -> std::io::Result<bool> {
 pub(super) async fn operator(command: OperatorCommand, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     match command {
         OperatorCommand::List(ShowArgs { output, server }) => {
-            let answer = Fleet::open(server).await?.get(OPERATORS_PATH).await?;
-            records::table_of(&answer, OPERATOR_COLUMNS, output.output, Timestamp::now(), terminal)?;
+            let answer = Fleet::open(server).await?.call(Route::Operators, &Value::Null).await?;
+            let items = |list: OperatorList| list.items;
+            records::table_of(&answer, items, &OPERATOR_COLUMNS, output.output, terminal)?;
         }
         OperatorCommand::Revoke { which, server } => {
-            let path = format!("{OPERATORS_PATH}/{}/revoke", encode(&which));
-            let answer = Fleet::open(server).await?.post(&path, &Value::Null).await?;
-            writeln!(terminal.out, "operator '{which}': {} certificates revoked", answer["certificates"])?;
+            let answer =
+                Fleet::open(server).await?.call(Route::RevokeOperators(&which), &Value::Null).await?;
+            let certificates = read::<RevokedOperators>(&answer)?.certificates;
+            writeln!(terminal.out, "operator '{which}': {certificates} certificates revoked")?;
         }
     }
     Ok(())

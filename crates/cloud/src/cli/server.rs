@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::args_cloud::{FleetArgs, SERVER_VARIABLE, SOCKET, ServerArgs};
+use edgesync_admin::{Method, Route};
 use edgesync_api::{Address, Client, Kubeconfig};
 use edgesync_cli::CliError;
 use edgesync_cli::records::Lists;
@@ -55,21 +57,15 @@ impl Fleet {
         with_kubeconfig(address, &file).map(Self::Api)
     }
 
-    /// The answer to a GET of a path of the fleet.
-    pub(super) async fn get(&self, path: &str) -> Result<Value, CliError> {
-        match self {
-            Self::Api(client) => Ok(client.get(path).await?),
+    /// The answer to a request of the fleet; the body is that of a POST.
+    pub(super) async fn call(&self, route: Route<'_>, body: &Value) -> Result<Value, CliError> {
+        match (self, route.method()) {
+            (Self::Api(client), Method::Get) => Ok(client.get(&route.path()).await?),
+            (Self::Api(client), Method::Post) => Ok(client.post(&route.path(), body).await?),
             #[cfg(feature = "kubernetes")]
-            Self::Cluster(afar) => Ok(afar.get(path).await.map_err(edgesync_api::ClientError::Api)?),
-        }
-    }
-
-    /// The answer to a POST to a path of the fleet.
-    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
-        match self {
-            Self::Api(client) => Ok(client.post(path, body).await?),
-            #[cfg(feature = "kubernetes")]
-            Self::Cluster(afar) => Ok(afar.post(path, body).await.map_err(edgesync_api::ClientError::Api)?),
+            (Self::Cluster(afar), _) => {
+                Ok(afar.call(route, body).await.map_err(edgesync_api::ClientError::Api)?)
+            }
         }
     }
 
@@ -102,6 +98,11 @@ impl Lists for Fleet {
             }
         }
     }
+}
+
+/// The body of a request.
+pub(super) fn body(request: &impl Serialize) -> Result<Value, CliError> {
+    edgesync_admin::write(request).map_err(|error| CliError::Show(error.to_string()))
 }
 
 /// A client of the API that is asked about objects: the one that is named, or that of the kubeconfig, or that of the variable,

@@ -1,6 +1,6 @@
 //! Requests of operators, and what pages and metrics show of the fleet.
 
-use serde_json::json;
+use edgesync_admin::cloud::NodeInfo;
 
 use super::Fleet;
 use super::explain::explain;
@@ -54,8 +54,8 @@ impl<S: Source> Fleet<S> {
                     let desired = self.reconciler.desired_on(&name);
                     let is_registered = nodes.is_registered(&name);
                     let mut shown = node.show_all(&name, &nodes.lifecycle, is_registered, &desired);
-                    shown["labels"] = json!(nodes.labels(&name));
-                    shown
+                    shown.labels = nodes.labels(&name).cloned();
+                    NodeInfo::Served(shown)
                 });
                 let _ = answer.send(shown.or_else(|| self.removals.show_one(&name)));
             }

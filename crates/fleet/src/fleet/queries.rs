@@ -4,8 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use edgesync_admin::cloud::{NodeInfo, NodeList};
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::numbers::Counts;
@@ -20,14 +21,14 @@ use edgesync_placement::Placed;
 #[derive(Debug)]
 pub(super) enum Query {
     Nodes {
-        answer: oneshot::Sender<Value>,
-        items: Vec<(String, Value)>,
+        answer: oneshot::Sender<NodeList>,
+        items: Vec<(String, NodeInfo)>,
         at: Option<String>,
     },
     /// The same, after the nodes those that were removed.
     Removed {
-        answer: oneshot::Sender<Value>,
-        items: Vec<(String, Value)>,
+        answer: oneshot::Sender<NodeList>,
+        items: Vec<(String, NodeInfo)>,
         at: Option<String>,
     },
     /// Objects by name, from the one of this number on.
@@ -101,8 +102,8 @@ impl View<'_> {
                 };
                 work.frame(0);
                 let mut shown = node.show(name, &nodes.lifecycle, nodes.is_registered(name));
-                shown["labels"] = json!(nodes.labels(name));
-                items.push((name.clone(), shown));
+                shown.labels = nodes.labels(name).cloned();
+                items.push((name.clone(), NodeInfo::Served(shown)));
                 Some(Query::Nodes { answer, items, at: Some(name.clone()) })
             }
             Query::Removed { answer, mut items, at } => {
@@ -112,14 +113,14 @@ impl View<'_> {
                     return Some(Query::Removed { answer, items, at: Some(name.to_owned()) });
                 }
                 items.sort_by(|(one, _), (other, _)| one.cmp(other));
-                let items: Vec<Value> = items.into_iter().map(|(_, node)| node).collect();
-                let mut shown = json!({
-                    "incarnation": &**self.reconciler.timeline.incarnation(),
-                    "badFrames": self.counts.bad_frames,
-                    "framesOfRemovedNodes": self.removals.dropped_frames(),
-                });
-                // The macro would copy them.
-                shown["items"] = Value::Array(items);
+                let bad_frames =
+                    self.counts.bad_frames.iter().map(|(what, count)| ((*what).to_owned(), *count));
+                let shown = NodeList {
+                    incarnation: self.reconciler.timeline.incarnation().to_string(),
+                    bad_frames: Some(bad_frames.collect()),
+                    frames_of_removed_nodes: Some(self.removals.dropped_frames()),
+                    items: items.into_iter().map(|(_, node)| node).collect(),
+                };
                 let _ = answer.send(shown);
                 None
             }

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use edgesync_admin::cloud::{NodeInfo, RemovedNode, state};
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::nodes::after;
 use crate::admin::Answer;
@@ -100,12 +100,12 @@ impl Removals {
     }
 
     /// The node after this one in their order, as JSON.
-    pub(super) fn next(&self, at: Option<&str>) -> Option<(&str, Value)> {
+    pub(super) fn next(&self, at: Option<&str>) -> Option<(&str, NodeInfo)> {
         let (name, removed) = self.nodes.range::<str, _>(after(at)).next()?;
         Some((name, removed.show(name)))
     }
 
-    pub(super) fn show_one(&self, name: &str) -> Option<Value> {
+    pub(super) fn show_one(&self, name: &str) -> Option<NodeInfo> {
         self.nodes.get(name).map(|removed| removed.show(name))
     }
 
@@ -339,12 +339,13 @@ impl Removed {
         }
     }
 
-    fn show(&self, name: &str) -> Value {
-        json!({
-            "name": name,
-            "state": "removed",
-            "removed": rfc3339(self.since),
-            "connected": self.connection.is_some(),
+    fn show(&self, name: &str) -> NodeInfo {
+        NodeInfo::Removed(RemovedNode {
+            name: name.to_owned(),
+            state: state::REMOVED.to_owned(),
+            removed: rfc3339(self.since),
+            connected: Some(self.connection.is_some()),
+            objects_not_in_effect: None,
         })
     }
 

@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 
-use serde_json::{Value, json};
-
 use super::row::{STATES, Tally};
+use edgesync_admin::cloud::FleetHistory;
 
 /// Samples that are kept: an hour.
 const SAMPLES: usize = 360;
@@ -35,19 +34,19 @@ impl History {
     }
 
     /// A column for each number: that is shorter than a record for each sample.
-    pub(crate) fn show(&self) -> Value {
+    pub(crate) fn show(&self) -> FleetHistory {
         let column = |number: &dyn Fn(&Sample) -> u64| self.0.iter().map(number).collect::<Vec<_>>();
         let counts: Vec<Vec<u64>> =
             (0..STATES.len()).map(|state| column(&|sample| sample.tally.counts[state])).collect();
-        json!({
-            "states": STATES,
-            "at": self.0.iter().map(|sample| sample.at).collect::<Vec<_>>(),
-            "counts": counts,
-            "held": column(&|sample| sample.tally.held),
-            "wanted": column(&|sample| sample.tally.wanted),
-            "bytesSent": column(&|sample| sample.sent),
-            "bytesReceived": column(&|sample| sample.received),
-        })
+        FleetHistory {
+            states: STATES.map(str::to_owned).to_vec(),
+            at: self.0.iter().map(|sample| sample.at).collect(),
+            counts,
+            held: column(&|sample| sample.tally.held),
+            wanted: column(&|sample| sample.tally.wanted),
+            bytes_sent: column(&|sample| sample.sent),
+            bytes_received: column(&|sample| sample.received),
+        }
     }
 }
 
@@ -62,9 +61,9 @@ mod tests {
             history.push(Sample { at, sent: 10 * u64::try_from(at).unwrap(), ..Sample::default() });
         }
         let shown = history.show();
-        assert_eq!(shown["at"].as_array().unwrap().len(), SAMPLES);
-        assert_eq!((&shown["at"][0], &shown["at"][359]), (&json!(40), &json!(399)));
-        assert_eq!(shown["bytesSent"][359], 3990);
-        assert_eq!(shown["counts"].as_array().unwrap().len(), STATES.len());
+        assert_eq!(shown.at.len(), SAMPLES);
+        assert_eq!((shown.at[0], shown.at[359]), (40, 399));
+        assert_eq!(shown.bytes_sent[359], 3990);
+        assert_eq!(shown.counts.len(), STATES.len());
     }
 }

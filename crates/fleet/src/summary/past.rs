@@ -1,7 +1,7 @@
 //! The last hour of one node: a sample every minute, in two bytes for each number, because there may be a hundred thousand
 //! nodes.
 
-use serde_json::{Value, json};
+use edgesync_admin::cloud::NodeHistory;
 
 /// Samples that are kept: an hour. All take 360 bytes for a node.
 const SAMPLES: usize = 60;
@@ -61,20 +61,20 @@ impl Past {
     }
 
     /// The samples, the oldest first, of which the last one was taken at this second.
-    pub(crate) fn show(&self, last: i64) -> Value {
+    pub(crate) fn show(&self, last: i64) -> NodeHistory {
         let (count, next) = (usize::from(self.count), usize::from(self.next));
         let places = (0..count).map(|number| (next + SAMPLES - count + number) % SAMPLES);
         let samples = self.samples.as_deref();
         let taken: Vec<[Coarse; 3]> =
             places.filter_map(|place| samples.and_then(|all| all.get(place)).copied()).collect();
         let column = |which: usize| taken.iter().map(|sample| sample[which].number()).collect::<Vec<_>>();
-        json!({
-            "last": last,
-            "seconds": 60,
-            "latencyMilliseconds": column(0),
-            "bytesSent": column(1),
-            "bytesReceived": column(2),
-        })
+        NodeHistory {
+            last,
+            seconds: 60,
+            latency_milliseconds: column(0),
+            bytes_sent: column(1),
+            bytes_received: column(2),
+        }
     }
 }
 
@@ -101,13 +101,13 @@ mod tests {
         }
         let shown = past.show(5);
         let latency: Vec<u64> = (11..=70).collect();
-        assert_eq!(shown["latencyMilliseconds"], json!(latency));
-        assert_eq!(shown["bytesSent"], json!(vec![100; 60]));
-        assert_eq!(shown["bytesReceived"][59], 0);
+        assert_eq!(shown.latency_milliseconds, latency);
+        assert_eq!(shown.bytes_sent, [100; 60]);
+        assert_eq!(shown.bytes_received[59], 0);
         let mut young = Past::default();
         young.push(Seen { latency: 3, sent: 50, received: 60 });
         young.push(Seen { latency: 4, sent: 55, received: 60 });
         let shown = young.show(5);
-        assert_eq!((&shown["bytesSent"], &shown["bytesReceived"]), (&json!([50, 5]), &json!([60, 0])));
+        assert_eq!((shown.bytes_sent, shown.bytes_received), (vec![50, 5], vec![60, 0]));
     }
 }

@@ -15,7 +15,9 @@ fn found(rows: &[(&str, Row)], gone: &[&str]) -> Found {
 
 fn read(line: &Bytes) -> Value {
     assert!(line.ends_with(b"\n"));
-    serde_json::from_slice(line).unwrap()
+    let value: Value = serde_json::from_slice(line).unwrap();
+    assert_eq!(json!(edgesync_admin::read::<SummaryLine>(&value).unwrap()), value);
+    value
 }
 
 async fn next(lines: &mut mpsc::Receiver<Result<Bytes>>) -> Value {

@@ -1,5 +1,6 @@
 //! One connection to the broker or CloudCore, as the agent makes it, to see that the node is let in.
 
+use std::fmt::Display;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -9,6 +10,8 @@ use tokio::time::{Instant, timeout};
 
 use super::JoinError;
 use crate::files::FilesError;
+use edgesync_admin::agent::AgentStatus;
+use edgesync_admin::{Route, read};
 use edgesync_api as api;
 use edgesync_api::Address;
 use edgesync_config::LinkType;
@@ -44,19 +47,19 @@ pub(super) async fn ask_agent(config: &Config) -> Result<(), JoinError> {
     let until = Instant::now() + config.link.connect_timeout + BEYOND;
     let client = api::Client::new(Address::Unix(config.api.socket.clone()));
     loop {
-        let status = client.get::<Value>("/edgesync/v1/status").await;
-        let status = status.map_err(|error| {
+        let failed = |error: &dyn Display| {
             JoinError::Other(format!("what runs at {} does not say how it is: {error}", client.address()))
-        })?;
-        if status["cloud"]["removed"] == true {
+        };
+        let status = client.get::<Value>(&Route::Status.path()).await.map_err(|error| failed(&error))?;
+        let status: AgentStatus = read(&status).map_err(|error| failed(&error))?;
+        if status.cloud.removed {
             return Err(JoinError::Removed { node: config.node.name.clone() });
         }
-        if status["link"]["state"] == "connected" {
+        if status.link.is_connected() {
             return Ok(());
         }
-        let cause = status["link"]["cause"].as_str();
-        if cause.is_some() || Instant::now() > until {
-            let problem = cause.unwrap_or("nothing was heard so far").to_owned();
+        if status.link.cause.is_some() || Instant::now() > until {
+            let problem = status.link.cause.unwrap_or_else(|| "nothing was heard so far".to_owned());
             return Err(JoinError::Agent { broker: config.peer().to_string(), problem });
         }
         tokio::time::sleep(LOOK).await;

@@ -8,6 +8,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::*;
 use crate::tests::authority::{Authority, time};
 use crate::tests::service::{Asked, Service, cloud, cloud_now, reply, server_identity, token};
+use edgesync_admin::agent::{AgentStatus, LinkState};
+use edgesync_admin::samples;
 use edgesync_broker::{Broker, BrokerOptions, FleetEvent, FleetEvents};
 use edgesync_transport::link::Topics;
 use edgesync_transport::tls::{ClientRule, Server};
@@ -48,7 +50,8 @@ impl Device {
     }
 
     /// An agent that has this status.
-    fn agent_that_says(&self, status: &'static str) -> tokio::task::JoinHandle<()> {
+    fn agent_that_says(&self, status: &AgentStatus) -> tokio::task::JoinHandle<()> {
+        let status = serde_json::to_string(status).unwrap();
         let path = self.path("e.sock");
         let _ = std::fs::remove_file(&path);
         let listener = tokio::net::UnixListener::bind(path).unwrap();
@@ -181,22 +184,24 @@ async fn a_device_joins_and_a_second_time_only_checks() {
     );
 
     // With an agent that runs, its connection is left alone, and it is asked how that is.
-    let agent = device.agent_that_says(r#"{"link": {"state": "connected"}}"#);
+    let agent = device.agent_that_says(&samples::status());
     let (result, said) = join(&options).await;
     result.unwrap();
     assert!(said.contains("the agent runs and has the connection"), "{said}");
     agent.abort();
-    for (status, words) in [
-        (r#"{"link": {"state": "disconnected", "cause": "the certificate was revoked"}}"#, "was revoked"),
-        (r#"{"link": {"state": "connected"}, "cloud": {"removed": true}}"#, "node admit pump-7"),
-    ] {
-        let agent = device.agent_that_says(status);
+    let mut revoked = samples::status();
+    revoked.link.state = LinkState::Disconnected;
+    revoked.link.cause = Some("the certificate was revoked".to_owned());
+    let mut removed = samples::status();
+    removed.cloud.removed = true;
+    for (status, words) in [(revoked, "was revoked"), (removed, "node admit pump-7")] {
+        let agent = device.agent_that_says(&status);
         let (result, _) = join(&options).await;
         let error = result.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
         agent.abort();
     }
-    let _agent = device.agent_that_says(r#"{"link": {"state": "connected"}}"#);
+    let _agent = device.agent_that_says(&samples::status());
 
     let (result, said) = join(&JoinOptions { force: true, ..options }).await;
     result.unwrap();

@@ -5,10 +5,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use crate::source::mark::SERVED_BY;
-use edgesync_fleet::answers::BEING_REMOVED;
+use edgesync_admin::cloud::{NodeInfo, RecordedNode, RemovedNode, state};
 use edgesync_fleet::lifecycle::Counts;
 use edgesync_object::Object;
 use edgesync_object::time::rfc3339;
@@ -42,7 +41,7 @@ pub(super) fn held(node: &Object) -> Option<u64> {
 }
 
 /// What a node is doing, in the words of the replicas.
-fn state(node: &Object, is_ready: Option<bool>) -> &'static str {
+fn state_of(node: &Object, is_ready: Option<bool>) -> &'static str {
     let in_sync = condition(node, IN_SYNC);
     match (is_ready, in_sync, counts(node).unwrap_or_default()) {
         (Some(true), None, _) => "connecting",
@@ -55,36 +54,43 @@ fn state(node: &Object, is_ready: Option<bool>) -> &'static str {
 }
 
 /// A node that has a Node.
-pub(super) fn show(node: &Object, lease: Option<&Object>, removed: Option<Timestamp>) -> Value {
+pub(super) fn show(node: &Object, lease: Option<&Object>, removed: Option<Timestamp>) -> NodeInfo {
     let is_ready = condition(node, READY).map(|ready| ready.status == "True");
     let counts = counts(node);
     let files = condition(node, FILES_IN_EFFECT).and_then(|files| FilesSummary::read(files.message));
     let state = match removed {
         // The Node is deleted next, or whoever was about to do that has died.
-        Some(_) => BEING_REMOVED,
-        None => state(node, is_ready),
+        Some(_) => state::BEING_REMOVED,
+        None => state_of(node, is_ready),
     };
     let renewed = lease.and_then(|lease| lease.fields().get("spec")?.get("renewTime")?.as_str());
-    json!({
-        "name": node.name(),
-        "labels": node.labels(),
-        "state": state,
-        "ready": is_ready,
-        "lastRenewal": renewed,
-        "agentVersion": agent(node),
-        "servedBy": lease.and_then(|lease| lease.annotations().remove(SERVED_BY)),
-        "pending": counts.map(|counts| counts.pending),
-        "rejected": counts.map(|counts| counts.rejected),
-        "heldBack": counts.map(|counts| counts.held),
-        "filesInEffect": files.map(|(in_effect, _)| in_effect),
-        "filesNotInEffect": files.map(|(_, not_in_effect)| not_in_effect),
-        "removed": removed.map(rfc3339),
-    })
+    NodeInfo::Recorded(Box::new(RecordedNode {
+        name: node.name().to_owned(),
+        labels: node.labels(),
+        state: state.to_owned(),
+        ready: is_ready,
+        last_renewal: renewed.map(str::to_owned),
+        agent_version: agent(node).map(str::to_owned),
+        served_by: lease.and_then(|lease| lease.annotations().remove(SERVED_BY)),
+        pending: counts.map(|counts| counts.pending),
+        rejected: counts.map(|counts| counts.rejected),
+        held_back: counts.map(|counts| counts.held),
+        files_in_effect: files.map(|(in_effect, _)| in_effect),
+        files_not_in_effect: files.map(|(_, not_in_effect)| not_in_effect),
+        removed: removed.map(rfc3339),
+        membership: None,
+    }))
 }
 
 /// A node that was removed, and of which there is no Node.
-pub(super) fn show_removed(name: &str, since: Timestamp) -> Value {
-    json!({ "name": name, "state": "removed", "removed": rfc3339(since) })
+pub(super) fn show_removed(name: &str, since: Timestamp) -> NodeInfo {
+    NodeInfo::Removed(RemovedNode {
+        name: name.to_owned(),
+        state: state::REMOVED.to_owned(),
+        removed: rfc3339(since),
+        connected: None,
+        objects_not_in_effect: None,
+    })
 }
 
 /// The version of its agent, as the agent says it elsewhere.
@@ -95,11 +101,11 @@ fn agent(node: &Object) -> Option<&str> {
 }
 
 /// All nodes in the order of their names, those too that were removed.
-pub(super) fn all(nodes: &[Object], leases: &[Object], removed: &[(String, Timestamp)]) -> Vec<Value> {
+pub(super) fn all(nodes: &[Object], leases: &[Object], removed: &[(String, Timestamp)]) -> Vec<NodeInfo> {
     let leases: HashMap<&str, &Object> = leases.iter().map(|lease| (lease.name(), lease)).collect();
     let since: HashMap<&str, Timestamp> = removed.iter().map(|(name, since)| (&**name, *since)).collect();
     let gone = removed.iter().map(|(name, since)| (name.as_str(), show_removed(name, *since)));
-    let mut shown: BTreeMap<&str, Value> = gone.collect();
+    let mut shown: BTreeMap<&str, NodeInfo> = gone.collect();
     shown.extend(nodes.iter().map(|node| {
         let name = node.name();
         let lease = leases.get(name).copied();

@@ -1,63 +1,70 @@
 //! What the status says of the bridge to a CloudCore.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use crate::agent::driver::Driver;
+use edgesync_admin::agent::{BridgeCounts, BridgeLease, BridgeNode, CloudCoreStatus, Round, VerifiedRound};
 use edgesync_kubeedge::{BridgeCounters, BridgeStatus};
 use edgesync_object::time::rfc3339;
 
 impl Driver {
-    /// The section `kubeedge`; null with another link.
-    pub(super) fn show_cloud_core(&self) -> Value {
-        let Some(cloud_core) = self.wire.cloud_core() else { return Value::Null };
-        let mut shown = show(&cloud_core.bridge.status(), &cloud_core.bridge.counters());
-        shown["denied"] = json!(cloud_core.denied);
-        shown
+    /// The section `kubeedge`; `None` with another link.
+    pub(super) fn show_cloud_core(&self) -> Option<CloudCoreStatus> {
+        let cloud_core = self.wire.cloud_core()?;
+        Some(show(cloud_core.bridge.status(), &cloud_core.bridge.counters(), cloud_core.denied.clone()))
     }
 }
 
-fn show(status: &BridgeStatus, counters: &BridgeCounters) -> Value {
-    let round =
-        status.round.map(|(reason, compared)| json!({ "reason": reason.name(), "compared": compared }));
-    let verified = status.verified.map(|(at, reason, compared, differed)| {
-        json!({ "at": time(at), "reason": reason.name(), "compared": compared, "differed": differed })
+fn show(
+    status: BridgeStatus,
+    counters: &BridgeCounters,
+    denied: BTreeMap<String, String>,
+) -> CloudCoreStatus {
+    let round = status.round.map(|(reason, compared)| Round { reason: reason.name().to_owned(), compared });
+    let verified = status.verified.map(|(at, reason, compared, differed)| VerifiedRound {
+        at: time(at),
+        reason: reason.name().to_owned(),
+        compared,
+        differed,
     });
-    json!({
-        "acknowledged": counters.acknowledged,
-        "unacknowledged": status.unacknowledged,
-        "acknowledgedAt": status.acknowledged_at.map(time),
-        "rejected": counters.rejected,
-        "withheld": counters.withheld,
-        "lease": {
-            "resourceVersion": status.lease_version,
-            "acknowledgedAt": status.lease_at.map(time),
+    CloudCoreStatus {
+        acknowledged: counters.acknowledged,
+        unacknowledged: status.unacknowledged,
+        acknowledged_at: status.acknowledged_at.map(time),
+        rejected: counters.rejected,
+        withheld: counters.withheld,
+        lease: BridgeLease {
+            resource_version: status.lease_version,
+            acknowledged_at: status.lease_at.map(time),
         },
-        "node": {
-            "uid": status.node_uid,
-            "resourceVersion": status.node_version,
-            "acknowledgedAt": status.node_at.map(time),
+        node: BridgeNode {
+            uid: status.node_uid,
+            resource_version: status.node_version,
+            acknowledged_at: status.node_at.map(time),
         },
-        "dynamicController": status.dynamic_controller.name(),
-        "round": round,
-        "verified": verified,
-        "missing": status.missing,
-        "missingCount": status.missing_count,
-        "counters": {
-            "received": counters.received,
-            "repeated": counters.repeated,
-            "bad": counters.bad,
-            "ignored": counters.ignored,
-            "unwanted": counters.unwanted,
-            "unclear": counters.unclear,
-            "errors": counters.errors,
-            "asked": counters.asked,
-            "answered": counters.answered,
-            "unanswered": counters.unanswered,
-            "differed": counters.differed,
-            "rounds": counters.rounds,
+        dynamic_controller: status.dynamic_controller.name().to_owned(),
+        round,
+        verified,
+        missing: status.missing,
+        missing_count: status.missing_count,
+        counters: BridgeCounts {
+            received: counters.received,
+            repeated: counters.repeated,
+            bad: counters.bad,
+            ignored: counters.ignored,
+            unwanted: counters.unwanted,
+            unclear: counters.unclear,
+            errors: counters.errors,
+            asked: counters.asked,
+            answered: counters.answered,
+            unanswered: counters.unanswered,
+            differed: counters.differed,
+            rounds: counters.rounds,
         },
-    })
+        denied,
+    }
 }
 
 /// A time in Unix milliseconds, as Kubernetes writes it.
@@ -69,10 +76,15 @@ fn time(millisecond: i64) -> String {
 mod tests {
     use super::*;
     use edgesync_kubeedge::{DynamicController, RoundReason};
+    use serde_json::{Value, json};
+
+    fn shown(status: BridgeStatus, counters: &BridgeCounters) -> Value {
+        json!(show(status, counters, BTreeMap::new()))
+    }
 
     #[test]
     fn what_is_not_known_yet_is_null() {
-        let shown = show(&BridgeStatus::default(), &BridgeCounters::default());
+        let shown = shown(BridgeStatus::default(), &BridgeCounters::default());
         for known_later in ["acknowledgedAt", "round", "verified"] {
             assert_eq!(shown[known_later], Value::Null, "{known_later}");
         }
@@ -95,7 +107,7 @@ mod tests {
             ..BridgeStatus::default()
         };
         let counters = BridgeCounters { acknowledged: 9, repeated: 4, ..BridgeCounters::default() };
-        let shown = show(&status, &counters);
+        let shown = shown(status, &counters);
         assert_eq!((&shown["acknowledged"], &shown["unacknowledged"]), (&json!(9), &json!(2)));
         assert_eq!(shown["acknowledgedAt"], rfc3339(Timestamp::from_second(1_795_219_210).unwrap()));
         assert_eq!(shown["lease"]["resourceVersion"], "77");

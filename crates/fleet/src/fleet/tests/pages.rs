@@ -1,10 +1,15 @@
 //! What pages are told, by the fleet as it is.
 
+use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::*;
 use crate::summary::{Board, RolloutOf, Wanted};
+use edgesync_admin::Answer;
+use edgesync_admin::cloud::{
+    LabelKeys, LabelValues, NodeObjects, ObjectList, PlacementAnswer, Rollout, RuleList,
+};
 
 /// Nodes with one object that all get, and what pages are told of them.
 struct Shown {
@@ -59,6 +64,11 @@ impl Shown {
     }
 }
 
+/// Whether an answer has all keys of its type, and no others.
+fn assert_is<T: Answer + Serialize>(answer: &Value) {
+    assert_eq!(json!(edgesync_admin::read::<T>(answer).unwrap()), *answer);
+}
+
 #[tokio::test]
 async fn pages_see_nodes_come_and_go() {
     let mut shown = Shown::start().await;
@@ -100,11 +110,19 @@ async fn a_rollout_says_who_holds_the_newest_version_and_who_does_not() {
     };
     assert_eq!((&told["behind"][6], &told["stragglers"][0]["node"]), (&json!(1), &json!("node-0")), "{told}");
     assert_eq!(told["stragglers"][0]["why"], "offline");
+    assert_is::<Rollout>(&told);
     assert!(told["since"].is_number(), "the change was seen: {told}");
     let curve = &told["curve"];
     assert_eq!(curve["holding"].as_array().unwrap().last(), Some(&json!(2)));
     let ruled = shown.ask(|answer| AdminRequest::Rollout(RolloutOf::Configured(0), answer)).await.unwrap();
     assert_eq!((&ruled["holding"], &ruled["objects"]), (&json!(2), &json!(1)), "{ruled}");
+    assert_is::<Rollout>(&ruled);
+    assert_is::<RuleList>(&shown.ask(AdminRequest::Rules).await);
+    assert_is::<LabelKeys>(&shown.ask(|answer| AdminRequest::Labels(None, answer)).await);
+    let site = Some("site".to_owned());
+    assert_is::<LabelValues>(&shown.ask(|answer| AdminRequest::Labels(site, answer)).await);
+    let explained = shown.ask(|answer| AdminRequest::Explain("node-1".into(), None, answer)).await;
+    edgesync_admin::read::<PlacementAnswer>(&explained.unwrap()).unwrap();
     for none in [RolloutOf::Configured(1), RolloutOf::Object("none".into()), RolloutOf::Rule("none".into())] {
         assert_eq!(shown.ask(|answer| AdminRequest::Rollout(none, answer)).await, None);
     }
@@ -127,6 +145,7 @@ async fn objects_are_found_and_secrets_only_by_who_may_see_them() {
     };
     let found = shown.ask(|answer| AdminRequest::Find(wanted.clone(), answer)).await;
     assert_eq!(names(&found), ["all"]);
+    assert_is::<ObjectList>(&found);
     let all = Wanted { secrets: true, ..wanted.clone() };
     let found = shown.ask(|answer| AdminRequest::Find(all, answer)).await;
     assert_eq!(names(&found), ["all", "all-keys"]);
@@ -136,6 +155,7 @@ async fn objects_are_found_and_secrets_only_by_who_may_see_them() {
         shown.ask(|answer| AdminRequest::Objects("node-1".into(), wanted.clone(), answer)).await.unwrap();
     assert_eq!((names(&on_node), &on_node["known"]), (vec!["all".to_owned()], &json!(true)));
     assert_eq!(on_node["items"][0]["held"], on_node["items"][0]["resourceVersion"]);
+    assert_is::<NodeObjects>(&on_node);
     assert!(shown.ask(|answer| AdminRequest::Objects("nobody".into(), wanted, answer)).await.is_none());
     shown.nodes.iter().for_each(tokio::task::JoinHandle::abort);
 }

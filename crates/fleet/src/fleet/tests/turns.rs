@@ -388,7 +388,7 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are() {
     let (answer, mut numbers) = tokio::sync::oneshot::channel();
     world.fleet.administer(AdminRequest::Numbers(answer));
     world.until("somebody asks", |_| true).await;
-    assert_eq!(nodes.try_recv().unwrap()["items"].as_array().unwrap().len(), NODES);
+    assert_eq!(nodes.try_recv().unwrap().items.len(), NODES);
     let numbers = numbers.try_recv().unwrap();
     assert_eq!((numbers.each.len(), numbers.nodes.desired), (NODES, all * NODES as u64));
 

@@ -1,0 +1,86 @@
+//! Reads answers, and says in one sentence which key is missing.
+
+use std::error::Error;
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+/// A document that a client reads.
+pub trait Answer: DeserializeOwned {
+    /// Its name in error messages, with its article.
+    const NAME: &'static str;
+}
+
+/// Reads an answer.
+///
+/// # Errors
+/// A required key is missing, or a value has another type.
+pub fn read<T: Answer>(answer: &Value) -> Result<T, Unreadable> {
+    T::deserialize(answer).map_err(|source| Unreadable { name: T::NAME, source })
+}
+
+/// Writes an answer.
+///
+/// # Errors
+/// A map has keys that are no text, which no answer has.
+pub fn write(answer: &impl Serialize) -> Result<Value, serde_json::Error> {
+    serde_json::to_value(answer)
+}
+
+/// An answer that lacks a key, or has something else in its place.
+#[derive(Debug)]
+pub struct Unreadable {
+    name: &'static str,
+    source: serde_json::Error,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let problem = self.source.to_string();
+        match problem.strip_prefix("missing field ") {
+            Some(field) => write!(f, "{} lacks {field}: is it another version?", self.name),
+            None => write!(f, "{} cannot be read, {problem}: is it another version?", self.name),
+        }
+    }
+}
+
+/// The source is part of the message.
+impl Error for Unreadable {}
+
+/// Reads a key that is always there, though its value may be `null`.
+pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    Option::deserialize(deserializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[derive(Debug, Deserialize)]
+    struct Sample {
+        #[serde(deserialize_with = "nullable")]
+        cause: Option<String>,
+    }
+
+    impl Answer for Sample {
+        const NAME: &'static str = "the sample";
+    }
+
+    #[test]
+    fn a_missing_key_is_an_error_that_names_it() {
+        assert_eq!(read::<Sample>(&json!({ "cause": null })).unwrap().cause, None);
+        assert_eq!(read::<Sample>(&json!({ "cause": "x" })).unwrap().cause.as_deref(), Some("x"));
+        let missing = read::<Sample>(&json!({ "causes": "x" })).unwrap_err();
+        assert_eq!(missing.to_string(), "the sample lacks `cause`: is it another version?");
+        let other = read::<Sample>(&json!({ "cause": 7 })).unwrap_err();
+        assert_eq!(
+            other.to_string(),
+            "the sample cannot be read, invalid type: integer `7`, expected a string: is it another version?"
+        );
+    }
+}

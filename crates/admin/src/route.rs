@@ -1,0 +1,317 @@
+//! Every path under `/edgesync/v1/`: servers match a request, clients write its path.
+
+use std::fmt::Write as _;
+
+/// Where all paths begin.
+pub const PREFIX: &str = "/edgesync/v1/";
+
+/// A method of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Reads.
+    Get,
+    /// Changes something.
+    Post,
+}
+
+impl Method {
+    /// The method as in HTTP.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+        }
+    }
+}
+
+/// A change of a node that an operator asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeAction {
+    /// Lets held-back removals go out.
+    ConfirmDeletions,
+    /// Removes the node from the fleet.
+    Remove,
+    /// Lets a removed node come back.
+    Admit,
+    /// Revokes its certificates.
+    Revoke,
+    /// Revokes and removes it, and frees its name.
+    Forget,
+}
+
+impl NodeAction {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::ConfirmDeletions, Self::Remove, Self::Admit, Self::Revoke, Self::Forget];
+
+    /// The last segment of the path.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ConfirmDeletions => "confirm-deletions",
+            Self::Remove => "remove",
+            Self::Admit => "admit",
+            Self::Revoke => "revoke",
+            Self::Forget => "forget",
+        }
+    }
+}
+
+/// What a roll-out is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RolloutSubject<'a> {
+    /// An object, by its UID.
+    Object(&'a str),
+    /// A rule that is an object, by its UID.
+    Placement(&'a str),
+    /// A rule of the configuration, by its number from 1.
+    Configured(&'a str),
+}
+
+/// A path with its method. Names are decoded here, and encoded in [`Route::path`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route<'a> {
+    /// Agent: its status.
+    Status,
+    /// Agent: bytes and messages of its link.
+    Traffic,
+    /// Agent: rules for files and their objects.
+    Files,
+    /// Agent: what the rules for files would do.
+    CheckFiles,
+    /// Agent: applies one rule for files.
+    ApplyFiles(&'a str),
+    /// Agent: checks its database and compares with the cloud.
+    Verify,
+    /// Agent: replaces the keys of sealed objects.
+    RotateSeal,
+    /// Cloud: one row for each node, or what changes in it.
+    Summary,
+    /// Cloud: the last hour of the fleet.
+    SummaryHistory,
+    /// Cloud: all nodes.
+    Nodes,
+    /// Cloud: one node in full.
+    Node(&'a str),
+    /// Cloud: the last hour of a node.
+    NodeHistory(&'a str),
+    /// Cloud: the objects of a node.
+    NodeObjects(&'a str),
+    /// Cloud: why an object is on a node, or is not.
+    Placement(&'a str),
+    /// Cloud: changes a node.
+    ChangeNode(&'a str, NodeAction),
+    /// Cloud: objects of all nodes.
+    Objects,
+    /// Cloud: labels of nodes.
+    Labels,
+    /// Cloud: all rules.
+    Rollouts,
+    /// Cloud: how far an object or a rule has come.
+    Rollout(RolloutSubject<'a>),
+    /// Cloud: all tokens.
+    Tokens,
+    /// Cloud: makes a token.
+    CreateToken,
+    /// Cloud: revokes a token, by its id.
+    RevokeToken(&'a str),
+    /// Cloud: all certificates of operators.
+    Operators,
+    /// Cloud: makes the certificate of an operator.
+    CreateOperator,
+    /// Cloud: revokes certificates, by the name of the operator or the serial.
+    RevokeOperators(&'a str),
+    /// Cloud: makes the files for a broker.
+    BrokerConfig,
+    /// Cloud: makes a key for the page.
+    Page,
+}
+
+impl<'a> Route<'a> {
+    /// Matches a method and the decoded path after [`PREFIX`]; `None` if no program serves it.
+    #[must_use]
+    pub fn parse(method: &str, path: &'a str) -> Option<Self> {
+        let segments: Vec<&str> = path.split('/').collect();
+        Some(match (method, segments.as_slice()) {
+            ("GET", ["status"]) => Self::Status,
+            ("GET", ["traffic"]) => Self::Traffic,
+            ("GET", ["files"]) => Self::Files,
+            ("GET", ["files", "check"]) => Self::CheckFiles,
+            ("POST", ["files", "apply", rule]) => Self::ApplyFiles(rule),
+            ("POST", ["verify"]) => Self::Verify,
+            ("POST", ["seal", "rotate"]) => Self::RotateSeal,
+            ("GET", ["summary"]) => Self::Summary,
+            ("GET", ["summary", "history"]) => Self::SummaryHistory,
+            ("GET", ["nodes"]) => Self::Nodes,
+            ("GET", ["nodes", node]) => Self::Node(node),
+            ("GET", ["nodes", node, "history"]) => Self::NodeHistory(node),
+            ("GET", ["nodes", node, "objects"]) => Self::NodeObjects(node),
+            ("GET", ["nodes", node, "placement"]) => Self::Placement(node),
+            ("POST", ["nodes", node, action]) => {
+                Self::ChangeNode(node, NodeAction::ALL.into_iter().find(|one| one.name() == *action)?)
+            }
+            ("GET", ["objects"]) => Self::Objects,
+            ("GET", ["labels"]) => Self::Labels,
+            ("GET", ["rollouts"]) => Self::Rollouts,
+            ("GET", ["rollouts", "objects", uid]) => Self::Rollout(RolloutSubject::Object(uid)),
+            ("GET", ["rollouts", "placements", uid]) => Self::Rollout(RolloutSubject::Placement(uid)),
+            ("GET", ["rollouts", "configured", number]) => Self::Rollout(RolloutSubject::Configured(number)),
+            ("GET", ["tokens"]) => Self::Tokens,
+            ("POST", ["tokens"]) => Self::CreateToken,
+            ("POST", ["tokens", id, "revoke"]) => Self::RevokeToken(id),
+            ("GET", ["operators"]) => Self::Operators,
+            ("POST", ["operators"]) => Self::CreateOperator,
+            ("POST", ["operators", which, "revoke"]) => Self::RevokeOperators(which),
+            ("POST", ["broker-config"]) => Self::BrokerConfig,
+            ("POST", ["page"]) => Self::Page,
+            _ => return None,
+        })
+    }
+
+    /// The method.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.parts().0
+    }
+
+    /// The whole path, with encoded names.
+    #[must_use]
+    pub fn path(&self) -> String {
+        let (_, segments) = self.parts();
+        let mut path = PREFIX.trim_end_matches('/').to_owned();
+        for segment in segments {
+            path.push('/');
+            encode(segment, &mut path);
+        }
+        path
+    }
+
+    fn parts(&self) -> (Method, Vec<&'a str>) {
+        use Method::{Get, Post};
+        match *self {
+            Self::Status => (Get, vec!["status"]),
+            Self::Traffic => (Get, vec!["traffic"]),
+            Self::Files => (Get, vec!["files"]),
+            Self::CheckFiles => (Get, vec!["files", "check"]),
+            Self::ApplyFiles(rule) => (Post, vec!["files", "apply", rule]),
+            Self::Verify => (Post, vec!["verify"]),
+            Self::RotateSeal => (Post, vec!["seal", "rotate"]),
+            Self::Summary => (Get, vec!["summary"]),
+            Self::SummaryHistory => (Get, vec!["summary", "history"]),
+            Self::Nodes => (Get, vec!["nodes"]),
+            Self::Node(node) => (Get, vec!["nodes", node]),
+            Self::NodeHistory(node) => (Get, vec!["nodes", node, "history"]),
+            Self::NodeObjects(node) => (Get, vec!["nodes", node, "objects"]),
+            Self::Placement(node) => (Get, vec!["nodes", node, "placement"]),
+            Self::ChangeNode(node, action) => (Post, vec!["nodes", node, action.name()]),
+            Self::Objects => (Get, vec!["objects"]),
+            Self::Labels => (Get, vec!["labels"]),
+            Self::Rollouts => (Get, vec!["rollouts"]),
+            Self::Rollout(RolloutSubject::Object(uid)) => (Get, vec!["rollouts", "objects", uid]),
+            Self::Rollout(RolloutSubject::Placement(uid)) => (Get, vec!["rollouts", "placements", uid]),
+            Self::Rollout(RolloutSubject::Configured(number)) => {
+                (Get, vec!["rollouts", "configured", number])
+            }
+            Self::Tokens => (Get, vec!["tokens"]),
+            Self::CreateToken => (Post, vec!["tokens"]),
+            Self::RevokeToken(id) => (Post, vec!["tokens", id, "revoke"]),
+            Self::Operators => (Get, vec!["operators"]),
+            Self::CreateOperator => (Post, vec!["operators"]),
+            Self::RevokeOperators(which) => (Post, vec!["operators", which, "revoke"]),
+            Self::BrokerConfig => (Post, vec!["broker-config"]),
+            Self::Page => (Post, vec!["page"]),
+        }
+    }
+}
+
+/// Encodes a segment of a path: all but what RFC 3986 calls unreserved.
+fn encode(segment: &str, path: &mut String) {
+    for byte in segment.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                path.push(char::from(byte))
+            }
+            // Writing to a text does not fail.
+            _ => drop(write!(path, "%{byte:02X}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All routes. The match makes the compiler ask for those that are new.
+    fn all() -> Vec<Route<'static>> {
+        let mut all = vec![
+            Route::Status,
+            Route::Traffic,
+            Route::Files,
+            Route::CheckFiles,
+            Route::ApplyFiles("nginx"),
+            Route::Verify,
+            Route::RotateSeal,
+            Route::Summary,
+            Route::SummaryHistory,
+            Route::Nodes,
+            Route::Node("a"),
+            Route::NodeHistory("a"),
+            Route::NodeObjects("a"),
+            Route::Placement("a"),
+            Route::Objects,
+            Route::Labels,
+            Route::Rollouts,
+            Route::Rollout(RolloutSubject::Object("u")),
+            Route::Rollout(RolloutSubject::Placement("u")),
+            Route::Rollout(RolloutSubject::Configured("1")),
+            Route::Tokens,
+            Route::CreateToken,
+            Route::RevokeToken("t"),
+            Route::Operators,
+            Route::CreateOperator,
+            Route::RevokeOperators("ada"),
+            Route::BrokerConfig,
+            Route::Page,
+        ];
+        all.extend(NodeAction::ALL.map(|action| Route::ChangeNode("a", action)));
+        all
+    }
+
+    #[test]
+    fn a_path_that_was_written_is_matched_as_the_same_route() {
+        for route in all() {
+            let path = route.path();
+            let rest = path.strip_prefix(PREFIX).unwrap();
+            assert_eq!(Route::parse(route.method().as_str(), rest), Some(route), "{path}");
+        }
+    }
+
+    #[test]
+    fn no_two_routes_have_the_same_method_and_path() {
+        let mut seen: Vec<_> = all().iter().map(|route| (route.method().as_str(), route.path())).collect();
+        let count = seen.len();
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), count);
+    }
+
+    #[test]
+    fn names_are_encoded_and_what_nobody_serves_is_no_route() {
+        assert_eq!(Route::Status.path(), "/edgesync/v1/status");
+        assert_eq!(Route::Node("a/b ü").path(), "/edgesync/v1/nodes/a%2Fb%20%C3%BC");
+        let forget = Route::ChangeNode("edge-1", NodeAction::Forget);
+        assert_eq!(forget.path(), "/edgesync/v1/nodes/edge-1/forget");
+        for (method, path) in [
+            ("POST", "status"),
+            ("GET", "verify"),
+            ("GET", ""),
+            ("GET", "nodes/a/b"),
+            ("POST", "nodes/a/history"),
+            ("DELETE", "nodes/a"),
+            ("GET", "status/"),
+        ] {
+            assert_eq!(Route::parse(method, path), None, "{method} {path}");
+        }
+    }
+}

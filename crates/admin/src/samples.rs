@@ -1,0 +1,13 @@
+//! Answers with every field set: the fixtures are written from them, and tests of other crates begin with them.
+
+mod agent;
+mod cloud;
+
+pub use agent::{
+    files, files_check, files_summary, full_status, rejected, seal, status, traffic, verification,
+};
+pub use cloud::{
+    fleet_history, full_node, joined_node, label_keys, label_values, new_token, node_history, node_list,
+    node_objects, not_in_effect, objects, operator_list, page, placed_object, placement, recorded_node,
+    removed_node, rollout, rollout_of_rule, rules, served_node, summary, token_list,
+};

@@ -1,0 +1,389 @@
+//! Answers of a cloud side.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::rejected;
+use crate::cloud::*;
+use edgesync_object::{Labels, ObjectRef};
+
+const TIME: &str = "2026-11-21T10:00:00Z";
+
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+fn labels() -> Labels {
+    Labels::from([("site".to_owned(), "north".to_owned())])
+}
+
+fn object() -> ObjectRef {
+    ObjectRef {
+        api_version: "v1".into(),
+        kind: "ConfigMap".into(),
+        namespace: "plant".into(),
+        name: "web".into(),
+    }
+}
+
+fn membership() -> Membership {
+    Membership { certificate_ends: some("2027-11-21T10:00:00Z"), revoked: false }
+}
+
+/// A node in sync, as in a list.
+#[must_use]
+pub fn served_node() -> ServedNode {
+    ServedNode {
+        name: "edge-1".to_owned(),
+        state: "in sync".to_owned(),
+        ready: Some(true),
+        labels: Some(labels()),
+        last_renewal: some(TIME),
+        agent_version: some("0.1.0"),
+        last_report: some(TIME),
+        objects: 3,
+        desired: 3,
+        pending: 0,
+        rejected: 0,
+        held_back: 0,
+        files_in_effect: None,
+        files_not_in_effect: None,
+        confirmed_revision: 3,
+        bytes_sent: 4096,
+        bytes_received: 2048,
+        round_trip_milliseconds: Some(1.5),
+        counters: NodeCounters::default(),
+        membership: Some(membership()),
+        refused_objects: None,
+        held_back_objects: None,
+        objects_not_in_effect: None,
+    }
+}
+
+/// An object that is not in effect.
+#[must_use]
+pub fn not_in_effect() -> ObjectNotInEffect {
+    ObjectNotInEffect {
+        uid: "u-2".to_owned(),
+        object: Some(object()),
+        held: some("8"),
+        in_effect: some("7"),
+        wanted: "8".to_owned(),
+        state: "NotInEffect".to_owned(),
+        rule: "nginx".to_owned(),
+        message: "exit status: 1".to_owned(),
+        since: some(TIME),
+    }
+}
+
+/// A node in full, with an object of each kind that is not as desired.
+#[must_use]
+pub fn full_node() -> NodeInfo {
+    NodeInfo::Served(Box::new(ServedNode {
+        files_in_effect: Some(2),
+        files_not_in_effect: Some(1),
+        refused_objects: Some(vec![rejected()]),
+        held_back_objects: Some(vec![WithheldObject { uid: "u-3".to_owned(), object: Some(object()) }]),
+        objects_not_in_effect: Some(vec![not_in_effect()]),
+        ..served_node()
+    }))
+}
+
+/// A node as a cluster shows it.
+#[must_use]
+pub fn recorded_node() -> RecordedNode {
+    RecordedNode {
+        name: "edge-2".to_owned(),
+        state: "syncing".to_owned(),
+        ready: Some(true),
+        labels: labels(),
+        last_renewal: some(TIME),
+        agent_version: some("0.1.0"),
+        served_by: some("replica-0"),
+        pending: Some(2),
+        rejected: Some(0),
+        held_back: Some(0),
+        files_in_effect: None,
+        files_not_in_effect: None,
+        removed: None,
+        membership: Some(membership()),
+    }
+}
+
+/// A node that was removed.
+#[must_use]
+pub fn removed_node() -> RemovedNode {
+    RemovedNode {
+        name: "edge-3".to_owned(),
+        state: state::REMOVED.to_owned(),
+        removed: TIME.to_owned(),
+        connected: Some(true),
+        objects_not_in_effect: None,
+    }
+}
+
+/// A node that has only joined.
+#[must_use]
+pub fn joined_node() -> JoinedNode {
+    JoinedNode {
+        name: "edge-4".to_owned(),
+        state: state::NEVER_CONNECTED.to_owned(),
+        membership: membership(),
+        ready: None,
+        objects_not_in_effect: None,
+    }
+}
+
+/// A node of each kind.
+#[must_use]
+pub fn node_list() -> NodeList {
+    NodeList {
+        incarnation: "i-1".to_owned(),
+        bad_frames: Some(BTreeMap::from([("protocol".to_owned(), 1)])),
+        frames_of_removed_nodes: Some(2),
+        items: vec![
+            NodeInfo::Served(Box::new(served_node())),
+            NodeInfo::Recorded(Box::new(recorded_node())),
+            NodeInfo::Removed(removed_node()),
+            NodeInfo::Joined(joined_node()),
+        ],
+    }
+}
+
+/// Two minutes of a node.
+#[must_use]
+pub fn node_history() -> NodeHistory {
+    NodeHistory {
+        last: 1_795_255_200,
+        seconds: 60,
+        latency_milliseconds: vec![3, 4],
+        bytes_sent: vec![50, 5],
+        bytes_received: vec![60, 0],
+    }
+}
+
+fn states() -> Vec<String> {
+    vec!["in sync".to_owned(), "syncing".to_owned()]
+}
+
+/// A sample of the fleet.
+#[must_use]
+pub fn fleet_history() -> FleetHistory {
+    FleetHistory {
+        states: states(),
+        at: vec![1_795_255_200],
+        counts: vec![vec![1], vec![0]],
+        held: vec![3],
+        wanted: vec![3],
+        bytes_sent: vec![4096],
+        bytes_received: vec![2048],
+    }
+}
+
+/// A summary of one node.
+#[must_use]
+pub fn summary() -> SummaryLine {
+    SummaryLine::Snapshot(SummaryRows {
+        start: "s".to_owned(),
+        revision: 1,
+        at: 1_795_255_200_000,
+        states: states(),
+        counts: vec![1, 0],
+        held: 3,
+        wanted: 3,
+        gone: vec!["edge-9".to_owned()],
+        nodes: vec![SummaryRow("edge-1".to_owned(), 0, 1_795_255_200, 3, 3, 0, 0)],
+    })
+}
+
+/// An object in a few words.
+#[must_use]
+pub fn placed_object() -> PlacedObject {
+    PlacedObject {
+        uid: "u-2".to_owned(),
+        resource_version: "8".to_owned(),
+        api_version: "v1".to_owned(),
+        kind: "ConfigMap".to_owned(),
+        plural: "configmaps".to_owned(),
+        namespace: "plant".to_owned(),
+        name: "web".to_owned(),
+        bytes: 512,
+    }
+}
+
+/// A list with one object.
+#[must_use]
+pub fn objects() -> ObjectList {
+    ObjectList { items: vec![placed_object()], more: false }
+}
+
+/// An object that a node rejects.
+#[must_use]
+pub fn node_objects() -> NodeObjects {
+    let rejection =
+        Rejection { reason: "TooLarge".to_owned(), message: "must be at most 9 bytes".to_owned() };
+    NodeObjects {
+        items: vec![NodeObject { object: placed_object(), held: some("7"), rejection: Some(rejection) }],
+        more: false,
+        known: true,
+    }
+}
+
+/// A key of labels.
+#[must_use]
+pub fn label_keys() -> LabelKeys {
+    LabelKeys { keys: vec![LabelKey { key: "site".to_owned(), nodes: 2, values: 1 }] }
+}
+
+/// The nodes of a value.
+#[must_use]
+pub fn label_values() -> LabelValues {
+    let values = BTreeMap::from([("north".to_owned(), vec!["edge-1".to_owned()])]);
+    LabelValues { key: "site".to_owned(), values }
+}
+
+/// An object that a rule places, and another rule does not.
+#[must_use]
+pub fn placement() -> PlacementAnswer {
+    let verdict = |rule: &str, node_mismatch: Option<&str>| RuleVerdict {
+        rule: rule.to_owned(),
+        selects_node: node_mismatch.is_none(),
+        node_mismatch: node_mismatch.map(str::to_owned),
+        selects_object: Some(true),
+        object_mismatch: None,
+    };
+    PlacementAnswer {
+        node: "edge-1".to_owned(),
+        labels: Some(labels()),
+        rules: vec![
+            verdict("Placement plant/web", None),
+            verdict("[[placement]] 1 of the configuration", Some("nodes.names: x")),
+        ],
+        object: Some(ObjectVerdict {
+            wanted: true,
+            state: "the node rejects it, TooLarge: no".to_owned(),
+            facts: Some(ObjectFacts {
+                uid: "u-2".to_owned(),
+                version: "8".to_owned(),
+                labels: labels(),
+                because: vec!["Placement plant/web".to_owned()],
+                held: None,
+            }),
+        }),
+    }
+}
+
+fn rule() -> RuleName {
+    RuleName {
+        kind: "Placement".to_owned(),
+        namespace: "plant".to_owned(),
+        name: "web".to_owned(),
+        uid: some("u-5"),
+        in_force: None,
+    }
+}
+
+/// A rule that is an object, and one of the configuration.
+#[must_use]
+pub fn rules() -> RuleList {
+    let configured = RuleName {
+        kind: "configuration".to_owned(),
+        namespace: String::new(),
+        name: "1".to_owned(),
+        uid: None,
+        in_force: Some(true),
+    };
+    RuleList {
+        items: vec![
+            RuleItem { rule: configured, objects: 1, nodes: 2 },
+            RuleItem { rule: RuleName { in_force: Some(true), ..rule() }, objects: 1, nodes: 2 },
+        ],
+    }
+}
+
+/// An object that one of two nodes holds.
+#[must_use]
+pub fn rollout() -> Rollout {
+    Rollout {
+        of: RolloutTarget::Object { object: placed_object(), version: "8".to_owned() },
+        at: 1_795_255_200_000,
+        since: Some(1_795_255_100_000),
+        wanted: 2,
+        holding: 1,
+        in_effect: 1,
+        not_in_effect: 0,
+        states: states(),
+        behind: vec![0, 1],
+        curve: Curve { at: vec![1_795_255_200_000], holding: vec![1], wanted: vec![2], offline: vec![0] },
+        stragglers: vec![Straggler {
+            node: "edge-2".to_owned(),
+            why: "syncing".to_owned(),
+            since: some(TIME),
+            held: some("7"),
+            object: some("ConfigMap plant/web"),
+            message: some("must be at most 9 bytes"),
+        }],
+    }
+}
+
+/// The same of a rule.
+#[must_use]
+pub fn rollout_of_rule() -> Rollout {
+    Rollout { of: RolloutTarget::Placement { placement: rule(), objects: 1 }, ..rollout() }
+}
+
+fn time() -> Timestamp {
+    Timestamp::from_second(1_795_255_200).unwrap_or_default()
+}
+
+fn token() -> Token {
+    Token {
+        id: "t".to_owned(),
+        node: some("edge-1"),
+        created: time(),
+        expires: time(),
+        uses: 2,
+        used: 1,
+        revoked: Some(time()),
+        labels: labels(),
+        state: "revoked".to_owned(),
+    }
+}
+
+/// A token.
+#[must_use]
+pub fn token_list() -> TokenList {
+    TokenList { items: vec![token()] }
+}
+
+/// A new token.
+#[must_use]
+pub fn new_token() -> NewToken {
+    NewToken { record: token(), token: "t.secret".to_owned(), cloud: some("https://cloud:10002") }
+}
+
+/// A certificate of an operator.
+#[must_use]
+pub fn operator_list() -> OperatorList {
+    let operator = Operator {
+        serial: "01".to_owned(),
+        name: "ada".to_owned(),
+        role: "admin".to_owned(),
+        created: time(),
+        expires: time(),
+        revoked: None,
+        state: "usable".to_owned(),
+    };
+    OperatorList { items: vec![operator] }
+}
+
+/// A key for the page.
+#[must_use]
+pub fn page() -> PageInvitation {
+    PageInvitation {
+        url: "http://127.0.0.1:10003/page/#key=k".to_owned(),
+        role: "admin".to_owned(),
+        expires: TIME.to_owned(),
+    }
+}

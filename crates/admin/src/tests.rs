@@ -1,0 +1,107 @@
+//! The fixtures: documents as they are on the wire, in `tests/fixtures/admin`.
+
+mod page;
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{Answer, read, samples};
+
+/// Rewrites the fixtures instead of comparing them.
+const REWRITE: &str = "REWRITE_FIXTURES";
+
+fn path(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "../../tests/fixtures/admin", &format!("{name}.json")].iter().collect()
+}
+
+/// Compares an answer with its fixture, and what is read of the fixture with the answer.
+fn compare<T: Answer + Serialize + PartialEq + std::fmt::Debug>(name: &str, answer: &T) {
+    let path = path(name);
+    let text = serde_json::to_string_pretty(&serde_json::to_value(answer).unwrap()).unwrap() + "\n";
+    if std::env::var_os(REWRITE).is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &text).unwrap();
+    }
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(known, text, "{}: run the tests with {REWRITE}=1 if the change is meant", path.display());
+    let known: Value = serde_json::from_str(&known).unwrap();
+    assert_eq!(read::<T>(&known).unwrap(), *answer, "{name}");
+}
+
+#[test]
+fn answers_of_the_agent_are_those_of_the_fixtures() {
+    compare("status", &samples::full_status());
+    compare("traffic", &samples::traffic());
+    compare("files", &samples::files());
+    compare("files-check", &samples::files_check());
+    compare("seal", &samples::seal());
+    compare("verification", &samples::verification());
+}
+
+#[test]
+fn answers_of_the_cloud_side_are_those_of_the_fixtures() {
+    compare("nodes", &samples::node_list());
+    compare("node", &samples::full_node());
+    compare("node-history", &samples::node_history());
+    compare("node-objects", &samples::node_objects());
+    compare("summary", &samples::summary());
+    compare("summary-history", &samples::fleet_history());
+    compare("objects", &samples::objects());
+    compare("labels", &samples::label_keys());
+    compare("label-values", &samples::label_values());
+    compare("placement", &samples::placement());
+    compare("rules", &samples::rules());
+    compare("rollout", &samples::rollout());
+    compare("rollout-of-rule", &samples::rollout_of_rule());
+    compare("tokens", &samples::token_list());
+    compare("new-token", &samples::new_token());
+    compare("operators", &samples::operator_list());
+    compare("page", &samples::page());
+}
+
+/// Removes each key of a document in turn.
+fn without_each(value: &Value, take: &mut dyn FnMut(&str, Value)) {
+    match value {
+        Value::Object(fields) => {
+            for key in fields.keys() {
+                let mut less = fields.clone();
+                less.remove(key);
+                take(key, Value::Object(less));
+                without_each(&fields[key], &mut |name, changed| {
+                    let mut other = fields.clone();
+                    other.insert(key.clone(), changed);
+                    take(name, Value::Object(other));
+                });
+            }
+        }
+        Value::Array(items) => {
+            for (place, item) in items.iter().enumerate() {
+                without_each(item, &mut |name, changed| {
+                    let mut other = items.clone();
+                    other[place] = changed;
+                    take(name, Value::Array(other));
+                });
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn the_status_lacks_no_key_unnoticed() {
+    // Keys of maps, and those that conditions and object references may leave out.
+    let optional =
+        ["status", "v1/ConfigMap", "protocol", "secrets", "message", "lastTransitionTime", "namespace"];
+    let full = serde_json::to_value(samples::full_status()).unwrap();
+    let mut count = 0;
+    without_each(&full, &mut |key, less| match read::<crate::agent::AgentStatus>(&less) {
+        Ok(_) => assert!(optional.contains(&key), "{key}"),
+        Err(error) => {
+            count += 1;
+            assert!(error.to_string().contains(&format!("lacks `{key}`")), "{key}: {error}");
+        }
+    });
+    assert!(count > 100, "{count}");
+}

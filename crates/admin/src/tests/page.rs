@@ -1,0 +1,150 @@
+//! What the page reads of answers: every property occurs in the fixtures of what it asks for.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::path;
+
+/// A file of the page.
+struct Script {
+    name: &'static str,
+    text: &'static str,
+    /// The variables that hold answers, or parts of them.
+    variables: &'static [&'static str],
+    /// The fixtures of what it asks for.
+    fixtures: &'static [&'static str],
+    /// Properties of these variables that are of JavaScript or of Kubernetes.
+    others: &'static [&'static str],
+}
+
+macro_rules! script {
+    ($name:literal) => {
+        include_str!(concat!("../../../fleet/src/page/site/", $name))
+    };
+}
+
+const SCRIPTS: [Script; 5] = [
+    Script {
+        name: "fleet.js",
+        text: script!("fleet.js"),
+        variables: &["line"],
+        fixtures: &["summary"],
+        others: &[],
+    },
+    Script {
+        name: "node.js",
+        text: script!("node.js"),
+        variables: &["found", "seen", "one"],
+        fixtures: &["node", "nodes", "node-objects", "node-history"],
+        // A Node and Events of Kubernetes.
+        others: &[
+            "status",
+            "metadata",
+            "type",
+            "lastTransitionTime",
+            "series",
+            "deprecatedLastTimestamp",
+            "eventTime",
+            "note",
+        ],
+    },
+    Script {
+        name: "objects.js",
+        text: script!("objects.js"),
+        variables: &["one", "get"],
+        fixtures: &["objects"],
+        others: &[],
+    },
+    Script {
+        name: "overview.js",
+        text: script!("overview.js"),
+        variables: &["seen", "one", "get"],
+        fixtures: &["summary-history", "labels", "label-values"],
+        others: &["localeCompare"],
+    },
+    Script {
+        name: "rollout.js",
+        text: script!("rollout.js"),
+        variables: &["seen", "rule", "one", "points", "get"],
+        fixtures: &["rules", "rollout", "rollout-of-rule", "objects"],
+        others: &[],
+    },
+];
+
+/// All keys of a document, at any depth.
+fn keys(value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                into.insert(key.clone());
+                keys(value, into);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| keys(item, into)),
+        _ => {}
+    }
+}
+
+fn is_word(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '_' || letter == '$'
+}
+
+fn word(text: &str) -> &str {
+    &text[..text.find(|letter| !is_word(letter)).unwrap_or(text.len())]
+}
+
+/// The properties that a script reads of a variable: `variable.property` and `{ property, … } = variable`.
+fn read_of(variable: &str, text: &str) -> BTreeSet<String> {
+    let mut read = BTreeSet::new();
+    for (at, _) in text.match_indices(variable) {
+        let (before, after) = (&text[..at], &text[at + variable.len()..]);
+        // No part of another word, no property itself, but perhaps spread into a list.
+        if before.ends_with(is_word) || (before.ends_with('.') && !before.ends_with("...")) {
+            continue;
+        }
+        if let Some(rest) = after.strip_prefix("?.").or_else(|| after.strip_prefix('.')) {
+            read.extend(Some(word(rest).to_owned()).filter(|name| !name.is_empty()));
+        }
+        let before = before.trim_end().trim_end_matches("await").trim_end();
+        if let Some(list) =
+            before.strip_suffix('=').map(str::trim_end).and_then(|text| text.strip_suffix('}'))
+            && let Some((_, list)) = list.rsplit_once('{')
+            && !after.starts_with(is_word)
+        {
+            read.extend(list.split(',').map(|name| word(name.trim()).to_owned()));
+        }
+    }
+    read
+}
+
+#[test]
+fn properties_are_found_where_scripts_read_them() {
+    let text = "const { wanted, curve: points } = seen; x(seen.object?.kind, ...seen.rows, unseen.a, b.seen.c);\n\
+                const { items, more } = await seen(`objects`);";
+    let read: Vec<String> = read_of("seen", text).into_iter().collect();
+    assert_eq!(read, ["curve", "items", "more", "object", "rows", "wanted"]);
+}
+
+#[test]
+fn the_page_reads_nothing_that_no_answer_has() {
+    for Script { name, text, variables, fixtures, others } in SCRIPTS {
+        let mut known = BTreeSet::new();
+        for fixture in fixtures {
+            let text = std::fs::read_to_string(path(fixture)).unwrap();
+            keys(&serde_json::from_str(&text).unwrap(), &mut known);
+        }
+        let read: BTreeSet<String> = variables.iter().flat_map(|variable| read_of(variable, text)).collect();
+        assert!(!read.is_empty(), "{name} reads nothing: its variables have other names");
+        for property in &read {
+            let is_known = known.contains(property) || others.contains(&property.as_str());
+            assert!(is_known, "{name} reads '{property}', which is in none of {fixtures:?}");
+        }
+        for other in others {
+            assert!(
+                read.contains(*other) && !known.contains(*other),
+                "{name}: '{other}' is no exception any more"
+            );
+        }
+    }
+}
