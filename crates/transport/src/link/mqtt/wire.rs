@@ -111,7 +111,7 @@ impl FrameBuffer {
     }
 
     /// Takes the next whole packet.
-    pub fn next(&mut self) -> Result<Option<Packet>, WireError> {
+    pub fn take_packet(&mut self) -> Result<Option<Packet>, WireError> {
         let Some((head, length)) = header(&self.bytes)? else { return Ok(None) };
         let total = head + length;
         if total > self.limit {
@@ -288,7 +288,7 @@ mod tests {
         let mut out = BytesMut::new();
         encode_disconnect(DisconnectReasonCode::ServerShuttingDown, &mut out);
         let mut read = buffer(&out, 100);
-        assert!(matches!(read.next(), Ok(Some(Packet::Disconnect(_)))));
+        assert!(matches!(read.take_packet(), Ok(Some(Packet::Disconnect(_)))));
         assert!(read.bytes.is_empty());
     }
 
@@ -300,10 +300,10 @@ mod tests {
         let mut read = buffer(&[], 1000);
         for byte in &out[..out.len() - 1] {
             read.bytes.extend_from_slice(&[*byte]);
-            assert_eq!(read.next(), Ok(None));
+            assert_eq!(read.take_packet(), Ok(None));
         }
         read.bytes.extend_from_slice(&out[out.len() - 1..]);
-        assert!(matches!(read.next(), Ok(Some(Packet::Publish(p))) if p.payload.len() == 300));
+        assert!(matches!(read.take_packet(), Ok(Some(Packet::Publish(p))) if p.payload.len() == 300));
     }
 
     #[test]
@@ -368,7 +368,7 @@ mod tests {
         ];
         fuzz("mqtt", &samples.map(<[u8]>::to_vec), |bytes| {
             let mut read = buffer(bytes, 300);
-            while let Ok(Some(_)) = read.next() {}
+            while let Ok(Some(_)) = read.take_packet() {}
         });
     }
 
@@ -378,7 +378,7 @@ mod tests {
             let mut read = buffer(&bytes, 150);
             loop {
                 let before = read.bytes.len();
-                match read.next() {
+                match read.take_packet() {
                     Ok(Some(_)) => prop_assert!(read.bytes.len() < before),
                     Ok(None) | Err(_) => break,
                 }
