@@ -79,6 +79,23 @@ fn every_link_between_documents_leads_somewhere() {
 }
 
 #[test]
+fn every_file_that_a_document_names_exists() {
+    let mut named = 0;
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        for word in prose(&text).split('`').skip(1).step_by(2).filter_map(|word| word.split(' ').next()) {
+            let is_path =
+                ["crates/", "src/", "tests/", "docs/", "packaging/"].iter().any(|top| word.starts_with(top));
+            if is_path && !word.contains(['*', '…']) {
+                named += 1;
+                assert!(root().join(word).exists(), "{}: there is no {word}", document.display());
+            }
+        }
+    }
+    assert!(named > 50, "{named} files were found");
+}
+
+#[test]
 fn the_index_leads_to_every_document() {
     let index = fs::read_to_string(root().join("docs/README.md")).unwrap();
     for document in files(&["docs"], "md").iter().filter(|path| !path.ends_with("docs/README.md")) {

@@ -57,7 +57,7 @@ fn public_items(tokens: TokenStream) -> Vec<Public> {
                 }
             }
             TokenTree::Ident(word) if *word == "pub" && !skip_next_item => {
-                found.extend(item(&tokens[at + 1..]))
+                found.extend(item(&tokens[at + 1..]));
             }
             TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => {
                 if !skip_next_item {

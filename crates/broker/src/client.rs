@@ -167,7 +167,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
             add(&hub.counters.malformed, 1);
             return Err("its first byte begins no connect packet".to_owned());
         }
-        match frames.next() {
+        match frames.take_packet() {
             Ok(Some(packet)) => break packet,
             Ok(None) => {}
             Err(error) => {

@@ -91,7 +91,7 @@ impl Seat {
     /// How far the cloud's messages are.
     pub(super) fn backlog(&self) -> Backlog {
         // In the order in which a message goes on, so that it is rather counted twice than left out.
-        let queued = self.queue.len() as u64 + self.taking.load(Ordering::SeqCst);
+        let queued = self.queue.depth() as u64 + self.taking.load(Ordering::SeqCst);
         let unwritten = self.unwritten.load(Ordering::SeqCst);
         let unacknowledged = self.unacknowledged.load(Ordering::SeqCst);
         Backlog { unsent: queued + unwritten, unacknowledged: queued + unacknowledged.max(unwritten) }

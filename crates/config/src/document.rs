@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
             Place::Line { line, column, .. } => (line, column),
             Place::Variable(_) => (usize::MAX, 0),
         };
-        self.problems.sort_by(|a, b| order(a).cmp(&order(b)));
+        self.problems.sort_by_key(order);
     }
 
     fn unknown(&mut self, what: &str, name: &Spanned<std::borrow::Cow<'_, str>>, known: &[&str]) {

@@ -9,6 +9,8 @@
 //!
 //! Samples are files of `tests/fixtures`; `tests/fixtures/fuzz/NAME` has the inputs that once failed.
 
+#![allow(clippy::panic, reason = "a test fails by panicking")]
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 

@@ -5,6 +5,12 @@
 //! `EDGESYNC_SEEDS=<n>` sets how many seeds the long test tries.
 
 #![allow(missing_docs, reason = "for tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a simulation fails by panicking")]
+#![allow(
+    clippy::len_without_is_empty,
+    clippy::should_implement_trait,
+    reason = "a model has what its tests ask for"
+)]
 #![cfg_attr(not(test), allow(dead_code, unreachable_pub, reason = "other crates use a part of the model"))]
 
 #[cfg(test)]

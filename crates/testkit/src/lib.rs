@@ -4,6 +4,11 @@
 //! Everything listens on port 0, waits for events instead of times, and ends when its handle is dropped.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::new_without_default,
+    clippy::should_implement_trait,
+    reason = "what is made here is started"
+)]
 #![allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
 
 pub mod authority;

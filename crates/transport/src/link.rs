@@ -1,18 +1,14 @@
-//! The MQTT v5 client: opaque bytes over one connection that is made again whenever it is lost.
+//! The MQTT v5 client: opaque bytes over one connection that reconnects with backoff.
 //!
-//! Used by the agent, and by the cloud side when the broker is an external one. It promises little on
-//! purpose: QoS 1, clean start, no session, nothing kept from one connection to the next. Whatever must
-//! not be lost is confirmed end to end by the layers above, which are told of every connection and of
-//! every loss.
+//! The agent uses it, and the cloud side with an external broker. Its guarantees are few on purpose: QoS 1, clean start, no
+//! session, nothing kept from one connection to the next. Whatever must not be lost is confirmed end to end by the layers
+//! above, which get an event for every connection and every loss.
 //!
-//! [`kubeedge`] is the other client: a WebSocket to a CloudCore, with the same handle and the same events.
+//! `edgesync-kubeedge` has the other client, a WebSocket to a CloudCore, over the same [`task`], [`handle`] and [`queue`].
 //!
-//! May depend on [`edgesync_object`] (names only). [`mqtt`] and what is below it are the only users of
-//! `rumqttc`, [`kubeedge`] the only one of `tokio-tungstenite`, [`retry`] the only one of `backoff`.
-//!
-//! One task owns the connection and never waits for anything but it: what is published is taken from a
-//! queue bounded in messages and bytes ([`LinkHandle::try_publish`] says when it is full), and when the
-//! receiver of [`LinkEvent`] is slow the task stops reading, so that TCP slows the broker down.
+//! One task owns the connection and waits for nothing else. Publishes go through a queue that is bounded in messages and
+//! bytes ([`LinkHandle::try_publish`] says when it is full); while the receiver of [`LinkEvent`] is slow the task stops
+//! reading, so that TCP slows the broker down.
 
 use std::fmt;
 use std::sync::Arc;
@@ -69,7 +65,7 @@ pub struct Publish {
 /// What a client says when it connects, made anew for each attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Introduction {
-    /// What the broker publishes when the connection ends without a farewell. At most [`MAX_WILL`] bytes.
+    /// What the broker publishes when the connection ends without a farewell. At most 65,535 bytes.
     pub will: Option<Publish>,
     /// Published right after the subscriptions stand, before anything else.
     pub greetings: Vec<Publish>,
@@ -100,7 +96,7 @@ pub struct LinkOptions {
     pub connect_timeout: Duration,
     /// The largest packet taken from the broker, in bytes, at least 1,024; also a limit for what is sent.
     pub max_packet: u32,
-    /// Publishes without a PUBACK at a time, 1 to [`MAX_INFLIGHT`]; the broker's limit counts if smaller.
+    /// Publishes without a PUBACK at a time, 1 to 64; the broker's limit counts if smaller.
     pub inflight: u16,
     /// Topic filters; each must be granted before [`LinkEvent::Connected`].
     pub subscriptions: Vec<String>,

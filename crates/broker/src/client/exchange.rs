@@ -282,7 +282,7 @@ impl<'a> Exchange<'a> {
     /// Handles what has been read, until something has to wait.
     fn handle_packets(&mut self) -> Result<(), Ended> {
         while !self.is_deaf() {
-            match self.frames.next().map_err(|error| Ended::wire(&error))? {
+            match self.frames.take_packet().map_err(|error| Ended::wire(&error))? {
                 Some(packet) => self.handle(packet)?,
                 None => return Ok(()),
             }

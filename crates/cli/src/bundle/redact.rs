@@ -25,7 +25,7 @@ impl Redactor {
         let values = values.into_iter().map(|value| value.trim().to_owned());
         let mut values: Vec<String> = values.filter(|value| value.len() >= SHORTEST).collect();
         // A value may be a part of another.
-        values.sort_unstable_by(|one, other| other.len().cmp(&one.len()));
+        values.sort_unstable_by_key(|value| std::cmp::Reverse(value.len()));
         Self { values, names: names.into_iter().collect() }
     }
 

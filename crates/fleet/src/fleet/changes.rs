@@ -68,7 +68,7 @@ impl<S: Source> Fleet<S> {
             Change::Complete => self.reconciler.broadcasts.wait([Waiting::Complete]),
             Change::Again => self.reconciler.broadcasts.wait([Waiting::Again]),
             Change::CaughtUp { question, reached } => {
-                self.reconciler.broadcasts.wait([Waiting::CaughtUp(question, reached)])
+                self.reconciler.broadcasts.wait([Waiting::CaughtUp(question, reached)]);
             }
             Change::Unread(unread) => self.reconciler.broadcasts.wait([Waiting::Unread(unread)]),
             Change::Restored(until) => self.reconciler.broadcasts.wait([Waiting::Restored(until)]),

@@ -55,6 +55,7 @@ impl EdgeConfig {
     }
 
     /// Sizes are the test's; times are those of the configuration.
+    #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     pub fn of_tests(node: &str, max_frame: usize, max_object: usize) -> Self {
         Self {
             max_frame: u32::try_from(max_frame).unwrap(),

@@ -136,7 +136,7 @@ impl Message {
         for line in block.fields.lines() {
             fields.push(MessageField::new(&Field::new(line)?)?);
         }
-        fields.sort_unstable_by(|one, other| one.numbers.cmp(&other.numbers));
+        fields.sort_unstable_by_key(|field| field.numbers);
         Some(Self { fields, one: block.one })
     }
 }

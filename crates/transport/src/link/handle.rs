@@ -169,7 +169,7 @@ impl LinkHandle {
     #[must_use]
     pub fn backlog(&self) -> Backlog {
         // Read in the order in which a message goes on, so that it is rather counted twice than left out.
-        let queued = self.shared.queue.len() as u64;
+        let queued = self.shared.queue.depth() as u64;
         let unwritten = self.shared.counters.unwritten.load(Ordering::Relaxed);
         let unacknowledged = self.shared.counters.unacknowledged.load(Ordering::Relaxed);
         Backlog { unsent: queued + unwritten.min(unacknowledged), unacknowledged: queued + unacknowledged }

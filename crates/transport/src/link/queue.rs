@@ -112,8 +112,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// How many messages wait.
-    pub fn len(&self) -> usize {
+    /// Returns the number of queued messages.
+    pub fn depth(&self) -> usize {
         self.lock().items.len()
     }
 

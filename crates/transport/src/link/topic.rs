@@ -3,7 +3,7 @@
 use edgesync_object::name;
 
 /// The prefix used unless another one is configured.
-pub(crate) const DEFAULT_PREFIX: &str = "edgesync/v1";
+const DEFAULT_PREFIX: &str = "edgesync/v1";
 /// The longest prefix, in bytes: with the longest node name a topic stays far below MQTT's 65,535.
 pub const MAX_PREFIX: usize = 256;
 

@@ -236,7 +236,7 @@ fn arrange(
         .enumerate()
         .map(|(index, element)| ((element.id.as_ref().and_then(rank), index), element))
         .partition(|((rank, _), _)| rank.is_some());
-    ordered.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+    ordered.sort_unstable_by_key(|(place, _)| *place);
     let mut rest = rest.into_iter().map(|(_, element)| element).peekable();
     let mut arranged = Vec::with_capacity(ordered.len() + rest.len());
     for (_, element) in ordered {

@@ -45,7 +45,7 @@ impl Reader {
         let filters = vec![Filter::new("edgesync/v1/nodes/n-1/down", QoS::AtLeastOnce)];
         assert!(reader.say(&Packet::Subscribe(Subscribe { pkid: 1, filters, properties: None })).await);
         loop {
-            match reader.frames.next().unwrap() {
+            match reader.frames.take_packet().unwrap() {
                 Some(Packet::SubAck(_)) => break,
                 Some(_) => {}
                 None => assert!(reader.frames.fill(&mut reader.stream).await.unwrap() > 0),
@@ -77,7 +77,7 @@ impl Reader {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(_) => return came,
             }
-            while let Some(packet) = self.frames.next().unwrap() {
+            while let Some(packet) = self.frames.take_packet().unwrap() {
                 let Packet::Publish(publish) = packet else { continue };
                 came += 1;
                 let ack = PubAck { pkid: publish.pkid, reason: PubAckReason::Success, properties: None };

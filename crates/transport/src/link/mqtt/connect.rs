@@ -212,7 +212,7 @@ impl Exchange<'_> {
     async fn receive(&mut self) -> Result<Packet, Cause> {
         loop {
             let speaks_tls = self.options.tls.is_none() && self.frames.begins_with_alert();
-            match self.frames.next() {
+            match self.frames.take_packet() {
                 Ok(Some(packet)) => return Ok(packet),
                 Ok(None) => {}
                 Err(_) if speaks_tls => {

@@ -167,7 +167,7 @@ impl<'a> Session<'a> {
         while self.pending.is_none() {
             let packet = match self.waiting.pop_front() {
                 Some(packet) => packet,
-                None => match self.frames.next().map_err(|e| reason::of_wire(&e))? {
+                None => match self.frames.take_packet().map_err(|e| reason::of_wire(&e))? {
                     Some(packet) => packet,
                     None => return Ok(()),
                 },
@@ -326,7 +326,7 @@ impl<'a> Session<'a> {
     fn is_ended(&self) -> bool {
         self.ending.as_ref().is_some_and(|ending| ending.farewell_queued)
             && self.urgent.is_empty()
-            && self.task.shared.queue.len() == 0
+            && self.task.shared.queue.depth() == 0
             && self.state.inflight() == 0
             && self.state.collision.is_none()
     }
@@ -334,7 +334,7 @@ impl<'a> Session<'a> {
     /// A write fails when the broker has closed the connection; its reason may still be there to be read.
     async fn parting_reason(&mut self) -> Option<Cause> {
         loop {
-            while let Ok(Some(packet)) = self.frames.next() {
+            while let Ok(Some(packet)) = self.frames.take_packet() {
                 if let Packet::Disconnect(disconnect) = packet {
                     return Some(reason::of_disconnect(&disconnect, &self.task.protocol.options.client_id));
                 }

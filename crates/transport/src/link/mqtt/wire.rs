@@ -111,7 +111,7 @@ impl FrameBuffer {
     }
 
     /// Takes the next whole packet.
-    pub fn next(&mut self) -> Result<Option<Packet>, WireError> {
+    pub fn take_packet(&mut self) -> Result<Option<Packet>, WireError> {
         let Some((head, length)) = header(&self.bytes)? else { return Ok(None) };
         let total = head + length;
         if total > self.limit {
@@ -264,13 +264,13 @@ mod tests {
             (b"\x15\x03\x03\x00\x02\x02\x46", "mqtts://"),
             (b"\x21\x00", "wrong flags in its first byte 0x21"),
         ] {
-            let error = buffer(bytes, 1 << 20).next().unwrap_err().to_string();
+            let error = buffer(bytes, 1 << 20).take_packet().unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
     }
 
     fn reason(bytes: &[u8]) -> DisconnectReasonCode {
-        match buffer(bytes, 100).next() {
+        match buffer(bytes, 100).take_packet() {
             Ok(Some(Packet::Disconnect(disconnect))) => disconnect.reason_code,
             other => panic!("{other:?}"),
         }
@@ -288,7 +288,7 @@ mod tests {
         let mut out = BytesMut::new();
         encode_disconnect(DisconnectReasonCode::ServerShuttingDown, &mut out);
         let mut read = buffer(&out, 100);
-        assert!(matches!(read.next(), Ok(Some(Packet::Disconnect(_)))));
+        assert!(matches!(read.take_packet(), Ok(Some(Packet::Disconnect(_)))));
         assert!(read.bytes.is_empty());
     }
 
@@ -300,24 +300,27 @@ mod tests {
         let mut read = buffer(&[], 1000);
         for byte in &out[..out.len() - 1] {
             read.bytes.extend_from_slice(&[*byte]);
-            assert_eq!(read.next(), Ok(None));
+            assert_eq!(read.take_packet(), Ok(None));
         }
         read.bytes.extend_from_slice(&out[out.len() - 1..]);
-        assert!(matches!(read.next(), Ok(Some(Packet::Publish(p))) if p.payload.len() == 300));
+        assert!(matches!(read.take_packet(), Ok(Some(Packet::Publish(p))) if p.payload.len() == 300));
     }
 
     #[test]
     fn a_packet_cut_short_inside_is_malformed_and_not_skipped() {
         // QoS 1 PUBLISH whose property length is missing.
         let bytes = [0x32, 5, 0, 1, b'a', 0, 1];
-        assert!(matches!(buffer(&bytes, 100).next(), Err(WireError::Malformed(_))));
+        assert!(matches!(buffer(&bytes, 100).take_packet(), Err(WireError::Malformed(_))));
     }
 
     #[test]
     fn a_promise_above_the_limit_is_refused_before_its_bytes_come() {
-        let error = buffer(&[0x30, 0xff, 0xff, 0xff, 0x7f], 1000).next().unwrap_err();
+        let error = buffer(&[0x30, 0xff, 0xff, 0xff, 0x7f], 1000).take_packet().unwrap_err();
         assert_eq!(error, WireError::TooLarge { size: 268_435_460, limit: 1000 });
-        assert!(matches!(buffer(&[0x30, 0xff, 0xff, 0xff, 0xff], 1000).next(), Err(WireError::Malformed(_))));
+        assert!(matches!(
+            buffer(&[0x30, 0xff, 0xff, 0xff, 0xff], 1000).take_packet(),
+            Err(WireError::Malformed(_))
+        ));
     }
 
     #[test]
@@ -335,9 +338,9 @@ mod tests {
     #[test]
     fn a_client_of_an_older_version_is_told_apart() {
         let v4 = b"\x10\x0d\0\x04MQTT\x04\x02\0\x14\0\x01a";
-        assert_eq!(buffer(v4, 100).next(), Err(WireError::Version(4)));
+        assert_eq!(buffer(v4, 100).take_packet(), Err(WireError::Version(4)));
         let v3 = b"\x10\x0f\0\x06MQIsdp\x03\x02\0\x14\0\x01a";
-        assert_eq!(buffer(v3, 100).next(), Err(WireError::Version(3)));
+        assert_eq!(buffer(v3, 100).take_packet(), Err(WireError::Version(3)));
     }
 
     #[tokio::test]
@@ -368,7 +371,7 @@ mod tests {
         ];
         fuzz("mqtt", &samples.map(<[u8]>::to_vec), |bytes| {
             let mut read = buffer(bytes, 300);
-            while let Ok(Some(_)) = read.next() {}
+            while let Ok(Some(_)) = read.take_packet() {}
         });
     }
 
@@ -378,7 +381,7 @@ mod tests {
             let mut read = buffer(&bytes, 150);
             loop {
                 let before = read.bytes.len();
-                match read.next() {
+                match read.take_packet() {
                     Ok(Some(_)) => prop_assert!(read.bytes.len() < before),
                     Ok(None) | Err(_) => break,
                 }
@@ -391,7 +394,7 @@ mod tests {
         ) {
             let mut bytes = vec![first, body.len() as u8];
             bytes.extend(body);
-            let _ = buffer(&bytes, 200).next();
+            let _ = buffer(&bytes, 200).take_packet();
         }
     }
 }
