@@ -230,7 +230,7 @@ fn encode(segment: &str, path: &mut String) {
     for byte in segment.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                path.push(char::from(byte))
+                path.push(char::from(byte));
             }
             // Writing to a text does not fail.
             _ => drop(write!(path, "%{byte:02X}")),

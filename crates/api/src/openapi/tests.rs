@@ -234,8 +234,10 @@ fn the_second_version_is_given_in_the_form_that_go_clients_insist_on() {
     assert_eq!(V2Form::accepted(Some("text/html")), None);
     assert!(!V2Form::Protobuf.content_type().contains('@'));
     let bytes = v2_protobuf();
-    assert_eq!(bytes[..7], *b"\x0a\x032.0\x12\x11");
-    assert_eq!(bytes.len(), 7 + 0x11);
+    // The version of the specification, and a message with title and version of the API.
+    assert_eq!(bytes[..6], *b"\x0a\x032.0\x12");
+    assert_eq!(bytes.len(), 7 + usize::from(bytes[6]));
+    assert!(bytes.ends_with(env!("CARGO_PKG_VERSION").as_bytes()));
     assert!(v3_accepts(Some("application/json")) && v3_accepts(None) && v3_accepts(Some("*/*")));
     assert!(!v3_accepts(Some("application/com.github.proto-openapi.spec.v3@v1.0+protobuf")));
 }
