@@ -177,12 +177,16 @@ fn open(path: &Path, flags: OpenFlags, options: &EngineOptions) -> Result<Connec
 
 /// Marks an empty file as ours; a file with other content is left alone.
 fn claim(conn: &Connection, path: &Path, kind: Kind, found: i32) -> Result<(), StoreError> {
+    let mismatch = mark::mismatch(path, kind.application_id, found);
+    if matches!(mismatch, StoreError::Unreleased { .. }) {
+        return Err(mismatch);
+    }
     if made_with(conn, kind.migrations)? {
         return Err(StoreError::corrupt(format!("application id {found:#x} is not the one written")));
     }
     let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     if found != 0 || tables != 0 {
-        return Err(mark::mismatch(path, kind.application_id, found));
+        return Err(mismatch);
     }
     conn.pragma_update(None, "application_id", kind.application_id)?;
     Ok(())
