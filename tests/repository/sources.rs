@@ -57,5 +57,5 @@ pub(crate) fn product() -> Vec<File> {
 
 /// Whether a file holds nothing but tests, by its place.
 pub(crate) fn is_test(path: &str) -> bool {
-    ["/tests.rs", "/tests/", "/testing.rs", "/simulation"].iter().any(|part| path.contains(part))
+    ["/tests.rs", "/tests/", "/testing.rs", "/simulation", "/samples"].iter().any(|part| path.contains(part))
 }

@@ -160,10 +160,14 @@ fn each(
     let sql = format!("SELECT {COLUMNS} FROM outbox WHERE id > ?1 AND id <= ?2 ORDER BY id");
     let mut statement = conn.prepare_cached(&sql)?;
     let mut rows = statement.query((id_of(lane, after), id_of(lane, upto)))?;
+    let mut before = id_of(lane, after);
     while let Some(row) = rows.next()? {
-        if !visit(OutboxRow::read(row)?) {
+        // A damaged tree gives rows out of order: paging by their numbers would never end. The next check finds the damage.
+        let id = row.get(0)?;
+        if id <= before || !visit(OutboxRow::read(row)?) {
             break;
         }
+        before = id;
     }
     Ok(())
 }
