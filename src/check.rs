@@ -88,7 +88,7 @@ impl From<Unusable> for Finding {
 
 /// What is looked at, and what earlier checks found out.
 #[derive(Clone, Debug, Default)]
-pub struct Examined {
+pub(crate) struct Examined {
     /// The configuration file.
     pub config_path: PathBuf,
     /// The configuration, once it could be read.
@@ -201,7 +201,7 @@ pub struct Check {
 }
 
 /// All checks in their order.
-pub const CHECKS: [Check; 18] = [
+pub(crate) const CHECKS: [Check; 18] = [
     configuration::CHECK,
     permissions::CHECK,
     clock::CHECK,

@@ -44,18 +44,17 @@ use edgesync_store::reader::{Generation, ReaderLimits, Readers};
 use edgesync_store::writer::{Writer, WriterLimits, WriterStats};
 
 pub use check::CheckReport;
+pub(crate) use local::MAX_LOCAL_BYTES;
 pub use local::{
     EVENT_SECONDS, LocalOutcome, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES, MAX_LEASES,
-    MAX_LOCAL_BYTES,
 };
-pub use notes::MAX_NOTE_BYTES;
 pub use observer::{LocalTransition, Observer, Part, Told, Transition, Versions};
 pub use outbox::{
     Clocked, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut, OutboxState, Posting, TIME_CORRECTED, effect_key,
     event_key, status_key,
 };
 pub use rotation::{Rotated, SealFacts};
-pub use shared::MAX_SNAPSHOTS;
+pub(crate) use shared::MAX_SNAPSHOTS;
 pub use snapshot::{EdgeSnapshot, RecordRow, Scan, ScanRow};
 pub use types::{LocalKind, LocalObject};
 
@@ -216,7 +215,7 @@ pub struct InventoryCursor(i64);
 impl InventoryCursor {
     /// The cursor that [`InventoryCursor::number`] gave, or none for zero: the start.
     #[must_use]
-    pub fn from_number(number: u64) -> Option<Self> {
+    pub(crate) fn from_number(number: u64) -> Option<Self> {
         i64::try_from(number).ok().filter(|number| *number > 0).map(Self)
     }
 
@@ -365,7 +364,7 @@ impl EdgeStore {
     ///
     /// # Errors
     /// See [`EdgeStore::apply`].
-    pub async fn apply_range(
+    pub(crate) async fn apply_range(
         &self,
         changes: Arc<Vec<Change>>,
         range: std::ops::Range<usize>,
@@ -500,7 +499,7 @@ impl EdgeStore {
     ///
     /// # Errors
     /// The store's.
-    pub async fn held_kinds(&self) -> Result<Vec<Arc<Resource>>, StoreError> {
+    pub(crate) async fn held_kinds(&self) -> Result<Vec<Arc<Resource>>, StoreError> {
         self.inner.readers.run(read::held_kinds).await
     }
 

@@ -165,7 +165,7 @@ pub fn backup(path: &Path, to: &Path) -> Result<Inspection, StoreError> {
 ///
 /// # Errors
 /// See [`schema`].
-pub fn private_names(path: &Path, kinds: &[String]) -> Result<Vec<String>, StoreError> {
+pub(crate) fn private_names(path: &Path, kinds: &[String]) -> Result<Vec<String>, StoreError> {
     let conn = open_as_it_is(path)?;
     schema_of(&conn, path)?;
     let mut statement = conn.prepare(
@@ -203,7 +203,7 @@ fn schema_of(conn: &Connection, path: &Path) -> Result<Schema, StoreError> {
 
 /// The largest number of bytes that files of the database take now: the file and its log.
 #[must_use]
-pub fn bytes_on_disk(path: &Path) -> u64 {
+pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
     let size = |path: &Path| fs::metadata(path).map_or(0, |metadata| metadata.len());
     size(path).saturating_add(size(&engine::wal_path(path)))
 }

@@ -16,7 +16,7 @@ use edgesync_store::checksum::checksum64;
 use edgesync_store::engine::integer;
 
 /// The longest local object, in bytes of JSON.
-pub const MAX_LOCAL_BYTES: usize = 64 << 10;
+pub(crate) const MAX_LOCAL_BYTES: usize = 64 << 10;
 /// The most Leases that are kept.
 pub const MAX_LEASES: usize = 256;
 /// The most Events that are kept; the oldest make room for new ones.

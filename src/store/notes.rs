@@ -12,7 +12,7 @@ use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 
 /// The longest fact, in bytes; a longer one is not kept.
-pub const MAX_NOTE_BYTES: usize = 32 << 10;
+pub(crate) const MAX_NOTE_BYTES: usize = 32 << 10;
 
 /// How often facts that change often may go along with a commit.
 const WITH_OTHERS_EVERY: Duration = Duration::from_secs(10 * 60);

@@ -43,7 +43,7 @@ impl EdgeStore {
 
     /// Whether so much has been sealed with one key that it should be replaced with [`EdgeStore::rotate_seal`].
     #[must_use]
-    pub fn is_seal_worn(&self) -> bool {
+    pub(crate) fn is_seal_worn(&self) -> bool {
         self.inner.seals.0.as_ref().is_some_and(|active| active.keys.is_worn())
     }
 

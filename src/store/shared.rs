@@ -17,7 +17,7 @@ use edgesync_store::reader::Generation;
 use edgesync_store::snapshots::{SnapshotLimits, Snapshots, Threads};
 
 /// How many snapshots may be open at one time.
-pub const MAX_SNAPSHOTS: usize = 8;
+pub(crate) const MAX_SNAPSHOTS: usize = 8;
 
 /// The connections of snapshots. They are read beside the reader, which must not wait for a long list.
 pub(super) fn snapshots(path: &Path, engine: &EngineOptions, generation: Generation) -> Snapshots {

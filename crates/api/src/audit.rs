@@ -12,7 +12,7 @@ use super::request::{ResourcePath, Verb};
 use edgesync_object::objectsync::is_placement;
 
 /// The target of its entries.
-pub const TARGET: &str = "edgesync::audit";
+pub const AUDIT: &str = "edgesync::audit";
 /// What is shown of what an administrative request asks for, in bytes.
 const MAX_SHOWN: usize = 512;
 
@@ -51,6 +51,6 @@ impl Actor<'_> {
     fn tell(&self, verb: &str, what: &str, which: &str, code: u16) {
         let Self { caller, peer } = self;
         let (role, from) = (caller.role, peer.place());
-        tracing::info!(target: TARGET, who = ?caller.name, %role, from, ?verb, ?what, ?which, code, "audit");
+        tracing::info!(target: AUDIT, who = ?caller.name, %role, from, ?verb, ?what, ?which, code, "audit");
     }
 }

@@ -22,7 +22,7 @@ use edgesync_object::{Resource, Scope, Status};
 use edgesync_transport::tls::{self, HandshakeError};
 
 /// The longest answer that is taken, in bytes: a page of a list of large objects fits.
-pub const MAX_ANSWER: usize = 256 << 20;
+pub(crate) const MAX_ANSWER: usize = 256 << 20;
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a request may take until its answer is complete.

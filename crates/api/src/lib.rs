@@ -66,10 +66,10 @@ mod weight;
 mod write;
 
 pub use address::{Address, AddressError};
-pub use audit::TARGET as AUDIT;
+pub use audit::AUDIT;
 pub use auth::PageKeys;
 pub use auth::{Access, Caller, Operators, Peer, Role};
-pub use client::{Client, ClientError, MAX_ANSWER, collection_path, object_path};
+pub use client::{Client, ClientError, collection_path, object_path};
 pub use events::check_event;
 pub use extension::{Extension, ExtensionCall};
 pub use extension::{PageFile, Ready};

@@ -4,7 +4,7 @@ use edgesync_transport::counters;
 
 counters! {
     /// Counts of one endpoint since it was bound.
-    pub struct BrokerCounters {}
+    pub(crate) struct BrokerCounters {}
     /// A reading of [`BrokerCounters`].
     pub struct BrokerTraffic {
         /// Connections that are open; for the endpoint to say.

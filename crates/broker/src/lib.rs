@@ -24,7 +24,7 @@ mod registry;
 mod wire;
 
 pub use accept::{BindError, Broker};
-pub use counters::{BrokerCounters, BrokerTraffic};
+pub use counters::BrokerTraffic;
 pub use downlink::{Downlink, External, external};
 pub use inflow::FleetEvents;
 #[cfg(any(test, feature = "testing"))]

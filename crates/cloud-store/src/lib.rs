@@ -71,7 +71,7 @@ pub use leases::LeaseRenewal;
 pub use nodes::{NodeFacts, Recorded};
 pub use observer::{KindName, Observer, WatchChange};
 pub use open::CloudOptions;
-pub use read::{Cursor, HistoryPage, HistoryQuery, MAX_BODIES, MAX_PAGE_BYTES, MAX_PAGE_ITEMS};
+pub use read::{Cursor, HistoryPage, HistoryQuery, MAX_BODIES};
 pub use rules::RuleStatus;
 pub use snapshot::{CloudSnapshot, Listed, Scan};
 pub use stored::Stored;

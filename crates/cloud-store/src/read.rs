@@ -17,9 +17,9 @@ use edgesync_protocol::message::Body;
 use edgesync_store::StoreError;
 
 /// A page of a list ends when its bodies have this many bytes together.
-pub const MAX_PAGE_BYTES: usize = 16 << 20;
+pub(crate) const MAX_PAGE_BYTES: usize = 16 << 20;
 /// The most objects on a page.
-pub const MAX_PAGE_ITEMS: usize = 10_000;
+pub(crate) const MAX_PAGE_ITEMS: usize = 10_000;
 /// The most bodies that one call reads.
 pub const MAX_BODIES: usize = 10_000;
 

@@ -261,7 +261,7 @@ impl Pairing {
     }
 
     /// TLS for joining and renewing: certificates are optional, and may have expired within the grace.
-    pub fn joining_tls(&self) -> tls::Server {
+    pub(crate) fn joining_tls(&self) -> tls::Server {
         self.shared.joining.clone()
     }
 

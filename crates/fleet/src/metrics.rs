@@ -171,7 +171,7 @@ impl Totals {
 
 /// Adds what a machine has counted. Of a node that goes the counters are to be kept: sums that fall would look like
 /// a restart.
-pub fn add_counters(sum: &mut CloudCounters, one: &CloudCounters) {
+pub(crate) fn add_counters(sum: &mut CloudCounters, one: &CloudCounters) {
     let CloudCounters {
         hellos,
         sent,

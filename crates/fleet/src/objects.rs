@@ -55,7 +55,7 @@ impl CloudObjects {
     ///
     /// # Errors
     /// The store's.
-    pub async fn with_ring(store: CloudStore, bytes: usize) -> Result<Self, CloudError> {
+    pub(crate) async fn with_ring(store: CloudStore, bytes: usize) -> Result<Self, CloudError> {
         let watches = Arc::new(Watches::new(bytes));
         store.observe(Arc::clone(&watches) as Arc<_>).await?;
         let kinds = Kinds::new(store.resources().await?);

@@ -30,7 +30,7 @@ pub(super) const ANNOTATION: &str = "edgesync.io/store";
 
 /// Which database the node had, and how far it was: `<epoch>.<revision>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Marker {
+pub(crate) struct Marker {
     /// The identity of the database file.
     pub epoch: Epoch,
     /// Its newest change.
@@ -40,7 +40,7 @@ pub struct Marker {
 impl Marker {
     /// The marker of a database.
     #[must_use]
-    pub fn of(totals: &Totals) -> Self {
+    pub(crate) fn of(totals: &Totals) -> Self {
         Self { epoch: totals.epoch, revision: totals.revision }
     }
 
@@ -53,7 +53,7 @@ impl Marker {
 
     /// Reads the annotation.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (epoch, revision) = text.split_once('.')?;
         // What parses as a number may have a sign.
         let is_number = revision.bytes().all(|b| b.is_ascii_digit());

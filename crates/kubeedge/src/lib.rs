@@ -52,7 +52,7 @@ use edgesync_protocol::frame::{Confirm, Hello, Received, Report, Up, Welcome};
 use edgesync_protocol::replica::Totals;
 use edgesync_protocol::timing::Now;
 
-pub use lease::Marker;
+pub(crate) use lease::Marker;
 pub use names::{AskedKind, FetchRule, Name, WatchRule, references};
 pub use types::{
     BridgeConfig, BridgeCounters, BridgeEffect, BridgeNotice, BridgeStatus, DynamicController, HeldEntry,

@@ -22,6 +22,5 @@ pub use feed::Feed;
 pub use following::Following;
 pub use item::Item;
 pub use plan::{Cause, Interest, KindId, Kinds, Origin, Place, Problem, Spot, Watch};
-pub(crate) use throttle::Throttle;
-pub use throttle::{Urgency, Use};
+pub(crate) use throttle::{Throttle, Urgency, Use};
 pub use watching::Seen;

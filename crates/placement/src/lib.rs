@@ -42,8 +42,7 @@ pub use slots::Placed;
 
 pub use rules::{Glob, KindMatch, NodeMatch, ObjectMatch};
 pub use summary::{
-    DELETIONS_CONFIRMED_ANNOTATION, MAX_NAMED_NODES, NODE_LABEL, NODES_ANNOTATION, NodeNotes, RuleText,
-    Summary, concerns,
+    DELETIONS_CONFIRMED_ANNOTATION, NODE_LABEL, NODES_ANNOTATION, NodeNotes, RuleText, Summary, concerns,
 };
 pub use unread::Unread;
 

@@ -20,7 +20,7 @@ pub const NODES_ANNOTATION: &str = "edgesync.io/nodes";
 /// node: `INCARNATION/COUNT`, the incarnation and the most removals that are meant.
 pub const DELETIONS_CONFIRMED_ANNOTATION: &str = "edgesync.io/deletions-confirmed";
 /// The most nodes that one annotation may name; further ones are ignored.
-pub const MAX_NAMED_NODES: usize = 1024;
+pub(crate) const MAX_NAMED_NODES: usize = 1024;
 
 /// An object without its body.
 #[derive(Clone, Debug, PartialEq, Eq)]

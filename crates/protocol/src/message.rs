@@ -274,7 +274,7 @@ impl Outgoing {
 
 /// Keeps one [`Resource`] per kind alive while a frame is read, so that its objects share it.
 #[derive(Default)]
-pub struct Interner {
+pub(crate) struct Interner {
     last: Vec<Arc<Resource>>,
 }
 

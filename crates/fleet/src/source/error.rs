@@ -82,7 +82,7 @@ pub enum SourceError {
 impl SourceError {
     /// Whether the source may do it later without help. A cluster comes back; nobody repairs a database by itself.
     #[must_use]
-    pub fn is_retryable(&self) -> bool {
+    pub(crate) fn is_retryable(&self) -> bool {
         !matches!(self, Self::Store(_) | Self::Members(RegisterError::Store(_)))
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// What a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Urgency {
+pub(crate) enum Urgency {
     /// Somebody waits for it, or it is late soon: Leases, Nodes, statuses, Events.
     Urgent,
     /// It can wait for everything else: ObjectSyncs, what has come of rules.
@@ -28,7 +28,7 @@ pub(crate) struct Throttle {
 
 /// What use is made of a [`Throttle`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Use {
+pub(crate) struct Use {
     /// Urgent requests that were let through.
     pub urgent: u64,
     /// Requests in the background that were.

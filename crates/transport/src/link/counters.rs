@@ -8,12 +8,12 @@ use super::Cause;
 /// Atomic counts, and a reading of them; beside the counts each has what stands in its braces.
 #[macro_export]
 macro_rules! counters {
-    ($(#[$of:meta])* pub struct $counters:ident { $($own:tt)* }
+    ($(#[$of:meta])* $vis:vis struct $counters:ident { $($own:tt)* }
      $(#[$about:meta])* pub struct $reading:ident { $($more:tt)* }
      $($(#[$doc:meta])* $count:ident,)*) => {
         $(#[$of])*
         #[derive(Debug, Default)]
-        pub struct $counters {
+        $vis struct $counters {
             $($(#[$doc])* pub $count: std::sync::atomic::AtomicU64,)*
             $($own)*
         }
