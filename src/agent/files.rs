@@ -630,7 +630,7 @@ impl Task {
             }
             // Who has asked may have gone.
             Command::List(role, answer) => {
-                drop(answer.send(self.list(role).await.map_err(|error| refused(&error))))
+                drop(answer.send(self.list(role).await.map_err(|error| refused(&error))));
             }
             Command::Check(answer) => drop(answer.send(self.check().await.map_err(|error| refused(&error)))),
             Command::Apply(rule, answer) => {
