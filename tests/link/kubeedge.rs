@@ -9,6 +9,7 @@ use edgesync_kubeedge::link as kubeedge;
 use edgesync_kubeedge::link::KubeEdgeOptions;
 use edgesync_transport::link::{Cause, LinkEvent, LinkHandle, Publish, PublishError};
 use support::links::{PATIENCE, cause, connected, message, next};
+use support::timing::scaled;
 use support::websocket::{
     BINARY, CLOSE, CONTINUATION, PING, PONG, Peer, TEXT, encoded, header, listen, options,
 };
@@ -109,7 +110,7 @@ async fn nothing_of_a_message_that_was_cut_is_handed_on() {
 
 #[tokio::test]
 async fn a_message_that_comes_byte_by_byte_is_a_sign_of_life() {
-    let keepalive = Duration::from_millis(100);
+    let keepalive = scaled(Duration::from_millis(100));
     let (_link, mut events, mut peer, _listener) = joined(|options| options.keepalive = keepalive).await;
     let ping = peer.pinged().await;
     peer.frame(PONG, &ping).await;
@@ -124,7 +125,7 @@ async fn a_message_that_comes_byte_by_byte_is_a_sign_of_life() {
 
 #[tokio::test]
 async fn a_peer_that_falls_silent_is_dead_after_two_keepalives() {
-    let keepalive = Duration::from_millis(200);
+    let keepalive = scaled(Duration::from_millis(200));
     let (link, mut events, mut peer, listener) = joined(|options| options.keepalive = keepalive).await;
     let ping = peer.pinged().await;
     let last = Instant::now();
@@ -143,7 +144,7 @@ async fn a_peer_that_falls_silent_is_dead_after_two_keepalives() {
 #[tokio::test]
 async fn a_server_that_answers_no_pings_is_not_dead() {
     let (_link, mut events, mut peer, _listener) =
-        joined(|options| options.keepalive = Duration::from_millis(100)).await;
+        joined(|options| options.keepalive = scaled(Duration::from_millis(100))).await;
     for _ in 0..6 {
         peer.pinged().await;
     }
@@ -153,7 +154,7 @@ async fn a_server_that_answers_no_pings_is_not_dead() {
 
 #[tokio::test]
 async fn a_peer_that_stops_reading_is_dead_and_is_listened_to_until_then() {
-    let keepalive = Duration::from_millis(300);
+    let keepalive = scaled(Duration::from_millis(300));
     let (link, mut events, mut peer, _listener) = joined(|options| options.keepalive = keepalive).await;
     // More than the buffers of a loopback connection hold.
     link.try_publish(kubeedge::TEXT, vec![b'x'; 31 << 20], false).unwrap();
@@ -166,7 +167,7 @@ async fn a_peer_that_stops_reading_is_dead_and_is_listened_to_until_then() {
 #[tokio::test]
 async fn a_consumer_that_takes_nothing_loses_the_connection() {
     let (link, mut events, mut peer, _listener) = joined(|options| {
-        options.keepalive = Duration::from_millis(100);
+        options.keepalive = scaled(Duration::from_millis(100));
         options.events = 1;
     })
     .await;
@@ -308,7 +309,7 @@ async fn a_shutdown_sends_what_is_queued_and_knows_whether_it_arrived() {
             link.try_publish(kubeedge::TEXT, vec![b'0' + number % 10], false).unwrap();
         }
         let last = Publish { topic: kubeedge::TEXT.to_owned(), payload: b"bye".to_vec(), retain: false };
-        let limit = if answered { PATIENCE } else { Duration::from_millis(500) };
+        let limit = if answered { PATIENCE } else { scaled(Duration::from_millis(500)) };
         let ended = tokio::spawn(async move { link.shutdown(vec![last], limit).await });
         assert!(peer.message().await.unwrap().payload == large);
         for number in 0..100_u8 {

@@ -19,8 +19,7 @@ use tokio::sync::watch;
 use authority::Authority;
 use edgesync_kubeedge::model::{CloudCore, Now, Settings};
 
-/// How long a test waits for something at most.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::timing::PATIENCE;
 
 /// What a connection is to suffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use edgesync_transport::link::{Introduction, LinkEvent, LinkOptions, Publish, Re
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 
-/// A test that waits longer than this has hung.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+pub use crate::timing::PATIENCE;
+
 const ANY: &str = "127.0.0.1:0";
 
 pub async fn bind(options: BrokerOptions) -> (Broker, FleetEvents) {

@@ -26,4 +26,5 @@ pub mod relay;
 pub mod scripted_broker;
 pub mod serving;
 pub mod site;
+pub mod timing;
 pub mod websocket;

@@ -7,8 +7,7 @@ use edgesync_transport::link::{Cause, LinkEvent, LinkOptions, RetryOptions};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 
-/// A test that waits longer than this has hung.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+pub use crate::timing::PATIENCE;
 
 /// Options of a client named `node-1` that listens on `t/down`.
 pub fn options(address: SocketAddr) -> LinkOptions {

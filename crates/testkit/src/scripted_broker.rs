@@ -5,7 +5,6 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::BytesMut;
 use rumqttc::v5::mqttbytes::v5::{
@@ -14,8 +13,7 @@ use rumqttc::v5::mqttbytes::v5::{
 };
 use rumqttc::v5::mqttbytes::{Error, QoS};
 
-/// A test that waits longer than this for a packet has hung.
-const PATIENCE: Duration = Duration::from_secs(15);
+use crate::timing::PATIENCE;
 
 /// Runs a script for each connection, on a thread of its own, with the number of the connection from 0.
 pub struct ScriptedBroker {

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use edgesync_api::{
     Access, Address, Client, Extension, ExtensionCall, Limits, Listener, Role, Server, Storage, own_uid,
@@ -17,11 +16,10 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+pub use crate::timing::PATIENCE;
+
 /// What opens everything over TCP.
 pub const TOKEN: &str = "a-token-that-opens-everything";
-
-/// No test waits longer than this for anything.
-pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Fails with `who` is waited for instead of hanging.
 pub async fn soon<T>(who: &str, future: impl Future<Output = T>) -> T {

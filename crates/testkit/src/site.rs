@@ -32,8 +32,9 @@ pub use forger::Forger;
 pub use objects::{Random, changed, config_map, object, objects, secret, sized};
 pub use process::Process;
 
-/// No test waits longer than this for anything that takes no work to speak of.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub use crate::timing::PATIENCE;
+use crate::timing::is_within;
+
 /// The pause between two looks at a condition.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -53,7 +54,11 @@ pub async fn eventually<T>(what: &str, limit: Duration, mut condition: impl Asyn
         if let Some(found) = condition().await {
             return found;
         }
-        assert!(start.elapsed() < limit, "within {limit:?} this did not happen: {what}");
+        let elapsed = start.elapsed();
+        assert!(
+            is_within(elapsed, limit),
+            "{elapsed:?} instead of {limit:?} and this did not happen: {what}"
+        );
         tokio::time::sleep(LOOK).await;
     }
 }
