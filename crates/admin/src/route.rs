@@ -56,6 +56,12 @@ impl NodeAction {
             Self::Forget => "forget",
         }
     }
+
+    /// Whether the page for browsers offers it: what can be undone.
+    #[must_use]
+    pub const fn is_on_page(self) -> bool {
+        matches!(self, Self::ConfirmDeletions | Self::Remove | Self::Admit)
+    }
 }
 
 /// What a roll-out is of.
@@ -72,6 +78,8 @@ pub enum RolloutSubject<'a> {
 /// A path with its method. Names are decoded here, and encoded in [`Route::path`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route<'a> {
+    /// Both: the kinds that are served.
+    Resources,
     /// Agent: its status.
     Status,
     /// Agent: bytes and messages of its link.
@@ -134,6 +142,7 @@ impl<'a> Route<'a> {
     pub fn parse(method: &str, path: &'a str) -> Option<Self> {
         let segments: Vec<&str> = path.split('/').collect();
         Some(match (method, segments.as_slice()) {
+            ("GET", ["resources"]) => Self::Resources,
             ("GET", ["status"]) => Self::Status,
             ("GET", ["traffic"]) => Self::Traffic,
             ("GET", ["files"]) => Self::Files,
@@ -190,6 +199,7 @@ impl<'a> Route<'a> {
     fn parts(&self) -> (Method, Vec<&'a str>) {
         use Method::{Get, Post};
         match *self {
+            Self::Resources => (Get, vec!["resources"]),
             Self::Status => (Get, vec!["status"]),
             Self::Traffic => (Get, vec!["traffic"]),
             Self::Files => (Get, vec!["files"]),
@@ -245,6 +255,7 @@ mod tests {
     /// All routes. The match makes the compiler ask for those that are new.
     fn all() -> Vec<Route<'static>> {
         let mut all = vec![
+            Route::Resources,
             Route::Status,
             Route::Traffic,
             Route::Files,

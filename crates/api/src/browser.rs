@@ -1,6 +1,7 @@
 //! Browsers: the page that they are shown, and what their requests may do. A page of elsewhere can have a browser send requests
 //! here, with the certificate of an operator, or to loopback. Pure.
 
+use edgesync_admin::Route;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, LOCATION, ORIGIN};
 use hyper::{Method, Response, StatusCode};
 
@@ -14,8 +15,6 @@ use super::response::{self, ResponseBody};
 const SITE: &str = "sec-fetch-site";
 /// A header that a page can send to its own origin only: for any other a browser asks first, and is not answered.
 pub(super) const MARK: &str = "x-edgesync-page";
-/// What a key of a page may do beside looking: what the page asks before.
-const ACTIONS: [&str; 3] = ["confirm-deletions", "remove", "admit"];
 
 /// Nothing is loaded from elsewhere, no script stands in the page itself, and no other page shows it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
@@ -53,14 +52,13 @@ pub(super) fn refusal(
         .then_some("requests of web pages that change something need the header X-Edgesync-Page")
 }
 
-/// What a key of a page allows, which is what comes without TLS where there are pages: to look, and what [`ACTIONS`] say, with
-/// the role that it was made for.
+/// What a key of a page allows, which is what comes without TLS where there are pages: to look, and what the page offers
+/// ([`NodeAction::is_on_page`](edgesync_admin::NodeAction::is_on_page)), with the role that it was made for.
 pub(super) fn narrowed(caller: Caller, peer: &Peer, request: &Request) -> Caller {
     let is_page = matches!(peer, Peer::Tcp(_));
     let acts = match request {
-        Request::Extension { method, path, .. } if method == "POST" => {
-            let path: Vec<&str> = path.split('/').collect();
-            matches!(path.as_slice(), ["nodes", _, action] if ACTIONS.contains(action))
+        Request::Extension { method, path, .. } => {
+            matches!(Route::parse(method, path), Some(Route::ChangeNode(_, action)) if action.is_on_page())
         }
         _ => false,
     };

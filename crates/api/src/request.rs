@@ -6,6 +6,7 @@ mod review;
 mod unserved;
 mod uri;
 
+use edgesync_admin::Route;
 use edgesync_object::Status;
 use edgesync_object::status::Reason;
 
@@ -259,16 +260,17 @@ impl Request {
 }
 
 fn extension(method: &str, rest: &[&str], query: &str) -> Result<Request, Refusal> {
-    match (method, rest) {
-        (_, []) => Err(Status::no_such_path().into()),
-        ("GET" | "HEAD", ["resources"]) => Ok(Request::Resources),
-        (_, ["resources"]) => Err(no_such_method(READ_METHODS)),
-        _ => Ok(Request::Extension {
-            method: method.to_owned(),
-            path: rest.join("/"),
-            query: parse_query(query)?,
-        }),
+    if rest.is_empty() {
+        return Err(Status::no_such_path().into());
     }
+    let path = rest.join("/");
+    if Route::parse("GET", &path) == Some(Route::Resources) {
+        return match method {
+            "GET" | "HEAD" => Ok(Request::Resources),
+            _ => Err(no_such_method(READ_METHODS)),
+        };
+    }
+    Ok(Request::Extension { method: method.to_owned(), path, query: parse_query(query)? })
 }
 
 fn health(endpoint: &str, check: Option<&&str>, query: &[(String, String)]) -> HealthRequest {

@@ -4,6 +4,7 @@
 use tokio::sync::OnceCell;
 
 use super::CliError;
+use edgesync_admin::Route;
 use edgesync_api::{Client, ClientError};
 use edgesync_object::{Resource, kinds};
 
@@ -52,7 +53,8 @@ impl<'a> Kinds<'a> {
     }
 
     async fn served(&self) -> Result<&Vec<Resource>, ClientError> {
-        self.served.get_or_try_init(|| self.client.get("/edgesync/v1/resources")).await
+        let path = Route::Resources.path();
+        self.served.get_or_try_init(|| self.client.get(&path)).await
     }
 }
 

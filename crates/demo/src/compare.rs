@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::DemoError;
 use super::objects::NAMESPACES;
+use edgesync_admin::Route;
 use edgesync_api::Client;
 use edgesync_cli::get::Pages;
 use edgesync_object::{Resource, objectsync};
@@ -34,7 +35,7 @@ impl Side {
     /// # Errors
     /// The side does not answer.
     pub(super) async fn fetch(client: &Client) -> Result<Self, DemoError> {
-        let resources: Vec<Resource> = client.get("/edgesync/v1/resources").await?;
+        let resources: Vec<Resource> = client.get(&Route::Resources.path()).await?;
         let mut side = Self::default();
         for resource in &resources {
             let kept =
