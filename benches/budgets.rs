@@ -2,6 +2,8 @@
 //!
 //! `cargo bench` runs all; `cargo bench -- NAME…` only sections whose name contains a NAME. With `--document` what has been
 //! measured is written into docs/figures.md. The exit code is 1 if a budget was missed. Needs mosquitto on the PATH.
+//!
+//! Sections run one after another, those that wait for a line or for minutes without traffic at the end, all at once.
 
 #[path = "budgets/api.rs"]
 mod api;
@@ -45,11 +47,15 @@ mod tls;
 mod yardstick;
 
 use std::process::ExitCode;
+use std::thread;
 
 use table::Table;
 
 /// Name, title, and what fills it.
 type Section = (&'static str, &'static str, fn(&mut Table) -> anyhow::Result<()>);
+
+/// Sections that count bytes of a line that is slow or idle, for minutes, and take next to nothing of the processor.
+const WAITING: [&str; 2] = ["idle", "slow"];
 
 /// The title of what the machine does without edgesync.
 const YARDSTICK: &str = "The machine, without edgesync";
@@ -89,15 +95,23 @@ fn main() -> anyhow::Result<ExitCode> {
     eprintln!("… yardstick");
     table.section(YARDSTICK);
     table.bare_mosquitto = yardstick::measure(&mut table)?;
-    for (name, title, section) in SECTIONS {
-        if wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str())) {
-            eprintln!("… {name}");
-            table.section(title);
-            if let Err(error) = section(&mut table) {
-                table.budget("the section came to no end", format!("{error:#}"), "", false);
-            }
-        }
+    let is_wanted = |(name, ..): &&Section| {
+        wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
+    };
+    let (waiting, measuring): (Vec<&Section>, Vec<&Section>) =
+        SECTIONS.iter().filter(is_wanted).partition(|(name, ..)| WAITING.contains(name));
+    let bare_mosquitto = table.bare_mosquitto;
+    for section in measuring {
+        table.append(run(section, bare_mosquitto));
     }
+    thread::scope(|scope| {
+        let running: Vec<_> =
+            waiting.into_iter().map(|section| scope.spawn(move || run(section, bare_mosquitto))).collect();
+        for section in running {
+            table.append(section.join().map_err(|_| anyhow::anyhow!("a section panicked"))?);
+        }
+        anyhow::Ok(())
+    })?;
     table.print();
     if document {
         document::write(&table, SECTIONS.iter().map(|(_, title, _)| *title))?;
@@ -107,4 +121,16 @@ fn main() -> anyhow::Result<ExitCode> {
         println!("\n{missed} budgets were missed");
     }
     Ok(ExitCode::from(u8::from(missed > 0)))
+}
+
+/// One section, in a table of its own.
+fn run((name, title, fill): &Section, bare_mosquitto: f64) -> Table {
+    eprintln!("… {name}");
+    let mut table = Table::default();
+    table.bare_mosquitto = bare_mosquitto;
+    table.section(title);
+    if let Err(error) = fill(&mut table) {
+        table.budget("the section came to no end", format!("{error:#}"), "", false);
+    }
+    table
 }

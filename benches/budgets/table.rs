@@ -19,6 +19,11 @@ impl Table {
         self.sections.push((title.to_owned(), Vec::new()));
     }
 
+    /// Adds the sections of another table.
+    pub(crate) fn append(&mut self, mut other: Self) {
+        self.sections.append(&mut other.sections);
+    }
+
     fn add(&mut self, row: Row) {
         match self.sections.last_mut() {
             Some((_, rows)) => rows.push(row),
