@@ -8,6 +8,7 @@ use crate::hostile::crowd::{Crowd, endpoint};
 use crate::hostile::intruder::{self, Attack, Deeds, INVENTED, Intruder, NAMESPACE, NODE};
 use edgesync_testkit::site::fleet::Fleet;
 use edgesync_testkit::site::{Cloud, PATIENCE, Site, config_map};
+use edgesync_testkit::timing::{assert_within, is_within};
 
 /// Records of objects that the cloud side has not given to a node: the default of `sync.max_unknown`.
 const MAX_UNKNOWN: u64 = 20_000;
@@ -45,10 +46,11 @@ async fn beside(attacks: &'static [Attack], enough: fn(&Deeds) -> bool) -> (Flee
     while changes < CHANGES || !enough(&intruder.deeds()) {
         slowest = slowest.max(crowd.change().await);
         changes += 1;
-        assert!(begun.elapsed() < 2 * PATIENCE, "after {changes} changes: {:?}", intruder.deeds());
+        let is_timely = is_within(begun.elapsed(), 2 * PATIENCE);
+        assert!(is_timely, "after {changes} changes: {:?}", intruder.deeds());
     }
     drop(intruder);
-    assert!(slowest < usual * 10 + LATER, "a change took {slowest:?}, without an attack {usual:?}");
+    assert_within(slowest, usual * 10 + LATER);
     let grown = fleet.cloud.process.resident_peak().saturating_sub(before);
     assert!(grown < GROWTH, "the cloud side has grown by {grown} KiB");
     crowd.part().await;
