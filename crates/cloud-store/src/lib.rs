@@ -16,6 +16,7 @@
 
 mod change;
 mod check;
+mod documents;
 mod error;
 mod expiry;
 mod feed;
@@ -30,8 +31,6 @@ mod nodes;
 mod objects;
 mod observer;
 mod open;
-pub mod operators;
-pub mod pairing;
 mod read;
 mod rules;
 mod snapshot;
@@ -62,9 +61,10 @@ use state::CloudState;
 
 pub use change::{ChangeKind, FeedChange};
 pub use check::CheckReport;
+pub use documents::{Document, NodeEffect};
 pub use error::{CloudError, OpenError};
 pub use feed::{Feed, FeedItem};
-pub use fleet::{MAX_REMOVED_NODES, NodeChange, Registered};
+pub use fleet::{NodeChange, Registered};
 pub use history::{HistoryBound, HistoryLimits};
 pub use in_effect::{InEffect, Standing, StandingCounts, effect_labels, key_of};
 pub use leases::LeaseRenewal;

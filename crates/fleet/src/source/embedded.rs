@@ -16,6 +16,8 @@ use crate::metrics::ClusterNumbers;
 use crate::uploads::clip;
 use edgesync_api::{Missing, Storage as _};
 use edgesync_cloud_store::{ChangeKind, CloudStore, Feed, FeedItem};
+use edgesync_enrollment::membership::MembershipStore;
+use edgesync_enrollment::now;
 use edgesync_object::{LeftOut, Resource, kinds};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
@@ -26,11 +28,12 @@ use edgesync_schema::Schema;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Embedded(Arc<CloudObjects>);
+pub struct Embedded(Arc<CloudObjects>, MembershipStore);
 
 impl Embedded {
     pub fn new(objects: Arc<CloudObjects>) -> Self {
-        Self(objects)
+        let members = objects.store().clone().into();
+        Self(objects, members)
     }
 
     fn store(&self) -> &CloudStore {
@@ -164,11 +167,11 @@ impl NodeStore for Embedded {
     }
 
     async fn remove_node(&self, node: &str, _: bool) -> Result<bool> {
-        Ok(self.store().remove_node(node).await?)
+        Ok(self.1.remove_node(node, now()).await?)
     }
 
     async fn admit_node(&self, node: &str) -> Result<bool> {
-        Ok(self.store().admit_node(node).await?)
+        Ok(self.1.admit_node(node).await?)
     }
 
     async fn ingest(&self, mut batch: UploadBatch) -> Result<UploadOutcome> {
