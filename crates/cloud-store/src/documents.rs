@@ -72,10 +72,12 @@ impl CloudStore {
         let node = node.map(str::to_owned);
         self.readers
             .run(move |conn| {
-                let only = if node.is_some() { "node = ?2" } else { "?2 IS NULL" };
-                let sql = format!("SELECT id, node, version, text FROM documents WHERE kind = ?1 AND {only}");
+                // The index is for one kind, which is known when the statement is prepared.
+                let only = if node.is_some() { "node = ?1" } else { "?1 IS NULL" };
+                let sql =
+                    format!("SELECT id, node, version, text FROM documents WHERE kind = '{kind}' AND {only}");
                 let mut select = conn.prepare_cached(&sql)?;
-                let rows = select.query_map((kind, node), |row| document(kind, row))?;
+                let rows = select.query_map([node], |row| document(kind, row))?;
                 Ok(rows.collect::<Result<_, _>>()?)
             })
             .await

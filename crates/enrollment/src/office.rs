@@ -64,7 +64,7 @@ impl Office {
         self.authority.trust()
     }
 
-    /// Who remembers.
+    /// The membership.
     #[must_use]
     pub fn register(&self) -> &MembershipStore {
         &self.membership
@@ -73,7 +73,7 @@ impl Office {
     /// Revokes all certificates and tokens of a node. Gives how many certificates it were.
     ///
     /// # Errors
-    /// The register's.
+    /// The store's.
     pub async fn revoke_node(&self, node: &str) -> Result<usize> {
         Ok(self.membership.revoke_certificates(node, now()).await?)
     }
@@ -81,7 +81,7 @@ impl Office {
     /// Frees the name of a node that was removed. Tells whether the name was used.
     ///
     /// # Errors
-    /// The register's.
+    /// The store's.
     pub async fn forget_node(&self, node: &str) -> Result<bool> {
         Ok(self.membership.forget_name(node, now()).await?)
     }
@@ -90,7 +90,7 @@ impl Office {
     /// known of.
     ///
     /// # Errors
-    /// The register's.
+    /// The store's.
     pub async fn broker_updated(&self, node: &str) -> Result<usize> {
         Ok(self.membership.note_refused(node, now()).await?)
     }
@@ -98,7 +98,7 @@ impl Office {
     /// What is known of the certificates of operators, newest first.
     ///
     /// # Errors
-    /// The register's.
+    /// The store's.
     pub async fn operator_records(&self) -> Result<Vec<OperatorRecord>> {
         Ok(self.membership.operators().await?)
     }
@@ -106,7 +106,7 @@ impl Office {
     /// A certificate for an operator of the API, recorded.
     ///
     /// # Errors
-    /// A bad name, role or time; too many; the library's and the register's.
+    /// A bad name, role or time; too many; the library's and the store's.
     pub async fn new_operator(&self, name: &str, role: Role, lifetime: Duration) -> Result<Identity> {
         operators::issue(&self.authority, &self.membership, name, role, lifetime).await
     }
@@ -114,7 +114,7 @@ impl Office {
     /// Revokes the certificate with this serial number, or all of this name. Gives how many.
     ///
     /// # Errors
-    /// 404 if there is none that could be revoked; the register's.
+    /// 404 if there is none that could be revoked; the store's.
     pub async fn revoke_operators(&self, which: &str) -> Result<usize> {
         let revoked = self.membership.revoke_operators(which, now()).await?;
         operators::check_found(which, revoked)

@@ -114,8 +114,7 @@ pub struct MemberRecord {
 
 impl TokenRecord {
     /// Whether somebody can join with it.
-    #[must_use]
-    pub fn is_of_use(&self, now: Timestamp) -> bool {
+    pub(super) fn is_of_use(&self, now: Timestamp) -> bool {
         self.revoked.is_none() && self.used < self.uses && now < self.expires
     }
 

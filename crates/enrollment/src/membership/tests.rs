@@ -160,3 +160,20 @@ async fn the_list_of_removed_nodes_is_bounded() {
     );
     assert!(members.knows_name("old-3").await.unwrap(), "its name is not free again");
 }
+
+#[tokio::test]
+async fn a_document_of_the_database_that_is_of_another_name_is_damage() {
+    let Fixture { members, store, .. } = &fixture();
+    let other = documents::write(&Member { used: true, ..Member::new("b") });
+    let other = edgesync_cloud_store::Document { id: "a".into(), ..other };
+    store.put_document(other, NodeEffect::None).await.unwrap();
+    for error in
+        [members.members().await.unwrap_err(), members.revoke_certificates("a", at(1)).await.unwrap_err()]
+    {
+        assert!(
+            matches!(error, MembershipError::Store(CloudError::Store(StoreError::Corrupt(_)))),
+            "{error}"
+        );
+        assert!(error.to_string().contains("member 'a'"), "{error}");
+    }
+}
