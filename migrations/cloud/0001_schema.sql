@@ -133,12 +133,6 @@ CREATE TABLE nodes (
   epochs        TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Nodes that an operator has removed: they are told so when they come back.
-CREATE TABLE removed_nodes (
-  name TEXT PRIMARY KEY,
-  at   TEXT NOT NULL                  -- RFC 3339 in UTC, whole seconds
-) STRICT, WITHOUT ROWID;
-
 -- How far the outbox of each node has taken effect: written in the transaction of the effects. See
 -- docs/decisions/0010-leases.md for how Leases are kept.
 CREATE TABLE node_outboxes (
@@ -164,46 +158,14 @@ CREATE TABLE effects (
   PRIMARY KEY (node, uid)
 ) STRICT, WITHOUT ROWID;
 
--- Who may join and who has joined: tokens without their signatures, certificates without their keys. Times are Unix time
--- in seconds.
-CREATE TABLE tokens (
-  id      TEXT PRIMARY KEY,           -- random, 16 hexadecimal digits: `jti` of the JWT
-  node    TEXT,                       -- the only node that it is for; NULL for any whose name is free
-  created INTEGER NOT NULL,
-  expires INTEGER NOT NULL,
-  uses    INTEGER NOT NULL,           -- how often it could be used at first
-  used    INTEGER NOT NULL,           -- how often it has been used
-  revoked INTEGER,                    -- when it was; NULL if it was not
-  labels  TEXT NOT NULL               -- given to the nodes that join with it, as JSON text
+-- Who may join, who has joined and who may use the API: documents of enrollment, without signatures and keys. No part of the
+-- API.
+CREATE TABLE documents (
+  kind    TEXT NOT NULL,              -- member, token, operator
+  id      TEXT NOT NULL,              -- the node; `jti` of the token; the serial number of the certificate
+  node    TEXT,                       -- the node that it is for
+  version INTEGER NOT NULL,           -- of the counter in `meta`: a write names the version that it replaces
+  text    TEXT NOT NULL CHECK (json_valid(text)),
+  PRIMARY KEY (kind, id)
 ) STRICT, WITHOUT ROWID;
-
--- The names under which nodes have joined. A name stays here when its certificates have ended or are revoked: it is not free
--- again by itself.
-CREATE TABLE members (
-  name   TEXT PRIMARY KEY,
-  labels TEXT NOT NULL                -- those of the token that it joined with last, as JSON text
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE certificates (
-  serial     TEXT PRIMARY KEY,        -- hexadecimal, without leading zeros
-  node       TEXT NOT NULL,
-  not_before INTEGER NOT NULL,
-  not_after  INTEGER NOT NULL,
-  revoked    INTEGER,                 -- when it was; NULL if it was not
-  -- Since when an external broker is known to refuse it, by the word of an operator; NULL if nobody has said so. Until then a
-  -- node that has joined again is not listened to there.
-  refused    INTEGER
-) STRICT, WITHOUT ROWID;
-CREATE INDEX certificates_by_node ON certificates (node);
-CREATE INDEX certificates_revoked ON certificates (node) WHERE revoked IS NOT NULL;
-
--- Who may use the API: the certificates of operators, without their keys. One that is not here is no operator's. Times are
--- Unix time in seconds.
-CREATE TABLE operators (
-  serial  TEXT PRIMARY KEY,           -- hexadecimal, without leading zeros
-  name    TEXT NOT NULL,
-  role    TEXT NOT NULL,              -- view, edit or admin
-  created INTEGER NOT NULL,
-  expires INTEGER NOT NULL,
-  revoked INTEGER                     -- when it was; NULL if it was not
-) STRICT, WITHOUT ROWID;
+CREATE INDEX documents_by_node ON documents (node) WHERE kind = 'token';

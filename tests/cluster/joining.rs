@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use edgesync_enrollment::register::ClusterRegister;
+use edgesync_enrollment::membership::MembershipStore;
 use edgesync_enrollment::{Office, Pairing, PairingOptions};
 use edgesync_kubernetes::cluster::Cluster;
 use edgesync_object::{Labels, Status};
@@ -69,8 +69,11 @@ impl Setup {
             grace: HOUR,
             external: false,
         };
-        Pairing::open(options, ClusterRegister::new(std::sync::Arc::new(self.cluster().await), NAMESPACE))
-            .await
+        Pairing::open(
+            options,
+            MembershipStore::of_cluster(std::sync::Arc::new(self.cluster().await), NAMESPACE),
+        )
+        .await
     }
 
     async fn replica(&self, name: &str) -> Replica {

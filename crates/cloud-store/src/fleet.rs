@@ -1,4 +1,4 @@
-//! What the cloud knows of each node as objects: its Node and its Lease; and which nodes were removed.
+//! What the cloud knows of each node as objects: its Node and its Lease.
 //!
 //! Leases are renewed in batches, outside of the history: a renewal changes the row of the Lease in its place, with
 //! a new version, and watches are not told.
@@ -11,16 +11,13 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::objects::{Tx, find, parse, resource_id};
-use super::{CloudError, CloudStore, LeaseRenewal, check_node, leases};
+use super::{CloudError, CloudStore, LeaseRenewal, leases};
 use edgesync_object::Resource;
 use edgesync_object::name::check_subdomain;
 use edgesync_object::node_labels::{give_missing_labels, has_reported, labels_by_name};
-use edgesync_object::time::rfc3339;
 use edgesync_protocol::node::{self, Condition, NodeReport};
 use edgesync_store::StoreError;
 
-/// The most removed nodes that are remembered: the last ones.
-pub const MAX_REMOVED_NODES: i64 = 100_000;
 /// About what a Lease takes in the queue and in the transaction.
 const LEASE_BYTES: usize = 1024;
 /// About what a change of a Node takes.
@@ -109,34 +106,6 @@ impl CloudStore {
         })
         .await
     }
-
-    /// Removes a node from the fleet: its records, its Node, its Lease, what is known of its outbox; and remembers
-    /// that it was removed, which [`CloudStore::admit_node`] ends. Tells whether there was anything of it. The Node may
-    /// be gone already. Finalizers are not waited for.
-    ///
-    /// Of the removed nodes the last [`MAX_REMOVED_NODES`] are remembered.
-    ///
-    /// # Errors
-    /// [`CloudError::Invalid`] for a name that no node can have, or the store's.
-    pub async fn remove_node(&self, node: &str) -> Result<bool, CloudError> {
-        check_node(node)?;
-        let node = node.to_owned();
-        let (nodes, leases) = (self.shared.kind("nodes")?, self.shared.kind("leases")?);
-        self.write(NODE_BYTES, move |tx| tx.dismiss(&nodes, &leases, &node)).await
-    }
-
-    /// Forgets that a node was removed: it may come back. Tells whether it had been.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn admit_node(&self, node: &str) -> Result<bool, CloudError> {
-        let node = node.to_owned();
-        self.write(256, move |tx| {
-            let mut forget = tx.conn.prepare_cached("DELETE FROM removed_nodes WHERE name = ?1")?;
-            Ok(forget.execute([&node])? > 0)
-        })
-        .await
-    }
 }
 
 impl Tx<'_> {
@@ -174,50 +143,6 @@ impl Tx<'_> {
             Some(row) if row.stored.body == object.to_json() => Ok(()),
             Some(row) => self.change(resource, row, object).map(drop),
         }
-    }
-
-    fn dismiss(
-        &mut self,
-        nodes: &Arc<Resource>,
-        leases: &Arc<Resource>,
-        node: &str,
-    ) -> Result<bool, CloudError> {
-        let mut found = self.delete_node(node)?;
-        found |= self.delete_if_there(nodes, "", node)?;
-        found |= self.delete_if_there(leases, leases::NAMESPACE, node)?;
-        found |= self.conn.prepare_cached("DELETE FROM node_outboxes WHERE node = ?1")?.execute([node])? > 0;
-        // The name is not free again, whether anybody has joined under it or not.
-        self.conn
-            .prepare_cached("INSERT INTO members (name, labels) VALUES (?1, '{}') ON CONFLICT DO NOTHING")?
-            .execute([node])?;
-        // Whoever removes a node twice does not change when it was removed.
-        self.conn
-            .prepare_cached("INSERT INTO removed_nodes (name, at) VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
-            .execute((node, rfc3339(self.now)))?;
-        self.conn
-            .prepare_cached(
-                "DELETE FROM removed_nodes WHERE name IN
-                   (SELECT name FROM removed_nodes ORDER BY at DESC, name LIMIT -1 OFFSET ?1)",
-            )?
-            .execute([MAX_REMOVED_NODES])?;
-        Ok(found)
-    }
-
-    fn delete_if_there(
-        &mut self,
-        resource: &Arc<Resource>,
-        namespace: &str,
-        name: &str,
-    ) -> Result<bool, CloudError> {
-        match self.delete(resource, namespace, name, None) {
-            Ok(_) => Ok(true),
-            Err(CloudError::NotFound { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    pub(super) fn was_removed(&self, node: &str) -> rusqlite::Result<bool> {
-        self.conn.prepare_cached("SELECT 1 FROM removed_nodes WHERE name = ?1")?.exists([node])
     }
 }
 
@@ -260,7 +185,9 @@ fn reported(conn: &Connection) -> Result<Vec<String>, CloudError> {
 }
 
 fn removed(conn: &Connection) -> Result<Vec<(String, Timestamp)>, CloudError> {
-    let mut statement = conn.prepare_cached("SELECT name, at FROM removed_nodes ORDER BY name")?;
+    let mut statement = conn.prepare_cached(
+        "SELECT id, text ->> '$.removed' AS at FROM documents WHERE kind = 'member' AND at IS NOT NULL ORDER BY id",
+    )?;
     let mut rows = statement.query([])?;
     let mut nodes = Vec::new();
     while let Some(row) = rows.next()? {

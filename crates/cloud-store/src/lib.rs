@@ -1,13 +1,14 @@
-//! The SQLite store of the embedded cloud side: objects of any kind with versions and history, and the ledger of what each
-//! node reported. It knows neither HTTP nor connections nor the fleet's loop. Read [`CloudStore`] first, then [`Feed`].
+//! The SQLite store of the embedded cloud side: objects of any kind with versions and history, the ledger of what each node
+//! reported, and the [`Document`]s of enrollment. It knows neither HTTP nor connections nor the fleet's loop. Read [`CloudStore`]
+//! first, then [`Feed`].
 //!
 //! # Guarantees
 //! - Every change gets the next `resourceVersion` of one counter and an entry in the history, in the transaction of the
 //!   change. A caller is answered after the commit.
 //! - No version is given twice, even if the file is replaced by an older copy (`versions`).
 //! - A [`Feed`] yields every committed change of an object that can be placed, in order and once. An [`Observer`] receives
-//!   every change of every kind, with the previous state. The exception: renewals of node Leases
-//!   ([`CloudStore::renew_leases`]) get versions, and nobody is notified.
+//!   every change of every kind, with the previous state. The exceptions: renewals of node Leases
+//!   ([`CloudStore::renew_leases`]) and documents get versions, and nobody is notified.
 //! - A [`CloudSnapshot`] shows one commit for as long as it is open.
 //! - A damaged file is never refilled silently, because what it held exists nowhere else. A file that cannot be opened is
 //!   refused; [`CloudOptions::set_aside_corrupt`] allows a fresh start beside it. Damage found later fails the read that
@@ -16,6 +17,7 @@
 
 mod change;
 mod check;
+mod documents;
 mod error;
 mod expiry;
 mod feed;
@@ -30,8 +32,6 @@ mod nodes;
 mod objects;
 mod observer;
 mod open;
-pub mod operators;
-pub mod pairing;
 mod read;
 mod rules;
 mod snapshot;
@@ -62,9 +62,10 @@ use state::CloudState;
 
 pub use change::{ChangeKind, FeedChange};
 pub use check::CheckReport;
+pub use documents::{Document, NodeEffect};
 pub use error::{CloudError, OpenError};
 pub use feed::{Feed, FeedItem};
-pub use fleet::{MAX_REMOVED_NODES, NodeChange, Registered};
+pub use fleet::{NodeChange, Registered};
 pub use history::{HistoryBound, HistoryLimits};
 pub use in_effect::{InEffect, Standing, StandingCounts, effect_labels, key_of};
 pub use leases::LeaseRenewal;

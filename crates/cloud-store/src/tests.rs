@@ -11,12 +11,12 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
+mod documents;
 mod expiry;
 mod feed;
 mod fleet;
 mod in_effect;
 mod leases;
-mod pairing;
 mod records;
 mod upload;
 
@@ -55,6 +55,35 @@ impl Fixture {
         }
         Self { store: CloudStore::open(&path, &CloudOptions::default()).unwrap(), path, dir }
     }
+}
+
+/// When nodes are removed here.
+const REMOVED: &str = "2026-01-02T03:04:05Z";
+
+/// Removes a node as enrollment does. Tells whether it was not removed before.
+pub(super) async fn remove_node(store: &CloudStore, node: &str) -> Result<bool, CloudError> {
+    put_member(store, node, json!({ "labels": {}, "removed": REMOVED }), NodeEffect::Delete).await
+}
+
+/// Admits it again. Tells whether it was removed.
+pub(super) async fn admit_node(store: &CloudStore, node: &str) -> Result<bool, CloudError> {
+    put_member(store, node, json!({ "labels": {} }), NodeEffect::None).await
+}
+
+/// Writes a member, unless it is as it is to be. Tells whether it was not.
+async fn put_member(
+    store: &CloudStore,
+    node: &str,
+    member: Value,
+    effect: NodeEffect,
+) -> Result<bool, CloudError> {
+    let (text, before) = (member.to_string(), store.document("member", node).await?);
+    if before.as_ref().is_some_and(|before| before.text == text) {
+        return Ok(false);
+    }
+    let version = before.map_or(0, |before| before.version);
+    let member = Document { kind: "member", id: node.into(), node: Some(node.into()), version, text };
+    Ok(store.put_document(member, effect).await?.is_some())
 }
 
 /// Everything that an observer is told: what happened to what, and the newest version after each commit.

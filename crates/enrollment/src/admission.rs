@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::authority::{Authority, Request};
 use super::tokens::{self, TokenClaims, TokenRefusal};
 use super::{KEPT, NewToken, Office, Pairing, after, before, days, now};
-use edgesync_cloud_store::pairing::{CertificateRecord, PairingRefusal, TokenRecord};
+use crate::membership::{CertificateRecord, PairingRefusal, TokenRecord};
 use edgesync_object::Labels;
 use edgesync_object::name::{check_label_key, check_label_value, check_subdomain};
 use edgesync_object::status::{Reason, Result, Status};
@@ -55,7 +55,7 @@ impl Office {
             revoked: None,
             labels,
         };
-        self.register.put_token(record.clone()).await?;
+        self.membership.put_token(record.clone()).await?;
         let claims = TokenClaims { id, node: record.node.clone(), expires: record.expires };
         let fingerprint = self.authority.certificate().fingerprint();
         Ok(NewToken { token: format!("{fingerprint}.{}", self.tokens.sign(&claims)), record })
@@ -67,7 +67,7 @@ impl Office {
     /// The store's.
     pub async fn tokens(&self) -> Result<Vec<TokenRecord>> {
         let since = before(now(), KEPT);
-        let mut tokens = self.register.tokens().await?;
+        let mut tokens = self.membership.tokens().await?;
         tokens.retain(|token| token.revoked.is_none_or(|at| at >= since) && token.expires >= since);
         Ok(tokens)
     }
@@ -77,7 +77,7 @@ impl Office {
     /// # Errors
     /// There is no such token; the store's.
     pub async fn revoke_token(&self, id: &str) -> Result<bool> {
-        let known = self.register.revoke_token(id, now()).await?;
+        let known = self.membership.revoke_token(id, now()).await?;
         known.ok_or_else(|| {
             let message = "there is no such token: 'edgesync-cloud token list' shows the ids of all";
             Status::new(Reason::NotFound, message)
@@ -101,7 +101,7 @@ impl Pairing {
             return Err(refusal(&PairingRefusal::OtherNode(only), node));
         }
         let (certificate, _) = self.sign(&request, node, now)?;
-        let spent = self.shared.register.spend_token(&claims.id, record(&certificate, node), now).await?;
+        let spent = self.shared.membership.spend_token(&claims.id, record(&certificate, node), now).await?;
         spent.map_err(|why| refusal(&why, node))?;
         tracing::info!(node, serial = certificate.serial(), token = claims.id, "a node has joined");
         if self.is_revoked(node) {
@@ -145,7 +145,7 @@ impl Pairing {
             )));
         }
         let renewed =
-            self.shared.register.renew_certificate(shown.serial(), record(&certificate, node), now).await?;
+            self.shared.membership.renew_certificate(shown.serial(), record(&certificate, node), now).await?;
         renewed.map_err(|why| refusal(&why, node))?;
         tracing::info!(node, serial = certificate.serial(), until = %certificate.not_after(), "a node has renewed");
         Ok(certificate)
@@ -235,6 +235,5 @@ fn record(certificate: &tls::Certificate, node: &str) -> CertificateRecord {
         node: node.to_owned(),
         not_before: certificate.not_before(),
         not_after: certificate.not_after(),
-        revoked: None,
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Pairing;
-use super::register::{Changed, RevocationChange};
+use super::membership::{Changed, RevocationChange};
 
 /// When it is tried again to read the certificates of operators.
 const RETRY: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 
 use super::authority::{self, Authority};
-use super::register::objects::{secret, secret_object};
+use super::membership::objects::{secret, secret_object};
 use super::tokens::{self, TokenKey};
 use super::{files, now};
 use crate::object_store::{Failure, ObjectStore};

@@ -1,6 +1,6 @@
 //! Enrollment on the cloud side: CA, join tokens, certificates of nodes and operators, revocation, and the HTTPS service for
 //! joining and renewal. It does not know the fleet's loop or the sync protocol, and keeps its records behind a store: the
-//! embedded database or Secrets of a cluster. Read [`register`] first, then [`service`].
+//! embedded database or Secrets of a cluster. Read [`membership`] first, then [`service`].
 //!
 //! Private keys are files of `pairing.directory`, mode 0600: `ca.key`, `token.key`, `server.pem`. The CA may be the
 //! operator's own: existing `ca.crt` and `ca.key` are used as they are. With a cluster as the store, keys are Secrets that
@@ -12,11 +12,11 @@ pub mod broker_config;
 mod files;
 mod heeding;
 mod keys;
+pub mod membership;
 pub mod object_store;
 mod office;
 mod operators;
 pub mod pages;
-pub mod register;
 mod request;
 pub mod service;
 mod shown;
@@ -34,15 +34,14 @@ use anyhow::Context;
 use jiff::Timestamp;
 use tokio::sync::Notify;
 
-use edgesync_cloud_store::pairing::TokenRecord;
 use edgesync_object::status::{Result, Status};
 use edgesync_store::durable;
 use edgesync_transport::gate::Seldom;
 use edgesync_transport::tls::{self, Identity, Subject, Trust};
 
 use authority::Authority;
+use membership::{Changes, MembershipError, MembershipStore, TokenRecord};
 pub use office::Office;
-use register::{Changes, Register, RegisterError};
 
 /// How long the cloud side's certificate for an external broker lives. Its key is never written: each start has a new
 /// one.
@@ -165,8 +164,11 @@ impl Pairing {
     /// # Errors
     /// Files that cannot be read or made, a CA that is none. Of a cluster: it does not serve, or its CA is another one than
     /// that of the files, or than nodes trust.
-    pub async fn open(options: PairingOptions, register: impl Into<Register>) -> anyhow::Result<Self> {
-        let office = Office::open(&options, register.into()).await?;
+    pub async fn open(
+        options: PairingOptions,
+        membership: impl Into<MembershipStore>,
+    ) -> anyhow::Result<Self> {
+        let office = Office::open(&options, membership.into()).await?;
         let PairingOptions { directory, names, broker, prefix, lifetime, grace, external } = options;
         let names = shown::all_names(&names);
         let (directory, names, office, identity) = tokio::task::spawn_blocking(move || {
@@ -175,8 +177,8 @@ impl Pairing {
         })
         .await??;
         let mut number = 0;
-        let changes = tokio::sync::Mutex::new(office.register.changes());
-        let revoked = shown::make_list(&office.authority, &office.register, external, &mut number).await?;
+        let changes = tokio::sync::Mutex::new(office.membership.changes());
+        let revoked = shown::make_list(&office.authority, &office.membership, external, &mut number).await?;
         let written = write_list(&directory, &revoked.der).await;
         if let Err(error) = &written {
             tracing::error!("{error:#}");
@@ -193,7 +195,7 @@ impl Pairing {
         };
         let (endpoint, api, joining) =
             (server(true, Duration::ZERO)?, server(true, Duration::ZERO)?, server(false, grace)?);
-        let operators = operators::Table::new(&office.register.operators().await?);
+        let operators = operators::Table::new(&office.membership.operators().await?);
         let shared = Shared {
             office,
             directory,
@@ -316,7 +318,7 @@ impl Pairing {
             state.identity = fresh;
             self.shared.put_in_force(&state)?;
         }
-        let forgotten = self.shared.register.prune_pairing(before(before(now, grace), KEPT)).await?;
+        let forgotten = self.shared.membership.prune_pairing(before(before(now, grace), KEPT)).await?;
         if forgotten > 0 || after(made, LIST_AGE) < now {
             self.publish().await?;
         }
@@ -348,7 +350,7 @@ impl Pairing {
     async fn publish_as(&self, number: &mut u64) -> anyhow::Result<()> {
         let Shared { office, directory, external, .. } = &*self.shared;
         let wanted = self.state().wanted;
-        let revoked = shown::make_list(&office.authority, &office.register, *external, number).await?;
+        let revoked = shown::make_list(&office.authority, &office.membership, *external, number).await?;
         let der = revoked.der.clone();
         {
             let mut state = self.state();
@@ -372,7 +374,7 @@ impl Pairing {
     pub async fn revoke_node(&self, node: &str) -> Result<usize> {
         let name = node.to_owned();
         self.revoking(async move |pairing| {
-            let revoked = pairing.shared.register.revoke_certificates(&name, now()).await?;
+            let revoked = pairing.shared.membership.revoke_certificates(&name, now()).await?;
             if revoked > 0 {
                 pairing.shut_out(&name);
             }
@@ -386,7 +388,7 @@ impl Pairing {
     /// # Errors
     /// The store's.
     pub async fn knows_name(&self, node: &str) -> Result<bool> {
-        Ok(self.shared.register.knows_name(node).await?)
+        Ok(self.shared.membership.knows_name(node).await?)
     }
 
     /// Frees the name of a node that was removed: what is left of its certificates and tokens is revoked. Tells whether
@@ -396,7 +398,7 @@ impl Pairing {
     /// As above.
     pub async fn forget_node(&self, node: &str) -> Result<bool> {
         let name = node.to_owned();
-        self.revoking(async move |pairing| pairing.shared.register.forget_name(&name, now()).await).await
+        self.revoking(async move |pairing| pairing.shared.membership.forget_name(&name, now()).await).await
     }
 
     /// The external broker refuses all certificates of a node that are revoked: whoever comes in its name now has another
@@ -406,14 +408,14 @@ impl Pairing {
     /// As above.
     pub async fn broker_updated(&self, node: &str) -> Result<usize> {
         let name = node.to_owned();
-        self.revoking(async move |pairing| pairing.shared.register.note_refused(&name, now()).await).await
+        self.revoking(async move |pairing| pairing.shared.membership.note_refused(&name, now()).await).await
     }
 
     /// Has the store change what is revoked, and publishes that: both to the end, although whoever has asked may be gone.
     async fn revoking<T, F>(&self, change: impl FnOnce(Self) -> F) -> Result<T>
     where
         T: Send + 'static,
-        F: Future<Output = std::result::Result<T, RegisterError>> + Send + 'static,
+        F: Future<Output = std::result::Result<T, MembershipError>> + Send + 'static,
     {
         let (pairing, change) = (self.clone(), change(self.clone()));
         let changing = tokio::spawn(async move {

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use super::authority::Authority;
 use super::operators;
-use super::register::Register;
 use super::tokens::TokenKey;
 use super::{PairingOptions, files, now};
+use crate::membership::{MembershipStore, OperatorRecord};
 use crate::object_store::ObjectStore;
 use edgesync_api::Role;
-use edgesync_cloud_store::operators::OperatorRecord;
 use edgesync_object::status::Result;
 use edgesync_transport::tls::{Identity, Trust};
 
@@ -19,12 +18,12 @@ use edgesync_transport::tls::{Identity, Trust};
 pub struct Office {
     pub(super) authority: Authority,
     pub(super) tokens: TokenKey,
-    pub(super) register: Register,
+    pub(super) membership: MembershipStore,
 }
 
 impl std::fmt::Debug for Office {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Office").field("register", &self.register).finish_non_exhaustive()
+        f.debug_struct("Office").field("membership", &self.membership).finish_non_exhaustive()
     }
 }
 
@@ -35,31 +34,28 @@ impl Office {
     /// They cannot be read; there are none, and the message says what to do.
     pub async fn connect(cluster: Arc<dyn ObjectStore>, namespace: &str) -> anyhow::Result<Self> {
         let (authority, tokens) = super::keys::read(&*cluster, namespace).await?;
-        let register = super::register::ClusterRegister::new(cluster, namespace).into();
-        Ok(Self { authority, tokens, register })
+        let membership = MembershipStore::of_cluster(cluster, namespace);
+        Ok(Self { authority, tokens, membership })
     }
 
-    /// Opens or makes the keys where `register` is, and begins to follow it.
+    /// Opens or makes the keys where the membership is, and begins to follow it.
     ///
     /// # Errors
     /// The files', the cluster's; a CA that is none, or another one than that of other replicas.
-    pub(super) async fn open(options: &PairingOptions, register: Register) -> anyhow::Result<Self> {
+    pub(super) async fn open(options: &PairingOptions, membership: MembershipStore) -> anyhow::Result<Self> {
         let directory = options.directory.clone();
-        let (authority, tokens) = match &register {
-            Register::Embedded(_) => {
+        let (authority, tokens) = match membership.cluster() {
+            None => {
                 tokio::task::spawn_blocking(move || {
                     files::open_directory(&directory)?;
                     anyhow::Ok((Authority::open(&directory, now())?, TokenKey::open(&directory)?))
                 })
                 .await??
             }
-            Register::Cluster(cluster) => {
-                let keys = super::keys::open(cluster.cluster(), cluster.namespace(), &directory).await?;
-                cluster.follow().await?;
-                keys
-            }
+            Some((cluster, namespace)) => super::keys::open(cluster, namespace, &directory).await?,
         };
-        Ok(Self { authority, tokens, register })
+        membership.follow().await?;
+        Ok(Self { authority, tokens, membership })
     }
 
     /// The CA.
@@ -68,59 +64,59 @@ impl Office {
         self.authority.trust()
     }
 
-    /// Who remembers.
+    /// The membership.
     #[must_use]
-    pub fn register(&self) -> &Register {
-        &self.register
+    pub fn register(&self) -> &MembershipStore {
+        &self.membership
     }
 
     /// Revokes all certificates and tokens of a node. Gives how many certificates it were.
     ///
     /// # Errors
-    /// The register's.
+    /// The store's.
     pub async fn revoke_node(&self, node: &str) -> Result<usize> {
-        Ok(self.register.revoke_certificates(node, now()).await?)
+        Ok(self.membership.revoke_certificates(node, now()).await?)
     }
 
     /// Frees the name of a node that was removed. Tells whether the name was used.
     ///
     /// # Errors
-    /// The register's.
+    /// The store's.
     pub async fn forget_node(&self, node: &str) -> Result<bool> {
-        Ok(self.register.forget_name(node, now()).await?)
+        Ok(self.membership.forget_name(node, now()).await?)
     }
 
     /// An external broker refuses all certificates of a node that are revoked. Gives the number of those that this was not
     /// known of.
     ///
     /// # Errors
-    /// The register's.
+    /// The store's.
     pub async fn broker_updated(&self, node: &str) -> Result<usize> {
-        Ok(self.register.note_refused(node, now()).await?)
+        Ok(self.membership.note_refused(node, now()).await?)
     }
 
     /// What is known of the certificates of operators, newest first.
     ///
     /// # Errors
-    /// The register's.
+    /// The store's.
     pub async fn operator_records(&self) -> Result<Vec<OperatorRecord>> {
-        Ok(self.register.operators().await?)
+        Ok(self.membership.operators().await?)
     }
 
     /// A certificate for an operator of the API, recorded.
     ///
     /// # Errors
-    /// A bad name, role or time; too many; the library's and the register's.
+    /// A bad name, role or time; too many; the library's and the store's.
     pub async fn new_operator(&self, name: &str, role: Role, lifetime: Duration) -> Result<Identity> {
-        operators::issue(&self.authority, &self.register, name, role, lifetime).await
+        operators::issue(&self.authority, &self.membership, name, role, lifetime).await
     }
 
     /// Revokes the certificate with this serial number, or all of this name. Gives how many.
     ///
     /// # Errors
-    /// 404 if there is none that could be revoked; the register's.
+    /// 404 if there is none that could be revoked; the store's.
     pub async fn revoke_operators(&self, which: &str) -> Result<usize> {
-        let revoked = self.register.revoke_operators(which, now()).await?;
+        let revoked = self.membership.revoke_operators(which, now()).await?;
         operators::check_found(which, revoked)
     }
 }

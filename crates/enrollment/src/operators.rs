@@ -10,10 +10,9 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::authority::Authority;
-use super::register::Register;
+use super::membership::{MAX_OPERATORS, MembershipStore, OperatorRecord};
 use super::{Pairing, after, days, files, now};
 use edgesync_api::{Caller, Kubeconfig, Operators, Role};
-use edgesync_cloud_store::operators::{MAX_OPERATORS, OperatorRecord};
 use edgesync_object::name::check_subdomain;
 use edgesync_object::status::{Reason, Result, Status};
 use edgesync_store::durable;
@@ -100,7 +99,7 @@ impl Pairing {
         // Goes on when whoever asked has hung up.
         let (pairing, name) = (self.clone(), which.to_owned());
         let revoking = tokio::spawn(async move {
-            let count = pairing.shared.register.revoke_operators(&name, now()).await?;
+            let count = pairing.shared.membership.revoke_operators(&name, now()).await?;
             pairing.read_operators().await?;
             Ok::<_, Status>(count)
         });
@@ -149,7 +148,7 @@ impl Pairing {
 /// A certificate for an operator, recorded.
 pub(super) async fn issue(
     authority: &Authority,
-    register: &Register,
+    membership: &MembershipStore,
     name: &str,
     role: Role,
     lifetime: Duration,
@@ -175,7 +174,7 @@ pub(super) async fn issue(
         expires: certificate.not_after(),
         revoked: None,
     };
-    if !register.put_operator(record).await? {
+    if !membership.put_operator(record).await? {
         return Err(Status::too_many_requests(
             format!("there are {MAX_OPERATORS} certificates of operators: revoke some of them first"),
             60,

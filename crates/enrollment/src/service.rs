@@ -190,7 +190,7 @@ async fn membership(pairing: &Pairing, shown: Option<&Certificate>) -> Result<An
         return Err(Status::new(Reason::Forbidden, message));
     }
     // Whoever has a certificate that is good and is no member was removed.
-    let removed = pairing.shared.register.member(node).await?.is_none();
+    let removed = pairing.shared.membership.member(node).await?.is_none();
     let membership = Membership {
         node: node.to_owned(),
         broker: pairing.shared.broker.clone(),

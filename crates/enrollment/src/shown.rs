@@ -10,7 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 
 use super::authority::Authority;
-use super::register::Register;
+use super::membership::MembershipStore;
 use super::{Revoked, after, days, files, now};
 use edgesync_store::durable;
 use edgesync_transport::tls::Identity;
@@ -92,11 +92,11 @@ pub(super) fn make(
 /// A list of what is revoked now. Its number is the time, so that it grows over restarts too.
 pub(super) async fn make_list(
     authority: &Authority,
-    register: &Register,
+    membership: &MembershipStore,
     external: bool,
     number: &mut u64,
 ) -> anyhow::Result<Revoked> {
-    let revocations = register.revocations().await?;
+    let revocations = membership.revocations().await?;
     let now = now();
     let milliseconds = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
     *number = milliseconds.max(*number + 1);

@@ -2,8 +2,8 @@
 
 use super::tokens::TokenClaims;
 use super::*;
+use crate::membership::CertificateRecord;
 use edgesync_api::{Kubeconfig, Role};
-use edgesync_cloud_store::pairing::CertificateRecord;
 use edgesync_cloud_store::{CloudOptions, CloudStore};
 use edgesync_object::Labels;
 use edgesync_transport::tls::{Certificate, Key};
@@ -19,6 +19,7 @@ const GRACE: Duration = days(2);
 pub(super) struct Fixture {
     pub(super) pairing: Pairing,
     pub(super) dir: tempfile::TempDir,
+    store: CloudStore,
 }
 
 fn options(dir: &tempfile::TempDir) -> PairingOptions {
@@ -33,31 +34,25 @@ fn options(dir: &tempfile::TempDir) -> PairingOptions {
     }
 }
 
-async fn open(dir: &tempfile::TempDir, options: PairingOptions) -> Pairing {
+async fn open(dir: tempfile::TempDir, options: PairingOptions) -> Fixture {
     let store = CloudStore::open(&dir.path().join("cloud.db"), &CloudOptions::default()).unwrap();
-    Pairing::open(options, store).await.unwrap()
+    Fixture { pairing: Pairing::open(options, store.clone()).await.unwrap(), dir, store }
 }
 
 pub(super) async fn fixture() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
-    Fixture { pairing: open(&dir, options(&dir)).await, dir }
+    let options = options(&dir);
+    open(dir, options).await
 }
 
 impl Fixture {
-    fn store(&self) -> &CloudStore {
-        match self.pairing.shared.register() {
-            Register::Embedded(store) => store,
-            Register::Cluster(_) => unreachable!("it was opened with a store"),
-        }
-    }
-
     /// Stops it and starts it again with other options.
     async fn reopen(self, change: impl FnOnce(&mut PairingOptions)) -> Self {
-        self.store().close().await;
+        self.store.close().await;
         drop(self.pairing);
         let mut options = options(&self.dir);
         change(&mut options);
-        Self { pairing: open(&self.dir, options).await, dir: self.dir }
+        open(self.dir, options).await
     }
 
     /// A token's JWT.
@@ -101,7 +96,7 @@ async fn a_token_joins_a_node_and_says_which_ca_it_is_for() {
     assert_eq!(certificate.node(), Some("edge-1"));
     let listed = fixture.pairing.office().tokens().await.unwrap();
     assert_eq!(listed, [TokenRecord { used: 1, ..new.record }]);
-    let store = &fixture.pairing.shared.register;
+    let store = &fixture.pairing.shared.membership;
     assert_eq!(store.revoke_certificates("edge-1", now()).await.unwrap(), 1);
     assert_eq!(store.revocations().await.unwrap().serials[0].0, certificate.serial());
 }
@@ -122,7 +117,7 @@ async fn header_token_and_request_must_name_the_same_node() {
     assert_eq!(refused(join(&free, tls::CLOUD, request(tls::CLOUD)).await, "DNS-1123"), 422);
     assert_eq!(refused(join(&free, "a", b"nonsense".to_vec()).await, "PKCS#10"), 422);
     for name in ["a", "b", "A b", tls::CLOUD] {
-        assert_eq!(pairing.shared.register.revoke_certificates(name, now()).await.unwrap(), 0, "{name}");
+        assert_eq!(pairing.shared.membership.revoke_certificates(name, now()).await.unwrap(), 0, "{name}");
     }
 }
 
@@ -173,7 +168,7 @@ async fn two_devices_with_one_token_at_once_and_one_gets_in() {
     let (one, other) =
         tokio::join!(fixture.pairing.join(&bearer, "a", &one), fixture.pairing.join(&bearer, "b", &other));
     assert_eq!(usize::from(one.is_ok()) + usize::from(other.is_ok()), 1);
-    let store = &fixture.pairing.shared.register;
+    let store = &fixture.pairing.shared.membership;
     let revoked = async |name| store.revoke_certificates(name, now()).await.unwrap();
     assert_eq!(revoked("a").await + revoked("b").await, 1);
 }
@@ -212,9 +207,8 @@ async fn an_expired_certificate_is_renewed_within_the_grace() {
             node: "a".into(),
             not_before: ended.not_before(),
             not_after: ended.not_after(),
-            revoked: None,
         };
-        pairing.shared.register.spend_token(&bound, recorded, past).await.unwrap().unwrap();
+        pairing.shared.membership.spend_token(&bound, recorded, past).await.unwrap().unwrap();
         let renewed = pairing.renew(&ended, "a", &request("a")).await;
         if good {
             renewed.unwrap();
@@ -439,7 +433,7 @@ async fn upkeep_renews_what_ends_and_forgets_what_is_over() {
     assert_eq!(pairing.server_identity().certificate(), first.certificate());
     assert_ne!(pairing.revocation_list(), list, "a month has passed");
     assert!(!pairing.is_revoked("a"), "its certificates have ended long ago");
-    assert_eq!(pairing.shared.register.tokens().await.unwrap(), []);
+    assert_eq!(pairing.shared.membership.tokens().await.unwrap(), []);
     pairing.upkeep(after(now(), days(300))).await.unwrap();
     let second = pairing.server_identity();
     assert_ne!(second.certificate(), first.certificate());
@@ -463,5 +457,5 @@ fn any_bearer_and_request_are_refused_and_nothing_panics() {
             prop_assert!(runtime.block_on(fixture.pairing.join(bearer, &node, &body)).is_err());
         }
     });
-    runtime.block_on(fixture.store().close());
+    runtime.block_on(fixture.store.close());
 }

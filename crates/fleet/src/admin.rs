@@ -24,7 +24,6 @@ use edgesync_broker::Downlink;
 use edgesync_cloud_store::{CloudError, CloudStore};
 use edgesync_enrollment::Pairing;
 use edgesync_enrollment::broker_config::{self, BrokerConfig, Flavor};
-use edgesync_enrollment::register::Register;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{Object, Resource, Scope, Status};
@@ -175,17 +174,15 @@ impl Admin {
             let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
             Status::new(Reason::NotFound, format!("there is no {} '{name}'{place}", resource.kind))
         };
-        match self.parts.pairing.office().register() {
-            Register::Embedded(store) => match store.get(resource.key(namespace, name)).await {
-                Ok(stored) => serde_json::from_str(&stored.body).map_err(Status::internal),
-                Err(CloudError::NotFound { .. }) => Err(missing()),
-                Err(error) => Err(Status::unavailable(format!("the object cannot be read: {error}"), 5)),
-            },
-            Register::Cluster(register) => {
-                let found = register.cluster().get(resource, namespace, name).await;
-                let found = found.map_err(|error| Status::unavailable(error.to_string(), 5))?;
-                found.ok_or_else(missing)
-            }
+        if let Some((cluster, _)) = self.parts.pairing.office().register().cluster() {
+            let found = cluster.get(resource, namespace, name).await;
+            return found.map_err(|error| Status::unavailable(error.to_string(), 5))?.ok_or_else(missing);
+        }
+        let Some((store, _)) = &self.parts.database else { return Err(missing()) };
+        match store.get(resource.key(namespace, name)).await {
+            Ok(stored) => serde_json::from_str(&stored.body).map_err(Status::internal),
+            Err(CloudError::NotFound { .. }) => Err(missing()),
+            Err(error) => Err(Status::unavailable(format!("the object cannot be read: {error}"), 5)),
         }
     }
 

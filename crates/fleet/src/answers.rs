@@ -13,9 +13,8 @@ use edgesync_admin::cloud::{
     RevokedToken, Token, TokenList, TokenRequest, state,
 };
 use edgesync_api::Role;
-use edgesync_cloud_store::operators::OperatorRecord;
-use edgesync_cloud_store::pairing::{MemberRecord, TokenRecord};
 use edgesync_enrollment::Office;
+use edgesync_enrollment::membership::{MemberRecord, OperatorRecord, TokenRecord};
 use edgesync_object::Status;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;

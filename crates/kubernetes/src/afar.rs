@@ -24,8 +24,8 @@ use edgesync_admin::cloud::{
     AdmitRequest, Admitted, Confirmed, NodeInfo, NodeList, Removed, RevokedCertificates, RevokedOperators,
 };
 use edgesync_admin::{NodeAction, Route};
-use edgesync_enrollment::Office;
-use edgesync_enrollment::register::{ClusterRegister, Register, RegisterError};
+use edgesync_enrollment::membership::{MembershipError, MembershipStore};
+use edgesync_enrollment::{Office, now};
 use edgesync_fleet::answers::{self, OperatorRequest, answer, wanted};
 use edgesync_object::objectsync::split_sync_name;
 use edgesync_object::status::{Reason, Result};
@@ -47,7 +47,7 @@ const RETRY_SECONDS: u32 = 1;
 pub struct Afar {
     cluster: Cluster,
     namespace: String,
-    register: ClusterRegister,
+    register: MembershipStore,
     node: Resource,
     lease: Resource,
 }
@@ -57,7 +57,7 @@ impl Afar {
     #[must_use]
     pub fn new(cluster: Cluster, namespace: &str) -> Self {
         Self {
-            register: ClusterRegister::new(Arc::new(cluster.clone()), namespace),
+            register: MembershipStore::of_cluster(Arc::new(cluster.clone()), namespace),
             namespace: namespace.to_owned(),
             node: kinds::guess("v1", "Node", false),
             lease: kinds::guess("coordination.k8s.io/v1", "Lease", true),
@@ -205,7 +205,7 @@ impl Afar {
             _ => {}
         }
         let Some(node) = node else { return Ok(false) };
-        Register::from(self.register.clone()).remove_node(name).await.map_err(unremembered)?;
+        self.register.remove_node(name, now()).await.map_err(unremembered)?;
         let same = Precondition { uid: Some(node.uid()), version: None };
         self.cluster.delete(&self.node, ("", name), same).await.map_err(refusal)?;
         self.swept(name).await?;
@@ -225,7 +225,7 @@ impl Afar {
     /// Lets a node that was removed come back. Tells whether it was.
     async fn admit(&self, name: &str) -> Result<bool> {
         self.incarnation().await?;
-        let register = Register::from(self.register.clone());
+        let register = &self.register;
         if register.admit_node(name).await.map_err(unremembered)? {
             return Ok(true);
         }
@@ -359,9 +359,9 @@ fn refusal(failure: Failure) -> Status {
 }
 
 /// The same of what is remembered in the cluster.
-fn unremembered(error: RegisterError) -> Status {
+fn unremembered(error: MembershipError) -> Status {
     match error {
-        RegisterError::Cluster(failure) => refusal(failure),
+        MembershipError::Cluster(failure) => refusal(failure),
         error => error.into(),
     }
 }

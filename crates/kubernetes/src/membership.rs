@@ -6,10 +6,10 @@ use jiff::Timestamp;
 
 use edgesync_cloud_store::CloudOptions;
 use edgesync_cloud_store::CloudStore;
-use edgesync_cloud_store::operators::OperatorRecord;
-use edgesync_cloud_store::pairing::MAX_CERTIFICATES_PER_NODE;
-use edgesync_cloud_store::pairing::{CertificateRecord, PairingRefusal, Revocations, TokenRecord};
-use edgesync_enrollment::register::{Changed, Changes, ClusterRegister, Register, RevocationChange};
+use edgesync_enrollment::membership::{
+    CertificateRecord, Changed, Changes, MAX_CERTIFICATES_PER_NODE, MembershipStore, OperatorRecord,
+    PairingRefusal, RevocationChange, Revocations, TokenRecord,
+};
 use edgesync_object::{Labels, Status};
 
 mod cluster;
@@ -36,21 +36,15 @@ fn token(id: &str, node: Option<&str>, uses: u32) -> TokenRecord {
 
 /// A certificate that is good from 100 to 500.
 fn certificate(serial: &str, node: &str) -> CertificateRecord {
-    CertificateRecord {
-        serial: serial.into(),
-        node: node.into(),
-        not_before: at(100),
-        not_after: at(500),
-        revoked: None,
-    }
+    CertificateRecord { serial: serial.into(), node: node.into(), not_before: at(100), not_after: at(500) }
 }
 
-async fn spend(register: &Register, id: &str, serial: &str, node: &str) -> Result<(), PairingRefusal> {
+async fn spend(register: &MembershipStore, id: &str, serial: &str, node: &str) -> Result<(), PairingRefusal> {
     register.spend_token(id, certificate(serial, node), at(200)).await.unwrap()
 }
 
 /// Holds for a register, whoever remembers.
-async fn with_each<F: Future<Output = ()>>(holds: impl Fn(Register) -> F) {
+async fn with_each<F: Future<Output = ()>>(holds: impl Fn(MembershipStore) -> F) {
     let directory = tempfile::tempdir().unwrap();
     let store = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
     holds(store.clone().into()).await;
@@ -59,13 +53,13 @@ async fn with_each<F: Future<Output = ()>>(holds: impl Fn(Register) -> F) {
         let served = served::Served::start().await;
         let register = served.register().await;
         register.follow().await.unwrap();
-        holds(register.into()).await;
+        holds(register).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_is_counted_with_the_certificate() {
-    with_each(async |register: Register| {
+    with_each(async |register: MembershipStore| {
         register.put_token(token("t", None, 2)).await.unwrap();
         register.put_token(TokenRecord { created: at(150), ..token("late", None, 1) }).await.unwrap();
         spend(&register, "t", "1", "a").await.unwrap();
@@ -87,7 +81,7 @@ async fn a_token_is_counted_with_the_certificate() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_at_once_a_token_lets_in_as_many_as_it_may() {
-    with_each(async |register: Register| {
+    with_each(async |register: MembershipStore| {
         register.put_token(token("t", None, 3)).await.unwrap();
         let tries = (0..20).map(|number| {
             let register = register.clone();
@@ -114,7 +108,7 @@ async fn of_many_at_once_a_token_lets_in_as_many_as_it_may() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_who_want_one_name_at_once_one_gets_it_and_the_others_keep_their_tokens() {
-    with_each(async |register: Register| {
+    with_each(async |register: MembershipStore| {
         let tries = (0..8).map(|number| {
             let register = register.clone();
             tokio::spawn(async move {
@@ -139,7 +133,7 @@ async fn of_many_who_want_one_name_at_once_one_gets_it_and_the_others_keep_their
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_is_for_its_node_and_an_unbound_one_for_free_names() {
-    with_each(async |register: Register| {
+    with_each(async |register: MembershipStore| {
         register.put_token(token("free", None, 9)).await.unwrap();
         register.put_token(token("bound", Some("a"), 9)).await.unwrap();
         assert!(register.knows_name("a").await.unwrap(), "there is a token for it");
@@ -156,7 +150,7 @@ async fn a_token_is_for_its_node_and_an_unbound_one_for_free_names() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_was_used_is_free_again_only_when_it_is_forgotten() {
-    with_each(async |register: Register| {
+    with_each(async |register: MembershipStore| {
         register.put_token(token("t", None, 9)).await.unwrap();
         register.put_token(token("bound", Some("a"), 9)).await.unwrap();
         spend(&register, "t", "1", "a").await.unwrap();
@@ -168,11 +162,11 @@ async fn a_name_that_was_used_is_free_again_only_when_it_is_forgotten() {
         assert_eq!(late, taken("a"));
         register.prune_pairing(at(600)).await.unwrap();
         assert_eq!(spend(&register, "t", "2", "a").await, taken("a"));
-        register.remove_node("a").await.unwrap();
+        register.remove_node("a", at(300)).await.unwrap();
         assert!(register.admit_node("a").await.unwrap());
         assert_eq!(spend(&register, "t", "2", "a").await, taken("a"));
         // Also of one that has never had a certificate.
-        register.remove_node("removed").await.unwrap();
+        register.remove_node("removed", at(300)).await.unwrap();
         assert_eq!(spend(&register, "t", "2", "removed").await, taken("removed"));
         assert!(register.forget_name("a", at(300)).await.unwrap());
         assert!(!register.forget_name("a", at(300)).await.unwrap());
@@ -186,7 +180,7 @@ async fn a_name_that_was_used_is_free_again_only_when_it_is_forgotten() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revoked_certificate_is_doubtful_at_a_broker_until_it_is_known_to_be_refused() {
-    with_each(async |register: Register| {
+    with_each(async |register: MembershipStore| {
         register.put_token(token("t", None, 9)).await.unwrap();
         spend(&register, "t", "1", "a").await.unwrap();
         spend(&register, "t", "2", "b").await.unwrap();
@@ -205,7 +199,7 @@ async fn a_revoked_certificate_is_doubtful_at_a_broker_until_it_is_known_to_be_r
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn revoking_a_node_revokes_its_certificates_and_tokens_until_it_joins_anew() {
-    with_each(async |register: Register| {
+    with_each(async |register: MembershipStore| {
         register.put_token(token("old", Some("a"), 9)).await.unwrap();
         register.put_token(token("other", None, 9)).await.unwrap();
         spend(&register, "old", "1", "a").await.unwrap();
@@ -227,7 +221,7 @@ async fn revoking_a_node_revokes_its_certificates_and_tokens_until_it_joins_anew
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_a_known_certificate_of_the_node_is_renewed_and_not_without_end() {
-    with_each(async |register: Register| {
+    with_each(async |register: MembershipStore| {
         register.put_token(token("t", None, 9)).await.unwrap();
         spend(&register, "t", "f1", "a").await.unwrap();
         let renew = async |shown: &str, serial: &str, node: &str, now| {
@@ -252,7 +246,7 @@ async fn only_a_known_certificate_of_the_node_is_renewed_and_not_without_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_can_be_revoked_and_tells_whether_it_was_of_use() {
-    with_each(async |register: Register| {
+    with_each(async |register: MembershipStore| {
         for (id, uses) in [("t", 1), ("used", 1), ("late", 1)] {
             register.put_token(token(id, None, uses)).await.unwrap();
         }
@@ -269,7 +263,7 @@ async fn a_token_can_be_revoked_and_tells_whether_it_was_of_use() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_ended_long_ago_is_forgotten() {
-    with_each(async |register: Register| {
+    with_each(async |register: MembershipStore| {
         register.put_token(token("t", None, 9)).await.unwrap();
         spend(&register, "t", "1", "a").await.unwrap();
         register.revoke_certificates("a", at(300)).await.unwrap();
@@ -284,7 +278,7 @@ async fn what_ended_long_ago_is_forgotten() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_node_is_remembered_with_its_labels_until_it_is_admitted() {
-    with_each(async |register: Register| {
+    with_each(async |register: MembershipStore| {
         let labels = |site: &str| Labels::from([("site".to_owned(), site.to_owned())]);
         for (id, site) in [("t", "north"), ("next", "west")] {
             let record = TokenRecord { labels: labels(site), ..token(id, Some("a"), 1) };
@@ -293,10 +287,10 @@ async fn a_removed_node_is_remembered_with_its_labels_until_it_is_admitted() {
         assert_eq!(register.member_labels("a").await.unwrap(), None);
         spend(&register, "t", "1", "a").await.unwrap();
         assert_eq!(register.member_labels("a").await.unwrap(), Some(labels("north")));
-        register.remove_node("a").await.unwrap();
+        register.remove_node("a", at(300)).await.unwrap();
         let removed = register.removed().await.unwrap();
         assert_eq!(removed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a"]);
-        register.remove_node("a").await.unwrap();
+        register.remove_node("a", at(300)).await.unwrap();
         assert_eq!(register.removed().await.unwrap(), removed, "whoever removes it twice");
         assert!(register.admit_node("a").await.unwrap());
         assert!(!register.admit_node("a").await.unwrap());
@@ -312,7 +306,7 @@ async fn a_removed_node_is_remembered_with_its_labels_until_it_is_admitted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operators_are_recorded_and_revoked_by_serial_number_or_name() {
-    with_each(async |register: Register| {
+    with_each(async |register: MembershipStore| {
         let operator = |serial: &str, name: &str, created| OperatorRecord {
             serial: serial.into(),
             name: name.into(),

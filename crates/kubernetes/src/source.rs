@@ -32,7 +32,8 @@ use tokio::task::JoinSet;
 
 use crate::cache::Cache;
 use crate::cluster::{Cause, Cluster, Feed, Interest, Origin, Problem, Throttle};
-use edgesync_enrollment::register::{ClusterRegister, Register};
+use edgesync_enrollment::membership::MembershipStore;
+use edgesync_enrollment::now;
 use edgesync_fleet::config::Config;
 use edgesync_fleet::config::{Kubernetes as Options, ObjectSyncs};
 use edgesync_fleet::metrics::ClusterNumbers;
@@ -75,7 +76,7 @@ pub struct Kubernetes(Arc<Shared>);
 struct Shared {
     cluster: Cluster,
     cache: Cache,
-    register: ClusterRegister,
+    register: MembershipStore,
     interests: Vec<Interest>,
     problems: Problems,
     object_syncs: ObjectSyncs,
@@ -103,7 +104,7 @@ impl Kubernetes {
         config: &Config,
         cluster: Cluster,
         cache: Cache,
-        register: ClusterRegister,
+        register: MembershipStore,
         replica: &str,
     ) -> Result<Self> {
         let options = &config.kubernetes;
@@ -186,8 +187,8 @@ impl Kubernetes {
         });
     }
 
-    fn members(&self) -> Register {
-        self.0.register.clone().into()
+    fn members(&self) -> &MembershipStore {
+        &self.0.register
     }
 
     fn problems_of(&self, rule: &Uid) -> Vec<Problem> {
@@ -334,7 +335,7 @@ impl NodeStore for Kubernetes {
         self.0.serving.end(node);
         self.0.syncs.forget(node);
         let is_member = asked || self.members().knows_name(node).await?;
-        let known = is_member && self.members().remove_node(node).await?;
+        let known = is_member && self.members().remove_node(node, now()).await?;
         let there = self.0.nodes.remove(node).await?;
         Ok(known || there)
     }

@@ -154,7 +154,7 @@ async fn it_is_forgotten_with_the_object_with_its_rules_and_with_the_node() {
     let tally = Some(Tally { count: 2, digest: Digest::default() });
     record(store, RecordBatch { reset: true, tally, ..held(7, &[("u1", 1), ("u3", 3)]) }).await;
     assert_eq!(known(store).await, ["u3 3 InEffect"]);
-    store.remove_node(NODE).await.unwrap();
+    remove_node(store, NODE).await.unwrap();
     assert!(known(store).await.is_empty());
 }
 

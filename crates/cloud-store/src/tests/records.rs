@@ -144,8 +144,8 @@ async fn the_state_of_a_node_survives_a_restart_and_ends_with_it() {
     assert_eq!((name.as_str(), ledger.tally, &ledger.epochs), ("a", Some(tally), &epochs));
     assert_eq!(node.agent_version.as_deref(), Some("0.1.0"));
     assert!(jiff::Timestamp::now().duration_since(node.last_seen).as_secs() < 60);
-    assert!(store.remove_node("a").await.unwrap());
-    assert!(!store.remove_node("a").await.unwrap());
+    assert!(remove_node(store, "a").await.unwrap());
+    assert!(!remove_node(store, "a").await.unwrap());
     assert_eq!((store.nodes().await.unwrap(), all(store, "objectsyncs").await.len()), (Vec::new(), 0));
 }
 

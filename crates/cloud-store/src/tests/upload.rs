@@ -322,10 +322,10 @@ async fn the_node_of_a_report_is_registered_by_it() {
 async fn nothing_of_a_removed_node_takes_effect_and_its_outbox_is_forgotten() {
     let Fixture { store, .. } = &fixture();
     take(store, batch("o", Lane::Events, vec![(5, event_named("a", "x"))])).await;
-    assert!(store.remove_node("edge-1").await.unwrap());
+    assert!(remove_node(store, "edge-1").await.unwrap());
     let late = store.take(batch("o", Lane::Events, vec![(6, event_named("b", "x"))])).await;
     assert!(matches!(late, Err(CloudError::NotFound { .. })), "{late:?}");
-    store.admit_node("edge-1").await.unwrap();
+    admit_node(store, "edge-1").await.unwrap();
     assert_eq!(take(store, batch("o", Lane::Events, vec![])).await.0, lanes(0, 0, 0));
     assert_eq!(notes(store).await, ["a=x"]);
 }

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use super::{Backing, Joining, pairing_options, serve};
 use edgesync_config::host_name;
 use edgesync_enrollment::Pairing;
-use edgesync_enrollment::register::ClusterRegister;
+use edgesync_enrollment::membership::MembershipStore;
 use edgesync_fleet::bare::{Bare, Readiness};
 use edgesync_fleet::config::{BrokerMode, Config};
 use edgesync_fleet::probes::Probes;
@@ -116,7 +116,8 @@ async fn try_open(
     replica: &str,
 ) -> anyhow::Result<Opened> {
     let version = cluster.version().await?;
-    let register = ClusterRegister::new(std::sync::Arc::new(cluster.clone()), &config.kubernetes.namespace);
+    let register =
+        MembershipStore::of_cluster(std::sync::Arc::new(cluster.clone()), &config.kubernetes.namespace);
     let pairing = Pairing::open(pairing_options(config), register.clone()).await.context("opening the CA")?;
     let opened = Kubernetes::open(config, cluster.clone(), cache.clone(), register, replica).await;
     let source = opened.context("reading what replicas share")?;

@@ -16,6 +16,8 @@ use crate::metrics::ClusterNumbers;
 use crate::uploads::clip;
 use edgesync_api::{Missing, Storage as _};
 use edgesync_cloud_store::{ChangeKind, CloudStore, Feed, FeedItem};
+use edgesync_enrollment::membership::MembershipStore;
+use edgesync_enrollment::now;
 use edgesync_object::{LeftOut, Resource, kinds};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
@@ -26,15 +28,19 @@ use edgesync_schema::Schema;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Embedded(Arc<CloudObjects>);
+pub struct Embedded {
+    objects: Arc<CloudObjects>,
+    members: MembershipStore,
+}
 
 impl Embedded {
     pub fn new(objects: Arc<CloudObjects>) -> Self {
-        Self(objects)
+        let members = objects.store().clone().into();
+        Self { objects, members }
     }
 
     fn store(&self) -> &CloudStore {
-        self.0.store()
+        self.objects.store()
     }
 
     /// Refuses Events of namespaces that do not exist, or take nothing any more: nodes make no namespaces.
@@ -44,7 +50,7 @@ impl Embedded {
         let mut closed = BTreeMap::new();
         for name in names {
             if let Err(status) =
-                self.0.namespaces().ensure(&*self.0, &kind, "", &name, Missing::Refused).await
+                self.objects.namespaces().ensure(&*self.objects, &kind, "", &name, Missing::Refused).await
             {
                 if !(400..500).contains(&status.code) || status.code == 429 {
                     return Err(SourceError::Namespace { namespace: name, message: status.message });
@@ -97,11 +103,11 @@ impl ObjectSource for Embedded {
     }
 
     fn schema(&self, resource: &Resource) -> Option<Arc<Schema>> {
-        self.0.kind(&resource.group, &resource.version, &resource.plural)?.schema.clone()
+        self.objects.kind(&resource.group, &resource.version, &resource.plural)?.schema.clone()
     }
 
     fn rule_problems(&self, _: &Uid, kinds: &[KindMatch]) -> Vec<RuleProblem> {
-        let served = self.0.kinds();
+        let served = self.objects.kinds();
         let is_served = |kind: &KindMatch| served.iter().any(|served| kind.matches(&served.resource));
         let unknown: Vec<String> =
             kinds.iter().filter(|kind| !is_served(kind)).map(ToString::to_string).collect();
@@ -164,11 +170,11 @@ impl NodeStore for Embedded {
     }
 
     async fn remove_node(&self, node: &str, _: bool) -> Result<bool> {
-        Ok(self.store().remove_node(node).await?)
+        Ok(self.members.remove_node(node, now()).await?)
     }
 
     async fn admit_node(&self, node: &str) -> Result<bool> {
-        Ok(self.store().admit_node(node).await?)
+        Ok(self.members.admit_node(node).await?)
     }
 
     async fn ingest(&self, mut batch: UploadBatch) -> Result<UploadOutcome> {

@@ -1,8 +1,8 @@
 //! Why a source could not do what it was asked for.
 
 use edgesync_cloud_store::CloudError;
+use edgesync_enrollment::membership::MembershipError;
 use edgesync_enrollment::object_store::Failure;
-use edgesync_enrollment::register::RegisterError;
 use edgesync_store::StoreError;
 
 /// See the module.
@@ -16,7 +16,7 @@ pub enum SourceError {
     Cluster(#[from] Failure),
     /// The members of the fleet, in the database or in the cluster.
     #[error(transparent)]
-    Members(#[from] RegisterError),
+    Members(#[from] MembershipError),
     /// The disposable copy of the cluster's objects.
     #[error(transparent)]
     Cache(#[from] StoreError),
@@ -83,7 +83,7 @@ impl SourceError {
     /// Whether the source may do it later without help. A cluster comes back; nobody repairs a database by itself.
     #[must_use]
     pub(crate) fn is_retryable(&self) -> bool {
-        !matches!(self, Self::Store(_) | Self::Members(RegisterError::Store(_)))
+        !matches!(self, Self::Store(_) | Self::Members(MembershipError::Store(_)))
     }
 }
 

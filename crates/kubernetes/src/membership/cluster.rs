@@ -18,7 +18,7 @@ async fn next(changes: &mut Changes) -> Changed {
     tokio::time::timeout(PATIENCE, changes.next()).await.expect("nobody was told of a change")
 }
 
-async fn two(served: &Served) -> (ClusterRegister, ClusterRegister) {
+async fn two(served: &Served) -> (MembershipStore, MembershipStore) {
     let (one, other) = (served.register().await, served.register().await);
     one.follow().await.unwrap();
     other.follow().await.unwrap();
@@ -64,7 +64,8 @@ async fn a_token_whose_secret_is_deleted_lets_nobody_in() {
     one.put_token(token("t", None, 9)).await.unwrap();
     let counted = one.count_use("t", "a", at(200)).await.unwrap().unwrap();
     let secrets = kinds::by_word("secrets").unwrap().resource();
-    let deleted = one.cluster().delete(&secrets, (NAMESPACE, "edgesync-token.t"), Default::default()).await;
+    let deleted =
+        one.cluster().unwrap().0.delete(&secrets, (NAMESPACE, "edgesync-token.t"), Default::default()).await;
     assert!(deleted.unwrap());
     let joined = one.record_use(&counted, &certificate("1", "a"), at(200)).await.unwrap();
     assert_eq!(joined, Err(PairingRefusal::UnknownToken));
@@ -112,7 +113,6 @@ async fn the_longest_names_join_and_are_told_apart() {
 async fn a_replica_is_told_of_what_another_one_changes() {
     let served = Served::start().await;
     let (one, other) = two(&served).await;
-    let (one, other) = (Register::from(one), Register::from(other));
     let (mut own, mut told) = (one.changes(), other.changes());
     let changed = |own, revocation| Changed::Member { node: "a".into(), own, revocation };
     let labels = Labels::from([("site".to_owned(), "north".to_owned())]);
@@ -120,13 +120,12 @@ async fn a_replica_is_told_of_what_another_one_changes() {
     spend(&one, "t", "1", "a").await.unwrap();
     assert!(matches!(next(&mut own).await, Changed::Member { node, .. } if &*node == "a"));
     assert_eq!(next(&mut told).await, changed(false, RevocationChange::None));
-    let Register::Cluster(followed) = &other else { unreachable!("it is one") };
-    assert_eq!(*followed.membership("a").unwrap().labels, labels);
+    assert_eq!(*other.membership("a").unwrap().labels, labels);
     one.revoke_certificates("a", at(300)).await.unwrap();
     assert_eq!(next(&mut told).await, changed(false, RevocationChange::More));
-    one.remove_node("a").await.unwrap();
+    one.remove_node("a", at(300)).await.unwrap();
     assert_eq!(next(&mut told).await, changed(false, RevocationChange::None));
-    assert!(followed.membership("a").unwrap().removed.is_some());
+    assert!(other.membership("a").unwrap().removed.is_some());
     let operator = OperatorRecord {
         serial: "7".into(),
         name: "ada".into(),
@@ -149,11 +148,16 @@ async fn what_somebody_else_has_written_is_named_and_hinders_no_other() {
         one.spend_token("t", certificate(serial, node), at(200)).await.unwrap().unwrap();
         one.revoke_certificates(node, at(300)).await.unwrap();
     }
-    let mut told = Register::from(other.clone()).changes();
+    let mut told = other.changes();
     let damage = async |word: &str, name: &str| {
         let resource = kinds::by_word(word).unwrap().resource();
         let patch = json!({ "data": null });
-        one.cluster().merge(&resource, (NAMESPACE, name), Default::default(), patch).await.unwrap();
+        one.cluster()
+            .unwrap()
+            .0
+            .merge(&resource, (NAMESPACE, name), Default::default(), patch)
+            .await
+            .unwrap();
     };
     damage("configmaps", "edgesync-member.a").await;
     damage("secrets", "edgesync-token.damaged").await;
@@ -175,7 +179,7 @@ async fn while_the_cluster_is_away_what_is_known_stays_and_what_was_missed_is_to
         one.spend_token("t", certificate(serial, node), at(200)).await.unwrap().unwrap();
     }
     one.revoke_certificates("a", at(300)).await.unwrap();
-    let mut told = Register::from(other.clone()).changes();
+    let mut told = other.changes();
     let mut is_current = other.is_current();
     while other.revocations().await.unwrap().nodes.is_empty() {
         next(&mut told).await;
@@ -209,13 +213,13 @@ async fn a_watch_on_a_dead_connection_is_noticed_within_two_seconds_of_a_revocat
     let served = Served::start().await;
     let one = served.register().await;
     let (cluster, way) = served.way().await;
-    let other = ClusterRegister::new(Arc::new(cluster), NAMESPACE);
+    let other = MembershipStore::of_cluster(Arc::new(cluster), NAMESPACE);
     other.follow().await.unwrap();
     one.put_token(token("t", None, 9)).await.unwrap();
     for (serial, node) in [("1", "a"), ("2", "b")] {
         one.spend_token("t", certificate(serial, node), at(200)).await.unwrap().unwrap();
     }
-    let mut told = Register::from(other.clone()).changes();
+    let mut told = other.changes();
     // Also where there was no mark before.
     for node in ["a", "b"] {
         way.freeze();

@@ -100,8 +100,8 @@ impl Served {
     }
 
     /// A register of a replica of its own, which does not follow yet.
-    pub(crate) async fn register(&self) -> ClusterRegister {
-        ClusterRegister::new(Arc::new(self.cluster().await), NAMESPACE)
+    pub(crate) async fn register(&self) -> MembershipStore {
+        MembershipStore::of_cluster(Arc::new(self.cluster().await), NAMESPACE)
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

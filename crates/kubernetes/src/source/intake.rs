@@ -10,7 +10,7 @@ use super::incarnation::Incarnation;
 use super::syncs::Syncs;
 use crate::cache::{Cache, CacheChange};
 use crate::cluster::{Feed, Item, Problem};
-use edgesync_enrollment::register::{self, Changed, ClusterRegister};
+use edgesync_enrollment::membership::{self, Changed, MembershipStore};
 use edgesync_fleet::source::{Change, Changes, SourceError};
 
 /// How long is waited after the cache could not take something.
@@ -23,8 +23,8 @@ pub(super) type Problems = Arc<Mutex<Vec<Problem>>>;
 pub(super) struct Beside {
     pub(super) incarnation: Incarnation,
     pub(super) syncs: Syncs,
-    pub(super) register: ClusterRegister,
-    pub(super) changes: register::Changes,
+    pub(super) register: MembershipStore,
+    pub(super) changes: membership::Changes,
 }
 
 /// See the module.

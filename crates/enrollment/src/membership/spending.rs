@@ -1,20 +1,28 @@
-//! A token is spent in a cluster: two objects change, one after the other.
+//! Spends tokens: two documents change, one after the other.
 //!
-//! First the use is counted, by compare-and-swap: no other replica can count the same one. Then the certificate is recorded,
-//! and given out after that. Whoever fails in between has used the token up and let nobody in. At the end the token is looked
-//! at once more, because it may have been revoked, and with it all certificates that there were at that time.
+//! First the use is counted, by compare-and-swap: nobody else can count the same one. Then the certificate is recorded, and
+//! given out after that. Whoever fails in between has used the token up and let nobody in. At the end the token is looked at
+//! once more, because it may have been revoked, and with it all certificates that there were at that time.
 
 use jiff::Timestamp;
 
-use super::Result;
-use super::cluster::{ClusterRegister, pause};
-use super::objects;
-use edgesync_cloud_store::pairing::{CertificateRecord, Claimant, PairingRefusal, TokenRecord, check_held};
+use super::documents::Stored;
+use super::member::Member;
+use super::records::check_held;
+use super::{CertificateRecord, MembershipStore, PairingRefusal, Result, TokenRecord, contended, pause};
+use edgesync_cloud_store::NodeEffect;
 
 /// How often it is tried to count a use. Others who are faster use the token up, or are as many as there are replicas.
 const TRIES: u32 = 64;
 
-impl ClusterRegister {
+impl MembershipStore {
+    /// Counts a use of a token, records the certificate that it led to, and gives the labels of the token to the node, in the
+    /// place of those of the token before. A token that is not bound to a node gives no certificate for a name that was used
+    /// before, whatever has become of its certificates ([`Self::forget_name`] frees it). A node that was revoked comes back by
+    /// this: its older certificates stay revoked.
+    ///
+    /// # Errors
+    /// The store's; inside, why not.
     pub async fn spend_token(
         &self,
         id: &str,
@@ -38,28 +46,29 @@ impl ClusterRegister {
         certificate: &CertificateRecord,
         now: Timestamp,
     ) -> Result<Result<(), PairingRefusal>> {
-        let recorded = self.change_member(&certificate.node, |member| {
+        let recorded = self.change(&certificate.node, NodeEffect::Label, |member: &mut Member| {
             if token.node.is_none() && member.was_used() {
                 return Err(PairingRefusal::NameTaken(member.node.clone()));
             }
             check_held(member.held(now))?;
             member.join(certificate, token.labels.clone(), now)
         });
-        if let Err(refusal) = recorded.await? {
+        if let Some(Err(refusal)) = recorded.await? {
             self.give_back(&token.id).await;
             return Ok(Err(refusal));
         }
-        let refusal = match self.read_token(&token.id).await? {
-            Some((_, token)) if token.revoked.is_none() => return Ok(Ok(())),
+        let refusal = match self.read::<TokenRecord>(&token.id).await? {
+            Some(Stored { value, .. }) if value.revoked.is_none() => return Ok(Ok(())),
             Some(_) => PairingRefusal::RevokedToken,
             None => PairingRefusal::UnknownToken,
         };
-        self.alter_member(&certificate.node, |member| member.revoke_one(&certificate.serial, now)).await?;
+        let revoke = |member: &mut Member| member.revoke_one(&certificate.serial, now);
+        self.alter_member(&certificate.node, NodeEffect::None, revoke).await?;
         Ok(Err(refusal))
     }
 
-    /// Waits until nobody else spends the token here.
-    async fn turn(&self, id: &str) -> tokio::sync::MutexGuard<'_, ()> {
+    /// Waits until nobody else is at the same thing here.
+    pub(super) async fn turn(&self, id: &str) -> tokio::sync::MutexGuard<'_, ()> {
         let turns = &self.shared.turns;
         let turn =
             id.bytes().fold(0, |sum: usize, byte| sum.wrapping_mul(31).wrapping_add(usize::from(byte)));
@@ -75,26 +84,26 @@ impl ClusterRegister {
     ) -> Result<Result<TokenRecord, PairingRefusal>> {
         for attempt in 0..TRIES {
             pause(attempt).await;
-            let Some((object, mut token)) = self.read_token(id).await? else {
+            let Some(Stored { value: mut token, revision }) = self.read::<TokenRecord>(id).await? else {
                 return Ok(Err(PairingRefusal::UnknownToken));
             };
-            let (_, member) = self.read_member(node).await?;
+            let member = self.read_member(node).await?;
             let was_used = token.node.is_none() && self.is_used(&member).await?;
-            if let Err(refusal) = token.check(&Claimant { node, was_used, held: member.held(now) }) {
+            if let Err(refusal) = token.check(node, was_used, member.held(now)) {
                 return Ok(Err(refusal));
             }
             token.used += 1;
-            if self.write_token(object, &token).await? {
+            if self.write(&token, revision, NodeEffect::None).await? {
                 return Ok(Ok(token));
             }
         }
-        Err(self.contended(&self.shared.secrets, &objects::token_name(id)))
+        Err(contended::<TokenRecord>(id))
     }
 
     /// A use that came to nothing is none.
     async fn give_back(&self, id: &str) {
-        let given = self.change_token(id, |token| token.used = token.used.saturating_sub(1)).await;
-        if let Err(error) = given {
+        let give_back = |token: &mut TokenRecord| token.used = token.used.saturating_sub(1);
+        if let Err(error) = self.alter(id, NodeEffect::None, give_back).await {
             tracing::warn!(token = id, %error, "a use of a token that came to nothing is counted nevertheless");
         }
     }

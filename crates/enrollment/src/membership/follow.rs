@@ -4,18 +4,20 @@
 //! object changes, the mark, which is read again and again. A watch that has not told of the newest mark is begun anew: its
 //! connection is dead, and would be noticed much later.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{ClusterRegister, Known, Shared, Task, left_out, objects};
+use super::documents::Record;
+use super::member::Member;
+use super::objects::{self, ClusterDocuments};
+use super::table::Table;
+use super::{Changed, MembershipError, MembershipStore, OperatorRecord, Result, left_out};
 use crate::object_store::{Failure, Follow, News, Precondition};
-use crate::register::member::{Member, is_member};
-use crate::register::{Changed, RegisterError, Result};
 use edgesync_object::{Object, ResourceVersion};
 
 /// The name of the mark, and what the label says of it.
@@ -30,25 +32,54 @@ const PATIENCE: u32 = 3;
 const CALM: Duration = Duration::from_secs(2);
 /// A list that tells nothing for so long is begun anew.
 const SILENCE: Duration = Duration::from_secs(5);
+/// How many changes may wait for somebody who is told of them.
+const TOLD: usize = 1024;
 
-impl ClusterRegister {
-    /// Follows what others change, from now on until the last handle goes. Returns once all that there is now is known.
+/// What the task that follows knows.
+pub(super) struct Known {
+    table: Mutex<Table>,
+    pub(super) changes: broadcast::Sender<Changed>,
+    /// Whether what is known is as new as the cluster.
+    is_current: watch::Sender<bool>,
+}
+
+/// A task that ends with its handle.
+pub(super) struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl MembershipStore {
+    /// Follows what others change, from now on until the last handle goes. Returns once all that there is now is known. Where
+    /// nobody else changes anything, nothing is followed.
     ///
     /// # Errors
     /// That could not be read.
     pub async fn follow(&self) -> Result<()> {
-        let mut follower = Follower::new(self);
+        let Some(documents) = &self.shared.cluster else { return Ok(()) };
+        let mut follower = Follower::new(documents, &self.shared.known);
         while !follower.is_told {
             let news = follower.following.next().await;
             if let News::Failed(why) = news {
-                return Err(RegisterError::Unfollowed { namespace: self.shared.namespace.clone(), why });
+                return Err(MembershipError::Unfollowed { namespace: documents.namespace.clone(), why });
             }
             follower.hear(&news);
         }
         follower.known.is_current.send_replace(true);
-        let task = Task(tokio::spawn(follower.run(look(self))));
-        *self.shared.following.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
+        let task = Task(tokio::spawn(follower.run(look(documents))));
+        *self.following() = Some(task);
         Ok(())
+    }
+
+    pub(super) fn is_followed(&self) -> bool {
+        self.following().is_some()
+    }
+
+    fn following(&self) -> MutexGuard<'_, Option<Task>> {
+        self.shared.following.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether what is known of what others revoke is as new as the cluster. Meanwhile what was known last is in force.
@@ -59,12 +90,14 @@ impl ClusterRegister {
 
     /// Something is revoked: the mark changes. It is durable already, so that this fails does not take it back.
     pub(super) async fn mark(&self) {
-        let Shared { cluster, namespace, maps, .. } = &*self.shared;
+        let Some(documents) = &self.shared.cluster else { return };
+        let ClusterDocuments { cluster, namespace, maps, .. } = &**documents;
         let data = json!({ "changed": uuid::Uuid::new_v4().to_string() });
         let patch = json!({ "data": data });
         let marked = match cluster.merge(maps, (namespace, MARK), Precondition::default(), patch).await {
             Err(Failure::NotFound(_)) => {
-                let mut mark = objects::object(MARK, namespace, json!({ objects::LABEL: MARK_LABEL }));
+                let mut mark = objects::object(MARK, namespace);
+                mark.set_metadata("labels", json!({ objects::LABEL: MARK_LABEL }));
                 mark.fields_mut().insert("data".to_owned(), data);
                 cluster.create(maps, &mark).await
             }
@@ -84,15 +117,15 @@ impl ClusterRegister {
 type Look = std::result::Result<ResourceVersion, String>;
 
 /// Looks at the mark again and again, in a task of its own: a look may take long.
-fn look(register: &ClusterRegister) -> (mpsc::Receiver<Look>, JoinSet<()>) {
-    let Shared { cluster, namespace, maps, .. } = &*register.shared;
-    let (cluster, namespace, maps) = (Arc::clone(cluster), namespace.clone(), maps.clone());
+fn look(documents: &Arc<ClusterDocuments>) -> (mpsc::Receiver<Look>, JoinSet<()>) {
+    let documents = Arc::clone(documents);
     let (tell, told) = mpsc::channel(1);
     let mut looking = JoinSet::new();
     looking.spawn(async move {
         loop {
             sleep(LOOK).await;
-            let look = match timeout(LOOK_TIME, cluster.get(&maps, &namespace, MARK)).await {
+            let ClusterDocuments { cluster, namespace, maps, .. } = &*documents;
+            let look = match timeout(LOOK_TIME, cluster.get(maps, namespace, MARK)).await {
                 Ok(Ok(mark)) => Ok(mark.map_or_else(|| 0.into(), |mark| mark.resource_version().into())),
                 Ok(Err(failure)) => Err(failure.to_string()),
                 Err(_) => Err("it does not answer in time".to_owned()),
@@ -125,10 +158,10 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(register: &ClusterRegister) -> Self {
-        let Shared { cluster, namespace, maps, known, .. } = &*register.shared;
-        let (cluster, namespace, maps) = (Arc::clone(cluster), namespace.clone(), maps.clone());
-        let begin = Box::new(move || cluster.follow(&maps, &namespace, objects::LABEL));
+    fn new(documents: &Arc<ClusterDocuments>, known: &Arc<Known>) -> Self {
+        let documents = Arc::clone(documents);
+        let begin =
+            Box::new(move || documents.cluster.follow(&documents.maps, &documents.namespace, objects::LABEL));
         Self {
             known: Arc::clone(known),
             following: begin(),
@@ -218,7 +251,25 @@ impl Follower {
     }
 }
 
+impl Default for Known {
+    fn default() -> Self {
+        let (table, is_current) = Default::default();
+        Self { table, changes: broadcast::Sender::new(TOLD), is_current }
+    }
+}
+
 impl Known {
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn tell(&self, changed: impl IntoIterator<Item = Changed>) {
+        for changed in changed {
+            // Nobody may listen.
+            let _ = self.changes.send(changed);
+        }
+    }
+
     fn know(&self, news: &News) {
         let changed = match news {
             News::Begun => {
@@ -249,18 +300,18 @@ impl Known {
     fn put(
         &self,
         object: &Object,
-        put: impl FnOnce(&mut super::Table, &Member) -> Option<Changed>,
+        put: impl FnOnce(&mut Table, &Member) -> Option<Changed>,
     ) -> Option<Changed> {
-        if objects::is_operator(object) {
+        if objects::is_of(object, OperatorRecord::KIND) {
             return Some(Changed::Operators);
         }
-        if !is_member(object) {
+        if !objects::is_of(object, Member::KIND) {
             return None;
         }
-        match Member::read(object) {
+        match objects::record(object) {
             Ok(member) => put(&mut self.table(), &member),
             Err(why) => {
-                left_out(object, &why);
+                left_out(object.name(), &why);
                 self.table().keep(object.name());
                 None
             }

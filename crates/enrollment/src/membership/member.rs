@@ -1,24 +1,13 @@
-//! What is known of a name, as one object of the cluster: a ConfigMap with a document. Pure.
-//!
-//! The rules are those of the embedded store; a document takes the place of the rows of a node.
+//! The rules for one name: its certificates, its labels, and whether it was used or removed. Pure.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
-use super::objects::{self, LABEL, of_hash};
-use edgesync_cloud_store::pairing::{CertificateRecord, MemberRecord, PairingRefusal, check_held};
-use edgesync_object::{Labels, Object};
-use edgesync_transport::tls::certificate::sha256_hex;
+use super::records::{CertificateRecord, MemberRecord, PairingRefusal, check_held};
+use edgesync_object::Labels;
 
-/// What [`LABEL`] says of it.
-pub(super) const MEMBER: &str = "member";
-/// The key of the document.
-const KEY: &str = "member.json";
-/// The longest name that stands in the name of its object: those have 253 characters, as names of nodes may.
-const MAX_NAME: usize = 200;
 /// The most certificates of a name that are remembered; an object of a cluster has at most 1 MiB. Those that ended first go
 /// first: one that is not known renews nothing.
 pub(super) const MAX_REMEMBERED: usize = 1024;
@@ -59,38 +48,7 @@ impl Member {
         Self { node: node.to_owned(), ..Self::default() }
     }
 
-    /// The name of the object of a node.
-    pub(super) fn object_name(node: &str) -> String {
-        if node.len() <= MAX_NAME {
-            format!("edgesync-member.{node}")
-        } else {
-            format!("edgesync-member-by-hash.{}", sha256_hex(node.as_bytes()))
-        }
-    }
-
-    /// Reads an object.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    pub(super) fn read(object: &Object) -> Result<Self, String> {
-        let member: Self = objects::read(object, KEY)?;
-        objects::named(Self::object_name(&member.node) == object.name(), &member.node).map(|()| member)
-    }
-
-    /// Writes it into an object, whose other fields stay.
-    pub(super) fn write(&self, object: &mut Object) {
-        objects::write(object, KEY, self);
-    }
-
-    /// A new object of it.
-    pub(super) fn object(&self, namespace: &str) -> Object {
-        let labels = json!(of_hash(&self.node, MEMBER));
-        let mut object = objects::object(&Self::object_name(&self.node), namespace, labels);
-        self.write(&mut object);
-        object
-    }
-
-    /// Whether the object is worth keeping.
+    /// Whether it says nothing, and so is not worth keeping.
     pub(super) fn is_empty(&self) -> bool {
         !self.used && self.removed.is_none() && self.certificates.is_empty()
     }
@@ -141,8 +99,8 @@ impl Member {
     }
 
     fn add(&mut self, certificate: &CertificateRecord, now: Timestamp) -> Result<(), PairingRefusal> {
-        let CertificateRecord { serial, not_before, not_after, revoked, .. } = certificate.clone();
-        self.certificates.push(Given { serial, not_before, not_after, revoked, refused: None });
+        let CertificateRecord { serial, not_before, not_after, .. } = certificate.clone();
+        self.certificates.push(Given { serial, not_before, not_after, revoked: None, refused: None });
         while self.certificates.len() > MAX_REMEMBERED {
             let ended = self.certificates.iter().enumerate().filter(|(_, given)| given.not_after <= now);
             let Some((first, _)) = ended.min_by_key(|(_, given)| given.not_after) else {
@@ -234,16 +192,11 @@ impl Member {
     }
 }
 
-/// Whether an object is one of these.
-pub(super) fn is_member(object: &Object) -> bool {
-    object.labels().get(LABEL).is_some_and(|value| value == MEMBER)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use edgesync_cloud_store::pairing::MAX_CERTIFICATES_PER_NODE;
-    use edgesync_object::name::{MAX_SUBDOMAIN, check_subdomain};
+    use crate::membership::documents;
+    use crate::membership::records::MAX_CERTIFICATES_PER_NODE;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -255,34 +208,7 @@ mod tests {
             node: "a".into(),
             not_before: at(0),
             not_after: at(until),
-            revoked: None,
         }
-    }
-
-    #[test]
-    fn each_name_has_one_object_with_a_name_that_a_cluster_takes() {
-        let long = |last: &str| format!("{}.{last}", "n".repeat(MAX_SUBDOMAIN - 2));
-        let names = ["a".to_owned(), "by-hash.a".to_owned(), "n".repeat(MAX_NAME), long("a"), long("b")];
-        let mut objects = std::collections::BTreeSet::new();
-        for node in &names {
-            check_subdomain(node).unwrap();
-            let object = Member::new(node).object("edgesync");
-            check_subdomain(object.name()).unwrap();
-            assert_eq!(Member::read(&object).unwrap(), Member::new(node));
-            objects.insert(object.name().to_owned());
-        }
-        assert_eq!(objects.len(), names.len());
-    }
-
-    #[test]
-    fn an_object_that_is_of_another_node_or_of_nobody_is_not_believed() {
-        let mut object = Member::new("a").object("edgesync");
-        Member::new("b").write(&mut object);
-        assert!(Member::read(&object).unwrap_err().contains("'b'"));
-        object.fields_mut().insert("data".to_owned(), json!({ KEY: "{" }));
-        assert!(Member::read(&object).is_err());
-        object.fields_mut().remove("data");
-        assert!(Member::read(&object).unwrap_err().contains(KEY));
     }
 
     #[test]
@@ -300,7 +226,7 @@ mod tests {
         let serials: Vec<_> = member.certificates.iter().map(|given| &*given.serial).collect();
         assert_eq!((serials.len(), serials[0]), (MAX_REMEMBERED, "1"), "the one that ended first has gone");
         assert!(serials.contains(&&*format!("{most:x}")));
-        assert!(member.object("edgesync").to_json().len() < 1 << 20);
+        assert!(documents::write(&member).text.len() < 1 << 20);
         assert!(MAX_REMEMBERED > 2 * MAX_CERTIFICATES_PER_NODE as usize);
     }
 }

@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::documents::Record as _;
 use super::member::Member;
+use super::objects;
+use super::records::{MemberRecord, Revocations};
 use super::{Changed, Membership, RevocationChange};
-use edgesync_cloud_store::pairing::{MemberRecord, Revocations};
 use edgesync_object::{Labels, ResourceVersion};
 
 /// The most sets of labels that are kept for names that have them too.
@@ -65,7 +67,7 @@ impl Table {
     /// An object is there and cannot be read: what is known of its name stays.
     pub(super) fn keep(&mut self, object: &str) {
         if let Some(listed) = &mut self.listed {
-            let node = self.members.keys().find(|node| Member::object_name(node) == object);
+            let node = self.members.keys().find(|node| objects::name(Member::KIND, node) == object);
             listed.extend(node.cloned());
         }
     }
@@ -224,7 +226,7 @@ fn change(before: Option<&Revoked>, after: Option<&Revoked>) -> RevocationChange
 #[cfg(test)]
 mod tests {
     use super::*;
-    use edgesync_cloud_store::pairing::CertificateRecord;
+    use crate::membership::CertificateRecord;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -236,7 +238,6 @@ mod tests {
             node: node.into(),
             not_before: at(0),
             not_after: at(100),
-            revoked: None,
         };
         let mut member = Member::new(node);
         member.join(&certificate, Labels::new(), at(0)).unwrap();
@@ -293,8 +294,8 @@ mod tests {
         let mut table = Table::default();
         table.set(&revoked(member("a", "1")), &version(3));
         table.begin();
-        table.keep(&Member::object_name("a"));
-        table.keep(&Member::object_name("b"));
+        table.keep(&objects::name(Member::KIND, "a"));
+        table.keep(&objects::name(Member::KIND, "b"));
         assert_eq!(table.complete(), []);
         assert_eq!(table.revocations().nodes, ["a"]);
     }
@@ -328,13 +329,7 @@ mod tests {
     }
 
     fn certificate_of(node: &str) -> CertificateRecord {
-        CertificateRecord {
-            serial: "9".into(),
-            node: node.into(),
-            not_before: at(0),
-            not_after: at(100),
-            revoked: None,
-        }
+        CertificateRecord { serial: "9".into(), node: node.into(), not_before: at(0), not_after: at(100) }
     }
 
     #[test]

@@ -1,0 +1,217 @@
+//! Documents of enrollment, each replaced by compare-and-swap: the members of the fleet, tokens, certificates of operators.
+//!
+//! They are no objects: the API does not serve them, they have no history, and no [`super::Observer`] is told of them. The
+//! store reads two fields of a member, `labels` and `removed`: its Node and its Lease must agree with them.
+
+use std::sync::Arc;
+
+use rusqlite::{OptionalExtension, Row};
+
+use super::objects::{Tx, find, parse, resource_id};
+use super::{CloudError, CloudStore, check_node, leases};
+use edgesync_object::node_labels::give_labels;
+use edgesync_object::{Labels, Resource};
+use edgesync_store::StoreError;
+
+/// The kind of the documents that are named after nodes.
+const MEMBER: &str = "member";
+/// About what a write takes in the queue and in the transaction beside the text: with the Node, whose labels may change.
+const WRITE_BYTES: usize = 4096;
+
+/// A document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// What it is about: `member`, `token`, `operator`.
+    pub kind: &'static str,
+    /// Its name among those of its kind.
+    pub id: String,
+    /// The node that it is for.
+    pub node: Option<String>,
+    /// Of the store's counter. In a document to be written: the version that it replaces, 0 to create it.
+    pub version: u64,
+    /// JSON.
+    pub text: String,
+}
+
+/// What a write of a member changes beside the document, in the same transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeEffect {
+    /// Nothing.
+    None,
+    /// The Node gets the labels of the member, in the place of those that the member had before.
+    Label,
+    /// The records, the Node, the Lease and the outbox of the node are deleted. Finalizers are not waited for.
+    Delete,
+}
+
+impl CloudStore {
+    /// Reads a document.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn document(&self, kind: &'static str, id: &str) -> Result<Option<Document>, CloudError> {
+        let id = id.to_owned();
+        self.readers
+            .run(move |conn| {
+                let sql = "SELECT id, node, version, text FROM documents WHERE kind = ?1 AND id = ?2";
+                let mut select = conn.prepare_cached(sql)?;
+                Ok(select.query_row((kind, id), |row| document(kind, row)).optional()?)
+            })
+            .await
+    }
+
+    /// Reads all documents of a kind, or those that are for a node.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn documents(
+        &self,
+        kind: &'static str,
+        node: Option<&str>,
+    ) -> Result<Vec<Document>, CloudError> {
+        let node = node.map(str::to_owned);
+        self.readers
+            .run(move |conn| {
+                // The index is for one kind, which is known when the statement is prepared.
+                let only = if node.is_some() { "node = ?1" } else { "?1 IS NULL" };
+                let sql =
+                    format!("SELECT id, node, version, text FROM documents WHERE kind = '{kind}' AND {only}");
+                let mut select = conn.prepare_cached(&sql)?;
+                let rows = select.query_map([node], |row| document(kind, row))?;
+                Ok(rows.collect::<Result<_, _>>()?)
+            })
+            .await
+    }
+
+    /// Writes a document, if the one that is there has the version that it names. Returns the new version; `None` if there is
+    /// another one.
+    ///
+    /// # Errors
+    /// [`CloudError::Invalid`] for a member that no node can be, or the store's.
+    pub async fn put_document(
+        &self,
+        document: Document,
+        effect: NodeEffect,
+    ) -> Result<Option<u64>, CloudError> {
+        if document.kind == MEMBER {
+            check_node(&document.id)?;
+        }
+        let (nodes, leases) = (self.shared.kind("nodes")?, self.shared.kind("leases")?);
+        let bytes = document.text.len() + WRITE_BYTES;
+        self.write(bytes, move |tx| {
+            let node = &document.id;
+            let before = tx.member_labels(node)?.unwrap_or_default();
+            let written = tx.put_document(&document)?;
+            match effect {
+                NodeEffect::Label if written.is_some() => tx.label_node(&nodes, node, &before)?,
+                NodeEffect::Delete if written.is_some() => tx.delete_all_of(&nodes, &leases, node)?,
+                _ => {}
+            }
+            Ok(written)
+        })
+        .await
+    }
+
+    /// Deletes a document, if it has this version. Tells whether it had.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn delete_document(
+        &self,
+        kind: &'static str,
+        id: &str,
+        version: u64,
+    ) -> Result<bool, CloudError> {
+        let id = id.to_owned();
+        self.write(WRITE_BYTES, move |tx| {
+            let sql = "DELETE FROM documents WHERE kind = ?1 AND id = ?2 AND version = ?3";
+            Ok(tx.conn.prepare_cached(sql)?.execute((kind, &id, version))? > 0)
+        })
+        .await
+    }
+
+    /// Whether a node has ever reported what it holds.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn has_reported(&self, node: &str) -> Result<bool, CloudError> {
+        let node = node.to_owned();
+        self.readers
+            .run(move |conn| {
+                Ok(conn.prepare_cached("SELECT 1 FROM nodes WHERE name = ?1")?.exists([node])?)
+            })
+            .await
+    }
+}
+
+impl Tx<'_> {
+    fn put_document(&mut self, document: &Document) -> rusqlite::Result<Option<u64>> {
+        let Document { kind, id, node, version: expected, text } = document;
+        let version = self.state.next_version();
+        let written = match expected {
+            0 => self
+                .conn
+                .prepare_cached(
+                    "INSERT INTO documents (kind, id, node, version, text) VALUES (?1, ?2, ?3, ?4, ?5)
+                     ON CONFLICT DO NOTHING",
+                )?
+                .execute((kind, id, node, version, text))?,
+            _ => self
+                .conn
+                .prepare_cached(
+                    "UPDATE documents SET version = ?3, text = ?4 WHERE kind = ?1 AND id = ?2 AND version = ?5",
+                )?
+                .execute((kind, id, version, text, expected))?,
+        };
+        Ok((written > 0).then_some(version))
+    }
+
+    /// Gives the labels of a member to its Node, if there is one, in the place of those of `before`.
+    fn label_node(&mut self, nodes: &Arc<Resource>, node: &str, before: &Labels) -> Result<(), CloudError> {
+        let Some(kind) = resource_id(self.conn, &nodes.group, &nodes.kind)? else { return Ok(()) };
+        let Some(row) = find(self.conn, kind, "", node)? else { return Ok(()) };
+        let mut object = parse(&row.stored)?;
+        give_labels(&mut object, before, &self.member_labels(node)?.unwrap_or_default());
+        if row.stored.body != object.to_json() {
+            self.change(nodes, row, object)?;
+        }
+        Ok(())
+    }
+
+    fn delete_all_of(
+        &mut self,
+        nodes: &Arc<Resource>,
+        leases: &Arc<Resource>,
+        node: &str,
+    ) -> Result<(), CloudError> {
+        self.delete_node(node)?;
+        for (resource, namespace) in [(nodes, ""), (leases, leases::NAMESPACE)] {
+            match self.delete(resource, namespace, node, None) {
+                Ok(_) | Err(CloudError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.conn.prepare_cached("DELETE FROM node_outboxes WHERE node = ?1")?.execute([node])?;
+        Ok(())
+    }
+
+    /// The labels of the token that a node joined with last; `None` if its name was never used.
+    pub(super) fn member_labels(&self, node: &str) -> Result<Option<Labels>, CloudError> {
+        let sql = "SELECT text ->> '$.labels' FROM documents WHERE kind = 'member' AND id = ?1";
+        let text: Option<Option<String>> =
+            self.conn.prepare_cached(sql)?.query_row([node], |row| row.get(0)).optional()?;
+        let Some(text) = text.flatten() else { return Ok(None) };
+        let damaged = |error| StoreError::corrupt(format!("labels of the member '{node}': {error}")).into();
+        serde_json::from_str(&text).map(Some).map_err(damaged)
+    }
+
+    pub(super) fn was_removed(&self, node: &str) -> rusqlite::Result<bool> {
+        let sql =
+            "SELECT 1 FROM documents WHERE kind = 'member' AND id = ?1 AND text ->> '$.removed' IS NOT NULL";
+        self.conn.prepare_cached(sql)?.exists([node])
+    }
+}
+
+fn document(kind: &'static str, row: &Row<'_>) -> rusqlite::Result<Document> {
+    Ok(Document { kind, id: row.get(0)?, node: row.get(1)?, version: row.get(2)?, text: row.get(3)? })
+}

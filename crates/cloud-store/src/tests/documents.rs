@@ -1,0 +1,79 @@
+//! Documents of enrollment: replaced by compare-and-swap, and durable with what they change of a Node.
+
+use super::*;
+use edgesync_object::Labels;
+use edgesync_object::node_labels::NodeLabels;
+
+fn token(id: &str, node: Option<&str>, version: u64, text: &str) -> Document {
+    let (id, node, text) = (id.to_owned(), node.map(str::to_owned), text.to_owned());
+    Document { kind: "token", id, node, version, text }
+}
+
+async fn put(store: &CloudStore, document: Document) -> Option<u64> {
+    store.put_document(document, NodeEffect::None).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_write_replaces_the_version_that_it_names_and_survives_a_crash() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    let first = put(store, token("t", None, 0, "1")).await.unwrap();
+    assert_eq!(put(store, token("t", None, 0, "2")).await, None, "it is there already");
+    let second = put(store, token("t", None, first, "2")).await.unwrap();
+    assert_eq!(put(store, token("t", None, first, "3")).await, None);
+    let crashed = fixture.after_crash();
+    assert_eq!(crashed.store.document("token", "t").await.unwrap(), Some(token("t", None, second, "2")));
+    assert!(!store.delete_document("token", "t", first).await.unwrap());
+    assert!(store.delete_document("token", "t", second).await.unwrap());
+    assert_eq!(put(store, token("t", None, second, "3")).await, None, "it is gone");
+    let again = put(store, token("t", None, 0, "1")).await.unwrap();
+    assert!(again > second, "a document that is made again is another one");
+    // They are no objects, and no text is anything but JSON.
+    assert_eq!(store.resources().await.unwrap(), []);
+    assert!(store.put_document(token("u", None, 0, "{"), NodeEffect::None).await.is_err());
+}
+
+#[tokio::test]
+async fn documents_are_found_by_the_node_that_they_are_for() {
+    let Fixture { store, .. } = &fixture();
+    for (id, node) in [("1", Some("a")), ("2", Some("b")), ("3", None)] {
+        put(store, token(id, node, 0, "{}")).await.unwrap();
+    }
+    admit_node(store, "a").await.unwrap();
+    let ids = async |node| {
+        let found = store.documents("token", node).await.unwrap();
+        found.into_iter().map(|document| document.id).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (ids(Some("a")).await, ids(None).await),
+        (vec!["1".into()], ["1", "2", "3"].map(str::to_owned).into())
+    );
+}
+
+#[tokio::test]
+async fn the_labels_of_a_member_are_those_of_its_node_from_the_same_commit_on() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    let labels = |site: &str| Labels::from([("site".to_owned(), site.to_owned())]);
+    let label = async |store: &CloudStore, site: &str| {
+        let member = json!({ "labels": labels(site) });
+        assert!(put_member(store, "a", member, NodeEffect::Label).await.unwrap());
+    };
+    let given = async |store: &CloudStore| {
+        let node = object(&store.get(kind("nodes").key("", "a")).await.unwrap());
+        let mut given = NodeLabels::of(&node).given;
+        given.remove("kubernetes.io/hostname");
+        given
+    };
+    label(store, "north").await;
+    let report = Some(serde_json::from_value(json!({"labels": {"site": "south"}})).unwrap());
+    let says = NodeChange { node: "a".into(), report, conditions: Vec::new() };
+    store.change_nodes(vec![says]).await.unwrap();
+    assert_eq!(given(store).await, labels("north"));
+    label(store, "west").await;
+    assert_eq!(given(&fixture.after_crash().store).await, labels("west"));
+    // A write that comes too late changes nothing of the Node.
+    let late = Document { text: json!({ "labels": {} }).to_string(), ..token("a", None, 1, "") };
+    let late = store.put_document(Document { kind: "member", ..late }, NodeEffect::Delete).await.unwrap();
+    assert_eq!((late, given(store).await), (None, labels("west")));
+}

@@ -1,0 +1,321 @@
+//! Documents as objects of a Kubernetes cluster, all in one namespace: tokens are Secrets, all others ConfigMaps.
+//!
+//! Who may write those Secrets may let devices in. A token has no signature in it, so who only reads it cannot.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+
+use super::documents::{DocumentStore, Found, Record, Revision, parse};
+use super::records::TokenRecord;
+use super::{MembershipError, Result};
+use crate::object_store::{Failure, ObjectStore, Pending, Precondition};
+use edgesync_cloud_store::{Document, NodeEffect};
+use edgesync_object::node_labels::has_reported;
+use edgesync_object::{Object, Resource, ResourceVersion, kinds};
+use edgesync_transport::tls::certificate::sha256_hex;
+
+/// The label of all these objects: the kind of the document.
+pub(super) const LABEL: &str = "edgesync.io/pairing";
+/// The label with the node that an object is for: a hash, since names may be longer than values of labels.
+const NODE_HASH: &str = "edgesync.io/pairing-node";
+/// The `type` of the Secrets.
+const TOKEN_TYPE: &str = "edgesync.io/token";
+/// The longest id that stands in the name of its object: those have 253 characters, as names of nodes may.
+const MAX_ID: usize = 200;
+
+/// Documents in a namespace of a cluster.
+pub(super) struct ClusterDocuments {
+    pub(super) cluster: Arc<dyn ObjectStore>,
+    pub(super) namespace: String,
+    pub(super) maps: Resource,
+    secrets: Resource,
+    nodes: Resource,
+}
+
+impl fmt::Debug for ClusterDocuments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cluster, namespace, .. } = self;
+        f.debug_struct("ClusterDocuments").field("cluster", cluster).field("namespace", namespace).finish()
+    }
+}
+
+impl ClusterDocuments {
+    pub(super) fn new(cluster: Arc<dyn ObjectStore>, namespace: &str) -> Self {
+        let kind = |kind: &str, is_namespaced| kinds::guess("v1", kind, is_namespaced);
+        let (maps, secrets, nodes) = (kind("ConfigMap", true), kind("Secret", true), kind("Node", false));
+        Self { cluster, namespace: namespace.to_owned(), maps, secrets, nodes }
+    }
+
+    fn resource(&self, kind: &str) -> &Resource {
+        if is_secret(kind) { &self.secrets } else { &self.maps }
+    }
+}
+
+impl DocumentStore for ClusterDocuments {
+    fn name(&self, kind: &str, id: &str) -> String {
+        name(kind, id)
+    }
+
+    fn damaged(&self, kind: &str, name: &str, why: String) -> MembershipError {
+        MembershipError::Damaged { key: self.resource(kind).key(&self.namespace, name), why }
+    }
+
+    fn get<'a>(&'a self, kind: &'static str, id: &'a str) -> Pending<'a, Result<Option<Found>>> {
+        Box::pin(async move {
+            let object = self.cluster.get(self.resource(kind), &self.namespace, &name(kind, id)).await?;
+            Ok(object.map(|object| found(kind, object)))
+        })
+    }
+
+    fn list<'a>(&'a self, kind: &'static str, node: Option<&'a str>) -> Pending<'a, Result<Vec<Found>>> {
+        Box::pin(async move {
+            let selector = selector(kind, node);
+            let objects = self.cluster.list(self.resource(kind), Some(&self.namespace), &selector).await?;
+            Ok(objects.into_iter().map(|object| found(kind, object)).collect())
+        })
+    }
+
+    fn put(
+        &self,
+        document: Document,
+        replaces: Revision,
+        _: NodeEffect,
+    ) -> Pending<'_, Result<Option<ResourceVersion>>> {
+        Box::pin(async move {
+            let resource = self.resource(document.kind);
+            let is_new = matches!(replaces, Revision::Row(_));
+            let written = match replaces {
+                Revision::Row(_) => {
+                    let object = new_object(&document, &self.namespace);
+                    self.cluster.create(resource, &object).await
+                }
+                Revision::Object(mut object) => {
+                    write(&mut object, &document);
+                    self.cluster.replace(resource, &object).await
+                }
+            };
+            match written {
+                Ok(object) => Ok(Some(object.resource_version().into())),
+                Err(Failure::Conflict(_)) => Ok(None),
+                // One that is gone has changed.
+                Err(Failure::NotFound(_)) if !is_new => Ok(None),
+                Err(failure) => Err(failure.into()),
+            }
+        })
+    }
+
+    fn delete<'a>(&'a self, kind: &'static str, _: &'a str, revision: Revision) -> Pending<'a, Result<bool>> {
+        Box::pin(async move {
+            let Revision::Object(object) = revision else { return Ok(false) };
+            let precondition =
+                Precondition { uid: Some(object.uid()), version: Some(object.resource_version()) };
+            let place = (&*self.namespace, object.name());
+            match self.cluster.delete(self.resource(kind), place, precondition).await {
+                Err(Failure::Conflict(_)) => Ok(false),
+                deleted => Ok(deleted?),
+            }
+        })
+    }
+
+    fn is_node<'a>(&'a self, name: &'a str) -> Pending<'a, Result<bool>> {
+        Box::pin(async move {
+            let node = self.cluster.get(&self.nodes, "", name).await?;
+            Ok(node.is_some_and(|node| has_reported(&node) || has_kubelet(&node)))
+        })
+    }
+}
+
+/// Something else than this program is the node.
+fn has_kubelet(node: &Object) -> bool {
+    let version =
+        node.fields().get("status").and_then(|status| status.get("nodeInfo")?.get("kubeletVersion"));
+    version.and_then(Value::as_str).is_some_and(|version| !version.is_empty())
+}
+
+fn is_secret(kind: &str) -> bool {
+    kind == TokenRecord::KIND
+}
+
+/// The name of the object of a document.
+pub(super) fn name(kind: &str, id: &str) -> String {
+    if id.len() <= MAX_ID {
+        format!("edgesync-{kind}.{id}")
+    } else {
+        format!("edgesync-{kind}-by-hash.{}", sha256_hex(id.as_bytes()))
+    }
+}
+
+/// Selects the objects of a kind of document, or those that are for a node.
+fn selector(kind: &str, node: Option<&str>) -> String {
+    let of_node = node.map(|node| format!(",{NODE_HASH}={}", hash(node)));
+    format!("{LABEL}={kind}{}", of_node.unwrap_or_default())
+}
+
+/// 128 bits of it: values of labels have at most 63 characters.
+fn hash(node: &str) -> String {
+    sha256_hex(node.as_bytes()).chars().take(32).collect()
+}
+
+/// Whether an object holds a document of this kind.
+pub(super) fn is_of(object: &Object, kind: &str) -> bool {
+    object.labels().get(LABEL).is_some_and(|value| value == kind)
+}
+
+/// A document as a new object.
+fn new_object(document: &Document, namespace: &str) -> Object {
+    let mut labels = BTreeMap::from([(LABEL, document.kind.to_owned())]);
+    labels.extend(document.node.as_ref().map(|node| (NODE_HASH, hash(node))));
+    let mut object = object(&name(document.kind, &document.id), namespace);
+    object.set_metadata("labels", json!(labels));
+    if is_secret(document.kind) {
+        object.fields_mut().insert("type".to_owned(), TOKEN_TYPE.into());
+    }
+    write(&mut object, document);
+    object
+}
+
+/// Writes a document into its object, whose other fields stay.
+fn write(object: &mut Object, document: &Document) {
+    let text =
+        if is_secret(document.kind) { BASE64_STANDARD.encode(&document.text) } else { document.text.clone() };
+    let data = BTreeMap::from([(format!("{}.json", document.kind), text)]);
+    object.fields_mut().insert("data".to_owned(), json!(data));
+}
+
+fn found(kind: &str, object: Object) -> Found {
+    Found {
+        name: object.name().to_owned(),
+        text: read(kind, &object),
+        revision: Revision::Object(object.into()),
+    }
+}
+
+/// The record in an object.
+///
+/// # Errors
+/// What is wrong with the object.
+pub(super) fn record<T: Record>(object: &Object) -> Result<T, String> {
+    parse(&read(T::KIND, object)?, |value: &T| name(T::KIND, value.id()) == object.name())
+}
+
+fn read(kind: &str, object: &Object) -> Result<String, String> {
+    let key = format!("{kind}.json");
+    if is_secret(kind) {
+        String::from_utf8(secret(object, &key)?).map_err(|error| format!("'{key}': {error}"))
+    } else {
+        text(object, &key).map(str::to_owned)
+    }
+}
+
+/// The bytes under a key of a Secret.
+///
+/// # Errors
+/// There are none.
+pub(crate) fn secret(object: &Object, key: &str) -> Result<Vec<u8>, String> {
+    let text = text(object, key)?;
+    BASE64_STANDARD.decode(text).map_err(|error| format!("'{key}' is no base64: {error}"))
+}
+
+/// A new Secret with these contents.
+pub(crate) fn secret_object((namespace, name): (&str, &str), kind: &str, data: &[(&str, &[u8])]) -> Object {
+    let mut object = object(name, namespace);
+    object.fields_mut().insert("type".to_owned(), kind.into());
+    let data: BTreeMap<_, _> =
+        data.iter().map(|(key, bytes)| (*key, BASE64_STANDARD.encode(bytes))).collect();
+    object.fields_mut().insert("data".to_owned(), json!(data));
+    object
+}
+
+/// A new object.
+pub(super) fn object(name: &str, namespace: &str) -> Object {
+    let mut object = Object::default();
+    object.set_metadata("name", name);
+    object.set_metadata("namespace", namespace);
+    object
+}
+
+fn text<'a>(object: &'a Object, key: &str) -> Result<&'a str, String> {
+    let text = object.fields().get("data").and_then(|data| data.get(key)?.as_str());
+    text.ok_or_else(|| format!("it has no '{key}'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::membership::documents::write as document;
+    use crate::membership::member::Member;
+    use crate::membership::records::OperatorRecord;
+    use edgesync_object::Labels;
+    use edgesync_object::name::{MAX_SUBDOMAIN, check_label_value, check_subdomain};
+    use jiff::Timestamp;
+
+    fn token(node: Option<&str>) -> TokenRecord {
+        TokenRecord {
+            id: "0011223344556677".into(),
+            node: node.map(str::to_owned),
+            created: Timestamp::UNIX_EPOCH,
+            expires: Timestamp::from_second(60).unwrap(),
+            uses: 2,
+            used: 1,
+            revoked: None,
+            labels: Labels::from([("site".into(), "north".into())]),
+        }
+    }
+
+    fn object_of<T: Record>(value: &T) -> Object {
+        new_object(&document(value), "edgesync")
+    }
+
+    #[test]
+    fn a_token_is_read_as_it_was_written_and_found_by_its_node() {
+        let node = "n".repeat(253);
+        let object = object_of(&token(Some(&node)));
+        check_subdomain(object.name()).unwrap();
+        object.labels().values().for_each(|value| check_label_value(value).unwrap());
+        assert_eq!(record(&object), Ok(token(Some(&node))));
+        assert!(selector(TokenRecord::KIND, Some(&node)).contains(&object.labels()[NODE_HASH]));
+        assert!(!object_of(&token(None)).labels().contains_key(NODE_HASH));
+    }
+
+    #[test]
+    fn an_object_of_another_name_or_with_other_data_is_no_token_and_no_operator() {
+        let mut other = object_of(&token(None));
+        other.set_metadata("name", name(TokenRecord::KIND, "7"));
+        assert!(record::<TokenRecord>(&other).unwrap_err().contains("0011223344556677"));
+        let mut nothing = object_of(&token(None));
+        nothing.fields_mut().remove("data");
+        assert!(record::<TokenRecord>(&nothing).unwrap_err().contains("token.json"));
+        assert!(record::<OperatorRecord>(&nothing).unwrap_err().contains("operator.json"));
+    }
+
+    #[test]
+    fn each_name_has_one_object_with_a_name_that_a_cluster_takes() {
+        let long = |last: &str| format!("{}.{last}", "n".repeat(MAX_SUBDOMAIN - 2));
+        let names = ["a".to_owned(), "by-hash.a".to_owned(), "n".repeat(MAX_ID), long("a"), long("b")];
+        let mut objects = std::collections::BTreeSet::new();
+        for node in &names {
+            check_subdomain(node).unwrap();
+            let object = object_of(&Member::new(node));
+            check_subdomain(object.name()).unwrap();
+            assert_eq!(record(&object), Ok(Member::new(node)));
+            objects.insert(object.name().to_owned());
+        }
+        assert_eq!(objects.len(), names.len());
+    }
+
+    #[test]
+    fn an_object_that_is_of_another_node_or_of_nobody_is_not_believed() {
+        let mut object = object_of(&Member::new("a"));
+        write(&mut object, &document(&Member::new("b")));
+        assert!(record::<Member>(&object).unwrap_err().contains("'b'"));
+        object.fields_mut().insert("data".to_owned(), json!({ "member.json": "{" }));
+        assert!(record::<Member>(&object).is_err());
+        object.fields_mut().remove("data");
+        assert!(record::<Member>(&object).unwrap_err().contains("member.json"));
+    }
+}

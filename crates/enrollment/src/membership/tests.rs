@@ -1,0 +1,178 @@
+//! The membership in the database of this process: crashes, and its Nodes. The rules that hold in a cluster too are tested in
+//! `edgesync-kubernetes`.
+
+use super::*;
+use edgesync_cloud_store::{CloudOptions, NodeChange};
+use edgesync_object::node_labels::NodeLabels;
+use edgesync_object::{Object, kinds};
+use edgesync_store::durable::with_suffix;
+use serde_json::json;
+
+/// A store in a directory of its own.
+struct Fixture {
+    members: MembershipStore,
+    store: CloudStore,
+    dir: tempfile::TempDir,
+}
+
+fn open(dir: tempfile::TempDir) -> Fixture {
+    let store = CloudStore::open(&dir.path().join("cloud.db"), &CloudOptions::default()).unwrap();
+    Fixture { members: store.clone().into(), store, dir }
+}
+
+fn fixture() -> Fixture {
+    open(tempfile::tempdir().unwrap())
+}
+
+impl Fixture {
+    /// What would be found after a crash at this moment, opened beside what goes on.
+    fn after_crash(&self) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for part in ["", "-wal"] {
+            let [from, to] = [&self.dir, &dir].map(|dir| with_suffix(&dir.path().join("cloud.db"), part));
+            std::fs::copy(from, to).unwrap();
+        }
+        open(dir)
+    }
+
+    async fn node(&self, name: &str) -> NodeLabels {
+        let node = kinds::by_word("nodes").unwrap().resource().key("", name);
+        let node: Object = serde_json::from_str(&self.store.get(node).await.unwrap().body).unwrap();
+        NodeLabels::of(&node)
+    }
+
+    async fn spend(&self, id: &str, serial: &str, node: &str) -> Result<(), PairingRefusal> {
+        self.members.spend_token(id, certificate(serial, node), at(200)).await.unwrap()
+    }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn token(id: &str, node: Option<&str>, uses: u32) -> TokenRecord {
+    let node = node.map(str::to_owned);
+    let (created, expires, labels) = (at(100), at(1000), Labels::new());
+    TokenRecord { id: id.into(), node, created, expires, uses, used: 0, revoked: None, labels }
+}
+
+/// A certificate that is good from 100 to 500.
+fn certificate(serial: &str, node: &str) -> CertificateRecord {
+    let (not_before, not_after) = (at(100), at(500));
+    CertificateRecord { serial: serial.into(), node: node.into(), not_before, not_after }
+}
+
+#[tokio::test]
+async fn a_token_is_counted_with_the_certificate_and_both_survive() {
+    let fixture = fixture();
+    fixture.members.put_token(token("t", None, 2)).await.unwrap();
+    fixture.spend("t", "1", "a").await.unwrap();
+    fixture.spend("t", "2", "b").await.unwrap();
+    assert_eq!(fixture.spend("t", "3", "c").await, Err(PairingRefusal::UsedUp));
+    let Fixture { members, .. } = &fixture.after_crash();
+    assert_eq!(members.tokens().await.unwrap(), [TokenRecord { used: 2, ..token("t", None, 2) }]);
+    for (serial, node) in [("1", "a"), ("2", "b")] {
+        assert_eq!(members.revoke_certificates(node, at(300)).await.unwrap(), 1);
+        assert!(members.revocations().await.unwrap().serials.contains(&(serial.to_owned(), at(300))));
+    }
+}
+
+#[tokio::test]
+async fn a_use_that_is_counted_is_spent_after_a_crash_and_has_let_nobody_in() {
+    let fixture = fixture();
+    fixture.members.put_token(token("t", None, 1)).await.unwrap();
+    fixture.members.count_use("t", "a", at(200)).await.unwrap().unwrap();
+    let crashed = fixture.after_crash();
+    assert_eq!(crashed.spend("t", "1", "a").await, Err(PairingRefusal::UsedUp));
+    assert_eq!(crashed.members.members().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_name_that_a_node_has_reported_under_is_taken() {
+    let fixture = fixture();
+    fixture.members.put_token(token("t", None, 9)).await.unwrap();
+    fixture.store.record("reported", None, Default::default()).await.unwrap();
+    let taken = Err(PairingRefusal::NameTaken("reported".into()));
+    assert_eq!(fixture.spend("t", "2", "reported").await, taken);
+    assert!(fixture.members.knows_name("reported").await.unwrap());
+}
+
+#[tokio::test]
+async fn labels_of_a_token_are_given_to_the_node_that_joins_with_it_and_stay() {
+    let fixture = fixture();
+    let Fixture { members, store, .. } = &fixture;
+    let labels = |site: &str| Labels::from([("site".to_owned(), site.to_owned())]);
+    for (id, site) in [("t", "north"), ("next", "west")] {
+        members.put_token(TokenRecord { labels: labels(site), ..token(id, Some("a"), 1) }).await.unwrap();
+    }
+    let says = || {
+        let labels = json!({"labels": {"site": "south", "rack": "7", "kubernetes.io/hostname": "b"}});
+        let report = Some(serde_json::from_value(labels).unwrap());
+        vec![NodeChange { node: "a".into(), report, conditions: Vec::new() }]
+    };
+    let known = |site: &str| {
+        let mut given = labels(site);
+        given.insert("kubernetes.io/hostname".to_owned(), "a".to_owned());
+        NodeLabels { given, claimed: Labels::from([("rack".to_owned(), "7".to_owned())]) }
+    };
+    // It joins before there is a Node, and says something else.
+    fixture.spend("t", "1", "a").await.unwrap();
+    store.change_nodes(says()).await.unwrap();
+    assert_eq!(fixture.node("a").await, known("north"));
+    // The Node is removed and comes back.
+    members.remove_node("a", at(300)).await.unwrap();
+    members.admit_node("a").await.unwrap();
+    store.change_nodes(says()).await.unwrap();
+    let fixture = fixture.after_crash();
+    assert_eq!(fixture.node("a").await, known("north"));
+    // It joins anew.
+    fixture.spend("next", "2", "a").await.unwrap();
+    fixture.store.change_nodes(says()).await.unwrap();
+    assert_eq!(fixture.node("a").await, known("west"));
+}
+
+#[tokio::test]
+async fn a_node_is_removed_with_all_that_there_is_of_it_or_not_at_all() {
+    let fixture = fixture();
+    fixture.store.record("a", None, Default::default()).await.unwrap();
+    assert!(fixture.members.remove_node("a", at(300)).await.unwrap());
+    let crashed = fixture.after_crash();
+    assert_eq!(crashed.store.nodes().await.unwrap(), []);
+    assert_eq!(crashed.store.registered().await.unwrap().removed, [("a".to_owned(), at(300))]);
+    assert!(matches!(
+        crashed.members.remove_node("../x", at(300)).await,
+        Err(MembershipError::Store(CloudError::Invalid { .. }))
+    ));
+}
+
+#[tokio::test]
+async fn the_list_of_removed_nodes_is_bounded() {
+    let Fixture { members, .. } = &fixture();
+    for (name, second) in [("new", 9), ("old-1", 1), ("old-2", 2), ("old-3", 1), ("old-4", 2)] {
+        members.remove_node(name, at(second)).await.unwrap();
+    }
+    members.prune_removed(4).await.unwrap();
+    let removed = members.removed().await.unwrap();
+    // Of those that were removed first, the last by name.
+    assert_eq!(
+        removed.iter().map(|(name, _)| &**name).collect::<Vec<_>>(),
+        ["new", "old-1", "old-2", "old-4"]
+    );
+    assert!(members.knows_name("old-3").await.unwrap(), "its name is not free again");
+}
+
+#[tokio::test]
+async fn a_document_of_the_database_that_is_of_another_name_is_damage() {
+    let Fixture { members, store, .. } = &fixture();
+    let other = documents::write(&Member { used: true, ..Member::new("b") });
+    let other = edgesync_cloud_store::Document { id: "a".into(), ..other };
+    store.put_document(other, NodeEffect::None).await.unwrap();
+    let seen = members.members().await.unwrap_err();
+    let changed = members.revoke_certificates("a", at(1)).await.unwrap_err();
+    for error in [seen, changed] {
+        let MembershipError::Store(CloudError::Store(StoreError::Corrupt(why))) = error else {
+            panic!("{error}")
+        };
+        assert!(why.to_string().contains("member 'a'"), "{why}");
+    }
+}
