@@ -167,7 +167,8 @@ pub(super) fn apply<K: Storage>(
     let force = write.options.force || live.is_some_and(|live| is_unrecorded(write.stored_kind, live));
     let mut object = apply::apply(live, &applied, schema, &manager_texts.manager(write), force)?;
     if let (Part::Object, Some(old)) = (write.part, old) {
-        // Independent of the record of ownership: a status subresource is not applied with the object.
+        // Independent of the record of ownership: a status subresource is not applied with the
+        // object.
         object = select_part(write, old, object);
     }
     if let Some(schema) = schema {
