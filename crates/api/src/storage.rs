@@ -163,7 +163,7 @@ pub trait Snapshot: Send + 'static {
     fn count(&mut self, namespace: Option<&str>) -> impl Future<Output = Result<u64>> + Send;
 }
 
-/// Returns whether an object is selected. Called on a thread of the store for each row read.
+/// Predicate that selects objects; called on a thread of the store for each row read.
 pub type RowFilter = Arc<dyn Fn(&Stored) -> bool + Send + Sync>;
 
 /// A query for one page of a list.

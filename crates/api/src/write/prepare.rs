@@ -267,7 +267,8 @@ fn decode<K: Storage>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<Str
     };
     let mut unknown = Vec::new();
     if let Some(schema) = write.kind.schema.as_deref() {
-        // Pruning first: under an unknown name a null or empty value is no wrong type.
+        // Pruning first: it turns null in a map of strings into an empty string, which has the
+        // right type.
         unknown = schema::prune(schema, sent.fields_mut());
         if !write.kind.custom {
             let wrong = schema::wrong_types(schema, sent.fields());
