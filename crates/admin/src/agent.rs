@@ -1,4 +1,4 @@
-//! Answers of the agent.
+//! Responses of the agent.
 
 mod files;
 mod kubeedge;
@@ -15,23 +15,22 @@ pub use files::{FilesCheck, FilesList, FilesObject, FilesRule, FilesState, Plann
 pub use kubeedge::{BridgeCounts, BridgeLease, BridgeNode, CloudCoreStatus, Round, VerifiedRound};
 pub use traffic::{Direction, FrameTraffic, KindTraffic, Traffic, TrafficSince, TrafficSpan};
 
-/// The status: what the agent holds, is connected to, waits for, and has run into. Times are RFC 3339.
+/// Agent status: held objects, connection, pending work and failures. Times are RFC 3339.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentStatus {
-    /// Name of the node.
     pub node: String,
     pub agent: Program,
     pub link: LinkStatus,
-    /// The bridge to a CloudCore, with that link only.
+    /// The CloudCore bridge; `None` with other links.
     #[serde(deserialize_with = "nullable")]
     pub kubeedge: Option<CloudCoreStatus>,
-    /// The certificate, once the node has joined.
+    /// The certificate; `None` before enrollment.
     #[serde(deserialize_with = "nullable")]
     pub identity: Option<IdentityStatus>,
     pub cloud: CloudStatus,
     pub sync: SyncStatus,
-    /// By lane.
+    /// Outbox by lane.
     pub outbox: BTreeMap<String, LaneStatus>,
     pub conditions: Vec<Condition>,
     pub traffic: TrafficToday,
@@ -40,9 +39,9 @@ pub struct AgentStatus {
     pub limits_hit: LimitsHit,
     pub rejected: Vec<RejectedObject>,
     pub counters: AgentCounters,
-    /// The TCP address of the local API.
+    /// TCP listener of the local API.
     pub api: ListenStatus,
-    /// Files, where rules for them exist.
+    /// File rules; `None` if there are none.
     #[serde(deserialize_with = "nullable")]
     pub files: Option<FilesSummary>,
 }
@@ -51,7 +50,7 @@ impl Answer for AgentStatus {
     const NAME: &'static str = "the agent's status";
 }
 
-/// The part of [`AgentStatus`] that says which agent answers: what agents of all versions have.
+/// The part of [`AgentStatus`] that agents of all versions have.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct AgentIdentity {
     pub node: String,
@@ -62,21 +61,19 @@ impl Answer for AgentIdentity {
     const NAME: &'static str = AgentStatus::NAME;
 }
 
-/// The version of [`Program`].
+/// Version of the running [`Program`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ProgramVersion {
     pub version: String,
 }
 
-/// The running program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     pub version: String,
-    /// When it was started.
+    /// Start time of the process.
     pub started: String,
 }
 
-/// Whether the link is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkState {
@@ -92,15 +89,15 @@ pub struct LinkStatus {
     /// `mqtt` or `kubeedge`.
     #[serde(rename = "type")]
     pub link_type: String,
-    /// Its URL.
+    /// URL of the broker or CloudCore.
     pub broker: String,
-    /// Since when the state holds.
+    /// Time of the last change of state.
     #[serde(deserialize_with = "nullable")]
     pub since: Option<String>,
-    /// Why the last connection ended or failed.
+    /// Cause of the last disconnect or failed attempt.
     #[serde(deserialize_with = "nullable")]
     pub cause: Option<String>,
-    /// Longest wait until the next attempt, while disconnected.
+    /// Longest time until the next attempt, while disconnected.
     #[serde(deserialize_with = "nullable")]
     pub retry_in_seconds: Option<f64>,
     pub connections: u64,
@@ -115,7 +112,7 @@ impl LinkStatus {
     }
 }
 
-/// The certificate of the node.
+/// The node's certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IdentityStatus {
@@ -123,51 +120,50 @@ pub struct IdentityStatus {
     pub serial: String,
     pub not_before: String,
     pub not_after: String,
-    /// `good`, `ends soon`, `expired`, or why nobody knows.
+    /// `good`, `ends soon`, `expired`, or the reason why it is unknown.
     pub validity: String,
     pub renew_at: String,
-    /// Renewals since the start.
+    /// Renewals since the process started.
     pub renewals: u64,
     #[serde(deserialize_with = "nullable")]
     pub renewal_failure: Option<String>,
 }
 
-/// The cloud side, as far as it has answered.
+/// The cloud side as last reported by it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloudStatus {
-    /// [`CloudStatus::CONNECTED`], or what is wrong.
+    /// [`CloudStatus::CONNECTED`], or the problem.
     pub state: String,
     #[serde(deserialize_with = "nullable")]
     pub incarnation: Option<String>,
     #[serde(deserialize_with = "nullable")]
     pub session: Option<String>,
-    /// The node was removed from the fleet.
+    /// Whether the node was removed from the fleet.
     pub removed: bool,
 }
 
 impl CloudStatus {
-    /// The state in which it answers.
+    /// The state while the cloud side answers.
     pub const CONNECTED: &'static str = "connected";
 }
 
-/// How far the node is from its desired objects.
+/// Distance of the node from its desired objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SyncStatus {
     pub in_sync: bool,
     #[serde(deserialize_with = "nullable")]
     pub in_sync_since: Option<String>,
-    /// Changes that the cloud has announced.
+    /// Changes announced by the cloud and not applied yet.
     pub pending: u64,
-    /// Removals that wait for a confirmation in the cloud.
+    /// Removals held back until they are confirmed in the cloud.
     pub held_back: u64,
-    /// Changes applied here that the cloud has not recorded.
+    /// Applied changes that the cloud has not recorded yet.
     pub unconfirmed: u64,
     #[serde(deserialize_with = "nullable")]
     pub last_confirm: Option<String>,
 }
 
-/// A lane of the outbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneStatus {
     pub waiting: u64,
@@ -191,7 +187,7 @@ pub struct Condition {
     pub last_transition_time: Option<String>,
 }
 
-/// Bytes of the day; [`Traffic`] has more.
+/// Bytes of the current day; [`Traffic`] has more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TrafficToday {
@@ -201,7 +197,7 @@ pub struct TrafficToday {
     pub budget_spent: bool,
 }
 
-/// Objects held.
+/// Numbers of held objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectCounts {
     pub total: u64,
@@ -217,7 +213,7 @@ pub struct StoreStatus {
     pub digest: String,
     pub revision: u64,
     pub confirmed: u64,
-    /// [`StoreStatus::WORKS`], `full`, or why it cannot be written.
+    /// [`StoreStatus::WORKS`], `full`, or the reason why writes fail.
     pub writing: String,
     pub resets: u64,
     #[serde(deserialize_with = "nullable")]
@@ -228,24 +224,24 @@ pub struct StoreStatus {
     pub free_bytes: Option<u64>,
     #[serde(deserialize_with = "nullable")]
     pub commits: Option<u64>,
-    /// The keys of sealed objects, where objects are sealed.
+    /// Keys of sealed objects; `None` if no objects are sealed.
     #[serde(deserialize_with = "nullable")]
     pub seal: Option<SealStatus>,
 }
 
 impl StoreStatus {
-    /// What [`StoreStatus::writing`] is while changes are taken.
+    /// Value of [`StoreStatus::writing`] while writes succeed.
     pub const WORKS: &'static str = "works";
 }
 
-/// The keys of sealed objects. A rotation answers with it too.
+/// Keys of sealed objects; also the response to a rotation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SealStatus {
     pub keys: u64,
-    /// Whether the credential of the service wraps them.
+    /// Whether the keys are wrapped by the service's credential.
     pub wrapped: bool,
-    /// When the newest one was made.
+    /// Creation time of the newest key.
     pub newest: String,
     pub sealed_objects: u64,
 }
@@ -254,7 +250,7 @@ impl Answer for SealStatus {
     const NAME: &'static str = "the agent's answer to a rotation";
 }
 
-/// How often limits were hit.
+/// How often limits were reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitsHit {
@@ -266,12 +262,12 @@ pub struct LimitsHit {
     pub events_dropped: Option<u64>,
 }
 
-/// An object that the node has rejected.
+/// An object rejected by the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RejectedObject {
     pub uid: String,
-    /// `None` if its text did not say.
+    /// `None` if the object could not be identified.
     #[serde(deserialize_with = "nullable")]
     pub object: Option<ObjectRef>,
     pub resource_version: String,
@@ -280,7 +276,7 @@ pub struct RejectedObject {
     pub message: String,
 }
 
-/// Counters since the start.
+/// Counters since the process started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentCounters {
@@ -293,23 +289,23 @@ pub struct AgentCounters {
     pub rejected: u64,
     pub repeated_reports: u64,
     pub foreign_session: u64,
-    /// By what is wrong with them.
+    /// Invalid frames by cause.
     pub bad_frames: BTreeMap<String, u64>,
 }
 
-/// The TCP address of the local API.
+/// TCP listener of the local API.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum ListenStatus {
-    /// The configuration has none.
+    /// Not configured.
     Off,
-    /// Clients can connect.
+    /// Accepting connections.
     Open { address: String },
-    /// Another program has it; it is tried again.
+    /// The address is in use; binding is retried.
     Waiting { address: String, why: String },
 }
 
-/// Files, in numbers of objects.
+/// Number of file rules and their objects by state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FilesSummary {
@@ -318,12 +314,12 @@ pub struct FilesSummary {
     pub in_effect: u64,
     pub not_in_effect: u64,
     pub conflicts: u64,
-    /// Why no rule can be applied.
+    /// The reason why no rule can be applied.
     #[serde(deserialize_with = "nullable")]
     pub problem: Option<String>,
 }
 
-/// What a verification has found.
+/// Result of a verification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verification {
     pub store: VerifiedStore,
@@ -334,17 +330,17 @@ impl Answer for Verification {
     const NAME: &'static str = "the agent's answer to a verification";
 }
 
-/// The check of the database.
+/// Result of checking the database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum VerifiedStore {
     /// All rows were read.
     Checked(CheckedRows),
-    /// The file cannot be used and is replaced by what can be read of it.
+    /// The file is unusable and is rebuilt from its readable rows.
     Damaged { problem: String },
 }
 
-/// Rows of the database.
+/// Numbers of database rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckedRows {
@@ -352,21 +348,21 @@ pub struct CheckedRows {
     pub removed: u64,
     pub local_removed: u64,
     pub outbox_removed: u64,
-    /// The store has a new epoch because of what was found.
+    /// Whether the store got a new epoch as a result.
     pub renewed: bool,
     /// Always `null`.
     #[serde(deserialize_with = "nullable")]
     pub problem: Option<()>,
 }
 
-/// The comparison with the cloud.
+/// Result of comparing with the cloud.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VerifiedCloud {
     pub in_sync: bool,
-    /// The cloud had other records.
+    /// Whether the cloud's records differed.
     pub differed: bool,
-    /// Changes applied meanwhile.
+    /// Changes applied during the comparison.
     pub applied: u64,
     #[serde(deserialize_with = "nullable")]
     pub problem: Option<String>,

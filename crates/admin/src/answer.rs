@@ -1,4 +1,4 @@
-//! Reads answers, and says in one sentence which key is missing.
+//! Parses responses, with an error that names the missing key.
 
 use std::error::Error;
 use std::fmt;
@@ -7,29 +7,29 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// A document that a client reads.
+/// A response document that a client parses.
 pub trait Answer: DeserializeOwned {
-    /// Its name in error messages, with its article.
+    /// Name in error messages, with its article.
     const NAME: &'static str;
 }
 
-/// Reads an answer.
+/// Parses a response.
 ///
 /// # Errors
-/// A required key is missing, or a value has another type.
+/// A required key is missing, or a value has the wrong type.
 pub fn read<T: Answer>(answer: &Value) -> Result<T, Unreadable> {
     T::deserialize(answer).map_err(|source| Unreadable { name: T::NAME, source })
 }
 
-/// Writes an answer.
+/// Serializes a response.
 ///
 /// # Errors
-/// A map has keys that are no text, which no answer has.
+/// A map has keys that are not strings, which no response has.
 pub fn write(answer: &impl Serialize) -> Result<Value, serde_json::Error> {
     serde_json::to_value(answer)
 }
 
-/// An answer that lacks a key, or has something else in its place.
+/// Error of a response with a missing key or a value of the wrong type.
 #[derive(Debug)]
 pub struct Unreadable {
     name: &'static str,
@@ -49,7 +49,7 @@ impl fmt::Display for Unreadable {
 /// The source is part of the message.
 impl Error for Unreadable {}
 
-/// Reads a key that is always there, though its value may be `null`.
+/// Deserializes a required key whose value may be `null`.
 pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_key_is_an_error_that_names_it() {
+    fn missing_key_is_named_in_the_error() {
         assert_eq!(read::<Sample>(&json!({ "cause": null })).unwrap().cause, None);
         assert_eq!(read::<Sample>(&json!({ "cause": "x" })).unwrap().cause.as_deref(), Some("x"));
         let missing = read::<Sample>(&json!({ "causes": "x" })).unwrap_err();

@@ -1,4 +1,4 @@
-//! Answers of the cloud side.
+//! Responses of the cloud side.
 
 mod enrollment;
 mod nodes;
@@ -22,13 +22,13 @@ pub use nodes::{
 };
 pub use rollouts::{Curve, Rollout, RolloutTarget, RuleItem, RuleList, RuleName, Straggler};
 
-/// The last hour of a node: a sample each minute, the oldest first.
+/// The last hour of a node, one sample per minute, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeHistory {
-    /// When the last sample was taken, in seconds since 1970.
+    /// Time of the last sample, in seconds since 1970.
     pub last: i64,
-    /// From one sample to the next.
+    /// Interval of the samples, in seconds.
     pub seconds: u64,
     pub latency_milliseconds: Vec<u64>,
     pub bytes_sent: Vec<u64>,
@@ -39,14 +39,14 @@ impl Answer for NodeHistory {
     const NAME: &'static str = "the history of a node";
 }
 
-/// The last hour of the fleet: a column for each number, the oldest sample first.
+/// The last hour of the fleet: one list per number, oldest sample first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FleetHistory {
     pub states: Vec<String>,
     /// Seconds since 1970.
     pub at: Vec<i64>,
-    /// Nodes by the place of their state in `states`, then by sample.
+    /// Node counts, by index of the state in `states`, then by sample.
     pub counts: Vec<Vec<u64>>,
     pub held: Vec<u64>,
     pub wanted: Vec<u64>,
@@ -58,15 +58,14 @@ impl Answer for FleetHistory {
     const NAME: &'static str = "the history of the fleet";
 }
 
-/// A line of the summary, and the summary itself.
+/// A line of the summary stream; a snapshot line is also the whole summary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "UPPERCASE")]
 pub enum SummaryLine {
-    /// All nodes.
     Snapshot(SummaryRows),
-    /// Nodes that are new or have changed, and those that are gone.
+    /// New and changed nodes, and deleted ones.
     Changed(SummaryRows),
-    /// Nothing has changed.
+    /// Keepalive without changes.
     Alive {
         /// Milliseconds since 1970.
         at: i64,
@@ -77,16 +76,15 @@ impl Answer for SummaryLine {
     const NAME: &'static str = "the summary of the fleet";
 }
 
-/// Rows of the summary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SummaryRows {
-    /// The start of the program that the revision belongs to.
+    /// Identifies the process run that `revision` belongs to.
     pub start: String,
     pub revision: u64,
     /// Milliseconds since 1970.
     pub at: i64,
     pub states: Vec<String>,
-    /// Nodes by the place of their state in `states`.
+    /// Node counts by index of the state in `states`.
     pub counts: Vec<u64>,
     /// Objects held by all nodes.
     pub held: u64,
@@ -96,16 +94,16 @@ pub struct SummaryRows {
     pub nodes: Vec<SummaryRow>,
 }
 
-/// A node in the summary: name, place of its state, since when in seconds since 1970, objects held, desired, pending, and
-/// those that need a look.
+/// A node in the summary: name, index of its state, time of the state in seconds since 1970,
+/// objects held, desired and pending, and objects that need attention.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SummaryRow(pub String, pub usize, pub i64, pub u64, pub u64, pub u64, pub u64);
 
-/// Objects by name.
+/// Result of a search for objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectList {
     pub items: Vec<PlacedObject>,
-    /// There are more.
+    /// Whether more objects match.
     pub more: bool,
 }
 
@@ -113,7 +111,7 @@ impl Answer for ObjectList {
     const NAME: &'static str = "the list of objects";
 }
 
-/// An object in a few words.
+/// Identity and size of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlacedObject {
@@ -125,17 +123,17 @@ pub struct PlacedObject {
     /// Empty for cluster-scoped objects.
     pub namespace: String,
     pub name: String,
-    /// Length of its JSON; zero if it is not known.
+    /// Length of the JSON in bytes; 0 if unknown.
     pub bytes: usize,
 }
 
-/// Objects of a node, those first that it does not hold as desired.
+/// Objects of a node, those out of sync first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeObjects {
     pub items: Vec<NodeObject>,
-    /// There are more.
+    /// Whether the node has more objects.
     pub more: bool,
-    /// The node is connected, so that its versions are known.
+    /// Whether the node is connected, so that its versions are known.
     pub known: bool,
 }
 
@@ -143,20 +141,19 @@ impl Answer for NodeObjects {
     const NAME: &'static str = "the objects of a node";
 }
 
-/// An object on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeObject {
     #[serde(flatten)]
     pub object: PlacedObject,
-    /// The version held, empty if none is; `None` if nobody knows.
+    /// Held version; empty if none is held, `None` if unknown.
     #[serde(deserialize_with = "nullable")]
     pub held: Option<String>,
-    /// Why the node rejects it.
+    /// Reason of a rejection by the node.
     #[serde(flatten)]
     pub rejection: Option<Rejection>,
 }
 
-/// Why a node rejects an object.
+/// Reason of a rejection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rejection {
     /// One word in CamelCase.
@@ -164,7 +161,7 @@ pub struct Rejection {
     pub message: String,
 }
 
-/// The keys of all labels of nodes.
+/// Keys of all node labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelKeys {
     pub keys: Vec<LabelKey>,
@@ -174,21 +171,20 @@ impl Answer for LabelKeys {
     const NAME: &'static str = "the labels of nodes";
 }
 
-/// A key of labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelKey {
     pub key: String,
-    /// How many nodes have it.
+    /// Number of nodes with the key.
     pub nodes: usize,
-    /// How many values it has.
+    /// Number of distinct values.
     pub values: usize,
 }
 
-/// The values of one label.
+/// Values of one label key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelValues {
     pub key: String,
-    /// Names of nodes by value.
+    /// Node names by value.
     pub values: BTreeMap<String, Vec<String>>,
 }
 
@@ -196,15 +192,15 @@ impl Answer for LabelValues {
     const NAME: &'static str = "the values of a label";
 }
 
-/// Why an object is on a node, or is not.
+/// Explains why an object is or is not placed on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementAnswer {
     pub node: String,
-    /// `None` if the node has none or was removed.
+    /// `None` if the node has no labels or was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<Labels>,
     pub rules: Vec<RuleVerdict>,
-    /// The object, if one was asked about.
+    /// The object that was asked about, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<ObjectVerdict>,
 }
@@ -213,7 +209,7 @@ impl Answer for PlacementAnswer {
     const NAME: &'static str = "the answer about the placement";
 }
 
-/// What a rule says of a node and an object.
+/// Evaluation of a rule for a node and an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleVerdict {
@@ -229,14 +225,14 @@ pub struct RuleVerdict {
     pub object_mismatch: Option<String>,
 }
 
-/// What has come of an object on a node.
+/// State of an object on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectVerdict {
-    /// It is desired there.
+    /// Whether the object is desired on the node.
     pub wanted: bool,
-    /// What happens with it, in words.
+    /// Description of the state for people.
     pub state: String,
-    /// More about it, unless the node was removed.
+    /// Further facts; `None` if the node was removed.
     #[serde(flatten)]
     pub facts: Option<ObjectFacts>,
 }
@@ -248,9 +244,9 @@ pub struct ObjectFacts {
     /// The newest version.
     pub version: String,
     pub labels: Labels,
-    /// The rules that place it there.
+    /// Rules that place the object on the node.
     pub because: Vec<String>,
-    /// The version held there.
+    /// Version that the node holds.
     #[serde(deserialize_with = "nullable")]
     pub held: Option<String>,
 }

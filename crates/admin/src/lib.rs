@@ -1,15 +1,18 @@
-//! The admin protocol: every route, request and answer under `/edgesync/v1/` of the agent and of the cloud side.
+//! The admin protocol: routes, requests and responses under `/edgesync/v1/` of the agent and of the
+//! cloud side.
 //!
-//! The server builds these types and the clients read them, so that a key has one spelling. A key is required unless some
-//! server leaves it out: a value that is not known is `null`, and a missing key is an error that names it.
+//! Servers build these types and clients parse them, so that each key has one spelling. A key is
+//! required unless some server omits it: an unknown value is `null`, and a missing key is an error
+//! that names it.
 //!
 //! # Layout
-//! - [`route`]: the paths, for servers and clients.
-//! - [`agent`]: what the agent answers: status, traffic, files, seal, verification.
-//! - [`cloud`]: what the cloud side answers: the fleet and its nodes, objects, roll-outs, enrollment.
-//! - [`read`]: how a client reads an answer.
+//! - [`route`]: paths, for servers and clients.
+//! - [`agent`]: responses of the agent: status, traffic, files, seal, verification.
+//! - [`cloud`]: responses of the cloud side: the fleet and its nodes, objects, roll-outs,
+//!   enrollment.
+//! - [`read`]: parsing of responses.
 //!
-//! The documents in `tests/fixtures/admin` are written from these types by a test.
+//! A test writes the documents in `tests/fixtures/admin` from these types.
 
 pub mod agent;
 mod answer;

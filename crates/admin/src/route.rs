@@ -1,21 +1,19 @@
-//! Every path under `/edgesync/v1/`: servers match a request, clients write its path.
+//! Routes under `/edgesync/v1/`: servers match requests, clients format paths.
 
 use std::fmt::Write as _;
 
-/// Where all paths begin.
+/// Prefix of all paths.
 pub const PREFIX: &str = "/edgesync/v1/";
 
-/// A method of a route.
+/// The HTTP method of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Reads.
     Get,
-    /// Changes something.
     Post,
 }
 
 impl Method {
-    /// The method as in HTTP.
+    /// Returns the method as in HTTP.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -25,27 +23,26 @@ impl Method {
     }
 }
 
-/// A change of a node that an operator asks for.
+/// A change of a node by an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeAction {
-    /// Lets held-back removals go out.
+    /// Releases held-back removals.
     ConfirmDeletions,
     /// Removes the node from the fleet.
     Remove,
-    /// Lets a removed node come back.
+    /// Readmits a removed node.
     Admit,
-    /// Revokes its certificates.
+    /// Revokes the node's certificates.
     Revoke,
-    /// Revokes and removes it, and frees its name.
+    /// Revokes and removes the node, and frees its name.
     Forget,
 }
 
 impl NodeAction {
-    /// All of them.
     pub const ALL: [Self; 5] =
         [Self::ConfirmDeletions, Self::Remove, Self::Admit, Self::Revoke, Self::Forget];
 
-    /// The last segment of the path.
+    /// Returns the last segment of the path.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,44 +54,44 @@ impl NodeAction {
         }
     }
 
-    /// Whether the page for browsers offers it: what can be undone.
+    /// Returns whether the browser page offers the action: reversible ones only.
     #[must_use]
     pub const fn is_on_page(self) -> bool {
         matches!(self, Self::ConfirmDeletions | Self::Remove | Self::Admit)
     }
 }
 
-/// What a roll-out is of.
+/// The subject of a roll-out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RolloutSubject<'a> {
-    /// An object, by its UID.
+    /// An object, by UID.
     Object(&'a str),
-    /// A rule that is an object, by its UID.
+    /// A rule object, by UID.
     Placement(&'a str),
     /// A rule of the configuration, by its number from 1.
     Configured(&'a str),
 }
 
-/// A path with its method. Names are decoded here, and encoded in [`Route::path`].
+/// A method with a path. Names are decoded here and encoded by [`Route::path`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route<'a> {
-    /// Both: the kinds that are served.
+    /// Agent and cloud: the served kinds.
     Resources,
     /// Agent: its status.
     Status,
     /// Agent: bytes and messages of its link.
     Traffic,
-    /// Agent: rules for files and their objects.
+    /// Agent: file rules and their objects.
     Files,
-    /// Agent: what the rules for files would do.
+    /// Agent: dry run of the file rules.
     CheckFiles,
-    /// Agent: applies one rule for files.
+    /// Agent: applies one file rule.
     ApplyFiles(&'a str),
-    /// Agent: checks its database and compares with the cloud.
+    /// Agent: checks the database and compares with the cloud.
     Verify,
-    /// Agent: replaces the keys of sealed objects.
+    /// Agent: rotates the keys of sealed objects.
     RotateSeal,
-    /// Cloud: one row for each node, or what changes in it.
+    /// Cloud: one row per node, optionally followed by changes.
     Summary,
     /// Cloud: the last hour of the fleet.
     SummaryHistory,
@@ -106,7 +103,7 @@ pub enum Route<'a> {
     NodeHistory(&'a str),
     /// Cloud: the objects of a node.
     NodeObjects(&'a str),
-    /// Cloud: why an object is on a node, or is not.
+    /// Cloud: explains why an object is or is not on a node.
     Placement(&'a str),
     /// Cloud: changes a node.
     ChangeNode(&'a str, NodeAction),
@@ -114,25 +111,25 @@ pub enum Route<'a> {
     Objects,
     /// Cloud: labels of nodes.
     Labels,
-    /// Cloud: all rules.
+    /// Cloud: all placement rules.
     Rollouts,
-    /// Cloud: how far an object or a rule has come.
+    /// Cloud: progress of an object or a rule.
     Rollout(RolloutSubject<'a>),
     /// Cloud: all tokens.
     Tokens,
-    /// Cloud: makes a token.
+    /// Cloud: creates a token.
     CreateToken,
     /// Cloud: revokes a token, by its id.
     RevokeToken(&'a str),
-    /// Cloud: all certificates of operators.
+    /// Cloud: all operator certificates.
     Operators,
-    /// Cloud: makes the certificate of an operator.
+    /// Cloud: creates an operator certificate.
     CreateOperator,
-    /// Cloud: revokes certificates, by the name of the operator or the serial.
+    /// Cloud: revokes certificates, by operator name or by serial number.
     RevokeOperators(&'a str),
-    /// Cloud: makes the files for a broker.
+    /// Cloud: generates configuration files for a broker.
     BrokerConfig,
-    /// Cloud: makes a key for the page.
+    /// Cloud: creates a key for the page.
     Page,
 }
 
@@ -178,13 +175,12 @@ impl<'a> Route<'a> {
         })
     }
 
-    /// The method.
     #[must_use]
     pub fn method(&self) -> Method {
         self.parts().0
     }
 
-    /// The whole path, with encoded names.
+    /// Returns the whole path, with encoded names.
     #[must_use]
     pub fn path(&self) -> String {
         let (_, segments) = self.parts();
@@ -235,14 +231,14 @@ impl<'a> Route<'a> {
     }
 }
 
-/// Encodes a segment of a path: all but what RFC 3986 calls unreserved.
+/// Percent-encodes a path segment: everything but the unreserved characters of RFC 3986.
 fn encode(segment: &str, path: &mut String) {
     for byte in segment.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
                 path.push(char::from(byte));
             }
-            // Writing to a text does not fail.
+            // Writing to a string cannot fail.
             _ => drop(write!(path, "%{byte:02X}")),
         }
     }
@@ -252,7 +248,7 @@ fn encode(segment: &str, path: &mut String) {
 mod tests {
     use super::*;
 
-    /// All routes. The match makes the compiler ask for those that are new.
+    /// All routes. The exhaustive match breaks the build when one is missing.
     fn all() -> Vec<Route<'static>> {
         let mut all = vec![
             Route::Resources,
@@ -290,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_was_written_is_matched_as_the_same_route() {
+    fn formatted_path_matches_the_same_route() {
         for route in all() {
             let path = route.path();
             let rest = path.strip_prefix(PREFIX).unwrap();
@@ -299,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_routes_have_the_same_method_and_path() {
+    fn routes_have_distinct_methods_and_paths() {
         let mut seen: Vec<_> = all().iter().map(|route| (route.method().as_str(), route.path())).collect();
         let count = seen.len();
         seen.sort();
@@ -308,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_encoded_and_what_nobody_serves_is_no_route() {
+    fn names_are_encoded_and_unknown_paths_are_no_route() {
         assert_eq!(Route::Status.path(), "/edgesync/v1/status");
         assert_eq!(Route::Node("a/b ü").path(), "/edgesync/v1/nodes/a%2Fb%20%C3%BC");
         let forget = Route::ChangeNode("edge-1", NodeAction::Forget);

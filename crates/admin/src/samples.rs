@@ -1,4 +1,5 @@
-//! Answers with every field set: the fixtures are written from them, and tests of other crates begin with them.
+//! Responses with every field set: the source of the fixtures, and a starting point for tests of
+//! other crates.
 
 mod agent;
 mod cloud;

@@ -1,4 +1,4 @@
-//! The fixtures: documents as they are on the wire, in `tests/fixtures/admin`.
+//! Fixtures: documents as sent on the wire, in `tests/fixtures/admin`.
 
 mod page;
 
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use crate::{Answer, read, samples};
 
-/// Rewrites the fixtures instead of comparing them.
+/// Environment variable that rewrites the fixtures instead of comparing them.
 const REWRITE: &str = "REWRITE_FIXTURES";
 
 fn path(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "../../tests/fixtures/admin", &format!("{name}.json")].iter().collect()
 }
 
-/// Compares an answer with its fixture, and what is read of the fixture with the answer.
+/// Compares a response with its fixture, and the parsed fixture with the response.
 fn compare<T: Answer + Serialize + PartialEq + std::fmt::Debug>(name: &str, answer: &T) {
     let path = path(name);
     let text = serde_json::to_string_pretty(&serde_json::to_value(answer).unwrap()).unwrap() + "\n";
@@ -31,7 +31,7 @@ fn compare<T: Answer + Serialize + PartialEq + std::fmt::Debug>(name: &str, answ
 }
 
 #[test]
-fn answers_of_the_agent_are_those_of_the_fixtures() {
+fn agent_responses_equal_the_fixtures() {
     compare("status", &samples::full_status());
     compare("traffic", &samples::traffic());
     compare("files", &samples::files());
@@ -41,7 +41,7 @@ fn answers_of_the_agent_are_those_of_the_fixtures() {
 }
 
 #[test]
-fn answers_of_the_cloud_side_are_those_of_the_fixtures() {
+fn cloud_responses_equal_the_fixtures() {
     compare("nodes", &samples::node_list());
     compare("node", &samples::full_node());
     compare("node-history", &samples::node_history());
@@ -90,8 +90,8 @@ fn without_each(value: &Value, take: &mut dyn FnMut(&str, Value)) {
 }
 
 #[test]
-fn the_status_lacks_no_key_unnoticed() {
-    // Keys of maps, and those that conditions and object references may leave out.
+fn every_missing_key_of_the_status_is_an_error() {
+    // Except keys of maps, and optional keys of conditions and object references.
     let optional =
         ["status", "v1/ConfigMap", "protocol", "secrets", "message", "lastTransitionTime", "namespace"];
     let full = serde_json::to_value(samples::full_status()).unwrap();

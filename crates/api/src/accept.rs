@@ -1,10 +1,11 @@
-//! What a client takes: media types, and encodings. Pure.
+//! Content negotiation: media types and encodings. Pure.
 
-/// The most ranges of a header that are looked at.
+/// The most ranges of a header that are considered.
 const MAX_RANGES: usize = 32;
 
-/// Reads an `Accept` or `Accept-Encoding` header and returns what `offer` has for the range of the highest quality that
-/// it has anything for; of equal ones the first. `offer` gets the range in lower case, and its parameters.
+/// Parses an `Accept` or `Accept-Encoding` header and returns the offer for the range with the
+/// highest quality that `offer` supports; the first of equal ones. `offer` receives the range in
+/// lower case and its parameters.
 pub(super) fn choose<T>(
     accept: &str,
     mut offer: impl FnMut(&str, &[(&str, &str)]) -> Option<T>,
@@ -16,7 +17,7 @@ pub(super) fn choose<T>(
         let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
         let quality = parameters.iter().find(|(name, _)| *name == "q");
         let quality = quality.and_then(|(_, value)| value.parse::<f32>().ok()).unwrap_or(1.0).clamp(0.0, 1.0);
-        // Written so that what is no number counts as unwanted.
+        // The comparison rejects NaN.
         let better = quality > best.as_ref().map_or(0.0, |(most, _)| *most);
         if better && let Some(offered) = offer(&name, &parameters) {
             best = Some((quality, offered));
@@ -30,24 +31,24 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn taken(accept: &str) -> Option<String> {
+    fn chosen(accept: &str) -> Option<String> {
         choose(accept, |media_type, parameters| {
             media_type.starts_with("a/").then(|| format!("{media_type}{}", parameters.len()))
         })
     }
 
     #[test]
-    fn the_first_of_the_highest_quality_that_is_offered_is_taken() {
-        assert_eq!(taken("b/b, A/x, a/y;g=1;v=2"), Some("a/x0".into()));
-        assert_eq!(taken("a/x;q=0.5, a/y;q=0.9;g=1"), Some("a/y2".into()));
-        assert_eq!(taken("a/x;q=0, a/y;q=NaN"), None);
-        assert_eq!(taken(""), None);
+    fn first_range_of_the_highest_offered_quality_is_chosen() {
+        assert_eq!(chosen("b/b, A/x, a/y;g=1;v=2"), Some("a/x0".into()));
+        assert_eq!(chosen("a/x;q=0.5, a/y;q=0.9;g=1"), Some("a/y2".into()));
+        assert_eq!(chosen("a/x;q=0, a/y;q=NaN"), None);
+        assert_eq!(chosen(""), None);
     }
 
     proptest! {
         #[test]
         fn no_header_panics(accept in ".{0,80}") {
-            let _ = taken(&accept);
+            let _ = chosen(&accept);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where the API is reached: a TCP address, with or without TLS, or the path of a Unix socket.
+//! Address of an API: TCP with or without TLS, or the path of a Unix socket.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,24 +8,24 @@ use std::str::FromStr;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::{Serialize, Serializer};
 
-/// An address of the API: `127.0.0.1:8080`, `http://localhost:8080`, `https://cloud.example:10551`, `/run/x.sock` or
-/// `unix:/run/x.sock`.
+/// An API address: `127.0.0.1:8080`, `http://localhost:8080`, `https://cloud.example:10551`,
+/// `/run/x.sock` or `unix:/run/x.sock`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// TCP; port 0 lets the system choose when listening.
+    /// TCP; with port 0 the system chooses one when listening.
     Tcp(SocketAddr),
-    /// TLS, with a certificate on both sides.
+    /// TLS with certificates on both sides.
     Tls {
-        /// Host name or address, without brackets: what the server's certificate must be for.
+        /// Host name or IP address without brackets; the server's certificate must be valid for it.
         host: String,
-        /// TCP port.
+        /// TCP port, not 0.
         port: u16,
     },
-    /// A Unix socket.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
-/// Text that is no [`Address`].
+/// Error of a text that is no [`Address`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{0}' is no address: expected the path of a socket such as /run/edgesync/agent.sock, IP:PORT such as 127.0.0.1:8080, or https://HOST:PORT"
@@ -36,28 +36,28 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let wrong = || AddressError(text.chars().take(128).collect());
+        let invalid = || AddressError(text.chars().take(128).collect());
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
-            return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(wrong()) };
+            return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(invalid()) };
         }
         if text.starts_with('/') || text.starts_with("./") {
             return Ok(Self::Unix(text.into()));
         }
         if let Some(authority) = text.strip_prefix("https://") {
-            let (host, port) = host_and_port(authority.trim_end_matches('/')).ok_or_else(wrong)?;
+            let (host, port) = host_and_port(authority.trim_end_matches('/')).ok_or_else(invalid)?;
             return Ok(Self::Tls { host, port });
         }
         let host_and_port = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
         if let Some(port) = host_and_port.strip_prefix("localhost:") {
-            let port = port.parse().map_err(|_| wrong())?;
+            let port = port.parse().map_err(|_| invalid())?;
             return Ok(Self::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)));
         }
-        host_and_port.parse().map(Self::Tcp).map_err(|_| wrong())
+        host_and_port.parse().map(Self::Tcp).map_err(|_| invalid())
     }
 }
 
-/// Reads `HOST:PORT`, an IPv6 address in brackets.
+/// Parses `HOST:PORT`, with an IPv6 address in brackets.
 fn host_and_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_in_every_form_and_written_in_one() {
+    fn addresses_parse_in_every_form_and_format_in_one() {
         for (text, shown) in [
             ("/run/a.sock", "unix:/run/a.sock"),
             ("unix:/run/a.sock", "unix:/run/a.sock"),

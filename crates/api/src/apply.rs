@@ -1,14 +1,16 @@
-//! Ownership of fields: who wrote what (`metadata.managedFields`), kept with every write, and the merge by
-//! ownership that is called server-side apply. Pure: depends on `object` only, the time is an argument.
+//! Server-side apply and field ownership: records in `metadata.managedFields` which manager owns
+//! which fields, and merges applied configurations by ownership. Pure: depends on `object` only,
+//! the time is an argument.
 //!
 //! # Layout
 //! - `fieldset`: sets of fields and their text;
-//! - `shape`: what in a value can be owned by itself, by its schema;
-//! - `compare`, `merge`: what a write changed; applying and taking out;
-//! - `managed`: the entries of an object; `conflict`: the refusal; `last_applied`: kubectl's annotation.
+//! - `shape`: the parts of a value that can be owned, by its schema;
+//! - `compare`, `merge`: the changes of a write; applying and pruning;
+//! - `managed`: the entries of an object; `conflict`: the refusal; `last_applied`: kubectl's
+//!   annotation.
 //!
-//! Objects are bounded in size and depth before they come here; whatever is in `managedFields` is read
-//! with care, because clients can send it.
+//! Objects are bounded in size and depth by the caller. `managedFields` may come from a client and
+//! are parsed defensively.
 
 mod compare;
 mod conflict;
@@ -25,15 +27,15 @@ use serde_json::{Map, Value};
 use self::compare::compare;
 use self::fieldset::FieldSet;
 use self::managed::{Entry, Managed};
-use super::trail::Trail;
+use super::field_path::FieldPath;
 use edgesync_object::status::{Cause, Result};
 use edgesync_object::{Object, Status, split_api_version};
 use edgesync_schema::Schema;
 
-/// The manager of fields that were there before anybody was recorded.
+/// Owner of the fields of an object without a record.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
-/// Metadata that belong to the server. Nobody owns them, and a configuration cannot change them.
+/// Metadata of the server: without an owner, and not changed by a configuration.
 const SYSTEM_METADATA: &[&str] = &[
     "creationTimestamp",
     "deletionGracePeriodSeconds",
@@ -45,44 +47,44 @@ const SYSTEM_METADATA: &[&str] = &[
     "uid",
 ];
 
-/// Who writes, how and when.
+/// The author of a write.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Manager<'a> {
-    /// The field manager; `unknown` if it is empty.
+    /// The field manager; an empty one is recorded as `unknown`.
     pub(super) name: &'a str,
     /// Group and version in which the object is written.
     pub(super) api_version: &'a str,
     /// `status`, or empty for the object itself.
     pub(super) subresource: &'a str,
-    /// The time in RFC 3339, UTC, in whole seconds.
+    /// Time of the write: RFC 3339, UTC, whole seconds.
     pub(super) now: &'a str,
 }
 
-/// How fields came to be owned. In the order of entries.
+/// The way a field came to be owned, in the order of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Operation {
-    /// By an apply: the manager owns what its last configuration had.
+    /// An apply: the manager owns the fields of its last configuration.
     Apply,
-    /// By any other write: the manager owns what it changed.
+    /// Any other write: the manager owns the fields that it changed.
     Update,
 }
 
 impl<'a> Manager<'a> {
-    /// A manager always has a name.
+    /// Names an empty manager.
     fn named(self) -> Self {
         let name: &'a str = if self.name.is_empty() { "unknown" } else { self.name };
         Self { name, ..self }
     }
 }
 
-/// Brings `metadata.managedFields` of an object that is about to be stored up to date: what the write added or
-/// changed belongs to the manager, and to others no more; what it removed belongs to nobody.
+/// Updates `metadata.managedFields` of an object before it is stored. The manager gains the fields
+/// that the write added or changed, and other managers lose them; removed fields lose all owners.
 ///
-/// Called for every create (`old` is `None`), update and patch other than an apply, with the object as it will be
-/// stored. `managedFields` in `new` are taken as the client sent them: valid ones are where the record goes on
-/// from, an empty list (or one empty entry) starts anew, and absent or invalid ones count as those of `old`. Those
-/// sent with a subresource do not count. An existing object without any record gets none until somebody
-/// applies to it.
+/// Called for every create (`old` is `None`), update and patch other than an apply, with the object
+/// as it will be stored. The record is based on the `managedFields` that the client sent in `new`
+/// if they are valid. An empty list (or one empty entry) resets the record; absent or invalid ones,
+/// and those sent to a subresource, are replaced by those of `old`. An existing object without a
+/// record gets one with its first apply.
 pub(super) fn record_update(
     old: Option<&Object>,
     new: &mut Object,
@@ -101,7 +103,7 @@ pub(super) fn record_update(
     }
     let mut own = managed.take(&manager, Operation::Update);
     let before = own.fields.clone();
-    managed.lose(&diff);
+    managed.remove_fields(&diff);
     own.fields.subtract(&diff.removed);
     let mut written = diff.written();
     written.subtract(&unowned());
@@ -110,11 +112,11 @@ pub(super) fn record_update(
     }
     own.fields.add(written);
     managed.insert(own);
-    managed.cap();
+    managed.limit_updaters();
     managed.write(new);
 }
 
-/// The record from which an update goes on.
+/// Returns the record that an update is based on.
 fn starting_point(old: Option<&Object>, sent: Option<&Value>, manager: &Manager<'_>) -> Managed {
     let kept = || old.map(Managed::of).unwrap_or_default();
     if !manager.subresource.is_empty() {
@@ -132,7 +134,7 @@ fn starting_point(old: Option<&Object>, sent: Option<&Value>, manager: &Manager<
     }
 }
 
-/// Fields that nobody owns: those that identify the object, and the server's.
+/// Returns the fields without an owner: identity and the server's metadata.
 fn unowned() -> FieldSet {
     let mut set = FieldSet::of_names(&[
         &["apiVersion"],
@@ -147,20 +149,21 @@ fn unowned() -> FieldSet {
     set
 }
 
-/// Server-side apply: the object as it is to be stored after `applied` has been merged into `live`
-/// (`None` for a new one), with `managedFields`.
+/// Applies a configuration: returns the object to store after `applied` has been merged into `live`
+/// (`None` for a new object), with `managedFields`.
 ///
-/// The manager then owns exactly the fields of the configuration. What it owned by applying before, no longer
-/// applies, and nobody else owns, is removed. Fields that others own with another value are conflicts, unless `force`
-/// takes them over; with the same value they are owned together. If nothing changes, the result equals `live`.
+/// Afterwards the manager owns exactly the fields of the configuration. Fields that it applied
+/// before, no longer applies, and shares with no other manager are removed. Fields that others own
+/// with a different value are conflicts, unless `force` takes them over; with the same value
+/// ownership is shared. If nothing changes, the result equals `live`.
 ///
-/// Metadata of the server in the configuration (`uid`, `resourceVersion`, …) are passed over: whether they fit
-/// `live` is for the caller to check. With the subresource `status` only the status counts; the caller
-/// takes it out of other configurations if it is a subresource.
+/// Server metadata in the configuration (`uid`, `resourceVersion`, …) are ignored; the caller
+/// checks them against `live`. With the subresource `status` only the status is applied. If the
+/// status is a subresource, the caller removes it from other configurations.
 ///
 /// # Errors
-/// 400 if the configuration has `managedFields` or is of another version or kind, 422 if items of its lists
-/// cannot be told apart, 409 with the conflicts.
+/// 400 if the configuration has `managedFields` or another version or kind, 422 if items of its
+/// lists are ambiguous, 409 with the conflicts.
 pub(super) fn apply(
     live: Option<&Object>,
     applied: &Object,
@@ -169,25 +172,25 @@ pub(super) fn apply(
     force: bool,
 ) -> Result<Object> {
     let manager = &manager.named();
-    let configuration = accept(live, applied, schema, manager)?;
-    let mut bare = live.cloned().unwrap_or_default();
-    bare.strip_managed_fields();
-    let mut managed = recorded(live, &bare, schema, manager);
+    let configuration = prepare(live, applied, schema, manager)?;
+    let mut without_record = live.cloned().unwrap_or_default();
+    without_record.strip_managed_fields();
+    let mut managed = recorded(live, &without_record, schema, manager);
     let own = managed.take(manager, Operation::Apply);
     let unowned = unowned();
     let mut fields = shape::fields_of(&configuration, schema);
     fields.subtract(&unowned);
-    // A record that a client has sent may lay claim to what nobody owns.
-    let mut last = own.fields.clone();
-    last.subtract(&unowned);
+    // A client's record may claim fields that cannot be owned.
+    let mut last_applied_fields = own.fields.clone();
+    last_applied_fields.subtract(&unowned);
 
-    let bare = Value::Object(bare.into_fields());
-    let mut merged = merge::merge(&bare, &configuration, schema);
+    let without_record = Value::Object(without_record.into_fields());
+    let mut merged = merge::merge(&without_record, &configuration, schema);
     let mut keep = managed.union();
     keep.add(fields.clone());
-    merge::prune(&mut merged, schema, &last, &keep);
+    merge::prune(&mut merged, schema, &last_applied_fields, &keep);
 
-    let (Value::Object(before), Value::Object(after)) = (bare, merged) else {
+    let (Value::Object(before), Value::Object(after)) = (without_record, merged) else {
         return Err(Status::bad_request("the body must be one JSON object"));
     };
     let diff = compare(&before, &after, schema);
@@ -197,7 +200,7 @@ pub(super) fn apply(
             return Err(conflict::refuse(&conflicts));
         }
     }
-    managed.lose(&diff);
+    managed.remove_fields(&diff);
     let changed = before != after || fields != own.fields;
     let time = if changed { manager.now.to_owned() } else { own.time.clone() };
     managed.insert(Entry { fields, time, ..own });
@@ -210,8 +213,9 @@ pub(super) fn apply(
     Ok(result)
 }
 
-/// Gives an object that is about to be stored the record of `live` if the times in the record are all that differs:
-/// what was applied may have become the same as before only when it was completed (`stringData` of a Secret).
+/// Restores the record of `live` in an object that differs from it only in the record's times. A
+/// configuration may become equal to the live object only once it was completed (`stringData` of a
+/// Secret).
 pub(super) fn keep_times(live: &Object, object: &mut Object) {
     if !Managed::of(live).is_same_but_for_times(&Managed::of(object)) {
         return;
@@ -223,8 +227,8 @@ pub(super) fn keep_times(live: &Object, object: &mut Object) {
     }
 }
 
-/// The configuration as it is merged: without what does not count in it.
-fn accept(
+/// Checks a configuration and removes the parts that are not applied.
+fn prepare(
     live: Option<&Object>,
     applied: &Object,
     schema: Option<&Schema>,
@@ -256,7 +260,7 @@ fn accept(
     let mut configuration = Value::Object(configuration.into_fields());
     merge::drop_nulls(&mut configuration, schema);
     let mut causes: Vec<Cause> = Vec::new();
-    shape::check_items(&configuration, schema, &Trail::Root, &mut causes);
+    shape::check_items(&configuration, schema, &FieldPath::Root, &mut causes);
     if causes.is_empty() {
         Ok(configuration)
     } else {
@@ -265,21 +269,26 @@ fn accept(
     }
 }
 
-/// What is recorded of the object. If that is nothing, all its fields are somebody's nevertheless.
-fn recorded(live: Option<&Object>, bare: &Object, schema: Option<&Schema>, manager: &Manager<'_>) -> Managed {
+/// Returns the record of an object. Without one, all fields belong to [`BEFORE_FIRST_APPLY`].
+fn recorded(
+    live: Option<&Object>,
+    without_record: &Object,
+    schema: Option<&Schema>,
+    manager: &Manager<'_>,
+) -> Managed {
     let mut managed = live.map(Managed::of).unwrap_or_default();
     if managed.is_empty() {
         let before = Manager { name: BEFORE_FIRST_APPLY, subresource: "", ..*manager };
         let mut entry = managed.take(&before, Operation::Update);
-        entry.fields = compare(&Map::new(), bare.fields(), schema).added;
+        entry.fields = compare(&Map::new(), without_record.fields(), schema).added;
         entry.fields.subtract(&unowned());
         managed.insert(entry);
     }
     managed
 }
 
-/// What others own of the fields that are about to be written. When `kubectl` goes over from applying by itself
-/// to applying on the server, it may change what it applied last.
+/// Returns the fields about to be written that other managers own. `kubectl` migrating from
+/// client-side to server-side apply may change the fields that it applied last.
 fn conflicts<'m>(
     managed: &'m Managed,
     written: &FieldSet,

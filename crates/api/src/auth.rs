@@ -1,8 +1,9 @@
-//! Who asks, and what they may: bearer tokens with roles, the peers of the Unix socket, and the certificates of
-//! operators. No I/O: who the operators are, it asks of [`Operators`].
+//! Authentication and authorization: bearer tokens with roles, peers of the Unix socket, and
+//! certificates of operators. No I/O: [`Operators`] looks up the operators.
 //!
-//! A token comes as `Authorization: Bearer`, or as the password of `Authorization: Basic`: `kubectl` sends no
-//! bearer token over plain HTTP, but it does send the user and password of the server's address.
+//! A token is sent as `Authorization: Bearer`, or as the password of `Authorization: Basic`:
+//! `kubectl` sends no bearer token over plain HTTP, but the user and password of the server's
+//! address.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,21 +20,22 @@ use super::request::Verb;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Scope, Status};
 
-/// The longest `Authorization` header that is looked at, in bytes.
+/// The longest `Authorization` header accepted, in bytes.
 const MAX_HEADER: usize = 1024;
 
-/// What somebody may do. Operators have `View`, `Edit` or `Admin`, programs on a device `Local` or `Admin`.
+/// Permissions of a caller. Operators have `View`, `Edit` or `Admin`, programs on a device `Local`
+/// or `Admin`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Read everything but Secrets.
     #[default]
     View,
-    /// Everything that can be done on a device, but for Secrets.
+    /// Read and write everything on a device but Secrets.
     Local,
-    /// Read everything, write everything in namespaces, Secrets too.
+    /// Read everything, write everything in namespaces; Secrets included.
     Edit,
-    /// Everything: what is in no namespace, and what concerns the fleet.
+    /// Everything, including cluster-scoped objects and administration of the fleet.
     Admin,
 }
 
@@ -59,30 +61,30 @@ impl FromStr for Role {
     }
 }
 
-/// Where a request comes from.
+/// Origin of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// TCP, where only a token tells who asks.
+    /// TCP: only a token identifies the caller.
     Tcp(SocketAddr),
-    /// TLS without a certificate of the client: only a token tells who asks.
+    /// TLS without a client certificate: only a token identifies the caller.
     Tls(SocketAddr),
-    /// TLS with a certificate of the client, which was verified.
+    /// TLS with a verified client certificate.
     Certificate {
-        /// Its serial number, in hexadecimal.
+        /// Serial number in hexadecimal.
         serial: Arc<str>,
-        /// Where it comes from.
+        /// Address that the client connects from.
         from: SocketAddr,
     },
-    /// A Unix socket, whose permissions let in who may ask.
+    /// A Unix socket; its permissions restrict who can connect.
     Unix {
-        /// The user of the process at the other end, if the system says.
+        /// The user of the peer process, if the system reports it.
         uid: Option<u32>,
     },
 }
 
 impl Peer {
-    /// Where it comes from, for people.
-    pub(super) fn place(&self) -> String {
+    /// Returns the origin for people.
+    pub(super) fn describe(&self) -> String {
         match self {
             Self::Tcp(from) | Self::Tls(from) | Self::Certificate { from, .. } => from.to_string(),
             Self::Unix { .. } => "the socket".to_owned(),
@@ -90,45 +92,46 @@ impl Peer {
     }
 }
 
-/// Who asks, and what they may do.
+/// The authenticated sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// For people and the audit log: `ada`, `uid 1000`, `token`.
+    /// Name for people and the audit log: `ada`, `uid 1000`, `token`.
     pub name: Arc<str>,
-    /// What they may do.
+    /// Role that authorizes its requests.
     pub role: Role,
 }
 
-/// The certificates that are operators'.
+/// Lookup of operators by certificate.
 pub trait Operators: Send + Sync {
-    /// Whose certificate it is, by its serial number in hexadecimal; none if it is no operator's, or not any more.
+    /// Returns the operator of a certificate, by its serial number in hexadecimal; `None` if it is
+    /// revoked or not an operator's.
     fn find(&self, serial: &str) -> Option<Caller>;
 
-    /// Is told of whenever somebody has lost what they had.
+    /// Returns a watch that changes whenever an operator is revoked.
     fn revoked(&self) -> tokio::sync::watch::Receiver<()>;
 }
 
-/// The keys of pages that browsers show.
+/// Lookup of the page's keys.
 pub trait PageKeys: Send + Sync {
-    /// What whoever shows this key may do; none if it is no key, or not any more.
+    /// Returns the role of a key; `None` if it is unknown or expired.
     fn role(&self, key: &str) -> Option<Role>;
 }
 
-/// The rules of who has which role.
+/// The access rules of a server.
 #[derive(Clone)]
 pub struct Access {
     tokens: Vec<(String, Role)>,
     own_uid: u32,
-    /// Of whom the permissions of the socket let in, beside root and the user of the process.
+    /// Role of other users of the Unix socket, beside root and the user of the process.
     group: Role,
     operators: Option<Arc<dyn Operators>>,
-    /// Of those who show nothing.
-    anybody: Option<Role>,
-    /// Of pages, which come without TLS, from this machine.
+    /// Role of clients without credentials.
+    anonymous: Option<Role>,
+    /// Keys of pages served without TLS on this machine.
     pages: Option<Arc<dyn PageKeys>>,
 }
 
-/// Tokens are not shown.
+/// Formats without the secret tokens.
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let roles: Vec<Role> = self.tokens.iter().map(|(_, role)| *role).collect();
@@ -137,43 +140,44 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    /// These tokens have these roles. The user of the process and root need none on the Unix socket; others there have the
-    /// role `Local`.
+    /// Grants roles to tokens. The user of the process and root are `Admin` on the Unix socket;
+    /// other users there are `Local`.
     #[must_use]
     pub fn tokens(tokens: Vec<(String, Role)>, own_uid: u32) -> Self {
         let tokens = tokens.into_iter().filter(|(token, _)| !token.is_empty()).collect();
-        Self { tokens, own_uid, group: Role::Local, operators: None, anybody: None, pages: None }
+        Self { tokens, own_uid, group: Role::Local, operators: None, anonymous: None, pages: None }
     }
 
-    /// Operators with their certificates. The user of the process and root need none on the Unix socket; others there may
-    /// look.
+    /// Grants operators the role of their certificate. The user of the process and root are `Admin`
+    /// on the Unix socket; other users there may read.
     #[must_use]
     pub fn certificates(operators: Arc<dyn Operators>, own_uid: u32) -> Self {
         Self { group: Role::View, operators: Some(operators), ..Self::tokens(Vec::new(), own_uid) }
     }
 
-    /// Whether operators come with a browser.
+    /// Returns whether operators may use a browser.
     pub(super) fn is_of_operators(&self) -> bool {
         self.operators.is_some()
     }
 
-    /// Browsers on this machine show keys, too.
+    /// Accepts page keys from browsers on this machine too.
     #[must_use]
     pub fn with_pages(self, pages: Arc<dyn PageKeys>) -> Self {
         Self { pages: Some(pages), ..self }
     }
 
-    /// Whoever gets there may look.
+    /// Grants read access to every client.
     #[must_use]
     pub fn anybody() -> Self {
-        Self { group: Role::View, anybody: Some(Role::View), ..Self::tokens(Vec::new(), 0) }
+        Self { group: Role::View, anonymous: Some(Role::View), ..Self::tokens(Vec::new(), 0) }
     }
 
-    /// Who it is that sends a request with this `Authorization` header. On the Unix socket a token may raise the role, never
-    /// lower it.
+    /// Authenticates a request by its `Authorization` header and its peer. On the Unix socket a
+    /// token may raise the role, never lower it.
     ///
     /// # Errors
-    /// 401 for a token that is not known, and for none over TCP. 403 for a certificate that is not an operator's.
+    /// 401 for an unknown token, and for none over TCP. 403 for a certificate that is not an
+    /// operator's.
     pub fn authenticate(&self, authorization: Option<&str>, peer: &Peer) -> Result<Caller> {
         let by_peer = match peer {
             Peer::Certificate { serial, .. } => {
@@ -183,7 +187,7 @@ impl Access {
                     None => None,
                 }
             }
-            Peer::Tcp(_) | Peer::Tls(_) => self.anybody,
+            Peer::Tcp(_) | Peer::Tls(_) => self.anonymous,
             Peer::Unix { uid: Some(uid) } if *uid == 0 || *uid == self.own_uid => Some(Role::Admin),
             Peer::Unix { .. } => Some(self.group),
         };
@@ -204,9 +208,9 @@ impl Access {
         Ok(Caller { name, role })
     }
 
-    /// Ends when somebody who has come with the certificate of an operator is none any more. Never for others: they are
-    /// asked for it with each request.
-    pub(super) async fn until_refused(&self, peer: &Peer) {
+    /// Completes when the operator behind a certificate is revoked. Never for other peers: each of
+    /// their requests is authenticated separately.
+    pub(super) async fn until_revoked(&self, peer: &Peer) {
         let (Peer::Certificate { serial, .. }, Some(operators)) = (peer, &self.operators) else {
             return std::future::pending().await;
         };
@@ -222,10 +226,10 @@ impl Access {
     }
 
     fn role_of(&self, header: &str) -> Option<Role> {
-        let given = token(header)?;
-        // All are compared, so that the time does not tell which one it was.
+        let sent = token(header)?;
+        // All tokens are compared, so that the duration does not reveal a match.
         self.tokens.iter().fold(None, |found, (token, role)| {
-            match token.as_bytes().ct_eq(given.as_bytes()).into() {
+            match token.as_bytes().ct_eq(sent.as_bytes()).into() {
                 true => found.max(Some(*role)),
                 false => found,
             }
@@ -233,13 +237,13 @@ impl Access {
     }
 }
 
-/// Whether a role allows a verb on objects of a kind.
+/// Checks that a role allows a verb on objects of a kind.
 ///
 /// # Errors
-/// 403 for what needs another role, with a message that says which.
+/// 403 with a message that names the required role.
 pub(super) fn authorize(role: Role, verb: Verb, kind: &Kind) -> Result<()> {
     let resource = &kind.resource;
-    let rights = match role {
+    let requirement = match role {
         Role::Admin => return Ok(()),
         Role::Local if !kind.secret => return Ok(()),
         Role::Local => {
@@ -250,11 +254,11 @@ pub(super) fn authorize(role: Role, verb: Verb, kind: &Kind) -> Result<()> {
         Role::View if !verb.writes() && !kind.secret => return Ok(()),
         Role::View => "Secrets are read, and objects written, with the role 'edit' or 'admin'",
     };
-    let why = format!("cannot {} {} with the role '{role}'; {rights}", verb.as_str(), resource.plural);
+    let why = format!("cannot {} {} with the role '{role}'; {requirement}", verb.as_str(), resource.plural);
     Err(Status::forbidden(resource, "", &why))
 }
 
-/// Whether it is for administrators: kinds, namespaces, nodes.
+/// Returns whether a request needs the role `Admin`: a write of a cluster-scoped kind.
 pub(super) fn changes_the_cluster(verb: Verb, kind: &Kind) -> bool {
     verb.writes() && kind.resource.scope == Scope::Cluster
 }
@@ -269,7 +273,7 @@ fn no_operator() -> Status {
     Status::new(Reason::Forbidden, message)
 }
 
-/// The token of an `Authorization` header.
+/// Extracts the token of an `Authorization` header.
 fn token(header: &str) -> Option<String> {
     let (scheme, value) = header.trim().split_once(' ').filter(|_| header.len() <= MAX_HEADER)?;
     let value = value.trim();
@@ -289,10 +293,10 @@ mod tests {
     use super::*;
     use edgesync_object::kinds;
 
-    /// One operator of each role, with that as the serial number.
-    struct Three;
+    /// One operator per role, with the role's name as serial number.
+    struct OneOperatorPerRole;
 
-    impl Operators for Three {
+    impl Operators for OneOperatorPerRole {
         fn find(&self, serial: &str) -> Option<Caller> {
             let role = serial.parse().ok()?;
             Some(Caller { name: "ada".into(), role })
@@ -325,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn over_tcp_only_a_token_gives_a_role() {
+    fn tcp_client_needs_a_token() {
         for (access, peer) in [(access(), Peer::Tcp(from())), (access(), Peer::Tls(from()))] {
             let role = |header| role(&access, header, &peer);
             assert_eq!(role(Some("Bearer local-token")), Ok(Role::Local));
@@ -347,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_password_of_basic_authentication_is_a_token_too() {
+    fn basic_password_is_accepted_as_a_token() {
         let role = |header: &str| role(&access(), Some(header), &Peer::Tcp(from()));
         assert_eq!(role(&format!("Basic {}", STANDARD.encode("edgesync:secret-token"))), Ok(Role::Admin));
         assert_eq!(role(&format!("Basic {}", STANDARD.encode("secret-token"))), Err(401));
@@ -357,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn on_the_socket_the_user_counts_and_a_token_raises() {
+    fn socket_user_has_a_role_and_a_token_raises_it() {
         let on_socket = |header, uid| role(&access(), header, &Peer::Unix { uid });
         assert_eq!(on_socket(None, Some(0)), Ok(Role::Admin));
         assert_eq!(on_socket(None, Some(1000)), Ok(Role::Admin));
@@ -366,14 +370,14 @@ mod tests {
         assert_eq!(on_socket(Some("Bearer secret-token"), Some(1001)), Ok(Role::Admin));
         assert_eq!(on_socket(Some("Bearer local-token"), Some(0)), Ok(Role::Admin));
         assert_eq!(on_socket(Some("Bearer wrong"), Some(0)), Err(401));
-        let cloud = Access::certificates(Arc::new(Three), 1000);
+        let cloud = Access::certificates(Arc::new(OneOperatorPerRole), 1000);
         assert_eq!(role(&cloud, None, &Peer::Unix { uid: Some(1000) }), Ok(Role::Admin));
         assert_eq!(role(&cloud, None, &Peer::Unix { uid: Some(1001) }), Ok(Role::View));
     }
 
     #[test]
-    fn an_operator_has_the_role_of_their_certificate_and_nobody_else_has_one() {
-        let cloud = Access::certificates(Arc::new(Three), 1);
+    fn operator_has_the_role_of_their_certificate() {
+        let cloud = Access::certificates(Arc::new(OneOperatorPerRole), 1);
         for known in [Role::View, Role::Edit, Role::Admin] {
             let caller = cloud.authenticate(None, &certificate(&known.to_string())).unwrap();
             assert_eq!((&*caller.name, caller.role), ("ada", known));
@@ -388,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn each_role_may_do_what_its_name_says() {
+    fn roles_allow_what_their_names_say() {
         let kind = |word: &str| Kind::bare(Arc::new(kinds::by_word(word).unwrap().resource()));
         let all = [Role::View, Role::Local, Role::Edit, Role::Admin];
         let who = |verb, word| all.map(|role| authorize(role, verb, &kind(word)).is_ok());
@@ -412,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_do_not_show_in_debug_output() {
+    fn debug_output_omits_tokens() {
         assert!(!format!("{:?}", access()).contains("token\""), "{:?}", access());
     }
 }

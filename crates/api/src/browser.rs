@@ -1,5 +1,6 @@
-//! Browsers: the page that they are shown, and what their requests may do. A page of elsewhere can have a browser send requests
-//! here, with the certificate of an operator, or to loopback. Pure.
+//! Browser protection: the page's headers, and checks of requests that a browser sends. A
+//! cross-site page can make a browser send requests here with an operator's certificate, or to
+//! loopback. Pure.
 
 use edgesync_admin::Route;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, LOCATION, ORIGIN};
@@ -11,16 +12,17 @@ use super::extension::PageFile;
 use super::request::{Discovery, Refusal, Request};
 use super::response::{self, ResponseBody};
 
-/// Which other page has made a browser send a request, if any.
+/// Header with the relation between this server and the site that caused a request.
 const SITE: &str = "sec-fetch-site";
-/// A header that a page can send to its own origin only: for any other a browser asks first, and is not answered.
+/// Header that a page can send to its own origin only: cross-origin, a browser sends a preflight
+/// first and gets no permission.
 pub(super) const MARK: &str = "x-edgesync-page";
 
-/// Nothing is loaded from elsewhere, no script stands in the page itself, and no other page shows it.
+/// Loads nothing from other origins, allows no inline script, and forbids framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 
-/// The headers of all that the page is made of.
+/// Headers of every file of the page.
 const HEADERS: [(&str, &str); 8] = [
     ("content-security-policy", POLICY),
     ("x-content-type-options", "nosniff"),
@@ -32,7 +34,7 @@ const HEADERS: [(&str, &str); 8] = [
     ("permissions-policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
 ];
 
-/// Why a request that a browser was made to send is not answered.
+/// Returns the reason to refuse a request that a cross-site page caused.
 pub(super) fn refusal(
     method: &Method,
     headers: &HeaderMap,
@@ -40,7 +42,7 @@ pub(super) fn refusal(
 ) -> Option<&'static str> {
     let site = headers.get(SITE);
     let is_own = site.is_none_or(|site| site == "same-origin" || site == "none");
-    // The page itself has nothing that is anybody's: a link to it may stand anywhere.
+    // The page itself holds no data: links to it are harmless.
     let is_page = matches!(request, Ok(Request::Page(_) | Request::Discovery(Discovery::Root)))
         && method == Method::GET;
     if !is_own && !is_page {
@@ -52,8 +54,9 @@ pub(super) fn refusal(
         .then_some("requests of web pages that change something need the header X-Edgesync-Page")
 }
 
-/// What a key of a page allows, which is what comes without TLS where there are pages: to look, and what the page offers
-/// ([`NodeAction::is_on_page`](edgesync_admin::NodeAction::is_on_page)), with the role that it was made for.
+/// Limits a page key, the credential for plain TCP where pages are served, to reads and the page's
+/// actions ([`NodeAction::is_on_page`](edgesync_admin::NodeAction::is_on_page)); the actions keep
+/// the key's role.
 pub(super) fn narrowed(caller: Caller, peer: &Peer, request: &Request) -> Caller {
     let is_page = matches!(peer, Peer::Tcp(_));
     let acts = match request {
@@ -68,27 +71,27 @@ pub(super) fn narrowed(caller: Caller, peer: &Peer, request: &Request) -> Caller
     Caller { role: caller.role.min(Role::View), ..caller }
 }
 
-/// Whether an extension is asked for lines that come as long as somebody listens.
+/// Returns whether an extension request is for a stream of lines.
 pub(super) fn is_watch(request: &Request) -> bool {
     let Request::Extension { query, .. } = request else { return false };
     query.iter().any(|(key, value)| key == "watch" && matches!(value.as_str(), "1" | "true"))
 }
 
-/// Whether somebody wants to see a page rather than to have data.
+/// Returns whether the client prefers HTML to data.
 pub(super) fn wants_html(headers: &HeaderMap) -> bool {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     accept.split(',').any(|one| one.split(';').next().is_some_and(|media| media.trim() == "text/html"))
 }
 
-/// Sends a browser to the page.
-pub(super) fn to_page() -> Response<ResponseBody> {
+/// Redirects a browser to the page.
+pub(super) fn redirect_to_page() -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::Whole(None));
     *response.status_mut() = StatusCode::SEE_OTHER;
     response.headers_mut().insert(LOCATION, HeaderValue::from_static("/page/"));
     response
 }
 
-/// A file of the page.
+/// Responds with a file of the page.
 pub(super) fn page(file: &PageFile, if_none_match: Option<&str>) -> Response<ResponseBody> {
     let mut digest = Digest::default();
     digest.add(&String::from_utf8_lossy(file.body));
@@ -99,7 +102,7 @@ pub(super) fn page(file: &PageFile, if_none_match: Option<&str>) -> Response<Res
     };
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(file.media_type));
-    // A browser asks each time: the files are those of the program that runs.
+    // Browsers must revalidate: the files belong to the running version.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         headers.insert(ETAG, tag);
@@ -124,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_page_has_a_browser_send_is_not_answered() {
+    fn cross_site_requests_are_refused() {
         for site in ["cross-site", "same-site", "else"] {
             for path in ["/edgesync/v1/nodes", "/api/v1/nodes", "/metrics", "/nonsense"] {
                 assert!(refused(&Method::GET, path, &[(SITE, site)]), "{site} {path}");
@@ -139,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_changes_something_only_with_a_header_that_other_pages_cannot_send() {
+    fn browser_writes_need_the_page_header() {
         let path = "/edgesync/v1/nodes/a/remove";
         for from in [(SITE, "same-origin"), ("origin", "https://cloud:1")] {
             assert!(refused(&Method::POST, path, &[from]), "{from:?}");
@@ -150,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_a_page_looks_and_does_three_things() {
+    fn page_key_reads_and_does_three_actions() {
         let caller = Caller { name: "page".into(), role: Role::Admin };
         let (tcp, unix) = (Peer::Tcp(([127, 0, 0, 1], 1).into()), Peer::Unix { uid: Some(0) });
         let role = |peer: &Peer, method: &str, path: &str| {
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_asks_for_a_page_gets_it_at_the_root() {
+    fn page_at_the_root_is_for_html_clients_only() {
         let wants = |accept: &str| wants_html(&headers(&[("accept", accept)]));
         assert!(wants("text/html,application/xhtml+xml,*/*;q=0.8"));
         assert!(!wants("application/json, */*"));
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_the_page_has_a_tag_and_a_strict_policy() {
+    fn page_file_has_a_tag_and_a_strict_policy() {
         let file = PageFile { media_type: "text/css", body: b"a{}" };
         let first = page(&file, None);
         assert_eq!(first.status(), 200);

@@ -1,5 +1,5 @@
-//! A client of the API for the command line: HTTP/1 over loopback, a Unix socket or TLS, one connection
-//! that is kept open, answers within a limit.
+//! API client for the command line: HTTP/1 over loopback, a Unix socket or TLS, with one kept-alive
+//! connection and bounded responses.
 
 use std::io;
 use std::time::Duration;
@@ -21,108 +21,108 @@ use super::request::encode;
 use edgesync_object::{Resource, Scope, Status};
 use edgesync_transport::tls::{self, HandshakeError};
 
-/// The longest answer that is taken, in bytes: a page of a list of large objects fits.
+/// The longest accepted response, in bytes: a page of large objects fits.
 pub(crate) const MAX_ANSWER: usize = 256 << 20;
-/// How long connecting may take.
+/// Time limit of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a request may take until its answer is complete.
+/// Time limit of a request until its response is complete.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The content type of objects.
 const JSON: &str = "application/json";
-/// The content type of objects that are applied; JSON is YAML too.
+/// The content type of an apply; JSON is YAML too.
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// Why a request has no result.
+/// Error of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody answers at the address.
+    /// The connection cannot be opened.
     #[error("cannot connect to {address}")]
     Connect {
-        /// Where.
+        /// Address of the API server.
         address: Address,
-        /// Why.
+        /// Cause of the failure.
         source: io::Error,
     },
     /// TLS fails, or a certificate is refused.
     #[error("no TLS with {address}")]
     Tls {
-        /// Where.
+        /// Address of the API server.
         address: Address,
-        /// Why.
+        /// Cause of the failure.
         source: HandshakeError,
     },
-    /// An address with TLS, and no certificate to show.
+    /// The address needs TLS, and the client has no certificate.
     #[error(
         "{address} needs TLS: say which authority is believed and which certificate of an operator is shown"
     )]
     NoCertificate {
-        /// Where.
+        /// Address of the API server.
         address: Address,
     },
-    /// The connection broke, or the other side does not speak HTTP.
+    /// The connection broke during the exchange.
     #[error("{method} {path} at {address} failed")]
     Exchange {
-        /// Where.
+        /// Address of the API server.
         address: Address,
-        /// HTTP method.
+        /// HTTP method of the request.
         method: Method,
-        /// Path with query.
+        /// Request path, with its query.
         path: String,
-        /// Why.
+        /// Cause of the failure.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// What answers does not speak HTTP.
+    /// The peer does not speak HTTP.
     #[error(
         "what answers at {address} does not speak HTTP: if it is an API with TLS, its address begins with https://"
     )]
     NoHttp {
-        /// Where.
+        /// Address of the API server.
         address: Address,
-        /// Why.
+        /// Cause of the failure.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// No complete answer in time.
+    /// The response was not complete in time.
     #[error("{method} {path} at {address} was not answered within {} s", REQUEST_TIMEOUT.as_secs())]
     TimedOut {
-        /// Where.
+        /// Address of the API server.
         address: Address,
-        /// HTTP method.
+        /// HTTP method of the request.
         method: Method,
-        /// Path with query.
+        /// Request path, with its query.
         path: String,
     },
-    /// The answer is longer than [`MAX_ANSWER`].
+    /// The response is longer than [`MAX_ANSWER`].
     #[error(
         "the answer to {method} {path} is longer than {MAX_ANSWER} bytes; ask for less with a selector or a namespace"
     )]
     TooLarge {
-        /// HTTP method.
+        /// HTTP method of the request.
         method: Method,
-        /// Path with query.
+        /// Request path, with its query.
         path: String,
     },
-    /// The answer is not what the API gives.
+    /// The response is not one of the API.
     #[error("{address} answered {method} {path} with code {code} and something unexpected: {problem}")]
     Unexpected {
-        /// Where.
+        /// Address of the API server.
         address: Address,
-        /// HTTP method.
+        /// HTTP method of the request.
         method: Method,
-        /// Path with query.
+        /// Request path, with its query.
         path: String,
-        /// HTTP status code.
+        /// HTTP status code of the response.
         code: u16,
-        /// What is wrong with it.
+        /// Description of the mismatch.
         problem: String,
     },
-    /// The API refused.
+    /// The API refused the request.
     #[error(transparent)]
     Api(#[from] Status),
 }
 
 impl ClientError {
-    /// The refusal of the API, if it is one.
+    /// Returns the API's refusal, if the error is one.
     #[must_use]
     pub fn status(&self) -> Option<&Status> {
         match self {
@@ -132,7 +132,7 @@ impl ClientError {
     }
 }
 
-/// A client of one address.
+/// A client of one API server.
 #[derive(Debug)]
 pub struct Client {
     address: Address,
@@ -141,19 +141,20 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client; it connects with its first request. An address with TLS needs [`Client::with_tls`].
+    /// Creates a client that connects on its first request. An address with TLS needs
+    /// [`Client::with_tls`].
     #[must_use]
     pub fn new(address: Address) -> Self {
         Self { address, tls: None, idle: Mutex::new(None) }
     }
 
-    /// A client that uses TLS where the address asks for it.
+    /// Creates a client that uses TLS if its address requires it.
     #[must_use]
     pub fn with_tls(address: Address, tls: tls::Client) -> Self {
         Self { address, tls: Some(tls), idle: Mutex::new(None) }
     }
 
-    /// The address.
+    /// Returns the server's address.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
@@ -189,7 +190,8 @@ impl Client {
         }
     }
 
-    /// Gets lines as they come, such as those of a watch, until they end or `take` wants no more.
+    /// Reads lines as they arrive, such as those of a watch, until the end or until `take` returns
+    /// false.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -199,21 +201,21 @@ impl Client {
             self.request(&Method::GET, path, Bytes::new(), JSON).map_err(|error| failed(error.into()))?;
         let response = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
         if !response.status().is_success() {
-            // What it says is read as everywhere.
+            // The refusal is parsed like any other.
             return self.get::<Value>(path).await.map(drop);
         }
         let mut body = response.into_body();
-        let mut rest = Vec::new();
+        let mut buffered = Vec::new();
         while let Some(frame) = body.frame().await {
             let Ok(data) = frame.map_err(|error| failed(error.into()))?.into_data() else { continue };
-            rest.extend_from_slice(&data);
-            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = rest.drain(..=end).collect();
+            buffered.extend_from_slice(&data);
+            while let Some(end) = buffered.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = buffered.drain(..=end).collect();
                 if !take(String::from_utf8_lossy(&line).trim()) {
                     return Ok(());
                 }
             }
-            if rest.len() > MAX_ANSWER {
+            if buffered.len() > MAX_ANSWER {
                 return Err(ClientError::TooLarge { method: Method::GET, path: path.to_owned() });
             }
         }
@@ -236,8 +238,8 @@ impl Client {
         self.send(Method::PUT, path, Some(body), JSON).await
     }
 
-    /// Applies an object on the server: its fields then belong to `manager`, whoever had them. Fields
-    /// that the kind does not have are refused.
+    /// Applies an object on the server with `force`: its fields then belong to `manager`. Unknown
+    /// fields are refused.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -251,7 +253,7 @@ impl Client {
         self.send(Method::PATCH, &path, Some(object), APPLY).await
     }
 
-    /// Deletes, with `DeleteOptions` if there are any, and reads JSON.
+    /// Deletes, optionally with `DeleteOptions`, and reads JSON.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -337,8 +339,8 @@ impl Client {
         request.body(Full::new(body))
     }
 
-    /// Sends a request over the open connection or a new one. A connection that the server closed
-    /// while it was idle is replaced, but only if the request has not been sent over it.
+    /// Sends a request over the idle connection or a new one. A connection that the server closed
+    /// while idle is replaced, but only if the request has not been sent over it.
     async fn attempt(
         &self,
         request: Request<Full<Bytes>>,
@@ -365,7 +367,7 @@ impl Client {
         Ok(response)
     }
 
-    /// Why an exchange came to nothing.
+    /// Builds the error of a failed exchange.
     fn failure(&self, method: &Method, path: &str, source: Failure) -> ClientError {
         let address = self.address.clone();
         match self.refusal(&*source) {
@@ -377,7 +379,8 @@ impl Client {
         }
     }
 
-    /// What TLS says of a failed exchange: a server refuses a certificate when the handshake is over.
+    /// Returns the TLS error of a failed exchange: a server may refuse a certificate after the
+    /// handshake.
     fn refusal(&self, error: &(dyn std::error::Error + 'static)) -> Option<HandshakeError> {
         let Address::Tls { host, .. } = &self.address else { return None };
         let mut sources = std::iter::successors(Some(error), |error| error.source());
@@ -415,17 +418,17 @@ impl Client {
     }
 }
 
-/// Starts HTTP on a stream, in a task of its own: the connection stays open between requests.
+/// Starts HTTP on a stream in its own task: the connection stays open between requests.
 async fn handshake<S>(stream: S) -> io::Result<Sender>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (sender, moving) = connection::open(stream, &Builder::new()).await.map_err(io::Error::other)?;
-    tokio::spawn(moving);
+    let (sender, driver) = connection::open(stream, &Builder::new()).await.map_err(io::Error::other)?;
+    tokio::spawn(driver);
     Ok(sender)
 }
 
-/// The path of the objects of a kind: in a namespace, or everywhere. The namespace is left out for
+/// Returns the path of a collection, in a namespace or in all. The namespace is left out for
 /// cluster-scoped kinds.
 #[must_use]
 pub fn collection_path(resource: &Resource, namespace: Option<&str>) -> String {
@@ -443,7 +446,7 @@ pub fn collection_path(resource: &Resource, namespace: Option<&str>) -> String {
     format!("{root}/{}{namespace}/{}", encode(&resource.version), encode(&resource.plural))
 }
 
-/// The path of an object.
+/// Returns the path of an object.
 #[must_use]
 pub fn object_path(resource: &Resource, namespace: &str, name: &str) -> String {
     format!("{}/{}", collection_path(resource, Some(namespace)), encode(name))
@@ -454,9 +457,9 @@ mod tests {
     use super::*;
     use edgesync_object::kinds;
 
-    /// A server of TLS answers whoever comes without with an alert (RFC 8446 section 6.2).
+    /// A TLS server answers a plaintext client with an alert (RFC 8446 section 6.2).
     #[tokio::test]
-    async fn an_address_with_tls_that_is_taken_for_one_without_is_told() {
+    async fn plaintext_request_to_a_tls_address_is_recognised() {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = Address::Tcp(listener.local_addr().unwrap());
@@ -482,14 +485,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_with_tls_needs_a_certificate() {
+    async fn tls_address_needs_a_certificate() {
         let client = Client::new("https://cloud.example:10551".parse().unwrap());
         let error = client.get::<Value>("/version").await.unwrap_err();
         assert!(matches!(error, ClientError::NoCertificate { .. }), "{error}");
     }
 
     #[tokio::test]
-    async fn nobody_at_the_address_is_said_with_the_address() {
+    async fn failed_connection_names_the_address() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("none.sock");
         let client = Client::new(Address::Unix(path.clone()));

@@ -1,5 +1,5 @@
-//! One connection of an HTTP/1 client: requests with whole bodies, answers whose bodies have a limit. For
-//! [`Client`](super::Client), which keeps it open, and for [`exchange`](super::exchange::exchange), which has one for each
+//! One HTTP/1 client connection: requests with whole bodies, response bodies within a limit.
+//! [`Client`](super::Client) keeps it open; [`exchange`](super::exchange::exchange) opens one per
 //! request.
 
 use std::future::Future;
@@ -10,14 +10,15 @@ use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// What goes wrong on the way, as the callers hand it on. A failure of the stream keeps its `std::io::Error` as a source.
+/// An error of the connection, boxed for the callers. A failure of the stream keeps its
+/// `std::io::Error` as a source.
 pub(super) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sends requests over an open connection, one after the other.
 pub(super) type Sender = SendRequest<Full<Bytes>>;
 
-/// Starts HTTP on a stream. The future moves the bytes until either side closes the stream: the connection ends with it.
-/// Requests that it fails get its error.
+/// Starts HTTP on a stream. The returned future drives the connection until either side closes it.
+/// Requests that fail with it get its error.
 pub(super) async fn open<S>(
     stream: S,
     limits: &Builder,
@@ -26,12 +27,12 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (sender, connection) = limits.handshake(TokioIo::new(stream)).await?;
-    let moving = async move {
+    let driver = async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "the HTTP connection ended");
         }
     };
-    Ok((sender, moving))
+    Ok((sender, driver))
 }
 
 /// Reads a body; `None` if it is longer than `most` bytes.

@@ -1,4 +1,4 @@
-//! Between the form in which an object is sent and shown and the form in which it is kept. Pure.
+//! Converts objects between the served version and the storage version. Pure.
 
 use std::sync::Arc;
 
@@ -10,15 +10,16 @@ use edgesync_object::status::{Cause, Result};
 use edgesync_object::{Head, Object, Resource, Scope, Status};
 use edgesync_schema as schema;
 
-/// The most that the defaults of an object weigh that is only shown, besides as much as its text: a page has many.
+/// The most bytes of defaults added to an object that is read, beyond the length of its text: a
+/// page has many objects.
 const MAX_SHOWN_DEFAULTS: usize = 64 * 1024;
 
-/// Whether the two forms differ in more than the version.
+/// Returns whether the two versions differ in more than `apiVersion`.
 fn is_event_view(kind: &Kind) -> bool {
     kind.resource.kind == "Event" && kind.resource.group != kind.stored_as.group
 }
 
-/// An object as the version of the path shows it.
+/// Converts a stored object to the version of the path.
 pub(super) fn served(kind: &Kind, mut object: Object) -> Object {
     if is_event_view(kind) {
         rules::event_to_core(&mut object);
@@ -29,9 +30,9 @@ pub(super) fn served(kind: &Kind, mut object: Object) -> Object {
     object
 }
 
-/// An object of a custom kind as today's schema says, since it may have been stored under another one: with its defaults,
-/// as far as they weigh no more than `defaults`, and without what it does not know. Others stay as they are.
-pub(super) fn todays(kind: &Kind, mut object: Object, defaults: usize) -> Object {
+/// Converts a custom object, possibly stored under an older schema, to the current one: adds
+/// defaults up to `defaults` bytes and drops unknown fields. Other objects stay unchanged.
+pub(super) fn to_current_schema(kind: &Kind, mut object: Object, defaults: usize) -> Object {
     if let Some(schema) = kind.schema.as_deref().filter(|_| kind.custom) {
         schema::prune(schema, object.fields_mut());
         schema::apply_defaults_within(schema, object.fields_mut(), defaults);
@@ -39,7 +40,7 @@ pub(super) fn todays(kind: &Kind, mut object: Object, defaults: usize) -> Object
     object
 }
 
-/// An object as it is kept.
+/// Converts an object to its storage version.
 pub(super) fn stored(kind: &Kind, mut object: Object) -> Object {
     if is_event_view(kind) {
         rules::event_to_storage(&mut object);
@@ -50,12 +51,12 @@ pub(super) fn stored(kind: &Kind, mut object: Object) -> Object {
     object
 }
 
-/// Turns the text of objects of a kind into what the version of the path shows.
+/// Converts stored texts to the version of the path.
 #[derive(Clone, Debug)]
 pub(super) struct Texts {
     kind: Arc<Kind>,
     api_version: String,
-    /// What the text of an object that is right already begins with, if it has sorted fields.
+    /// Prefix of a text that needs no conversion, if its fields are sorted.
     prefix: String,
 }
 
@@ -66,16 +67,16 @@ impl Texts {
         Self { kind: Arc::clone(kind), api_version, prefix }
     }
 
-    /// The text of an object as it is shown. One that is right already is not taken apart, unless it is of a custom kind:
-    /// those get the defaults of today's schema, and lose what it does not know.
+    /// Converts the text of an object. A text in the right version is not parsed, unless the kind
+    /// is custom: those get the defaults of the current schema and lose unknown fields.
     ///
     /// # Errors
-    /// 500 if it is not JSON.
+    /// 500 if the text is not JSON.
     pub(super) fn served(&self, json: String) -> Result<String> {
         if self.kind.custom {
             let object: Object = serde_json::from_str(&json).map_err(Status::internal)?;
             let defaults = json.len().saturating_add(MAX_SHOWN_DEFAULTS);
-            return Ok(todays(&self.kind, served(&self.kind, object), defaults).to_json());
+            return Ok(to_current_schema(&self.kind, served(&self.kind, object), defaults).to_json());
         }
         if !is_event_view(&self.kind) {
             if json.starts_with(&self.prefix) {
@@ -91,9 +92,14 @@ impl Texts {
     }
 }
 
-/// Checks that an object belongs to the path it was sent to, and fills in what the path says and the
-/// object leaves out.
-pub(super) fn agree(resource: &Resource, namespace: &str, name: Option<&str>, body: Value) -> Result<Object> {
+/// Checks that an object matches the path that it was sent to, and fills in what the path states
+/// and the object omits.
+pub(super) fn check_against_path(
+    resource: &Resource,
+    namespace: &str,
+    name: Option<&str>,
+    body: Value,
+) -> Result<Object> {
     let Value::Object(mut object) = body else {
         let message =
             if body.is_null() { "the body is empty: an object is needed" } else { "the body is no object" };
@@ -116,15 +122,15 @@ pub(super) fn agree(resource: &Resource, namespace: &str, name: Option<&str>, bo
         let causes = vec![Cause::wrong_type("metadata", "must be an object")];
         return Err(Status::invalid(&resource.group, &resource.kind, name.unwrap_or_default(), causes));
     };
-    let agrees = match resource.scope {
+    let matches = match resource.scope {
         Scope::Namespaced => fill_in(metadata, "namespace", namespace).is_ok(),
         Scope::Cluster => {
-            // It means nothing, and tools write it everywhere.
+            // The field has no meaning here, and tools often set it.
             metadata.remove("namespace");
             true
         }
     };
-    if !agrees {
+    if !matches {
         let message = "the namespace of the provided object does not match the namespace sent on the request";
         return Err(Status::bad_request(message));
     }
@@ -138,7 +144,7 @@ pub(super) fn agree(resource: &Resource, namespace: &str, name: Option<&str>, bo
     Ok(Object::from(object))
 }
 
-/// Sets a field that is missing or empty; one that says something else is returned as an error.
+/// Sets a missing or empty field; returns a different value as an error.
 fn fill_in(object: &mut Map<String, Value>, field: &str, value: &str) -> Result<(), String> {
     match object.get(field) {
         Some(Value::String(sent)) if sent == value => Ok(()),
@@ -170,20 +176,22 @@ mod tests {
     }
 
     #[test]
-    fn what_the_path_says_is_filled_in() {
-        let object = agree(&deployments(), "ns", Some("d"), json!({"spec": 1})).unwrap();
+    fn missing_fields_are_filled_in_from_the_path() {
+        let object = check_against_path(&deployments(), "ns", Some("d"), json!({"spec": 1})).unwrap();
         let expected = json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "ns", "name": "d"}, "spec": 1
         });
         assert_eq!(Value::Object(object.into_fields()), expected);
         let nodes = Resource { scope: Scope::Cluster, ..deployments() };
-        let object = agree(&nodes, "", None, json!({"metadata": {"namespace": "", "name": "n"}})).unwrap();
+        let object =
+            check_against_path(&nodes, "", None, json!({"metadata": {"namespace": "", "name": "n"}}))
+                .unwrap();
         assert_eq!(object.metadata(), json!({"name": "n"}).as_object());
     }
 
     #[test]
-    fn an_object_that_belongs_elsewhere_is_refused() {
-        let code = |body: Value| agree(&deployments(), "ns", Some("d"), body).unwrap_err().code;
+    fn object_of_another_path_is_refused() {
+        let code = |body: Value| check_against_path(&deployments(), "ns", Some("d"), body).unwrap_err().code;
         assert_eq!(code(json!({"apiVersion": "v1"})), 400);
         assert_eq!(code(json!({"kind": "Pod"})), 400);
         assert_eq!(code(json!({"kind": 7})), 400);
@@ -193,18 +201,18 @@ mod tests {
         assert_eq!(code(json!([])), 400);
         assert_eq!(code(Value::Null), 400);
         let cluster = Resource { scope: Scope::Cluster, ..deployments() };
-        let object = agree(&cluster, "", None, json!({"metadata": {"namespace": "x"}})).unwrap();
+        let object = check_against_path(&cluster, "", None, json!({"metadata": {"namespace": "x"}})).unwrap();
         assert_eq!(object.metadata(), json!({}).as_object());
     }
 
-    /// The texts of a custom kind with this schema.
+    /// Texts of a custom kind with this schema.
     fn custom(schema: &Value) -> Texts {
         let schema = Some(Arc::new(schema::read(schema, "schema").unwrap()));
         Texts::new(&Arc::new(Kind { schema, custom: true, ..Kind::bare(Arc::new(deployments())) }))
     }
 
     #[test]
-    fn a_custom_object_of_an_older_schema_is_shown_as_todays_says() {
+    fn custom_object_is_read_by_the_current_schema() {
         let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
             "size": {"type": "integer"}, "color": {"type": "string", "default": "blue"}}}}});
         let stored = r#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a"},"spec":{"shape":"round","size":1}}"#;
@@ -213,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_not_shown_with_many_times_as_much_as_was_stored() {
+    fn defaults_cannot_multiply_the_size_of_an_object() {
         let text = json!({"type": "string", "default": "x".repeat(10_000)});
         let item = json!({"type": "object", "properties": {"text": text}});
         let schema = json!({"type": "object", "properties": {"spec": {"type": "array", "items": item}}});
@@ -228,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_of_a_kind_only_has_another_api_version() {
+    fn other_version_differs_in_api_version_only() {
         let mut kind = Kind::bare(Arc::new(Resource { version: "v2".into(), ..deployments() }));
         kind.stored_as = Arc::new(deployments());
         let object: Object = serde_json::from_str(r#"{"apiVersion":"apps/v1","kind":"Deployment"}"#).unwrap();

@@ -1,7 +1,7 @@
-//! Discovery: which groups, versions and kinds are served. Documents from a list of kinds. Pure.
+//! Discovery documents: the groups, versions and kinds served. Pure.
 //!
-//! `/api` and `/apis` come in two forms: the plain one, from which a client goes on to one list of
-//! resources for each group and version, and the aggregated one that has everything at once.
+//! `/api` and `/apis` have two forms: the plain one, from which a client requests a resource list
+//! per group and version, and the aggregated one with everything at once.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ pub(super) use aggregated::{Form, Root, aggregated};
 pub(super) use etag::{Digest, etag, matches_etag};
 pub(super) use groups::{Group, Version, groups};
 
-/// The verbs of a kind that can be changed here.
+/// Verbs of a writable kind.
 const WRITABLE: &[&str] =
     &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-/// The verbs of a kind that can be changed here, but not a whole collection at once.
+/// Verbs of a writable kind without deletion of collections.
 const WRITABLE_ONE_BY_ONE: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
-/// The verbs of a kind that can only be read here.
+/// Verbs of a read-only kind.
 const READABLE: &[&str] = &["get", "list", "watch"];
-/// The verbs of the status of a kind that can be changed here.
+/// Verbs of a writable status.
 const STATUS_WRITABLE: &[&str] = &["get", "patch", "update"];
-/// The verbs of the status of a kind that can only be read here.
+/// Verbs of a read-only status.
 const STATUS_READABLE: &[&str] = &["get"];
 
 /// `/api`: the versions of the core group.
@@ -35,7 +35,7 @@ pub(super) fn core_versions(kinds: &[Arc<Kind>]) -> Value {
     let core = groups(kinds).into_iter().find(|group| group.name.is_empty());
     let versions: Vec<&str> =
         core.iter().flat_map(|group| group.versions.iter().map(|version| version.name)).collect();
-    // Clients of some languages insist on the list of addresses, although nothing is ever in it.
+    // Clients in some languages require the list of addresses; it is always empty.
     json!({ "kind": "APIVersions", "versions": versions, "serverAddressByClientCIDRs": [] })
 }
 
@@ -45,7 +45,7 @@ pub(super) fn group_list(kinds: &[Arc<Kind>]) -> Value {
     json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups })
 }
 
-/// `/apis/GROUP`, if there is such a group.
+/// `/apis/GROUP`; `None` if the group is not served.
 pub(super) fn group(kinds: &[Arc<Kind>], name: &str) -> Option<Value> {
     let groups = named(kinds);
     let mut value = group_value(groups.iter().find(|group| group.name == name)?);
@@ -54,12 +54,13 @@ pub(super) fn group(kinds: &[Arc<Kind>], name: &str) -> Option<Value> {
     Some(value)
 }
 
-/// `/api/VERSION` for the core group, else `/apis/GROUP/VERSION`, if there is such a version.
+/// `/api/VERSION` for the core group, else `/apis/GROUP/VERSION`; `None` if the version is not
+/// served.
 pub(super) fn resource_list(kinds: &[Arc<Kind>], group: &str, version: &str) -> Option<Value> {
     let groups = groups(kinds);
-    let found = groups.iter().find(|candidate| candidate.name == group)?;
-    let found = found.versions.iter().find(|candidate| candidate.name == version)?;
-    let resources: Vec<Value> = found.kinds.iter().flat_map(|kind| resources(kind)).collect();
+    let version_entry = groups.iter().find(|candidate| candidate.name == group)?;
+    let version_entry = version_entry.versions.iter().find(|candidate| candidate.name == version)?;
+    let resources: Vec<Value> = version_entry.kinds.iter().flat_map(|kind| resources(kind)).collect();
     Some(json!({
         "kind": "APIResourceList",
         "apiVersion": "v1",
@@ -68,7 +69,7 @@ pub(super) fn resource_list(kinds: &[Arc<Kind>], group: &str, version: &str) -> 
     }))
 }
 
-/// `/`: every path that leads somewhere; `more` are those that others serve.
+/// `/`: every path; `more` are those served elsewhere.
 pub(super) fn root_paths(kinds: &[Arc<Kind>], more: &[&str]) -> Value {
     let mut paths: Vec<String> = ["/api", "/apis", "/healthz", "/livez", "/metrics"].map(String::from).into();
     paths.extend(["/openapi/v2", "/openapi/v3", "/readyz", "/version"].map(String::from));
@@ -84,12 +85,12 @@ pub(super) fn root_paths(kinds: &[Arc<Kind>], more: &[&str]) -> Value {
     json!({ "paths": paths })
 }
 
-/// Group and version in one word; only the version for the core group.
+/// Joins group and version; only the version for the core group.
 fn api_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
-/// Every group but the core group.
+/// Returns every group but the core group.
 fn named(kinds: &[Arc<Kind>]) -> Vec<Group<'_>> {
     groups(kinds).into_iter().filter(|group| !group.name.is_empty()).collect()
 }
@@ -101,7 +102,7 @@ fn group_value(group: &Group<'_>) -> Value {
     json!({ "name": group.name, "versions": versions, "preferredVersion": preferred })
 }
 
-/// The entries of a kind in a list of resources: its own and that of its status.
+/// Returns the entries of a kind in a resource list: the kind and its subresources.
 fn resources(kind: &Kind) -> Vec<Value> {
     let namespaced = kind.resource.scope == Scope::Namespaced;
     let mut own = json!({
@@ -137,7 +138,7 @@ fn resources(kind: &Kind) -> Vec<Value> {
     entries
 }
 
-/// A word for the form in which objects of a kind are kept, by which clients see whether it is another one.
+/// Hashes the storage version of a kind; clients compare it to detect a change.
 fn storage_version_hash(stored_as: &Resource) -> String {
     let mut digest = Digest::default();
     for part in [&stored_as.group, "/", &stored_as.version, "/", &stored_as.kind] {
@@ -146,7 +147,7 @@ fn storage_version_hash(stored_as: &Resource) -> String {
     digest.short()
 }
 
-/// Adds short names and categories where there are any.
+/// Adds short names and categories, if any.
 fn add_names(entry: &mut Value, kind: &Kind) {
     if !kind.short_names.is_empty() {
         entry["shortNames"] = json!(kind.short_names);

@@ -1,4 +1,4 @@
-//! From a typed request to the verb that answers it.
+//! Dispatches a typed request to the verb that answers it.
 
 mod documents;
 
@@ -20,7 +20,9 @@ use super::duplicates;
 use super::extension::{Extension, ExtensionCall};
 use super::kind::{Kind, ScalePaths, Writable};
 use super::media::{self, Accepted, As, Format, Syntax};
+use super::memory_budget::{ObjectBudget, READ_FACTOR, Reservation, hold_until_sent};
 use super::metrics::ApiMetrics;
+use super::object_locks::ObjectLocks;
 use super::patch::{self, PatchType};
 use super::read::{self, Show};
 use super::request::{
@@ -29,44 +31,42 @@ use super::request::{
 };
 use super::response::{self, ResponseBody};
 use super::reviews;
-use super::room::{SHOWN, Share, Work, hold};
 use super::scale;
 use super::select::Selection;
 use super::snapshots::Snapshots;
 use super::storage::Storage;
 use super::table::{Include, TableView, View};
-use super::turns::Turns;
 use super::watch::{self, Lines, Start, Watch};
 use super::write::{self, DeleteOptions, Deleted, Part, Write, Written};
 use edgesync_object::status::Result;
 use edgesync_object::{Object, Resource, Scope, Status};
 
-/// The longest name of a field manager that is taken from the user agent.
+/// The longest field manager taken from a user agent, in characters.
 const MAX_AGENT: usize = 64;
 
-/// What every request is answered with.
+/// State shared by all requests.
 pub(super) struct Api<K: Storage, E> {
     pub(super) storage: Arc<K>,
     pub(super) extension: E,
     pub(super) metrics: Arc<ApiMetrics>,
     pub(super) snapshots: Arc<Snapshots<K::Snapshot>>,
-    /// Which documents of OpenAPI there are.
+    /// Index of the OpenAPI documents.
     pub(super) schemas: Schemas,
-    /// The writes that are under way.
-    pub(super) turns: Turns,
-    /// The memory for stored objects.
-    pub(super) work: Work,
-    /// The largest object, in bytes.
+    /// Locks of the writes in progress.
+    pub(super) locks: ObjectLocks,
+    /// Memory budget for stored objects.
+    pub(super) object_budget: ObjectBudget,
+    /// Limit of an object's size, in bytes.
     pub(super) object_bytes: usize,
-    /// Becomes true when watches are to end.
+    /// Becomes true when watches must end.
     pub(super) stopping: tokio::sync::watch::Sender<bool>,
 }
 
-/// The name of a new object, beside the response.
+/// The name of a created object, passed along with the response.
 #[derive(Clone)]
-struct Made(Arc<str>);
+struct CreatedName(Arc<str>);
 
-/// The headers of a request that matter, and who sends it.
+/// The relevant headers of a request, and its sender.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head<'a> {
     pub(super) accept: Option<&'a str>,
@@ -76,24 +76,24 @@ pub(super) struct Head<'a> {
     pub(super) actor: Actor<'a>,
 }
 
-/// A body that is read when it is needed, and not at all if the request is refused before.
+/// A request body, read only once the request has passed all other checks.
 pub(super) trait ReadBody: Send {
-    /// Reads it whole.
+    /// Reads the whole body.
     fn read(self) -> impl Future<Output = Result<(RawBody, Memory)>> + Send;
 }
 
-/// A body as it came, and the room that it takes up as long as it is there.
+/// A raw body and the memory reserved for it.
 #[derive(Debug)]
 pub(super) struct RawBody {
     pub(super) bytes: Bytes,
-    pub(super) _room: Share,
+    pub(super) _reservation: Reservation,
 }
 
-/// The room that a request takes up with what its body becomes: held until the request is done.
+/// Memory reserved for a parsed body until its request is done.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Memory {
-    pub(super) room: Share,
+    pub(super) reservation: Reservation,
 }
 
 impl std::ops::Deref for RawBody {
@@ -105,7 +105,6 @@ impl std::ops::Deref for RawBody {
 }
 
 impl<K: Storage, E: Extension> Api<K, E> {
-    /// Answers a request.
     pub(super) async fn answer(
         &self,
         request: Request,
@@ -130,15 +129,15 @@ impl<K: Storage, E: Extension> Api<K, E> {
                 let body = media::read_body(head.content_type, &bytes)?;
                 drop(bytes);
                 let role = head.actor.caller.role;
-                let acted = (method != "GET").then(|| (method.clone(), path.clone(), body.clone()));
+                let audited = (method != "GET").then(|| (method.clone(), path.clone(), body.clone()));
                 let call = ExtensionCall { method, path, query, body, role };
                 if let Some(ready) = self.extension.ready(&call, self.stopping.subscribe()).await? {
                     return Ok(response::ready(ready));
                 }
                 let answer = self.extension.call(call).await;
-                if let Some((method, path, asked)) = acted {
+                if let Some((method, path, sent)) = audited {
                     let code = answer.as_ref().map_or_else(|status| status.code, |_| 200);
-                    head.actor.administered(&method, &path, &asked, code);
+                    head.actor.administered(&method, &path, &sent, code);
                 }
                 self.value(&answer?, &head)
             }
@@ -158,18 +157,20 @@ impl<K: Storage, E: Extension> Api<K, E> {
                 let audited = self.audited(&request);
                 let answer = self.objects(*request, accepted, head, body).await;
                 if let Some((verb, kind, path)) = audited {
-                    let (code, made) = match &answer {
-                        Ok(response) => (response.status().as_u16(), response.extensions().get::<Made>()),
+                    let (code, created) = match &answer {
+                        Ok(response) => {
+                            (response.status().as_u16(), response.extensions().get::<CreatedName>())
+                        }
                         Err(refusal) => (refusal.status.code, None),
                     };
-                    head.actor.wrote(verb, &kind, &path, made.map(|Made(name)| &**name), code);
+                    head.actor.wrote(verb, &kind, &path, created.map(|CreatedName(name)| &**name), code);
                 }
                 answer
             }
         }
     }
 
-    /// What the audit log is to say of a request on objects.
+    /// Returns what the audit log records of a request on objects.
     fn audited(&self, request: &ObjectsRequest) -> Option<(Verb, Arc<Kind>, ResourcePath)> {
         let ObjectsRequest { verb, path, .. } = request;
         let kind =
@@ -204,8 +205,8 @@ impl<K: Storage, E: Extension> Api<K, E> {
                 call.scaled(verb, accepted.format, body).await
             }
             Verb::Get => {
-                let place = (call.namespace(), call.name());
-                read::get(&*self.storage, &self.work, &call.show, place, &call.options).await
+                let key = (call.namespace(), call.name());
+                read::get(&*self.storage, &self.object_budget, &call.show, key, &call.options).await
             }
             Verb::List => call.list().await,
             Verb::Watch => call.watch(accepted),
@@ -219,7 +220,7 @@ impl<K: Storage, E: Extension> Api<K, E> {
     }
 }
 
-/// 404; if the kind is served in another version, it says in which.
+/// Builds a 404 that names the version in which the kind is served, if any.
 fn no_such_kind(kinds: &[Arc<Kind>], path: &ResourcePath) -> Status {
     let mut status = Status::no_such_path();
     let same = |kind: &&Arc<Kind>| kind.resource.group == path.group && kind.resource.plural == path.plural;
@@ -230,7 +231,8 @@ fn no_such_kind(kinds: &[Arc<Kind>], path: &ResourcePath) -> Status {
     status
 }
 
-/// Whether a known kind is served under this path with this verb, and which part of its objects is meant.
+/// Checks that a kind is served under this path with this verb; returns the part of its objects
+/// that the path addresses.
 fn check_served(kind: &Kind, verb: Verb, path: &ResourcePath) -> Result<Part, Refusal> {
     let everywhere = path.namespace.is_none();
     let misplaced = match kind.resource.scope {
@@ -251,7 +253,7 @@ fn check_served(kind: &Kind, verb: Verb, path: &ResourcePath) -> Result<Part, Re
         }
         .into());
     };
-    // Only reading works across namespaces.
+    // Writes need a namespace in the path.
     if verb.writes() && everywhere && kind.resource.scope == Scope::Namespaced {
         let status = Status::method_not_allowed(&kind.resource, verb.as_str());
         return Err(Refusal { status, allow: READ_METHODS });
@@ -279,7 +281,7 @@ fn check_writable(kind: &Kind, verb: Verb, part: Part, name: &str) -> Result<(),
 }
 
 fn show(kind: &Arc<Kind>, accepted: Accepted, options: &Options) -> Result<Show> {
-    let view = match accepted.shown {
+    let view = match accepted.view {
         As::Whole => View::Whole,
         As::Metadata => View::Metadata(accepted.meta),
         As::Table => {
@@ -290,7 +292,7 @@ fn show(kind: &Arc<Kind>, accepted: Accepted, options: &Options) -> Result<Show>
     Ok(Show { kind: Arc::clone(kind), texts: Texts::new(kind), format: accepted.format, view })
 }
 
-/// A request on objects of a kind that is served.
+/// A request on objects of a served kind.
 struct Call<'a, K: Storage, E> {
     api: &'a Api<K, E>,
     show: Show,
@@ -342,7 +344,7 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
     }
 
     async fn write(&self, verb: Verb, body: impl ReadBody) -> Result<Response<ResponseBody>> {
-        // What cannot be read is not waited for.
+        // An unreadable body is refused before it is awaited.
         let patch_type = if verb == Verb::Patch {
             let strategic = !self.kind.custom && self.kind.schema.is_some();
             Some(PatchType::of(self.head.content_type, strategic)?)
@@ -352,12 +354,12 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
         };
         let (bytes, memory) = body.read().await?;
         let manager = self.manager();
-        let home = self.home();
-        let write = self.as_write(&home, &manager);
+        let stored_kind = self.stored_kind();
+        let write = self.as_write(&stored_kind, &manager);
         let mut written = match patch_type {
             Some(patch_type) => {
                 let patch = match patch_type {
-                    // JSON is YAML too, and is read more quickly.
+                    // JSON is YAML too and parses faster.
                     PatchType::Apply => media::read_body(None, &bytes)
                         .or_else(|_| media::read_body(Some("application/yaml"), &bytes))?,
                     _ => media::read_body(None, &bytes)?,
@@ -367,9 +369,9 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
             }
             None => {
                 let body = media::read_body(self.head.content_type, &bytes)?;
-                let twice = self.duplicates(&bytes);
+                let duplicate_fields = self.duplicates(&bytes);
                 drop(bytes);
-                let write = Write { twice: &twice, ..write };
+                let write = Write { duplicate_fields: &duplicate_fields, ..write };
                 match verb {
                     Verb::Create => write.create(body).await?,
                     _ => write.update(self.name(), body).await?,
@@ -377,22 +379,22 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
             }
         };
         let warnings = std::mem::take(&mut written.warnings);
-        let share = written.share.take().unwrap_or(memory.room);
-        let made = (verb == Verb::Create).then(|| Made(written.object.name.as_str().into()));
+        let reservation = written.reservation.take().unwrap_or(memory.reservation);
+        let created = (verb == Verb::Create).then(|| CreatedName(written.object.name.as_str().into()));
         let mut response = self.written(written)?;
-        if let Some(made) = made {
-            response.extensions_mut().insert(made);
+        if let Some(created) = created {
+            response.extensions_mut().insert(created);
         }
         response::warn(&mut response, &warnings);
-        Ok(hold(response, share))
+        Ok(hold_until_sent(response, reservation))
     }
 
-    /// Where the numbers are, if the path is that of `/scale`.
+    /// Returns the paths of the replica counts if the request is for `/scale`.
     fn scale(&self) -> Option<Arc<ScalePaths>> {
         self.kind.scale.clone().filter(|_| self.path.subresource.as_deref() == Some("scale"))
     }
 
-    /// Reads or writes how many there are to be.
+    /// Reads or writes the replica count through `/scale`.
     async fn scaled(
         &self,
         verb: Verb,
@@ -404,19 +406,19 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
             let object: Object = serde_json::from_str(json).map_err(Status::internal)?;
             Ok::<_, Status>(scale::of(&paths, &object))
         };
-        let now = async || {
+        let current = async || {
             let get = || self.api.storage.get(&self.kind.stored_as, self.namespace(), self.name());
-            let found = self.api.work.read(SHOWN, get).await?;
+            let found = self.api.object_budget.read(READ_FACTOR, get).await?;
             view(&found.ok_or_else(|| Status::not_found(&self.kind.resource, self.name()))?.0.json)
         };
         if verb == Verb::Get {
-            return Ok(response::text(200, format.media_type(), format.render_value(&now().await?)?));
+            return Ok(response::text(200, format.media_type(), format.render_value(&current().await?)?));
         }
         let (bytes, _memory) = body.read().await?;
-        let wanted = if verb == Verb::Patch {
+        let desired = if verb == Verb::Patch {
             let patch = media::read_body(None, &bytes)?;
-            let mut before = now().await?;
-            // A patch that says nothing of the version insists on none.
+            let mut before = current().await?;
+            // A patch without a version is unconditional.
             if let Some(Value::Object(metadata)) = before.get_mut("metadata") {
                 metadata.remove("resourceVersion");
             }
@@ -431,9 +433,10 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
             media::read_body(self.head.content_type, &bytes)?
         };
         drop(bytes);
-        let change = scale::change(&self.kind, &paths, self.name(), &wanted)?;
-        let (manager, home) = (self.manager(), self.home());
-        let written = self.as_write(&home, &manager).patch(self.name(), PatchType::Merge, &change).await?;
+        let change = scale::change(&self.kind, &paths, self.name(), &desired)?;
+        let (manager, stored_kind) = (self.manager(), self.stored_kind());
+        let written =
+            self.as_write(&stored_kind, &manager).patch(self.name(), PatchType::Merge, &change).await?;
         Ok(response::text(200, format.media_type(), format.render_value(&view(&written.object.json)?)?))
     }
 
@@ -441,7 +444,7 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
         self.show.object(written.code, written.object.json)
     }
 
-    /// Fields that stand twice in a JSON body, if the client wants to hear of them.
+    /// Returns duplicate fields of a JSON body, unless the client ignores them.
     fn duplicates(&self, bytes: &[u8]) -> Vec<String> {
         if self.options.field_validation == FieldValidation::Ignore {
             return Vec::new();
@@ -460,15 +463,15 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
         drop(bytes);
         let options = DeleteOptions::read(&options, &self.options.delete)?;
         let manager = self.manager();
-        let home = self.home();
-        let write = self.as_write(&home, &manager);
+        let stored_kind = self.stored_kind();
+        let write = self.as_write(&stored_kind, &manager);
         if verb == Verb::DeleteCollection {
             write::collection(&write, &Arc::new(self.selection()?), &options).await?;
             return Ok(response::status(&Status::deleted(&self.kind.resource, "", ""), "", format));
         }
         match write::delete(&write, self.name(), &options).await? {
-            Deleted::Held(written) => self.written(written),
-            Deleted::Gone(written) => {
+            Deleted::Terminating(written) => self.written(written),
+            Deleted::Removed(written) => {
                 let head: edgesync_object::Head<'_> =
                     serde_json::from_str(&written.object.json).map_err(Status::internal)?;
                 let status = Status::deleted(&self.kind.resource, self.name(), &head.metadata.uid);
@@ -477,40 +480,40 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
         }
     }
 
-    /// The kind in the form in which its objects are kept.
-    fn home(&self) -> Arc<Kind> {
+    /// Returns the kind in its storage version.
+    fn stored_kind(&self) -> Arc<Kind> {
         let stored_as = &self.kind.stored_as;
         if *stored_as == self.kind.resource {
             return Arc::clone(&self.kind);
         }
-        let home = self.api.storage.kind(&stored_as.group, &stored_as.version, &stored_as.plural);
-        home.unwrap_or_else(|| Arc::clone(&self.kind))
+        let stored_kind = self.api.storage.kind(&stored_as.group, &stored_as.version, &stored_as.plural);
+        stored_kind.unwrap_or_else(|| Arc::clone(&self.kind))
     }
 
-    fn as_write<'a>(&'a self, home: &'a Arc<Kind>, manager: &'a str) -> Write<'a, K> {
+    fn as_write<'a>(&'a self, stored_kind: &'a Arc<Kind>, manager: &'a str) -> Write<'a, K> {
         Write {
             storage: &*self.api.storage,
-            turns: &self.api.turns,
-            work: &self.api.work,
+            locks: &self.api.locks,
+            object_budget: &self.api.object_budget,
             kind: &self.kind,
-            home,
+            stored_kind,
             namespace: self.namespace(),
             options: &self.options,
             part: self.part,
-            twice: &[],
+            duplicate_fields: &[],
             manager,
             now: Timestamp::now(),
             object_bytes: self.api.object_bytes,
         }
     }
 
-    /// Who writes: the field manager of the query, or the first word of the user agent.
+    /// Returns the field manager: the query's, or the first word of the user agent.
     fn manager(&self) -> String {
         if !self.options.field_manager.is_empty() {
             return self.options.field_manager.clone();
         }
-        let agent = self.head.user_agent.unwrap_or_default();
-        let word = agent.split(['/', ' ']).next().unwrap_or_default();
+        let user_agent = self.head.user_agent.unwrap_or_default();
+        let word = user_agent.split(['/', ' ']).next().unwrap_or_default();
         let word: String = word.chars().filter(|c| !c.is_control()).take(MAX_AGENT).collect();
         if word.is_empty() { "unknown".to_owned() } else { word }
     }

@@ -1,4 +1,4 @@
-//! Events that come by another way than a request: checked by the rules of requests. Pure.
+//! Validation of Events received other than by a request, by the rules of requests. Pure.
 
 use super::rules;
 use edgesync_object::status::Cause;
@@ -6,20 +6,20 @@ use edgesync_object::{Object, Problems, Resource, kinds};
 use edgesync_schema as schema;
 use edgesync_schema::Schema;
 
-/// What metadata of such an Event may say; the rest is given by whoever stores it, or nobody's to say.
+/// Metadata accepted from the sender; the store provides the rest.
 const METADATA: [&str; 4] = ["name", "namespace", "labels", "annotations"];
 
-/// Checks a new Event and brings it into the form in which Events are kept (`events.k8s.io/v1`). One of the core group
-/// may come in that form already, as the API keeps it.
+/// Checks a new Event and converts it to the storage version (`events.k8s.io/v1`). A core-group
+/// Event may already be in that form, as the API stores it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The causes of the refusal.
 pub fn check_event(mut event: Object) -> Result<Object, Vec<Cause>> {
     for version in ["events.k8s.io/v1", "v1"] {
         if event.api_version() == version && event.kind() == "Event" {
             restrict_metadata(&mut event);
             rules::event_to_storage(&mut event);
-            return check_forms(event);
+            return check_version_of_origin(event);
         }
     }
     Err(vec![Cause::invalid("kind", event.kind(), "must be 'Event' of 'events.k8s.io/v1' or 'v1'")])
@@ -31,26 +31,26 @@ fn restrict_metadata(event: &mut Object) {
     }
 }
 
-/// Fields that only Events of the core group have, by their names in `events.k8s.io`.
+/// Fields of core-group Events only, by their names in `events.k8s.io`.
 const DEPRECATED: [&str; 4] =
     ["deprecatedFirstTimestamp", "deprecatedLastTimestamp", "deprecatedCount", "deprecatedSource"];
 
-/// What was made in the form of the core group is checked in it: it has no time of its own, or fields that only that
-/// form has.
-fn check_forms(mut event: Object) -> Result<Object, Vec<Cause>> {
+/// Checks an Event in the version that it was created in: core if it has no `eventTime`, or a
+/// deprecated field.
+fn check_version_of_origin(mut event: Object) -> Result<Object, Vec<Cause>> {
     let is_set = |field: &str| event.fields().get(field).is_some_and(|value| !value.is_null());
     if is_set("eventTime") && !DEPRECATED.into_iter().any(is_set) {
-        check_form("events.k8s.io/v1", &mut event)?;
+        check_in_version("events.k8s.io/v1", &mut event)?;
     } else {
         rules::event_to_core(&mut event);
-        check_form("v1", &mut event)?;
+        check_in_version("v1", &mut event)?;
         rules::event_to_storage(&mut event);
     }
     Ok(event)
 }
 
-/// The order is that of a write: types, unknown fields, defaults, rules.
-fn check_form(api_version: &str, event: &mut Object) -> Result<(), Vec<Cause>> {
+/// Checks in the order of a write: types, unknown fields, defaults, rules.
+fn check_in_version(api_version: &str, event: &mut Object) -> Result<(), Vec<Cause>> {
     let resource = kinds::guess(api_version, "Event", true);
     let schema = schema::builtin(&resource.group, &resource.version, &resource.kind);
     if let Some(schema) = schema.as_deref() {
@@ -89,7 +89,7 @@ mod tests {
         Object::from(value.as_object().unwrap().clone())
     }
 
-    fn modern() -> Value {
+    fn current_event() -> Value {
         json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": {"name": "e", "namespace": "shop", "uid": "made-up", "finalizers": ["x/y"]},
@@ -99,7 +99,7 @@ mod tests {
         })
     }
 
-    fn old() -> Value {
+    fn core_event() -> Value {
         json!({
             "apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "shop"},
             "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "p"},
@@ -110,12 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn events_of_both_forms_are_accepted_and_kept_in_one() {
-        let kept = check_event(object(modern())).unwrap();
+    fn events_of_both_versions_are_stored_in_one() {
+        let kept = check_event(object(current_event())).unwrap();
         assert_eq!((kept.api_version(), kept.name(), kept.uid()), ("events.k8s.io/v1", "e", ""));
         assert!(kept.metadata().unwrap().get("finalizers").is_none());
         assert!(!kept.fields().contains_key("nonsense"));
-        let kept = check_event(object(old())).unwrap();
+        let kept = check_event(object(core_event())).unwrap();
         assert_eq!(
             (kept.api_version(), kept.fields().get("note")),
             ("events.k8s.io/v1", Some(&json!("again")))
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_requests_may_not_create_is_refused_with_the_field() {
+    fn invalid_events_are_refused_with_the_field() {
         for (field, value, named) in [
             ("type", json!("Bad"), "type"),
             ("reason", json!("x".repeat(200)), "reason"),
@@ -139,7 +139,7 @@ mod tests {
             ("kind", json!("Pod"), "kind"),
             ("apiVersion", json!("events.k8s.io/v2"), "kind"),
         ] {
-            let mut event = modern();
+            let mut event = current_event();
             event[field] = value.clone();
             let causes = check_event(object(event)).unwrap_err();
             assert!(causes[0].field.starts_with(named), "{field}={value}: {causes:?}");
@@ -148,9 +148,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_field_makes_it_panic(field in "[a-z]{1,12}", text in ".{0,40}", number: i64) {
+        fn no_field_panics(field in "[a-z]{1,12}", text in ".{0,40}", number: i64) {
             for value in [json!(text), json!(number), json!([text]), json!({"a": number})] {
-                for mut event in [modern(), old()] {
+                for mut event in [current_event(), core_event()] {
                     event[&field] = value.clone();
                     let _ = check_event(object(event));
                 }

@@ -1,5 +1,5 @@
-//! Small HTTP exchanges beside the Kubernetes API, both sides of them: one request over a stream (joining), and a server for
-//! requests whose bodies are read and answered whole (the join service).
+//! Small HTTP exchanges beside the Kubernetes API: a client that sends one request over a stream
+//! (join), and a server whose requests and answers are read whole (join service).
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -20,37 +20,37 @@ use tokio::time::timeout;
 
 use super::connection::{Failure, collect, open};
 
-/// The longest head of a request or an answer, in bytes: one with a token fits several times.
+/// The longest head of a request or a response, in bytes: several times one with a token.
 const HEAD_BYTES: usize = 16 << 10;
 /// The most header fields.
 const MAX_HEADERS: usize = 64;
 
-/// One request.
+/// A request with its whole body.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
-    /// `GET`, `POST`, …
+    /// HTTP method, such as `GET`.
     pub method: String,
-    /// Path with query.
+    /// Request path, with its query.
     pub path: String,
     /// Header fields, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The body, also with `GET`.
+    /// The body, sent with any method.
     pub body: Vec<u8>,
 }
 
-/// Its answer.
+/// A response with its whole body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// HTTP status code.
+    /// HTTP status code of the response.
     pub code: u16,
     /// Header fields, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The body.
+    /// The body, read whole.
     pub body: Vec<u8>,
 }
 
 impl Question {
-    /// A header field; `name` in lower case.
+    /// Returns the value of a header field; `name` in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
@@ -64,10 +64,12 @@ impl Reply {
     }
 }
 
-/// Sends a request over a connection of its own and reads the answer, whose body may have so many bytes.
+/// Sends a request over its own connection and reads the response, whose body is at most `most`
+/// bytes long.
 ///
 /// # Errors
-/// The connection's, or what is wrong with the answer. A failure of the stream keeps its `std::io::Error` as a source.
+/// An error of the connection, or an invalid response. A failure of the stream keeps its
+/// `std::io::Error` as a source.
 pub async fn exchange<S>(stream: S, host: &str, question: Question, most: usize) -> Result<Reply, Failure>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -80,32 +82,32 @@ where
     let request = request.body(Full::new(Bytes::from(question.body)))?;
     let mut limits = client::Builder::new();
     limits.max_buf_size(HEAD_BYTES).max_headers(MAX_HEADERS);
-    let (mut sender, moving) = open(stream, &limits).await?;
-    // Aborted when it is dropped: whoever stops waiting ends the connection.
+    let (mut sender, driver) = open(stream, &limits).await?;
+    // Aborted on drop: cancelling the exchange ends the connection.
     let mut connection = JoinSet::new();
-    connection.spawn(moving);
+    connection.spawn(driver);
     let (head, body) = sender.send_request(request).await?.into_parts();
     let body = collect(body, most).await?.ok_or_else(|| format!("the answer is longer than {most} bytes"))?;
-    Ok(Reply { code: head.status.as_u16(), headers: texts(&head.headers), body: body.into() })
+    Ok(Reply { code: head.status.as_u16(), headers: header_pairs(&head.headers), body: body.into() })
 }
 
-/// Header fields that are text.
-fn texts(headers: &HeaderMap) -> Vec<(String, String)> {
+/// Returns the header fields whose values are text.
+fn header_pairs(headers: &HeaderMap) -> Vec<(String, String)> {
     let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
     headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?))).collect()
 }
 
-/// What small servers keep to.
+/// Limits of a small server.
 #[derive(Clone, Copy, Debug)]
 pub struct ExchangeLimits {
     /// The longest body of a request, in bytes.
     pub body_bytes: usize,
-    /// How long a connection may take for a request and its answer; then it is cut.
+    /// Time limit of a connection, for its request and its response; then it is cut.
     pub patience: Duration,
 }
 
-/// Serves one connection: its request is read whole, within the limits, and answered by `answer`; a connection has one
-/// request. Returns when it ends.
+/// Serves one connection with one request, which is read whole within the limits and answered by
+/// `answer`. Returns when the connection ends.
 pub async fn serve_connection<S, F, R>(stream: S, limits: ExchangeLimits, answer: Arc<F>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -143,7 +145,7 @@ where
     let reply = match collect(body, limits.body_bytes).await {
         Ok(Some(body)) => {
             let path = head.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string);
-            let headers = texts(&head.headers);
+            let headers = header_pairs(&head.headers);
             answer(Question { method: head.method.to_string(), path, headers, body: body.into() }).await
         }
         Ok(None) => {

@@ -1,4 +1,4 @@
-//! Paths of the agent and the cloud beside Kubernetes' own, under `/edgesync/v1/`, and their metrics.
+//! Extension paths of the agent and the cloud, under `/edgesync/v1/`, and their metrics.
 
 use std::future::Future;
 
@@ -11,16 +11,16 @@ use super::metrics::MetricsWriter;
 use edgesync_object::Status;
 use edgesync_object::status::Result;
 
-/// Paths that are not Kubernetes', under `/edgesync/v1/`.
+/// Handler of the paths under `/edgesync/v1/`.
 pub trait Extension: Send + Sync + 'static {
-    /// Answers a request with JSON. An `Err` with 404 is right for a path that is not known.
+    /// Answers a request with JSON; 404 for an unknown path.
     ///
     /// # Errors
     /// Any status; it becomes the response.
     fn call(&self, call: ExtensionCall) -> impl Future<Output = Result<Value>> + Send;
 
-    /// Answers a request with JSON that is there already, the same bytes for everybody, or that comes line by line until
-    /// `stopping` turns true. `None` for what [`Extension::call`] answers.
+    /// Answers a request with shared prebuilt JSON, or with lines until `stopping` becomes true.
+    /// `None` for requests that [`Extension::call`] answers.
     ///
     /// # Errors
     /// Any status; it becomes the response.
@@ -33,13 +33,13 @@ pub trait Extension: Send + Sync + 'static {
         std::future::ready(Ok(None))
     }
 
-    /// A file of the page for browsers, by its path below `/page/`.
+    /// Returns a file of the page, by its path below `/page/`.
     fn file(&self, path: &str) -> Option<PageFile> {
         let _ = path;
         None
     }
 
-    /// Adds to what `/metrics` says. It is asked for when somebody looks, so what it takes to know costs nothing
+    /// Adds metrics to `/metrics`. Called per scrape, so that computing them costs nothing
     /// otherwise.
     fn metrics(&self, out: &mut MetricsWriter<'_>) -> impl Future<Output = ()> + Send {
         let _ = out;
@@ -47,21 +47,21 @@ pub trait Extension: Send + Sync + 'static {
     }
 }
 
-/// JSON that nobody has to make for a request.
+/// JSON that exists before the request.
 #[derive(Debug)]
 pub enum Ready {
-    /// All of it.
+    /// A body sent at once.
     Whole(Bytes),
-    /// Lines as they come.
+    /// Lines as they become available.
     Lines(mpsc::Receiver<Result<Bytes>>),
 }
 
 /// A file of the page for browsers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageFile {
-    /// What it is.
+    /// Media type of the body.
     pub media_type: &'static str,
-    /// Its content.
+    /// Content of the file.
     pub body: &'static [u8],
 }
 
@@ -72,23 +72,23 @@ pub struct ExtensionCall {
     pub method: String,
     /// The path after `/edgesync/v1/`, decoded, without slashes at its ends.
     pub path: String,
-    /// The decoded query in its order.
+    /// Decoded query parameters, in order.
     pub query: Vec<(String, String)>,
-    /// The body, `Null` if there is none.
+    /// The parsed body; `Null` if it is empty.
     pub body: Value,
-    /// What who asks may do.
+    /// The role of the caller.
     pub role: Role,
 }
 
 impl ExtensionCall {
-    /// A parameter of the query; empty if it is not there.
+    /// Returns a query parameter; empty if it is absent.
     #[must_use]
     pub fn parameter(&self, name: &str) -> &str {
         self.query.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 }
 
-/// No further paths.
+/// Serves no extension paths.
 impl Extension for () {
     async fn call(&self, _: ExtensionCall) -> Result<Value> {
         Err(Status::no_such_path())

@@ -1,25 +1,24 @@
-//! `/version` and the answers of `/healthz`, `/livez` and `/readyz`, in the words that Kubernetes' probes and
-//! people know. Pure.
+//! `/version`, and the responses of `/healthz`, `/livez` and `/readyz` in the format of Kubernetes.
+//! Pure.
 
 use serde_json::{Value, json};
 
 use edgesync_object::status::Result;
 
-/// The Kubernetes version whose rules the API follows; clients compare theirs with it.
+/// The minor Kubernetes version whose rules the API follows; clients compare it with theirs.
 const KUBERNETES_MINOR: &str = "36";
-/// The most names of checks that a client may leave out.
+/// The most checks that a client may exclude.
 const MAX_EXCLUDED: usize = 64;
 
-/// An answer in plain text.
+/// A response in plain text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// The HTTP code: 200, or 500 if a check has failed.
+    /// 200, or 500 if a check failed.
     pub(super) code: u16,
-    /// The text.
     pub(super) body: String,
 }
 
-/// `/version`. Every member is there, because some clients insist on each.
+/// Builds `/version`. Some clients require every member.
 pub(super) fn version() -> Value {
     json!({
         "major": "1",
@@ -34,8 +33,8 @@ pub(super) fn version() -> Value {
     })
 }
 
-/// The answer of an endpoint such as `readyz` with its checks. The query may ask for `verbose`, and name
-/// checks to `exclude`; other pairs are ignored.
+/// Answers an endpoint such as `readyz` with its checks. The query may have `verbose` and checks to
+/// `exclude`; other parameters are ignored.
 pub(super) fn answer(
     endpoint: &str,
     checks: &[(&'static str, Result<()>)],
@@ -74,7 +73,7 @@ pub(super) fn answer(
     Answer { code: if failed { 500 } else { 200 }, body }
 }
 
-/// The answer of a single check, such as `/readyz/store`; `None` if there is no check of the name.
+/// Answers a single check, such as `/readyz/store`; `None` if it is unknown.
 pub(super) fn single(name: &str, checks: &[(&'static str, Result<()>)]) -> Option<Answer> {
     let ok = Answer { code: 200, body: "ok".into() };
     if name == "ping" {
@@ -89,7 +88,7 @@ pub(super) fn single(name: &str, checks: &[(&'static str, Result<()>)]) -> Optio
     })
 }
 
-/// A text that cannot pass for several lines.
+/// Replaces control characters, to keep a text on one line.
 fn one_line(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_server_says_ok_and_what_it_checked_only_if_asked() {
+    fn healthy_server_lists_checks_only_if_verbose() {
         let short = answer("readyz", &checks(Ok(())), &[]);
         assert_eq!(short, Answer { code: 200, body: "ok".into() });
         let long = answer("readyz", &checks(Ok(())), &query(&[("verbose", "")]));
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_check_is_always_explained_in_one_line() {
+    fn failed_check_is_explained_on_one_line() {
         let failed = answer("readyz", &unreachable(), &[]);
         assert_eq!(failed.code, 500);
         assert_eq!(
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn excluded_checks_do_not_count_and_unknown_ones_are_named() {
+    fn excluded_checks_are_ignored_and_unknown_ones_named() {
         let passed = answer("readyz", &unreachable(), &query(&[("exclude", "cloud"), ("verbose", "")]));
         assert_eq!(passed.code, 200);
         assert!(passed.body.contains("[+]cloud excluded: ok\n"), "{}", passed.body);
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn single_checks_can_be_asked_for() {
+    fn single_checks_are_answered() {
         assert_eq!(single("store", &unreachable()).map(|answer| answer.code), Some(200));
         assert_eq!(single("ping", &[]).map(|answer| answer.code), Some(200));
         assert_eq!(single("cloud", &unreachable()).map(|answer| answer.code), Some(500));
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_has_what_clients_insist_on() {
+    fn version_has_every_required_member() {
         let version = version();
         for member in ["buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion", "platform"] {
             assert!(version[member].is_string(), "{member} is missing");

@@ -1,93 +1,94 @@
-//! What the API knows of a kind that it serves. Pure.
+//! Description of a served kind. Pure.
 
 use std::sync::Arc;
 
 use edgesync_object::Resource;
 use edgesync_schema::Schema;
 
-/// A kind as it is served in one of its versions.
+/// A kind in one of its served versions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
-    /// Group, version, kind, plural and scope, as in the path and in what clients get.
+    /// Group, version, kind, plural and scope, as in the path and in responses.
     pub resource: Arc<Resource>,
-    /// Under what objects of the kind are kept: another version, or the other group of Events. Often the
-    /// same as `resource`.
+    /// The storage version: another version, or the other group of Events. Often equal to
+    /// `resource`.
     pub stored_as: Arc<Resource>,
-    /// Lower-case singular.
+    /// Singular in lower case, such as `configmap`.
     pub singular: String,
-    /// Short names, as `kubectl` knows them.
+    /// Short names, as in `kubectl get cm`.
     pub short_names: Vec<String>,
-    /// Groups of kinds that it is in, such as `all`.
+    /// Categories, such as `all`.
     pub categories: Vec<String>,
-    /// The kind of a list; normally the kind and `List`.
+    /// The kind of its list; normally the kind and `List`.
     pub list_kind: String,
-    /// What its fields are; `None` if nobody has said: then every field is kept and none is checked.
+    /// Schema of the fields; without one every field is kept unchecked.
     pub schema: Option<Arc<Schema>>,
-    /// Whether the status is a subresource: ignored by POST and PUT, written under `/status` alone.
+    /// Whether the status is a subresource: ignored by POST and PUT, written under `/status` only.
     pub status_subresource: bool,
-    /// Where the numbers of `/scale` are, if that is served.
+    /// Paths of the replica counts, if `/scale` is served.
     pub scale: Option<Arc<ScalePaths>>,
-    /// Further columns of a table, from a CustomResourceDefinition.
+    /// Additional table columns of a CustomResourceDefinition.
     pub columns: Vec<PrinterColumn>,
-    /// Fields beyond name and namespace by which a custom kind can be selected (`selectableFields`), such as
-    /// `spec.color`. Those of built-in kinds are known to the field selectors themselves.
+    /// Fields beyond name and namespace by which a custom kind can be selected
+    /// (`selectableFields`), such as `spec.color`. Field selectors know those of built-in kinds.
     pub selectable_fields: Vec<Arc<str>>,
-    /// Whether the definition of the kind came from a CustomResourceDefinition.
+    /// Whether the kind is defined by a CustomResourceDefinition.
     pub custom: bool,
-    /// Whether this version is the one that clients should prefer in its group.
+    /// Whether clients should prefer this version in its group.
     pub preferred: bool,
-    /// Whether only those may have its objects who may have Secrets.
+    /// Whether access requires permission for Secrets.
     pub secret: bool,
-    /// What can be changed of its objects through this API.
+    /// The writable part of its objects.
     pub writable: Writable,
-    /// Where to change what cannot be changed here: the text of the refusal.
+    /// The text of a refused write, which names where to change the object instead.
     pub read_only_hint: Option<Arc<str>>,
-    /// A warning that comes with every answer (a `Warning` header), for deprecated versions.
+    /// A warning sent with every response (`Warning` header), for deprecated versions.
     pub warning: Option<Arc<str>>,
 }
 
-/// What can be changed of the objects of a kind.
+/// The writable part of the objects of a kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Writable {
-    /// Nothing: they can only be read.
+    /// Objects can only be read.
     #[default]
     Nothing,
-    /// The status, where it is a subresource: the objects themselves come from elsewhere.
+    /// Only the status, where it is a subresource: the objects are managed elsewhere.
     Status,
-    /// Everything: they can be created, changed and deleted.
+    /// Objects can be created, changed and deleted.
     Everything,
 }
 
-/// Where `/scale` finds what it shows, each as a dotted path.
+/// Dotted paths of the values shown by `/scale`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScalePaths {
-    /// How many are wanted: `spec.replicas`.
+    /// Desired replicas: `spec.replicas`.
     pub replicas: String,
-    /// How many there are.
+    /// Current replicas, such as `status.replicas`.
     pub status: String,
-    /// How they are selected, if that is known.
+    /// The selector of the replicas, if there is one.
     pub selector: Option<String>,
 }
 
-/// A column of a table, as a CustomResourceDefinition gives it (`additionalPrinterColumns`).
+/// A table column of a CustomResourceDefinition (`additionalPrinterColumns`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrinterColumn {
-    /// Its title.
+    /// Title of the column.
     pub name: String,
     /// `integer`, `number`, `string`, `boolean` or `date`.
     pub kind: String,
-    /// `name`, `byte`, …; empty if nothing is said.
+    /// `name`, `byte`, …; empty if unspecified.
     pub format: String,
-    /// What it shows.
+    /// Description of the column for people.
     pub description: String,
     /// 0 for columns that are always shown.
     pub priority: i32,
-    /// A simple JSON path such as `.spec.replicas` or `.status.conditions[?(@.type=="Ready")].status`.
+    /// A simple JSON path such as `.spec.replicas` or
+    /// `.status.conditions[?(@.type=="Ready")].status`.
     pub json_path: String,
 }
 
 impl Kind {
-    /// A kind of which nothing is known but its names: everything is kept, nothing is checked.
+    /// Creates a read-only kind without schema: every field is kept unchecked.
     #[must_use]
     pub fn bare(resource: Arc<Resource>) -> Self {
         Self {
@@ -111,8 +112,8 @@ impl Kind {
         }
     }
 
-    /// Whether a whole collection can be deleted at once. Of all kinds that are served, Kubernetes knows no
-    /// `deletecollection` of Namespaces alone: each takes with it whatever is in it.
+    /// Returns whether a whole collection can be deleted at once. As in Kubernetes, only Namespaces
+    /// have no `deletecollection`: each one takes its contents with it.
     #[must_use]
     pub(crate) fn deletes_collections(&self) -> bool {
         let Resource { group, plural, .. } = &*self.stored_as;

@@ -1,4 +1,4 @@
-//! Kubeconfigs with a certificate: how a client finds a server of ours and shows who asks.
+//! Kubeconfigs with a client certificate.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,24 +7,24 @@ use serde_json::{Value, json};
 use edgesync_object::yaml;
 use edgesync_transport::tls::{self, Certificate, Clock, Identity, TlsError, Trust};
 
-/// The address of a server, the authority of its certificate, and the identity of a user.
+/// The server's address and authority, and the user's identity.
 #[derive(Debug)]
 pub struct Kubeconfig {
-    /// Its address, `https://HOST:PORT`.
+    /// Server address, `https://HOST:PORT`.
     pub server: String,
-    /// Who vouches for it.
+    /// CA certificates that the server's is verified against.
     pub authority: Vec<Certificate>,
-    /// The name of the user.
+    /// User name in the kubeconfig.
     pub user: String,
     /// Certificate and key of the user.
     pub identity: Identity,
 }
 
 impl Kubeconfig {
-    /// As `kubectl` and client libraries take it.
+    /// Formats the kubeconfig for `kubectl` and client libraries.
     ///
     /// # Errors
-    /// None but of the library.
+    /// Errors of the YAML library only.
     pub fn to_yaml(&self) -> Result<String, yaml::YamlError> {
         let pem =
             |certificates: &[Certificate]| certificates.iter().map(Certificate::to_pem).collect::<String>();
@@ -44,11 +44,11 @@ impl Kubeconfig {
         }))
     }
 
-    /// Reads what [`Self::to_yaml`] wrote, or another one with a single cluster and user whose certificates stand in it.
-    /// `what` names it in errors.
+    /// Parses the output of [`Self::to_yaml`], or another kubeconfig with a single cluster and user
+    /// and embedded certificates. `what` names it in errors.
     ///
     /// # Errors
-    /// What is missing or wrong.
+    /// A description of the missing or invalid field.
     pub fn read(what: &str, text: &str) -> Result<Self, String> {
         let config: Value = yaml::parse(text).map_err(|error| error.to_string())?;
         let word = |pointer: &str| {
@@ -70,10 +70,10 @@ impl Kubeconfig {
         })
     }
 
-    /// TLS to the server as the user.
+    /// Configures TLS to the server as the user.
     ///
     /// # Errors
-    /// The library's.
+    /// Errors of the TLS library.
     pub fn tls(&self) -> Result<tls::Client, TlsError> {
         tls::Client::new(&Trust::new(self.authority.clone()), Some(&self.identity), Clock::system([]))
     }

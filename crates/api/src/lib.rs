@@ -1,13 +1,17 @@
-//! Kubernetes API machinery over HTTP: discovery, get, list, watch, write, patch, server-side apply, Table output, OpenAPI,
-//! and a client. It does not know who stores the objects: that is behind the [`Storage`] trait, which the cloud side
-//! implements over its store or a cluster, and the agent over the edge store. Read [`Storage`] first, then `dispatch`.
+//! Kubernetes API machinery over HTTP: discovery, get, list, watch, write, patch, server-side
+//! apply, Table output, OpenAPI, and a client.
+//!
+//! Objects are stored behind the [`Storage`] trait, which the cloud side implements over its store
+//! or a cluster, and the agent over the edge store. Read [`Storage`] first, then `dispatch`.
 //!
 //! # Layout
-//! - connection to request: `listen`, `server`, `limits`, `stall`, `auth`, `browser`, `compress`, `metrics`; memory of bodies:
-//!   `body`, `weight`, `room`;
+//! - connection to request: `listen`, `server`, `permit`, `limits`, `write_timeout`, `auth`,
+//!   `browser`, `compress`, `metrics`; memory of bodies: `body`, `weight`, `memory_budget`;
 //! - request line to typed request (pure): `request`, `media`;
-//! - verbs: `dispatch`, then `read` (with `snapshots`), `watch`, `write`, or a document (`discovery`, `openapi`);
-//! - effect of a write on an object (pure): `write/prepare`, `patch`, `apply`, `rules`, `duplicates`;
+//! - verbs: `dispatch`, then `read` (with `snapshots`), `watch`, `write`, or a document
+//!   (`discovery`, `openapi`);
+//! - effect of a write on an object (pure): `write/prepare`, `patch`, `apply`, `rules`,
+//!   `duplicates`;
 //! - representation for the client (pure): `convert`, `select`, `table`, `listing`, `response`;
 //! - storage: `storage`, and `ring`, the watch cache.
 //!
@@ -25,12 +29,14 @@ mod browser;
 mod client;
 mod connection;
 mod convert;
+mod cost_meter;
 mod discovery;
 mod dispatch;
 mod duplicates;
 mod events;
 pub mod exchange;
 mod extension;
+mod field_path;
 mod health;
 mod kind;
 mod kubeconfig;
@@ -38,32 +44,30 @@ mod limits;
 mod listen;
 mod listing;
 mod media;
+mod memory_budget;
 mod metrics;
 mod namespaces;
+mod object_locks;
 mod openapi;
 mod patch;
+mod permit;
 mod read;
 mod request;
 mod response;
 mod reviews;
 mod ring;
-mod room;
 mod rules;
 mod scale;
 mod secure;
 mod select;
 mod server;
 mod snapshots;
-mod stall;
-mod steps;
 mod storage;
 mod table;
-mod trail;
-mod turns;
-mod visitor;
 mod watch;
 mod weight;
 mod write;
+mod write_timeout;
 
 pub use address::{Address, AddressError};
 pub use audit::AUDIT;
@@ -88,8 +92,8 @@ pub use storage::{
     Batch, Change, ChangeType, Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Storage, Stored,
 };
 
-/// What is wrong with an object by the rules of its kind: as a new one, or in the place of another one. For tests of
-/// what other parts write past the API.
+/// Validates an object by the rules of its kind, as a create or as an update of `old`. For tests of
+/// components that write past the API.
 #[cfg(any(test, feature = "testing"))]
 pub fn broken_rules(
     kind: &edgesync_object::Resource,

@@ -1,39 +1,40 @@
-//! What a server of the API gives to its clients. Pure.
+//! Resource limits of an API server. Pure.
 
 use std::time::Duration;
 
-/// What a server gives to its clients at most.
+/// Resource limits of an API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The longest body of a request, in bytes.
     pub body_bytes: usize,
-    /// All bodies that are read at one time, in bytes; at least one of the longest fits.
+    /// All request bodies in flight, in bytes; at least one body of the longest length fits.
     pub bodies_bytes: usize,
-    /// What bodies become in memory, of all requests until they are done, in bytes; eight times the longest body at
-    /// least. A body that becomes more is refused.
+    /// Memory of parsed bodies, over all requests in progress, in bytes; at least eight times the
+    /// longest body. A body that would take more alone is refused.
     pub values_bytes: usize,
-    /// The longest head of a request, in bytes; at least 8 KiB.
+    /// The longest request head, in bytes; at least 8 KiB.
     pub head_bytes: usize,
-    /// Connections of each listener at one time, watches apart. When more come, those go that wait for nothing.
+    /// Connections per listener, watches excluded. Beyond it idle connections are closed.
     pub connections: usize,
-    /// Watches of each listener at one time. One address, or one user at a Unix socket, has half of these and of those.
+    /// Watches per listener. One address, or one user of a Unix socket, gets half of these and of
+    /// the connections.
     pub watches: usize,
-    /// How long a client may take until its first request begins, the handshake of TLS left out.
+    /// How long a client may take to begin its first request, TLS handshake excluded.
     pub first_timeout: Duration,
-    /// How long a client may take for the head of a request, and stay idle between two.
+    /// How long a client may take for the head of a request, and idle between two requests.
     pub head_timeout: Duration,
-    /// How long a client may take for the body of a request, waiting for memory included.
+    /// How long a client may take for a request body, including the wait for memory.
     pub body_timeout: Duration,
-    /// How long a client may read nothing of its response.
+    /// How long a client may leave its response unread.
     pub write_timeout: Duration,
-    /// How long requests may go on after the shutdown has begun.
+    /// How long requests may continue after the shutdown has begun.
     pub drain_timeout: Duration,
-    /// Lists that wait for a client to ask for their next part.
+    /// Paged lists whose snapshot is held for the next page.
     pub snapshots: usize,
 }
 
 impl Limits {
-    /// For the cloud: objects of several megabytes are stored.
+    /// Returns the limits of the cloud side, which stores objects of several megabytes.
     #[must_use]
     pub fn cloud() -> Self {
         Self {
@@ -52,7 +53,7 @@ impl Limits {
         }
     }
 
-    /// For the edge: small memory, a few local clients that read.
+    /// Returns the limits of the agent: small memory, a few local clients that mostly read.
     #[must_use]
     pub fn edge() -> Self {
         Self {
@@ -63,7 +64,7 @@ impl Limits {
             head_bytes: 8 << 10,
             connections: 64,
             watches: 64,
-            // Fewer than the store opens, so that lists that nobody goes on with keep no others out.
+            // Fewer than the store allows, so that abandoned lists do not block others.
             snapshots: 6,
             ..Self::cloud()
         }

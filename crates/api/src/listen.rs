@@ -1,4 +1,4 @@
-//! Listening: TCP on loopback, TLS anywhere, and Unix sockets whose file is made, guarded and removed.
+//! Listeners: TCP on loopback, TLS on any address, and Unix sockets with their files.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,71 +15,71 @@ use super::address::Address;
 use edgesync_transport::gate::{self, Origin};
 use edgesync_transport::tls;
 
-/// Permissions of a socket: its owner and group may talk to the process behind it.
+/// Permissions of a socket: its owner and group may connect.
 const SOCKET_MODE: u32 = 0o660;
-/// Permissions of the directory of a socket, where it is made.
+/// Permissions of the socket's directory, if it is created.
 const DIRECTORY_MODE: u32 = 0o755;
-/// The longest path of a socket, in bytes (`sun_path` with its final zero).
+/// The longest socket path, in bytes (`sun_path` without its final zero).
 const MAX_SOCKET_PATH: usize = 107;
-/// How long a process behind an existing socket has to take a connection.
+/// Time limit of the probe for a process behind an existing socket.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why an address cannot be listened on.
+/// Error of binding a listener.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Without TLS whoever reaches the address would be let in, and could read along.
+    /// Without TLS any host that reaches the address could read and write.
     #[error(
         "cannot listen on {address}: without TLS the API answers on loopback only, use 127.0.0.1, ::1 or a Unix socket"
     )]
     NotLoopback {
-        /// The address asked for.
+        /// The address to listen on.
         address: SocketAddr,
     },
-    /// An address for clients.
+    /// The client form of an address.
     #[error(
         "cannot listen on {address}: this is how clients write it, listening needs IP:PORT and a certificate"
     )]
     ForClients {
-        /// The address asked for.
+        /// The address to listen on.
         address: Address,
     },
     /// The system refuses the TCP address.
     #[error("cannot listen on {address}")]
     Tcp {
-        /// The address asked for.
+        /// The address to listen on.
         address: SocketAddr,
-        /// Why.
+        /// Cause of the failure.
         source: io::Error,
     },
     /// The system refuses the socket.
     #[error("cannot make the socket {}", path.display())]
     Unix {
-        /// The path asked for.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         source: io::Error,
     },
     /// Another process answers on the socket.
     #[error("the socket {} is in use by another running process; stop that one or choose another path", path.display())]
     InUse {
-        /// The path asked for.
+        /// The path of the socket.
         path: PathBuf,
     },
-    /// Something that is no socket is in the way.
+    /// The path is occupied by a file that is not a socket.
     #[error("{} exists and is not a socket; it is left alone", path.display())]
     NotASocket {
-        /// The path asked for.
+        /// The path of the socket.
         path: PathBuf,
     },
     /// The path does not fit into a socket address.
     #[error("the socket path {} is longer than {MAX_SOCKET_PATH} bytes", path.display())]
     PathTooLong {
-        /// The path asked for.
+        /// The path of the socket.
         path: PathBuf,
     },
 }
 
-/// An open listener. A Unix socket's file is removed when it is dropped.
+/// An open listener. A Unix socket's file is removed on drop.
 #[derive(Debug)]
 pub struct Listener {
     address: Address,
@@ -89,23 +89,22 @@ pub struct Listener {
 
 #[derive(Debug)]
 pub(super) enum Inner {
-    /// With what takes clients that speak TLS.
+    /// With the TLS acceptor for clients that begin with a handshake.
     Tcp(TcpListener, Option<tls::Local>),
     Tls(TcpListener, tls::Server),
     Unix(UnixListener),
 }
 
-/// An accepted connection.
 pub(super) enum Accepted {
     Tcp(TcpStream, SocketAddr, Option<tls::Local>),
-    /// Before its handshake.
+    /// A connection before its TLS handshake.
     Tls(TcpStream, SocketAddr, tls::Server),
-    /// With the user at the other end, if the system tells.
+    /// With the user of the peer, if the system reports it.
     Unix(UnixStream, Option<u32>),
 }
 
 impl Accepted {
-    /// Who comes.
+    /// Returns the origin that connection limits count by.
     pub(super) fn origin(&self) -> Origin {
         match self {
             Self::Tcp(_, from, _) => Origin::of(from.ip()),
@@ -117,7 +116,7 @@ impl Accepted {
 
 impl gate::Visitor for Accepted {
     async fn speaks(&self) {
-        // Whatever is wrong with it shows when it is read.
+        // An error appears again when the connection is read.
         let _ = match self {
             Self::Tcp(stream, ..) => stream.peek(&mut [0]).await,
             Self::Tls(stream, ..) => stream.peek(&mut [0]).await,
@@ -130,7 +129,7 @@ impl gate::Visitor for Accepted {
 }
 
 impl Listener {
-    /// Listens on an address.
+    /// Listens on a loopback TCP address or a Unix socket.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -142,7 +141,7 @@ impl Listener {
         }
     }
 
-    /// Listens without TLS, on any address: for what everybody may know who gets there.
+    /// Listens without TLS on any address, for data that every host there may read.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -151,7 +150,7 @@ impl Listener {
         Ok(Self { address: Address::Tcp(bound), inner: Inner::Tcp(listener, None), _file: None })
     }
 
-    /// Listens with TLS, on any address. The handshake of each connection is made in its own task.
+    /// Listens with TLS on any address. Handshakes run in the task of their connection.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -161,7 +160,7 @@ impl Listener {
         Ok(Self { address, inner: Inner::Tls(listener, tls), _file: None })
     }
 
-    /// Takes clients that speak TLS at a TCP address as well: the first byte tells which they do.
+    /// Accepts TLS as well on a TCP listener: the first byte of a connection decides.
     #[must_use]
     pub fn with_local_tls(mut self, local: tls::Local) -> Self {
         if let Inner::Tcp(_, tls) = &mut self.inner {
@@ -170,7 +169,7 @@ impl Listener {
         self
     }
 
-    /// The address listened on, with the port that was chosen.
+    /// Returns the address listened on, with the port that the system chose.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
@@ -186,8 +185,8 @@ impl Listener {
 
     async fn bind_unix(path: &Path) -> Result<Self, ListenError> {
         let failed = |source| ListenError::Unix { path: path.to_owned(), source };
-        // The socket is made beside its place and moved there once its permissions are right: nobody
-        // can connect before, and a stale file is replaced in one step.
+        // The socket is created under a temporary name and renamed once its permissions are set: no
+        // client can connect before, and a stale file is replaced atomically.
         let mut staged = path.as_os_str().to_owned();
         staged.push(format!(".{}", std::process::id()));
         let staged = PathBuf::from(staged);
@@ -198,10 +197,10 @@ impl Listener {
         refuse_if_live(path).await?;
         remove_if_there(&staged).map_err(failed)?;
         let listener = UnixListener::bind(&staged).map_err(failed)?;
-        let moved = std::fs::set_permissions(&staged, std::fs::Permissions::from_mode(SOCKET_MODE))
+        let renamed = std::fs::set_permissions(&staged, std::fs::Permissions::from_mode(SOCKET_MODE))
             .and_then(|()| std::fs::rename(&staged, path))
             .and_then(|()| SocketFile::of(path));
-        match moved {
+        match renamed {
             Ok(file) => {
                 let address = Address::Unix(path.to_owned());
                 Ok(Self { address, inner: Inner::Unix(listener), _file: Some(file) })
@@ -217,7 +216,7 @@ impl Listener {
         match &self.inner {
             Inner::Tcp(listener, tls) => {
                 let (stream, from) = listener.accept().await?;
-                // Answers are small and written whole: waiting for more only delays them.
+                // Responses are small and written whole; Nagle's algorithm would only delay them.
                 stream.set_nodelay(true)?;
                 Ok(Accepted::Tcp(stream, from, tls.clone()))
             }
@@ -235,13 +234,13 @@ impl Listener {
     }
 }
 
-/// The user that this process runs as, as the system tells other processes.
+/// Returns the effective user of this process, as peers see it.
 #[must_use]
 pub fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Listens on a TCP address, and says which port that is.
+/// Listens on a TCP address; returns the port that the system chose with it.
 async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ListenError> {
     let failed = |source| ListenError::Tcp { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
@@ -260,7 +259,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(DIRECTORY_MODE))
 }
 
-/// Refuses a path on which a process answers, or that holds something else than a socket.
+/// Refuses a path on which a process answers, or that is not a socket.
 async fn refuse_if_live(path: &Path) -> Result<(), ListenError> {
     let failed = |source| ListenError::Unix { path: path.to_owned(), source };
     match std::fs::symlink_metadata(path) {
@@ -278,7 +277,7 @@ async fn refuse_if_live(path: &Path) -> Result<(), ListenError> {
             Ok(())
         }
         Ok(Err(error)) => Err(failed(error)),
-        // A process that is too busy to accept lives as well.
+        // A process too busy to accept is alive too.
         Ok(Ok(_)) | Err(_) => Err(ListenError::InUse { path: path.to_owned() }),
     }
 }
@@ -290,14 +289,14 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The file of a socket of ours: removed at the end, unless another process has put its own there.
+/// The file of this listener's socket. Removed on drop unless another process has replaced it.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
 }
 
-/// Device and inode of a file.
+/// Returns the device and inode of a file.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
@@ -329,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_is_made_with_its_directory_and_removed_at_the_end() {
+    async fn socket_is_created_with_its_directory_and_removed_on_drop() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/a.sock");
         let listener = Listener::bind(&unix(&path)).await.unwrap();
@@ -340,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stale_socket_is_replaced_and_a_live_one_is_refused() {
+    async fn stale_socket_is_replaced_and_a_live_one_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
@@ -352,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_socket_is_left_alone() {
+    async fn file_that_is_no_socket_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notes.txt");
         std::fs::write(&path, "keep").unwrap();
@@ -362,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_put_there_by_another_process_is_not_removed() {
+    async fn socket_file_of_another_process_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.sock");
         let listener = Listener::bind(&unix(&path)).await.unwrap();
@@ -373,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn addresses_that_cannot_be_used_are_refused_with_a_reason() {
+    async fn unusable_addresses_are_refused_with_a_reason() {
         let long = PathBuf::from(format!("/tmp/{}", "x".repeat(200)));
         let refused = Listener::bind(&unix(&long)).await.unwrap_err();
         assert!(matches!(refused, ListenError::PathTooLong { .. }), "{refused}");
@@ -386,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn port_zero_is_answered_with_the_port_chosen() {
+    async fn port_zero_gives_the_chosen_port() {
         let listener = Listener::bind(&Address::Tcp(([127, 0, 0, 1], 0).into())).await.unwrap();
         assert!(matches!(listener.address(), Address::Tcp(address) if address.port() != 0));
     }

@@ -1,4 +1,4 @@
-//! Lists of objects as text that is written piece by piece. Pure.
+//! Incremental encoding of object lists. Pure.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -9,27 +9,27 @@ use super::table::{PARTIAL, TABLE, View};
 use edgesync_object::status::Result;
 use edgesync_object::{Status, yaml};
 
-/// Writes the parts of a list of objects: its head, its items, its metadata. The metadata comes last because
-/// the token that continues the list is known last.
+/// Writes a list in parts: head, items, metadata. The metadata comes last because the `continue`
+/// token is known last.
 pub struct ListWriter {
     format: Format,
     view: View,
     now: Timestamp,
-    /// The fields before the items; `None` once they are written.
+    /// The fields before the items; `None` once written.
     head: Option<Vec<(&'static str, Value)>>,
-    any: bool,
+    has_items: bool,
 }
 
 impl ListWriter {
-    /// A writer of a list of this kind.
+    /// Creates a writer of a list of whole objects.
     #[must_use]
     pub fn new(format: Format, api_version: &str, kind: &str) -> Self {
         let head = vec![("apiVersion", json!(api_version)), ("kind", json!(kind))];
-        Self { format, view: View::Whole, now: Timestamp::UNIX_EPOCH, head: Some(head), any: false }
+        Self { format, view: View::Whole, now: Timestamp::UNIX_EPOCH, head: Some(head), has_items: false }
     }
 
-    /// A writer of a list of objects of a kind as a client wants to see them: a list, a table with its
-    /// column definitions or a list of metadata. Ages are those at `now`.
+    /// Creates a writer for a client's view: whole objects, a table with its column definitions, or
+    /// metadata. Ages are relative to `now`.
     pub(super) fn of(format: Format, kind: &Kind, view: View, now: Timestamp) -> Self {
         let mut writer = match &view {
             View::Whole => Self::new(format, &kind.resource.api_version(), &kind.list_kind),
@@ -42,7 +42,7 @@ impl ListWriter {
         Self { view, now, ..writer }
     }
 
-    /// Writes items, given as JSON text, after those written before.
+    /// Encodes items, given as JSON texts, after those written before.
     ///
     /// # Errors
     /// 500 if an item is not JSON.
@@ -50,7 +50,7 @@ impl ListWriter {
         let mut out = self.head()?;
         for item in items {
             if self.format == Format::Json {
-                out.push_str(if self.any { "," } else { "" });
+                out.push_str(if self.has_items { "," } else { "" });
                 match self.view {
                     View::Whole => out.push_str(item),
                     _ => out.push_str(&self.item(item)?.to_string()),
@@ -59,21 +59,21 @@ impl ListWriter {
                 let text = self.format.render_value(&self.item(item)?)?;
                 match self.format {
                     Format::Yaml => {
-                        out.push_str(if self.any { "" } else { "\n" });
+                        out.push_str(if self.has_items { "" } else { "\n" });
                         indent(&mut out, &text, "- ", "  ");
                     }
                     _ => {
-                        out.push_str(if self.any { ",\n" } else { "\n" });
+                        out.push_str(if self.has_items { ",\n" } else { "\n" });
                         indent(&mut out, text.trim_end(), "    ", "    ");
                     }
                 }
             }
-            self.any = true;
+            self.has_items = true;
         }
         Ok(out)
     }
 
-    /// Writes the beginning, up to the items, unless it is written.
+    /// Encodes the beginning up to the items, unless already written.
     fn head(&mut self) -> Result<String> {
         let Some(fields) = self.head.take() else { return Ok(String::new()) };
         let items = if matches!(self.view, View::Table(_)) { "rows" } else { "items" };
@@ -106,22 +106,22 @@ impl ListWriter {
         Ok(self.view.item(object, self.now))
     }
 
-    /// Writes the end: the metadata of the list.
+    /// Encodes the end: the metadata of the list.
     ///
     /// # Errors
-    /// 500 if it cannot be written.
+    /// 500 if the metadata cannot be encoded.
     pub fn end(&mut self, metadata: Map<String, Value>) -> Result<String> {
         let mut out = self.head()?;
         match self.format {
             Format::Json => out.push_str(&format!("],\"metadata\":{}}}\n", Value::Object(metadata))),
             Format::PrettyJson => {
-                out.push_str(if self.any { "\n  ],\n" } else { "],\n" });
+                out.push_str(if self.has_items { "\n  ],\n" } else { "],\n" });
                 let metadata = format!("\"metadata\": {:#}", Value::Object(metadata));
                 indent(&mut out, &metadata, "  ", "  ");
                 out.push_str("\n}\n");
             }
             Format::Yaml => {
-                out.push_str(if self.any { "" } else { " []\n" });
+                out.push_str(if self.has_items { "" } else { " []\n" });
                 out.push_str(&yaml::write(&json!({ "metadata": metadata })).map_err(Status::internal)?);
             }
         }
@@ -174,8 +174,8 @@ mod tests {
         }
     }
 
-    /// Writes the lists as a client wants to see them, in each format, and compares them with what
-    /// `expected` says of their items.
+    /// Writes the lists in a view and every format, and compares them with the items that
+    /// `expected` returns.
     fn check(view: &View, expected: impl Fn(Vec<Value>) -> Value) {
         let kind = Kind::bare(kinds::by_word("configmaps").unwrap().resource().into());
         let now = "2024-01-02T00:00:00Z".parse().unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_in_parts_is_one_document_in_every_format() {
+    fn list_in_parts_is_one_document_in_every_format() {
         check(
             &View::Whole,
             |items| json!({"apiVersion": "v1", "kind": "ConfigMapList", "items": items, "metadata": metadata()}),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_metadata_has_a_kind_of_its_own() {
+    fn metadata_list_has_its_own_kind() {
         check(&View::Metadata(META_V1), |items| {
             json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "items": items,
                 "metadata": metadata()})
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_its_definitions_before_the_rows() {
+    fn table_has_its_definitions_before_the_rows() {
         let kind = Kind::bare(kinds::by_word("configmaps").unwrap().resource().into());
         for include in [Include::Nothing, Include::Metadata, Include::Object] {
             let table = TableView::new(&kind, include, META_V1);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_is_not_json_is_an_error_where_it_must_be_read() {
+    fn invalid_item_is_an_error_where_it_is_parsed() {
         for format in [Format::PrettyJson, Format::Yaml] {
             let mut writer = ListWriter::new(format, "v1", "List");
             assert_eq!(writer.items(&["{".to_owned()]).unwrap_err().code, 500);

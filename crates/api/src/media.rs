@@ -1,4 +1,4 @@
-//! Representations: which formats a client takes and sends, and objects in them. Pure.
+//! Media types: content negotiation, and objects in JSON and YAML. Pure.
 
 pub(super) mod protobuf;
 
@@ -10,12 +10,12 @@ use edgesync_object::number::shorten;
 use edgesync_object::status::Result;
 use edgesync_object::{MAX_DEPTH, Status, too_deep, yaml};
 
-/// The media types that are written.
+/// Media types of responses.
 pub(super) const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
-/// The media types that are read.
+/// Media types of request bodies.
 const READ_TYPES: [&str; 3] = [MEDIA_TYPES[0], MEDIA_TYPES[1], protobuf::MEDIA_TYPE];
 
-/// A format of objects.
+/// A response format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// JSON in one line.
@@ -28,7 +28,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The media type of the format.
+    /// Returns the media type of the format.
     #[must_use]
     pub fn media_type(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ impl Format {
         }
     }
 
-    /// Turns the JSON text of an object into the format, with a newline at its end.
+    /// Renders the JSON text of an object, with a final newline.
     ///
     /// # Errors
     /// 500 if the text is not JSON.
@@ -51,10 +51,10 @@ impl Format {
         self.render_value(&value)
     }
 
-    /// Writes a value in the format, with a newline at its end.
+    /// Renders a value, with a final newline.
     ///
     /// # Errors
-    /// 500 if the value cannot be written.
+    /// 500 if the value cannot be rendered.
     pub(crate) fn render_value(self, value: &Value) -> Result<String> {
         match self {
             Self::Json => Ok(format!("{value}\n")),
@@ -64,41 +64,36 @@ impl Format {
     }
 }
 
-/// What a response shows of objects: the `as` of a media range.
+/// The view of objects in a response: the `as` of a media range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum As {
-    /// All of them.
     #[default]
     Whole,
-    /// A table of what people want to see.
+    /// A table for people.
     Table,
-    /// Their metadata.
     Metadata,
 }
 
-/// What a client takes, decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Accepted {
-    /// The encoding.
     pub(super) format: Format,
-    /// What is shown.
-    pub(super) shown: As,
-    /// The group and version of what is not the whole.
+    pub(super) view: As,
+    /// Group and version of a table or of metadata.
     pub(super) meta: &'static str,
 }
 
 impl Default for Accepted {
     fn default() -> Self {
-        Self { format: Format::Json, shown: As::Whole, meta: META_V1 }
+        Self { format: Format::Json, view: As::Whole, meta: META_V1 }
     }
 }
 
 impl Accepted {
-    /// What to answer, from an `Accept` header: the first of the highest quality that can be given. No
-    /// header means JSON.
+    /// Negotiates a representation by an `Accept` header: the first of the highest quality that is
+    /// supported. No header means JSON.
     ///
     /// # Errors
-    /// 406 if nothing can be given.
+    /// 406 if no range is supported.
     pub(super) fn read(accept: Option<&str>, pretty: bool) -> Result<Self> {
         let json = if pretty { Format::PrettyJson } else { Format::Json };
         let accept = accept.map(str::trim).filter(|accept| !accept.is_empty());
@@ -109,11 +104,11 @@ impl Accepted {
                 "application/yaml" => Format::Yaml,
                 _ => return None,
             };
-            let (mut shown, mut meta) = (As::Whole, META_V1);
+            let (mut view, mut meta) = (As::Whole, META_V1);
             for parameter in parameters {
                 match *parameter {
-                    ("as", "Table") => shown = As::Table,
-                    ("as", "PartialObjectMetadata" | "PartialObjectMetadataList") => shown = As::Metadata,
+                    ("as", "Table") => view = As::Table,
+                    ("as", "PartialObjectMetadata" | "PartialObjectMetadataList") => view = As::Metadata,
                     ("as", _) => return None,
                     ("g", group) if group != "meta.k8s.io" => return None,
                     ("v", "v1beta1") => meta = META_V1BETA1,
@@ -121,17 +116,17 @@ impl Accepted {
                     _ => {}
                 }
             }
-            Some(Self { format, shown, meta })
+            Some(Self { format, view, meta })
         };
         choose(accept, offer).ok_or_else(|| Status::not_acceptable(&MEDIA_TYPES))
     }
 }
 
-/// Reads a body. No content type means JSON; an empty body is `Null`.
+/// Parses a body. No content type means JSON; an empty body is `Null`.
 ///
 /// # Errors
-/// 415 for another format or a kind that the format does not have, 400 for a body that is not what its type
-/// says or nests too deep.
+/// 415 for another format or a kind that the format does not support, 400 for a body that is
+/// invalid or nests too deep.
 pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value> {
     if body.is_empty() {
         return Ok(Value::Null);
@@ -157,22 +152,22 @@ pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value
     Ok(value)
 }
 
-/// The grammar of a body.
+/// The syntax of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Syntax {
     /// JSON, also where YAML is announced.
     Json,
     /// YAML.
     Yaml,
-    /// Kubernetes' protobuf.
+    /// Kubernetes' protobuf encoding.
     Protobuf,
 }
 
 impl Syntax {
-    /// The grammar that a content type announces; JSON if there is none.
+    /// Returns the syntax that a content type announces; JSON if there is none.
     ///
     /// # Errors
-    /// 415 for another one.
+    /// 415 for an unsupported one.
     pub(super) fn announced(content_type: Option<&str>) -> Result<Self> {
         match media_type(content_type).as_str() {
             "application/json" => Ok(Self::Json),
@@ -182,7 +177,7 @@ impl Syntax {
         }
     }
 
-    /// The grammar by which a body will be read.
+    /// Returns the syntax by which a body will be parsed.
     pub(super) fn of(content_type: Option<&str>, body: &[u8]) -> Self {
         let media_type = media_type(content_type);
         if media_type == protobuf::MEDIA_TYPE {
@@ -195,7 +190,7 @@ impl Syntax {
     }
 }
 
-/// The type alone, in lower case.
+/// Returns the media type without parameters, in lower case.
 fn media_type(content_type: Option<&str>) -> String {
     let media_type = content_type.unwrap_or(MEDIA_TYPES[0]).split(';').next().unwrap_or_default();
     media_type.trim().to_ascii_lowercase()
@@ -213,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_format_follows_the_accept_header() {
+    fn format_follows_the_accept_header() {
         let format = |accept: &str| read(accept).map(|accepted| accepted.format);
         assert_eq!(Accepted::read(None, false), Ok(Accepted::default()));
         assert_eq!(Accepted::read(None, true).unwrap().format, Format::PrettyJson);
@@ -230,8 +225,8 @@ mod tests {
     }
 
     #[test]
-    fn a_client_gets_the_view_that_it_prefers() {
-        let view = |accept: &str| read(accept).map(|accepted| accepted.shown);
+    fn view_follows_the_accept_header() {
+        let view = |accept: &str| read(accept).map(|accepted| accepted.view);
         let meta = |accept: &str| read(accept).map(|accepted| accepted.meta);
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         assert_eq!(view(kubectl), Ok(As::Table));
@@ -247,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_read_by_their_type() {
+    fn bodies_are_parsed_by_content_type() {
         let code = |kind: Option<&str>, body: &[u8]| read_body(kind, body).unwrap_err().code;
         assert_eq!(read_body(None, b"{\"a\":1}"), Ok(json!({"a": 1})));
         assert_eq!(read_body(Some("application/json; charset=utf-8"), b"[1]"), Ok(json!([1])));
@@ -267,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn fuzz_bodies() {
+    fn bodies_never_panic_fuzzed() {
         let samples = files("e2e", ".json");
         fuzz("json", &samples, |bytes| {
             let _ = read_body(Some("application/json"), bytes);

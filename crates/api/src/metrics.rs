@@ -1,8 +1,9 @@
-//! What the API counts, and how `/metrics` shows it. Depends on `object`; reads `/proc` for the process.
+//! Metrics of the API and their `/metrics` output. Depends on `object`; reads `/proc` for the
+//! process.
 //!
-//! The text format is written here rather than by a crate: it is three kinds of lines, the counters are
-//! plain atomics that cost nothing until somebody asks, and a registry of boxed families would be more code
-//! in the edge binary than this.
+//! The text format is written here instead of by a crate: it consists of three kinds of lines,
+//! counters are plain atomics that cost nothing between scrapes, and a registry of boxed families
+//! would be more code in the edge binary.
 
 use crate::families;
 use std::collections::BTreeMap;
@@ -18,20 +19,20 @@ mod text;
 
 pub use text::{MetricsWriter, Type};
 
-/// The most resources that are told apart; all others share the label `other`.
+/// The most resources with their own label; all others share `other`.
 const MAX_RESOURCES: usize = 128;
-/// The label of resources that are not known, and of those beyond the limit.
+/// Label of unknown resources and of those beyond the limit.
 const OTHER: &str = "other";
-/// The verbs that are told apart. The last one stands for all others.
+/// Verbs with their own label. The last one stands for all others.
 const VERBS: [&str; 9] =
     ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", OTHER];
-/// The upper bounds of the histogram of durations, in seconds.
+/// Upper bounds of the duration histogram, in seconds.
 const BUCKETS: [f64; 7] = [0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
 
-/// Counters of one API. All methods can be called from any thread.
+/// Counters of one API. All methods are thread-safe.
 #[derive(Debug, Default)]
 pub(super) struct ApiMetrics {
-    /// Requests by group and resource, then by verb and code.
+    /// By group and resource, then by verb and code.
     requests: Mutex<BTreeMap<(String, String), Codes>>,
     verbs: [PerVerb; VERBS.len()],
     watches: AtomicI64,
@@ -39,24 +40,24 @@ pub(super) struct ApiMetrics {
     cuts: [AtomicU64; Cut::ALL.len()],
 }
 
-/// Requests by the index of the verb and the code: as many as there are verbs and codes of this server.
+/// Requests by index of the verb and code; bounded by the verbs and codes of this server.
 type Codes = BTreeMap<(usize, u16), u64>;
 
-/// What is counted of a verb.
+/// Counters of a verb.
 #[derive(Debug, Default)]
 struct PerVerb {
-    /// Requests by duration, each in the first bucket that it fits in; the last one has no bound.
+    /// Requests by duration, in the first bucket that fits; the last one is unbounded.
     buckets: [AtomicU64; BUCKETS.len() + 1],
     nanoseconds: AtomicU64,
     bytes: AtomicU64,
 }
 
-/// Why a watch was ended by the server before its time.
+/// The cause of ending a watch early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// The version that it went on from has been forgotten.
+    /// The version that it resumed from was evicted.
     Expired,
-    /// The server stopped, or its store did.
+    /// The server or its store stopped.
     Closed,
 }
 
@@ -71,7 +72,7 @@ impl Cut {
     }
 }
 
-/// Counts a watch as open as long as it lives.
+/// Counts a watch as open until dropped.
 #[derive(Debug)]
 pub(super) struct WatchGuard(Arc<ApiMetrics>);
 
@@ -82,8 +83,8 @@ impl Drop for WatchGuard {
 }
 
 impl ApiMetrics {
-    /// Counts an answered request. `resource` is that of a kind that is served, `None` for anything else: what
-    /// clients make up gets no label of its own. `bytes` is the length of the body of the answer.
+    /// Counts an answered request. `resource` is `None` for kinds that are not served:
+    /// client-chosen names get no label of their own. `bytes` is the length of the response body.
     pub(super) fn record_request(
         &self,
         verb: &str,
@@ -119,7 +120,7 @@ impl ApiMetrics {
         WatchGuard(Arc::clone(self))
     }
 
-    /// Counts events that were handed to a watching client.
+    /// Counts events sent to a watch.
     pub(super) fn watch_events(&self, events: u64) {
         self.watch_events.fetch_add(events, Relaxed);
     }
@@ -131,7 +132,7 @@ impl ApiMetrics {
         }
     }
 
-    /// Writes what is known of the API and of the process.
+    /// Writes the metrics of the API and of the process.
     pub(super) fn write(&self, out: &mut MetricsWriter<'_>) {
         self.write_requests(out);
         self.write_durations(out);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn each_number_is_shown_under_its_name_type_help_and_labels() {
+    fn metrics_have_name_type_help_and_labels() {
         let metrics = Arc::new(ApiMetrics::default());
         metrics.record_request("list", Some(&resource("things")), 200, Duration::from_millis(250), 77);
         metrics.record_request("get", None, 404, Duration::from_micros(500), 5);
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_labels_is_bounded() {
+    fn number_of_labels_is_bounded() {
         let metrics = ApiMetrics::default();
         for number in 0..10 * MAX_RESOURCES {
             metrics.record_request("get", Some(&resource(&format!("r{number}"))), 200, Duration::ZERO, 1);
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_counts_as_open_as_long_as_its_guard_lives() {
+    fn watch_counts_as_open_until_its_guard_drops() {
         let metrics = Arc::new(ApiMetrics::default());
         let (first, second) = (metrics.watch_opened(), metrics.watch_opened());
         assert!(text(&metrics).contains("edgesync_api_watches 2\n"));

@@ -1,8 +1,8 @@
-//! Namespaces that come with the first object in them, and those that take no more. Depends on the storage and on
-//! `object`.
+//! Namespace provisioning: creates a namespace with its first object, and refuses objects in a
+//! terminating one. Depends on the storage and on `object`.
 //!
-//! Creating an object in a namespace that does not exist creates the namespace, as the admission plugin
-//! `NamespaceAutoProvision` of Kubernetes does. In one that is being deleted, nothing can be created.
+//! As with the admission plugin `NamespaceAutoProvision` of Kubernetes, creating an object in a
+//! missing namespace creates the namespace.
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,23 +17,25 @@ use edgesync_object::status::{Cause, Reason, Result};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{Object, Resource, Scope, Status};
 
-/// The namespaces that every cluster has, for good: the Leases of nodes come back into theirs every few seconds.
+/// Namespaces that every cluster has and that cannot be deleted: node Leases are renewed there
+/// every few seconds.
 pub const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
-/// The most names that are remembered; with more, all are looked up again.
+/// The most names cached; beyond it the cache is cleared.
 const MAX_REMEMBERED: usize = 4096;
 
-/// What becomes of a namespace that does not exist, when something is to be created in it.
+/// Handling of a create in a namespace that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// It is made.
+    /// The namespace is created.
     Made,
-    /// It would be made: nothing is, in a dry run.
+    /// The namespace would be created: dry run.
     Passed,
-    /// Nothing can be created in it: who asks makes no namespaces.
+    /// The create is refused: the caller may not create namespaces.
     Refused,
 }
 
-/// Which namespaces are known to exist. Whoever sees a Namespace change or go calls [`Namespaces::forget`].
+/// Cache of the existing namespaces. Callers that observe a Namespace change or deletion call
+/// [`Namespaces::forget`].
 #[derive(Debug)]
 pub struct Namespaces {
     resource: Arc<Resource>,
@@ -54,16 +56,18 @@ impl Default for Namespaces {
 }
 
 impl Namespaces {
-    /// The kind of namespaces.
+    /// Returns the resource of namespaces.
     #[must_use]
     pub fn resource(&self) -> &Arc<Resource> {
         &self.resource
     }
 
-    /// Makes sure that an object of `kind` can be created in a namespace; `missing` says what happens if it does not exist.
+    /// Ensures that an object of `kind` can be created in a namespace; `missing` selects the
+    /// handling of one that does not exist.
     ///
     /// # Errors
-    /// 403 if the namespace is being deleted, 404 if it is refused, 400 if it cannot be one's name, and the storage's.
+    /// 403 if the namespace is terminating, 404 if it is missing and refused, 400 for an invalid
+    /// name, and errors of the storage.
     pub async fn ensure<K: Storage>(
         &self,
         storage: &K,
@@ -95,10 +99,10 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Makes sure that [`SYSTEM_NAMESPACES`] exist.
+    /// Ensures that [`SYSTEM_NAMESPACES`] exist.
     ///
     /// # Errors
-    /// The storage's.
+    /// Errors of the storage.
     pub async fn ensure_system<K: Storage>(&self, storage: &K) -> Result<()> {
         for name in SYSTEM_NAMESPACES {
             if storage.get(&self.resource, "", name).await?.is_none() {
@@ -108,12 +112,12 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Looks a namespace up again before the next object is created in it.
+    /// Drops a namespace from the cache: the next create looks it up.
     pub fn forget(&self, namespace: &str) {
         self.active.write().unwrap_or_else(PoisonError::into_inner).remove(namespace);
     }
 
-    /// Creates a namespace, unless somebody else just has.
+    /// Creates a namespace; one created concurrently is returned.
     async fn create<K: Storage>(&self, storage: &K, name: &str) -> Result<Object> {
         let now = rfc3339(Timestamp::now());
         let uid = uuid::Uuid::new_v4().to_string();

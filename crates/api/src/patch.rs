@@ -1,8 +1,8 @@
-//! Patches: what a body of PATCH does to an object, by its content type. Pure; depends on `object` only.
+//! Applies the body of a PATCH to an object, by its content type. Pure; depends on `object` only.
 //!
-//! The patched value is not checked here: the caller reads it as an object, defaults and validates
-//! it. Documents and patches have been read with [`MAX_DEPTH`](edgesync_object::MAX_DEPTH) as their limit; no
-//! patch makes a document nest deeper than that.
+//! The result is not validated here: the caller parses it as an object, adds defaults and validates
+//! it. Documents and patches were parsed with the depth limit
+//! [`MAX_DEPTH`](edgesync_object::MAX_DEPTH); no patch makes a document nest deeper.
 
 mod json;
 mod merge;
@@ -15,27 +15,27 @@ pub(super) use strategic::strategic;
 use edgesync_object::Status;
 use edgesync_object::status::Result;
 
-/// How a patch is to be read.
+/// The type of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PatchType {
     /// A list of operations (RFC 6902): [`json()`].
     Json,
-    /// An object with the fields to change, null for those to remove (RFC 7386): [`merge()`].
+    /// An object with changed fields, and null for removed ones (RFC 7386): [`merge()`].
     Merge,
-    /// The same, but lists are merged as the schema of the kind says: [`strategic()`].
+    /// A merge patch whose lists are merged by the schema: [`strategic()`].
     Strategic,
-    /// The fields that a manager wants to own: server-side apply.
+    /// Server-side apply: the fields that a manager owns.
     Apply,
 }
 
 impl PatchType {
     const ALL: [Self; 4] = [Self::Json, Self::Merge, Self::Strategic, Self::Apply];
 
-    /// The type of a body with this `Content-Type`; its parameters do not count. `strategic` says whether the kind
-    /// takes strategic merge patches: those of CustomResourceDefinitions do not.
+    /// Returns the type of a `Content-Type`, ignoring its parameters. `strategic` is whether the
+    /// kind accepts strategic merge patches; custom kinds do not.
     ///
     /// # Errors
-    /// 415 with the types that are read.
+    /// 415 with the accepted types.
     pub(super) fn of(content_type: Option<&str>, strategic: bool) -> Result<Self> {
         let media = content_type.and_then(|text| text.split(';').next()).unwrap_or_default();
         let read = || Self::ALL.into_iter().filter(|one| strategic || *one != Self::Strategic);
@@ -45,7 +45,7 @@ impl PatchType {
         })
     }
 
-    /// Its content type.
+    /// Returns the content type.
     pub(super) fn media_type(self) -> &'static str {
         match self {
             Self::Json => "application/json-patch+json",
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_content_type_says_how_a_patch_is_read() {
+    fn content_type_selects_the_patch_type() {
         for one in PatchType::ALL {
             let with_charset = format!("{} ; charset=utf-8", one.media_type().to_uppercase());
             assert_eq!(PatchType::of(Some(one.media_type()), true), Ok(one));
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_content_type_is_refused_with_those_that_are_read() {
+    fn unknown_content_type_is_refused_with_the_accepted() {
         for other in [None, Some(""), Some("application/json"), Some("application/merge-patch+jso")] {
             let status = PatchType::of(other, true).unwrap_err();
             assert_eq!(status.code, 415);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_may_not_take_strategic_merge_patches() {
+    fn custom_kinds_refuse_strategic_merge_patches() {
         let status = PatchType::of(Some("application/strategic-merge-patch+json"), false).unwrap_err();
         assert_eq!(status.code, 415);
         assert!(!status.message.contains("strategic"), "{status}");

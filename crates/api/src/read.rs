@@ -1,5 +1,5 @@
-//! Single objects and lists as responses. A list is read page by page from one snapshot while the client takes
-//! it: its memory does not grow with its length, and it shows one moment.
+//! Gets and lists. A list is read page by page from one snapshot while the client reads it: its
+//! memory does not grow with its length, and it is consistent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,39 +14,38 @@ use super::convert::Texts;
 use super::kind::Kind;
 use super::listing::ListWriter;
 use super::media::Format;
+use super::memory_budget::{ObjectBudget, READ_FACTOR, hold_until_sent};
 use super::request::{Options, VersionMatch};
 use super::response::{self, ResponseBody};
-use super::room::{SHOWN, Work, hold};
 use super::select::Selection;
-use super::snapshots::{Held, Snapshots, Token};
+use super::snapshots::{OpenSnapshot, Snapshots, Token};
 use super::storage::{Cursor, Snapshot, Storage};
 use super::table::View;
 use edgesync_object::Status;
 use edgesync_object::status::{Cause, Reason, Result};
 
-/// Once this many bytes are gathered, a part of a list is written.
+/// Size at which a part of a list is sent, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
-/// How long reading the first part of a list may take if the client does not say.
+/// Default and longest time to read the first part of a list.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a client may take for a list: as long, it keeps the log of the database from being reused.
+/// The longest time to stream a list: meanwhile its snapshot keeps the database from reusing its
+/// write-ahead log.
 pub(super) const STREAM_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How objects are written for a client.
+/// The representation of objects for a client.
 #[derive(Clone)]
 pub(super) struct Show {
     /// The kind in the version of the path.
     pub(super) kind: Arc<Kind>,
-    /// How its objects are turned into that version.
+    /// Conversion of objects to that version.
     pub(super) texts: Texts,
-    /// The encoding.
     pub(super) format: Format,
-    /// What is shown of them.
     pub(super) view: View,
 }
 
 impl Show {
-    /// An object as a response.
+    /// Builds a response with one object.
     pub(super) fn object(&self, code: u16, json: String) -> Result<Response<ResponseBody>> {
         let body = match &self.view {
             View::Whole => self.format.render(self.served(json)?)?,
@@ -67,19 +66,18 @@ impl Show {
     }
 }
 
-/// Answers a get.
 pub(super) async fn get<K: Storage>(
     storage: &K,
-    work: &Work,
+    object_budget: &ObjectBudget,
     show: &Show,
     (namespace, name): (&str, &str),
     options: &Options,
 ) -> Result<Response<ResponseBody>> {
     let kind = &show.kind;
     check_not_newer(options, storage.version(&kind.stored_as))?;
-    let found = work.read(SHOWN, || storage.get(&kind.stored_as, namespace, name)).await?;
-    let (found, share) = found.ok_or_else(|| Status::not_found(&kind.resource, name))?;
-    Ok(hold(show.object(200, found.json)?, share))
+    let found = object_budget.read(READ_FACTOR, || storage.get(&kind.stored_as, namespace, name)).await?;
+    let (found, reservation) = found.ok_or_else(|| Status::not_found(&kind.resource, name))?;
+    Ok(hold_until_sent(show.object(200, found.json)?, reservation))
 }
 
 fn check_not_newer(options: &Options, current: u64) -> Result<()> {
@@ -89,8 +87,8 @@ fn check_not_newer(options: &Options, current: u64) -> Result<()> {
     }
 }
 
-/// Answers a list. Its first page is read before anything is answered, so that whatever is wrong
-/// with the request is a proper status; the other pages are read as the client takes them.
+/// Answers a list. The first page is read before the response begins, so that errors become a
+/// proper status; the other pages are read while the client reads.
 pub(super) async fn list<K: Storage>(
     storage: &Arc<K>,
     snapshots: &Arc<Snapshots<K::Snapshot>>,
@@ -100,16 +98,16 @@ pub(super) async fn list<K: Storage>(
 ) -> Result<Response<ResponseBody>> {
     let timeout = options.timeout_seconds.filter(|seconds| *seconds > 0);
     let timeout = timeout.map_or(LIST_TIMEOUT, |seconds| Duration::from_secs(seconds).min(LIST_TIMEOUT));
-    let begin = async || {
+    let start = async || {
         let (show, selection) = (show.clone(), selection.clone());
         let mut lister = Lister::open(storage, snapshots, show, selection, options).await?;
         let page = lister.page().await?;
         Ok::<_, Status>((lister, page))
     };
     let first = async {
-        match begin().await {
-            // Given up before it was begun: nobody has seen anything of it.
-            Err(status) if options.continue_token.is_empty() && status.is(&Reason::Expired) => begin().await,
+        match start().await {
+            // Expired before its first page: the client has seen nothing of it, so it restarts.
+            Err(status) if options.continue_token.is_empty() && status.is(&Reason::Expired) => start().await,
             first => first,
         }
     };
@@ -125,22 +123,22 @@ pub(super) async fn list<K: Storage>(
         body.push_str(&writer.end(lister.finish().await?)?);
         return Ok(response::text(200, format.media_type(), body));
     }
-    // One part waits while the next one is made: a list costs two pages, however long it is. The other place is for
-    // the failure that cuts the connection, which must not get lost.
+    // One part is buffered while the next one is encoded: a list takes the memory of two pages. The
+    // second slot is reserved for the failure that cuts the connection.
     let (sender, parts) = mpsc::channel(2);
     let failure = sender.clone().try_reserve_owned().map_err(Status::internal)?;
     tokio::spawn(async move {
         let streamed = stream(lister, &mut writer, page, &sender);
         let streamed = tokio::time::timeout(STREAM_TIMEOUT, streamed).await;
-        let late = || Err(Status::timeout("the list was not taken in time"));
-        if let Err(status) = streamed.unwrap_or_else(|_| late()) {
+        let too_slow = || Err(Status::timeout("the list was not taken in time"));
+        if let Err(status) = streamed.unwrap_or_else(|_| too_slow()) {
             failure.send(Err(status));
         }
     });
     Ok(response::stream(format.media_type(), ResponseBody::Parts(parts)))
 }
 
-/// Writes all pages. A client that has gone ends it early, which is no error.
+/// Sends all pages. A disconnected client ends the list without an error.
 async fn stream<S: Snapshot>(
     mut lister: Lister<S>,
     writer: &mut ListWriter,
@@ -166,7 +164,7 @@ async fn stream<S: Snapshot>(
     }
 }
 
-/// How many items make up a part of a reasonable size: at least one.
+/// Returns how many items form a part: at least one.
 fn chunk_len(items: &[String]) -> usize {
     let mut bytes = 0;
     let enough = |item: &String| {
@@ -176,23 +174,23 @@ fn chunk_len(items: &[String]) -> usize {
     items.iter().position(enough).map_or(items.len(), |last| last + 1)
 }
 
-/// Reads a list page by page, up to the limit of the client.
+/// Reads a list page by page, up to the client's limit.
 struct Lister<S> {
     show: Show,
     selection: Arc<Selection>,
     snapshots: Arc<Snapshots<S>>,
-    held: Held<S>,
+    open: OpenSnapshot<S>,
     id: Option<u128>,
-    /// What the client came with.
+    /// The client's `continue` token.
     token: Option<Token>,
-    place: String,
-    /// Where the next page starts; `None` before the first and after the last.
+    list_id: String,
+    /// Start of the next page; `None` before the first and after the last.
     next: Option<Cursor>,
-    begun: bool,
-    /// Items still wanted; `None` for all.
-    left: Option<u64>,
-    /// Items given so far, in earlier requests too.
-    given: u64,
+    started: bool,
+    /// Remaining items of the limit; `None` for all.
+    remaining: Option<u64>,
+    /// Items returned so far, including earlier requests.
+    returned: u64,
 }
 
 impl<S: Snapshot> Lister<S> {
@@ -206,80 +204,82 @@ impl<S: Snapshot> Lister<S> {
         let resource = Arc::clone(&show.kind.resource);
         let stored_as = Arc::clone(&show.kind.stored_as);
         check_options(options)?;
-        let place = Token::place(&resource.plural, &resource.group, selection.namespace());
+        let list_id = Token::list_id(&resource.plural, &resource.group, selection.namespace());
         let token = match options.continue_token.as_str() {
             "" => None,
-            text => Some(Token::decode(text, &place)?),
+            text => Some(Token::decode(text, &list_id)?),
         };
         check_not_newer(options, storage.version(&stored_as))?;
         let id = token.as_ref().and_then(|token| token.snapshot);
-        let held = match (id, &token) {
+        let open = match (id, &token) {
             (Some(id), Some(token)) => snapshots.take(id).ok_or_else(|| token.expired())?,
-            _ => Held::new(storage.snapshot(&stored_as).await?),
+            _ => OpenSnapshot::new(storage.snapshot(&stored_as).await?),
         };
         if options.version_match == Some(VersionMatch::Exact)
-            && options.resource_version.is_some_and(|version| version != held.snapshot.version())
+            && options.resource_version.is_some_and(|version| version != open.snapshot.version())
         {
-            let (given, now) = (options.resource_version.unwrap_or_default(), held.snapshot.version());
+            let (requested, now) = (options.resource_version.unwrap_or_default(), open.snapshot.version());
             return Err(Status::expired(format!(
-                "The resourceVersion {given} is not the newest one ({now}), and older states are not kept"
+                "The resourceVersion {requested} is not the newest one ({now}), and older states are not kept"
             )));
         }
         Ok(Self {
             next: token.as_ref().map(Token::cursor),
-            given: token.as_ref().map_or(0, |token| token.given),
+            returned: token.as_ref().map_or(0, |token| token.returned),
             token,
             show,
             selection: Arc::new(selection),
             snapshots: Arc::clone(snapshots),
-            held,
+            open,
             id,
-            place,
-            begun: false,
-            left: options.limit,
+            list_id,
+            started: false,
+            remaining: options.limit,
         })
     }
 
-    /// Reads the next page and moves on behind it.
+    /// Reads the next page and advances.
     async fn page(&mut self) -> Result<Vec<String>> {
-        let wanted = self.left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
-        let query = self.selection.query(self.next.take(), wanted);
-        let page = self.held.snapshot.page(query).await.map_err(|status| match &self.token {
-            // Given up meanwhile.
-            Some(token) if !self.begun && status.is(&Reason::Expired) => token.expired(),
+        let limit =
+            self.remaining.and_then(|remaining| usize::try_from(remaining).ok()).unwrap_or(usize::MAX);
+        let query = self.selection.query(self.next.take(), limit);
+        let page = self.open.snapshot.page(query).await.map_err(|status| match &self.token {
+            // The snapshot expired meanwhile.
+            Some(token) if !self.started && status.is(&Reason::Expired) => token.expired(),
             _ => status,
         })?;
-        self.begun = true;
+        self.started = true;
         let count = page.items.len() as u64;
-        self.left = self.left.map(|left| left.saturating_sub(count));
-        self.given = self.given.saturating_add(count);
+        self.remaining = self.remaining.map(|remaining| remaining.saturating_sub(count));
+        self.returned = self.returned.saturating_add(count);
         self.next = page.next;
         page.items.into_iter().map(|row| self.show.served(row.json)).collect()
     }
 
-    /// Whether nothing follows, or the client wants no more.
+    /// Returns whether the list has ended or the limit is reached.
     fn is_done(&self) -> bool {
-        self.begun && (self.next.is_none() || self.left == Some(0))
+        self.started && (self.next.is_none() || self.remaining == Some(0))
     }
 
-    /// The metadata of the list. If there is more, the snapshot waits for the client.
+    /// Returns the list's metadata. If items remain, holds the snapshot for the next page.
     async fn finish(mut self) -> Result<Map<String, Value>> {
         let mut metadata = Map::new();
-        metadata.insert("resourceVersion".into(), json!(self.held.snapshot.version().to_string()));
+        metadata.insert("resourceVersion".into(), json!(self.open.snapshot.version().to_string()));
         let Some(next) = self.next.take() else { return Ok(metadata) };
         if self.selection.is_everything() {
-            let all = self.held.snapshot.count(self.selection.namespace()).await?;
-            metadata.insert("remainingItemCount".into(), json!(all.saturating_sub(self.given)));
+            let all = self.open.snapshot.count(self.selection.namespace()).await?;
+            metadata.insert("remainingItemCount".into(), json!(all.saturating_sub(self.returned)));
         }
         let id = self.id.unwrap_or_else(|| Uuid::new_v4().as_u128());
-        let token = Token { snapshot: Some(id), cursor: next.0, place: self.place, given: self.given };
+        let token =
+            Token { snapshot: Some(id), cursor: next.0, list_id: self.list_id, returned: self.returned };
         metadata.insert("continue".into(), json!(token.encode()));
-        self.snapshots.keep(id, self.held);
+        self.snapshots.keep(id, self.open);
         Ok(metadata)
     }
 }
 
-/// Options of a list that do not go together.
+/// Refuses contradictory options of a list.
 fn check_options(options: &Options) -> Result<()> {
     let invalid = |field: &str, message: &str| {
         let cause = Cause::forbidden(field, message);
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_a_list_have_a_reasonable_size() {
+    fn parts_of_a_list_have_a_bounded_size() {
         let items = |sizes: &[usize]| -> Vec<String> { sizes.iter().map(|size| "x".repeat(*size)).collect() };
         assert_eq!(chunk_len(&items(&[1, 2, 3])), 3);
         assert_eq!(chunk_len(&items(&[1, CHUNK_BYTES, 3])), 2);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_do_not_go_together_are_refused() {
+    fn contradictory_options_are_refused() {
         let code = |options: Options| check_options(&options).map_err(|status| status.code);
         let with = |version, version_match| Options {
             resource_version: version,

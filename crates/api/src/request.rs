@@ -1,5 +1,5 @@
-//! From method, path and query to a typed request. Pure: no body, no store, no connection; nothing a
-//! client sends makes it panic.
+//! Parses method, path and query into a typed request. Pure: no body, no store, no connection. No
+//! input makes it panic.
 
 mod options;
 mod review;
@@ -19,99 +19,88 @@ use uri::{parse_query, split_path};
 /// The longest path with its query, in bytes.
 pub(super) const MAX_URI: usize = 8 << 10;
 
-/// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Request {
-    /// `/healthz`, `/livez` and `/readyz`, and single checks below them.
+    /// `/healthz`, `/livez`, `/readyz`, and single checks below them.
     Health(HealthRequest),
-    /// `/version`.
+    /// `/version`: the version of the API server.
     Version,
-    /// `/metrics`.
+    /// `/metrics`: the Prometheus text format.
     Metrics,
-    /// `/`, `/api`, `/apis` and below: what is served.
+    /// `/`, `/api`, `/apis` and below.
     Discovery(Discovery),
-    /// `/openapi/v2` and `/openapi/v3`: what objects look like.
+    /// `/openapi/v2` and `/openapi/v3`.
     OpenApi(OpenApi),
-    /// `/edgesync/v1/resources`: every kind that is known.
+    /// `/edgesync/v1/resources`: every known kind.
     Resources,
     /// Any other path under `/edgesync/v1/`.
     Extension {
-        /// HTTP method.
         method: String,
         /// The path after `/edgesync/v1/`.
         path: String,
-        /// The query.
         query: Vec<(String, String)>,
     },
-    /// Which methods a path takes: `OPTIONS`.
+    /// `OPTIONS`: the methods that a path allows.
     Methods(&'static str),
-    /// What clients ask about themselves.
+    /// A review of the client's own identity and permissions.
     Review(Review),
-    /// Objects of a kind.
+    /// A request on objects of a kind.
     Objects(Box<ObjectsRequest>),
     /// `/page/` and below: a file of the page for browsers.
     Page(String),
 }
 
-/// Objects of a kind: what to do with them, where they are, and how.
+/// A request on objects of a kind.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ObjectsRequest {
-    /// What to do.
     pub(super) verb: Verb,
-    /// Where.
     pub(super) path: ResourcePath,
-    /// How.
     pub(super) options: Options,
 }
 
-/// Whether the server is well.
+/// A request for the server's health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HealthRequest {
     /// `healthz`, `livez` or `readyz`.
     pub(super) endpoint: &'static str,
-    /// The only check that is asked for.
+    /// The only check to run; `None` for all.
     pub(super) check: Option<String>,
-    /// How the answer is to look.
+    /// Query parameters, such as `verbose`.
     pub(super) query: Vec<(String, String)>,
 }
 
-/// Which part of what is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Discovery {
-    /// `/`: all paths.
+    /// `/`: the list of all paths.
     Root,
     /// `/api`: the versions of the core group.
     Core,
     /// `/apis`: all other groups.
     Groups,
-    /// `/apis/GROUP`.
+    /// `/apis/GROUP`: the versions of one group.
     Group(String),
-    /// `/api/VERSION`, `/apis/GROUP/VERSION`: kinds.
+    /// `/api/VERSION`, `/apis/GROUP/VERSION`: the resources of one version.
     Version {
-        /// The group; empty for the core group.
+        /// Empty for the core group.
         group: String,
-        /// The version.
         version: String,
     },
 }
 
-/// Which document on the kinds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OpenApi {
-    /// `/openapi/v2`: all in one.
+    /// `/openapi/v2`: one document for all kinds.
     V2,
-    /// `/openapi/v3`: the list of documents.
+    /// `/openapi/v3`: the index of documents.
     V3Index,
     /// `/openapi/v3/api/VERSION`, `/openapi/v3/apis/GROUP/VERSION`.
     V3 {
-        /// The group; empty for the core group.
+        /// Empty for the core group.
         group: String,
-        /// The version.
         version: String,
     },
 }
 
-/// What to do with objects, in the words of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     /// POST to a collection.
@@ -145,16 +134,16 @@ pub(super) struct ResourcePath {
     pub(super) plural: String,
     /// Name, if the path leads to an object.
     pub(super) name: Option<String>,
-    /// What follows the name, such as `status`.
+    /// The segment after the name, such as `status`.
     pub(super) subresource: Option<String>,
 }
 
-/// A request that is refused before anything is looked up.
+/// A request refused before any lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// What is answered.
+    /// The status of the response.
     pub(super) status: Status,
-    /// The methods that the path does take, for a 405.
+    /// The methods that the path allows, for a 405.
     pub(super) allow: &'static str,
 }
 
@@ -164,19 +153,18 @@ impl From<Status> for Refusal {
     }
 }
 
-/// The methods of a collection.
+/// Methods of a collection.
 pub(super) const COLLECTION_METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
-/// The methods of a collection that is not deleted as a whole.
+/// Methods of a collection that cannot be deleted as a whole.
 pub(super) const ONE_BY_ONE_METHODS: &str = "GET, HEAD, POST, OPTIONS";
-/// The methods of an object.
+/// Methods of an object.
 pub(super) const OBJECT_METHODS: &str = "GET, HEAD, PUT, PATCH, DELETE, OPTIONS";
-/// The methods of a part of an object.
+/// Methods of a subresource.
 pub(super) const SUBRESOURCE_METHODS: &str = "GET, HEAD, PUT, PATCH, OPTIONS";
-/// The methods of what can only be read.
+/// Methods of a read-only path.
 pub(super) const READ_METHODS: &str = "GET, HEAD, OPTIONS";
 
 impl Verb {
-    /// Every verb.
     pub(super) const ALL: [Self; 8] = [
         Self::Create,
         Self::Get,
@@ -188,7 +176,7 @@ impl Verb {
         Self::DeleteCollection,
     ];
 
-    /// The verb as Kubernetes writes it in rules and messages.
+    /// Returns the verb as Kubernetes writes it in rules and messages.
     #[must_use]
     pub(super) fn as_str(self) -> &'static str {
         match self {
@@ -203,7 +191,7 @@ impl Verb {
         }
     }
 
-    /// Whether the verb changes objects.
+    /// Returns whether the verb changes objects.
     #[must_use]
     pub(super) fn writes(self) -> bool {
         !matches!(self, Self::Get | Self::List | Self::Watch)
@@ -211,11 +199,11 @@ impl Verb {
 }
 
 impl Request {
-    /// Reads a request line: `path` and `query` as they came, percent-encoded.
+    /// Parses a request line; `path` and `query` are percent-encoded.
     ///
     /// # Errors
-    /// 404 for a path that leads nowhere, 405 for a method it does not take, 400 for an option that
-    /// cannot be read, 414 for a line that is too long.
+    /// 404 for an unknown path, 405 for a method that it does not allow, 400 for an invalid option,
+    /// 414 for a line that is too long.
     pub(super) fn parse(method: &str, path: &str, query: Option<&str>) -> Result<Self, Refusal> {
         let query = query.unwrap_or("");
         if path.len().saturating_add(query.len()) > MAX_URI {
@@ -320,13 +308,13 @@ fn objects(
     rest: &[&str],
     query: &[(String, String)],
 ) -> Result<Request, Refusal> {
-    // The old form of a watch: `/api/v1/watch/…`.
+    // The deprecated form of a watch: `/api/v1/watch/…`.
     let (rest, watch_path) = match rest {
         ["watch", rest @ ..] if !rest.is_empty() => (rest, true),
         rest => (rest, false),
     };
     let (namespace, rest) = match rest {
-        // The parts of a Namespace object, not a resource inside of it.
+        // Subresources of a Namespace object, not resources inside the namespace.
         ["namespaces", _, "status" | "finalize"] if group.is_empty() => (None, rest),
         ["namespaces", namespace, inner @ ..] if !inner.is_empty() => (Some((*namespace).to_owned()), inner),
         _ => (None, rest),
@@ -335,7 +323,7 @@ fn objects(
         [plural] => (plural, None, None),
         [plural, name] => (plural, Some(*name), None),
         [plural, name, subresource] => (plural, Some(*name), Some(*subresource)),
-        // A path of its own follows: `pods/NAME/proxy/…`.
+        // A subresource with its own path below: `pods/NAME/proxy/…`.
         [plural, _, subresource, ..] => {
             return Err(unserved::refusal(group, plural, subresource)
                 .unwrap_or_else(|| Status::no_such_path().into()));
@@ -352,7 +340,7 @@ fn objects(
         }
         watch = true;
     }
-    // A watch of one object is a watch of the collection that selects its name.
+    // A watch of one object is a watch of the collection with its name selected.
     if let Some(only) = name.filter(|_| watch && method == "GET" && subresource.is_none()) {
         options.fields.select_name(only);
         name = None;
@@ -406,7 +394,7 @@ mod tests {
         }
     }
 
-    /// Verb, group/version, namespace, plural, name and subresource in one line.
+    /// Verb, group/version, namespace, plural, name and subresource on one line.
     fn line(method: &str, uri: &str) -> String {
         let (verb, path, _) = resource(method, uri);
         let or_dash = |part: &Option<String>| part.clone().unwrap_or_else(|| "-".into());
@@ -420,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_every_form_are_understood() {
+    fn paths_of_every_form_are_parsed() {
         for (method, uri, expected) in [
             ("GET", "/api/v1/configmaps", "list /v1 - configmaps - -"),
             ("GET", "/api/v1/namespaces/a/configmaps/", "list /v1 a configmaps - -"),
@@ -466,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn own_paths_are_no_resources() {
+    fn paths_outside_of_groups_are_no_resources() {
         let health = |uri| match parse("GET", uri) {
             Ok(Request::Health(health)) => health,
             other => panic!("{uri}: {other:?}"),
@@ -484,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn the_paths_of_discovery_are_read() {
+    fn discovery_paths_are_parsed() {
         let discovered = |uri| match parse("GET", uri) {
             Ok(Request::Discovery(discovery)) => discovery,
             other => panic!("{uri}: {other:?}"),
@@ -500,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_path_of_a_watch_selects_the_name() {
+    fn deprecated_watch_path_selects_the_name() {
         for uri in ["/api/v1/watch/namespaces/a/pods/p", "/api/v1/namespaces/a/pods/p?watch"] {
             let (verb, path, options) = resource("GET", uri);
             assert_eq!((verb, path.name), (Verb::Watch, None), "{uri}");
@@ -510,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_says_why() {
+    fn refusals_give_their_reason() {
         assert_eq!(code("GET", "/nowhere"), 404);
         assert_eq!(code("GET", "/api/v1/a/b/c/d"), 404);
         assert_eq!(code("GET", "/openapi/v4"), 404);
@@ -545,14 +533,14 @@ mod tests {
     }
 
     #[test]
-    fn no_segment_leaves_its_place() {
+    fn segments_cannot_escape_their_position() {
         for bad in ["..", ".", "%2e%2e", "a%2fb", "a%252fb", "%00", "%0a"] {
             assert_eq!(code("GET", &format!("/api/v1/namespaces/x/pods/{bad}")), 400, "{bad}");
         }
     }
 
     #[test]
-    fn fuzz_request_lines() {
+    fn request_lines_never_panic_fuzzed() {
         let samples = [
             "GET /api/v1/namespaces/default/pods/p/status?fieldManager=a&dryRun=All",
             "GET /apis/apps/v1/deployments?watch=true&labelSelector=a%20in%20(b,c)&resourceVersion=5&allowWatchBookmarks=1",
@@ -569,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_segment_leads_nowhere_and_a_slash_at_the_end_only_to_what_is_read() {
+    fn empty_segments_are_not_found_and_trailing_slashes_only_read() {
         for empty in ["//api/v1/pods", "/api//v1/pods", "/api/v1/namespaces//pods", "/api/v1/pods//", "//"] {
             for method in ["GET", "POST", "DELETE", "OPTIONS"] {
                 assert_eq!(code(method, empty), 404, "{method} {empty}");
@@ -591,7 +579,7 @@ mod tests {
         }
 
         #[test]
-        fn encoded_names_come_back(name in "[^/%\\p{C}]{1,40}") {
+        fn encoded_names_round_trip(name in "[^/%\\p{C}]{1,40}") {
             prop_assume!(name != "." && name != "..");
             let uri = format!("/api/v1/namespaces/{0}/pods/{0}?continue={0}", encode(&name));
             let (_, path, options) = resource("GET", &uri);

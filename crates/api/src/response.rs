@@ -1,4 +1,4 @@
-//! Responses: the body type of the server, and what is common to all: statuses, texts, headers.
+//! Responses: the server's body type, and builders for statuses, texts and headers.
 
 pub(super) mod compress;
 
@@ -21,14 +21,14 @@ const MAX_WARNING: usize = 256;
 
 /// The body of a response.
 pub(super) enum ResponseBody {
-    /// All of it at once.
+    /// A body sent at once.
     Whole(Option<Bytes>),
-    /// Parts as they are made. A list that fails half-way ends with an error, which cuts the
-    /// connection: the client sees that it has not got all.
+    /// Parts as they are generated. A list that fails half-way ends with an error, which cuts the
+    /// connection, so that the client notices the truncation.
     Parts(mpsc::Receiver<Result<Bytes>>),
-    /// The lines of a watch.
+    /// Lines of a watch.
     Lines(mpsc::Receiver<Result<Bytes>>),
-    /// One of the above, compressed.
+    /// A compressed body of another variant.
     Gzip(Box<compress::Gzip>),
 }
 
@@ -58,7 +58,7 @@ impl Body for ResponseBody {
     }
 }
 
-/// A response with a text.
+/// Builds a response with a text.
 pub(super) fn text(code: u16, media_type: &'static str, body: String) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::Whole(Some(Bytes::from(body))));
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -66,7 +66,7 @@ pub(super) fn text(code: u16, media_type: &'static str, body: String) -> Respons
     response
 }
 
-/// A status as a response, with the headers its reason asks for.
+/// Builds a response with a status, with `Allow` and `Retry-After` where they apply.
 pub(super) fn status(status: &Status, allow: &str, format: Format) -> Response<ResponseBody> {
     let value = serde_json::to_value(status).unwrap_or_default();
     let body = format.render_value(&value).unwrap_or_default();
@@ -85,14 +85,14 @@ pub(super) fn status(status: &Status, allow: &str, format: Format) -> Response<R
     response
 }
 
-/// A body that is made while it is sent.
+/// Builds a response whose body is generated while it is sent.
 pub(super) fn stream(media_type: &'static str, body: ResponseBody) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response
 }
 
-/// JSON that was there before it was asked for.
+/// Builds a response from JSON that the extension has ready.
 pub(super) fn ready(ready: super::extension::Ready) -> Response<ResponseBody> {
     use super::extension::Ready;
     let body = match ready {
@@ -102,7 +102,7 @@ pub(super) fn ready(ready: super::extension::Ready) -> Response<ResponseBody> {
     stream(Format::Json.media_type(), body)
 }
 
-/// Adds warnings as headers (RFC 9111 section 5.5, with the code that Kubernetes uses).
+/// Adds warnings as headers (RFC 9111 section 5.5, with the code of Kubernetes).
 pub(super) fn warn(response: &mut Response<ResponseBody>, warnings: &[String]) {
     for warning in warnings.iter().take(MAX_WARNINGS) {
         let text: String = warning.chars().filter(|c| !c.is_control()).take(MAX_WARNING).collect();
@@ -113,7 +113,7 @@ pub(super) fn warn(response: &mut Response<ResponseBody>, warnings: &[String]) {
     }
 }
 
-/// An answer without a body that tells which methods a path takes.
+/// Builds a response without a body that lists the methods of a path.
 pub(super) fn methods(allow: &'static str) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::Whole(None));
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -121,14 +121,14 @@ pub(super) fn methods(allow: &'static str) -> Response<ResponseBody> {
     response
 }
 
-/// A refusal that asks for credentials.
+/// Builds a 401 that requests credentials.
 pub(super) fn unauthorized(refusal: &Status) -> Response<ResponseBody> {
     let mut response = status(refusal, "", Format::Json);
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
 }
 
-/// An answer to a client that has what it asks for.
+/// Builds a 304 for a client that has the current version.
 pub(super) fn not_modified() -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::Whole(None));
     *response.status_mut() = StatusCode::NOT_MODIFIED;

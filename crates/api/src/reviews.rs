@@ -1,4 +1,4 @@
-//! Who asks, and what they may do here: the reviews that clients make of themselves. Pure.
+//! Self-reviews: a client's identity and permissions. Pure.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::auth::{Caller, Role, authorize};
 use super::kind::{Kind, Writable};
 use super::request::{Review, Verb};
 
-/// The review that was sent, with its outcome.
+/// Answers a review: the object that was sent, with its status.
 pub(super) fn answer(review: Review, kinds: &[Arc<Kind>], caller: &Caller, mut sent: Value) -> Value {
     let (group, kind, status) = match review {
         Review::Myself => ("authentication", "SelfSubjectReview", json!({ "userInfo": user(caller) })),
@@ -29,11 +29,11 @@ fn user(caller: &Caller) -> Value {
 }
 
 fn access(kinds: &[Arc<Kind>], role: Role, sent: &Value) -> Value {
-    let Some(asked) = sent.pointer("/spec/resourceAttributes") else {
+    let Some(attributes) = sent.pointer("/spec/resourceAttributes") else {
         let verb = sent.pointer("/spec/nonResourceAttributes/verb").and_then(Value::as_str);
         return json!({ "allowed": matches!(verb, Some("get" | "head" | "options")) });
     };
-    let word = |name: &str| asked.get(name).and_then(Value::as_str).unwrap_or_default();
+    let word = |name: &str| attributes.get(name).and_then(Value::as_str).unwrap_or_default();
     let (group, plural, part, verb) = (word("group"), word("resource"), word("subresource"), word("verb"));
     if [group, plural, verb].contains(&"*") {
         let all = kinds.iter().filter(|kind| {
@@ -42,7 +42,7 @@ fn access(kinds: &[Arc<Kind>], role: Role, sent: &Value) -> Value {
         });
         let allowed = role == Role::Admin
             && all.clone().count() > 0
-            && all.into_iter().all(|kind| may(kind, role, verb));
+            && all.into_iter().all(|kind| is_allowed(kind, role, verb));
         return json!({ "allowed": allowed });
     }
     let version = word("version");
@@ -54,7 +54,7 @@ fn access(kinds: &[Arc<Kind>], role: Role, sent: &Value) -> Value {
     });
     let outcome = match served {
         None => Err(format!("{plural} are not served here")),
-        Some(kind) => judge(kind, part, role, verb),
+        Some(kind) => check(kind, part, role, verb),
     };
     match outcome {
         Ok(()) => json!({ "allowed": true }),
@@ -62,9 +62,9 @@ fn access(kinds: &[Arc<Kind>], role: Role, sent: &Value) -> Value {
     }
 }
 
-/// Whether a verb is allowed on a kind or on a part of its objects, and why not.
-fn judge(kind: &Kind, part: &str, role: Role, verb: &str) -> Result<(), String> {
-    let Some(verb) = Verb::ALL.into_iter().find(|known| known.as_str() == verb) else {
+/// Checks that a verb is allowed on a kind or a subresource; returns the reason if not.
+fn check(kind: &Kind, part: &str, role: Role, verb: &str) -> Result<(), String> {
+    let Some(verb) = Verb::ALL.into_iter().find(|candidate| candidate.as_str() == verb) else {
         return Err(format!("nothing here knows the verb '{verb}'"));
     };
     let served = match part {
@@ -89,17 +89,17 @@ fn judge(kind: &Kind, part: &str, role: Role, verb: &str) -> Result<(), String> 
     Ok(())
 }
 
-fn may(kind: &Kind, role: Role, verb: &str) -> bool {
+fn is_allowed(kind: &Kind, role: Role, verb: &str) -> bool {
     Verb::ALL
         .into_iter()
-        .filter(|known| verb == "*" || known.as_str() == verb)
-        .all(|verb| judge(kind, "", role, verb.as_str()).is_ok())
+        .filter(|candidate| verb == "*" || candidate.as_str() == verb)
+        .all(|verb| check(kind, "", role, verb.as_str()).is_ok())
 }
 
 fn rules(kinds: &[Arc<Kind>], role: Role) -> Value {
     let rule = |kind: &Arc<Kind>| {
         let allowed =
-            Verb::ALL.into_iter().map(Verb::as_str).filter(|verb| judge(kind, "", role, verb).is_ok());
+            Verb::ALL.into_iter().map(Verb::as_str).filter(|verb| check(kind, "", role, verb).is_ok());
         let verbs: Vec<&str> = allowed.collect();
         let resource = &kind.resource;
         (!verbs.is_empty())
@@ -122,15 +122,15 @@ mod tests {
         Arc::new(Kind { writable, ..Kind::bare(Arc::new(resource)) })
     }
 
-    fn allowed(kinds: &[Arc<Kind>], role: Role, asked: &Value) -> bool {
+    fn allowed(kinds: &[Arc<Kind>], role: Role, attributes: &Value) -> bool {
         let caller = Caller { name: "ada".into(), role };
-        let sent = json!({ "spec": { "resourceAttributes": asked } });
+        let sent = json!({ "spec": { "resourceAttributes": attributes } });
         let status = &answer(Review::Access, kinds, &caller, sent)["status"];
         status["allowed"] == true
     }
 
     #[test]
-    fn a_review_says_what_would_be_answered() {
+    fn review_equals_the_result_of_the_request() {
         let kinds = [
             kind("cm", Writable::Everything),
             kind("secret", Writable::Everything),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_is_told_name_role_and_rules() {
+    fn caller_gets_name_role_and_rules() {
         let kinds = [kind("cm", Writable::Everything), kind("secret", Writable::Everything)];
         let caller = Caller { name: "ada".into(), role: Role::View };
         let myself = answer(Review::Myself, &kinds, &caller, Value::Null);

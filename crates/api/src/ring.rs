@@ -1,5 +1,5 @@
-//! The newest changes of one sequence of versions in memory, one copy for all who watch. Which changes get in, and what
-//! becomes of those who ask for older ones, is for whoever keeps the objects to say.
+//! Watch cache: the newest changes of one sequence of versions, one copy for all watches. The owner
+//! decides which changes enter it, and how older ones are served.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,23 +13,22 @@ use edgesync_object::status::Result;
 
 /// The most changes in one batch.
 pub const MAX_BATCH: usize = 500;
-/// What a change takes beside its texts, in bytes, about.
+/// Estimated overhead of a change beside its texts, in bytes.
 const CHANGE_BYTES: usize = 256;
-/// Seconds after which a client may ask again when there will be no further changes.
+/// Seconds after which a client may retry once the ring is closed.
 const RETRY_SECONDS: u32 = 5;
 
-/// Changes, each with the kind `K` that it is of, and those who wait for more.
+/// A ring of changes, each with its kind `K`, and a notification for watches.
 #[derive(Debug)]
 pub struct Ring<K> {
-    /// Bytes that are kept at most: texts, with the line that a watch makes of each.
+    /// Limit of the cached texts in bytes, the encoded watch line of each included.
     limit: usize,
     held: watch::Sender<Held<K>>,
 }
 
 struct Held<K> {
-    /// Every change after this version that was to be kept is here.
+    /// Every change after this version that was pushed is here.
     start: u64,
-    /// The newest version.
     version: u64,
     bytes: usize,
     /// In ascending order of versions.
@@ -45,39 +44,40 @@ impl<K> fmt::Debug for Held<K> {
 }
 
 fn bytes(change: &Change) -> usize {
-    // The object is there a second time once its line has been written.
+    // Once its watch line has been encoded, the object is held twice.
     CHANGE_BYTES + 2 * change.object.json.len() + change.previous.as_ref().map_or(0, String::len)
 }
 
 impl<K> Ring<K> {
-    /// An empty one that keeps at most `limit` bytes and whose newest version is `version`.
+    /// Creates an empty ring of at most `limit` bytes at `version`.
     #[must_use]
     pub fn new(limit: usize, version: u64) -> Self {
         let held = Held { start: version, version, bytes: 0, entries: VecDeque::new(), closed: false };
         Self { limit, held: watch::Sender::new(held) }
     }
 
-    /// Bytes that are kept at most.
+    /// Returns the limit in bytes.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// The newest version.
+    /// Returns the newest version.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.held.borrow().version
     }
 
-    /// Adds the changes of a commit in ascending order, all that are to be kept, and makes its version the newest one.
+    /// Appends the changes of a commit, in ascending order of versions, and moves on to its
+    /// version. Evicts the oldest changes beyond the limit.
     pub fn push(&self, changes: impl IntoIterator<Item = (K, Change)>, version: u64) {
         self.push_all(&mut changes.into_iter(), version);
     }
 
-    // One for all iterators.
+    // Not generic, to be compiled once.
     fn push_all(&self, changes: &mut dyn Iterator<Item = (K, Change)>, version: u64) {
         let added: Vec<_> = changes.map(|(kind, change)| (kind, Arc::new(change))).collect();
-        // Dropped without the lock.
+        // Dropped after the lock is released.
         let mut evicted = Vec::new();
         self.held.send_modify(|held| {
             held.bytes += added.iter().map(|(_, change)| bytes(change)).sum::<usize>();
@@ -92,25 +92,25 @@ impl<K> Ring<K> {
         });
     }
 
-    /// Forgets all changes and moves on to a version, if that is newer. Says whether there were any.
+    /// Drops all changes and moves on to `version` if it is newer. Returns whether there were any.
     pub fn skip(&self, version: u64) -> bool {
-        let mut forgotten = VecDeque::new();
+        let mut dropped = VecDeque::new();
         self.held.send_if_modified(|held| {
             let newer = version > held.version;
             held.version = version.max(held.version);
             (held.start, held.bytes) = (held.version, 0);
-            forgotten = std::mem::take(&mut held.entries);
+            dropped = std::mem::take(&mut held.entries);
             newer
         });
-        !forgotten.is_empty()
+        !dropped.is_empty()
     }
 
-    /// Lets go of those who wait.
+    /// Closes the ring and wakes all waiting watches.
     pub fn close(&self) {
         self.held.send_modify(|held| held.closed = true);
     }
 
-    /// Whether there will be further changes.
+    /// Checks that the ring is open.
     ///
     /// # Errors
     /// 503 once it is closed.
@@ -121,25 +121,25 @@ impl<K> Ring<K> {
         }
     }
 
-    /// Whether somebody waits for changes.
+    /// Returns whether a watch is waiting for changes.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.held.receiver_count() > 0
     }
 
-    /// Waits until there is a change of any kind after a version.
+    /// Waits for a change of any kind after a version.
     ///
     /// # Errors
     /// 503 once it is closed.
     pub async fn wait(&self, after: u64) -> Result<()> {
         let mut receiver = self.held.subscribe();
-        // The sender lives as long as the ring.
+        // The sender lives in the ring, so it cannot be gone.
         let _ = receiver.wait_for(|held| held.closed || held.version > after).await;
         self.check()
     }
 
-    /// The changes of some kinds after a version, of a long row the first ones; nothing if changes after it have been
-    /// forgotten.
+    /// Returns the first [`MAX_BATCH`] changes after a version whose kind `wanted` accepts; `None`
+    /// if changes after it have been evicted.
     pub fn after(&self, after: u64, wanted: impl Fn(&K) -> bool) -> Option<Batch> {
         let held = self.held.borrow();
         if after < held.start {
@@ -171,14 +171,14 @@ mod tests {
         Ring::new(limit, 100)
     }
 
-    /// Of a kind after a version: the versions in the batch, and its own.
+    /// Returns the versions in the batch after a version, and the batch's own version.
     fn after(ring: &Ring<&'static str>, kind: &str, version: u64) -> Option<(Vec<u64>, u64)> {
         let batch = ring.after(version, |of| *of == kind)?;
         Some((batch.changes.iter().map(|change| change.object.version).collect(), batch.version))
     }
 
     #[test]
-    fn a_batch_has_the_changes_of_its_kind_and_moves_on_past_the_others() {
+    fn batch_has_its_kind_and_moves_on_past_the_others() {
         let ring = ring(1 << 20);
         ring.push([change("A", 101, 5), change("B", 102, 5), change("A", 103, 5)], 103);
         assert_eq!(after(&ring, "A", 100), Some((vec![101, 103], 103)));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_shares_one_copy() {
+    fn watches_share_one_copy_of_a_change() {
         let ring = ring(1 << 20);
         ring.push([change("A", 101, 5)], 101);
         let all = || ring.after(100, |_| true).unwrap().changes;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_before_the_ring_or_fell_out_of_it_is_not_answered() {
+    fn evicted_or_earlier_changes_give_no_batch() {
         let ring = ring(2000);
         assert!(after(&ring, "A", 99).is_none() && after(&ring, "A", 100).is_some());
         for version in 101..=120 {
@@ -205,14 +205,14 @@ mod tests {
         }
         assert_eq!(after(&ring, "A", 116), None);
         assert_eq!(after(&ring, "A", 117), Some((vec![118, 119, 120], 120)));
-        // One change that is larger than the whole ring.
+        // One change larger than the whole ring.
         ring.push([change("A", 121, 5000)], 121);
         assert_eq!(after(&ring, "A", 120), None);
         assert_eq!(after(&ring, "A", 121), Some((vec![], 121)));
     }
 
     #[test]
-    fn what_is_skipped_is_forgotten() {
+    fn skip_drops_all_changes() {
         let ring = ring(1 << 20);
         assert!(!ring.skip(105), "nothing was there");
         ring.push([change("A", 106, 5)], 106);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_way_is_gone_in_batches() {
+    fn long_catch_up_is_returned_in_batches() {
         let ring = ring(16 << 20);
         let last = 100 + 3 * MAX_BATCH as u64;
         ring.push((101..=last).map(|version| change("A", version, 2)), last);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_ends_with_a_newer_version_or_when_it_is_closed() {
+    async fn wait_ends_at_a_newer_version_or_when_closed() {
         let ring = ring(1 << 20);
         ring.wait(99).await.unwrap();
         let pushed = async {

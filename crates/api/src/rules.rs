@@ -1,10 +1,10 @@
-//! What the API checks of an object beyond the schema of its kind, and what it fills in. Pure; depends on `object`.
+//! Validation and defaults of built-in kinds beyond their schema. Pure; depends on `object`.
 //!
-//! The order of a write: decode, default and prune by the schema, [`complete`], validate by the schema, then
-//! [`check_create`] or [`check_update`]. Objects come in the version that the request names: an Event of the core
-//! group is checked in that form. Fields of a wrong type are taken for absent, because the schema refuses them.
+//! Order of a write: decode, default and prune by the schema, [`complete`], validate by the schema,
+//! then [`check_create`] or [`check_update`]. Objects are checked in the version of the request: a
+//! core-group Event in that form. Fields of a wrong type count as absent; the schema refuses them.
 //!
-//! An update that changes nothing but metadata and status is not held against the rules of its kind: what was
+//! An update of metadata and status only is not checked against the rules of the kind: an object
 //! accepted once can always be labelled, finalized and deleted.
 
 mod access;
@@ -35,7 +35,7 @@ use edgesync_object::{Object, Resource};
 pub(super) use complete::complete;
 pub(super) use edgesync_object::event::{event_to_core, event_to_storage};
 
-/// What is wrong with a new object; nothing if it may be created. At most 64 causes are given.
+/// Checks a new object; returns at most 64 causes, none if it may be created.
 pub(super) fn check_create(kind: &Resource, object: &Object) -> Vec<Cause> {
     let mut causes = Causes::default();
     check(kind, object, &mut causes);
@@ -45,7 +45,7 @@ pub(super) fn check_create(kind: &Resource, object: &Object) -> Vec<Cause> {
     causes.into()
 }
 
-/// What is wrong with a changed object; nothing if it may replace the old one. At most 64 causes are given.
+/// Checks a changed object; returns at most 64 causes, none if it may replace the old one.
 pub(super) fn check_update(kind: &Resource, old: &Object, new: &Object) -> Vec<Cause> {
     let mut causes = Causes::default();
     if same_content(old, new) {
@@ -59,7 +59,7 @@ pub(super) fn check_update(kind: &Resource, old: &Object, new: &Object) -> Vec<C
     causes.into()
 }
 
-/// Whether two objects differ at most in metadata and status.
+/// Returns whether two objects differ at most in metadata and status.
 fn same_content(old: &Object, new: &Object) -> bool {
     fn content(object: &Object) -> impl Iterator<Item = (&String, &Value)> {
         object.fields().iter().filter(|(field, _)| !matches!(field.as_str(), "metadata" | "status"))
@@ -67,7 +67,7 @@ fn same_content(old: &Object, new: &Object) -> bool {
     content(old).eq(content(new))
 }
 
-/// The rules of a kind that do not depend on what was before.
+/// Applies the rules of a kind that do not depend on the old object.
 fn check(kind: &Resource, object: &Object, causes: &mut Causes) {
     match (kind.group.as_str(), kind.kind.as_str()) {
         ("coordination.k8s.io", "Lease") => record::check_lease(map(object.fields(), "spec"), causes),
@@ -75,7 +75,7 @@ fn check(kind: &Resource, object: &Object, causes: &mut Causes) {
     }
 }
 
-/// The rules of the kinds that are written in the cloud alone.
+/// Applies the rules of kinds that are writable in the cloud only.
 fn check_in_cloud(kind: &Resource, object: &Object, causes: &mut Causes) {
     let fields = object.fields();
     let spec = map(fields, "spec");
@@ -107,28 +107,28 @@ fn check_in_cloud(kind: &Resource, object: &Object, causes: &mut Causes) {
     }
 }
 
-/// Whether all of some items are among others.
+/// Returns whether `whole` contains all items of `part`.
 pub(super) fn has_all(whole: &[Value], part: &[Value]) -> bool {
     let text = |item: &Value| {
-        super::steps::count(1);
+        super::cost_meter::count(1);
         item.to_string()
     };
     let whole: HashSet<String> = whole.iter().map(text).collect();
     part.iter().all(|item| whole.contains(&text(item)))
 }
 
-/// A field that is an object; empty if it is absent or something else.
+/// Returns a field that is an object; empty if it is absent or something else.
 fn map<'a>(fields: &'a Map<String, Value>, name: &str) -> &'a Map<String, Value> {
     static EMPTY: std::sync::OnceLock<Map<String, Value>> = std::sync::OnceLock::new();
     fields.get(name).and_then(Value::as_object).unwrap_or_else(|| EMPTY.get_or_init(Map::new))
 }
 
-/// A field that is a text; empty if it is absent or something else.
+/// Returns a field that is a string; empty if it is absent or something else.
 fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> &'a str {
     fields.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The items of a list that are objects, with their numbers.
+/// Iterates over the items of a list that are objects, with their indices.
 fn items<'a>(
     fields: &'a Map<String, Value>,
     name: &str,
@@ -137,7 +137,7 @@ fn items<'a>(
     list.filter_map(|(number, item)| Some((number, item.as_object()?)))
 }
 
-/// How many items a list has; 0 if it is absent.
+/// Returns the length of a list; 0 if it is absent.
 fn length(fields: &Map<String, Value>, name: &str) -> usize {
     fields.get(name).and_then(Value::as_array).map_or(0, Vec::len)
 }

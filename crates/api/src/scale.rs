@@ -1,4 +1,4 @@
-//! How many there are to be of something: `/scale`, a view of an object with one number that can be written. Pure.
+//! The `/scale` subresource: a view of an object with a writable replica count. Pure.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::kind::{Kind, ScalePaths};
 use edgesync_object::status::{Cause, Result};
 use edgesync_object::{Object, Status};
 
-/// The view of an object.
+/// Returns the Scale of an object.
 pub(super) fn of(paths: &ScalePaths, object: &Object) -> Value {
     let fields = object.fields();
     let number = |path: &str| at(fields, path).and_then(Value::as_i64).unwrap_or_default();
@@ -29,10 +29,10 @@ pub(super) fn of(paths: &ScalePaths, object: &Object) -> Value {
     })
 }
 
-/// The merge patch of the object that makes it what a view says.
+/// Converts a Scale to a merge patch of its object.
 ///
 /// # Errors
-/// 400 for what is no view, 422 for a number that cannot be.
+/// 400 for a body that is no Scale, 422 for an invalid count.
 pub(super) fn change(kind: &Kind, paths: &ScalePaths, name: &str, scale: &Value) -> Result<Value> {
     if scale.get("kind").is_some_and(|kind| kind != "Scale") {
         return Err(Status::bad_request("the body is no Scale of autoscaling/v1"));
@@ -46,7 +46,8 @@ pub(super) fn change(kind: &Kind, paths: &ScalePaths, name: &str, scale: &Value)
             Cause::invalid("spec.replicas", &replicas.to_string(), "must be greater than or equal to 0");
         return Err(Status::invalid("autoscaling", "Scale", name, vec![cause]));
     }
-    let mut patch = steps(&paths.replicas).rev().fold(json!(replicas), |inner, step| json!({ step: inner }));
+    let mut patch =
+        segments(&paths.replicas).rev().fold(json!(replicas), |inner, segment| json!({ segment: inner }));
     if let Some(Value::String(version)) = scale.pointer("/metadata/resourceVersion")
         && !version.is_empty()
     {
@@ -56,17 +57,17 @@ pub(super) fn change(kind: &Kind, paths: &ScalePaths, name: &str, scale: &Value)
     Ok(patch)
 }
 
-fn steps(path: &str) -> impl DoubleEndedIterator<Item = &str> {
-    path.split('.').filter(|step| !step.is_empty())
+fn segments(path: &str) -> impl DoubleEndedIterator<Item = &str> {
+    path.split('.').filter(|segment| !segment.is_empty())
 }
 
 fn at<'a>(fields: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
-    let mut steps = steps(path);
-    let first = fields.get(steps.next()?)?;
-    steps.try_fold(first, |value, step| value.get(step))
+    let mut segments = segments(path);
+    let first = fields.get(segments.next()?)?;
+    segments.try_fold(first, |value, segment| value.get(segment))
 }
 
-/// A selector as one text: of labels, with expressions, or as it is.
+/// Formats a selector: a map of labels, a structured one, or a string.
 fn selector(value: &Value) -> String {
     let Value::Object(fields) = value else { return value.as_str().unwrap_or_default().to_owned() };
     let structured = fields.contains_key("matchLabels") || fields.contains_key("matchExpressions");
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_selector_is_one_text() {
+    fn selector_is_one_text() {
         let text = |value: Value| selector(&value);
         assert_eq!(text(json!("a=b")), "a=b");
         assert_eq!(text(json!({"a": "b", "c": "d"})), "a=b,c=d");

@@ -1,4 +1,4 @@
-//! TLS under the API of the cloud side: the handshake, and whom the certificate of a client makes its bearer.
+//! TLS handshake of the cloud's API: accepts a connection and reads the client's certificate.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,28 +11,28 @@ use super::auth::Peer;
 use edgesync_transport::gate::Seldom;
 use edgesync_transport::tls::{Server, ServerStream};
 
-/// How long a handshake may take.
+/// Time limit of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest a connection lasts whatever its certificate says: a timer further ahead has no use.
-const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The longest life of a connection, whatever its certificate says.
+const MAX_CONNECTION_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A connection after its handshake.
 pub(super) struct Secured {
     pub(super) stream: ServerStream<TcpStream>,
     pub(super) peer: Peer,
-    /// How long the client's certificate is good.
-    pub(super) lasts: Duration,
+    /// Remaining validity of the client's certificate.
+    pub(super) valid_for: Duration,
 }
 
-/// Makes the handshake. `None` if there is none; the log says why, of some in a while.
+/// Performs the handshake. `None` if it fails; the reason is logged, rate-limited.
 pub(super) async fn accept(
     stream: TcpStream,
     from: SocketAddr,
     tls: &Server,
-    refusals: &Seldom,
+    log_throttle: &Seldom,
 ) -> Option<Secured> {
     let failed = |why: &dyn std::fmt::Display| {
-        if let Some(left_out) = refusals.line() {
+        if let Some(left_out) = log_throttle.line() {
             tracing::info!(peer = %from, %why, left_out, "no TLS with a client of the API");
         }
     };
@@ -48,12 +48,12 @@ pub(super) async fn accept(
         }
     };
     let Some(certificate) = certificate else {
-        return Some(Secured { stream, peer: Peer::Tls(from), lasts: LONGEST });
+        return Some(Secured { stream, peer: Peer::Tls(from), valid_for: MAX_CONNECTION_AGE });
     };
     tracing::debug!(peer = %from, name = ?certificate.subject().common_name, "a client of the API showed a certificate");
-    let lasts = Duration::try_from(certificate.ends().duration_since(Timestamp::now()));
-    // Who comes within a grace after the end of its certificate has nothing to ask here.
-    let lasts = lasts.unwrap_or_default().min(LONGEST);
+    let valid_for = Duration::try_from(certificate.ends().duration_since(Timestamp::now()));
+    // A certificate in its grace period after expiry gives no access here.
+    let valid_for = valid_for.unwrap_or_default().min(MAX_CONNECTION_AGE);
     let peer = Peer::Certificate { serial: certificate.serial().into(), from };
-    Some(Secured { stream, peer, lasts })
+    Some(Secured { stream, peer, valid_for })
 }

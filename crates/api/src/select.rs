@@ -1,4 +1,4 @@
-//! Which objects a list or a watch shows. Pure.
+//! Selection of objects for a list or a watch. Pure.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::storage::{Cursor, PAGE_ROWS, PageQuery, Stored};
 use edgesync_object::status::Result;
 use edgesync_object::{FieldSelector, Object, Selector, Status};
 
-/// Selectors of a request, checked against its kind.
+/// The selectors of a request, checked against its kind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Selection {
     namespace: Option<String>,
@@ -16,10 +16,10 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// The selection of a request in a namespace, or everywhere.
+    /// Creates the selection of a request, in one namespace or in all.
     ///
     /// # Errors
-    /// 400 for a field by which objects of the kind cannot be selected.
+    /// 400 for a field that the kind cannot be selected by.
     pub(super) fn new(
         kind: &Kind,
         namespace: Option<&str>,
@@ -33,17 +33,17 @@ impl Selection {
         Ok(Self { namespace: namespace.map(str::to_owned), labels: labels.clone(), fields: fields.clone() })
     }
 
-    /// The only namespace that can be selected, if there is one.
+    /// Returns the only namespace that can match, if there is one.
     pub(super) fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref().or_else(|| self.fields.only_namespace())
     }
 
-    /// Whether all objects of the kind in the namespace are selected.
+    /// Returns whether all objects of the kind in the namespace are selected.
     pub(super) fn is_everything(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// A page of what is selected, behind a place.
+    /// Builds the query of the page after a cursor.
     pub(super) fn query(self: &Arc<Self>, after: Option<Cursor>, limit: usize) -> PageQuery {
         let selection = Arc::clone(self);
         PageQuery {
@@ -52,23 +52,24 @@ impl Selection {
             limit: limit.clamp(1, PAGE_ROWS),
             name: self.fields.only_name().map(str::to_owned),
             labels: self.labels.clone(),
-            filter: (!self.is_everything()).then(|| Arc::new(move |row: &Stored| selection.has(row)) as _),
+            filter: (!self.is_everything())
+                .then(|| Arc::new(move |row: &Stored| selection.matches(row)) as _),
         }
     }
 
-    /// Whether an object is selected.
-    pub(super) fn has(&self, object: &Stored) -> bool {
-        self.has_text(&object.namespace, &object.name, &object.json)
+    /// Returns whether an object is selected.
+    pub(super) fn matches(&self, object: &Stored) -> bool {
+        self.matches_text(&object.namespace, &object.name, &object.json)
     }
 
-    /// Whether an object is selected that is given as JSON text.
-    pub(super) fn has_text(&self, namespace: &str, name: &str, json: &str) -> bool {
+    /// Returns whether an object, given as JSON text, is selected.
+    pub(super) fn matches_text(&self, namespace: &str, name: &str, json: &str) -> bool {
         self.namespace.as_deref().is_none_or(|only| only == namespace)
             && (self.labels.is_empty() || self.labels.matches_json(json))
-            && (self.fields.is_empty() || self.has_fields(namespace, name, json))
+            && (self.fields.is_empty() || self.matches_fields(namespace, name, json))
     }
 
-    fn has_fields(&self, namespace: &str, name: &str, json: &str) -> bool {
+    fn matches_fields(&self, namespace: &str, name: &str, json: &str) -> bool {
         if self.fields.is_only_names() {
             return self.fields.matches_names(namespace, name);
         }
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_fields_and_the_namespace_must_all_agree() {
+    fn labels_fields_and_namespace_must_all_match() {
         let kind = Kind::bare(Arc::new(kinds::by_word("pod").unwrap().resource()));
         let labels = "a in (b,c)".parse().unwrap();
         let fields = "spec.nodeName=n1".parse().unwrap();
@@ -96,23 +97,23 @@ mod tests {
         let pod = |label: &str, node: &str| {
             format!(r#"{{"metadata":{{"labels":{{"a":"{label}"}}}},"spec":{{"nodeName":"{node}"}}}}"#)
         };
-        assert!(selection.has(&stored("x", "p", &pod("b", "n1"))));
-        assert!(!selection.has(&stored("y", "p", &pod("b", "n1"))));
-        assert!(!selection.has(&stored("x", "p", &pod("d", "n1"))));
-        assert!(!selection.has(&stored("x", "p", &pod("b", "n2"))));
-        assert!(!selection.has(&stored("x", "p", "{}")));
+        assert!(selection.matches(&stored("x", "p", &pod("b", "n1"))));
+        assert!(!selection.matches(&stored("y", "p", &pod("b", "n1"))));
+        assert!(!selection.matches(&stored("x", "p", &pod("d", "n1"))));
+        assert!(!selection.matches(&stored("x", "p", &pod("b", "n2"))));
+        assert!(!selection.matches(&stored("x", "p", "{}")));
         assert!(!selection.is_everything());
     }
 
     #[test]
-    fn a_field_of_another_kind_is_refused() {
+    fn field_of_another_kind_is_refused() {
         let kind = Kind::bare(Arc::new(kinds::by_word("configmap").unwrap().resource()));
         let fields = "spec.nodeName=n1".parse().unwrap();
         assert_eq!(Selection::new(&kind, None, &Selector::default(), &fields).unwrap_err().code, 400);
     }
 
     #[test]
-    fn a_page_says_which_name_and_labels_are_asked_for() {
+    fn page_query_has_the_name_and_labels() {
         let kind = Kind::bare(Arc::new(kinds::by_word("configmap").unwrap().resource()));
         let selection = |namespace, labels: &str, fields: &str| {
             let (labels, fields) = (labels.parse().unwrap(), fields.parse().unwrap());

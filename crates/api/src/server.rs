@@ -1,4 +1,4 @@
-//! The HTTP server: connections, their limits, and the way from a raw request to its response.
+//! HTTP server: connections, their limits, and the path from a raw request to its response.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,57 +22,57 @@ use tokio::task::JoinSet;
 use super::accept::choose;
 use super::audit::Actor;
 use super::auth::{Access, Caller, Peer, Role};
-use super::body::{HttpBody, Rooms};
+use super::body::{HttpBody, MemoryBudgets};
 use super::browser;
 use super::dispatch::{Api, Head, Schemas};
 use super::extension::Extension;
 use super::limits::Limits;
 use super::listen::{Accepted, Listener};
 use super::media::{self, Format};
+use super::memory_budget::ObjectBudget;
 use super::metrics::ApiMetrics;
+use super::object_locks::ObjectLocks;
+use super::permit::{ConnectionPermit, PermitBody, RequestPermit};
 use super::request::{Refusal, Request, Verb};
 use super::response::compress;
 use super::response::{self, ResponseBody};
-use super::room::Work;
 use super::snapshots::{SnapshotLimits, Snapshots};
-use super::stall::NoStall;
 use super::storage::Storage;
-use super::turns::Turns;
-use super::visitor::{Kept, Stay, Visitor};
+use super::write_timeout::WriteTimeout;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Resource, Status};
 use edgesync_transport::gate::{Gate, GateLimits, Origin, Queue, QueueLimits, Seldom};
 
-/// How long accepting pauses after the system refused a connection (out of file descriptors, mostly).
+/// Pause of accepting after the system refused a connection (mostly out of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a program on this machine may take to begin, and for the handshake.
+/// Time limit of a local client for its first byte and the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The first byte of TLS: no request begins with it.
+/// The first byte of a TLS handshake record; no HTTP request begins with it.
 const TLS_HANDSHAKE: u8 = 0x16;
 /// The most header fields of a request.
 const MAX_HEADERS: usize = 64;
 
-/// How long a snapshot waits for the next request of its client. An open one keeps the database's log from being
-/// reused, so it is let go of after [`SNAPSHOT_AGE`] in any case.
+/// The longest time a snapshot is held between two pages. An open snapshot keeps the database from
+/// reusing its write-ahead log.
 const SNAPSHOT_IDLE: Duration = Duration::from_secs(60);
-/// How long a snapshot lives at most.
+/// The longest life of a snapshot.
 const SNAPSHOT_AGE: Duration = Duration::from_secs(300);
-/// How often snapshots that have waited too long are looked for.
+/// Interval of dropping expired snapshots.
 const SWEEP_EVERY: Duration = Duration::from_secs(15);
 
-/// A server over a storage of objects and further paths. Several listeners can share one, and its
-/// limits with it.
+/// An API server over a storage and an extension. Listeners can share one, and its memory budgets
+/// and snapshots with it.
 pub struct Server<K: Storage, E = ()> {
     api: Api<K, E>,
     access: Access,
     limits: Limits,
-    rooms: Rooms,
-    /// Lines of the log about handshakes that fail.
-    no_tls: Seldom,
+    budgets: MemoryBudgets,
+    /// Throttles log lines about failed handshakes.
+    handshake_log: Seldom,
 }
 
 impl<K: Storage, E: Extension> Server<K, E> {
-    /// A server; nothing is served until [`Server::serve`].
+    /// Creates a server; nothing is served until [`Server::serve`].
     #[must_use]
     pub fn new(storage: Arc<K>, extension: E, access: Access, limits: Limits) -> Arc<Self> {
         let snapshots = SnapshotLimits { count: limits.snapshots, idle: SNAPSHOT_IDLE, age: SNAPSHOT_AGE };
@@ -83,31 +83,31 @@ impl<K: Storage, E: Extension> Server<K, E> {
                 metrics: Arc::new(ApiMetrics::default()),
                 snapshots: Arc::new(Snapshots::new(snapshots)),
                 schemas: Schemas::default(),
-                turns: Turns::default(),
-                work: Work::new(limits.values_bytes, limits.body_timeout),
+                locks: ObjectLocks::default(),
+                object_budget: ObjectBudget::new(limits.values_bytes, limits.body_timeout),
                 object_bytes: limits.body_bytes,
                 stopping: watch::channel(false).0,
             },
             access,
-            rooms: Rooms::new(&limits),
+            budgets: MemoryBudgets::new(&limits),
             limits,
-            no_tls: Seldom::new(),
+            handshake_log: Seldom::new(),
         })
     }
 
-    /// Serves a listener until `shutdown`; then requests under way are finished, for at most the drain
-    /// timeout.
+    /// Serves a listener until `shutdown`; then lets requests in progress finish, for at most the
+    /// drain timeout.
     pub async fn serve(self: &Arc<Self>, listener: Listener, shutdown: impl Future<Output = ()> + Send) {
         let (stop, stopped) = watch::channel(());
-        let watches = gate(self.limits.watches);
+        let watches = connection_limiter(self.limits.watches);
         let limits = QueueLimits { most: self.limits.connections, silence: self.limits.first_timeout };
-        let mut queue = Queue::new(gate(self.limits.connections), limits);
-        let full = Seldom::new();
+        let mut queue = Queue::new(connection_limiter(self.limits.connections), limits);
+        let limit_log = Seldom::new();
         let mut tasks = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         loop {
-            let Ok((accepted, guest)) = tokio::select! {
+            let Ok((accepted, admitted)) = tokio::select! {
                 () = &mut shutdown => break,
                 admitted = queue.next(|| async { Ok::<_, Infallible>(accept(&listener).await) }) => admitted,
                 Some(_) = tasks.join_next() => continue,
@@ -116,32 +116,37 @@ impl<K: Storage, E: Extension> Server<K, E> {
                     continue;
                 }
             };
-            let Some(guest) = guest else {
-                if let Some(left_out) = full.line() {
+            let Some(admitted) = admitted else {
+                if let Some(left_out) = limit_log.line() {
                     let origin = accepted.origin();
                     tracing::warn!(?origin, left_out, "too many connections to the API: closed");
                 }
                 continue;
             };
-            let visitor = Visitor::new(guest, Arc::clone(&watches));
+            let permit = ConnectionPermit::new(admitted, Arc::clone(&watches));
             match accepted {
                 Accepted::Tcp(stream, from, None) => {
                     let stream = Box::new(stream);
-                    tasks.spawn(Arc::clone(self).attend(stream, Peer::Tcp(from), stopped.clone(), visitor));
+                    tasks.spawn(Arc::clone(self).serve_connection(
+                        stream,
+                        Peer::Tcp(from),
+                        stopped.clone(),
+                        permit,
+                    ));
                 }
                 Accepted::Tcp(stream, from, Some(tls)) => {
-                    tasks.spawn(Arc::clone(self).attend_local(stream, from, tls, stopped.clone(), visitor));
+                    tasks.spawn(Arc::clone(self).serve_local(stream, from, tls, stopped.clone(), permit));
                 }
                 Accepted::Tls(stream, from, tls) => {
-                    tasks.spawn(Arc::clone(self).attend_tls(stream, from, tls, stopped.clone(), visitor));
+                    tasks.spawn(Arc::clone(self).serve_tls(stream, from, tls, stopped.clone(), permit));
                 }
                 Accepted::Unix(stream, uid) => {
                     let (stream, peer) = (Box::new(stream), Peer::Unix { uid });
-                    tasks.spawn(Arc::clone(self).attend(stream, peer, stopped.clone(), visitor));
+                    tasks.spawn(Arc::clone(self).serve_connection(stream, peer, stopped.clone(), permit));
                 }
             }
         }
-        // The address is free, and a socket's file gone, before the last requests are answered.
+        // Frees the address and removes the socket file before the last requests are answered.
         let address = listener.address().clone();
         drop(listener);
         drop(stop);
@@ -153,68 +158,68 @@ impl<K: Storage, E: Extension> Server<K, E> {
         tasks.shutdown().await;
     }
 
-    /// Makes the handshake, which delays nobody else, and serves the connection while its certificate is good.
-    async fn attend_tls(
+    /// Performs the TLS handshake in this task, and serves the connection while its certificate is
+    /// valid and not revoked.
+    async fn serve_tls(
         self: Arc<Self>,
         stream: tokio::net::TcpStream,
         from: std::net::SocketAddr,
         tls: edgesync_transport::tls::Server,
         mut stopped: watch::Receiver<()>,
-        visitor: Visitor,
+        permit: ConnectionPermit,
     ) {
-        let secured = tokio::select! {
-            secured = super::secure::accept(stream, from, &tls, &self.no_tls) => secured,
-            () = visitor.must_go(Duration::MAX) => return,
-            // The other end is dropped when the shutdown begins.
+        let accepted = tokio::select! {
+            accepted = super::secure::accept(stream, from, &tls, &self.handshake_log) => accepted,
+            () = permit.must_close(Duration::MAX) => return,
+            // The sender is dropped when the shutdown begins.
             _ = stopped.changed() => return,
         };
-        let Some(secured) = secured else { return };
+        let Some(accepted) = accepted else { return };
         let access = self.access.clone();
-        let refused = access.until_refused(&secured.peer);
-        let served = self.attend(Box::new(secured.stream), secured.peer.clone(), stopped, visitor);
-        let ended = tokio::time::sleep(secured.lasts);
-        let why = tokio::select! {
+        let refused = access.until_revoked(&accepted.peer);
+        let served = self.serve_connection(Box::new(accepted.stream), accepted.peer.clone(), stopped, permit);
+        let ended = tokio::time::sleep(accepted.valid_for);
+        let reason = tokio::select! {
             () = served => return,
             () = ended => "has ended",
             () = refused => "was revoked",
         };
-        tracing::info!(peer = %from, "the certificate of a client of the API {why}: its connection is cut");
+        tracing::info!(peer = %from, "the certificate of a client of the API {reason}: its connection is cut");
     }
 
-    /// Serves a connection of this machine, with TLS or without.
-    async fn attend_local(
+    /// Serves a connection of this machine, with or without TLS.
+    async fn serve_local(
         self: Arc<Self>,
         stream: TcpStream,
         from: std::net::SocketAddr,
         tls: edgesync_transport::tls::Local,
         mut stopped: watch::Receiver<()>,
-        visitor: Visitor,
+        permit: ConnectionPermit,
     ) {
-        let begun = tokio::select! {
-            begun = local(stream, &tls) => begun,
-            () = visitor.must_go(self.limits.first_timeout) => return,
+        let accepted = tokio::select! {
+            accepted = accept_local(stream, &tls) => accepted,
+            () = permit.must_close(self.limits.first_timeout) => return,
             _ = stopped.changed() => return,
         };
-        let Some(stream) = begun else { return };
-        self.attend(stream, Peer::Tcp(from), stopped, visitor).await;
+        let Some(stream) = accepted else { return };
+        self.serve_connection(stream, Peer::Tcp(from), stopped, permit).await;
     }
 
-    /// Serves one connection.
-    async fn attend(
+    async fn serve_connection(
         self: Arc<Self>,
         stream: Box<dyn Wire>,
         peer: Peer,
         mut stopped: watch::Receiver<()>,
-        visitor: Visitor,
+        permit: ConnectionPermit,
     ) {
-        let (server, visitor) = (Arc::clone(&self), Arc::new(visitor));
-        let asking = Arc::clone(&visitor);
+        let (server, permit) = (Arc::clone(&self), Arc::new(permit));
+        let service_permit = Arc::clone(&permit);
         let service = service_fn(move |request| {
-            let (server, visitor) = (Arc::clone(&server), Arc::clone(&asking));
+            let (server, permit) = (Arc::clone(&server), Arc::clone(&service_permit));
             let peer = peer.clone();
-            async move { Ok::<_, Infallible>(server.respond(request, &peer, &visitor).await) }
+            async move { Ok::<_, Infallible>(server.respond(request, &peer, &permit).await) }
         });
-        let io = TokioIo::new(NoStall::new(stream, self.limits.write_timeout));
+        let io = TokioIo::new(WriteTimeout::new(stream, self.limits.write_timeout));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.limits.head_timeout)
@@ -224,8 +229,8 @@ impl<K: Storage, E: Extension> Server<K, E> {
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = visitor.must_go(self.limits.first_timeout) => return,
-            // The other end is dropped when the shutdown begins.
+            () = permit.must_close(self.limits.first_timeout) => return,
+            // The sender is dropped when the shutdown begins.
             _ = stopped.changed() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
@@ -240,18 +245,19 @@ impl<K: Storage, E: Extension> Server<K, E> {
         &self,
         request: HttpRequest<Incoming>,
         peer: &Peer,
-        visitor: &Visitor,
-    ) -> Response<Kept> {
-        visitor.asks();
-        let (started, mut stay) = (Instant::now(), None);
+        permit: &ConnectionPermit,
+    ) -> Response<PermitBody> {
+        permit.request_started();
+        let (started, mut request_permit) = (Instant::now(), None);
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let parsed = Request::parse(method.as_str(), uri.path(), uri.query());
         let label = Label::of(&parsed, &*self.api.storage);
-        let gzip = takes_gzip(request.headers());
-        let unread = AtomicBool::new(!request.body().is_end_stream());
-        let mut response = self.answer(request, parsed, peer, (visitor, &mut stay), &unread).await;
-        if unread.into_inner() {
-            // Nobody is to send another request behind a body that nobody will read.
+        let gzip = accepts_gzip(request.headers());
+        let body_unread = AtomicBool::new(!request.body().is_end_stream());
+        let mut response =
+            self.answer(request, parsed, peer, (permit, &mut request_permit), &body_unread).await;
+        if body_unread.into_inner() {
+            // The unread body blocks the connection for further requests.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
@@ -262,7 +268,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         tracing::debug!(%method, path = uri.path(), status, elapsed_us, "API request");
         let response = if gzip { compress::compressed(response) } else { response };
-        response.map(|body| Kept { body, stay })
+        response.map(|body| PermitBody { body, request_permit })
     }
 
     async fn answer(
@@ -270,11 +276,11 @@ impl<K: Storage, E: Extension> Server<K, E> {
         request: HttpRequest<Incoming>,
         parsed: Result<Request, Refusal>,
         peer: &Peer,
-        (visitor, stay): (&Visitor, &mut Option<Stay>),
-        unread: &AtomicBool,
+        (permit, request_permit): (&ConnectionPermit, &mut Option<RequestPermit>),
+        body_unread: &AtomicBool,
     ) -> Response<ResponseBody> {
         let (head, body) = request.into_parts();
-        let stray = match peer {
+        let cross_site = match peer {
             Peer::Tcp(_) if !is_local(&head.headers) => {
                 Some("requests must come from this machine: the Host or Origin header names another one")
             }
@@ -283,12 +289,12 @@ impl<K: Storage, E: Extension> Server<K, E> {
             }
             _ => None,
         };
-        let stray = stray.or_else(|| match peer {
+        let cross_site = cross_site.or_else(|| match peer {
             Peer::Unix { .. } => None,
             _ if !self.access.is_of_operators() => None,
             _ => browser::refusal(&head.method, &head.headers, &parsed),
         });
-        if let Some(message) = stray {
+        if let Some(message) = cross_site {
             return response::status(&Status::new(Reason::Forbidden, message), "", Format::Json);
         }
         let authorization = header(&head.headers, &AUTHORIZATION);
@@ -298,7 +304,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             && browser::wants_html(&head.headers)
             && self.api.extension.file("").is_some()
         {
-            return browser::to_page();
+            return browser::redirect_to_page();
         }
         let mut is_known = true;
         let caller = match self.access.authenticate(authorization, peer) {
@@ -321,8 +327,8 @@ impl<K: Storage, E: Extension> Server<K, E> {
             false => caller,
         };
         if is_known {
-            match visitor.stay(is_watch) {
-                Ok(stays) => *stay = Some(stays),
+            match permit.for_request(is_watch) {
+                Ok(stays) => *request_permit = Some(stays),
                 Err(status) => return response::status(&status, "", Format::Json),
             }
         }
@@ -334,7 +340,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             if_none_match: header(&head.headers, &IF_NONE_MATCH),
             actor: Actor { caller: &caller, peer },
         };
-        let body = HttpBody::new(body, info.content_type, &self.limits, &self.rooms, unread);
+        let body = HttpBody::new(body, info.content_type, &self.limits, &self.budgets, body_unread);
         match self.api.answer(request, info, body).await {
             Ok(response) => response,
             Err(Refusal { status, allow }) => {
@@ -345,14 +351,15 @@ impl<K: Storage, E: Extension> Server<K, E> {
     }
 }
 
-/// A connection of any kind. HTTP over it is compiled once, for all of them.
+/// A connection of any kind, as a trait object: HTTP over it is compiled once for all.
 trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<I: AsyncRead + AsyncWrite + Unpin + Send> Wire for I {}
 
-/// A connection of this machine, after its handshake if it begins with one. `None` if that fails or takes too long.
-async fn local(stream: TcpStream, tls: &edgesync_transport::tls::Local) -> Option<Box<dyn Wire>> {
-    let begun = async {
+/// Accepts a local connection, with a handshake if it begins with one. `None` if that fails or
+/// times out.
+async fn accept_local(stream: TcpStream, tls: &edgesync_transport::tls::Local) -> Option<Box<dyn Wire>> {
+    let accepted = async {
         let mut first = [0];
         stream.peek(&mut first).await.ok()?;
         if first != [TLS_HANDSHAKE] {
@@ -366,13 +373,13 @@ async fn local(stream: TcpStream, tls: &edgesync_transport::tls::Local) -> Optio
             }
         }
     };
-    tokio::time::timeout(HANDSHAKE_TIMEOUT, begun).await.ok().flatten()
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, accepted).await.ok().flatten()
 }
 
-/// What a request counts as.
+/// The metric labels of a request.
 struct Label {
     verb: &'static str,
-    /// `None` for what is no kind that is served.
+    /// `None` for a resource that is not served.
     resource: Option<Arc<Resource>>,
 }
 
@@ -391,12 +398,12 @@ impl Label {
     }
 }
 
-/// A gate of a listener: half of its places for one client.
-fn gate(places: usize) -> Arc<Gate> {
+/// Creates the connection limiter of a listener: one client gets at most half.
+fn connection_limiter(places: usize) -> Arc<Gate> {
     Gate::new(GateLimits { places, for_one: places / 2 })
 }
 
-/// The next connection.
+/// Accepts the next connection, pausing after errors.
 async fn accept(listener: &Listener) -> (Origin, Accepted) {
     loop {
         match listener.accept().await {
@@ -410,18 +417,18 @@ async fn accept(listener: &Listener) -> (Origin, Accepted) {
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
-    // A header that is no text is as good as one that names an unknown type.
+    // A value that is not text is treated as an unknown type.
     headers.get(name).map(|value| value.to_str().unwrap_or("?"))
 }
 
-/// Whether a client takes compressed answers.
-fn takes_gzip(headers: &HeaderMap) -> bool {
+/// Returns whether the client accepts gzip.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
     let accepted = header(headers, &ACCEPT_ENCODING).unwrap_or_default();
     choose(accepted, |coding, _| (coding == "gzip").then_some(())).is_some()
 }
 
-/// Whether a request over TCP was meant for this machine by a program on it. A web page that a browser
-/// shows can send requests to loopback too; these two headers give it away.
+/// Returns whether a TCP request was addressed to this machine by a local program. A web page in a
+/// browser can send requests to loopback too; these two headers reveal it.
 fn is_local(headers: &HeaderMap) -> bool {
     let host = header(headers, &HOST).is_none_or(is_loopback_name);
     let origin = header(headers, &ORIGIN);
@@ -429,13 +436,14 @@ fn is_local(headers: &HeaderMap) -> bool {
         .is_none_or(|origin| origin.split_once("://").is_some_and(|(_, host)| is_loopback_name(host)))
 }
 
-/// Whether a request is not from a web page of elsewhere: a browser that has a certificate shows it for those too.
+/// Returns whether a request is not cross-origin: browsers present a client certificate for those
+/// too.
 fn is_same_origin(headers: &HeaderMap) -> bool {
     let Some(origin) = header(headers, &ORIGIN) else { return true };
     origin.strip_prefix("https://").is_some_and(|origin| header(headers, &HOST) == Some(origin))
 }
 
-/// Whether `host[:port]` is loopback.
+/// Returns whether `host[:port]` is loopback.
 fn is_loopback_name(host: &str) -> bool {
     if let Ok(address) = host.parse::<std::net::SocketAddr>() {
         return address.ip().is_loopback();
@@ -453,7 +461,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_this_machine_are_local() {
+    fn only_loopback_names_are_local() {
         for good in ["localhost", "LOCALHOST:80", "127.0.0.1", "127.9.9.9:1", "[::1]:80", "[::1]"] {
             assert!(is_loopback_name(good), "{good}");
         }
@@ -465,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_web_page_of_elsewhere_is_told_by_its_origin() {
+    fn cross_site_page_is_recognised_by_its_origin() {
         let mut headers = HeaderMap::new();
         assert!(is_local(&headers));
         headers.insert(HOST, "127.0.0.1:80".parse().unwrap());
@@ -478,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn over_tls_only_pages_of_the_server_itself_may_ask() {
+    fn over_tls_only_same_origin_pages_are_accepted() {
         let mut headers = HeaderMap::new();
         headers.insert(HOST, "cloud.example:10551".parse().unwrap());
         assert!(is_same_origin(&headers));

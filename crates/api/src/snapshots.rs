@@ -1,4 +1,4 @@
-//! Lists that go on in a later request: the snapshots behind `continue` tokens, and what the tokens say.
+//! Snapshots behind `continue` tokens, and the tokens themselves.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,47 +13,47 @@ use super::storage::Cursor;
 use edgesync_object::Status;
 use edgesync_object::status::{Details, Reason, Result};
 
-/// What a `continue` token says. Clients get it as opaque text.
+/// The contents of a `continue` token. Opaque to clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Token {
-    /// The snapshot; `None` to go on in the newest state.
+    /// The snapshot; `None` to continue in the newest state.
     #[serde(rename = "s", skip_serializing_if = "Option::is_none", default)]
     pub(super) snapshot: Option<u128>,
-    /// Where to go on.
+    /// The position to continue at.
     #[serde(rename = "c")]
     pub(super) cursor: String,
-    /// The kind and namespace that it was given for.
+    /// The kind and namespace of the list that the token belongs to.
     #[serde(rename = "p")]
-    pub(super) place: String,
-    /// How many objects have been given before.
+    pub(super) list_id: String,
+    /// Objects returned in earlier pages.
     #[serde(rename = "n", default)]
-    pub(super) given: u64,
+    pub(super) returned: u64,
 }
 
 impl Token {
-    /// The text for clients.
+    /// Encodes the token as opaque text.
     pub(super) fn encode(&self) -> String {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
     }
 
-    /// Reads the text of a client.
+    /// Decodes the text of a client.
     ///
     /// # Errors
-    /// 400 for a text that is no token, or one for another list.
-    pub(super) fn decode(text: &str, place: &str) -> Result<Self> {
+    /// 400 for a text that is no token, or a token of another list.
+    pub(super) fn decode(text: &str, list_id: &str) -> Result<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok();
         let token = bytes.and_then(|bytes| serde_json::from_slice::<Self>(&bytes).ok());
         let token = token.ok_or_else(|| {
             Status::bad_request("continue key is not valid: it is not one that this server gave")
         })?;
-        if token.place != place {
+        if token.list_id != list_id {
             return Err(Status::bad_request("continue key is not valid: it was given for another list"));
         }
         Ok(token)
     }
 
-    /// The place where a token belongs.
-    pub(super) fn place(plural: &str, group: &str, namespace: Option<&str>) -> String {
+    /// Identifies a list: its kind and namespace.
+    pub(super) fn list_id(plural: &str, group: &str, namespace: Option<&str>) -> String {
         format!("{group}/{plural}/{}", namespace.unwrap_or_default())
     }
 
@@ -61,7 +61,7 @@ impl Token {
         Cursor(self.cursor.clone())
     }
 
-    /// What a client is told whose snapshot is gone: with a token to go on in the newest state.
+    /// Returns the 410 for an expired snapshot, with a token that continues in the newest state.
     pub(super) fn expired(&self) -> Status {
         let fresh = Self { snapshot: None, ..self.clone() };
         let message = "The provided continue parameter is too old to display a consistent list result. Start a new list \
@@ -72,36 +72,37 @@ impl Token {
     }
 }
 
-/// How many snapshots wait for their client, and how long.
+/// How many snapshots are held between requests, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SnapshotLimits {
-    /// Snapshots.
+    /// The most snapshots held.
     pub(super) count: usize,
-    /// Time since the last request.
+    /// The longest time since the last request.
     pub(super) idle: Duration,
-    /// Time since the first request: an open snapshot keeps the log of the database from being reused.
+    /// The longest time since the first request: an open snapshot keeps the database from reusing
+    /// its write-ahead log.
     pub(super) age: Duration,
 }
 
-/// Snapshots that wait for the next request of their clients.
+/// Snapshots held for the next request of their clients.
 pub(super) struct Snapshots<S> {
     limits: SnapshotLimits,
-    waiting: Mutex<HashMap<u128, Waiting<S>>>,
+    idle: Mutex<HashMap<u128, Idle<S>>>,
 }
 
-struct Waiting<S> {
-    held: Held<S>,
+struct Idle<S> {
+    held: OpenSnapshot<S>,
     since: Instant,
 }
 
-/// A snapshot in use.
-pub(super) struct Held<S> {
+/// A snapshot with the time it was opened.
+pub(super) struct OpenSnapshot<S> {
     pub(super) snapshot: S,
     opened: Instant,
 }
 
-impl<S> Held<S> {
-    /// A snapshot that was just opened.
+impl<S> OpenSnapshot<S> {
+    /// Wraps a snapshot that was just opened.
     pub(super) fn new(snapshot: S) -> Self {
         Self { snapshot, opened: Instant::now() }
     }
@@ -109,37 +110,37 @@ impl<S> Held<S> {
 
 impl<S> Snapshots<S> {
     pub(super) fn new(limits: SnapshotLimits) -> Self {
-        Self { limits, waiting: Mutex::new(HashMap::new()) }
+        Self { limits, idle: Mutex::new(HashMap::new()) }
     }
 
-    /// Takes the snapshot of a token, if it still waits.
-    pub(super) fn take(&self, id: u128) -> Option<Held<S>> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        self.drop_old(&mut waiting);
-        waiting.remove(&id).map(|waiting| waiting.held)
+    /// Takes the snapshot of a token, if it is still held.
+    pub(super) fn take(&self, id: u128) -> Option<OpenSnapshot<S>> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        self.drop_expired(&mut idle);
+        idle.remove(&id).map(|idle| idle.held)
     }
 
-    /// Keeps a snapshot for the next request; the one that has waited longest goes if there are too many.
-    pub(super) fn keep(&self, id: u128, held: Held<S>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        self.drop_old(&mut waiting);
-        while waiting.len() >= self.limits.count.max(1) {
-            let oldest = waiting.iter().min_by_key(|(_, waiting)| waiting.since).map(|(id, _)| *id);
+    /// Holds a snapshot for the next request. At the limit the one idle for longest is evicted.
+    pub(super) fn keep(&self, id: u128, held: OpenSnapshot<S>) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        self.drop_expired(&mut idle);
+        while idle.len() >= self.limits.count.max(1) {
+            let oldest = idle.iter().min_by_key(|(_, idle)| idle.since).map(|(id, _)| *id);
             let Some(oldest) = oldest else { break };
-            waiting.remove(&oldest);
+            idle.remove(&oldest);
         }
-        waiting.insert(id, Waiting { held, since: Instant::now() });
+        idle.insert(id, Idle { held, since: Instant::now() });
     }
 
-    /// Lets go of what has waited too long. Called now and then, also when nobody lists.
+    /// Drops expired snapshots. Called periodically, also without list requests.
     pub(super) fn sweep(&self) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        self.drop_old(&mut waiting);
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        self.drop_expired(&mut idle);
     }
 
-    fn drop_old(&self, waiting: &mut HashMap<u128, Waiting<S>>) {
+    fn drop_expired(&self, idle: &mut HashMap<u128, Idle<S>>) {
         let limits = &self.limits;
-        waiting.retain(|_, entry| {
+        idle.retain(|_, entry| {
             entry.since.elapsed() < limits.idle && entry.held.opened.elapsed() < limits.age
         });
     }
@@ -154,10 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_can_be_taken_once_and_kept_again() {
+    fn snapshot_is_taken_once_and_can_be_held_again() {
         let snapshots = Snapshots::new(limits(2, Duration::from_secs(60)));
         let id = 7;
-        snapshots.keep(id, Held::new(7));
+        snapshots.keep(id, OpenSnapshot::new(7));
         let held = snapshots.take(id).unwrap();
         assert!(held.snapshot == 7 && snapshots.take(id).is_none());
         snapshots.keep(id, held);
@@ -165,24 +166,24 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_waited_longest_makes_room() {
+    fn snapshot_idle_for_longest_is_evicted() {
         let snapshots = Snapshots::new(limits(2, Duration::from_secs(60)));
         let ids = [1, 2, 3];
         for (number, id) in ids.into_iter().enumerate() {
-            snapshots.keep(id, Held::new(number));
+            snapshots.keep(id, OpenSnapshot::new(number));
         }
         let there: Vec<bool> = ids.into_iter().map(|id| snapshots.take(id).is_some()).collect();
         assert_eq!(there, [false, true, true]);
     }
 
     #[test]
-    fn who_comes_too_late_finds_nothing_and_gets_a_token_for_the_rest() {
+    fn expired_snapshot_gives_a_token_for_the_rest() {
         let snapshots = Snapshots::new(limits(2, Duration::ZERO));
         let id = 7;
-        snapshots.keep(id, Held::new(()));
+        snapshots.keep(id, OpenSnapshot::new(()));
         snapshots.sweep();
         assert!(snapshots.take(id).is_none());
-        let token = Token { snapshot: Some(id), cursor: "c".into(), place: "/pods/".into(), given: 5 };
+        let token = Token { snapshot: Some(id), cursor: "c".into(), list_id: "/pods/".into(), returned: 5 };
         let status = token.expired();
         assert_eq!(status.code, 410);
         let fresh = Token::decode(&status.details.unwrap().continue_token, "/pods/").unwrap();
@@ -190,8 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn tokens_come_back_and_others_are_refused() {
-        let token = Token { snapshot: None, cursor: "a/ä".into(), place: "apps/x/n".into(), given: 0 };
+    fn tokens_round_trip_and_others_are_refused() {
+        let token = Token { snapshot: None, cursor: "a/ä".into(), list_id: "apps/x/n".into(), returned: 0 };
         assert_eq!(Token::decode(&token.encode(), "apps/x/n"), Ok(token.clone()));
         assert_eq!(Token::decode(&token.encode(), "apps/x/m").unwrap_err().code, 400);
         for bad in ["x", "%%", "e30", "bnVsbA", ""] {

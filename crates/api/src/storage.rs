@@ -1,9 +1,9 @@
-//! What the API needs from whoever keeps the objects. Depends on `object` only: the agent and the
-//! cloud implement it over their stores.
+//! Storage interface of the API. Depends on `object` only: the agent and the cloud implement it
+//! over their stores.
 //!
-//! A storage only reads, compares and swaps: it gives versions and keeps order. Everything that
-//! Kubernetes says about objects beyond that (defaults, status, finalizers, patches, ownership of
-//! fields, selectors, views) is done by the API, the same way on both sides.
+//! A storage reads, compares and swaps: it assigns versions and keeps their order. The API does all
+//! else that Kubernetes specifies for objects (defaults, status, finalizers, patches, field
+//! ownership, selectors, views), the same way on both sides.
 
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
@@ -14,38 +14,39 @@ use super::kind::Kind;
 use edgesync_object::status::Result;
 use edgesync_object::{Object, Resource, Selector};
 
-/// The most rows that one call of [`Snapshot::page`] is asked for: what a list of any length costs
-/// in memory.
+/// The most rows requested per call of [`Snapshot::page`]; bounds the memory of a list of any
+/// length.
 pub const PAGE_ROWS: usize = 500;
 
-/// The storage of objects behind the API. Resources are those of [`Kind::stored_as`], unless said otherwise.
+/// Storage of the objects behind the API. Resources are those of [`Kind::stored_as`] unless
+/// documented otherwise.
 ///
-/// Objects leave as JSON text, complete with `apiVersion`, `kind` and `metadata`;
-/// `metadata.resourceVersion` is the version that this storage gave. Everything that refuses a request says so
-/// with a `Status`, which becomes the response.
+/// Objects are returned as JSON text, complete with `apiVersion`, `kind` and `metadata`;
+/// `metadata.resourceVersion` is the version that this storage assigned. A refusal is a `Status`,
+/// which becomes the response.
 pub trait Storage: Send + Sync + 'static {
-    /// A list in the making: everything read from it shows the same commit.
+    /// A consistent view for a list: everything read from it belongs to the same commit.
     type Snapshot: Snapshot;
 
-    /// The kind served under this path, if it is known.
+    /// Returns the kind served at a path; `None` if it is unknown.
     fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>>;
 
-    /// All kinds served, in the order of discovery.
+    /// Returns all served kinds, in the order of discovery.
     fn kinds(&self) -> Vec<Arc<Kind>>;
 
-    /// A number that changes whenever [`Storage::kinds`] does.
+    /// Returns a number that changes whenever [`Storage::kinds`] does.
     fn kinds_version(&self) -> u64;
 
-    /// Named checks of `/readyz`; an error says what is missing.
+    /// Returns the named checks of `/readyz`; an error describes the failure.
     fn checks(&self) -> Vec<(&'static str, Result<()>)>;
 
-    /// The newest committed version of the sequence in which objects of this kind get theirs.
+    /// Returns the newest committed version of the sequence that this kind belongs to.
     fn version(&self, resource: &Resource) -> u64;
 
-    /// One object; `namespace` is empty for cluster-scoped kinds. A missing one is `None`.
+    /// Returns one object; `None` if it is missing. `namespace` is empty for cluster-scoped kinds.
     ///
     /// # Errors
-    /// 500 or 503 when the store cannot be read.
+    /// 500 or 503 if the store cannot be read.
     fn get(
         &self,
         resource: &Resource,
@@ -53,24 +54,24 @@ pub trait Storage: Send + Sync + 'static {
         name: &str,
     ) -> impl Future<Output = Result<Option<Stored>>> + Send;
 
-    /// Opens a snapshot for a list of a kind. It is let go of when it is dropped; the API bounds how many
-    /// are open and for how long.
+    /// Opens a snapshot for a list of a kind, released on drop. The API bounds the number and
+    /// lifetime of open snapshots.
     ///
     /// # Errors
-    /// 503 when the store cannot be read, 429 when there are too many.
+    /// 503 if the store cannot be read, 429 if too many are open.
     fn snapshot(&self, resource: &Arc<Resource>) -> impl Future<Output = Result<Self::Snapshot>> + Send;
 
-    /// Changes of a kind after a version, in order. Waits until there is a change of any kind after it, so a
-    /// batch can be empty and still move on. Can be cancelled without loss.
+    /// Returns changes of a kind after a version, in order. Waits for a change of any kind after
+    /// it, so a batch may be empty and still advance. Cancel-safe.
     ///
     /// # Errors
-    /// 410 if changes after `after` have been forgotten; 503 when the store is closed.
+    /// 410 if changes after `after` were evicted; 503 if the store is closed.
     fn changes(&self, resource: &Arc<Resource>, after: u64) -> impl Future<Output = Result<Batch>> + Send;
 
-    /// Called before an object of a kind is created in a namespace, which may be made by this.
+    /// Called before an object is created in a namespace; may create the namespace.
     ///
     /// # Errors
-    /// 403 if nothing can be created there now.
+    /// 403 if the namespace accepts no objects now.
     fn ensure_namespace(
         &self,
         kind: &Resource,
@@ -82,20 +83,21 @@ pub trait Storage: Send + Sync + 'static {
         async { Ok(()) }
     }
 
-    /// Stores a new object under its namespace and name and gives it `metadata.resourceVersion`. All
-    /// other metadata (uid, creationTimestamp, generation) has been set.
+    /// Stores a new object under its namespace and name and assigns its `metadata.resourceVersion`.
+    /// All other metadata (uid, creationTimestamp, generation) is set by the caller.
     ///
     /// # Errors
-    /// 409 `AlreadyExists` if the name is taken, 409 `Conflict` if its namespace has been deleted since
-    /// [`Storage::ensure_namespace`] was called, 413 for an object that is too large, 503 if it cannot be stored.
+    /// 409 `AlreadyExists` if the name is taken, 409 `Conflict` if its namespace was deleted since
+    /// [`Storage::ensure_namespace`], 413 for an object that is too large, 503 if it cannot be
+    /// stored.
     fn create(&self, resource: &Arc<Resource>, object: Object)
     -> impl Future<Output = Result<Stored>> + Send;
 
-    /// Replaces the object of the same namespace and name if its version is still `expected`, and gives it
-    /// the next one.
+    /// Replaces the object of the same namespace and name if its version is still `expected`, and
+    /// assigns the next version.
     ///
     /// # Errors
-    /// 404 if there is none, 409 `Conflict` if its version is another one; otherwise as for create.
+    /// 404 if it is missing, 409 `Conflict` if its version differs; otherwise as for create.
     fn update(
         &self,
         resource: &Arc<Resource>,
@@ -103,9 +105,9 @@ pub trait Storage: Send + Sync + 'static {
         expected: u64,
     ) -> impl Future<Output = Result<Stored>> + Send;
 
-    /// Replaces the status of an object that is still as it was when it was read: `old`. Everything else of
-    /// `object` is as in `old`, but for what the API notes in the metadata. A storage that does not own its objects
-    /// may keep the status apart, as long as its reads show it.
+    /// Replaces the status of an object that is unchanged since it was read as `old`. Apart from
+    /// the status, `object` differs from `old` only in metadata maintained by the API. A storage
+    /// that does not own its objects may store the status separately if its reads include it.
     ///
     /// # Errors
     /// As for update.
@@ -118,22 +120,22 @@ pub trait Storage: Send + Sync + 'static {
         self.update(resource, object, old.version)
     }
 
-    /// Removes an object that is still as it was when it was read: `old`. Returns it as it was last, with the version of
-    /// the removal.
+    /// Removes an object that is unchanged since it was read as `old`. Returns its last state with
+    /// the version of the removal.
     ///
     /// # Errors
     /// As for update.
     fn remove(&self, resource: &Arc<Resource>, old: &Stored) -> impl Future<Output = Result<Stored>> + Send;
 
-    /// Whether somebody deletes the dependents of deleted objects and takes the finalizers
-    /// `foregroundDeletion` and `orphan` off: without, a delete never waits for dependents.
+    /// Returns whether a garbage collector deletes dependents and removes the finalizers
+    /// `foregroundDeletion` and `orphan`. Without one a delete never waits for dependents.
     fn collects(&self) -> bool {
         false
     }
 
-    /// Checks of the storage's own before an object of a kind is created (`old` is `None`) or changed: what a
-    /// CustomResourceDefinition must be like, and so on. May also complete the object, and gives what its author is to
-    /// be warned of.
+    /// Admission checks of the storage before an object is created (`old` is `None`) or changed,
+    /// such as the rules of CustomResourceDefinitions. May complete the object; returns warnings
+    /// for its author.
     ///
     /// # Errors
     /// 422, or any other status; it becomes the response.
@@ -143,102 +145,101 @@ pub trait Storage: Send + Sync + 'static {
     }
 }
 
-/// An open list. See [`Storage::snapshot`].
+/// An open list; see [`Storage::snapshot`].
 pub trait Snapshot: Send + 'static {
-    /// The version that it shows.
+    /// Returns the version of the snapshot.
     fn version(&self) -> u64;
 
-    /// One page of the objects of the kind, in the order of namespace and name.
+    /// Returns one page of the objects of the kind, ordered by namespace and name.
     ///
     /// # Errors
-    /// 400 for a cursor that cannot be read; 500 or 503 when the store cannot be read.
+    /// 400 for an invalid cursor; 500 or 503 if the store cannot be read.
     fn page(&mut self, query: PageQuery) -> impl Future<Output = Result<Page>> + Send;
 
-    /// How many objects there are, all selectors aside.
+    /// Returns the number of objects, ignoring selectors.
     ///
     /// # Errors
-    /// 500 or 503 when the store cannot be read.
+    /// 500 or 503 if the store cannot be read.
     fn count(&mut self, namespace: Option<&str>) -> impl Future<Output = Result<u64>> + Send;
 }
 
-/// Whether an object is wanted. Called on a thread of the store with each row that is read.
+/// Predicate that selects objects; called on a thread of the store for each row read.
 pub type RowFilter = Arc<dyn Fn(&Stored) -> bool + Send + Sync>;
 
-/// Which part of a list is wanted.
+/// A query for one page of a list.
 #[derive(Clone, Default)]
 pub struct PageQuery {
     /// Only this namespace; all if `None`.
     pub namespace: Option<String>,
-    /// Behind this place; from the start if `None`.
+    /// After this position; from the start if `None`.
     pub after: Option<Cursor>,
-    /// At most this many objects, at least 1 and at most [`PAGE_ROWS`]. A page may end earlier, when
-    /// enough bytes have been read.
+    /// The most objects, from 1 to [`PAGE_ROWS`]. A page may end earlier once enough bytes are
+    /// read.
     pub limit: usize,
-    /// Only objects of this name: a storage finds them without reading others.
+    /// Only objects of this name, which a storage finds without reading others.
     pub name: Option<String>,
-    /// What the filter asks of labels: a storage that has an index of labels need not read other objects. Empty if it
-    /// asks nothing.
+    /// The label part of the filter, for storages with a label index. Empty if the filter has none.
     pub labels: Selector,
-    /// Only objects that this accepts; all if `None`.
+    /// Only objects accepted by this; all if `None`.
     pub filter: Option<RowFilter>,
 }
 
-/// A place in a list, in the storage's own words: it makes them and reads them.
+/// A position in a list, in a format private to the storage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Cursor(pub String);
 
-/// A part of a list.
+/// One page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The objects.
+    /// Objects ordered by namespace and name.
     pub items: Vec<Stored>,
-    /// Where to go on, if there may be more.
+    /// Cursor of the next page, if there may be more.
     pub next: Option<Cursor>,
 }
 
-/// An object as it is kept.
+/// An object in its storage version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// Namespace, empty for cluster-scoped objects.
+    /// Empty for cluster-scoped objects.
     pub namespace: String,
-    /// Name.
+    /// Name, unique within the namespace.
     pub name: String,
-    /// Its version; the same as `metadata.resourceVersion`.
+    /// Equal to `metadata.resourceVersion`.
     pub version: u64,
     /// The object as JSON text.
     pub json: String,
 }
 
-/// What happened to an object.
+/// The type of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChangeType {
-    /// It is new.
+    /// The object was created.
     Added,
-    /// It has another content.
+    /// The object's content changed.
     Modified,
-    /// It is no more.
+    /// The object was deleted.
     Deleted,
 }
 
-/// A committed change, shared by all who watch.
+/// A committed change, shared by all watches.
 #[derive(Debug)]
 pub struct Change {
-    /// What happened.
+    /// The type of the change.
     pub kind: ChangeType,
-    /// The object after the change; a deleted one as it was last, with the version of its removal.
+    /// The object after the change; for a deletion its last state, with the version of the removal.
     pub object: Stored,
-    /// The object before the change as JSON text; `None` for a new one. Selectors need it: an object that leaves
-    /// a selection is deleted for who watches the selection.
+    /// The object before the change as JSON text; `None` for a new one. Needed by selectors: an
+    /// object that leaves a selection is deleted for its watches.
     pub previous: Option<String>,
-    /// The change as a line of a watch, once somebody has written it: kept by the API.
+    /// The change encoded as a watch line; filled by the API on first use.
     pub line: OnceLock<Bytes>,
 }
 
-/// Changes in order.
+/// Changes in order of versions.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// The changes of the kind that was asked for.
+    /// Changes of the requested kind.
     pub changes: Vec<Arc<Change>>,
-    /// Everything up to this version is in here or was before.
+    /// All changes up to this version are in this batch or before it.
     pub version: u64,
 }

@@ -1,5 +1,5 @@
-//! How objects are shown to clients that ask for another kind than the object's own: tables as
-//! `kubectl get` prints them, and metadata alone. Pure; the time comes in as an argument.
+//! Views of objects for clients that request another kind: tables as printed by `kubectl get`, and
+//! metadata only. Pure; the time is an argument.
 
 mod cells;
 mod columns;
@@ -17,32 +17,28 @@ use edgesync_object::Status;
 use edgesync_object::status::Result;
 use path::JsonPath;
 
-/// The group and version of tables and of metadata alone, unless a client asks for the older one.
+/// Default group and version of tables and of metadata.
 pub(super) const META_V1: &str = "meta.k8s.io/v1";
-/// The older version of the same.
+/// The older group and version.
 pub(super) const META_V1BETA1: &str = "meta.k8s.io/v1beta1";
-/// The kind of a table.
 pub(super) const TABLE: &str = "Table";
-/// The kind of an object of which there is only the metadata.
+/// The kind of an object reduced to its metadata.
 pub(super) const PARTIAL: &str = "PartialObjectMetadata";
 
-/// What a row of a table carries of its object.
+/// The part of an object in a table row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Include {
-    /// Nothing.
     Nothing,
-    /// The metadata.
     #[default]
     Metadata,
-    /// All of it.
     Object,
 }
 
 impl Include {
-    /// Reads the query parameter `includeObject`; absent or empty means the metadata.
+    /// Parses the query parameter `includeObject`; absent or empty means metadata.
     ///
     /// # Errors
-    /// 400 for another value.
+    /// 400 for any other value.
     pub(super) fn from_query(value: Option<&str>) -> Result<Self> {
         match value.unwrap_or_default() {
             "" | "Metadata" => Ok(Self::Metadata),
@@ -55,22 +51,21 @@ impl Include {
     }
 }
 
-/// What a client gets of objects.
+/// The view of objects for a client.
 #[derive(Clone, Debug, Default)]
 pub(super) enum View {
-    /// The objects themselves.
     #[default]
     Whole,
-    /// Their metadata (`as=PartialObjectMetadata`), in this group and version.
+    /// Metadata (`as=PartialObjectMetadata`) in this group and version.
     Metadata(&'static str),
     /// Rows of a table (`as=Table`).
     Table(TableView),
 }
 
 impl View {
-    /// A single object, in a response or an event of a watch. `first` says whether nothing was sent before:
-    /// of the tables in a watch only the first one has column definitions. Bookmarks are objects too: in
-    /// a table, they are the metadata of its one row.
+    /// Converts a single object, of a response or a watch event. `first` is whether nothing was
+    /// sent before: only the first table of a watch has column definitions. Bookmarks are objects
+    /// too; in a table they are the metadata of its one row.
     pub(super) fn object(&self, object: Value, first: bool, now: Timestamp) -> Value {
         match self {
             Self::Whole => object,
@@ -79,7 +74,7 @@ impl View {
         }
     }
 
-    /// An item of a list.
+    /// Converts an item of a list.
     pub(super) fn item(&self, object: Value, now: Timestamp) -> Value {
         match self {
             Self::Table(view) => view.row(object, now),
@@ -88,7 +83,7 @@ impl View {
     }
 }
 
-/// The metadata of an object alone, as a `PartialObjectMetadata`.
+/// Reduces an object to a `PartialObjectMetadata`.
 pub(super) fn partial(mut object: Value, api_version: &str) -> Value {
     let metadata = object.get_mut("metadata").map(Value::take).filter(Value::is_object);
     json!({
@@ -98,26 +93,26 @@ pub(super) fn partial(mut object: Value, api_version: &str) -> Value {
     })
 }
 
-/// The table of a kind: its columns, and what its rows carry.
+/// The table of a kind: its columns, and the object part of its rows.
 #[derive(Clone, Debug)]
 pub(super) struct TableView {
     columns: Columns,
     include: Include,
-    /// The group and version in which it is given.
+    /// Group and version of the table.
     pub(super) api_version: &'static str,
 }
 
 #[derive(Clone, Debug)]
 enum Columns {
-    /// Of a kind that is known here.
+    /// Columns of a built-in kind.
     Known(&'static [Column]),
-    /// Of a CustomResourceDefinition, after the name. A path that cannot be read finds nothing.
+    /// Columns of a CustomResourceDefinition, after the name. An unsupported path finds nothing.
     Custom(Vec<(PrinterColumn, Option<JsonPath>)>),
 }
 
 impl TableView {
-    /// The table of a kind: the columns of its definition if it has some, else those known for the
-    /// kind, else name and age.
+    /// Creates the table of a kind: the columns of its definition if any, else the built-in ones,
+    /// else name and age.
     pub(super) fn new(kind: &Kind, include: Include, api_version: &'static str) -> Self {
         let columns = if !kind.columns.is_empty() {
             let compiled = kind.columns.iter().map(|own| (own.clone(), JsonPath::parse(&own.json_path)));
@@ -130,7 +125,7 @@ impl TableView {
         Self { columns, include, api_version }
     }
 
-    /// The column definitions.
+    /// Returns the column definitions.
     pub(super) fn definitions(&self) -> Value {
         match &self.columns {
             Columns::Known(columns) => columns.iter().map(Column::definition).collect(),
@@ -141,7 +136,7 @@ impl TableView {
         }
     }
 
-    /// The row of an object: as many cells as there are definitions, and what it carries of the object.
+    /// Builds the row of an object: a cell per column, and the included part of the object.
     pub(super) fn row(&self, object: Value, now: Timestamp) -> Value {
         let cells: Vec<Value> = match &self.columns {
             Columns::Known(columns) => columns.iter().map(|column| column.cell(&object, now)).collect(),
@@ -160,7 +155,7 @@ impl TableView {
         json!({ "cells": cells, "object": object })
     }
 
-    /// A whole table of one object with the version of the object; without definitions if they were
+    /// Builds a table of one object with the object's version; without definitions if they were
     /// sent before.
     pub(super) fn table(&self, object: Value, definitions: bool, now: Timestamp) -> Value {
         let version = fields::str_at(&object, "metadata.resourceVersion").to_owned();

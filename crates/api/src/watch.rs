@@ -1,6 +1,6 @@
-//! Watches: changes as lines, from a version on or after all that is there. A watch pulls what it sends, so a
-//! slow client costs one line and one connection, and never holds a write back; who falls behind the
-//! history is told with 410.
+//! Watches: changes as lines, after a version or after the initial objects. A watch pulls its
+//! changes, so a slow client costs one line and one connection, and never blocks a write; one that
+//! falls behind the history gets 410.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,16 +21,15 @@ use super::table::View;
 use edgesync_object::status::{Cause, Reason, Result};
 use edgesync_object::{Object, Resource, Status};
 
-/// How often a watch that asks for bookmarks gets one when nothing else happens.
+/// Interval of bookmarks while idle, if the client requested them.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// How often a watch of a custom kind looks whether that is still what it was.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long a watch lasts at most if the client does not say: between this and twice as long.
+/// Interval at which a watch of a custom kind checks whether its definition changed.
+const KIND_CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Default duration of a watch; randomised up to twice as long.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
-/// Once this many bytes are gathered, lines are sent.
+/// Size at which lines are sent, in bytes.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// A watch that has been checked.
 pub(super) struct Watch<K> {
     pub(super) storage: Arc<K>,
     pub(super) kind: Arc<Kind>,
@@ -40,29 +39,29 @@ pub(super) struct Watch<K> {
     pub(super) timeout: Duration,
     pub(super) lines: Lines,
     pub(super) metrics: Arc<ApiMetrics>,
-    /// Becomes true when watches are to end.
+    /// Becomes true when watches must end.
     pub(super) stopping: tokio::sync::watch::Receiver<bool>,
 }
 
-/// Where a watch begins.
+/// The start of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// With the change after a version.
+    /// Changes after a version.
     After(u64),
-    /// With everything that is there, then what changes; `true` if a bookmark stands between.
+    /// All objects, then changes.
     Everything {
-        /// Whether the client is told where the changes begin.
+        /// Whether a bookmark marks the end of the initial objects.
         bookmark: bool,
     },
-    /// Nowhere: the client comes with a version that this server has not given.
+    /// The client's version was never assigned by this server.
     Unknown(u64),
 }
 
 impl Start {
-    /// Reads the options of a watch. `current` is the newest version.
+    /// Derives the start from the options of a watch. `current` is the newest version.
     ///
     /// # Errors
-    /// 422 for options that do not go together, 504 for initial events that must be newer than anything there is.
+    /// 422 for contradictory options, 504 for initial events newer than the newest version.
     pub(super) fn read(options: &Options, current: u64) -> Result<Self> {
         let version = options.resource_version.filter(|version| *version > 0);
         let invalid = |cause| Err(Status::invalid("meta.k8s.io", "ListOptions", "", vec![cause]));
@@ -87,7 +86,7 @@ impl Start {
             }
             (Some(true), _) => Ok(Self::Everything { bookmark: options.bookmarks }),
             (Some(false), None) => Ok(Self::After(current)),
-            // Nobody can have seen it here: the store is another one or an older copy.
+            // The store was replaced or restored from an older copy.
             (_, Some(version)) if version > current => Ok(Self::Unknown(version)),
             (_, Some(version)) => Ok(Self::After(version)),
             (None, None) => Ok(Self::Everything { bookmark: false }),
@@ -95,7 +94,8 @@ impl Start {
     }
 }
 
-/// How long a watch lasts: what the client says, or a random time, so that not all begin anew at once.
+/// Returns the duration of a watch: the client's, or a random one, so that watches do not restart
+/// all at once.
 pub(super) fn timeout(options: &Options) -> Duration {
     match options.timeout_seconds {
         Some(seconds) if seconds > 0 => Duration::from_secs(seconds.min(24 * 3600)),
@@ -108,11 +108,11 @@ pub(super) fn timeout(options: &Options) -> Duration {
 
 type Sender = mpsc::Sender<Result<Bytes>>;
 
-/// Why a watch ends early.
+/// The cause of ending a watch early.
 enum End {
-    /// The client has gone.
-    Gone,
-    /// It is told.
+    /// The client closed its connection.
+    Disconnected,
+    /// Sent to the client as an error event.
     Failed(Status),
 }
 
@@ -123,7 +123,7 @@ impl From<Status> for End {
 }
 
 impl<K: Storage> Watch<K> {
-    /// Sends until the time is up, the client has gone or something fails; the client is told of that.
+    /// Sends until the timeout, a disconnect, or a failure, which is sent as an error event.
     pub(super) async fn run(mut self, sender: Sender) {
         let _open = self.metrics.watch_opened();
         let deadline = Instant::now() + self.timeout;
@@ -139,8 +139,9 @@ impl<K: Storage> Watch<K> {
     async fn send(&mut self, sender: &Sender) -> Result<(), End> {
         let mut after = match self.start {
             Start::After(version) => version,
-            // Who starts anew is right again. Told within the watch, as of a version that is too old: some clients
-            // would begin with the same version for ever if the watch itself were refused.
+            // A relist repairs the client. The error is sent within the watch, as for an expired
+            // version: some clients would retry the same version for ever if the watch itself were
+            // refused.
             Start::Unknown(version) => {
                 let message = format!("The resourceVersion {version} is not one that this server gave");
                 return Err(Status::expired(message).into());
@@ -151,17 +152,17 @@ impl<K: Storage> Watch<K> {
             }
         };
         let mut bookmark_at = Instant::now() + BOOKMARK_EVERY;
-        let (mut kinds, mut look) = (0, tokio::time::interval(LOOK_EVERY));
+        let (mut kinds, mut check_tick) = (0, tokio::time::interval(KIND_CHECK_EVERY));
         let mut stopping = self.stopping.clone();
         loop {
             let batch = tokio::select! {
                 biased;
-                () = sender.closed() => return Err(End::Gone),
+                () = sender.closed() => return Err(End::Disconnected),
                 _ = stopping.wait_for(|stopping| *stopping) => return Ok(()),
-                // The objects go before their definition, and that is to be told first.
+                // Objects are deleted before their definition; their deletions must be sent first.
                 batch = self.storage.changes(&self.kind.stored_as, after) => Some(batch?),
                 () = tokio::time::sleep_until(bookmark_at), if self.bookmarks => None,
-                _ = look.tick(), if self.kind.custom => {
+                _ = check_tick.tick(), if self.kind.custom => {
                     if std::mem::replace(&mut kinds, self.storage.kinds_version()) != kinds && !self.is_served() {
                         return Ok(());
                     }
@@ -183,13 +184,14 @@ impl<K: Storage> Watch<K> {
         }
     }
 
-    /// Whether the kind is served as it was when the watch began: with another schema the client is to list anew.
+    /// Returns whether the kind is unchanged since the watch began: after a schema change clients
+    /// must relist.
     fn is_served(&self) -> bool {
         let Resource { group, version, plural, .. } = &*self.kind.resource;
         self.storage.kind(group, version, plural).is_some_and(|kind| kind == self.kind)
     }
 
-    /// Sends all objects as added ones. Returns the version after which changes follow.
+    /// Sends all objects as added. Returns the version after which changes follow.
     async fn send_everything(&mut self, bookmark: bool, sender: &Sender) -> Result<u64, End> {
         let storage = Arc::clone(&self.storage);
         let mut snapshot = storage.snapshot(&self.kind.stored_as).await?;
@@ -214,22 +216,22 @@ impl<K: Storage> Watch<K> {
         Ok(version)
     }
 
-    /// The line of a change, if the client is to see one.
+    /// Encodes a change for this watch; `None` if it is not visible.
     fn change(&mut self, change: &Change) -> Result<Option<Bytes>> {
-        let now = self.selection.has(&change.object);
-        let before = match (&change.previous, change.kind) {
-            _ if self.selection.is_everything() => now && change.kind != ChangeType::Added,
-            (_, ChangeType::Deleted) => now,
+        let is_selected = self.selection.matches(&change.object);
+        let was_selected = match (&change.previous, change.kind) {
+            _ if self.selection.is_everything() => is_selected && change.kind != ChangeType::Added,
+            (_, ChangeType::Deleted) => is_selected,
             (Some(previous), _) => {
-                self.selection.has_text(&change.object.namespace, &change.object.name, previous)
+                self.selection.matches_text(&change.object.namespace, &change.object.name, previous)
             }
             (None, _) => false,
         };
-        let event = match (change.kind, before, now) {
+        let event = match (change.kind, was_selected, is_selected) {
             (ChangeType::Deleted, _, true) => "DELETED",
             (_, false, true) => "ADDED",
             (_, true, true) => "MODIFIED",
-            // It has left the selection: as it was before, with the version of the change.
+            // The object left the selection: sent as it was before, with the version of the change.
             (_, true, false) => {
                 let previous = change.previous.as_deref().unwrap_or(&change.object.json);
                 let mut object: Object = serde_json::from_str(previous).map_err(Status::internal)?;
@@ -238,13 +240,13 @@ impl<K: Storage> Watch<K> {
             }
             (_, false, false) => return Ok(None),
         };
-        let natural = match change.kind {
+        let own_event = match change.kind {
             ChangeType::Added => "ADDED",
             ChangeType::Modified => "MODIFIED",
             ChangeType::Deleted => "DELETED",
         };
-        if event == natural && self.lines.is_plain(&self.kind) {
-            // Written once for everybody.
+        if event == own_event && self.lines.is_plain(&self.kind) {
+            // Encoded once for all watches.
             let line = change.line.get_or_init(|| Bytes::from(line(event, &change.object.json)));
             return Ok(Some(line.clone()));
         }
@@ -265,10 +267,10 @@ impl<K: Storage> Watch<K> {
 }
 
 async fn send_line(line: Bytes, sender: &Sender) -> Result<(), End> {
-    sender.send(Ok(line)).await.map_err(|_| End::Gone)
+    sender.send(Ok(line)).await.map_err(|_| End::Disconnected)
 }
 
-/// Sends lines, several at once while they are small.
+/// Sends lines, merging small ones into chunks.
 async fn send_all(lines: Vec<Bytes>, sender: &Sender) -> Result<(), End> {
     let mut chunk = Vec::new();
     let count = lines.len();
@@ -285,20 +287,21 @@ async fn send_all(lines: Vec<Bytes>, sender: &Sender) -> Result<(), End> {
     Ok(())
 }
 
-/// How objects are written into lines.
+/// Encoder of watch lines.
 pub(super) struct Lines {
     texts: Texts,
     view: View,
-    /// Whether something has been sent: only the first table has its columns defined.
-    begun: bool,
+    /// Whether anything was sent: only the first table has column definitions.
+    started: bool,
 }
 
 impl Lines {
     pub(super) fn new(texts: Texts, view: View) -> Self {
-        Self { texts, view, begun: false }
+        Self { texts, view, started: false }
     }
 
-    /// Whether objects are written as they are kept. Those of a custom kind may have been kept under another schema.
+    /// Returns whether objects are sent as stored. Custom objects may have been stored under
+    /// another schema.
     fn is_plain(&self, kind: &Kind) -> bool {
         matches!(self.view, View::Whole) && !kind.custom && kind.resource == kind.stored_as
     }
@@ -312,9 +315,9 @@ impl Lines {
         Ok(line(event, &self.shown(object).to_string()))
     }
 
-    /// An object in the view.
+    /// Converts an object to the view.
     fn shown(&mut self, object: Value) -> Value {
-        let first = !std::mem::replace(&mut self.begun, true);
+        let first = !std::mem::replace(&mut self.started, true);
         self.view.object(object, first, jiff::Timestamp::now())
     }
 }
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_begins_where_its_options_say() {
+    fn watch_starts_by_its_options() {
         let at = |version| Options { resource_version: version, ..Options::default() };
         let initial = |options: Options, send| Options {
             initial_events: Some(send),
@@ -352,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_do_not_go_together_are_refused() {
+    fn contradictory_options_are_refused() {
         let with =
             |initial, version_match| Options { initial_events: initial, version_match, ..Options::default() };
         assert_eq!(start(&with(None, Some(VersionMatch::NotOlderThan))), Err(422));
@@ -361,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_watch_is_what_the_client_says_within_a_day() {
+    fn watch_timeout_is_the_clients_within_a_day() {
         let of = |seconds| timeout(&Options { timeout_seconds: seconds, ..Options::default() });
         assert_eq!(of(Some(5)), Duration::from_secs(5));
         assert_eq!(of(Some(u64::MAX)), Duration::from_secs(24 * 3600));

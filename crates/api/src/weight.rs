@@ -1,19 +1,20 @@
-//! What a body takes in memory once it has been read as JSON, without reading it: short texts can become much. Pure.
+//! Estimates the memory that a body takes once parsed, without parsing it: a short text can become
+//! many values. Pure.
 
 use super::media::Syntax;
 
-/// What an item of a list or a field of an object takes, bytes: its value, a name, and room that is kept for more.
+/// A list item or an object field, in bytes: its value, a name, and spare capacity.
 const ITEM_BYTES: usize = 96;
-/// What an object takes that has fields, bytes: they come in nodes of eleven.
+/// A non-empty object, in bytes: its fields are stored in nodes of eleven.
 const OBJECT_BYTES: usize = 700;
-/// What a text takes beside its characters, bytes.
+/// A string, in bytes, beyond its characters.
 const TEXT_BYTES: usize = 16;
-/// What a byte of protobuf may become: a field of an empty message is two bytes.
+/// Bytes per byte of protobuf: a field with an empty message is two bytes long.
 const PROTOBUF_FACTOR: usize = 64;
-/// An object is in memory as it came, as it was before, and as it will be stored.
+/// Copies of an object during a write: as sent, as it was before, and as it will be stored.
 const COPIES: usize = 3;
 
-/// About how many bytes of memory a request takes with this body; never much less than it does.
+/// Estimates the memory of a request with this body, in bytes; never much too low.
 pub(super) fn weight(syntax: Syntax, body: &[u8]) -> usize {
     let value = match syntax {
         Syntax::Json => json(body),
@@ -23,7 +24,7 @@ pub(super) fn weight(syntax: Syntax, body: &[u8]) -> usize {
     body.len().saturating_add(value.saturating_mul(COPIES))
 }
 
-/// Counts what stands outside of texts.
+/// Counts the structural characters outside of strings.
 fn json(body: &[u8]) -> usize {
     let (mut value, mut in_text, mut escaped) = (body.len(), false, false);
     for byte in body {
@@ -43,12 +44,13 @@ fn json(body: &[u8]) -> usize {
     value
 }
 
-/// In YAML any line may be an item, and any colon the first field of an object. Texts cannot be told apart.
+/// Counts every possible item and field: in YAML any line may be an item, and any colon the first
+/// field of an object. Strings cannot be recognised.
 fn yaml(body: &[u8]) -> usize {
     let of = |byte: &u8| match byte {
         b'\n' | b',' | b'[' => 1 + ITEM_BYTES,
         b'{' => 1 + OBJECT_BYTES,
-        // Lists of objects with one field each: the hyphen before the field.
+        // A list of objects with one field each: the hyphen precedes the field.
         b'-' => 1 + OBJECT_BYTES / 2,
         b':' => 1 + ITEM_BYTES,
         _ => 1,
@@ -61,7 +63,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// What a value takes at least, as the standard library keeps it.
+    /// Returns the least memory a value takes, as the standard library stores it.
     fn least(value: &Value) -> usize {
         let value_bytes = size_of::<Value>();
         match value {
@@ -79,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn short_texts_that_become_much_weigh_as_much() {
+    fn weight_of_json_covers_many_small_values() {
         for one in
             [r#"{"":0},"#, "{},", "[],", "0,", r#""",{"a":{"b":[]}},"#, r#"{"a":1,"b":2,"c":3,"d":[4]},"#]
         {
@@ -91,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn short_lines_of_yaml_that_become_much_weigh_as_much() {
+    fn weight_of_yaml_covers_many_short_lines() {
         let list = "- a: 0\n".repeat(1000);
         let value = edgesync_object::yaml::parse(&list).unwrap();
         assert!(weight(Syntax::Yaml, list.as_bytes()) >= least(&value) * COPIES / 2);
     }
 
     #[test]
-    fn what_stands_in_a_text_weighs_what_it_is_long() {
+    fn weight_of_a_string_is_its_length() {
         let inside = r#"{\"a\":[1,2,3,{\"b\":\"\\\\\"}]}"#.repeat(1000);
         let text = format!(r#"{{"data":"{inside}"}}"#);
         serde_json::from_str::<Value>(&text).unwrap();

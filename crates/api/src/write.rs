@@ -1,6 +1,6 @@
-//! Writing verbs over a [`Storage`]: read, work out what is to be stored (`prepare`, pure), compare and
-//! swap; again if somebody else was faster and the client did not insist on a version. Those that do not write in turn, so
-//! that only one that insists can be faster.
+//! Write verbs over a [`Storage`]: read, compute the result (`prepare`, pure), compare and swap. On
+//! a conflict an unconditional write retries. Unconditional writes of one object hold its lock, so
+//! that only conditional ones can conflict with them.
 
 mod delete;
 mod owners;
@@ -14,67 +14,66 @@ use serde_json::Value;
 
 use super::convert;
 use super::kind::Kind;
+use super::memory_budget::{ObjectBudget, Reservation, WRITE_FACTOR};
+use super::object_locks::{ObjectLock, ObjectLocks};
 use super::patch::{self, PatchType};
 use super::request::Options;
-use super::room::{CHANGED, Share, Work};
 use super::storage::{Storage, Stored};
-use super::turns::{Turn, Turns};
 use edgesync_object::status::{Cause, Reason, Result};
 use edgesync_object::{Object, Scope, Status};
 
 pub(super) use delete::{DeleteOptions, Deleted, collection, delete};
 pub(super) use prepare::Part;
 
-/// How often a write is tried while others change the same object.
+/// Attempts of a write that conflicts with others.
 const ATTEMPTS: usize = 8;
-/// How often another name is generated when the one before was taken.
+/// Attempts of a generated name that is taken.
 const NAME_ATTEMPTS: usize = 8;
 
-/// A write: of which kind, where, and under which options.
+/// A write: kind, object and options.
 pub(super) struct Write<'a, K> {
-    /// Who keeps the objects.
     pub(super) storage: &'a K,
-    /// The writes that are under way.
-    pub(super) turns: &'a Turns,
-    /// The memory for stored objects.
-    pub(super) work: &'a Work,
+    /// Locks of the writes in progress.
+    pub(super) locks: &'a ObjectLocks,
+    /// Memory budget for stored objects.
+    pub(super) object_budget: &'a ObjectBudget,
     /// The kind in the version of the path.
     pub(super) kind: &'a Arc<Kind>,
-    /// The kind in the form in which it is kept: mostly the same.
-    pub(super) home: &'a Arc<Kind>,
-    /// The namespace; empty for cluster-scoped kinds.
+    /// The kind in its storage version, mostly the same.
+    pub(super) stored_kind: &'a Arc<Kind>,
+    /// Empty for cluster-scoped kinds.
     pub(super) namespace: &'a str,
-    /// What the query says.
+    /// Options of the query.
     pub(super) options: &'a Options,
-    /// Which part of the object is written.
+    /// The part of the object that is written.
     pub(super) part: Part,
-    /// Fields that stand twice in what was sent.
-    pub(super) twice: &'a [String],
-    /// Who writes: the field manager, or the first word of the user agent.
+    /// Duplicate fields of the body.
+    pub(super) duplicate_fields: &'a [String],
+    /// The field manager: the query's, or the first word of the user agent.
     pub(super) manager: &'a str,
-    /// When.
+    /// Time of the write.
     pub(super) now: Timestamp,
-    /// The largest object, in bytes.
+    /// Limit of an object's size, in bytes.
     pub(super) object_bytes: usize,
 }
 
-/// What came of a write.
+/// The result of a write.
 #[derive(Debug)]
 pub(super) struct Written {
-    /// 200, or 201 for what is new.
+    /// 200, or 201 for a created object.
     pub(super) code: u16,
-    /// The object in the form in which it is kept.
+    /// The object in its storage version.
     pub(super) object: Stored,
-    /// What the client should know: the `Warning` headers.
+    /// Texts of `Warning` headers.
     pub(super) warnings: Vec<String>,
-    /// The memory that it takes.
-    pub(super) share: Option<Share>,
+    /// Memory reserved for the object.
+    pub(super) reservation: Option<Reservation>,
 }
 
 impl<K: Storage> Write<'_, K> {
-    /// Creates an object that came in a body.
+    /// Creates an object from a body.
     pub(super) async fn create(&self, body: Value) -> Result<Written> {
-        let sent = convert::agree(&self.kind.resource, self.namespace, None, body)?;
+        let sent = convert::check_against_path(&self.kind.resource, self.namespace, None, body)?;
         let mut draft = prepare::create(self, sent)?;
         if draft.object.name().is_empty() && !draft.prefix.is_empty() {
             return self.create_named(draft).await;
@@ -83,7 +82,7 @@ impl<K: Storage> Write<'_, K> {
         self.store_new(draft).await
     }
 
-    /// Creates an object under a generated name; another one if that is taken.
+    /// Creates an object under a generated name, and generates another if it is taken.
     async fn create_named(&self, draft: prepare::Draft) -> Result<Written> {
         let mut attempt = 0;
         loop {
@@ -107,16 +106,16 @@ impl<K: Storage> Write<'_, K> {
             if found.is_some() {
                 return Err(Status::already_exists(resource, object.name()));
             }
-            return Ok(Written { code: 201, object: shown(&object, 0), warnings, share: None });
+            return Ok(Written { code: 201, object: as_stored(&object, 0), warnings, reservation: None });
         }
         let mut attempt = 1;
         loop {
             match self.storage.create(&self.kind.stored_as, object.clone()).await {
-                // The namespace is going, or has gone, since it was looked at.
+                // The namespace was deleted since the check.
                 Err(status) if is_race(&status) && attempt < ATTEMPTS => {
                     self.ensure_namespace(&object).await?;
                 }
-                created => return Ok(Written { code: 201, object: created?, warnings, share: None }),
+                created => return Ok(Written { code: 201, object: created?, warnings, reservation: None }),
             }
             attempt += 1;
         }
@@ -132,11 +131,11 @@ impl<K: Storage> Write<'_, K> {
         }
     }
 
-    /// Replaces an object, or its status, by what came in a body.
+    /// Replaces an object or its status by a body.
     pub(super) async fn update(&self, name: &str, body: Value) -> Result<Written> {
-        let sent = convert::agree(&self.kind.resource, self.namespace, Some(name), body)?;
+        let sent = convert::check_against_path(&self.kind.resource, self.namespace, Some(name), body)?;
         let unconditional = sent.resource_version().is_empty();
-        let _turn = if unconditional { Some(self.turn(name).await) } else { None };
+        let _lock = if unconditional { Some(self.lock(name).await) } else { None };
         for attempt in 1.. {
             let Some(old) = self.old(name).await? else {
                 if self.part == Part::Object
@@ -156,10 +155,10 @@ impl<K: Storage> Write<'_, K> {
         Err(Status::not_found(&self.kind.resource, name))
     }
 
-    /// Changes an object, or its status, as a patch says.
+    /// Applies a patch to an object or its status.
     pub(super) async fn patch(&self, name: &str, kind: PatchType, patch: &Value) -> Result<Written> {
         self.check_patch_options(kind)?;
-        let _turn = self.turn(name).await;
+        let _lock = self.lock(name).await;
         for attempt in 1.. {
             let Some(old) = self.old(name).await? else {
                 if kind == PatchType::Apply && self.part == Part::Object {
@@ -170,9 +169,9 @@ impl<K: Storage> Write<'_, K> {
                 }
                 break;
             };
-            let (draft, insists) = self.patched(&old, name, kind, patch)?;
+            let (draft, is_conditional) = self.patched(&old, name, kind, patch)?;
             match self.swap(old, draft, 200).await {
-                Err(status) if is_race(&status) && !insists && attempt < ATTEMPTS => {}
+                Err(status) if is_race(&status) && !is_conditional && attempt < ATTEMPTS => {}
                 result => return result,
             }
         }
@@ -190,7 +189,7 @@ impl<K: Storage> Write<'_, K> {
         Ok(())
     }
 
-    /// The object that a patch makes of the old one, and whether the patch insists on a version.
+    /// Patches an object; the second value is whether the patch requires a version.
     fn patched(
         &self,
         old: &Old,
@@ -200,31 +199,32 @@ impl<K: Storage> Write<'_, K> {
     ) -> Result<(prepare::Draft, bool)> {
         if kind == PatchType::Apply {
             let applied = self.applied(name, patch)?;
-            let insists = !applied.resource_version().is_empty();
-            return Ok((prepare::apply(self, Some(old), applied)?, insists));
+            let is_conditional = !applied.resource_version().is_empty();
+            return Ok((prepare::apply(self, Some(old), applied)?, is_conditional));
         }
-        let before = Value::Object(old.served.fields().clone());
+        let document = Value::Object(old.served.fields().clone());
         let limit = self.object_bytes;
-        let after = match (kind, self.kind.schema.as_deref()) {
-            (PatchType::Json, _) => patch::json(before, patch, limit)?,
-            (PatchType::Strategic, Some(schema)) => patch::strategic(before, patch, schema)?,
-            _ => patch::merge(before, patch),
+        let patched_document = match (kind, self.kind.schema.as_deref()) {
+            (PatchType::Json, _) => patch::json(document, patch, limit)?,
+            (PatchType::Strategic, Some(schema)) => patch::strategic(document, patch, schema)?,
+            _ => patch::merge(document, patch),
         };
-        let mut sent = convert::agree(&self.kind.resource, self.namespace, Some(name), after)?;
-        // A patch that says nothing of the version leaves that of the old object behind.
-        let insists = sent.resource_version() != old.served.resource_version()
+        let mut sent =
+            convert::check_against_path(&self.kind.resource, self.namespace, Some(name), patched_document)?;
+        // A patch without a version leaves the old object's in place.
+        let is_conditional = sent.resource_version() != old.served.resource_version()
             || patch.pointer("/metadata/resourceVersion").is_some();
-        if !insists {
+        if !is_conditional {
             sent.remove_metadata("resourceVersion");
         }
-        Ok((prepare::update(self, old, sent)?, insists))
+        Ok((prepare::update(self, old, sent)?, is_conditional))
     }
 
     fn applied(&self, name: &str, patch: &Value) -> Result<Object> {
         if patch.get("apiVersion").is_none() || patch.get("kind").is_none() {
             return Err(Status::bad_request("an apply patch must have `apiVersion` and `kind`"));
         }
-        convert::agree(&self.kind.resource, self.namespace, Some(name), patch.clone())
+        convert::check_against_path(&self.kind.resource, self.namespace, Some(name), patch.clone())
     }
 
     async fn apply_new(&self, name: &str, patch: &Value) -> Result<Written> {
@@ -236,32 +236,34 @@ impl<K: Storage> Write<'_, K> {
         self.store_new(draft).await
     }
 
-    /// Waits until no other write that insists on no version is at work on the object.
-    async fn turn(&self, name: &str) -> Turn<'_> {
-        self.turns.take(self.kind.stored_as.key(self.namespace, name)).await
+    /// Waits for the unconditional writes of the object ahead of this one.
+    async fn lock(&self, name: &str) -> ObjectLock<'_> {
+        self.locks.lock(self.kind.stored_as.key(self.namespace, name)).await
     }
 
-    /// The object as it is now.
+    /// Reads the current object.
     async fn old(&self, name: &str) -> Result<Option<Old>> {
         let get = || self.storage.get(&self.kind.stored_as, self.namespace, name);
-        let Some((stored, share)) = self.work.read(CHANGED, get).await? else { return Ok(None) };
+        let Some((stored, reservation)) = self.object_budget.read(WRITE_FACTOR, get).await? else {
+            return Ok(None);
+        };
         let object = parse(&stored)?;
         let served = convert::served(self.kind, object.clone());
-        Ok(Some(Old { object, served, stored, share }))
+        Ok(Some(Old { object, served, stored, reservation }))
     }
 
-    /// Stores what has been worked out, unless it is what is there.
+    /// Stores a draft unless it equals the current object.
     async fn swap(&self, old: Old, draft: prepare::Draft, code: u16) -> Result<Written> {
         let prepare::Draft { object, warnings, changed, .. } = draft;
         if !changed {
-            return Ok(Written { code, object: old.stored, warnings, share: Some(old.share) });
+            return Ok(Written { code, object: old.stored, warnings, reservation: Some(old.reservation) });
         }
         if self.options.dry_run {
             return Ok(Written {
                 code,
-                object: shown(&object, old.stored.version),
+                object: as_stored(&object, old.stored.version),
                 warnings,
-                share: Some(old.share),
+                reservation: Some(old.reservation),
             });
         }
         let (storage, expected) = (&self.kind.stored_as, old.stored.version);
@@ -272,25 +274,25 @@ impl<K: Storage> Write<'_, K> {
             }
             Part::Object => self.storage.update(storage, object, expected).await?,
         };
-        Ok(Written { code, object, warnings, share: Some(old.share) })
+        Ok(Written { code, object, warnings, reservation: Some(old.reservation) })
     }
 }
 
-/// An object as it is kept, and as it is shown in the version of the path.
+/// The current object as stored, and in the version of the path.
 pub(super) struct Old {
     pub(super) stored: Stored,
     pub(super) object: Object,
     pub(super) served: Object,
-    share: Share,
+    reservation: Reservation,
 }
 
-/// Whether a refusal only says that somebody else was faster.
+/// Returns whether a refusal is only a conflict with another write.
 fn is_race(status: &Status) -> bool {
     status.is(&Reason::Conflict) && status.details.as_ref().is_none_or(|details| details.causes.is_empty())
 }
 
-/// An object that is not stored, as if it were.
-fn shown(object: &Object, version: u64) -> Stored {
+/// Returns the stored form of an object that is not stored.
+fn as_stored(object: &Object, version: u64) -> Stored {
     Stored {
         namespace: object.namespace().to_owned(),
         name: object.name().to_owned(),
@@ -299,7 +301,7 @@ fn shown(object: &Object, version: u64) -> Stored {
     }
 }
 
-/// The object in a row. Its text was valid when it was stored.
+/// Parses a stored object; its text was valid when it was stored.
 pub(super) fn parse(stored: &Stored) -> Result<Object> {
     serde_json::from_str(&stored.json).map_err(Status::internal)
 }

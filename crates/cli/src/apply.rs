@@ -1,4 +1,4 @@
-//! `apply -f` and `delete -f`: make the objects of manifests exist as they are written, or not exist.
+//! `apply -f` and `delete -f`: create, update and delete the objects of manifests.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -13,11 +13,11 @@ use edgesync_object::status::Reason;
 use edgesync_object::{Resource, Scope};
 use edgesync_runtime::chain;
 
-/// Who owns the fields that manifests set.
+/// Field manager of the fields that manifests set.
 const FIELD_MANAGER: &str = "edgesync-cloud";
-/// The namespace of objects that name none.
+/// Namespace of objects whose manifest names none.
 pub const DEFAULT_NAMESPACE: &str = "default";
-/// Fields of the metadata that the server sets: a manifest neither changes nor compares them.
+/// Server metadata, which a manifest neither changes nor compares.
 const SERVER_FIELDS: [&str; 8] = [
     "uid",
     "resourceVersion",
@@ -29,23 +29,23 @@ const SERVER_FIELDS: [&str; 8] = [
     "deletionGracePeriodSeconds",
 ];
 
-/// What became of the objects.
+/// Counts of the results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Objects that were new.
+    /// Created objects.
     pub created: usize,
-    /// Objects that were replaced.
+    /// Updated objects.
     pub configured: usize,
-    /// Objects that were the same already.
+    /// Objects that were already equal.
     pub unchanged: usize,
-    /// Objects that were deleted.
+    /// Deleted objects.
     pub deleted: usize,
-    /// Files, documents and objects that failed; each has been reported.
+    /// Failed files, documents and objects; each was reported.
     pub failed: usize,
 }
 
 impl Summary {
-    /// The exit code: 0 if nothing failed.
+    /// Returns the exit code: 0 if nothing failed.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         if self.failed == 0 { 0 } else { EXIT_FAILED }
@@ -58,23 +58,23 @@ impl Exit for Summary {
     }
 }
 
-/// Creates the objects of all sources, or changes those that differ. `namespace` is that of objects
-/// which name none; one that names another is an error.
+/// Creates or updates the objects of all sources. `namespace` applies to objects that name none; an
+/// object that names another one is an error.
 ///
 /// # Errors
-/// Nobody answers, or the output is closed. Everything else is reported on the terminal and counted,
-/// and the rest goes on.
+/// The server is unreachable, or the output is closed. Other errors are reported on the terminal
+/// and counted, and the run continues.
 pub async fn run(
     client: &Client,
     sources: &[String],
     namespace: Option<&str>,
     terminal: &mut Terminal<'_>,
 ) -> Result<Summary, CliError> {
-    each(client, sources, namespace, Action::Apply, terminal).await
+    process_sources(client, sources, namespace, Action::Apply, terminal).await
 }
 
-/// Deletes the objects of all sources, those of a file from its end. Objects that do not exist are errors unless
-/// `ignore_not_found`.
+/// Deletes the objects of all sources, in reverse order within each file. Missing objects are
+/// errors unless `ignore_not_found`.
 ///
 /// # Errors
 /// As for [`run`].
@@ -85,7 +85,7 @@ pub async fn delete(
     ignore_not_found: bool,
     terminal: &mut Terminal<'_>,
 ) -> Result<Summary, CliError> {
-    each(client, sources, namespace, Action::Delete { ignore_not_found }, terminal).await
+    process_sources(client, sources, namespace, Action::Delete { ignore_not_found }, terminal).await
 }
 
 #[derive(Clone, Copy)]
@@ -103,7 +103,7 @@ enum Outcome {
     Absent,
 }
 
-async fn each(
+async fn process_sources(
     client: &Client,
     sources: &[String],
     namespace: Option<&str>,
@@ -141,7 +141,8 @@ async fn each(
                 is_empty = false;
                 match manifest {
                     Ok(manifest) => {
-                        one(client, &kinds, manifest, namespace, action, &mut summary, terminal).await?;
+                        process_object(client, &kinds, manifest, namespace, action, &mut summary, terminal)
+                            .await?;
                     }
                     Err(error) => fail(&mut summary, terminal.err, &CliError::Manifest(error))?,
                 }
@@ -159,8 +160,8 @@ fn fail(summary: &mut Summary, err: &mut dyn Write, error: &CliError) -> Result<
     Ok(writeln!(err, "error: {}", chain(error))?)
 }
 
-/// Does what is to be done with one object and says so.
-async fn one(
+/// Processes one object and prints the result.
+async fn process_object(
     client: &Client,
     kinds: &Kinds<'_>,
     manifest: Manifest,
@@ -170,27 +171,27 @@ async fn one(
     terminal: &mut Terminal<'_>,
 ) -> Result<(), CliError> {
     let (origin, kind, name) = (manifest.origin.clone(), manifest.kind.clone(), manifest.name.clone());
-    let done = match place(kinds, manifest, namespace).await {
-        Ok(placed) => {
+    let result = match resolve(kinds, manifest, namespace).await {
+        Ok(target) => {
             let outcome = match action {
-                Action::Apply => apply(client, &placed).await,
-                Action::Delete { ignore_not_found } => remove(client, &placed, ignore_not_found).await,
+                Action::Apply => apply(client, &target).await,
+                Action::Delete { ignore_not_found } => remove(client, &target, ignore_not_found).await,
             };
-            outcome.map(|outcome| (outcome, placed.resource)).map_err(CliError::Client)
+            outcome.map(|outcome| (outcome, target.resource)).map_err(CliError::Client)
         }
         Err(error) => Err(error),
     };
-    let (outcome, resource) = match done {
-        Ok(done) => done,
-        // Without a server nothing else can succeed either.
+    let (outcome, resource) = match result {
+        Ok(result) => result,
+        // Without a server all other objects would fail too.
         Err(error @ CliError::Client(ClientError::Connect { .. })) => return Err(error),
         Err(error) => {
             summary.failed += 1;
-            let (said, object) = (explain(&error), format!("{kind} \"{name}\""));
-            // The server may have named it.
-            match said.starts_with(&object) {
-                true => writeln!(terminal.err, "error: {origin}: {said}")?,
-                false => writeln!(terminal.err, "error: {origin}: {object}: {said}")?,
+            let (message, object) = (describe(&error), format!("{kind} \"{name}\""));
+            // The server's message may name the object already.
+            match message.starts_with(&object) {
+                true => writeln!(terminal.err, "error: {origin}: {message}")?,
+                false => writeln!(terminal.err, "error: {origin}: {object}: {message}")?,
             }
             return Ok(());
         }
@@ -214,10 +215,10 @@ async fn one(
     Ok(())
 }
 
-/// The message of an error; that of the API names the fields already.
-fn explain(error: &CliError) -> String {
+/// Formats an error; the API's message already names the fields.
+fn describe(error: &CliError) -> String {
     match error {
-        // No object is missing, the path is.
+        // The path is missing, not an object.
         CliError::Client(ClientError::Api(status))
             if status.is(&Reason::NotFound)
                 && status.details.as_ref().is_none_or(|details| details.name.is_empty()) =>
@@ -233,7 +234,7 @@ fn explain(error: &CliError) -> String {
     }
 }
 
-/// `configmap/a` or `deployment.apps/a`.
+/// Formats as `configmap/a` or `deployment.apps/a`.
 pub(super) fn short_name(resource: &Resource, name: &str) -> String {
     let kind = resource.kind.to_ascii_lowercase();
     if resource.group.is_empty() {
@@ -243,51 +244,52 @@ pub(super) fn short_name(resource: &Resource, name: &str) -> String {
     }
 }
 
-/// An object with the place where it goes.
-struct Placed {
+/// An object with its resource and namespace.
+struct Target {
     resource: Resource,
     namespace: String,
     name: String,
     object: Map<String, Value>,
 }
 
-async fn place(kinds: &Kinds<'_>, manifest: Manifest, namespace: Option<&str>) -> Result<Placed, CliError> {
+async fn resolve(kinds: &Kinds<'_>, manifest: Manifest, namespace: Option<&str>) -> Result<Target, CliError> {
     let named = manifest.namespace.as_str();
     let has_namespace = !named.is_empty() || namespace.is_some();
     let resource = kinds.by_kind(&manifest.api_version, &manifest.kind, has_namespace).await?;
     let mut object = manifest.object;
-    let target = match (resource.scope, namespace) {
+    let resolved_namespace = match (resource.scope, namespace) {
         (Scope::Cluster, _) => String::new(),
-        (Scope::Namespaced, Some(wanted)) if !named.is_empty() && named != wanted => {
-            let message = format!("metadata.namespace: the manifest says '{named}' but -n says '{wanted}'");
+        (Scope::Namespaced, Some(requested)) if !named.is_empty() && named != requested => {
+            let message =
+                format!("metadata.namespace: the manifest says '{named}' but -n says '{requested}'");
             return Err(CliError::Usage(message));
         }
         (Scope::Namespaced, _) if !named.is_empty() => named.to_owned(),
-        (Scope::Namespaced, wanted) => wanted.unwrap_or(DEFAULT_NAMESPACE).to_owned(),
+        (Scope::Namespaced, requested) => requested.unwrap_or(DEFAULT_NAMESPACE).to_owned(),
     };
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
-        if target.is_empty() {
+        if resolved_namespace.is_empty() {
             metadata.remove("namespace");
         } else {
-            metadata.insert("namespace".into(), json!(target));
+            metadata.insert("namespace".into(), json!(resolved_namespace));
         }
         for field in SERVER_FIELDS {
             metadata.remove(field);
         }
     }
-    Ok(Placed { resource, namespace: target, name: manifest.name, object })
+    Ok(Target { resource, namespace: resolved_namespace, name: manifest.name, object })
 }
 
-/// Applies the object by the server: what an earlier manifest had and this one has not is removed, what
-/// others have set stays, and whoever has set what the manifest says loses it.
-async fn apply(client: &Client, placed: &Placed) -> Result<Outcome, ClientError> {
-    let path = object_path(&placed.resource, &placed.namespace, &placed.name);
+/// Applies the object on the server: removes fields of an earlier manifest, keeps fields of others,
+/// and takes over the fields that the manifest sets.
+async fn apply(client: &Client, target: &Target) -> Result<Outcome, ClientError> {
+    let path = object_path(&target.resource, &target.namespace, &target.name);
     let before = match client.get::<Value>(&path).await {
         Ok(current) => Some(current),
         Err(error) if is(&error, &Reason::NotFound) => None,
         Err(error) => return Err(error),
     };
-    let after: Value = client.apply(&path, FIELD_MANAGER, &Value::Object(placed.object.clone())).await?;
+    let after: Value = client.apply(&path, FIELD_MANAGER, &Value::Object(target.object.clone())).await?;
     let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
     Ok(match before {
         None => Outcome::Created,
@@ -300,8 +302,8 @@ fn is(error: &ClientError, reason: &Reason) -> bool {
     error.status().is_some_and(|status| status.is(reason))
 }
 
-async fn remove(client: &Client, placed: &Placed, ignore_not_found: bool) -> Result<Outcome, ClientError> {
-    let path = object_path(&placed.resource, &placed.namespace, &placed.name);
+async fn remove(client: &Client, target: &Target, ignore_not_found: bool) -> Result<Outcome, ClientError> {
+    let path = object_path(&target.resource, &target.namespace, &target.name);
     match client.delete::<Value>(&path, None).await {
         Ok(_) => Ok(Outcome::Deleted),
         Err(error) if ignore_not_found && is(&error, &Reason::NotFound) => Ok(Outcome::Absent),
@@ -309,7 +311,7 @@ async fn remove(client: &Client, placed: &Placed, ignore_not_found: bool) -> Res
     }
 }
 
-/// `2 created, 1 unchanged`: what happened, for a person.
+/// Formats as `2 created, 1 unchanged`.
 impl Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let counts = [
@@ -334,14 +336,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_named_as_kubectl_does() {
+    fn objects_are_named_as_in_kubectl() {
         let resource = |word| edgesync_object::kinds::by_word(word).unwrap().resource();
         assert_eq!(short_name(&resource("cm"), "a"), "configmap/a");
         assert_eq!(short_name(&resource("deploy"), "a"), "deployment.apps/a");
     }
 
     #[test]
-    fn the_summary_says_what_happened() {
+    fn summary_lists_the_counts() {
         let summary = Summary { created: 2, failed: 1, ..Summary::default() };
         assert_eq!((summary.to_string().as_str(), summary.exit_code()), ("2 created, 1 failed", 1));
         assert_eq!(

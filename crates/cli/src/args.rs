@@ -1,4 +1,4 @@
-//! Arguments that both programs share.
+//! Command-line arguments shared by both programs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub struct GetArgs {
 }
 
 impl GetArgs {
-    /// What is asked of the server.
+    /// Converts the arguments to a query.
     #[must_use]
     pub fn query(self) -> Query {
         Query {
@@ -65,17 +65,17 @@ impl GetArgs {
     }
 }
 
-/// A duration as in the configuration: `30s`, `24h`, `7d`.
+/// Parses a duration as in the configuration: `30s`, `24h`, `7d`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     edgesync_config::units::read_duration(text)
 }
 
-/// A label of a node: `site=north`.
+/// Parses a node label: `site=north`.
 pub fn label(text: &str) -> Result<(String, String), String> {
     edgesync_config::units::read_label(text)
 }
 
-/// A path that is not empty.
+/// Parses a path; an empty one is refused.
 pub fn path(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() { Err("must not be empty".into()) } else { Ok(text.into()) }
 }

@@ -1,6 +1,6 @@
-//! What a report of a problem needs, without secrets, in one archive: `support-bundle` of both programs.
+//! Support bundle: everything needed to diagnose a problem, without secrets, in one archive.
 //!
-//! Every text goes through [`redact`] on its way in; files that hold secrets are listed, never read into it.
+//! All text passes through [`redact`]; files with secrets are listed but never included.
 
 mod archive;
 mod redact;
@@ -28,21 +28,21 @@ pub use redact::Redactor;
 
 /// The directory in the archive.
 const TOP: &str = "edgesync-support";
-/// The most of the journal, in bytes.
+/// Limit of the journal, in bytes.
 const JOURNAL_BYTES: u64 = 5 << 20;
-/// The most of anything else, in bytes.
+/// Limit of any other file, in bytes.
 const FILE_BYTES: usize = 4 << 20;
-/// Files of a directory that are listed.
-const LISTED: usize = 1000;
-/// How long one question to the agent may take.
-const ANSWER: Duration = Duration::from_secs(10);
-/// How long what runs beside may take.
-const BESIDE: Duration = Duration::from_secs(20);
+/// The most files listed per directory.
+const MAX_LISTED: usize = 1000;
+/// Time limit of a request to the agent.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit of a job on another thread.
+const JOB_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What is read on a thread of its own.
+/// A blocking job that runs on its own thread.
 pub type Beside = Box<dyn FnOnce() -> String + Send>;
 
-/// Files by their names.
+/// Named files of a bundle.
 #[derive(Default)]
 pub struct Bundle {
     pub files: Vec<(String, Vec<u8>)>,
@@ -50,44 +50,44 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// An empty one, that leaves out what the redactor knows.
+    /// Creates an empty bundle that redacts the known secrets.
     #[must_use]
     pub fn new(redactor: Redactor) -> Self {
         Self { files: Vec::new(), redactor }
     }
 
-    /// Adds the metrics that a process tells.
+    /// Adds the metrics of a process.
     pub async fn metrics(&mut self, client: &Client) {
         let metrics = answered(client.text("/metrics")).await;
         self.text("metrics.txt", &metrics.unwrap_or_else(|problem| format!("{problem}\n")));
     }
 
-    /// Adds what the system says, each as far as it is to be had in time.
+    /// Adds the output of blocking jobs, with a note for each that times out.
     pub async fn beside(&mut self, works: [(&str, Beside); 3]) {
         for (name, work) in works {
-            let done = timeout(BESIDE, tokio::task::spawn_blocking(work)).await;
+            let done = timeout(JOB_TIMEOUT, tokio::task::spawn_blocking(work)).await;
             let text = done.ok().and_then(Result::ok);
             self.text(
                 name,
-                &text.unwrap_or_else(|| format!("not to be had within {} s\n", BESIDE.as_secs())),
+                &text.unwrap_or_else(|| format!("not to be had within {} s\n", JOB_TIMEOUT.as_secs())),
             );
         }
     }
 
-    /// The archive, compressed.
+    /// Returns the compressed archive.
     ///
     /// # Errors
-    /// There is not enough memory.
+    /// Memory is exhausted.
     pub fn pack(&self) -> io::Result<Vec<u8>> {
         compression::compress(&archive::tar(self.files(), Timestamp::now().as_second()))
     }
 
-    /// The files: name, within the directory of the archive, and content.
+    /// Returns the files: name within the archive's directory, and content.
     pub fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.files.iter().map(|(name, content)| (name.as_str(), content.as_slice()))
     }
 
-    /// Adds a text, without secrets.
+    /// Adds a redacted text.
     pub fn text(&mut self, name: &str, text: &str) {
         let most = if name == "journal.txt" { JOURNAL_BYTES as usize } else { FILE_BYTES };
         let mut text = self.redactor.text(text);
@@ -98,19 +98,19 @@ impl Bundle {
         self.files.push((format!("{TOP}/{name}"), text.into_bytes()));
     }
 
-    /// Adds a document, without secrets.
+    /// Adds a redacted JSON document.
     pub fn json(&mut self, name: &str, value: &Value) {
         let text = format!("{:#}\n", self.redactor.json(value));
         self.files.push((format!("{TOP}/{name}"), text.into_bytes()));
     }
 }
 
-/// An answer of the agent within the time for it, or why there is none.
+/// Returns a response within the time limit, or the reason for its absence.
 pub async fn answered<T>(answer: impl Future<Output = Result<T, ClientError>>) -> Result<T, String> {
-    match timeout(ANSWER, answer).await {
+    match timeout(RESPONSE_TIMEOUT, answer).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(chain(&error)),
-        Err(_) => Err(format!("no answer within {} s", ANSWER.as_secs())),
+        Err(_) => Err(format!("no answer within {} s", RESPONSE_TIMEOUT.as_secs())),
     }
 }
 
@@ -125,7 +125,7 @@ pub fn list(directory: &Path, out: &mut String) {
     };
     let mut lines: Vec<String> = entries
         .flatten()
-        .take(LISTED)
+        .take(MAX_LISTED)
         .map(|entry| {
             let name = entry.file_name().to_string_lossy().into_owned();
             match entry.metadata() {
@@ -151,7 +151,7 @@ pub fn list(directory: &Path, out: &mut String) {
     }
 }
 
-/// Kernel, distribution, memory, disk and mounts.
+/// Reports kernel, distribution, memory, disk and mounts.
 #[must_use]
 pub fn system(store: &Path) -> String {
     let mut out = String::new();
@@ -176,7 +176,7 @@ pub fn system(store: &Path) -> String {
     out
 }
 
-/// The journal of the last day, the newest part of it if it is long.
+/// Returns the journal of the last day, truncated to the newest part.
 #[must_use]
 pub fn journal(unit: &str) -> String {
     let mut command = Command::new("journalctl");
@@ -188,7 +188,7 @@ pub fn journal(unit: &str) -> String {
     let mut bytes = Vec::new();
     let read =
         child.stdout.take().map_or(Ok(0), |out| out.take(JOURNAL_BYTES - 1024).read_to_end(&mut bytes));
-    // It may still want to write what is not wanted any more.
+    // It may still be writing beyond the limit.
     let _ = child.kill();
     let _ = child.wait();
     if let Err(error) = read {
@@ -202,7 +202,7 @@ pub fn journal(unit: &str) -> String {
     }
 }
 
-/// The directory, or the nearest one above it that exists.
+/// Returns the directory, or its nearest existing ancestor.
 #[must_use]
 pub fn existing(directory: &Path) -> &Path {
     directory.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"))

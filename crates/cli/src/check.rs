@@ -1,4 +1,4 @@
-//! Findings of `check`, for people and for programs, and how they are shown.
+//! Findings of `check`, and their output for people and programs.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -9,64 +9,64 @@ use tokio::runtime::Builder;
 use crate::output::{self, Output};
 use crate::{CliError, EXIT_FAILED};
 
-/// What to do about a file that this user may not read.
+/// Next step for a file that this user may not read.
 pub const AS_ROOT: &str = "run the command as root or as the user of the service";
 
-/// What a check found.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// As it should be; what was seen, in a few words.
+    /// Passed, with a short description.
     Ok(String),
-    /// It works, but should be looked after.
+    /// Works, but needs attention.
     Warning {
-        /// What was seen.
+        /// Description of the finding.
         seen: String,
-        /// What to do.
+        /// Action that the user should take next.
         next: String,
     },
-    /// Not checked, and why not.
+    /// Not checked, with the reason.
     Skipped(String),
-    /// It does not work.
+    /// Does not work as it must.
     Failed {
-        /// What was seen.
+        /// Description of the finding.
         seen: String,
-        /// What to do.
+        /// Action that the user should take next.
         next: String,
     },
 }
 
 impl Finding {
-    /// As it should be.
+    /// Creates a passed finding.
     #[must_use]
     pub fn ok(seen: impl Into<String>) -> Self {
         Self::Ok(seen.into())
     }
 
-    /// Works, and needs attention.
+    /// Creates a warning with a next step.
     #[must_use]
     pub fn warning(seen: impl Into<String>, next: impl Into<String>) -> Self {
         Self::Warning { seen: seen.into(), next: next.into() }
     }
 
-    /// Does not work.
+    /// Creates a failure with a next step.
     #[must_use]
     pub fn failed(seen: impl Into<String>, next: impl Into<String>) -> Self {
         Self::Failed { seen: seen.into(), next: next.into() }
     }
 
-    /// Was not checked.
+    /// Creates a skipped finding with its reason.
     #[must_use]
     pub fn skipped(why: impl Into<String>) -> Self {
         Self::Skipped(why.into())
     }
 }
 
-/// All results in their order.
+/// All findings in order: id, title, finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report(pub Vec<(&'static str, &'static str, Finding)>);
 
 impl Finding {
-    /// Its status in a word: `ok`, `warning`, `skipped`, `failed`.
+    /// Returns the status as a word: `ok`, `warning`, `skipped`, `failed`.
     #[must_use]
     pub fn status(&self) -> &'static str {
         match self {
@@ -77,8 +77,8 @@ impl Finding {
         }
     }
 
-    /// What was seen, and the next step.
-    fn words(&self) -> (&str, Option<&str>) {
+    /// Returns the description and the next step.
+    fn parts(&self) -> (&str, Option<&str>) {
         match self {
             Self::Ok(seen) | Self::Skipped(seen) => (seen, None),
             Self::Warning { seen, next } | Self::Failed { seen, next } => (seen, Some(next)),
@@ -87,7 +87,7 @@ impl Finding {
 }
 
 impl Report {
-    /// Whether nothing has failed.
+    /// Returns whether no check failed.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.count("failed") == 0
@@ -97,13 +97,13 @@ impl Report {
         self.0.iter().filter(|(.., finding)| finding.status() == status).count()
     }
 
-    /// For programs. These names stay as they are: `version`, `result` (`ok`, `warning` or `failed`: the worst of all),
-    /// `counts`, and in `checks`, in their order, `id`, `title`, `status`, `message`, and `next` where there is a next
-    /// step.
+    /// Formats the report for programs. These names are stable: `version`, `result` (`ok`,
+    /// `warning` or `failed`: the worst status), `counts`, and in `checks`, in order, `id`,
+    /// `title`, `status`, `message`, and `next` if there is a next step.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let checks = self.0.iter().map(|(id, title, finding)| {
-            let (message, next) = finding.words();
+            let (message, next) = finding.parts();
             let mut check =
                 json!({ "id": id, "title": title, "status": finding.status(), "message": message });
             if let (Some(next), Some(check)) = (next, check.as_object_mut()) {
@@ -123,13 +123,13 @@ impl Report {
     }
 }
 
-/// For people: a line for each, and the next step below what is not in order.
+/// Formats the report for people: a line per check, with the next step below unless it passed.
 #[must_use]
 pub fn render(report: &Report) -> String {
     let width = report.0.iter().map(|(_, title, _)| title.chars().count()).max().unwrap_or(0);
     let mut out = String::new();
     for (_, title, finding) in &report.0 {
-        let (seen, next) = finding.words();
+        let (seen, next) = finding.parts();
         let _ = writeln!(out, "{:<7}  {title:<width$}  {}", finding.status(), plain(seen));
         if let Some(next) = next {
             let _ = writeln!(out, "{:<7}  {:<width$}  next: {}", "", "", plain(next));
@@ -142,12 +142,12 @@ pub fn render(report: &Report) -> String {
     out
 }
 
-/// Text from elsewhere does not steer the terminal.
+/// Replaces control characters, so that external text cannot steer the terminal.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Prints a report. Exit code 0 without failures (warnings are none), else 1.
+/// Prints a report. Exit code 0 without failures (warnings do not count), else 1.
 ///
 /// # Errors
 /// Standard output cannot be written.
@@ -160,10 +160,10 @@ pub fn show(report: &Report, output: Output) -> anyhow::Result<u8> {
     Ok(if report.is_good() { 0 } else { EXIT_FAILED })
 }
 
-/// Runs a future to its end, and then waits for no thread that hangs at a disk.
+/// Runs a future to completion without waiting for threads blocked on a disk.
 ///
 /// # Errors
-/// There is no runtime.
+/// The runtime cannot be created.
 pub fn wait<T>(work: impl Future<Output = T>) -> io::Result<T> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(work);
@@ -171,7 +171,7 @@ pub fn wait<T>(work: impl Future<Output = T>) -> io::Result<T> {
     Ok(result)
 }
 
-/// A number of bytes in words.
+/// Formats a number of bytes.
 #[must_use]
 pub fn size(bytes: u64) -> String {
     match bytes {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_aligned_lines_with_the_next_step_below() {
+    fn text_report_has_aligned_lines_and_next_steps() {
         let expected = "\
 ok       Configuration  /etc/x.toml
 warning  Clock          it is  [2J 1970
@@ -210,7 +210,7 @@ skipped  TLS            not checked because of: TCP
     }
 
     #[test]
-    fn programs_read_fields_with_fixed_names() {
+    fn json_report_has_stable_names() {
         let json = report().to_json();
         assert_eq!(json["result"], "failed");
         assert_eq!(json["counts"], json!({ "ok": 1, "warning": 1, "skipped": 1, "failed": 1 }));

@@ -1,4 +1,4 @@
-//! What a table shows of each kind. Pure.
+//! Table columns of each kind. Pure.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::output::{NONE, age};
 use edgesync_object::{Resource, objectsync};
 
-/// A column: its header, where its cells come from, and whether it is shown only when it is wide.
+/// A column: header, source of its cells, and whether it is shown in wide output only.
 #[derive(Clone, Copy)]
 pub(super) struct Column {
     pub(super) header: &'static str,
@@ -16,11 +16,10 @@ pub(super) struct Column {
 
 #[derive(Clone, Copy)]
 enum Cell {
-    /// A plain field.
     Field(&'static str),
-    /// How many entries several maps have together.
+    /// The total length of several maps.
     Count(&'static [&'static str]),
-    /// How long ago a field says something was.
+    /// The age of a time field.
     Age(&'static str),
     /// `key=value,…` of a map.
     Pairs(&'static str),
@@ -47,8 +46,8 @@ const COMMON_WIDE: [Column; 3] = [
     wide("LABELS", Cell::Pairs("/metadata/labels")),
 ];
 
-/// The columns between name and age.
-fn own(group: &str, kind: &str) -> &'static [Column] {
+/// Returns the columns between name and age.
+fn specific_columns(group: &str, kind: &str) -> &'static [Column] {
     const CONFIG_MAP: &[Column] = &[column("DATA", Cell::Count(&["/data", "/binaryData"]))];
     const SECRET: &[Column] =
         &[column("TYPE", Cell::Field("/type")), column("DATA", Cell::Count(&["/data"]))];
@@ -78,7 +77,7 @@ fn own(group: &str, kind: &str) -> &'static [Column] {
     }
 }
 
-/// The columns of the records of what nodes hold: nothing of them is worth more than what they are about.
+/// Columns of ObjectSyncs; the fields of the synced object matter most.
 const SYNC: [Column; 8] = [
     column("NODE", Cell::SyncNode),
     column("KIND", Cell::Field("/spec/objectKind")),
@@ -90,7 +89,7 @@ const SYNC: [Column; 8] = [
     AGE,
 ];
 
-/// The columns of a kind; with the namespace where several are shown.
+/// Returns the columns of a kind, with the namespace if several are shown.
 pub(super) fn columns(resource: &Resource, all_namespaces: bool, is_wide: bool) -> Vec<Column> {
     let mut columns = Vec::new();
     if objectsync::is_sync_record(resource) {
@@ -98,7 +97,7 @@ pub(super) fn columns(resource: &Resource, all_namespaces: bool, is_wide: bool) 
     } else {
         columns.extend(all_namespaces.then_some(NAMESPACE));
         columns.push(NAME);
-        columns.extend_from_slice(own(&resource.group, &resource.kind));
+        columns.extend_from_slice(specific_columns(&resource.group, &resource.kind));
         columns.push(AGE);
     }
     columns.extend(COMMON_WIDE);
@@ -107,8 +106,8 @@ pub(super) fn columns(resource: &Resource, all_namespaces: bool, is_wide: bool) 
 }
 
 impl Column {
-    /// The cell of an object.
-    pub(super) fn of(&self, object: &Value, now: Timestamp) -> String {
+    /// Returns the cell of an object.
+    pub(super) fn cell_of(&self, object: &Value, now: Timestamp) -> String {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let or_none = |text: &str| if text.is_empty() { NONE.to_owned() } else { text.to_owned() };
         match self.cell {
@@ -153,11 +152,11 @@ mod tests {
         let resource = kinds::by_word(word).unwrap().resource();
         let now = "2024-01-02T00:00:00Z".parse().unwrap();
         let columns = columns(&resource, all_namespaces, is_wide);
-        columns.iter().map(|column| format!("{}={} ", column.header, column.of(object, now))).collect()
+        columns.iter().map(|column| format!("{}={} ", column.header, column.cell_of(object, now))).collect()
     }
 
     #[test]
-    fn kinds_show_what_matters_of_them() {
+    fn kinds_show_their_specific_columns() {
         let config_map = json!({
             "metadata": {"name": "c", "namespace": "n", "creationTimestamp": "2024-01-01T23:00:00Z",
                 "resourceVersion": "7", "labels": {"a": "b", "c": "d"}},

@@ -14,29 +14,29 @@ use super::{CliError, Kinds, Terminal};
 use edgesync_api::{Client, Format, ListWriter, PAGE_ROWS, collection_path, encode, object_path};
 use edgesync_object::{Resource, Scope};
 
-/// What is to be shown.
+/// A query for objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query {
-    /// Kind as a person writes it, or `kind/name`.
+    /// The kind as typed by a user, or `kind/name`.
     pub kind: String,
-    /// Names; all objects if there are none.
+    /// Names; all objects if empty.
     pub names: Vec<String>,
-    /// Namespace; `default` if none is given.
+    /// Namespace; `default` if `None`.
     pub namespace: Option<String>,
-    /// Objects of all namespaces.
+    /// Whether objects of all namespaces are shown.
     pub all_namespaces: bool,
     /// Label selector; empty for all.
     pub selector: String,
-    /// Whether what changes is shown too, until the server ends that.
+    /// Whether changes are shown too, until the server ends the watch.
     pub watch: bool,
-    /// How it is shown.
+    /// The output format.
     pub output: Output,
 }
 
-/// Shows objects.
+/// Prints objects.
 ///
 /// # Errors
-/// The kind is not known, an object does not exist, or the request fails.
+/// The kind is unknown, an object does not exist, or the request fails.
 pub async fn run(
     client: &Client,
     query: &Query,
@@ -71,7 +71,7 @@ pub async fn run(
             let path = format!("{}&watch=true&resourceVersion={}", pages.path, pages.version);
             return watch(client, &path, view, terminal).await;
         }
-        if view.nothing() {
+        if view.is_empty() {
             match shown {
                 Some(namespace) => writeln!(terminal.err, "No resources found in {namespace} namespace.")?,
                 None => writeln!(terminal.err, "No resources found")?,
@@ -93,7 +93,7 @@ pub async fn run(
     Ok(())
 }
 
-/// Shows what has been listed, and then what changes.
+/// Prints the listed objects, then their changes.
 async fn watch(
     client: &Client,
     path: &str,
@@ -119,12 +119,12 @@ fn not_json(error: &serde_json::Error) -> CliError {
     CliError::Show(error.to_string())
 }
 
-/// The objects of a kind, page by page: what is printed does not have to fit into memory.
+/// Reads the objects of a kind page by page: the output need not fit into memory.
 pub struct Pages<'a> {
     client: &'a Client,
     path: String,
     next: Option<String>,
-    /// That of the list.
+    /// The version of the list.
     version: String,
 }
 
@@ -153,18 +153,18 @@ impl<'a> Pages<'a> {
         Self { client, path, next: Some(String::new()), version: String::new() }
     }
 
-    /// Beginning where another page has ended.
+    /// Starts at the token of an earlier page.
     pub(super) fn from(mut self, token: Option<String>) -> Self {
         self.next = Some(token.unwrap_or_default());
         self
     }
 
-    /// Where the next page begins, if there is one.
-    pub(super) fn rest(self) -> Option<String> {
+    /// Returns the token of the next page, if there is one.
+    pub(super) fn next_token(self) -> Option<String> {
         self.next
     }
 
-    /// The next page; `None` after the last one.
+    /// Returns the next page; `None` after the last one.
     pub async fn next(&mut self) -> Result<Option<Vec<Box<RawValue>>>, CliError> {
         let Some(token) = self.next.take() else { return Ok(None) };
         let page: Page = if token.is_empty() {
@@ -178,16 +178,16 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// Objects on their way to the terminal. Tables are printed at the end, because only then their widths
-/// are known; they keep cells, not objects.
+/// Formats objects for the terminal. Tables are printed at the end, when the widths of all columns
+/// are known; they hold cells, not objects.
 pub(super) struct View<'a> {
     resource: &'a Resource,
     now: Timestamp,
-    shape: Shape,
-    any: bool,
+    format: OutputFormat,
+    has_items: bool,
 }
 
-enum Shape {
+enum OutputFormat {
     Table(Table, Vec<super::columns::Column>),
     Names,
     List(ListWriter),
@@ -195,31 +195,31 @@ enum Shape {
 
 impl<'a> View<'a> {
     pub(super) fn new(resource: &'a Resource, all_namespaces: bool, output: Output, now: Timestamp) -> Self {
-        let shape = match output {
+        let format = match output {
             Output::Table | Output::Wide => {
                 let all_namespaces = all_namespaces && resource.scope == Scope::Namespaced;
                 let columns = columns(resource, all_namespaces, output == Output::Wide);
-                Shape::Table(Table::new(columns.iter().map(|column| column.header)), columns)
+                OutputFormat::Table(Table::new(columns.iter().map(|column| column.header)), columns)
             }
-            Output::Name => Shape::Names,
-            Output::Yaml => Shape::List(ListWriter::new(Format::Yaml, "v1", "List")),
-            Output::Json => Shape::List(ListWriter::new(Format::PrettyJson, "v1", "List")),
+            Output::Name => OutputFormat::Names,
+            Output::Yaml => OutputFormat::List(ListWriter::new(Format::Yaml, "v1", "List")),
+            Output::Json => OutputFormat::List(ListWriter::new(Format::PrettyJson, "v1", "List")),
         };
-        Self { resource, now, shape, any: false }
+        Self { resource, now, format, has_items: false }
     }
 
-    /// Takes objects, and returns what can be printed of them now.
+    /// Adds objects and returns the text that is ready to print.
     pub(super) fn items(&mut self, items: Vec<Box<RawValue>>) -> Result<String, CliError> {
-        self.any |= !items.is_empty();
-        match &mut self.shape {
-            Shape::Table(table, columns) => {
+        self.has_items |= !items.is_empty();
+        match &mut self.format {
+            OutputFormat::Table(table, columns) => {
                 for item in items {
                     let object: Value = serde_json::from_str(item.get()).map_err(|error| not_json(&error))?;
-                    table.row(columns.iter().map(|column| column.of(&object, self.now)));
+                    table.row(columns.iter().map(|column| column.cell_of(&object, self.now)));
                 }
                 Ok(String::new())
             }
-            Shape::Names => {
+            OutputFormat::Names => {
                 let mut names = String::new();
                 for item in items {
                     let head: edgesync_object::Head<'_> =
@@ -229,32 +229,32 @@ impl<'a> View<'a> {
                 }
                 Ok(names)
             }
-            Shape::List(writer) => {
+            OutputFormat::List(writer) => {
                 let items: Vec<String> = items.into_iter().map(|item| item.get().to_owned()).collect();
                 writer.items(&items).map_err(|status| CliError::Show(status.message))
             }
         }
     }
 
-    /// Shows what was listed, with a header in any case. Gives the widths of the columns.
+    /// Prints the listed objects, always with a header. Returns the column widths.
     fn begin_watch(&mut self, out: &mut dyn Write) -> Result<Vec<usize>, CliError> {
-        let Shape::Table(table, _) = &self.shape else { return Ok(Vec::new()) };
+        let OutputFormat::Table(table, _) = &self.format else { return Ok(Vec::new()) };
         out.write_all(table.render().as_bytes())?;
         Ok(table.widths())
     }
 
-    /// An object of a watch as a line.
+    /// Formats an object of a watch event as a line.
     fn change(&mut self, line: &str, widths: &[usize]) -> Result<String, CliError> {
         let mut event: Value = serde_json::from_str(line).map_err(|error| not_json(&error))?;
         let object = event["object"].take();
         if event["type"] == "ERROR" {
             return Err(CliError::Show(object["message"].as_str().unwrap_or_default().to_owned()));
         }
-        Ok(match &self.shape {
-            Shape::Table(_, columns) => {
-                // An age counts from now, not from when the watch has begun.
+        Ok(match &self.format {
+            OutputFormat::Table(_, columns) => {
+                // Ages are relative to the event, not to the start of the watch.
                 let now = Timestamp::now();
-                super::output::line(widths, columns.iter().map(|column| column.of(&object, now)))
+                super::output::line(widths, columns.iter().map(|column| column.cell_of(&object, now)))
             }
             _ => {
                 let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
@@ -263,17 +263,17 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Whether there was nothing to show in a form that says nothing then.
-    pub(super) fn nothing(&self) -> bool {
-        !self.any && !matches!(self.shape, Shape::List(_))
+    /// Returns whether there was nothing to show in a format without a frame.
+    pub(super) fn is_empty(&self) -> bool {
+        !self.has_items && !matches!(self.format, OutputFormat::List(_))
     }
 
-    /// What is left to print.
+    /// Returns the rest of the output.
     pub(super) fn end(mut self) -> Result<String, CliError> {
-        match &mut self.shape {
-            Shape::Table(table, _) if !table.is_empty() => Ok(table.render()),
-            Shape::Table(..) | Shape::Names => Ok(String::new()),
-            Shape::List(writer) => {
+        match &mut self.format {
+            OutputFormat::Table(table, _) if !table.is_empty() => Ok(table.render()),
+            OutputFormat::Table(..) | OutputFormat::Names => Ok(String::new()),
+            OutputFormat::List(writer) => {
                 let metadata: Map<_, _> =
                     [("resourceVersion".to_owned(), Value::from(""))].into_iter().collect();
                 writer.end(metadata).map_err(|status| CliError::Show(status.message))

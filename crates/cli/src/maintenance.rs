@@ -1,4 +1,4 @@
-//! What `backup`, `verify`, `repair` and `support-bundle` of both programs have in common.
+//! Common parts of `backup`, `verify`, `repair` and `support-bundle` of both programs.
 
 use std::fmt::Display;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::bundle::Bundle;
 use crate::output::size;
 use crate::{CliError, EXIT_FAILED};
 
-/// Writes an archive, and says what is in it.
+/// Writes a bundle and prints its contents.
 pub fn write_bundle(bundle: &Bundle, file: &Path) -> anyhow::Result<u8> {
     let packed = bundle.pack().context("packing the archive")?;
     if let Err(error) = durable::write_new(file, &packed, 0o600) {
@@ -31,13 +31,13 @@ pub fn write_bundle(bundle: &Bundle, file: &Path) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Says on standard error why nothing is done.
+/// Prints the reason for a refusal on standard error.
 pub fn refused(why: &str) -> anyhow::Result<u8> {
     writeln!(io::stderr(), "error: {why}")?;
     Ok(EXIT_FAILED)
 }
 
-/// Lines of a name and a value.
+/// Prints lines of a name and a value.
 pub struct Sheet<'a>(pub &'a mut dyn Write);
 
 impl Sheet<'_> {
@@ -47,7 +47,8 @@ impl Sheet<'_> {
     }
 }
 
-/// Who owns the database: root may repair it, the agent's user must be able to open it afterwards.
+/// The owner of the database: root may repair it, and the agent's user must still be able to open
+/// it.
 #[derive(Clone, Copy)]
 pub struct Owner {
     uid: u32,
@@ -60,13 +61,15 @@ impl Owner {
         Ok(Self { uid: metadata.uid(), gid: metadata.gid() })
     }
 
-    /// Gives it all files of the database that have come into being.
+    /// Gives all database files that were created back to the owner.
     pub fn give(self, path: &Path) -> anyhow::Result<()> {
         let Some(name) = path.file_name() else { bail!("{} names no file", path.display()) };
         for entry in fs::read_dir(durable::directory_of(path))?.flatten() {
-            let theirs = entry.file_name().to_string_lossy().starts_with(&*name.to_string_lossy());
+            let is_database_file = entry.file_name().to_string_lossy().starts_with(&*name.to_string_lossy());
             let file = entry.path();
-            if theirs && Self::of(&file).is_ok_and(|found| (found.uid, found.gid) != (self.uid, self.gid)) {
+            if is_database_file
+                && Self::of(&file).is_ok_and(|found| (found.uid, found.gid) != (self.uid, self.gid))
+            {
                 chown(&file, Some(self.uid), Some(self.gid))
                     .with_context(|| format!("giving {} back to its owner", file.display()))?;
             }

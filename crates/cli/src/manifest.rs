@@ -1,5 +1,5 @@
-//! Manifests: files, directories and standard input with YAML or JSON documents, taken apart into
-//! single objects. What is wrong with one document does not hide the others.
+//! Manifests: splits YAML and JSON documents of files, directories and standard input into objects.
+//! An error in one document does not affect the others.
 
 use std::fmt;
 use std::fs::File;
@@ -10,19 +10,19 @@ use serde_json::{Map, Value};
 
 use edgesync_object::yaml;
 
-/// The largest file or input that is read, in bytes.
+/// The largest file or input, in bytes.
 pub(super) const MAX_FILE: u64 = 128 << 20;
-/// File names that count as manifests in a directory.
+/// File suffixes of manifests in a directory.
 const SUFFIXES: [&str; 3] = ["yaml", "yml", "json"];
 
-/// Where an object comes from.
+/// The source of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// File, `-` for standard input.
+    /// File name; `-` for standard input.
     pub file: String,
-    /// Number of the document in it, counted from 1.
+    /// Number of the document in the file, from 1.
     pub document: usize,
-    /// Number of the item in the list, counted from 1, if the document is one.
+    /// Number of the item in the list, from 1; `None` if the document is no list.
     pub item: Option<usize>,
 }
 
@@ -36,74 +36,57 @@ impl fmt::Display for Origin {
     }
 }
 
-/// An object of a manifest; `apiVersion`, `kind` and `metadata.name` are there.
+/// An object of a manifest, with `apiVersion`, `kind` and `metadata.name`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
-    /// Where it comes from.
+    /// Source of the object.
     pub origin: Origin,
-    /// `apiVersion`.
     pub api_version: String,
-    /// `kind`.
     pub kind: String,
-    /// `metadata.namespace`, empty if absent.
+    /// `metadata.namespace`; empty if absent.
     pub namespace: String,
-    /// `metadata.name`.
     pub name: String,
-    /// All of it.
+    /// The whole object.
     pub object: Map<String, Value>,
 }
 
-/// Why a manifest cannot be used.
+/// Error of a manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// A file or directory cannot be read.
     #[error("cannot read {file}")]
-    Read {
-        /// Which one.
-        file: String,
-        /// Why.
-        source: io::Error,
-    },
+    Read { file: String, source: io::Error },
     /// A file is larger than the limit.
     #[error("{file} is larger than {MAX_FILE} bytes; split it")]
-    TooLarge {
-        /// Which one.
-        file: String,
-    },
-    /// A directory holds no manifests.
+    TooLarge { file: String },
+    /// A directory contains no manifests.
     #[error("{directory} holds no files that end in .yaml, .yml or .json")]
-    Empty {
-        /// Which one.
-        directory: String,
-    },
-    /// There is no object in all that was given.
+    Empty { directory: String },
+    /// The sources contain no object.
     #[error("there are no objects in {0}")]
     Nothing(String),
-    /// A document is not YAML or JSON.
+    /// A document is neither YAML nor JSON.
     #[error("{origin}: {problem}")]
     Syntax {
-        /// Which one.
         origin: Origin,
-        /// What is wrong, with the line.
+        /// Description with the line.
         problem: String,
     },
-    /// A field that every object has is missing or of a wrong type.
+    /// A required field is missing or has a wrong type.
     #[error("{origin}: {field}: {problem}")]
     Field {
-        /// Which one.
         origin: Origin,
         /// The field in JSON notation.
         field: &'static str,
-        /// What is wrong with it.
         problem: &'static str,
     },
 }
 
-/// The files that a `-f` means: itself, or the manifests in a directory in the order of their names.
-/// Directories in it are not entered.
+/// Returns the files of a `-f` argument: itself, or the manifests of a directory sorted by name.
+/// Subdirectories are not entered.
 ///
 /// # Errors
-/// It cannot be read, or holds no manifests.
+/// The path cannot be read, or contains no manifests.
 pub(super) fn files(source: &str) -> Result<Vec<PathBuf>, ManifestError> {
     let failed = |error| ManifestError::Read { file: source.to_owned(), source: error };
     let path = Path::new(source);
@@ -128,7 +111,7 @@ pub(super) fn files(source: &str) -> Result<Vec<PathBuf>, ManifestError> {
 /// Reads one of those files, or `input` for `-`.
 ///
 /// # Errors
-/// It cannot be read, is no text, or is too large.
+/// The file cannot be read, is not text, or is too large.
 pub(super) fn read(path: &Path, input: &mut dyn Read) -> Result<String, ManifestError> {
     let file = path.display().to_string();
     let mut text = String::new();
@@ -144,8 +127,8 @@ pub(super) fn read(path: &Path, input: &mut dyn Read) -> Result<String, Manifest
     }
 }
 
-/// Takes the text of a file apart. The text is JSON if its name or its first character says so and YAML
-/// otherwise; a `kind: List` becomes its items.
+/// Parses the text of a file. It is JSON by its suffix or first character, else YAML; a `kind:
+/// List` becomes its items.
 pub(super) fn manifests(file: &str, text: &str) -> Vec<Result<Manifest, ManifestError>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut found = Vec::new();
@@ -153,7 +136,7 @@ pub(super) fn manifests(file: &str, text: &str) -> Vec<Result<Manifest, Manifest
         let origin = Origin { file: file.to_owned(), document, item: None };
         match parsed {
             Ok(Value::Null) => {}
-            Ok(value) => unfold(origin, value, &mut found),
+            Ok(value) => add_objects(origin, value, &mut found),
             Err(problem) => found.push(Err(ManifestError::Syntax { origin, problem })),
         }
     };
@@ -163,7 +146,7 @@ pub(super) fn manifests(file: &str, text: &str) -> Vec<Result<Manifest, Manifest
         }
         return found;
     }
-    // Most YAML readers take JSON, but not several values in a row, and much slower.
+    // Most YAML parsers accept JSON, but not concatenated values, and more slowly.
     if text.trim_start().starts_with('{')
         && let Ok(values) = json_values(text).collect::<Result<Vec<_>, _>>()
     {
@@ -181,7 +164,7 @@ fn json_values(text: &str) -> impl Iterator<Item = serde_json::Result<Value>> {
 }
 
 /// Adds an object, or the items of a list of objects.
-fn unfold(origin: Origin, value: Value, found: &mut Vec<Result<Manifest, ManifestError>>) {
+fn add_objects(origin: Origin, value: Value, found: &mut Vec<Result<Manifest, ManifestError>>) {
     let is_list = value.get("kind").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List"));
     if !is_list || value.get("items").is_none() {
         found.push(manifest(origin, value));
@@ -252,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_and_lists_become_single_objects() {
+    fn documents_and_lists_are_split_into_objects() {
         let text = format!("# first\n{}---\n---\n{}", config_map("a"), config_map("b"));
         assert_eq!(lines("f.yaml", &text), ["1: ConfigMap/a", "3: ConfigMap/b"]);
         let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"}}"#;
@@ -264,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_file_document_and_field_and_the_rest_goes_on() {
+    fn error_names_its_document_and_others_are_parsed() {
         let text = format!(
             "kind: ConfigMap\n---\n{}---\nkind: [\n---\n- x\n---\n{}",
             config_map("7"),
@@ -280,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_read_in_the_order_of_names_without_other_files() {
+    fn directory_is_read_sorted_without_other_files() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["b.yml", "a.yaml", "c.json", "notes.txt", "d.yaml~"] {
             std::fs::write(dir.path().join(name), "").unwrap();
@@ -295,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_refused_with_the_file() {
+    fn non_text_file_is_refused_by_name() {
         let mut input: &[u8] = b"\xff\xfe";
         let error = read(Path::new("-"), &mut input).unwrap_err();
         assert_eq!(error.to_string(), "cannot read -");

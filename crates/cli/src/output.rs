@@ -1,4 +1,4 @@
-//! How results look: tables as `kubectl` prints them, ages, key-value sheets, YAML and JSON. Pure.
+//! Output formats: tables as in `kubectl`, ages, key-value sheets, YAML and JSON. Pure.
 
 use std::fmt::Write as _;
 use std::str::FromStr;
@@ -12,24 +12,21 @@ use edgesync_object::yaml;
 
 /// Spaces between the columns of a table.
 const GAP: usize = 3;
-/// What stands for a value that is not there.
+/// Placeholder of a missing value.
 pub const NONE: &str = "<none>";
-/// What stands for a time that is not known.
+/// Placeholder of an unknown time.
 const UNKNOWN: &str = "<unknown>";
 
-/// What `-o` chooses.
+/// The output format of `-o`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Output {
-    /// A table.
     #[default]
     Table,
     /// A table with more columns.
     Wide,
-    /// `kind/name` in each line.
+    /// `kind/name` on each line.
     Name,
-    /// YAML.
     Yaml,
-    /// Indented JSON.
     Json,
 }
 
@@ -56,14 +53,14 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new<H: AsRef<str>>(headers: impl IntoIterator<Item = H>) -> Self {
         let headers = headers.into_iter().map(|header| header.as_ref().to_uppercase()).collect();
         Self { headers, rows: Vec::new() }
     }
 
-    /// Adds a row. Control characters are shown escaped: what comes from afar does not steer the
-    /// terminal. Cells that are missing are empty.
+    /// Adds a row. Control characters are escaped, so that external text cannot steer the terminal.
+    /// Missing cells are empty.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let plain = |cell: String| {
             if cell.chars().any(char::is_control) { cell.escape_debug().to_string() } else { cell }
@@ -71,13 +68,13 @@ impl Table {
         self.rows.push(cells.into_iter().map(plain).take(self.headers.len()).collect());
     }
 
-    /// Whether there are no rows.
+    /// Returns whether the table has no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// How wide the columns are: as their widest cell.
+    /// Returns the column widths: those of the widest cells.
     #[must_use]
     pub fn widths(&self) -> Vec<usize> {
         let mut widths = vec![0; self.headers.len()];
@@ -89,23 +86,23 @@ impl Table {
         widths
     }
 
-    /// The table as text. The last column is not filled up.
+    /// Formats the table. The last column is not padded.
     #[must_use]
     pub fn render(&self) -> String {
         let widths = self.widths();
         let lines = std::iter::once(&self.headers).chain(&self.rows);
-        lines.map(|cells| filled(&widths, cells)).collect()
+        lines.map(|cells| padded(&widths, cells)).collect()
     }
 }
 
-/// A row of a table that is shown already: its columns stay as wide as they are.
+/// Formats a further row of a printed table with its column widths.
 pub(super) fn line(widths: &[usize], cells: impl IntoIterator<Item = String>) -> String {
     let mut row = Table { headers: vec![String::new(); widths.len()], rows: Vec::new() };
     row.row(cells);
-    filled(widths, &row.rows.remove(0))
+    padded(widths, &row.rows.remove(0))
 }
 
-fn filled(widths: &[usize], cells: &[String]) -> String {
+fn padded(widths: &[usize], cells: &[String]) -> String {
     let mut out = String::new();
     for (width, cell) in widths.iter().zip(cells) {
         let _ = write!(out, "{cell:<fill$}", fill = width + GAP);
@@ -115,8 +112,8 @@ fn filled(widths: &[usize], cells: &[String]) -> String {
     out
 }
 
-/// How long ago `since` was, in the words of `kubectl`: `5s`, `3m12s`, `2h`, `4d`, `1y20d`. Text that is
-/// no time is unknown.
+/// Formats the age of a time as `kubectl` does: `5s`, `3m12s`, `2h`, `4d`, `1y20d`. Invalid times
+/// are unknown.
 #[must_use]
 pub fn age(now: Timestamp, since: &str) -> String {
     match since.parse::<Timestamp>() {
@@ -125,13 +122,13 @@ pub fn age(now: Timestamp, since: &str) -> String {
     }
 }
 
-/// A number of bytes for humans, with one decimal from 1 KiB on.
+/// Formats a number of bytes, with one decimal from 1 KiB on.
 #[must_use]
 pub fn size(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut unit = "B";
     for larger in ["KiB", "MiB", "GiB", "TiB"] {
-        // What would be shown as 1024.0 is one of the next unit.
+        // A value that would round to 1024.0 moves to the next unit.
         if value < 1023.95 {
             break;
         }
@@ -141,8 +138,8 @@ pub fn size(bytes: u64) -> String {
     if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
 }
 
-/// A JSON value as a sheet for humans: one line for each field, names as words, objects indented below
-/// their name, lists of plain values in one line.
+/// Formats a JSON value as a sheet: a line per field, names as words, nested objects indented,
+/// lists of scalars on one line.
 #[must_use]
 pub fn key_values(value: &Value) -> String {
     let mut out = String::new();
@@ -181,7 +178,7 @@ fn sheet(out: &mut String, value: &Value, depth: usize) {
     }
 }
 
-/// A plain value, or a list of them, in one line.
+/// Formats a scalar, or a list of scalars, on one line.
 #[must_use]
 pub fn cell(value: &Value) -> String {
     match value {
@@ -199,7 +196,7 @@ pub fn cell(value: &Value) -> String {
     }
 }
 
-/// `lastReportAt` as `Last report at`. A name that is no camelCase word is left as it is.
+/// Formats `lastReportAt` as `Last report at`. Names that are not camelCase are left unchanged.
 fn words(name: &str) -> String {
     if !name.chars().all(char::is_alphanumeric) || !name.starts_with(char::is_lowercase) {
         return if name.chars().any(char::is_control) {
@@ -222,7 +219,7 @@ fn words(name: &str) -> String {
     out
 }
 
-/// A value in a format for machines; the formats for humans fall back to the sheet.
+/// Formats a value as YAML or JSON; other formats give the sheet.
 ///
 /// # Errors
 /// The value cannot be written as YAML.
@@ -240,7 +237,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn columns_are_three_spaces_apart_and_lines_have_no_tail() {
+    fn columns_are_three_spaces_apart_without_padding_at_the_end() {
         let mut table = Table::new(["name", "DATA", "age"]);
         table.row(["kube-root-ca.crt".into(), "1".into(), "4d".into()]);
         table.row(["ä".into(), "12".into(), String::new()]);
@@ -249,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_does_not_steer_the_terminal() {
+    fn cells_cannot_steer_the_terminal() {
         let mut table = Table::new(["NAME"]);
         table.row(["\u{1b}[2Jgone\n".into(), "too many".into()]);
         assert_eq!(table.render(), "NAME\n\\u{1b}[2Jgone\\n\n");
@@ -257,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_are_those_of_kubectl() {
+    fn ages_are_formatted_as_in_kubectl() {
         for (seconds, expected) in [
             (-5, "<invalid>"),
             (-1, "0s"),
@@ -286,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_the_units_of_the_configuration() {
+    fn sizes_use_the_units_of_the_configuration() {
         for (bytes, expected) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -302,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sheet_shows_fields_as_words_and_objects_below_their_name() {
+    fn sheet_shows_fields_as_words_and_nested_objects() {
         let status = json!({
             "node": "edge-1",
             "inSync": true,
@@ -324,7 +321,7 @@ Node:      edge-1
     }
 
     #[test]
-    fn formats_are_named_and_others_refused_with_the_list() {
+    fn unknown_formats_are_refused_with_the_list() {
         assert_eq!("yaml".parse(), Ok(Output::Yaml));
         assert!("xml".parse::<Output>().unwrap_err().contains("table, wide, name, yaml or json"));
         assert_eq!(render(&json!({"a": "on"}), Output::Yaml).unwrap(), "a: \"on\"\n");

@@ -1,4 +1,4 @@
-//! From `argv` to an exit code, the same for both programs.
+//! From `argv` to an exit code, for both programs.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -16,20 +16,20 @@ use edgesync_config as config;
 use edgesync_config::{ConfigErrors, Settings};
 use edgesync_runtime::{Service, StartError};
 
-/// An internal error (`EX_SOFTWARE`).
+/// Internal error (`EX_SOFTWARE`).
 pub const EXIT_INTERNAL: u8 = 70;
-/// The configuration is wrong (`EX_CONFIG`).
+/// Invalid configuration (`EX_CONFIG`).
 pub const EXIT_CONFIG: u8 = 78;
-/// How long the end waits for work that blocks a thread.
+/// How long the shutdown waits for blocking work.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Parses the arguments; help, version and what is wrong with them are printed.
+/// Parses the arguments; prints help, version and usage errors.
 ///
 /// # Errors
-/// The exit code, if there is nothing more to do.
+/// The exit code, if the program is done.
 pub fn parse<A: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<A, u8> {
     A::try_parse_from(args).map_err(|error| {
-        // Nobody is left to tell if the terminal is gone.
+        // Printing fails only if the terminal is gone.
         let _ = error.print();
         match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => 0,
@@ -38,13 +38,13 @@ pub fn parse<A: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<A, u
     })
 }
 
-/// Prints what went wrong with all its causes, and gives the exit code of a finished program.
+/// Prints an error with all its causes, and returns the exit code of the program.
 pub fn exit(result: anyhow::Result<u8>, peer: Peer) -> ExitCode {
     let code = result.unwrap_or_else(|error| match error.downcast_ref::<CliError>() {
         Some(error) => report(error, peer, &mut io::stderr()),
         None => {
             let wrong_config = is_wrong_config(&error);
-            // The problems of a configuration carry their own places; a prefix would hide the first.
+            // Configuration problems carry their own positions; a prefix would hide the first.
             let text = if wrong_config { format!("{error:#}") } else { format!("error: {error:#}") };
             let _ = writeln!(io::stderr(), "{text}");
             if wrong_config { EXIT_CONFIG } else { EXIT_INTERNAL }
@@ -60,7 +60,7 @@ fn is_wrong_config(error: &anyhow::Error) -> bool {
     error.chain().any(config)
 }
 
-/// `check-config`: prints the configuration in force.
+/// `check-config`: prints the effective configuration.
 pub fn check_config<C: Settings>(path: &Path, quiet: bool) -> anyhow::Result<u8> {
     let loaded = config::load::<C>(path)?;
     for warning in &loaded.warnings {
@@ -72,7 +72,7 @@ pub fn check_config<C: Settings>(path: &Path, quiet: bool) -> anyhow::Result<u8>
     Ok(0)
 }
 
-/// `completions`: prints the completions of a program for a shell.
+/// `completions`: prints shell completions.
 ///
 /// # Errors
 /// Standard output cannot be written.
@@ -85,9 +85,9 @@ pub fn completions<A: CommandFactory>(shell: Shell) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// What a command comes to that did not fail.
+/// The result of a successful command.
 pub trait Exit {
-    /// The exit code.
+    /// Returns the exit code.
     fn code(&self) -> u8;
 }
 
@@ -97,7 +97,7 @@ impl Exit for () {
     }
 }
 
-/// Runs a command that asks a running process and prints what it says.
+/// Runs a command that queries a running process, and prints its output.
 pub fn ask<T: Exit>(
     command: impl AsyncFnOnce(&mut Terminal<'_>) -> Result<T, CliError>,
 ) -> anyhow::Result<u8> {
@@ -109,17 +109,17 @@ pub fn ask<T: Exit>(
     Ok(outcome.code())
 }
 
-/// Runs a future to its end on this thread.
+/// Runs a future to completion on this thread.
 pub fn wait<T>(work: impl Future<Output = T>) -> io::Result<T> {
     Ok(Builder::new_current_thread().enable_all().build()?.block_on(work))
 }
 
-/// The threads that run a service's tasks; stores have threads of their own.
+/// Threads for the tasks of a service; stores have their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// The thread that called: the least memory.
+    /// The calling thread only: uses the least memory.
     One,
-    /// Two workers.
+    /// Two worker threads.
     Two,
 }
 
@@ -136,7 +136,7 @@ pub fn serve<C: Settings>(
     };
     let runtime = builder.worker_threads(2).thread_name("edgesync").enable_all().build()?;
     let result = runtime.block_on(run(service));
-    // What still blocks was told to stop before; the process must end all the same.
+    // Blocking work was asked to stop before; the process must end regardless.
     runtime.shutdown_timeout(LINGER);
     result.map(|()| 0)
 }

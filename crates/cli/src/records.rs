@@ -1,4 +1,4 @@
-//! `nodes`, `syncs` and `status`: what a side knows about the synchronisation.
+//! `nodes`, `syncs` and `status`: the sync state that a side reports.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -12,7 +12,7 @@ use edgesync_api::Client;
 use edgesync_object::objectsync::split_sync_name;
 use edgesync_object::{Head, Resource, kinds};
 
-/// Shows the ObjectSync and ClusterObjectSync records, of one node or of all.
+/// Prints the ObjectSyncs and ClusterObjectSyncs, of one node or of all.
 ///
 /// # Errors
 /// The request fails.
@@ -26,10 +26,10 @@ pub async fn syncs(
     syncs_of(client, node, output, now, terminal).await
 }
 
-/// Who lists ObjectSyncs and ClusterObjectSyncs.
+/// Source of ObjectSyncs and ClusterObjectSyncs.
 pub trait Lists {
-    /// Some of the records of a kind, and at least those of a node if one is named: the first ones, or those from where the
-    /// page before has ended; and where the next page begins, if there is one.
+    /// Returns one page of the records of a kind, starting at `from`, and the token of the next
+    /// page, if there is one. The page contains at least the records of `node`, if that is given.
     fn page(
         &self,
         kind: &Resource,
@@ -47,11 +47,11 @@ impl Lists for Client {
     ) -> Result<(Vec<Box<RawValue>>, Option<String>), CliError> {
         let mut pages = Pages::new(self, kind, None, "").from(from);
         let items = pages.next().await?.unwrap_or_default();
-        Ok((items, pages.rest()))
+        Ok((items, pages.next_token()))
     }
 }
 
-/// The same as [`syncs`], whoever lists them.
+/// Prints the records like [`syncs`], from any source.
 pub async fn syncs_of(
     lists: &impl Lists,
     node: Option<&str>,
@@ -74,7 +74,7 @@ pub async fn syncs_of(
             from = next;
         }
     }
-    if view.nothing() {
+    if view.is_empty() {
         match node {
             Some(node) => writeln!(terminal.err, "No records found for node {node}.")?,
             None => writeln!(terminal.err, "No records found")?,
@@ -97,30 +97,29 @@ fn is_of(item: &RawValue, node: &str) -> bool {
 /// A column of a table of records.
 #[derive(Debug)]
 pub struct RecordColumn<T> {
-    /// Header.
     header: &'static str,
-    /// The value in a record; `null` is shown as missing.
+    /// Returns the value of a record; `null` is shown as missing.
     value: fn(&T) -> Value,
-    /// It is a time, whose age is shown.
+    /// Whether the value is a time, shown as an age.
     is_time: bool,
-    /// It is left out where no record has a value.
+    /// Whether the column is omitted if no record has a value.
     is_rare: bool,
 }
 
 impl<T> RecordColumn<T> {
-    /// A column that shows a value.
+    /// Creates a column that shows a value.
     #[must_use]
     pub const fn value(header: &'static str, value: fn(&T) -> Value) -> Self {
         Self { header, value, is_time: false, is_rare: false }
     }
 
-    /// A column that shows a value which few fleets have: without any it is left out.
+    /// Creates a column for a value that few fleets have, omitted if no record has it.
     #[must_use]
     pub const fn rare(header: &'static str, value: fn(&T) -> Value) -> Self {
         Self { header, value, is_time: false, is_rare: true }
     }
 
-    /// A column that shows how long ago a time was.
+    /// Creates a column that shows the age of a time.
     #[must_use]
     pub const fn age(header: &'static str, value: fn(&T) -> Value) -> Self {
         Self { header, value, is_time: true, is_rare: false }
@@ -134,7 +133,7 @@ impl<T> RecordColumn<T> {
     }
 }
 
-/// Shows records as a table.
+/// Prints records as a table.
 ///
 /// # Errors
 /// The output cannot be written.
@@ -159,10 +158,10 @@ pub fn table<T>(
     Ok(())
 }
 
-/// Shows a list: as a table of its items, or as YAML or JSON with all its keys.
+/// Prints a list: as a table of its items, or as YAML or JSON with all its keys.
 ///
 /// # Errors
-/// The answer is that of another version.
+/// The response belongs to another version.
 pub fn table_of<L: Answer, T>(
     answer: &Value,
     items: impl FnOnce(L) -> Vec<T>,
@@ -176,10 +175,10 @@ pub fn table_of<L: Answer, T>(
     table(&items(read(answer)?), columns, Timestamp::now(), terminal)
 }
 
-/// Shows an answer: as the text that `show` makes of it, or as YAML or JSON with all its keys.
+/// Prints a response: as the text of `show`, or as YAML or JSON with all its keys.
 ///
 /// # Errors
-/// The request fails, or the answer is that of another version.
+/// The request fails, or the response belongs to another version.
 pub async fn answer<T: Answer>(
     client: &Client,
     route: Route<'_>,
@@ -190,7 +189,7 @@ pub async fn answer<T: Answer>(
     print(&client.get(&route.path()).await?, output, |answer| Ok(show(&read(answer)?)), terminal)
 }
 
-/// Shows all keys of an answer, whatever its version.
+/// Prints all keys of a response of any version.
 ///
 /// # Errors
 /// The request fails.
@@ -203,10 +202,10 @@ pub async fn sheet(
     print(&client.get(&route.path()).await?, output, |answer| Ok(key_values(answer)), terminal)
 }
 
-/// Prints an answer: as YAML or JSON with all its keys, or as the text that `show` makes of it.
+/// Prints a response: as YAML or JSON with all its keys, or as the text of `show`.
 ///
 /// # Errors
-/// The answer is that of another version.
+/// The response belongs to another version.
 pub fn print(
     answer: &Value,
     output: Output,

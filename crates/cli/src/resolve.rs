@@ -1,5 +1,5 @@
-//! From a kind as people or manifests write it to the resource behind it: the built-in table first,
-//! then what the server knows.
+//! Resolves a kind, as typed or as in a manifest, to its resource: from the built-in table first,
+//! then from the server.
 
 use tokio::sync::OnceCell;
 
@@ -8,36 +8,36 @@ use edgesync_admin::Route;
 use edgesync_api::{Client, ClientError};
 use edgesync_object::{Resource, kinds};
 
-/// Finds kinds; the server is asked at most once.
+/// Resolver of kinds; queries the server at most once.
 pub struct Kinds<'a> {
     client: &'a Client,
     served: OnceCell<Vec<Resource>>,
 }
 
 impl<'a> Kinds<'a> {
-    /// A finder that asks this server.
+    /// Creates a resolver that queries this server.
     #[must_use]
     pub fn new(client: &'a Client) -> Self {
         Self { client, served: OnceCell::new() }
     }
 
-    /// The resource that a person means: `cm`, `ConfigMap`, `deployments.apps`, `widgets.v1.example.com`.
+    /// Resolves a word: `cm`, `ConfigMap`, `deployments.apps`, `widgets.v1.example.com`.
     ///
     /// # Errors
-    /// Nobody knows the word, or the server cannot be asked.
+    /// The word is unknown, or the query fails.
     pub async fn by_word(&self, word: &str) -> Result<Resource, CliError> {
         if let Some(known) = kinds::by_word(word) {
             return Ok(known.resource());
         }
-        let found = self.served().await?.iter().find(|resource| answers_to(resource, word));
+        let found = self.served().await?.iter().find(|resource| matches_word(resource, word));
         found.cloned().ok_or_else(|| CliError::UnknownKind { word: word.to_owned() })
     }
 
-    /// The resource of an object. One that nobody knows is derived from the name of its kind; it is
+    /// Resolves the kind of an object. An unknown one is derived from the name of the kind,
     /// namespaced if `has_namespace`.
     ///
     /// # Errors
-    /// The server cannot be asked.
+    /// The query fails.
     pub async fn by_kind(
         &self,
         api_version: &str,
@@ -58,8 +58,8 @@ impl<'a> Kinds<'a> {
     }
 }
 
-/// Whether a resource that is not in the table is meant by a word.
-fn answers_to(resource: &Resource, word: &str) -> bool {
+/// Returns whether a word denotes a resource that is not in the table.
+fn matches_word(resource: &Resource, word: &str) -> bool {
     let (name, rest) = word.split_once('.').unwrap_or((word, ""));
     let named = resource.plural.eq_ignore_ascii_case(name) || resource.kind.eq_ignore_ascii_case(name);
     let with_version = format!("{}.{}", resource.version, resource.group);
@@ -74,13 +74,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_learnt_kind_answers_to_its_kind_and_plural_with_or_without_group() {
+    fn served_kind_matches_kind_and_plural_with_or_without_group() {
         let widget = kinds::guess("example.com/v1", "Widget", true);
         for word in ["widget", "Widget", "widgets", "widgets.example.com", "widgets.v1.example.com"] {
-            assert!(answers_to(&widget, word), "{word}");
+            assert!(matches_word(&widget, word), "{word}");
         }
         for word in ["widgets.apps", "widgets.v2.example.com", "gadgets", "", "."] {
-            assert!(!answers_to(&widget, word), "{word}");
+            assert!(!matches_word(&widget, word), "{word}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Applies the demo's objects with a few connections at once, and can be held back.
+//! Applies the demo's objects over a few connections, and can hold back the last ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,11 +11,11 @@ use super::DemoError;
 use super::objects::object;
 use edgesync_api::{Address, Client};
 
-/// Connections that apply objects: what arrives together is committed together.
+/// Parallel connections: objects that arrive together are committed together.
 const CONNECTIONS: u32 = 8;
 
-/// Objects on their way into the cloud. Dropped, it stops.
-pub(super) struct Applying {
+/// Objects being applied. Dropping it stops the work.
+pub(super) struct ApplyJob {
     tasks: JoinSet<Result<(), DemoError>>,
     shared: Arc<Shared>,
 }
@@ -28,8 +28,8 @@ struct Shared {
     node: &'static str,
 }
 
-impl Applying {
-    /// Begins to create this many objects; only the first `allowed` until [`Self::allow`] lets more through.
+impl ApplyJob {
+    /// Starts creating this many objects; after `allowed` of them it waits for [`Self::allow`].
     pub(super) fn start(cloud: &Address, objects: u32, allowed: u32, node: &'static str) -> Self {
         let shared = Arc::new(Shared {
             next: AtomicU32::new(0),
@@ -45,7 +45,7 @@ impl Applying {
         Self { tasks, shared }
     }
 
-    /// Lets the rest through.
+    /// Releases the remaining objects.
     pub(super) fn allow(&self) {
         self.shared.allowed.add_permits(self.shared.objects as usize);
     }
@@ -61,7 +61,7 @@ impl Applying {
         Ok(())
     }
 
-    /// Objects applied so far.
+    /// Returns the number of objects applied so far.
     pub(super) fn applied(&self) -> u64 {
         self.shared.applied.load(Ordering::Relaxed).into()
     }
@@ -73,7 +73,7 @@ async fn apply(client: Client, shared: Arc<Shared>) -> Result<(), DemoError> {
         if index >= shared.objects {
             return Ok(());
         }
-        // Nobody closes it.
+        // The semaphore is never closed.
         if let Ok(permit) = shared.allowed.acquire().await {
             permit.forget();
         }
@@ -82,17 +82,17 @@ async fn apply(client: Client, shared: Arc<Shared>) -> Result<(), DemoError> {
     }
 }
 
-/// Creates an object.
+/// Creates an object through the cloud's API.
 ///
 /// # Errors
-/// The cloud side refuses it or does not answer.
+/// The cloud side refuses the object or does not answer.
 pub(super) async fn create(client: &Client, index: u32, node: &str, revision: u32) -> Result<(), DemoError> {
     let object = object(index, node, revision);
     client.post::<Value>(&object.collection, &object.body).await?;
     Ok(())
 }
 
-/// Changes an object.
+/// Updates an object through the cloud's API.
 ///
 /// # Errors
 /// As [`create`].
@@ -102,7 +102,7 @@ pub(super) async fn change(client: &Client, index: u32, node: &str, revision: u3
     Ok(())
 }
 
-/// Deletes an object.
+/// Deletes an object through the cloud's API.
 ///
 /// # Errors
 /// As [`create`].

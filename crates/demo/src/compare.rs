@@ -1,4 +1,4 @@
-//! The comparison of every object and every record on both sides.
+//! Compares every object and every record on both sides.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +11,26 @@ use edgesync_api::Client;
 use edgesync_cli::get::Pages;
 use edgesync_object::{Resource, objectsync};
 
-/// The most differences that are told in words.
-const MAX_TOLD: usize = 10;
-/// The fields of a record that both sides must agree on; the others are given by the store that keeps it.
+/// The most differences listed.
+const MAX_LISTED: usize = 10;
+/// Record fields that both sides must agree on; the store sets the others.
 const RECORD_FIELDS: [&str; 5] =
     ["/kind", "/metadata/name", "/metadata/namespace", "/spec", "/status/objectResourceVersion"];
 
-/// The fields of an object's metadata that each side has for itself.
+/// Metadata fields that each side sets for itself.
 const OWN_FIELDS: [&str; 2] = ["resourceVersion", "managedFields"];
 
-/// Everything that one side holds.
+/// All objects of one side.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Side {
-    /// Objects, by kind, namespace and name.
+    /// Objects by kind, namespace and name.
     pub(super) objects: BTreeMap<String, Value>,
-    /// ObjectSync and ClusterObjectSync records, likewise.
+    /// ObjectSyncs and ClusterObjectSyncs, likewise.
     pub(super) records: BTreeMap<String, Value>,
 }
 
 impl Side {
-    /// Reads everything that a side serves, whatever its kind.
+    /// Reads every object that a side serves, of any kind.
     ///
     /// # Errors
     /// The side does not answer.
@@ -38,22 +38,22 @@ impl Side {
         let resources: Vec<Resource> = client.get(&Route::Resources.path()).await?;
         let mut side = Self::default();
         for resource in &resources {
-            let kept =
+            let target =
                 if objectsync::is_sync_record(resource) { &mut side.records } else { &mut side.objects };
             let mut pages = Pages::new(client, resource, None, "");
             while let Some(items) = pages.next().await? {
                 for item in items {
                     let object: Value = serde_json::from_str(item.get())
                         .map_err(|error| DemoError::Unexpected(format!("an object is no JSON: {error}")))?;
-                    kept.insert(key(resource, &object), object);
+                    target.insert(key(resource, &object), object);
                 }
             }
         }
         Ok(side)
     }
 
-    /// What of a side's objects the demo has placed: neither the Namespaces, which the cloud side makes itself, nor what
-    /// node and agent tell of themselves.
+    /// Retains the objects that the demo placed, without Namespaces, which the cloud side creates,
+    /// and without the reports of node and agent.
     pub(super) fn placed(mut self) -> Self {
         let namespace = |object: &Value| {
             object.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -73,24 +73,24 @@ fn key(resource: &Resource, object: &Value) -> String {
     }
 }
 
-/// What a comparison found.
+/// Result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Comparison {
     /// Objects on the cloud side.
     pub(super) objects: usize,
     /// Records on the cloud side.
     pub(super) records: usize,
-    /// How many objects and records differ.
+    /// Number of objects and records that differ.
     pub(super) differing: usize,
-    /// The first of them, in words.
-    pub(super) told: Vec<String>,
+    /// Descriptions of the first differences.
+    pub(super) differences: Vec<String>,
 }
 
 impl Comparison {
-    fn tell(&mut self, difference: String) {
+    fn add_difference(&mut self, difference: String) {
         self.differing += 1;
-        if self.told.len() < MAX_TOLD {
-            self.told.push(difference);
+        if self.differences.len() < MAX_LISTED {
+            self.differences.push(difference);
         }
     }
 
@@ -102,24 +102,27 @@ impl Comparison {
     ) {
         for (key, in_cloud) in cloud {
             match node.get(key).map(view) {
-                None => self.tell(format!("{key}: the node does not have it")),
+                None => self.add_difference(format!("{key}: the node does not have it")),
                 Some(on_node) => {
                     if let Some((field, cloud, node)) =
                         first_difference("", Some(&view(in_cloud)), Some(&on_node))
                     {
                         let field = if field.is_empty() { "/" } else { &field };
-                        self.tell(format!("{key}: {field} is {cloud} in the cloud and {node} on the node"));
+                        self.add_difference(format!(
+                            "{key}: {field} is {cloud} in the cloud and {node} on the node"
+                        ));
                     }
                 }
             }
         }
         for key in node.keys().filter(|key| !cloud.contains_key(*key)) {
-            self.tell(format!("{key}: only the node has it"));
+            self.add_difference(format!("{key}: only the node has it"));
         }
     }
 }
 
-/// Compares objects in full but for what each side has of its own, records with each other, and records with the objects they are about.
+/// Compares objects except for fields that each side sets, records with each other, and records
+/// with their objects.
 pub(super) fn compare(cloud: &Side, node: &Side, node_name: &str) -> Comparison {
     let mut found =
         Comparison { objects: cloud.objects.len(), records: cloud.records.len(), ..Comparison::default() };
@@ -132,13 +135,15 @@ pub(super) fn compare(cloud: &Side, node: &Side, node_name: &str) -> Comparison 
         let (version, recorded) = (field("/metadata/resourceVersion"), held.get(name.as_str()));
         if recorded != Some(&version) {
             let recorded = recorded.unwrap_or(&"none");
-            found.tell(format!("{key}: its version is {version}, the one recorded as held is {recorded}"));
+            found.add_difference(format!(
+                "{key}: its version is {version}, the one recorded as held is {recorded}"
+            ));
         }
     }
     found
 }
 
-/// An object without the fields that the store that keeps it gives; the cloud's version stands in the record.
+/// Returns an object without the fields that its store sets; the record has the cloud's version.
 fn object(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -153,13 +158,13 @@ fn record(record: &Value) -> Value {
     RECORD_FIELDS.iter().map(|field| record.pointer(field).unwrap_or(&Value::Null).clone()).collect()
 }
 
-/// The name of a record, and the version that it says is held.
+/// Returns the name of a record, and its held version.
 fn held(record: &Value) -> Option<(&str, &str)> {
     let field = |pointer| record.pointer(pointer).and_then(Value::as_str);
     Some((field("/metadata/name")?, field("/status/objectResourceVersion")?))
 }
 
-/// The first field that differs, as a JSON pointer, with both values.
+/// Returns the first field that differs, as a JSON pointer, with both values.
 fn first_difference(
     at: &str,
     one: Option<&Value>,
@@ -205,12 +210,12 @@ mod tests {
         side
     }
 
-    fn told(cloud: &Side, node: &Side) -> Vec<String> {
-        compare(cloud, node, "n").told
+    fn differences(cloud: &Side, node: &Side) -> Vec<String> {
+        compare(cloud, node, "n").differences
     }
 
     #[test]
-    fn equal_sides_have_no_difference_whatever_a_store_adds_to_its_records() {
+    fn equal_sides_have_no_differences() {
         let cloud = side(&[("x", "1"), ("y", "2")]);
         let mut node = cloud.clone();
         for record in node.records.values_mut() {
@@ -225,35 +230,41 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_left_over_or_different_is_told_with_its_name() {
+    fn missing_extra_and_changed_objects_are_listed_by_name() {
         let cloud = side(&[("x", "1"), ("y", "2")]);
         let mut node = side(&[("y", "2"), ("z", "3")]);
         node.objects.get_mut("ConfigMap a/y").unwrap()["data"]["k"] = json!("changed");
-        let told = told(&cloud, &node);
+        let differences = differences(&cloud, &node);
         for expected in [
             "ConfigMap a/x: the node does not have it",
             "ConfigMap a/y: /data/k is \"2\" in the cloud and \"changed\" on the node",
             "ConfigMap a/z: only the node has it",
             "ObjectSync a/n.uid-x: the node does not have it",
         ] {
-            assert!(told.iter().any(|told| told == expected), "{expected} is not in {told:?}");
+            assert!(
+                differences.iter().any(|differences| differences == expected),
+                "{expected} is not in {differences:?}"
+            );
         }
     }
 
     #[test]
-    fn a_record_that_names_another_version_than_the_object_has_is_a_difference() {
+    fn record_with_another_version_is_a_difference() {
         let mut cloud = side(&[("x", "1")]);
         let record = cloud.records.values_mut().next().unwrap();
         record["status"]["objectResourceVersion"] = json!("0");
         let node = cloud.clone();
-        assert_eq!(told(&cloud, &node), ["ConfigMap a/x: its version is 1, the one recorded as held is 0"]);
+        assert_eq!(
+            differences(&cloud, &node),
+            ["ConfigMap a/x: its version is 1, the one recorded as held is 0"]
+        );
     }
 
     #[test]
-    fn many_differences_are_counted_and_a_few_are_told() {
+    fn differences_are_all_counted_and_some_listed() {
         let names: Vec<String> = (0..50).map(|number| format!("o{number}")).collect();
         let objects: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
         let found = compare(&side(&objects), &Side::default(), "n");
-        assert_eq!((found.differing, found.told.len()), (100, MAX_TOLD));
+        assert_eq!((found.differing, found.differences.len()), (100, MAX_LISTED));
     }
 }

@@ -1,4 +1,4 @@
-//! The files that the demo writes for its processes, and what the cloud side answers about its ports.
+//! Configuration files of the demo's processes, and the parser of the cloud side's ready status.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,12 @@ use super::DemoError;
 use super::objects::NAMESPACES;
 use super::processes::Workspace;
 
-/// The name of the node.
 pub(super) const NODE: &str = "gateway-1";
 
-/// Writes a file of the demo.
+/// Writes a file into the workspace.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub(super) fn write(workspace: &Workspace, name: &str, text: &str) -> Result<PathBuf, DemoError> {
     let path = workspace.file(name);
     std::fs::write(&path, text)
@@ -23,25 +22,25 @@ pub(super) fn write(workspace: &Workspace, name: &str, text: &str) -> Result<Pat
     Ok(path)
 }
 
-/// The address of the MQTT endpoint, from what the cloud side tells its service manager.
+/// Parses the address of the MQTT endpoint from the status sent to the service manager.
 pub(super) fn endpoint(status: &str) -> Option<SocketAddr> {
     let (_, broker) = status.split_once(", broker embedded on ")?;
-    // What it is doing may follow.
+    // The status may continue with the current activity.
     let broker = broker.split_once(';').map_or(broker, |(address, _)| address);
     broker.parse().ok()
 }
 
-/// The socket of the cloud side.
+/// Returns the path of the cloud side's socket.
 pub(super) fn cloud_socket(workspace: &Workspace) -> PathBuf {
     workspace.file("edgesync-cloud.sock")
 }
 
-/// A path as a TOML string: JSON's escapes are TOML's too.
+/// Quotes a path as a TOML string: JSON escapes are valid TOML.
 fn quoted(path: &Path) -> String {
     Value::from(path.to_string_lossy()).to_string()
 }
 
-/// The configuration of the cloud side.
+/// Returns the configuration of the cloud side.
 pub(super) fn cloud_config(workspace: &Workspace) -> String {
     let store = quoted(&workspace.file("cloud.db"));
     let socket = quoted(&cloud_socket(workspace));
@@ -58,7 +57,7 @@ pub(super) fn cloud_config(workspace: &Workspace) -> String {
     )
 }
 
-/// The configuration of the agent, which reaches the broker over `link`.
+/// Returns the configuration of the agent, which reaches the broker over `link`.
 pub(super) fn agent_config(workspace: &Workspace, link: SocketAddr) -> String {
     let store = quoted(&workspace.file("edgesync.db"));
     let socket = quoted(&workspace.file("edgesync.sock"));
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_the_endpoint_is_in_what_the_cloud_side_says() {
+    fn endpoint_is_parsed_from_the_ready_status() {
         let said = "API on https://127.0.0.1:10551, broker embedded on 127.0.0.1:1883";
         assert_eq!(endpoint(said), "127.0.0.1:1883".parse().ok());
         assert_eq!(endpoint(&format!("{said}; reading what is to be where")), endpoint(said));
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_quoted_for_toml() {
+    fn path_is_quoted_for_toml() {
         assert_eq!(quoted(Path::new("/a \"b\"\\c")), r#""/a \"b\"\\c""#);
     }
 }

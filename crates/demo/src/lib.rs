@@ -1,6 +1,6 @@
-//! The program `edgesync-demo`: starts a cloud side and an agent as processes, cuts the link between them, and compares every
-//! object on both sides at the end. It uses the public API and the output of the programs only, as any user could. Read `story`
-//! first.
+//! The program `edgesync-demo`: runs a cloud side and an agent as processes, cuts the link between
+//! them, and compares every object on both sides at the end. It uses only the public API and the
+//! output of the programs, as any user could. Read `story` first.
 
 mod apply;
 mod compare;
@@ -34,16 +34,16 @@ use screen::Screen;
 use stage::Stage;
 use verdict::Check;
 
-/// The exit code after Ctrl-C: 128 + SIGINT, as shells show it.
+/// Exit code after Ctrl-C: 128 + SIGINT, as in shells.
 const EXIT_INTERRUPTED: u8 = 130;
-/// How long each step may take, apart from what the number of objects adds.
+/// Time limit of each step, without the allowance for objects.
 const STEP_LIMIT: Duration = Duration::from_secs(60);
-/// What each object adds to the limit: a slow disk commits a few hundred in a second.
+/// Allowance per object: a slow disk commits a few hundred per second.
 const OBJECT_LIMIT: Duration = Duration::from_millis(5);
-/// Lines of each log that are shown after a failure.
+/// Lines of each log shown after a failure.
 const LOG_LINES: usize = 12;
 
-/// What the columns of the table mean.
+/// Explanation of the table's columns.
 const LEGEND: &str = "\
 Reported: persisted by the node and told to the cloud; a restart repeats what was
 not confirmed. Skipped: not sent, the node held it already. Down, up: bytes of TCP
@@ -51,16 +51,16 @@ payload to and from the node, compressed, MQTT included. Time: until the kill; t
 from the node's connection until both sides are in sync.
 ";
 
-/// What the demo is asked to do.
+/// Options of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DemoOptions {
-    /// Objects that are applied; at least 20.
+    /// Number of objects to apply; at least 20.
     pub objects: u32,
-    /// Whether everything is left running at the end until Ctrl-C.
+    /// Whether everything keeps running at the end until Ctrl-C.
     pub keep: bool,
 }
 
-/// Why the demo did not come to its end.
+/// Error that ends the demo early.
 #[derive(Debug, thiserror::Error)]
 enum DemoError {
     #[error("{what}")]
@@ -83,27 +83,27 @@ impl DemoError {
     }
 }
 
-/// Runs the demo and prints what happens to `out`, with progress if that is a terminal. Returns the exit code:
-/// 0 if both sides are equal and every number is as it must be, 1 if not, 130 after Ctrl-C.
+/// Runs the demo and prints its progress to `out`, with a progress line on a terminal. Returns the
+/// exit code: 0 if both sides are equal and all checks pass, 1 if not, 130 after Ctrl-C.
 pub async fn run(options: DemoOptions, out: &mut dyn Write, is_terminal: bool) -> u8 {
     let mut screen = Screen::new(out, is_terminal);
-    let prepared = Interrupt::new()
+    let setup = Interrupt::new()
         .map_err(|source| DemoError::io("installing signal handlers".into(), source))
         .and_then(|interrupt| Ok((interrupt, Workspace::create()?)));
-    let (mut interrupt, mut workspace) = match prepared {
-        Ok(prepared) => prepared,
+    let (mut interrupt, mut workspace) = match setup {
+        Ok(setup) => setup,
         Err(error) => {
             screen.print(&format!("error: {}", chain(&error)));
             return EXIT_FAILED;
         }
     };
     let mut stage = None;
-    let played = tokio::select! {
-        played = play(options, &workspace, &mut stage, &mut screen) => Some(played),
+    let result_of_play = tokio::select! {
+        result_of_play = play(options, &workspace, &mut stage, &mut screen) => Some(result_of_play),
         () = interrupt.wait() => None,
     };
     screen.clear();
-    let code = match played {
+    let code = match result_of_play {
         None => EXIT_INTERRUPTED,
         Some(Ok(true)) => 0,
         Some(Ok(false)) => EXIT_FAILED,
@@ -122,7 +122,7 @@ pub async fn run(options: DemoOptions, out: &mut dyn Write, is_terminal: bool) -
     match code {
         EXIT_FAILED => {
             screen.print(&tails(&workspace));
-            workspace.stay();
+            workspace.keep();
         }
         EXIT_INTERRUPTED => screen.print("\nInterrupted: everything is stopped and removed."),
         _ => {}
@@ -154,7 +154,7 @@ async fn play<'a>(
     Ok(outcome.verdict().iter().all(|check| check.holds))
 }
 
-/// The table, what its columns mean, and the verdict.
+/// Formats the table, its legend and the verdict.
 fn result(outcome: &Outcome, time: Duration) -> String {
     let mut text = format!("\n{}\n{LEGEND}\n", outcome.table());
     let verdict = outcome.verdict();
@@ -163,7 +163,7 @@ fn result(outcome: &Outcome, time: Duration) -> String {
             if *holds { format!("ok      {claim}.\n") } else { format!("FAILED  {claim}: {found}.\n") };
         text.push_str(&line);
     }
-    for difference in &outcome.comparison.told {
+    for difference in &outcome.comparison.differences {
         text.push_str(&format!("        {difference}\n"));
     }
     let end = if verdict.iter().all(|check| check.holds) {
@@ -204,7 +204,7 @@ fn how_to_look(stage: &Stage<'_>, workspace: &Workspace, page: &str) -> String {
     )
 }
 
-/// The last lines of the logs, and where the rest is.
+/// Returns the last lines of the logs, and their location.
 fn tails(workspace: &Workspace) -> String {
     let mut text = String::new();
     for log in Stage::logs(workspace) {
@@ -216,7 +216,7 @@ fn tails(workspace: &Workspace) -> String {
     format!("{text}\nConfigurations, databases and logs are kept in {}", workspace.path().display())
 }
 
-/// SIGINT, SIGTERM or SIGHUP: whoever watches has had enough.
+/// SIGINT, SIGTERM or SIGHUP.
 struct Interrupt([Signal; 3]);
 
 impl Interrupt {
@@ -238,7 +238,7 @@ impl Interrupt {
     }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with thousands separators.
 fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -251,7 +251,7 @@ fn count(number: u64) -> String {
     text
 }
 
-/// A number of things.
+/// Formats a number with a noun.
 fn plural(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_set_apart() {
+    fn thousands_are_separated() {
         for (number, expected) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(count(number), expected);
         }
@@ -269,16 +269,16 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_with_its_cause() {
+    fn error_is_shown_with_its_cause() {
         let error = DemoError::io("making /x".into(), io::Error::from(io::ErrorKind::PermissionDenied));
         assert_eq!(chain(&error), "making /x: permission denied");
     }
 
     #[test]
-    fn a_failed_check_and_each_difference_stand_in_the_result() {
+    fn result_lists_failed_checks_and_differences() {
         let mut outcome = Outcome { objects: 20, ..Outcome::default() };
         outcome.comparison.differing = 1;
-        outcome.comparison.told = vec!["Pod a/b: the node does not have it".into()];
+        outcome.comparison.differences = vec!["Pod a/b: the node does not have it".into()];
         let text = result(&outcome, Duration::from_secs(3));
         assert!(text.contains("FAILED  Every object and every ObjectSync record is equal"), "{text}");
         assert!(text.contains("        Pod a/b: the node does not have it\n"), "{text}");

@@ -1,4 +1,4 @@
-//! The product in under a minute: both sides as processes, and what happens between them.
+//! Entry point of `edgesync-demo`.
 
 use std::process::ExitCode;
 

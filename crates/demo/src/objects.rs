@@ -1,30 +1,29 @@
-//! The objects of the demo: about 1 KB each, what a plant's gateway really gets, the same on every run. Pure.
+//! The demo's objects: about 1 KB each, typical of a plant's gateway, identical on every run. Pure.
 
 use serde_json::{Value, json};
 
-/// Where the objects live. The cloud side's configuration places these namespaces on the node.
+/// Namespaces of the objects; the cloud side's configuration places them on the node.
 pub(super) const NAMESPACES: [&str; 2] = ["plant-north", "plant-south"];
 
-/// An object and where it is served.
+/// An object and its API path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DemoObject {
     /// Path of the collection.
     pub(super) collection: String,
-    /// Name.
     pub(super) name: String,
-    /// The object as it is applied.
+    /// The object as applied.
     pub(super) body: Value,
 }
 
 impl DemoObject {
-    /// Path of the object.
+    /// Returns the path of the object.
     pub(super) fn path(&self) -> String {
         format!("{}/{}", self.collection, self.name)
     }
 }
 
-/// The object of this number, as it is in this revision: half are ConfigMaps, a quarter each Secrets and
-/// Pods. Another revision has other content under the same name.
+/// Returns object number `index` in a revision: half are ConfigMaps, a quarter each Secrets and
+/// Pods. Another revision has different content under the same name.
 pub(super) fn object(index: u32, node: &str, revision: u32) -> DemoObject {
     let random = &mut Random(u64::from(index) << 32 | u64::from(revision));
     let line = index / 8 % 40;
@@ -32,7 +31,7 @@ pub(super) fn object(index: u32, node: &str, revision: u32) -> DemoObject {
         0 | 1 => ("configmaps", "ConfigMap", format!("line-{line:02}-settings-{index:05}"), settings(random)),
         2 => ("secrets", "Secret", format!("line-{line:02}-credentials-{index:05}"), credentials(random)),
         _ => {
-            // Of a Pod that exists only the images may change.
+            // Only the images of an existing Pod may change.
             let image =
                 format!("registry.example.com/plant/driver:2.{}.{}", random.below(20), random.below(10));
             let same = &mut Random(u64::from(index) << 32);
@@ -60,7 +59,7 @@ pub(super) fn object(index: u32, node: &str, revision: u32) -> DemoObject {
     DemoObject { collection: format!("/api/v1/namespaces/{namespace}/{plural}"), name, body }
 }
 
-/// What a controller of a production line is configured with.
+/// Settings of a production line's controller.
 fn settings(random: &mut Random) -> Value {
     let mut text = String::from("# set points of the line; units in the names\n");
     for station in 0..9 {
@@ -72,7 +71,7 @@ fn settings(random: &mut Random) -> Value {
     json!({ "data": { "line.yaml": text, "log-level": "info" } })
 }
 
-/// Keys of a device, in Base64 as a Secret holds them.
+/// Device keys in Base64, as in a Secret.
 fn credentials(random: &mut Random) -> Value {
     json!({
         "type": "Opaque",
@@ -80,7 +79,6 @@ fn credentials(random: &mut Random) -> Value {
     })
 }
 
-/// A driver of a machine.
 fn driver(random: &mut Random, index: u32, node: &str, image: &str) -> Value {
     json!({ "spec": {
         "nodeName": node,
@@ -106,7 +104,7 @@ fn driver(random: &mut Random, index: u32, node: &str, image: &str) -> Value {
     } })
 }
 
-/// Numbers that look random and are the same on every run (SplitMix64).
+/// Deterministic pseudo-random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -121,7 +119,7 @@ impl Random {
         self.next() % limit
     }
 
-    /// This many characters of Base64; a multiple of four.
+    /// Returns this many characters of Base64; a multiple of four.
     fn base64(&mut self, length: usize) -> String {
         const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         (0..length).map(|_| char::from(ALPHABET[self.next() as usize % ALPHABET.len()])).collect()
@@ -135,7 +133,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_objects_are_the_same_on_every_run() {
+    fn objects_are_identical_on_every_run() {
         for index in 0..40 {
             assert_eq!(object(index, "n", 1), object(index, "n", 1));
         }
@@ -145,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn another_revision_of_a_pod_has_other_images_alone() {
+    fn pod_revisions_differ_in_images_only() {
         let without_image = |revision| {
             let mut spec = object(7, "n", revision).body["spec"].take();
             let image = spec["containers"][0]["image"].take();
@@ -157,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_there_once_and_every_size_is_about_a_kilobyte() {
+    fn names_are_unique_and_sizes_about_a_kilobyte() {
         let mut paths = BTreeSet::new();
         for index in 0..2000 {
             let object = object(index, "gateway-1", 1);
@@ -170,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_objects_are_what_the_api_takes() {
+    fn objects_are_accepted_by_the_api() {
         for index in 0..40 {
             let DemoObject { body, name, collection } = object(index, "gateway-1", 1);
             let parsed = Object::parse(&body.to_string()).unwrap();

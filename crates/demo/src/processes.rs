@@ -1,7 +1,7 @@
-//! The processes of the demo and the directory they live in: started, watched, and ended on every way out.
+//! The demo's processes and their directory: started, supervised, and ended on every exit path.
 //!
-//! The demo is the service manager of its processes: they tell it through `NOTIFY_SOCKET` that they are
-//! ready, and the cloud side which ports it got.
+//! The demo is the service manager of its processes: they report readiness through `NOTIFY_SOCKET`,
+//! and the cloud side its ports.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -15,24 +15,24 @@ use tokio::net::UnixDatagram;
 
 use super::DemoError;
 
-/// How long a process may take until it is ready.
+/// Time limit of a process to become ready.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How often a process is asked whether it still runs.
-const LOOK: Duration = Duration::from_millis(20);
-/// The longest directory in which a socket still has a path that the system takes.
+/// Interval of checking that a process still runs.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// The longest temporary directory, in bytes, that leaves room for a socket path.
 const MAX_TEMPORARY: usize = 60;
-/// The most of a log that is read for its last lines, in bytes.
+/// The most bytes of a log read for its last lines.
 const TAIL_BYTES: u64 = 32 << 10;
 
-/// The directory of the demo. Dropped, it is removed, unless it was told to stay.
+/// The demo's directory, removed on drop unless it is kept.
 #[derive(Debug)]
 pub(super) struct Workspace {
     path: PathBuf,
-    stays: bool,
+    keep: bool,
 }
 
 impl Workspace {
-    /// Makes a directory that only this user can enter.
+    /// Creates a directory accessible to this user only.
     pub(super) fn create() -> Result<Self, DemoError> {
         let temporary = std::env::temp_dir();
         let parent =
@@ -41,45 +41,43 @@ impl Workspace {
         let path = parent.join(format!("edgesync-demo-{}", &id[..8]));
         let made = DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|source| DemoError::io(format!("making {}", path.display()), source))?;
-        Ok(Self { path, stays: false })
+        Ok(Self { path, keep: false })
     }
 
-    /// A file in it.
+    /// Returns the path of a file in the directory.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// The directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Leaves the directory where it is: somebody will want to read the logs.
-    pub(super) fn stay(&mut self) {
-        self.stays = true;
+    /// Keeps the directory, so that the logs can be read.
+    pub(super) fn keep(&mut self) {
+        self.keep = true;
     }
 }
 
 impl Drop for Workspace {
     fn drop(&mut self) {
-        if !self.stays {
-            // What cannot be removed stays in the system's temporary directory, which is cleaned anyway.
+        if !self.keep {
+            // Leftovers remain in the system's temporary directory, which is cleaned regularly.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// The programs that are run.
+/// Paths of the programs.
 #[derive(Clone, Debug)]
 pub(super) struct Programs {
-    /// The cloud side.
     pub(super) cloud: PathBuf,
-    /// The agent.
     pub(super) agent: PathBuf,
 }
 
 impl Programs {
-    /// Each is the one beside this program if it is of the same version, and otherwise this program under that name.
+    /// Finds each program beside this one if it has the same version, and else links this program
+    /// under its name.
     pub(super) fn find(workspace: &Workspace) -> Result<Self, DemoError> {
         let own =
             std::env::current_exe().map_err(|source| DemoError::io("finding this program".into(), source))?;
@@ -91,9 +89,9 @@ impl Programs {
 }
 
 fn program(name: &str, own: &Path, workspace: &Workspace) -> Result<PathBuf, DemoError> {
-    let beside = own.with_file_name(name);
-    if is_same_version(&beside, name) {
-        return Ok(beside);
+    let sibling = own.with_file_name(name);
+    if is_same_version(&sibling, name) {
+        return Ok(sibling);
     }
     let link = workspace.file(name);
     std::os::unix::fs::symlink(own, &link)
@@ -102,12 +100,12 @@ fn program(name: &str, own: &Path, workspace: &Workspace) -> Result<PathBuf, Dem
 }
 
 fn is_same_version(program: &Path, name: &str) -> bool {
-    let asked = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
     let expected = format!("{name} {}", edgesync_runtime::VERSION);
-    asked.is_ok_and(|answer| answer.status.success() && answer.stdout.trim_ascii() == expected.as_bytes())
+    output.is_ok_and(|answer| answer.status.success() && answer.stdout.trim_ascii() == expected.as_bytes())
 }
 
-/// A running process. Dropped, it is killed.
+/// A running process, killed on drop.
 #[derive(Debug)]
 pub(super) struct Process {
     name: &'static str,
@@ -115,8 +113,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Runs `PROGRAM run --config CONFIG`, its output appended to `NAME.log`, and waits until it is ready.
-    /// Returns what it says of itself then.
+    /// Runs `PROGRAM run --config CONFIG` with its output appended to `NAME.log`, and waits until
+    /// it is ready. Returns its ready status.
     pub(super) async fn start(
         name: &'static str,
         program: &Path,
@@ -130,7 +128,7 @@ impl Process {
         let output = OpenOptions::new().create(true).append(true).open(&log).map_err(failed)?;
         let mut command = Command::new(program);
         command.arg("run").arg("--config").arg(config);
-        // The configuration of the demo counts, not that of another installation.
+        // Variables of another installation must not override the demo's configuration.
         for (key, _) in std::env::vars_os() {
             if key.to_string_lossy().starts_with("EDGESYNC_") {
                 command.env_remove(key);
@@ -138,11 +136,11 @@ impl Process {
         }
         command.env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID").env("NOTIFY_SOCKET", &socket);
         command.stdin(Stdio::null()).stdout(output.try_clone().map_err(failed)?).stderr(output);
-        // Ctrl-C is for the demo, which then ends its processes.
+        // Ctrl-C must reach the demo only, which then ends its processes.
         let child = command.process_group(0).spawn().map_err(failed)?;
         let mut process = Self { name, child };
         let ready = process.ready(&notices).await;
-        // Nobody listens from here on: a full socket must not hold up the process.
+        // The socket is no longer read: once full, it must not block the process.
         drop(notices);
         let _ = fs::remove_file(&socket);
         Ok((process, ready?))
@@ -161,7 +159,7 @@ impl Process {
                             return Ok(status.unwrap_or_default().to_owned());
                         }
                     }
-                    () = tokio::time::sleep(LOOK) => self.check()?,
+                    () = tokio::time::sleep(CHECK_INTERVAL) => self.check()?,
                 }
             }
         };
@@ -185,14 +183,14 @@ impl Process {
         }
     }
 
-    /// Process id.
+    /// Returns the process id.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Ends the process as a power cut would: SIGKILL.
     pub(super) fn kill(&mut self) {
-        // Fails only if the process has ended already.
+        // Fails only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -204,7 +202,7 @@ impl Drop for Process {
     }
 }
 
-/// The last lines of a file; none if it cannot be read.
+/// Returns the last lines of a file; none if it cannot be read.
 pub(super) fn last_lines(path: &Path, most: usize) -> Vec<String> {
     let read = || -> io::Result<String> {
         let mut file = File::open(path)?;
@@ -224,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_directory_is_removed_unless_it_is_to_stay() {
+    fn directory_is_removed_unless_kept() {
         let workspace = Workspace::create().unwrap();
         let path = workspace.path().to_owned();
         fs::write(workspace.file("a.log"), "x").unwrap();
@@ -232,7 +230,7 @@ mod tests {
         assert!(!path.exists());
 
         let mut workspace = Workspace::create().unwrap();
-        workspace.stay();
+        workspace.keep();
         let path = workspace.path().to_owned();
         drop(workspace);
         assert!(path.exists());
@@ -240,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_log_is_what_is_shown() {
+    fn last_lines_of_a_log_are_returned() {
         let workspace = Workspace::create().unwrap();
         let path = workspace.file("a.log");
         let lines: Vec<String> = (0..9000).map(|number| format!("line {number}")).collect();
@@ -252,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_that_ends_instead_of_getting_ready_is_an_error_with_its_name() {
+    async fn process_that_ends_early_is_an_error_with_its_name() {
         let workspace = Workspace::create().unwrap();
         let started = Process::start("cloud", Path::new("/bin/false"), Path::new("x"), &workspace).await;
         let error = started.unwrap_err().to_string();

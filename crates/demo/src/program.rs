@@ -1,5 +1,5 @@
-//! The program `edgesync-demo`. One file is enough: called as `edgesync` or `edgesync-cloud` it is that program, which is how
-//! the demo runs both where they were not built.
+//! The program `edgesync-demo`. Invoked as `edgesync` or `edgesync-cloud` it runs that program, so
+//! that the demo works where the two were not built.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
@@ -23,19 +23,19 @@ struct Args {
     keep: bool,
 }
 
-/// Runs the program that the process was called as.
+/// Runs the program that the process was invoked as.
 #[must_use]
 pub fn main() -> ExitCode {
     let args = std::env::args_os().collect::<Vec<_>>();
-    match called(&args) {
+    match invoked_name(&args) {
         Some("edgesync") => edgesync::cli::edge::main(),
         Some("edgesync-cloud") => edgesync_cloud::cli::cloud::main(),
         _ => demo(args),
     }
 }
 
-/// The name by which the program was called, without directories.
-fn called(args: &[OsString]) -> Option<&str> {
+/// Returns the name that the program was invoked as, without directories.
+fn invoked_name(args: &[OsString]) -> Option<&str> {
     Path::new(args.first()?).file_name()?.to_str()
 }
 
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_objects_has_limits() {
+    fn number_of_objects_is_limited() {
         let parse = |args: &[&str]| Args::try_parse_from([&["edgesync-demo"], args].concat());
         assert_eq!(parse(&[]).unwrap(), Args { objects: 1000, keep: false });
         assert_eq!(parse(&["--objects", "20", "--keep"]).unwrap(), Args { objects: 20, keep: true });

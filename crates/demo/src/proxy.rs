@@ -1,4 +1,5 @@
-//! The link between node and cloud: passes TCP on, counts it, and can be cut. Depends on tokio only.
+//! The link between node and cloud: a TCP proxy that counts bytes and can be cut. Depends on tokio
+//! only.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,12 +12,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Bytes that are read at once in one direction.
+/// Buffer size per direction, in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// What has passed: TCP payload.
+/// TCP payload that passed the link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Passed {
+pub(super) struct Transferred {
     /// Bytes from the cloud to the node.
     pub(super) down: u64,
     /// Bytes from the node to the cloud.
@@ -30,7 +31,7 @@ struct Shared {
     connected: Mutex<Option<Instant>>,
 }
 
-/// A link that is up. Dropped, it closes everything.
+/// A running link. Dropping it closes all connections.
 pub(super) struct Link {
     address: SocketAddr,
     is_up: watch::Sender<bool>,
@@ -39,7 +40,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Listens on a free loopback port and passes everything on to `cloud`.
+    /// Listens on a free loopback port and forwards connections to `cloud`.
     ///
     /// # Errors
     /// No port is free.
@@ -52,29 +53,29 @@ impl Link {
         Ok(Self { address, is_up, shared, accepting })
     }
 
-    /// Where the node connects to.
+    /// Returns the address that the node connects to.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Closes every connection, and new ones as soon as they are made.
+    /// Closes every connection, and new ones once accepted.
     pub(super) fn cut(&self) {
         *self.shared.connected.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.is_up.send_replace(false);
     }
 
-    /// Lets connections through again.
-    pub(super) fn mend(&self) {
+    /// Forwards connections again.
+    pub(super) fn restore(&self) {
         self.is_up.send_replace(true);
     }
 
-    /// What has passed so far.
-    pub(super) fn passed(&self) -> Passed {
+    /// Returns the bytes that passed so far.
+    pub(super) fn transferred(&self) -> Transferred {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Passed { down: read(&self.shared.down), up: read(&self.shared.up) }
+        Transferred { down: read(&self.shared.down), up: read(&self.shared.up) }
     }
 
-    /// When the node last connected, if it has since the link was cut.
+    /// Returns the time of the node's last connection since the link was cut.
     pub(super) fn connected_at(&self) -> Option<Instant> {
         *self.shared.connected.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,21 +97,21 @@ async fn accept(listener: TcpListener, cloud: SocketAddr, state: watch::Receiver
         let (mut state, shared) = (state.clone(), shared.clone());
         tokio::spawn(async move {
             tokio::select! {
-                // A broken connection is what this link is for; either side notices by itself.
-                _ = pass(node, cloud, &shared) => {}
+                // Broken connections are expected here; either side notices by itself.
+                _ = forward(node, cloud, &shared) => {}
                 _ = state.wait_for(|up| !up) => {}
             }
         });
     }
 }
 
-async fn pass(node: TcpStream, cloud: SocketAddr, shared: &Shared) -> io::Result<()> {
+async fn forward(node: TcpStream, cloud: SocketAddr, shared: &Shared) -> io::Result<()> {
     let cloud = TcpStream::connect(cloud).await?;
     node.set_nodelay(true)?;
     cloud.set_nodelay(true)?;
     let (from_node, to_node) = node.into_split();
     let (from_cloud, to_cloud) = cloud.into_split();
-    // When one direction ends the connection is over: MQTT has no half-closed state.
+    // The end of one direction ends the connection: MQTT has no half-closed state.
     tokio::select! {
         ended = copy(from_node, to_cloud, &shared.up) => ended,
         ended = copy(from_cloud, to_node, &shared.down) => ended,
@@ -158,12 +159,12 @@ mod tests {
         link.cut();
         assert_eq!(served.read(&mut [0; 8]).await.unwrap_or(0), 0);
         assert_eq!(node.read(&mut [0; 8]).await.unwrap_or(0), 0);
-        assert_eq!(link.passed(), Passed { down: 2, up: 5 });
+        assert_eq!(link.transferred(), Transferred { down: 2, up: 5 });
         let mut refused = TcpStream::connect(link.address()).await.unwrap();
         assert_eq!(refused.read(&mut [0; 8]).await.unwrap_or(0), 0);
         assert_eq!(link.connected_at(), None);
 
-        link.mend();
+        link.restore();
         let mut node = TcpStream::connect(link.address()).await.unwrap();
         let (mut served, _) = cloud.accept().await.unwrap();
         exchange(&mut node, &mut served, b"again").await;

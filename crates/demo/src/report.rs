@@ -1,25 +1,24 @@
-//! The numbers of the phases, and the table that shows them. Pure.
+//! Figures of the phases, and the table that shows them. Pure.
 
 use std::time::Duration;
 
 use super::compare::Comparison;
 use super::count;
-use super::proxy::Passed;
+use super::proxy::Transferred;
 use super::stage::{Counters, NodeView};
 
 /// Spaces between the columns of the table.
 const GAP: usize = 2;
-/// Objects that are changed, deleted and recreated while the link is cut.
+/// Objects changed while the link is cut.
 pub(super) const CHANGED: u32 = 7;
-/// See [`CHANGED`].
+/// Objects deleted while the link is cut.
 pub(super) const DELETED: u32 = 3;
-/// See [`CHANGED`].
+/// Objects recreated while the link is cut.
 pub(super) const RECREATED: u32 = 2;
 
-/// What happened in one phase.
+/// Figures of one phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Phase {
-    /// Its name.
     pub(super) name: &'static str,
     /// Objects applied, changed, deleted or recreated in the cloud.
     pub(super) changed: u64,
@@ -29,27 +28,27 @@ pub(super) struct Phase {
     pub(super) removed: u64,
     /// Objects that the node reported as persisted.
     pub(super) reported: u64,
-    /// Objects that were not sent because the node already held them; `None` if it held none before.
+    /// Objects not sent because the node already held them; `None` if it held none before.
     pub(super) skipped: Option<u64>,
     /// Inventories that had to be compared.
     pub(super) inventories: u64,
-    /// What passed the link.
-    pub(super) passed: Passed,
-    /// How long it took.
+    /// Bytes that passed the link.
+    pub(super) transferred: Transferred,
+    /// Duration of the phase.
     pub(super) time: Duration,
 }
 
-/// Where a phase begins.
+/// Counters at the start or end of a phase.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mark {
-    /// What the cloud side said.
+    /// The cloud side's view of the node.
     pub(super) view: NodeView,
-    /// What had passed the link.
-    pub(super) passed: Passed,
+    /// Bytes that have passed the link.
+    pub(super) transferred: Transferred,
 }
 
 impl Phase {
-    /// The phase between two marks.
+    /// Computes the figures between two marks.
     pub(super) fn between(
         name: &'static str,
         changed: u32,
@@ -67,43 +66,43 @@ impl Phase {
             reported: since(|counters| counters.objects_reported),
             skipped: (from.view.objects > 0).then(|| to.view.desired.saturating_sub(sent)),
             inventories: since(|counters| counters.inventories),
-            passed: Passed {
-                down: to.passed.down.saturating_sub(from.passed.down),
-                up: to.passed.up.saturating_sub(from.passed.up),
+            transferred: Transferred {
+                down: to.transferred.down.saturating_sub(from.transferred.down),
+                up: to.transferred.up.saturating_sub(from.transferred.up),
             },
             time,
         }
     }
 
-    /// Bytes in both directions.
+    /// Returns the bytes in both directions.
     pub(super) fn bytes(&self) -> u64 {
-        self.passed.down + self.passed.up
+        self.transferred.down + self.transferred.up
     }
 }
 
-/// Everything that the demo measured.
+/// All measurements of the demo.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
-    /// Objects applied at first.
+    /// Number of applied objects.
     pub(super) objects: u32,
-    /// Objects that were recorded as held when the agent had been killed.
+    /// Objects recorded as held when the agent had been killed.
     pub(super) held_at_kill: u64,
-    /// Objects that the agent wrote to its database after it was started again.
+    /// Objects that the agent wrote to its database after its restart.
     pub(super) new_to_node: u64,
     /// From the first object to the kill.
     pub(super) first: Phase,
     /// From the restart to in sync.
     pub(super) restart: Phase,
-    /// A cut with nothing changed.
+    /// A cut without changes.
     pub(super) unchanged: Phase,
     /// A cut with a few changes.
     pub(super) changes: Phase,
-    /// Both sides, compared.
+    /// The comparison of both sides.
     pub(super) comparison: Comparison,
 }
 
 impl Outcome {
-    /// The table of the phases.
+    /// Formats the table of the phases.
     pub(super) fn table(&self) -> String {
         let headers = ["PHASE", "CHANGED", "SENT", "REMOVED", "REPORTED", "SKIPPED", "DOWN", "UP", "TIME"];
         let mut lines = vec![headers.map(str::to_owned)];
@@ -115,8 +114,8 @@ impl Outcome {
                 count(phase.removed),
                 count(phase.reported),
                 phase.skipped.map_or_else(|| "-".to_owned(), count),
-                count(phase.passed.down),
-                count(phase.passed.up),
+                count(phase.transferred.down),
+                count(phase.transferred.up),
                 seconds(phase.time),
             ]);
         }
@@ -124,7 +123,7 @@ impl Outcome {
     }
 }
 
-/// Lines with columns: the first one starts at the left, the numbers end at the right.
+/// Formats aligned columns: the first one to the left, numbers to the right.
 fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);
@@ -142,7 +141,7 @@ fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
     out
 }
 
-/// A time as people read it.
+/// Formats a duration for people.
 pub(super) fn seconds(time: Duration) -> String {
     match time.as_secs_f64() {
         short if short < 1.0 => format!("{:.0} ms", (short * 1000.0).max(1.0)),
@@ -155,8 +154,8 @@ pub(super) fn seconds(time: Duration) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// What a good run with 1,000 objects gives.
-    pub(crate) fn good() -> Outcome {
+    /// Figures of a successful run with 1,000 objects.
+    pub(crate) fn successful() -> Outcome {
         let phase = |name, changed, sent, removed, reported, skipped, down, up| Phase {
             name,
             changed,
@@ -165,7 +164,7 @@ pub(super) mod tests {
             reported,
             skipped,
             inventories: 0,
-            passed: Passed { down, up },
+            transferred: Transferred { down, up },
             time: Duration::from_millis(sent + 7),
         };
         Outcome {
@@ -181,7 +180,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_table_is_aligned_and_its_numbers_can_be_read() {
+    fn table_is_aligned_and_readable() {
         let expected = "\
 PHASE        CHANGED  SENT  REMOVED  REPORTED  SKIPPED     DOWN      UP    TIME
 1 apply        1,000   560        0       540        -  214,000  30,123  567 ms
@@ -189,11 +188,11 @@ PHASE        CHANGED  SENT  REMOVED  REPORTED  SKIPPED     DOWN      UP    TIME
 3 reconnect        0     0        0         0    1,000      150     312    7 ms
 4 changes         12     9        5         9      988    4,000     800   16 ms
 ";
-        assert_eq!(good().table(), expected);
+        assert_eq!(successful().table(), expected);
     }
 
     #[test]
-    fn a_phase_is_what_happened_between_two_marks() {
+    fn phase_has_the_figures_between_two_marks() {
         let mark = |objects, desired, sent, down| Mark {
             view: NodeView {
                 objects,
@@ -201,7 +200,7 @@ PHASE        CHANGED  SENT  REMOVED  REPORTED  SKIPPED     DOWN      UP    TIME
                 counters: Counters { objects_sent: sent, ..Counters::default() },
                 ..NodeView::default()
             },
-            passed: Passed { down, up: 1 },
+            transferred: Transferred { down, up: 1 },
         };
         let (from, to) = (mark(540, 1000, 560, 10), mark(1000, 1000, 1020, 30));
         let phase = Phase::between("x", 0, (&from, &to), Duration::ZERO);
@@ -211,7 +210,7 @@ PHASE        CHANGED  SENT  REMOVED  REPORTED  SKIPPED     DOWN      UP    TIME
     }
 
     #[test]
-    fn times_are_told_with_the_digits_that_matter() {
+    fn durations_are_formatted_with_significant_digits() {
         for (milliseconds, expected) in [(0, "1 ms"), (42, "42 ms"), (1_234, "1.23 s"), (12_345, "12.3 s")] {
             assert_eq!(seconds(Duration::from_millis(milliseconds)), expected);
         }

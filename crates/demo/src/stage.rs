@@ -1,4 +1,4 @@
-//! The demo's stage: a cloud side, a node, the link between them, and a view of what they say of themselves.
+//! The demo's environment: a cloud side, a node, the link between them, and their reported state.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::files::{NODE, agent_config, cloud_config, cloud_socket, endpoint, write};
 use super::processes::{Process, Programs, Workspace};
-use super::proxy::{Link, Passed};
+use super::proxy::{Link, Transferred};
 use super::screen::Screen;
 use super::{DemoError, count};
 use edgesync_admin::Route;
@@ -17,26 +17,26 @@ use edgesync_admin::agent::AgentStatus;
 use edgesync_admin::cloud::PageInvitation;
 use edgesync_api::{Address, Client, ClientError};
 
-/// How often the processes are asked where they stand.
-const LOOK: Duration = Duration::from_millis(5);
-/// A link on which nothing passed for so long has nothing more under way.
-const QUIET: Duration = Duration::from_millis(60);
+/// Interval of polling the processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// A link without traffic for this long has nothing in flight.
+const QUIET_TIME: Duration = Duration::from_millis(60);
 
-/// The node as the cloud side sees it.
+/// The node as seen by the cloud side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct NodeView {
-    /// In a word.
+    /// The state, in one word.
     pub(super) state: String,
-    /// Objects that the node has reported as held.
+    /// Objects that the node reported as held.
     pub(super) objects: u64,
-    /// Objects that it is to hold.
+    /// Objects that the node should hold.
     pub(super) desired: u64,
-    /// What has happened since the cloud side was started.
+    /// Counters since the cloud side started.
     pub(super) counters: Counters,
 }
 
-/// The counters of the cloud side for one node.
+/// The cloud side's counters for one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Counters {
@@ -50,40 +50,41 @@ pub(super) struct Counters {
 /// Both sides, in sync.
 #[derive(Clone, Debug)]
 pub(super) struct InSync {
-    /// The node as the cloud side sees it.
+    /// The node as seen by the cloud side.
     pub(super) view: NodeView,
-    /// Changes that the agent has made to its database since it was started.
+    /// Changes that the agent applied to its database since it started.
     pub(super) applied: u64,
-    /// The time since the node connected.
+    /// Time since the node connected.
     pub(super) time: Duration,
 }
 
-/// See the module. Dropped, everything on it ends.
+/// The environment; dropping it ends all processes.
 pub(super) struct Stage<'a> {
     workspace: &'a Workspace,
     programs: Programs,
     cloud: Process,
-    /// `None` while it is killed.
+    /// The agent; `None` while it is killed.
     agent: Option<Process>,
     link: Link,
-    /// The API of the cloud side.
+    /// Client of the cloud side's API.
     pub(super) cloud_api: Client,
-    /// The API on the node.
+    /// Client of the node's API.
     pub(super) node_api: Client,
     limit: Duration,
 }
 
 impl<'a> Stage<'a> {
-    /// Starts everything; `limit` is how long anything may take from then on.
+    /// Starts everything; `limit` is the time limit of each later wait.
     ///
     /// # Errors
     /// A process does not start.
     pub(super) async fn open(workspace: &'a Workspace, limit: Duration) -> Result<Self, DemoError> {
         let programs = Programs::find(workspace)?;
         let config = write(workspace, "edgesync-cloud.toml", &cloud_config(workspace))?;
-        let (cloud, said) = Process::start("cloud", &programs.cloud, &config, workspace).await?;
-        let mqtt = endpoint(&said)
-            .ok_or_else(|| DemoError::Unexpected(format!("the cloud side is ready and says {said:?}")))?;
+        let (cloud, ready_status) = Process::start("cloud", &programs.cloud, &config, workspace).await?;
+        let mqtt = endpoint(&ready_status).ok_or_else(|| {
+            DemoError::Unexpected(format!("the cloud side is ready and says {ready_status:?}"))
+        })?;
         let link = Link::open(mqtt).await;
         let link = link.map_err(|source| DemoError::io("opening the link".into(), source))?;
         let config = write(workspace, "edgesync.toml", &agent_config(workspace, link.address()))?;
@@ -93,7 +94,6 @@ impl<'a> Stage<'a> {
         Ok(Self { workspace, programs, cloud, agent: Some(agent), link, cloud_api, node_api, limit })
     }
 
-    /// Kills the agent.
     pub(super) fn kill_agent(&mut self) {
         self.agent = None;
     }
@@ -101,7 +101,7 @@ impl<'a> Stage<'a> {
     /// Starts the agent again.
     ///
     /// # Errors
-    /// It does not start.
+    /// The agent does not start.
     pub(super) async fn start_agent(&mut self) -> Result<(), DemoError> {
         let config = self.workspace.file("edgesync.toml");
         let (agent, _) = Process::start("agent", &self.programs.agent, &config, self.workspace).await?;
@@ -109,17 +109,15 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// The link.
     pub(super) fn link(&self) -> &Link {
         &self.link
     }
 
-    /// The programs.
     pub(super) fn programs(&self) -> &Programs {
         &self.programs
     }
 
-    /// Process ids of the cloud side and, if it runs, the agent.
+    /// Returns the process ids of the cloud side and, if it runs, the agent.
     pub(super) fn ids(&self) -> (u32, Option<u32>) {
         (self.cloud.id(), self.agent.as_ref().map(Process::id))
     }
@@ -131,19 +129,19 @@ impl<'a> Stage<'a> {
         self.agent.as_mut().map_or(Ok(()), Process::check)
     }
 
-    /// The node as the cloud side sees it now.
+    /// Returns the node as seen by the cloud side.
     ///
     /// # Errors
     /// The cloud side does not answer.
     pub(super) async fn view(&self) -> Result<NodeView, DemoError> {
         match self.cloud_api.get(&Route::Node(NODE).path()).await {
-            // The node has not said Hello yet.
+            // The node has not sent a Hello yet.
             Err(ClientError::Api(status)) if status.code == 404 => Ok(NodeView::default()),
             view => Ok(view?),
         }
     }
 
-    /// The address of the page.
+    /// Returns the URL of the page.
     ///
     /// # Errors
     /// The cloud side does not answer.
@@ -152,10 +150,10 @@ impl<'a> Stage<'a> {
         Ok(invitation.url)
     }
 
-    /// Waits until the cloud side sees the node as `expected` wants it.
+    /// Waits until the cloud side's view of the node satisfies `expected`.
     ///
     /// # Errors
-    /// It does not come to that in time, or a process ends.
+    /// The time limit is reached, or a process ends.
     pub(super) async fn until(
         &mut self,
         awaited: &str,
@@ -175,12 +173,12 @@ impl<'a> Stage<'a> {
                 let seen = format!("the node is {:?}, {}", view.state, seen());
                 return Err(DemoError::TimedOut { awaited: awaited.into(), limit: self.limit, seen });
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Waits until both sides say that the node holds all of these objects, in a later session than the
-    /// one that `before` shows.
+    /// Waits until both sides report that the node holds all of these objects, in a later session
+    /// than that of `before`.
     ///
     /// # Errors
     /// As [`Self::until`].
@@ -199,12 +197,12 @@ impl<'a> Stage<'a> {
         let time = self.link.connected_at().map_or(Duration::ZERO, |at| at.elapsed());
         let applied = self.node_in_sync(objects).await?;
         self.until_quiet().await;
-        // The reports may have gone on a little for what is in sync.
+        // Reports of the same objects may have continued for a moment.
         view.counters = self.view().await?.counters;
         Ok(InSync { view, applied, time })
     }
 
-    /// Waits until the node itself says that it is in sync; returns how many changes it has applied.
+    /// Waits until the node reports in sync; returns the number of changes it applied.
     async fn node_in_sync(&mut self, objects: u64) -> Result<u64, DemoError> {
         let started = Instant::now();
         loop {
@@ -219,23 +217,23 @@ impl<'a> Stage<'a> {
                 let seen = format!("objects {total}, in sync {in_sync}");
                 return Err(DemoError::TimedOut { awaited, limit: self.limit, seen });
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Waits until the last acknowledgement has passed, so that its bytes are counted where they belong.
+    /// Waits until the last acknowledgement has passed, so that its bytes count for this phase.
     async fn until_quiet(&self) {
-        let mut before = self.link.passed();
+        let mut before = self.link.transferred();
         loop {
-            tokio::time::sleep(QUIET).await;
-            let now: Passed = self.link.passed();
+            tokio::time::sleep(QUIET_TIME).await;
+            let now: Transferred = self.link.transferred();
             if std::mem::replace(&mut before, now) == now {
                 return;
             }
         }
     }
 
-    /// The logs of the processes.
+    /// Returns the paths of the logs.
     pub(super) fn logs(workspace: &Workspace) -> [PathBuf; 2] {
         [workspace.file("cloud.log"), workspace.file("agent.log")]
     }

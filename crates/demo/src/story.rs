@@ -1,10 +1,10 @@
-//! What the demo does, phase by phase.
+//! The phases of the demo.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::apply::{Applying, change, create, delete};
+use super::apply::{ApplyJob, change, create, delete};
 use super::compare::{Side, compare};
 use super::files::NODE;
 use super::report::{CHANGED, DELETED, Mark, Outcome, Phase, RECREATED, seconds};
@@ -12,13 +12,13 @@ use super::screen::Screen;
 use super::stage::{InSync, NodeView, Stage};
 use super::{DemoError, count};
 
-/// Everything that is told to the cloud while the link is cut.
+/// Changes made in the cloud while the link is cut.
 const CHANGES: u32 = CHANGED + DELETED + RECREATED;
 
-/// Plays all phases.
+/// Runs all phases.
 ///
 /// # Errors
-/// Something does not come about in time, or a process ends or does not answer.
+/// A time limit is reached, or a process ends or does not answer.
 pub(super) async fn play(
     objects: u32,
     stage: &mut Stage<'_>,
@@ -39,7 +39,7 @@ pub(super) async fn play(
 }
 
 fn mark(stage: &Stage<'_>, view: NodeView) -> Mark {
-    Mark { view, passed: stage.link().passed() }
+    Mark { view, transferred: stage.link().transferred() }
 }
 
 async fn apply_and_kill(
@@ -53,15 +53,15 @@ async fn apply_and_kill(
         "1  Apply {} objects, and kill the agent half-way (SIGKILL).",
         count(objects.into())
     ));
-    // The last quarter is applied after the kill, so that the kill is never too late to be half-way.
+    // The last quarter is applied after the kill, so that the kill always comes half-way.
     let allowed = objects - objects / 4;
     let began = Instant::now();
-    let mut applying = Applying::start(stage.cloud_api.address(), objects, allowed, NODE);
+    let mut job = ApplyJob::start(stage.cloud_api.address(), objects, allowed, NODE);
     let half = u64::from(objects / 2);
     tokio::select! {
         seen = stage.until("half of the objects", screen, |view| view.objects >= half) => seen?,
         failed = async {
-            match applying.finish().await {
+            match job.finish().await {
                 Ok(()) => std::future::pending().await,
                 Err(error) => error,
             }
@@ -69,12 +69,12 @@ async fn apply_and_kill(
     };
     stage.kill_agent();
     let time = began.elapsed();
-    let applied = applying.applied();
-    applying.allow();
-    applying.finish().await?;
+    let applied = job.applied();
+    job.allow();
+    job.finish().await?;
     let all = u64::from(objects);
-    let gone = |view: &NodeView| view.state == "offline" && view.desired == all;
-    let view = stage.until("the cloud to notice", screen, gone).await?;
+    let is_offline = |view: &NodeView| view.state == "offline" && view.desired == all;
+    let view = stage.until("the cloud to notice", screen, is_offline).await?;
     screen.print(&format!(
         "   Killed after {}, with {} applied and {} reported.\n   The rest was applied while it was dead.",
         seconds(time),
@@ -123,7 +123,7 @@ async fn reconnect(
 ) -> Result<Mark, DemoError> {
     screen.print("3  Cut the link, change nothing, reconnect.");
     cut(stage, screen).await?;
-    let (after, time) = mend(outcome.objects.into(), before, stage, screen).await?;
+    let (after, time) = restore(outcome.objects.into(), before, stage, screen).await?;
     outcome.unchanged = Phase::between("3 reconnect", 0, (before, &after), time);
     screen.print(&format!(
         "   In sync again after {} bytes: both ways, everything included.",
@@ -143,9 +143,9 @@ async fn reconnect_after_changes(
     ));
     cut(stage, screen).await?;
     make_changes(outcome.objects, stage).await?;
-    let left = u64::from(outcome.objects - DELETED);
-    stage.until("the cloud to place the changes", screen, |view| view.desired == left).await?;
-    let (after, time) = mend(left, before, stage, screen).await?;
+    let remaining = u64::from(outcome.objects - DELETED);
+    stage.until("the cloud to place the changes", screen, |view| view.desired == remaining).await?;
+    let (after, time) = restore(remaining, before, stage, screen).await?;
     outcome.changes = Phase::between("4 changes", CHANGES, (before, &after), time);
     screen.print(&format!(
         "   In sync again. {} objects sent, {} removed; {} not sent, it already held them.",
@@ -156,8 +156,8 @@ async fn reconnect_after_changes(
     Ok(())
 }
 
-/// Changes, recreates and deletes, spread over all objects. The deletions come last: when the cloud has placed
-/// them, which shows in the number of objects wanted, it has placed everything.
+/// Changes, recreates and deletes objects, spread over all. The deletions come last: once the
+/// number of desired objects shows that the cloud has placed them, it has placed everything.
 async fn make_changes(objects: u32, stage: &Stage<'_>) -> Result<(), DemoError> {
     let client = &stage.cloud_api;
     let chosen: Vec<u32> = (0..CHANGES).map(|number| number * (objects / CHANGES)).collect();
@@ -182,13 +182,13 @@ async fn cut(stage: &mut Stage<'_>, screen: &mut Screen<'_>) -> Result<(), DemoE
     Ok(())
 }
 
-async fn mend(
+async fn restore(
     objects: u64,
     before: &Mark,
     stage: &mut Stage<'_>,
     screen: &mut Screen<'_>,
 ) -> Result<(Mark, Duration), DemoError> {
-    stage.link().mend();
+    stage.link().restore();
     let InSync { view, time, .. } = stage.until_in_sync(objects, &before.view, screen).await?;
     Ok((mark(stage, view), time))
 }

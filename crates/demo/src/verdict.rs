@@ -1,25 +1,25 @@
-//! What has to be true after the demo, and whether it is. Pure.
+//! The checks that must pass after the demo. Pure.
 
 use super::compare::Comparison;
 use super::report::{CHANGED, DELETED, Outcome, Phase, RECREATED};
 use super::{count, plural};
 
-/// What a reconnect with nothing changed may cost at most, in bytes both ways, whatever the node holds.
+/// Limit of a reconnect without changes, in bytes both ways, regardless of the number of objects.
 const RECONNECT_LIMIT: u64 = 2_000;
 
-/// One thing that has to be true.
+/// A claim and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Check {
-    /// What, as a sentence without its full stop.
+    /// The claim, as a sentence without its full stop.
     pub(super) claim: String,
-    /// Whether it is.
+    /// Whether the claim is true.
     pub(super) holds: bool,
-    /// What was found.
+    /// The observed values.
     pub(super) found: String,
 }
 
 impl Outcome {
-    /// Everything that has to be true.
+    /// Returns all checks.
     pub(super) fn verdict(&self) -> Vec<Check> {
         vec![self.kill(), self.quiet_reconnect(), self.exact_changes(), self.agreement(), self.equality()]
     }
@@ -46,10 +46,13 @@ impl Outcome {
 
     fn exact_changes(&self) -> Check {
         let Phase { sent, removed, reported, .. } = self.changes;
-        let (news, gone) = (u64::from(CHANGED + RECREATED), u64::from(DELETED + RECREATED));
+        let (expected_sent, expected_removed) =
+            (u64::from(CHANGED + RECREATED), u64::from(DELETED + RECREATED));
         Check {
-            claim: format!("Reconnect after the changes: exactly {news} objects sent, {gone} removed"),
-            holds: (sent, reported, removed) == (news, news, gone),
+            claim: format!(
+                "Reconnect after the changes: exactly {expected_sent} objects sent, {expected_removed} removed"
+            ),
+            holds: (sent, reported, removed) == (expected_sent, expected_sent, expected_removed),
             found: format!("{} sent, {} reported, {} removed", count(sent), count(reported), count(removed)),
         }
     }
@@ -83,30 +86,33 @@ fn objects(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::Passed;
-    use crate::report::tests::good;
+    use crate::proxy::Transferred;
+    use crate::report::tests::successful;
 
     fn failing(outcome: &Outcome) -> Vec<String> {
         outcome.verdict().into_iter().filter(|check| !check.holds).map(|check| check.found).collect()
     }
 
     #[test]
-    fn a_good_run_passes_every_check() {
-        assert_eq!(failing(&good()), Vec::<String>::new());
+    fn successful_run_passes_every_check() {
+        assert_eq!(failing(&successful()), Vec::<String>::new());
     }
 
     #[test]
-    fn each_thing_that_can_go_wrong_fails_its_check() {
+    fn each_deviation_fails_its_check() {
         let spoilt = |spoil: fn(&mut Outcome), found: &str| {
-            let mut outcome = good();
+            let mut outcome = successful();
             spoil(&mut outcome);
             assert_eq!(failing(&outcome), [found]);
         };
         spoilt(|outcome| outcome.restart.sent = 461, "460 were, and 460 were not reported before");
         spoilt(|outcome| outcome.held_at_kill = 541, "460 were, and 459 were not reported before");
         spoilt(|outcome| outcome.unchanged.sent = 1, "1 sent, 0 removed, 0 reported");
-        spoilt(|outcome| outcome.unchanged.passed.up = 2_000, "0 sent, 0 removed, 0 reported");
-        spoilt(|outcome| outcome.unchanged.passed = Passed::default(), "0 sent, 0 removed, 0 reported");
+        spoilt(|outcome| outcome.unchanged.transferred.up = 2_000, "0 sent, 0 removed, 0 reported");
+        spoilt(
+            |outcome| outcome.unchanged.transferred = Transferred::default(),
+            "0 sent, 0 removed, 0 reported",
+        );
         spoilt(|outcome| outcome.changes.sent = 10, "10 sent, 9 reported, 5 removed");
         spoilt(|outcome| outcome.changes.reported = 8, "9 sent, 8 reported, 5 removed");
         spoilt(|outcome| outcome.changes.removed = 3, "9 sent, 9 reported, 3 removed");

@@ -1,10 +1,9 @@
-//! Rules for files and their objects.
+//! File rules and their objects.
 
 use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, nullable};
 
-/// All rules with their objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesList {
     pub rules: Vec<FilesRule>,
@@ -14,20 +13,20 @@ impl Answer for FilesList {
     const NAME: &'static str = "the agent's list of files";
 }
 
-/// A rule. Applying it answers with it too.
+/// A file rule; also the response to applying it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FilesRule {
     pub name: String,
     pub in_effect: u64,
     pub not_in_effect: u64,
-    /// Objects whose files another program has changed.
+    /// Objects whose files were changed by another program.
     pub conflicts: u64,
     pub reloads: u64,
     pub rollbacks: u64,
-    /// Files that exist.
+    /// Files that exist on disk.
     pub files: u64,
-    /// The last lines of the last check or reload that failed.
+    /// Last output lines of the last failed check or reload.
     pub output: String,
     pub objects: Vec<FilesObject>,
 }
@@ -36,19 +35,19 @@ impl Answer for FilesRule {
     const NAME: &'static str = "the agent's answer about a rule for files";
 }
 
-/// Whether an object is in effect.
+/// State of an object under a file rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FilesState {
-    /// No rule selects it any more.
+    /// No rule selects the object any more.
     Gone,
     InEffect,
     NotInEffect,
-    /// Another program has changed its files.
+    /// Another program has changed the object's files.
     Conflict,
 }
 
 impl FilesState {
-    /// The name, as in JSON.
+    /// Returns the name used in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,7 +59,7 @@ impl FilesState {
     }
 }
 
-/// An object that a rule selects.
+/// An object selected by a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FilesObject {
@@ -70,23 +69,23 @@ pub struct FilesObject {
     pub namespace: String,
     pub name: String,
     pub sealed: bool,
-    /// The version in effect.
+    /// Version that is in effect.
     #[serde(deserialize_with = "nullable")]
     pub version: Option<String>,
-    /// The version tried last.
+    /// Version tried last.
     #[serde(deserialize_with = "nullable")]
     pub wanted: Option<String>,
     pub state: FilesState,
-    /// Why it is not in effect.
+    /// The reason why the object is not in effect.
     pub message: String,
     pub rolled_back: bool,
     /// Microseconds since 1970.
     pub since: i64,
-    /// Grows with each state.
+    /// Increases with each change of state.
     pub seq: u64,
 }
 
-/// What the rules would do.
+/// Dry run of the file rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesCheck {
     pub rules: Vec<PlannedSteps>,
@@ -96,7 +95,7 @@ impl Answer for FilesCheck {
     const NAME: &'static str = "the agent's check of files";
 }
 
-/// What a rule would do.
+/// Planned steps of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedSteps {
     pub name: String,

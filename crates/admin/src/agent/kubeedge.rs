@@ -1,4 +1,4 @@
-//! The bridge to a CloudCore in the status.
+//! The CloudCore bridge in the agent's status.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::nullable;
 
-/// The bridge to a CloudCore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CloudCoreStatus {
@@ -19,21 +18,20 @@ pub struct CloudCoreStatus {
     pub lease: BridgeLease,
     pub node: BridgeNode,
     pub dynamic_controller: String,
-    /// The round under way.
+    /// The comparison in progress.
     #[serde(deserialize_with = "nullable")]
     pub round: Option<Round>,
-    /// The last round that is over.
+    /// The last completed comparison.
     #[serde(deserialize_with = "nullable")]
     pub verified: Option<VerifiedRound>,
-    /// Some of the objects that are desired and not held.
+    /// Some of the desired objects that are not held.
     pub missing: Vec<String>,
     pub missing_count: u64,
     pub counters: BridgeCounts,
-    /// What the dynamic controller refuses, with its words.
+    /// Kinds refused by the dynamic controller, with its messages.
     pub denied: BTreeMap<String, String>,
 }
 
-/// The Lease in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BridgeLease {
@@ -43,7 +41,6 @@ pub struct BridgeLease {
     pub acknowledged_at: Option<String>,
 }
 
-/// The Node in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BridgeNode {
@@ -55,14 +52,14 @@ pub struct BridgeNode {
     pub acknowledged_at: Option<String>,
 }
 
-/// A round of comparisons under way.
+/// A comparison in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
     pub reason: String,
     pub compared: u64,
 }
 
-/// A round of comparisons that is over.
+/// A completed comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifiedRound {
     pub at: String,
@@ -71,7 +68,7 @@ pub struct VerifiedRound {
     pub differed: u64,
 }
 
-/// Counters of the bridge since the start.
+/// Counters of the bridge since the process started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BridgeCounts {
     pub received: u64,

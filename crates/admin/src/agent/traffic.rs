@@ -1,24 +1,22 @@
-//! Bytes and messages between the node and the cloud.
+//! Traffic between the node and the cloud, in bytes and messages.
 
 use serde::{Deserialize, Serialize};
 
 use crate::answer::Answer;
 
-/// A direction, seen from the node.
+/// A direction, as seen from the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// To the cloud.
     Up,
-    /// From the cloud.
     Down,
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions, up first.
     pub const ALL: [Self; 2] = [Self::Up, Self::Down];
 
-    /// The name, as in JSON and metrics.
+    /// Returns the name used in JSON and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -28,10 +26,9 @@ impl Direction {
     }
 }
 
-/// The traffic of the link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// The date of `today`, in UTC.
+    /// Date of `today`, in UTC.
     pub day: String,
     pub today: TrafficSpan,
     pub total: TrafficSince,
@@ -41,7 +38,7 @@ impl Answer for Traffic {
     const NAME: &'static str = "the agent's traffic";
 }
 
-/// Traffic since a time.
+/// Traffic since a point in time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficSince {
     pub since: String,
@@ -49,21 +46,21 @@ pub struct TrafficSince {
     pub span: TrafficSpan,
 }
 
-/// Traffic of a span of time. Rows without a message are left out.
+/// Traffic over a period. Rows without messages are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TrafficSpan {
-    /// Bytes of TCP to the cloud.
+    /// TCP bytes to the cloud.
     pub bytes_up: u64,
-    /// Bytes of TCP from the cloud.
+    /// TCP bytes from the cloud.
     pub bytes_down: u64,
-    /// What of both is in no frame: MQTT's own bytes, acknowledgements and pings.
+    /// TCP bytes outside of frames: MQTT headers, acknowledgements and pings.
     pub transport_bytes: u64,
     pub frames: Vec<FrameTraffic>,
     pub kinds: Vec<KindTraffic>,
 }
 
-/// Frames of one type.
+/// Traffic of one frame type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameTraffic {
     pub direction: Direction,
@@ -73,11 +70,11 @@ pub struct FrameTraffic {
     pub bytes: u64,
 }
 
-/// Objects of one kind.
+/// Traffic of one kind of object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindTraffic {
     pub direction: Direction,
-    /// `ConfigMap`, `Deployment.apps`.
+    /// Kind with its group: `ConfigMap`, `Deployment.apps`.
     pub kind: String,
     pub objects: u64,
     /// Bytes of JSON.

@@ -1,4 +1,4 @@
-//! Tokens, operators, brokers and the page; and changes of nodes.
+//! Tokens, operators, brokers and the page; changes of nodes.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::answer::{Answer, nullable};
 use edgesync_object::Labels;
 
-/// Asks for a token.
+/// Request for a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenRequest {
-    /// The only node that may use it.
+    /// Restricts the token to one node.
     pub node: Option<String>,
     pub ttl_seconds: u64,
     pub uses: u32,
@@ -34,11 +34,10 @@ pub struct Token {
     #[serde(deserialize_with = "nullable")]
     pub revoked: Option<Timestamp>,
     pub labels: Labels,
-    /// `usable`, or why it is not.
+    /// `usable`, or the reason why it is not.
     pub state: String,
 }
 
-/// All tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenList {
     pub items: Vec<Token>,
@@ -48,13 +47,13 @@ impl Answer for TokenList {
     const NAME: &'static str = "the list of tokens";
 }
 
-/// A new token.
+/// A new token with its secret part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewToken {
     #[serde(flatten)]
     pub record: Token,
     pub token: String,
-    /// Where nodes join, as far as it is known.
+    /// Address of the join service, if known.
     #[serde(deserialize_with = "nullable")]
     pub cloud: Option<String>,
 }
@@ -63,11 +62,11 @@ impl Answer for NewToken {
     const NAME: &'static str = "the answer about the new token";
 }
 
-/// A token was revoked.
+/// Response to revoking a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokedToken {
     pub id: String,
-    /// `false` if it was of no use any more.
+    /// `false` if the token was already unusable.
     pub revoked: bool,
 }
 
@@ -75,7 +74,7 @@ impl Answer for RevokedToken {
     const NAME: &'static str = "the answer about the token";
 }
 
-/// Asks for the certificate of an operator.
+/// Request for an operator certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OperatorCertificate<R> {
@@ -85,7 +84,7 @@ pub struct OperatorCertificate<R> {
     pub lifetime_seconds: u64,
 }
 
-/// A certificate of an operator.
+/// An operator certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operator {
     pub serial: String,
@@ -95,11 +94,10 @@ pub struct Operator {
     pub expires: Timestamp,
     #[serde(deserialize_with = "nullable")]
     pub revoked: Option<Timestamp>,
-    /// `usable`, or why it is not.
+    /// `usable`, or the reason why it is not.
     pub state: String,
 }
 
-/// All certificates of operators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorList {
     pub items: Vec<Operator>,
@@ -109,7 +107,7 @@ impl Answer for OperatorList {
     const NAME: &'static str = "the list of operators";
 }
 
-/// A new certificate with its key, and the authority of the API, all as PEM.
+/// A new certificate with its key, and the CA of the API, all as PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewOperator {
     pub ca: String,
@@ -121,11 +119,11 @@ impl Answer for NewOperator {
     const NAME: &'static str = "the answer about the new operator";
 }
 
-/// Certificates of an operator were revoked.
+/// Response to revoking an operator's certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokedOperators {
     pub operator: String,
-    /// How many.
+    /// Number of revoked certificates.
     pub certificates: usize,
 }
 
@@ -133,19 +131,19 @@ impl Answer for RevokedOperators {
     const NAME: &'static str = "the answer about the operator";
 }
 
-/// Asks for the files of a broker.
+/// Request for broker configuration files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerConfigRequest {
     /// `mosquitto` or `emqx`.
     pub broker: String,
-    /// Where the files will be installed.
+    /// Directory that the files will be installed in.
     pub directory: String,
-    /// Names of the broker in its certificate; those of the configuration if empty.
+    /// Host names in the broker's certificate; if empty, those of the configuration.
     pub names: Vec<String>,
     pub port: u16,
 }
 
-/// Files of a broker: contents by name.
+/// Broker configuration files: contents by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BrokerFiles(pub BTreeMap<String, String>);
@@ -154,7 +152,7 @@ impl Answer for BrokerFiles {
     const NAME: &'static str = "the answer about the broker";
 }
 
-/// Where the page is, with a key.
+/// URL of the page with a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageInvitation {
     pub url: String,
@@ -166,19 +164,19 @@ impl Answer for PageInvitation {
     const NAME: &'static str = "the answer about the page";
 }
 
-/// Asks that a node is admitted. Without a body it is [`AdmitRequest::default`].
+/// Request to readmit a node. Without a body it is [`AdmitRequest::default`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AdmitRequest {
-    /// The external broker refuses the node's revoked certificates.
+    /// Whether the external broker refuses the node's revoked certificates.
     pub broker_updated: bool,
 }
 
-/// Certificates of a node were revoked, or noted as refused by the broker.
+/// Response to revoking a node's certificates, or to recording that the broker refuses them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokedCertificates {
     pub node: String,
-    /// How many.
+    /// Number of affected certificates.
     pub certificates: usize,
 }
 
@@ -186,11 +184,11 @@ impl Answer for RevokedCertificates {
     const NAME: &'static str = "the answer about the node";
 }
 
-/// A node was removed.
+/// Response to removing a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Removed {
     pub node: String,
-    /// `false` if it had been before.
+    /// `false` if the node was already removed.
     pub removed: bool,
 }
 
@@ -198,11 +196,11 @@ impl Answer for Removed {
     const NAME: &'static str = "the answer about the node";
 }
 
-/// A node may come back.
+/// Response to readmitting a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Admitted {
     pub node: String,
-    /// `false` if it was not removed.
+    /// `false` if the node was not removed.
     pub admitted: bool,
 }
 
@@ -210,11 +208,11 @@ impl Answer for Admitted {
     const NAME: &'static str = "the answer about the node";
 }
 
-/// Removals that were held back go out.
+/// Response to confirming held-back removals.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confirmed {
     pub node: String,
-    /// How many.
+    /// Number of confirmed removals.
     pub confirmed: u64,
 }
 

@@ -10,13 +10,13 @@ use crate::agent::RejectedObject;
 use crate::answer::{Answer, nullable};
 use edgesync_object::{Labels, ObjectRef};
 
-/// States that do not follow from what a node does.
+/// Node states that do not depend on the sync session.
 pub mod state {
-    /// The node has joined and never said Hello.
+    /// The node has joined but never sent a Hello.
     pub const NEVER_CONNECTED: &str = "never connected";
     /// All certificates of the node are revoked.
     pub const REVOKED: &str = "revoked";
-    /// The removal of the node has begun.
+    /// The removal of the node is in progress.
     pub const BEING_REMOVED: &str = "being removed";
     /// The node was removed from the fleet.
     pub const REMOVED: &str = "removed";
@@ -24,15 +24,14 @@ pub mod state {
     pub const OFFLINE: &str = "offline";
 }
 
-/// All nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeList {
     pub incarnation: String,
-    /// By what is wrong with them. Replicas alone know it.
+    /// Invalid frames by cause; known by replicas only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bad_frames: Option<BTreeMap<String, u64>>,
-    /// Replicas alone know it.
+    /// Known by replicas only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames_of_removed_nodes: Option<u64>,
     pub items: Vec<NodeInfo>,
@@ -46,12 +45,12 @@ impl Answer for NodeList {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum NodeInfo {
-    /// As the process that serves it shows it.
+    /// As seen by the process that serves the node.
     Served(Box<ServedNode>),
-    /// As Node and Lease in a cluster show it.
+    /// As recorded in Node and Lease of a cluster.
     Recorded(Box<RecordedNode>),
     Removed(RemovedNode),
-    /// It has joined, and nothing else is known.
+    /// The node has joined; nothing else is known.
     Joined(JoinedNode),
 }
 
@@ -59,7 +58,7 @@ impl Answer for NodeInfo {
     const NAME: &'static str = "the answer about a node";
 }
 
-/// The keys tell which of the variants it is; then that variant says which key it lacks.
+/// The keys select the variant, so that an error names the key missing in that variant.
 impl<'de> Deserialize<'de> for NodeInfo {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let fields = Value::deserialize(deserializer)?;
@@ -77,13 +76,13 @@ impl<'de> Deserialize<'de> for NodeInfo {
     }
 }
 
-/// A node as the process that serves it shows it.
+/// A node as seen by the process that serves it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServedNode {
     pub name: String,
     pub state: String,
-    /// Whether its Lease is good; `None` if nobody knows.
+    /// Whether its Lease is valid; `None` if unknown.
     #[serde(deserialize_with = "nullable")]
     pub ready: Option<bool>,
     #[serde(deserialize_with = "nullable")]
@@ -94,14 +93,14 @@ pub struct ServedNode {
     pub agent_version: Option<String>,
     #[serde(deserialize_with = "nullable")]
     pub last_report: Option<String>,
-    /// Objects held.
+    /// Number of held objects.
     pub objects: u64,
-    /// Objects desired.
+    /// Number of desired objects.
     pub desired: u64,
     /// Objects to be sent or removed.
     pub pending: u64,
     pub rejected: u64,
-    /// Removals that wait for a confirmation.
+    /// Removals held back until confirmed.
     pub held_back: u64,
     #[serde(deserialize_with = "nullable")]
     pub files_in_effect: Option<u64>,
@@ -115,18 +114,18 @@ pub struct ServedNode {
     pub counters: NodeCounters,
     #[serde(flatten)]
     pub membership: Option<Membership>,
-    /// In the answer about one node.
+    /// Only in the response for one node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_objects: Option<Vec<RejectedObject>>,
-    /// In the answer about one node.
+    /// Only in the response for one node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_back_objects: Option<Vec<WithheldObject>>,
-    /// In the answer about one node, where the embedded store keeps it.
+    /// Only in the response for one node, with the embedded store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects_not_in_effect: Option<Vec<ObjectNotInEffect>>,
 }
 
-/// A node as Node and Lease in a cluster show it.
+/// A node as recorded in Node and Lease of a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RecordedNode {
@@ -139,7 +138,7 @@ pub struct RecordedNode {
     pub last_renewal: Option<String>,
     #[serde(deserialize_with = "nullable")]
     pub agent_version: Option<String>,
-    /// The replica that serves it.
+    /// Name of the replica that serves the node.
     #[serde(deserialize_with = "nullable")]
     pub served_by: Option<String>,
     #[serde(deserialize_with = "nullable")]
@@ -152,7 +151,7 @@ pub struct RecordedNode {
     pub files_in_effect: Option<u64>,
     #[serde(deserialize_with = "nullable")]
     pub files_not_in_effect: Option<u64>,
-    /// Since when it is being removed.
+    /// Time at which its removal began.
     #[serde(deserialize_with = "nullable")]
     pub removed: Option<String>,
     #[serde(flatten)]
@@ -166,16 +165,16 @@ pub struct RemovedNode {
     pub name: String,
     /// [`state::REMOVED`].
     pub state: String,
-    /// When.
+    /// Time of the removal.
     pub removed: String,
-    /// It is connected, and was told. Replicas alone know it.
+    /// Whether the node is connected and was notified; known by replicas only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connected: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects_not_in_effect: Option<Vec<ObjectNotInEffect>>,
 }
 
-/// A node that has joined, and of which nothing else is known.
+/// A node that has joined, without further data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinedNode {
@@ -184,14 +183,14 @@ pub struct JoinedNode {
     pub state: String,
     #[serde(flatten)]
     pub membership: Membership,
-    /// `false` if it is revoked.
+    /// `false` if all certificates are revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects_not_in_effect: Option<Vec<ObjectNotInEffect>>,
 }
 
-/// The certificates of a node.
+/// State of a node's certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Membership {
@@ -200,7 +199,7 @@ pub struct Membership {
     pub revoked: bool,
 }
 
-/// Counters of a node since the start of the process that serves it.
+/// Counters of a node since the process that serves it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeCounters {
@@ -231,13 +230,13 @@ pub struct ObjectNotInEffect {
     pub uid: String,
     #[serde(deserialize_with = "nullable")]
     pub object: Option<ObjectRef>,
-    /// The version held.
+    /// Version that the node holds.
     #[serde(deserialize_with = "nullable")]
     pub held: Option<String>,
-    /// The version in effect.
+    /// Version that is in effect.
     #[serde(deserialize_with = "nullable")]
     pub in_effect: Option<String>,
-    /// The version tried last.
+    /// Version tried last.
     pub wanted: String,
     pub state: String,
     pub rule: String,
@@ -286,7 +285,7 @@ impl NodeInfo {
         }
     }
 
-    /// Objects held.
+    /// Returns the number of held objects.
     #[must_use]
     pub fn objects(&self) -> Option<u64> {
         self.served().map(|node| node.objects)
@@ -350,7 +349,7 @@ impl NodeInfo {
         }
     }
 
-    /// Adds what is known of its certificates. A node that was removed has none that count.
+    /// Sets the state of the certificates, which a removed node does not have.
     pub fn set_membership(&mut self, membership: Membership) {
         let is_revoked = membership.revoked && self.state() != state::BEING_REMOVED;
         let (state, ready) = match self {
@@ -369,12 +368,13 @@ impl NodeInfo {
             }
         };
         if is_revoked {
-            // Its Lease may still be good for a moment.
+            // The Lease may remain valid for a moment.
             (*state, *ready) = (state::REVOKED.to_owned(), Some(false));
         }
     }
 
-    /// Adds the objects that are not in effect. Only the embedded store keeps them, so a recorded node has none.
+    /// Sets the objects that are not in effect. Only the embedded store keeps them, so a recorded
+    /// node has none.
     pub fn set_not_in_effect(&mut self, objects: Vec<ObjectNotInEffect>) {
         match self {
             Self::Served(node) => node.objects_not_in_effect = Some(objects),
@@ -384,7 +384,7 @@ impl NodeInfo {
         }
     }
 
-    /// The objects that are not in effect.
+    /// Returns the objects that are not in effect.
     #[must_use]
     pub fn not_in_effect(&self) -> &[ObjectNotInEffect] {
         let objects = match self {
@@ -396,7 +396,7 @@ impl NodeInfo {
         objects.as_deref().unwrap_or_default()
     }
 
-    /// The node, if the process that serves it shows it.
+    /// Returns the node as seen by the process that serves it.
     #[must_use]
     pub fn served(&self) -> Option<&ServedNode> {
         match self {

@@ -1,11 +1,10 @@
-//! Rules, and how far they or an object have come.
+//! Placement rules, and the progress of rules and objects.
 
 use serde::{Deserialize, Serialize};
 
 use super::PlacedObject;
 use crate::answer::{Answer, nullable};
 
-/// All rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleList {
     pub items: Vec<RuleItem>,
@@ -15,7 +14,7 @@ impl Answer for RuleList {
     const NAME: &'static str = "the list of rules";
 }
 
-/// A rule and how much it selects.
+/// A rule with the numbers of objects and nodes that it selects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleItem {
     #[serde(flatten)]
@@ -24,45 +23,46 @@ pub struct RuleItem {
     pub nodes: u64,
 }
 
-/// A rule.
+/// Identity of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleName {
-    /// `configuration` for those of the configuration.
+    /// `configuration` for rules of the configuration.
     pub kind: String,
     pub namespace: String,
-    /// Its number from 1 for those of the configuration.
+    /// For rules of the configuration, their number from 1.
     pub name: String,
-    /// Those of the configuration have none.
+    /// `None` for rules of the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// In lists, and for those of the configuration.
+    /// Only in lists, and for rules of the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<bool>,
 }
 
-/// How far an object or a rule has come.
+/// Progress of an object or a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
     #[serde(flatten)]
     pub of: RolloutTarget,
-    /// When it was counted, in milliseconds since 1970.
+    /// Time of the count, in milliseconds since 1970.
     pub at: i64,
-    /// Since when it is this version, in milliseconds since 1970, if that was seen.
+    /// Time at which the version was first seen, in milliseconds since 1970; `None` if it was not
+    /// observed.
     #[serde(deserialize_with = "nullable")]
     pub since: Option<i64>,
-    /// Nodes that are to hold it.
+    /// Nodes that should hold it.
     pub wanted: usize,
     /// Nodes that hold it.
     pub holding: usize,
     pub in_effect: usize,
     pub not_in_effect: usize,
     pub states: Vec<String>,
-    /// Nodes that do not hold it, by the place of their state in `states`.
+    /// Nodes that do not hold it, by index of their state in `states`.
     pub behind: Vec<usize>,
     pub curve: Curve,
-    /// The first ones for each reason.
+    /// The first nodes per reason.
     pub stragglers: Vec<Straggler>,
 }
 
@@ -70,17 +70,17 @@ impl Answer for Rollout {
     const NAME: &'static str = "the roll-out";
 }
 
-/// What is rolled out.
+/// The subject of a roll-out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum RolloutTarget {
-    /// An object in a version.
+    /// An object at a version.
     Object { object: PlacedObject, version: String },
-    /// What a rule selects: so many objects.
+    /// A rule with the number of objects that it selects.
     Placement { placement: RuleName, objects: u64 },
 }
 
-/// Numbers of nodes over time: a column for each.
+/// Node counts over time, one list per number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Curve {
     /// Milliseconds since 1970.
@@ -90,7 +90,7 @@ pub struct Curve {
     pub offline: Vec<usize>,
 }
 
-/// A node that does not hold it.
+/// A node that does not hold the subject.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Straggler {
     pub node: String,
@@ -98,7 +98,7 @@ pub struct Straggler {
     pub why: String,
     #[serde(deserialize_with = "nullable")]
     pub since: Option<String>,
-    /// The version held.
+    /// Version that the node holds.
     #[serde(deserialize_with = "nullable")]
     pub held: Option<String>,
     /// The first object that is missing.

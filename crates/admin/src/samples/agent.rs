@@ -1,4 +1,4 @@
-//! Answers of an agent that is well.
+//! Responses of a healthy agent.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ fn object(name: &str) -> ObjectRef {
     }
 }
 
-/// The status of an agent that is well. Nothing is rejected; [`rejected`] is an entry.
+/// Status of a healthy agent. Without rejected objects; [`rejected`] returns an entry.
 #[must_use]
 pub fn status() -> AgentStatus {
     AgentStatus {
@@ -111,7 +111,7 @@ pub fn status() -> AgentStatus {
     }
 }
 
-/// A status in which every section is there: with CloudCore, files, and an object that is rejected.
+/// A status with every section: CloudCore, files, and a rejected object.
 #[must_use]
 pub fn full_status() -> AgentStatus {
     AgentStatus {
@@ -123,7 +123,6 @@ pub fn full_status() -> AgentStatus {
     }
 }
 
-/// An object that is rejected.
 #[must_use]
 pub fn rejected() -> RejectedObject {
     RejectedObject {
@@ -165,7 +164,7 @@ fn cloud_core() -> CloudCoreStatus {
     }
 }
 
-/// Frames and kinds of today and in total.
+/// Traffic by frame and kind, today and in total.
 #[must_use]
 pub fn traffic() -> Traffic {
     let frame = |frame: &str, messages, bytes| FrameTraffic {
@@ -202,7 +201,7 @@ pub fn traffic() -> Traffic {
     }
 }
 
-/// One key, not wrapped.
+/// One key that is not wrapped.
 #[must_use]
 pub fn seal() -> SealStatus {
     SealStatus { keys: 1, wrapped: false, newest: STARTED.to_owned(), sealed_objects: 1 }
@@ -240,7 +239,7 @@ pub fn files() -> FilesList {
     }
 }
 
-/// A rule that would remove a file, and one that would do nothing.
+/// A rule that would remove a file, and one without steps.
 #[must_use]
 pub fn files_check() -> FilesCheck {
     let steps = |name: &str, steps: &[&str]| PlannedSteps {
@@ -250,7 +249,7 @@ pub fn files_check() -> FilesCheck {
     FilesCheck { rules: vec![steps("a", &["remove /x"]), steps("b", &[])] }
 }
 
-/// Both sides agree.
+/// A verification without differences.
 #[must_use]
 pub fn verification() -> Verification {
     Verification {

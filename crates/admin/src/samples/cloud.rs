@@ -1,4 +1,4 @@
-//! Answers of a cloud side.
+//! Responses of a cloud side.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,6 @@ pub fn served_node() -> ServedNode {
     }
 }
 
-/// An object that is not in effect.
 #[must_use]
 pub fn not_in_effect() -> ObjectNotInEffect {
     ObjectNotInEffect {
@@ -77,7 +76,7 @@ pub fn not_in_effect() -> ObjectNotInEffect {
     }
 }
 
-/// A node in full, with an object of each kind that is not as desired.
+/// A node in full, with an object in each out-of-sync state.
 #[must_use]
 pub fn full_node() -> NodeInfo {
     NodeInfo::Served(Box::new(ServedNode {
@@ -90,7 +89,7 @@ pub fn full_node() -> NodeInfo {
     }))
 }
 
-/// A node as a cluster shows it.
+/// A node as recorded in a cluster.
 #[must_use]
 pub fn recorded_node() -> RecordedNode {
     RecordedNode {
@@ -111,7 +110,6 @@ pub fn recorded_node() -> RecordedNode {
     }
 }
 
-/// A node that was removed.
 #[must_use]
 pub fn removed_node() -> RemovedNode {
     RemovedNode {
@@ -135,7 +133,7 @@ pub fn joined_node() -> JoinedNode {
     }
 }
 
-/// A node of each kind.
+/// A list with one node of each variant.
 #[must_use]
 pub fn node_list() -> NodeList {
     NodeList {
@@ -167,7 +165,7 @@ fn states() -> Vec<String> {
     vec!["in sync".to_owned(), "syncing".to_owned()]
 }
 
-/// A sample of the fleet.
+/// One sample of the fleet.
 #[must_use]
 pub fn fleet_history() -> FleetHistory {
     FleetHistory {
@@ -197,7 +195,6 @@ pub fn summary() -> SummaryLine {
     })
 }
 
-/// An object in a few words.
 #[must_use]
 pub fn placed_object() -> PlacedObject {
     PlacedObject {
@@ -212,13 +209,13 @@ pub fn placed_object() -> PlacedObject {
     }
 }
 
-/// A list with one object.
+/// A list of one object.
 #[must_use]
 pub fn objects() -> ObjectList {
     ObjectList { items: vec![placed_object()], more: false }
 }
 
-/// An object that a node rejects.
+/// A node that rejects an object.
 #[must_use]
 pub fn node_objects() -> NodeObjects {
     let rejection =
@@ -230,20 +227,20 @@ pub fn node_objects() -> NodeObjects {
     }
 }
 
-/// A key of labels.
+/// One label key.
 #[must_use]
 pub fn label_keys() -> LabelKeys {
     LabelKeys { keys: vec![LabelKey { key: "site".to_owned(), nodes: 2, values: 1 }] }
 }
 
-/// The nodes of a value.
+/// One value with its nodes.
 #[must_use]
 pub fn label_values() -> LabelValues {
     let values = BTreeMap::from([("north".to_owned(), vec!["edge-1".to_owned()])]);
     LabelValues { key: "site".to_owned(), values }
 }
 
-/// An object that a rule places, and another rule does not.
+/// An object placed by one rule and not by another.
 #[must_use]
 pub fn placement() -> PlacementAnswer {
     let verdict = |rule: &str, node_mismatch: Option<&str>| RuleVerdict {
@@ -284,7 +281,7 @@ fn rule() -> RuleName {
     }
 }
 
-/// A rule that is an object, and one of the configuration.
+/// A rule object, and a rule of the configuration.
 #[must_use]
 pub fn rules() -> RuleList {
     let configured = RuleName {
@@ -302,7 +299,7 @@ pub fn rules() -> RuleList {
     }
 }
 
-/// An object that one of two nodes holds.
+/// A roll-out of an object that one of two nodes holds.
 #[must_use]
 pub fn rollout() -> Rollout {
     Rollout {
@@ -327,7 +324,7 @@ pub fn rollout() -> Rollout {
     }
 }
 
-/// The same of a rule.
+/// The same roll-out for a rule.
 #[must_use]
 pub fn rollout_of_rule() -> Rollout {
     Rollout { of: RolloutTarget::Placement { placement: rule(), objects: 1 }, ..rollout() }
@@ -351,19 +348,16 @@ fn token() -> Token {
     }
 }
 
-/// A token.
 #[must_use]
 pub fn token_list() -> TokenList {
     TokenList { items: vec![token()] }
 }
 
-/// A new token.
 #[must_use]
 pub fn new_token() -> NewToken {
     NewToken { record: token(), token: "t.secret".to_owned(), cloud: some("https://cloud:10002") }
 }
 
-/// A certificate of an operator.
 #[must_use]
 pub fn operator_list() -> OperatorList {
     let operator = Operator {
@@ -378,7 +372,6 @@ pub fn operator_list() -> OperatorList {
     OperatorList { items: vec![operator] }
 }
 
-/// A key for the page.
 #[must_use]
 pub fn page() -> PageInvitation {
     PageInvitation {

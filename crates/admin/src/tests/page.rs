@@ -1,4 +1,4 @@
-//! What the page reads of answers: every property occurs in the fixtures of what it asks for.
+//! Properties read by the page: each must occur in the fixtures of the responses that it requests.
 
 use std::collections::BTreeSet;
 
@@ -6,15 +6,15 @@ use serde_json::Value;
 
 use super::path;
 
-/// A file of the page.
+/// A script of the page.
 struct Script {
     name: &'static str,
     text: &'static str,
-    /// The variables that hold answers, or parts of them.
+    /// Variables that hold responses or parts of them.
     variables: &'static [&'static str],
-    /// The fixtures of what it asks for.
+    /// Fixtures of the responses that it requests.
     fixtures: &'static [&'static str],
-    /// Properties of these variables that are of JavaScript or of Kubernetes.
+    /// Properties of these variables that belong to JavaScript or Kubernetes.
     others: &'static [&'static str],
 }
 
@@ -72,7 +72,7 @@ const SCRIPTS: [Script; 5] = [
     },
 ];
 
-/// All keys of a document, at any depth.
+/// Collects all keys of a document, at any depth.
 fn keys(value: &Value, into: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
@@ -94,12 +94,13 @@ fn word(text: &str) -> &str {
     &text[..text.find(|letter| !is_word(letter)).unwrap_or(text.len())]
 }
 
-/// The properties that a script reads of a variable: `variable.property` and `{ property, … } = variable`.
+/// Returns the properties of a variable that a script reads: `variable.property` and `{ property, …
+/// } = variable`.
 fn read_of(variable: &str, text: &str) -> BTreeSet<String> {
     let mut read = BTreeSet::new();
     for (at, _) in text.match_indices(variable) {
         let (before, after) = (&text[..at], &text[at + variable.len()..]);
-        // No part of another word, no property itself, but perhaps spread into a list.
+        // Not part of another word nor a property itself, but possibly spread into a list.
         if before.ends_with(is_word) || (before.ends_with('.') && !before.ends_with("...")) {
             continue;
         }
@@ -119,7 +120,7 @@ fn read_of(variable: &str, text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn properties_are_found_where_scripts_read_them() {
+fn properties_read_by_scripts_are_found() {
     let text = "const { wanted, curve: points } = seen; x(seen.object?.kind, ...seen.rows, unseen.a, b.seen.c);\n\
                 const { items, more } = await seen(`objects`);";
     let read: Vec<String> = read_of("seen", text).into_iter().collect();
@@ -127,7 +128,7 @@ fn properties_are_found_where_scripts_read_them() {
 }
 
 #[test]
-fn the_page_reads_nothing_that_no_answer_has() {
+fn page_reads_only_properties_of_responses() {
     for Script { name, text, variables, fixtures, others } in SCRIPTS {
         let mut known = BTreeSet::new();
         for fixture in fixtures {

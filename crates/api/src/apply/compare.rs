@@ -1,4 +1,4 @@
-//! What a write changed, as sets of fields. Pure.
+//! The changes of a write, as sets of fields. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use super::fieldset::{Element, FieldSet};
 use super::shape::{Form, field_schema, identify, is_void, item_schema};
 use edgesync_schema::Schema;
 
-/// The difference between two values. No field is in more than one of the sets.
+/// The difference between two values, as disjoint sets.
 #[derive(Debug, Default)]
 pub(super) struct Diff {
-    /// Fields that are gone.
+    /// Fields that were removed.
     pub(super) removed: FieldSet,
-    /// Fields that have another value.
+    /// Fields with a different value.
     pub(super) changed: FieldSet,
-    /// Fields that are new.
+    /// Fields that were added.
     pub(super) added: FieldSet,
 }
 
-/// Compares two objects. The order of items that are owned one by one is no difference.
+/// Compares two objects. The order of items that are owned separately is ignored.
 pub(super) fn compare(old: &Map<String, Value>, new: &Map<String, Value>, schema: Option<&Schema>) -> Diff {
     let mut diff = Diff::default();
     diff.maps(Some(old), Some(new), schema);
@@ -27,14 +27,14 @@ pub(super) fn compare(old: &Map<String, Value>, new: &Map<String, Value>, schema
 }
 
 impl Diff {
-    /// Fields that are new or have another value.
+    /// Returns the fields that were added or changed.
     pub(super) fn written(&self) -> FieldSet {
         let mut written = self.changed.clone();
         written.add(self.added.clone());
         written
     }
 
-    /// Leaves only what is at or below the field of this name.
+    /// Retains only the fields at or below a name.
     pub(super) fn keep_only(&mut self, name: &str) {
         for set in [&mut self.removed, &mut self.changed, &mut self.added] {
             set.keep_only(name);
@@ -56,7 +56,7 @@ impl Diff {
                 diff.lists(old.and_then(Value::as_array), new.and_then(Value::as_array), schema);
                 diff.ends(old, new);
             }
-            // One value for another, or something else altogether: what was within is gone, what is within is new.
+            // A value was replaced by one of another form: everything within was removed or added.
             (before, after) => {
                 if matches!(before, Form::Map | Form::List) {
                     diff.removed.add(Self::of(old, None, schema).removed);
@@ -72,7 +72,7 @@ impl Diff {
         diff
     }
 
-    /// The value differs as a whole.
+    /// Records that the value differs as a whole.
     fn whole(&mut self, old: Option<&Value>, new: Option<&Value>) {
         match (old, new) {
             (None, _) => self.added.add_self(),
@@ -81,7 +81,7 @@ impl Diff {
         }
     }
 
-    /// An object or list that comes or goes does so itself, beside what is in it.
+    /// Records an object or list that was added or removed, beside its contents.
     fn ends(&mut self, old: Option<&Value>, new: Option<&Value>) {
         if old.is_none() || new.is_none() {
             self.whole(old, new);
@@ -113,7 +113,7 @@ impl Diff {
         }
     }
 
-    /// Items that nothing identifies are left aside: nobody can own them.
+    /// Items without an identity are ignored: they cannot be owned.
     fn lists(&mut self, old: Option<&Vec<Value>>, new: Option<&Vec<Value>>, schema: Option<&Schema>) {
         let mut items: BTreeMap<Element, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
         for item in old.into_iter().flatten() {
@@ -131,7 +131,8 @@ impl Diff {
         }
     }
 
-    /// Items of one identity: normally at most one on each side. Several together are one value.
+    /// Compares items with the same identity: normally at most one on each side. Several together
+    /// count as one value.
     fn items(old: &[&Value], new: &[&Value], schema: Option<&Schema>) -> Self {
         let single = |items: &[&'_ Value]| items.len() < 2;
         if single(old) && single(new) {
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_come_go_and_change_are_told_apart() {
+    fn added_removed_and_changed_fields_are_distinguished() {
         let old = json!({"same": 1, "gone": {"x": 1}, "other": 1, "list": [1]});
         let new = json!({"same": 1, "new": {"y": {}}, "other": 2, "list": [2]});
         let [removed, changed, added] = paths(&old, &new, None);
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_becomes_an_object_changes_and_has_new_fields() {
+    fn value_that_becomes_an_object_is_changed_and_adds_fields() {
         let [removed, changed, added] = paths(&json!({"a": 1}), &json!({"a": {"b": 1}}), None);
         assert_eq!((removed.len(), changed, added), (0, vec![".a".to_owned()], vec![".a.b".to_owned()]));
         let [removed, changed, added] = paths(&json!({"a": {"b": 1}}), &json!({"a": [1]}), None);
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_the_empty_object_differ_as_values() {
+    fn absent_and_empty_objects_differ_as_values() {
         let [_, changed, _] = paths(&json!({"a": null}), &json!({"a": {}}), None);
         assert_eq!(changed, [".a"]);
         let [removed, _, _] = paths(&json!({"a": {}}), &json!({}), None);
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_a_set_is_no_difference_and_its_items_come_and_go_alone() {
+    fn set_items_compare_by_value_regardless_of_order() {
         let schema = with_list(ListType::Set);
         let [removed, changed, added] =
             paths(&json!({"l": [1, 2, 3]}), &json!({"l": [3, 4, 1]}), Some(&schema));
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn items_with_the_same_key_are_one_value_together() {
+    fn items_with_the_same_key_are_one_value() {
         let schema = with_list(ListType::Map(vec!["k".into()]));
         let one = json!({"l": [{"k": 1, "a": 1}]});
         let two = json!({"l": [{"k": 1, "a": 1}, {"k": 1, "a": 2}]});

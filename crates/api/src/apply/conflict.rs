@@ -1,4 +1,4 @@
-//! What an apply answers when others own what it would change. Pure.
+//! The 409 of an apply that would change fields of other managers. Pure.
 
 use std::fmt::Write;
 
@@ -8,14 +8,14 @@ use super::managed::Entry;
 use edgesync_object::Status;
 use edgesync_object::status::{Cause, Details, MAX_CAUSES, Reason};
 
-/// 409: each manager with the fields in question, in the words of Kubernetes. Lists at most [`MAX_CAUSES`]
-/// fields, and counts all.
+/// Returns a 409 with each manager and its fields, worded as in Kubernetes. Lists at most
+/// [`MAX_CAUSES`] fields and counts all.
 pub(super) fn refuse(conflicts: &[(&Entry, FieldSet)]) -> Status {
     let count: usize = conflicts.iter().map(|(_, fields)| fields.len()).sum();
     let mut causes = Vec::new();
     let mut message = String::new();
     for (entry, fields) in conflicts {
-        let manager = name(entry);
+        let manager = describe_manager(entry);
         let paths = fields.paths(MAX_CAUSES.saturating_sub(causes.len()));
         if !paths.is_empty() {
             let separator = if message.is_empty() { "" } else { "\n" };
@@ -42,15 +42,15 @@ pub(super) fn refuse(conflicts: &[(&Entry, FieldSet)]) -> Status {
     Status::new(Reason::Conflict, message).with(Details { causes, ..Details::default() })
 }
 
-fn name(entry: &Entry) -> String {
-    let mut name = format!("{:?}", entry.manager);
+fn describe_manager(entry: &Entry) -> String {
+    let mut describe_manager = format!("{:?}", entry.manager);
     if !entry.subresource.is_empty() {
-        let _ = write!(name, " with subresource {:?}", entry.subresource);
+        let _ = write!(describe_manager, " with subresource {:?}", entry.subresource);
     }
     if entry.operation == Operation::Update {
-        let _ = write!(name, " using {}", entry.api_version);
+        let _ = write!(describe_manager, " using {}", entry.api_version);
     }
-    name
+    describe_manager
 }
 
 #[cfg(test)]
@@ -70,14 +70,14 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_is_named_with_how_it_wrote() {
-        assert_eq!(name(&entry(Operation::Apply, "")), "\"kubectl\"");
+    fn manager_is_named_with_its_operation() {
+        assert_eq!(describe_manager(&entry(Operation::Apply, "")), "\"kubectl\"");
         let status = entry(Operation::Update, "status");
-        assert_eq!(name(&status), "\"kubectl\" with subresource \"status\" using apps/v1");
+        assert_eq!(describe_manager(&status), "\"kubectl\" with subresource \"status\" using apps/v1");
     }
 
     #[test]
-    fn many_conflicts_are_counted_and_some_are_listed() {
+    fn conflicts_are_all_counted_and_listed_up_to_a_limit() {
         let mut fields = FieldSet::default();
         for number in 0..1_000 {
             fields.attach(Element::field(&number.to_string()), FieldSet::only_self());

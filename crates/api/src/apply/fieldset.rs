@@ -1,4 +1,5 @@
-//! Sets of fields as a trie, and their text in `managedFields` (`FieldsV1`). Pure; knows JSON only.
+//! Sets of fields as a trie, and their text form in `managedFields` (`FieldsV1`). Pure; knows JSON
+//! only.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -6,53 +7,53 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use crate::steps;
-use crate::trail::cut;
+use crate::cost_meter;
+use crate::field_path::truncate;
 use edgesync_object::number::shorten;
 
-/// One step of a path, in the words of `FieldsV1`: `f:<name>`, `k:<keys>`, `v:<value>` or `i:<index>`.
+/// One element of a path in `FieldsV1`: `f:<name>`, `k:<keys>`, `v:<value>` or `i:<index>`.
 ///
-/// The JSON within is canonical (sorted keys, whole numbers without a fraction), so that equal steps are
-/// equal texts.
+/// The JSON within is canonical (sorted keys, whole numbers without a fraction), so that equal
+/// elements have equal texts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Element(Box<str>);
 
-/// A set of fields. Each node is a field (the topmost one the whole object, which is never a member).
+/// A set of fields as a trie. Each node is a field; the root is the whole object and never a
+/// member.
 ///
-/// A set that has a field need not have what is within the field, nor what it is in. There are no nodes
-/// without a member at or below them.
+/// Membership of a field implies nothing about fields within it or around it. Every node has a
+/// member at or below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FieldSet {
-    /// Whether the field itself is in the set.
+    /// Whether the field itself is a member.
     member: bool,
-    /// What is within the field.
+    /// The fields within this one.
     below: BTreeMap<Element, FieldSet>,
 }
 
-/// The set without fields.
 static EMPTY: FieldSet = FieldSet { member: false, below: BTreeMap::new() };
 
 impl Element {
-    /// A field of an object, or an entry of a map.
+    /// Returns the element of an object field or a map entry.
     pub(super) fn field(name: &str) -> Self {
         Self(format!("f:{name}").into())
     }
 
-    /// The item of a list of objects that has these values in the fields that tell items apart.
+    /// Returns the element of a list item with these values in the key fields.
     pub(super) fn keys(keys: Map<String, Value>) -> Self {
         let mut keys = Value::Object(keys);
         shorten(&mut keys);
         Self(format!("k:{keys}").into())
     }
 
-    /// The item of a set that has this value.
+    /// Returns the element of a set item with this value.
     pub(super) fn value(mut value: Value) -> Self {
         shorten(&mut value);
         Self(format!("v:{value}").into())
     }
 
-    /// Reads a step: `Ok(None)` for a type of step that is not known, which is to be passed over, and `Err`
-    /// for none at all.
+    /// Parses an element: `Ok(None)` for an unknown type, which is skipped, and `Err` for an
+    /// invalid text.
     fn parse(text: &str) -> Result<Option<Self>, Malformed> {
         let (kind, rest) = text.split_once(':').ok_or(Malformed)?;
         match kind {
@@ -66,7 +67,7 @@ impl Element {
     }
 }
 
-/// A text that is no set of fields.
+/// Error of a text that is not a set of fields.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -76,7 +77,8 @@ impl Borrow<str> for Element {
     }
 }
 
-/// As people read a path, long texts in part: `.spec`, `[name="x"]`, `[="x"]`, `[0]`.
+/// Formats a path element for people, truncating long texts: `.spec`, `[name="x"]`, `[="x"]`,
+/// `[0]`.
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, rest) = self.0.split_once(':').unwrap_or(("f", &self.0));
@@ -84,22 +86,22 @@ impl fmt::Display for Element {
             "k" => {
                 let keys: Map<String, Value> = serde_json::from_str(rest).unwrap_or_default();
                 let keys: Vec<String> = keys.iter().map(|(name, value)| format!("{name}={value}")).collect();
-                write!(f, "[{}]", cut(&keys.join(",")))
+                write!(f, "[{}]", truncate(&keys.join(",")))
             }
-            "v" => write!(f, "[={}]", cut(rest)),
+            "v" => write!(f, "[={}]", truncate(rest)),
             "i" => write!(f, "[{rest}]"),
-            _ => write!(f, ".{}", cut(rest)),
+            _ => write!(f, ".{}", truncate(rest)),
         }
     }
 }
 
 impl FieldSet {
-    /// A field, without anything below it.
+    /// Returns a set with the field itself as the only member.
     pub(super) fn only_self() -> Self {
         Self { member: true, below: BTreeMap::new() }
     }
 
-    /// The set of fields at these paths of names.
+    /// Returns the set of fields at these paths of names.
     pub(super) fn of_names(paths: &[&[&str]]) -> Self {
         let mut set = Self::default();
         for path in paths {
@@ -112,32 +114,32 @@ impl FieldSet {
         set
     }
 
-    /// Whether no field is in the set.
+    /// Returns whether the set has no member.
     pub(super) fn is_empty(&self) -> bool {
         !self.member && self.below.is_empty()
     }
 
-    /// Whether the field itself is in the set.
+    /// Returns whether the field itself is a member.
     pub(super) fn has_self(&self) -> bool {
         self.member
     }
 
-    /// Whether anything within the field is in the set.
+    /// Returns whether any field within this one is a member.
     pub(super) fn has_below(&self) -> bool {
         !self.below.is_empty()
     }
 
-    /// Puts the field itself into the set.
+    /// Adds the field itself.
     pub(super) fn add_self(&mut self) {
         self.member = true;
     }
 
-    /// What of the set is at or below a step; the empty set if nothing is.
+    /// Returns the subset at or below an element; empty if there is none.
     pub(super) fn at(&self, element: &Element) -> &Self {
         self.below.get(element).unwrap_or(&EMPTY)
     }
 
-    /// Adds a set below a step.
+    /// Adds a set below an element.
     pub(super) fn attach(&mut self, element: Element, set: Self) {
         if !set.is_empty() {
             self.below.entry(element).or_default().add(set);
@@ -152,11 +154,11 @@ impl FieldSet {
         }
     }
 
-    /// Takes away the fields of another set, each by itself: what is within them stays.
+    /// Removes the fields of another set, each by itself: fields within them stay.
     pub(super) fn subtract(&mut self, other: &Self) {
         self.member &= !other.member;
-        steps::count(1 + self.below.len().min(other.below.len()));
-        // Whichever is shorter leads: there may be many small sets of which a large one is taken away.
+        cost_meter::count(1 + self.below.len().min(other.below.len()));
+        // Iterates over the shorter map: a large set may be subtracted from many small ones.
         if self.below.len() < other.below.len() {
             self.below.retain(|element, own| {
                 let Some(set) = other.below.get(element) else { return true };
@@ -175,7 +177,7 @@ impl FieldSet {
         }
     }
 
-    /// The fields that are in both sets.
+    /// Returns the fields that are in both sets.
     pub(super) fn intersection(&self, other: &Self) -> Self {
         let mut both = Self { member: self.member && other.member, below: BTreeMap::new() };
         for (element, set) in &self.below {
@@ -184,18 +186,18 @@ impl FieldSet {
         both
     }
 
-    /// Leaves only what is at or below the field of this name.
+    /// Retains only the fields at or below a name.
     pub(super) fn keep_only(&mut self, name: &str) {
         let element = Element::field(name);
         self.below.retain(|other, _| *other == element);
     }
 
-    /// How many fields there are.
+    /// Returns the number of fields.
     pub(super) fn len(&self) -> usize {
         usize::from(self.member) + self.below.values().map(Self::len).sum::<usize>()
     }
 
-    /// The paths of the first fields as people read them, at most `limit`.
+    /// Returns the paths of the first fields for people, at most `limit`.
     pub(super) fn paths(&self, limit: usize) -> Vec<String> {
         let mut paths = Vec::new();
         self.collect("", limit, &mut paths);
@@ -214,7 +216,7 @@ impl FieldSet {
         }
     }
 
-    /// The set as `FieldsV1`.
+    /// Encodes the set as `FieldsV1`.
     pub(super) fn to_fields(&self) -> Map<String, Value> {
         self.below
             .iter()
@@ -230,10 +232,10 @@ impl FieldSet {
         node
     }
 
-    /// Reads `FieldsV1`. Steps of types that are not known are passed over.
+    /// Decodes `FieldsV1`. Elements of unknown types are skipped.
     ///
     /// # Errors
-    /// A step or what is below it cannot be read.
+    /// An element or the value below it is invalid.
     pub(super) fn from_fields(fields: &Map<String, Value>) -> Result<Self, Malformed> {
         let mut set = Self::default();
         for (text, node) in fields {
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_written_as_kubernetes_writes_them() {
+    fn field_sets_encode_as_in_kubernetes() {
         let fields = json!({
             "f:metadata": {"f:labels": {".": {}, "f:app": {}}, "f:finalizers": {"v:\"x\"": {}}},
             "f:spec": {"f:containers": {"k:{\"containerPort\":80,\"protocol\":\"TCP\"}": {".": {}, "f:name": {}}}},
@@ -289,14 +291,14 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_mean_the_same_are_the_same() {
+    fn equivalent_elements_are_equal() {
         let odd = json!({"f:a": {"k:{\"z\": 1.0, \"b\":\"\\u003c\"}": {}, "v: 2.0": {}, "i:07": {}}});
         let plain = json!({"f:a": {"k:{\"b\":\"<\",\"z\":1}": {}, "v:2": {}, "i:7": {}}});
         assert_eq!(Value::Object(set(&odd).to_fields()), plain);
     }
 
     #[test]
-    fn steps_of_unknown_types_are_passed_over_and_broken_ones_refused() {
+    fn unknown_elements_are_skipped_and_invalid_ones_refused() {
         assert_eq!(set(&json!({"x:new": {"f:a": {}}, "f:b": {}})), set(&json!({"f:b": {}})));
         for broken in [
             json!({"f": {}}),
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_a_field_away_leaves_what_is_within_it() {
+    fn removing_a_field_keeps_the_fields_within() {
         let mut parent = set(&json!({"f:a": {".": {}, "f:b": {}}}));
         parent.subtract(&set(&json!({"f:a": {}})));
         assert_eq!(parent, set(&json!({"f:a": {"f:b": {}}})));
@@ -363,12 +365,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(set in field_set()) {
+        fn field_sets_round_trip(set in field_set()) {
             prop_assert_eq!(FieldSet::from_fields(&set.to_fields()), Ok(set));
         }
 
         #[test]
-        fn unions_differences_and_intersections_fit_together(a in field_set(), b in field_set()) {
+        fn union_difference_and_intersection_are_consistent(a in field_set(), b in field_set()) {
             let (both, either) = (a.intersection(&b), union(&a, &b));
             prop_assert_eq!(&either, &union(&b, &a));
             prop_assert_eq!(&both, &b.intersection(&a));

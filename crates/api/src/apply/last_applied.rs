@@ -1,5 +1,5 @@
-//! The annotation in which `kubectl apply` keeps its last configuration: it lets the same user go over to
-//! applying on the server without conflicts with himself, and back. Pure.
+//! The annotation in which `kubectl apply` keeps its last configuration. It lets a user migrate to
+//! server-side apply and back without conflicts with their own fields. Pure.
 
 use super::compare::compare;
 use super::fieldset::FieldSet;
@@ -7,11 +7,11 @@ use super::shape::fields_of;
 use edgesync_object::{MAX_ANNOTATIONS, Object};
 use edgesync_schema::Schema;
 
-/// The manager for which the annotation counts.
+/// The manager that uses the annotation.
 pub(super) const KUBECTL: &str = "kubectl";
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The fields of an object that are as they were last applied by the client: nobody has changed them since.
+/// Returns the fields that still have their value from the last client-side apply.
 pub(super) fn unchanged_fields(live: &Object, schema: Option<&Schema>) -> FieldSet {
     let Some(last) = annotation(live).and_then(|text| Object::parse(text).ok()) else {
         return FieldSet::default();
@@ -27,8 +27,8 @@ pub(super) fn unchanged_fields(live: &Object, schema: Option<&Schema>) -> FieldS
     fields
 }
 
-/// Brings the annotation of an object up to date with what was applied on the server, if there is one. One that
-/// would be too large is taken out, as the client does.
+/// Updates an existing annotation with the configuration applied on the server. Removes it if it
+/// would become too large, as kubectl does.
 pub(super) fn refresh(object: &mut Object, applied: &Object) {
     if annotation(object).is_none() {
         return;

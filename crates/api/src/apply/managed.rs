@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: who owns which fields, read and written. Pure.
+//! Entries of `metadata.managedFields`: parsing, merging and writing. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use serde_json::{Map, Value};
 use super::compare::Diff;
 use super::fieldset::FieldSet;
 use super::{Manager, Operation};
-use crate::steps;
+use crate::cost_meter;
 use edgesync_object::Object;
 
-/// The most entries of updates that are kept apart; older ones are put together.
+/// The most entries of updates kept separate; the oldest beyond are merged.
 pub(super) const MAX_UPDATERS: usize = 10;
-/// The manager in whose name older updates are put together.
+/// Manager of the merged entries.
 const ANCIENT: &str = "ancient-changes";
 
-/// All entries of an object.
+/// The record of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Managed(Vec<Entry>);
 
-/// What one manager owns by one way of writing.
+/// The fields that one manager owns by one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) manager: String,
@@ -28,13 +28,13 @@ pub(super) struct Entry {
     pub(super) api_version: String,
     /// Empty for the object itself.
     pub(super) subresource: String,
-    /// RFC 3339 in UTC, in seconds; empty if unknown.
+    /// RFC 3339 in UTC, whole seconds; empty if unknown.
     pub(super) time: String,
     pub(super) fields: FieldSet,
 }
 
 impl Entry {
-    /// An entry of a manager that owns nothing yet.
+    /// Creates an entry without fields.
     fn of(manager: &Manager<'_>, operation: Operation) -> Self {
         Self {
             manager: manager.name.to_owned(),
@@ -46,13 +46,13 @@ impl Entry {
         }
     }
 
-    /// What is the same for all entries of a manager. Who applies is the same in all versions.
+    /// Returns the identity of an entry. An apply has the same identity in all versions.
     fn id(&self) -> (Operation, String, String, String) {
         let version = if self.operation == Operation::Apply { "" } else { &self.api_version };
         (self.operation, self.manager.clone(), self.subresource.clone(), version.to_owned())
     }
 
-    /// Whether two entries are of the same manager.
+    /// Returns whether two entries have the same identity.
     fn is_same(&self, other: &Self) -> bool {
         self.manager == other.manager
             && self.operation == other.operation
@@ -60,8 +60,8 @@ impl Entry {
             && (self.operation == Operation::Apply || self.api_version == other.api_version)
     }
 
-    /// Takes in another entry of the same manager.
-    fn join(&mut self, other: Self) {
+    /// Merges another entry of the same identity.
+    fn merge(&mut self, other: Self) {
         self.fields.add(other.fields);
         self.time = std::mem::take(&mut self.time).max(other.time);
     }
@@ -120,47 +120,47 @@ impl Entry {
     }
 }
 
-/// A time of RFC 3339 in UTC and without fractions, so that times can be compared as texts.
+/// Normalises a time to RFC 3339 in UTC without fractions: such texts compare as times.
 fn in_seconds(time: &str) -> Option<String> {
     let time: Timestamp = time.parse().ok()?;
     Some(Timestamp::from_second(time.as_second()).ok()?.to_string())
 }
 
 impl Managed {
-    /// Reads `managedFields`; `None` if any part of them is not as it must be. Absent ones are empty.
+    /// Parses `managedFields`; `None` if any part is invalid. Absent ones are empty.
     pub(super) fn parse(value: Option<&Value>) -> Option<Self> {
         match value {
             None | Some(Value::Null) => Some(Self::default()),
             Some(Value::Array(entries)) => {
                 let entries: Option<Vec<Entry>> = entries.iter().map(Entry::parse).collect();
-                Some(Self::gather(entries?))
+                Some(Self::merge_entries(entries?))
             }
             Some(_) => None,
         }
     }
 
-    /// Entries of which those of the same manager become one.
-    fn gather(entries: Vec<Entry>) -> Self {
-        let mut places: BTreeMap<(Operation, String, String, String), usize> = BTreeMap::new();
-        let mut gathered: Vec<Entry> = Vec::with_capacity(entries.len());
+    /// Merges entries of the same identity.
+    fn merge_entries(entries: Vec<Entry>) -> Self {
+        let mut indices: BTreeMap<(Operation, String, String, String), usize> = BTreeMap::new();
+        let mut merged: Vec<Entry> = Vec::with_capacity(entries.len());
         for entry in entries {
-            steps::count(1);
-            let place = *places.entry(entry.id()).or_insert(gathered.len());
-            match gathered.get_mut(place) {
-                Some(other) => other.join(entry),
-                None => gathered.push(entry),
+            cost_meter::count(1);
+            let index = *indices.entry(entry.id()).or_insert(merged.len());
+            match merged.get_mut(index) {
+                Some(other) => other.merge(entry),
+                None => merged.push(entry),
             }
         }
-        Self(gathered)
+        Self(merged)
     }
 
-    /// What an object says; nothing if that cannot be read.
+    /// Reads the record of an object; empty if it is invalid.
     pub(super) fn of(object: &Object) -> Self {
         let fields = object.metadata().and_then(|metadata| metadata.get("managedFields"));
         Self::parse(fields).unwrap_or_default()
     }
 
-    /// Writes the entries into an object, in order. No entries are no field.
+    /// Writes the sorted entries into an object. Without entries the field is removed.
     pub(super) fn write(mut self, object: &mut Object) {
         self.0.retain(|entry| !entry.fields.is_empty());
         self.0.sort_by(|a, b| a.order().cmp(&b.order()));
@@ -172,12 +172,12 @@ impl Managed {
         }
     }
 
-    /// Whether nothing is owned.
+    /// Returns whether there are no entries.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether both say the same of who owns what.
+    /// Returns whether both records differ at most in their times.
     pub(super) fn is_same_but_for_times(&self, other: &Self) -> bool {
         let without_times = |managed: &Self| {
             let mut entries = managed.0.clone();
@@ -188,12 +188,11 @@ impl Managed {
         self.0.len() == other.0.len() && without_times(self) == without_times(other)
     }
 
-    /// All entries.
     pub(super) fn entries(&self) -> &[Entry] {
         &self.0
     }
 
-    /// Takes out the entry of a manager, or makes a new one.
+    /// Removes and returns the entry of a manager, or creates one.
     pub(super) fn take(&mut self, manager: &Manager<'_>, operation: Operation) -> Entry {
         let new = Entry::of(manager, operation);
         match self.0.iter().position(|entry| entry.is_same(&new)) {
@@ -202,15 +201,15 @@ impl Managed {
         }
     }
 
-    /// Adds an entry. Two of the same manager become one.
+    /// Adds an entry, merging it into one of the same identity.
     pub(super) fn insert(&mut self, entry: Entry) {
         match self.0.iter_mut().find(|other| other.is_same(&entry)) {
-            Some(other) => other.join(entry),
+            Some(other) => other.merge(entry),
             None => self.0.push(entry),
         }
     }
 
-    /// What all entries own together.
+    /// Returns the fields of all entries.
     pub(super) fn union(&self) -> FieldSet {
         let mut union = FieldSet::default();
         for entry in &self.0 {
@@ -219,8 +218,8 @@ impl Managed {
         union
     }
 
-    /// Takes from all entries what somebody else has changed or removed.
-    pub(super) fn lose(&mut self, diff: &Diff) {
+    /// Removes changed and removed fields from all entries.
+    pub(super) fn remove_fields(&mut self, diff: &Diff) {
         for entry in &mut self.0 {
             for set in [&diff.removed, &diff.changed, &diff.added] {
                 entry.fields.subtract(set);
@@ -228,8 +227,8 @@ impl Managed {
         }
     }
 
-    /// Puts the oldest updates together, those of one version each, until there are at most [`MAX_UPDATERS`].
-    pub(super) fn cap(&mut self) {
+    /// Merges the oldest updates, per version, until at most [`MAX_UPDATERS`] remain.
+    pub(super) fn limit_updaters(&mut self) {
         self.0.retain(|entry| !entry.fields.is_empty());
         self.0.sort_by(|a, b| a.order().cmp(&b.order()));
         let first = self.0.partition_point(|entry| entry.operation == Operation::Apply);
@@ -240,14 +239,14 @@ impl Managed {
         let mut kept: Vec<Entry> = Vec::new();
         let mut oldest: BTreeMap<String, usize> = BTreeMap::new();
         for entry in self.0.split_off(first) {
-            steps::count(1);
-            let older = oldest.get(&entry.api_version).filter(|_| excess > 0);
-            match older.and_then(|place| kept.get_mut(*place)) {
-                Some(older) => {
-                    ANCIENT.clone_into(&mut older.manager);
-                    older.subresource.clear();
-                    older.time = entry.time;
-                    older.fields.add(entry.fields);
+            cost_meter::count(1);
+            let oldest_entry = oldest.get(&entry.api_version).filter(|_| excess > 0);
+            match oldest_entry.and_then(|index| kept.get_mut(*index)) {
+                Some(oldest_entry) => {
+                    ANCIENT.clone_into(&mut oldest_entry.manager);
+                    oldest_entry.subresource.clear();
+                    oldest_entry.time = entry.time;
+                    oldest_entry.fields.add(entry.fields);
                     excess -= 1;
                 }
                 None => {
@@ -256,7 +255,7 @@ impl Managed {
                 }
             }
         }
-        self.0.extend(Self::gather(kept).0);
+        self.0.extend(Self::merge_entries(kept).0);
     }
 }
 
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_read_and_written_in_order() {
+    fn entries_round_trip_in_order() {
         let entry = |manager: &str, operation: &str, time: &str| {
             json!({"apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {"f:a": {}}},
                 "manager": manager, "operation": operation, "time": time})
@@ -304,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_cannot_be_read_spoil_all() {
+    fn invalid_entry_invalidates_the_whole_record() {
         let good = json!({"apiVersion": "v1", "fieldsType": "FieldsV1", "operation": "Update"});
         assert!(Managed::parse(Some(&json!([good]))).is_some());
         for (field, value) in [
@@ -328,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_a_client_sends_costs_steps_linear_in_its_length() {
+    fn parsing_and_merging_a_record_is_linear() {
         let sent = |length: usize| {
             let entry = |number: usize| {
                 json!({"apiVersion": format!("v{number}"), "fieldsType": "FieldsV1", "manager": format!("m{number}"),
@@ -342,16 +341,18 @@ mod tests {
             Map::from_iter([("data".to_owned(), Value::Object(data))])
         };
         let input = |length| (sent(length), changed(length));
-        steps::assert_linear("entries", input, |(sent, changed)| {
+        cost_meter::assert_linear("entries", input, |(sent, changed)| {
             let mut managed = Managed::parse(Some(&sent)).unwrap();
-            managed.lose(&super::super::compare::compare(&Map::new(), &changed, None));
-            managed.cap();
+            managed.remove_fields(&super::super::compare::compare(&Map::new(), &changed, None));
+            managed.limit_updaters();
         });
-        steps::assert_linear("updates", input, |(sent, _)| Managed::parse(Some(&sent)).unwrap().cap());
+        cost_meter::assert_linear("updates", input, |(sent, _)| {
+            Managed::parse(Some(&sent)).unwrap().limit_updaters()
+        });
     }
 
     #[test]
-    fn the_oldest_updates_become_one_per_version() {
+    fn oldest_updates_merge_into_one_per_version() {
         let mut managed = Managed::default();
         for number in 10..22 {
             let version = if number == 10 { "old/v1" } else { "v1" };
@@ -359,7 +360,7 @@ mod tests {
         }
         managed.insert(Entry { operation: Operation::Apply, ..update("x", "v1", "2026-01-01T00:00:00Z") });
         let before = managed.union();
-        managed.cap();
+        managed.limit_updaters();
         assert_eq!(managed.union(), before);
         let updates: Vec<&Entry> =
             managed.entries().iter().filter(|entry| entry.operation == Operation::Update).collect();
@@ -369,7 +370,7 @@ mod tests {
         assert_eq!((ancient[0].fields.len(), ancient[0].time.as_str()), (3, "2026-01-01T00:00:13Z"));
         assert!(updates.iter().any(|entry| entry.manager == "m10"));
         let again = managed.clone();
-        managed.cap();
+        managed.limit_updaters();
         assert_eq!(managed, again);
     }
 }

@@ -1,5 +1,5 @@
-//! Merging an applied configuration into an object, and taking out what a manager applied before and no
-//! longer does. Pure.
+//! Merges an applied configuration into an object, and prunes fields that the manager no longer
+//! applies. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,8 +10,7 @@ use super::fieldset::{Element, FieldSet};
 use super::shape::{Form, field_schema, identify, is_named, is_void, item_schema};
 use edgesync_schema::{ListType, Schema, Type};
 
-/// The object with the configuration merged into it: values of the configuration win, what it does not
-/// mention stays.
+/// Merges a configuration into an object: values of the configuration win, all others stay.
 pub(super) fn merge(live: &Value, applied: &Value, schema: Option<&Schema>) -> Value {
     match (Form::of(Some(live), schema), Form::of(Some(applied), schema)) {
         (Form::Map | Form::List, Form::Nothing) if !is_void(Some(live)) => live.clone(),
@@ -43,8 +42,8 @@ fn merge_maps(
     merged
 }
 
-/// Items that both have take the order of the configuration, items that only the object has stay between them,
-/// and new ones follow the item that they follow in the configuration.
+/// Merges two lists. Common items take the order of the configuration, items of the object alone
+/// stay between them, and new ones follow their predecessor in the configuration.
 fn merge_lists(live: &[Value], applied: &[Value], schema: Option<&Schema>) -> Vec<Value> {
     let live_ids: Vec<Option<Element>> = live.iter().map(|item| identify(item, schema)).collect();
     let mut partners: BTreeMap<&Element, (usize, &Value)> = BTreeMap::new();
@@ -66,16 +65,16 @@ fn merge_lists(live: &[Value], applied: &[Value], schema: Option<&Schema>) -> Ve
             shared.insert(id, index);
         }
     }
-    let mut turns: Vec<usize> = shared.values().copied().collect();
-    turns.sort_unstable();
-    let mut turns = turns.into_iter().peekable();
+    let mut shared_indices: Vec<usize> = shared.values().copied().collect();
+    shared_indices.sort_unstable();
+    let mut shared_indices = shared_indices.into_iter().peekable();
     let mut ordered = ordered.into_iter().enumerate().peekable();
     let mut merged = Vec::with_capacity(live.len() + applied.len());
     for (id, item) in live_ids.iter().zip(live) {
         match id.as_ref().and_then(|id| shared.get(id)) {
             None => merged.push(item.clone()),
-            Some(index) if turns.peek() == Some(index) => {
-                turns.next();
+            Some(index) if shared_indices.peek() == Some(index) => {
+                shared_indices.next();
                 while let Some((_, item)) = ordered.next_if(|(at, _)| at <= index) {
                     merged.push(item);
                 }
@@ -87,18 +86,19 @@ fn merge_lists(live: &[Value], applied: &[Value], schema: Option<&Schema>) -> Ve
     merged
 }
 
-/// Takes out of a merged object what is in `last`, the fields that the manager applied before, and that nobody
-/// has now: `keep` is what all managers own, this one by its new configuration.
+/// Prunes a merged object: removes the fields of `last`, those that the manager applied before,
+/// that have no owner left. `keep` holds the fields of all managers, this one's by its new
+/// configuration.
 ///
-/// Entries of maps and items of lists go with all that is in them. A named field stays as long as something within
-/// it is owned.
+/// Map entries and list items are removed with their contents. A named field stays while something
+/// within it is owned.
 pub(super) fn prune(value: &mut Value, schema: Option<&Schema>, last: &FieldSet, keep: &FieldSet) {
     match (Form::of(Some(value), schema), value) {
         (Form::Map, Value::Object(map)) => map.retain(|name, value| {
             let element = Element::field(name);
             let (last, keep) = (last.at(&element), keep.at(&element));
-            let given_up = if is_named(schema, name) { keep.is_empty() } else { !keep.has_self() };
-            let gone = last.has_self() && given_up;
+            let released = if is_named(schema, name) { keep.is_empty() } else { !keep.has_self() };
+            let gone = last.has_self() && released;
             !gone && prune_within(value, field_schema(schema, name), last, keep)
         }),
         (Form::List, Value::Array(list)) => list.retain_mut(|item| {
@@ -118,7 +118,7 @@ pub(super) fn prune(value: &mut Value, schema: Option<&Schema>, last: &FieldSet,
     }
 }
 
-/// Whether the value stays: not if all that was in it is gone and nobody owns the value itself.
+/// Returns whether the value stays. It does not if pruning emptied it and it has no owner itself.
 fn prune_within(value: &mut Value, schema: Option<&Schema>, last: &FieldSet, keep: &FieldSet) -> bool {
     if !last.has_below() || is_void(Some(value)) {
         return true;
@@ -127,7 +127,7 @@ fn prune_within(value: &mut Value, schema: Option<&Schema>, last: &FieldSet, kee
     !is_void(Some(value)) || keep.has_self()
 }
 
-/// The fields that identify an item: it keeps them, whoever owns them.
+/// Returns the fields that identify an item; an item always keeps them.
 fn keys_of(item: &Value, schema: Option<&Schema>) -> Vec<(String, Value)> {
     match schema.map(|schema| &schema.list) {
         Some(ListType::Map(keys)) => {
@@ -138,7 +138,7 @@ fn keys_of(item: &Value, schema: Option<&Schema>) -> Vec<(String, Value)> {
     }
 }
 
-/// Drops fields that are `null` where the schema has no such value: they say that there is none.
+/// Removes `null` fields where the schema is not nullable: they mean absence.
 pub(super) fn drop_nulls(value: &mut Value, schema: Option<&Schema>) {
     match (Form::of(Some(value), schema), value) {
         (Form::Map, Value::Object(map)) => map.retain(|name, value| {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn items_of_a_set_follow_the_configuration_and_others_stay_where_they_are() {
+    fn set_items_follow_the_configuration_and_others_stay() {
         let schema = list(ListType::Set);
         let cases = [
             (json!([1, 2, 3]), json!([4]), json!([1, 2, 3, 4])),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn items_of_a_map_are_merged_by_their_keys() {
+    fn map_items_are_merged_by_their_keys() {
         let schema = list(ListType::Map(vec!["k".into()]));
         let live = json!([{"k": "a", "x": 1}, {"k": "b", "x": 2}]);
         let applied = json!([{"k": "b", "y": 3}, {"k": "c"}]);
@@ -191,14 +191,14 @@ mod tests {
     }
 
     #[test]
-    fn null_leaves_objects_and_replaces_values() {
+    fn null_keeps_objects_and_replaces_values() {
         let live = json!({"map": {"a": 1}, "value": 1, "empty": {}});
         let applied = json!({"map": null, "value": null, "empty": null});
         assert_eq!(merge(&live, &applied, None), json!({"map": {"a": 1}, "value": null, "empty": null}));
     }
 
     #[test]
-    fn an_item_keeps_the_fields_that_identify_it() {
+    fn item_keeps_its_key_fields() {
         let schema = list(ListType::Map(vec!["k".into()]));
         let mut value = json!([{"k": "a", "x": 1, "y": 2}]);
         let set = |fields: Value| FieldSet::from_fields(fields.as_object().unwrap()).unwrap();

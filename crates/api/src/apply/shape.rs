@@ -1,32 +1,32 @@
-//! What in a value can be owned by itself: which objects and lists are one value, and what identifies the
-//! items of the others. Pure; depends on schemas.
+//! Ownership by schema: which objects and lists are atomic, and what identifies the items of the
+//! others. Pure; depends on schemas.
 //!
-//! Where no schema says anything, objects are owned field by field and lists as a whole.
+//! Without a schema objects are owned per field and lists as a whole.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 use super::fieldset::{Element, FieldSet};
-use crate::trail::Trail;
+use crate::field_path::FieldPath;
 use edgesync_object::status::{Cause, MAX_CAUSES};
 use edgesync_schema::{ListType, Schema, Type};
 
-/// How a value is owned.
+/// The granularity of ownership of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Absent or `null`: fits every form.
+    /// Absent or `null`: compatible with every form.
     Nothing,
-    /// As one value.
+    /// Owned as one value.
     Leaf,
-    /// Field by field.
+    /// Owned field by field.
     Map,
-    /// Item by item. There is a schema that says so.
+    /// Owned per item; requires a schema.
     List,
 }
 
 impl Form {
-    /// The form of a value under a schema.
+    /// Returns the form of a value under a schema.
     pub(super) fn of(value: Option<&Value>, schema: Option<&Schema>) -> Self {
         match (value, schema) {
             (None | Some(Value::Null), _) => Self::Nothing,
@@ -46,22 +46,22 @@ impl Form {
     }
 }
 
-/// The schema of a field.
+/// Returns the schema of a field.
 pub(super) fn field_schema<'a>(schema: Option<&'a Schema>, name: &str) -> Option<&'a Schema> {
     schema.and_then(|schema| schema.field(name)).map(Arc::as_ref)
 }
 
-/// Whether a field has a name of its own in the schema: entries of maps have not.
+/// Returns whether the schema declares a field by name; map entries are not declared.
 pub(super) fn is_named(schema: Option<&Schema>, name: &str) -> bool {
     schema.is_some_and(|schema| schema.properties.contains_key(name))
 }
 
-/// The schema of the items of a list.
+/// Returns the schema of list items.
 pub(super) fn item_schema(schema: Option<&Schema>) -> Option<&Schema> {
     schema.and_then(|schema| schema.items.as_deref())
 }
 
-/// What identifies an item of a list whose form is [`Form::List`]; `None` if nothing does.
+/// Returns the identity of an item in a list of [`Form::List`]; `None` if it has none.
 pub(super) fn identify(item: &Value, schema: Option<&Schema>) -> Option<Element> {
     let schema = schema?;
     match (&schema.list, item) {
@@ -88,7 +88,7 @@ fn is_scalar(value: &Value) -> bool {
     !matches!(value, Value::Null | Value::Array(_) | Value::Object(_))
 }
 
-/// Whether there is nothing in a value that could be owned.
+/// Returns whether a value contains nothing that could be owned.
 pub(super) fn is_void(value: Option<&Value>) -> bool {
     match value {
         None | Some(Value::Null) => true,
@@ -98,8 +98,8 @@ pub(super) fn is_void(value: Option<&Value>) -> bool {
     }
 }
 
-/// The fields that a configuration owns. Objects and items are owned themselves if they are entries of a map
-/// or list, or empty.
+/// Returns the fields that a configuration owns. Objects and items are members themselves if they
+/// are map entries or list items, or empty.
 pub(super) fn fields_of(value: &Value, schema: Option<&Schema>) -> FieldSet {
     let mut set = FieldSet::default();
     match (Form::of(Some(value), schema), value) {
@@ -127,29 +127,29 @@ pub(super) fn fields_of(value: &Value, schema: Option<&Schema>) -> FieldSet {
     set
 }
 
-/// Finds items of lists in a configuration that cannot be told apart. At most [`MAX_CAUSES`] are reported.
+/// Reports ambiguous list items of a configuration, at most [`MAX_CAUSES`].
 pub(super) fn check_items(
     value: &Value,
     schema: Option<&Schema>,
-    trail: &Trail<'_>,
+    path: &FieldPath<'_>,
     causes: &mut Vec<Cause>,
 ) {
     match (Form::of(Some(value), schema), value) {
         (Form::Map, Value::Object(map)) => {
             for (name, value) in map.iter().filter(|(_, value)| !is_void(Some(value)) && !is_scalar(value)) {
-                check_items(value, field_schema(schema, name), &Trail::Field(trail, name), causes);
+                check_items(value, field_schema(schema, name), &FieldPath::Field(path, name), causes);
             }
         }
         (Form::List, Value::Array(list)) => {
             let mut seen = FieldSet::default();
             for (index, item) in list.iter().enumerate() {
                 match identify(item, schema) {
-                    None => causes.push(unidentified(&Trail::Item(trail, index), schema)),
+                    None => causes.push(unidentified(&FieldPath::Item(path, index), schema)),
                     Some(element) if seen.at(&element).has_self() => {
-                        causes.push(duplicate(trail, &element));
+                        causes.push(duplicate(path, &element));
                     }
                     Some(element) => {
-                        check_items(item, item_schema(schema), &Trail::Element(trail, &element), causes);
+                        check_items(item, item_schema(schema), &FieldPath::Element(path, &element), causes);
                         seen.attach(element, FieldSet::only_self());
                     }
                 }
@@ -162,15 +162,15 @@ pub(super) fn check_items(
     }
 }
 
-fn duplicate(trail: &Trail<'_>, element: &Element) -> Cause {
+fn duplicate(path: &FieldPath<'_>, element: &Element) -> Cause {
     Cause {
         reason: "FieldValueDuplicate".to_owned(),
         message: format!("Duplicate value: there must be one item {element} only"),
-        field: trail.to_string(),
+        field: path.to_string(),
     }
 }
 
-fn unidentified(trail: &Trail<'_>, schema: Option<&Schema>) -> Cause {
+fn unidentified(path: &FieldPath<'_>, schema: Option<&Schema>) -> Cause {
     let message = match schema.map(|schema| &schema.list) {
         Some(ListType::Map(keys)) => {
             let keys: Vec<String> = keys.iter().map(|key| format!("`{key}`")).collect();
@@ -178,40 +178,40 @@ fn unidentified(trail: &Trail<'_>, schema: Option<&Schema>) -> Cause {
         }
         _ => "must be a string, a number or a boolean, which tells the items of the list apart".to_owned(),
     };
-    Cause::required(&trail.to_string(), &message)
+    Cause::required(&path.to_string(), &message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::steps;
+    use crate::cost_meter;
     use serde_json::json;
 
     #[test]
-    fn items_are_told_apart_in_steps_linear_in_what_is_applied() {
+    fn checking_items_is_linear() {
         let items = Schema { kind: Type::Array, list: ListType::Map(vec!["k".into()]), ..Schema::default() };
         let schema = Schema { kind: Type::Object, additional: Some(Arc::new(items)), ..Schema::default() };
         let check = |value: Value, schema: Option<&Schema>| {
             let mut causes = Vec::new();
-            check_items(&value, schema, &Trail::Root, &mut causes);
+            check_items(&value, schema, &FieldPath::Root, &mut causes);
             assert!(causes.is_empty(), "{causes:?}");
         };
         let list = |length: usize| {
             let items: Vec<Value> = (0..length).map(|number| json!({"k": number, "x": {}})).collect();
             json!({"f".repeat(length): items})
         };
-        steps::assert_linear("items", list, |value| check(value, Some(&schema)));
+        cost_meter::assert_linear("items", list, |value| check(value, Some(&schema)));
         let map = |length: usize| {
             let fields: Map<String, Value> =
                 (0..length).map(|n| (n.to_string(), json!({"x": {"y": 1}}))).collect();
             json!({"f".repeat(length): fields})
         };
-        steps::assert_linear("fields", map, |value| check(value, None));
+        cost_meter::assert_linear("fields", map, |value| check(value, None));
         let mut causes = Vec::new();
         check_items(
             &json!({"f".repeat(100_000): [1, {"k": 1}, {"k": 1}]}),
             Some(&schema),
-            &Trail::Root,
+            &FieldPath::Root,
             &mut causes,
         );
         assert!(

@@ -1,4 +1,4 @@
-//! Ownership as the documentation of Kubernetes describes it, and what must hold for any objects.
+//! Ownership as documented by Kubernetes, and laws for arbitrary objects.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn keyed(keys: &[&str], items: Schema) -> Schema {
     list(ListType::Map(keys.iter().map(|key| Arc::from(*key)).collect()), items)
 }
 
-/// Something like a Pod, with every way of owning in it.
+/// A Pod-like schema with every kind of ownership.
 fn pod() -> Schema {
     let text = || leaf(Type::String);
     let port = fields([
@@ -95,7 +95,7 @@ fn create(rest: Value, manager: &str) -> Object {
     new
 }
 
-/// Replaces all but the metadata, as an update does.
+/// Replaces everything but the metadata, as an update does.
 fn update(old: &Object, rest: Value, manager: &Manager<'_>) -> Object {
     let mut new = object(rest);
     new.set_metadata("managedFields", old.metadata().unwrap()["managedFields"].clone());
@@ -115,7 +115,7 @@ fn refused(live: &Object, rest: Value, manager: &str) -> Status {
     try_apply(Some(live), rest, manager, false).unwrap_err()
 }
 
-/// The paths that a manager owns by one operation.
+/// Returns the paths that a manager owns by one operation.
 fn owned(object: &Object, manager: &str, operation: Operation) -> Vec<String> {
     let managed = Managed::of(object);
     let mine = |entry: &&Entry| entry.manager == manager && entry.operation == operation;
@@ -134,7 +134,7 @@ fn part<'a>(object: &'a Object, name: &str) -> &'a Value {
 use Operation::{Apply, Update};
 
 #[test]
-fn who_creates_owns_what_he_wrote() {
+fn creator_owns_the_written_fields() {
     let made =
         create(json!({"data": {"a": "1"}, "metadata": {"labels": {"l": "x"}, "uid": "u"}}), "kubectl-create");
     let expected = json!([{"apiVersion": "v1", "fieldsType": "FieldsV1", "manager": "kubectl-create",
@@ -144,7 +144,7 @@ fn who_creates_owns_what_he_wrote() {
 }
 
 #[test]
-fn who_changes_a_field_owns_it_and_who_removes_one_frees_it() {
+fn change_takes_ownership_and_removal_releases_it() {
     let made = create(json!({"data": {"a": "1", "b": "1", "c": "1"}}), "one");
     let changed = update(&made, json!({"data": {"a": "2", "b": "1", "d": "1"}}), &later("two"));
     assert_eq!(owned(&changed, "one", Update), [".data", ".data.b"]);
@@ -158,7 +158,7 @@ fn who_changes_a_field_owns_it_and_who_removes_one_frees_it() {
 }
 
 #[test]
-fn an_update_that_changes_nothing_leaves_the_record_as_it_is() {
+fn update_without_changes_keeps_the_record() {
     let made = create(json!({"data": {"a": "1"}}), "one");
     assert_eq!(update(&made, json!({"data": {"a": "1"}}), &later("one")), made);
     assert_eq!(update(&made, json!({"data": {"a": "1"}}), &later("two")), made);
@@ -170,7 +170,7 @@ fn an_update_that_changes_nothing_leaves_the_record_as_it_is() {
 }
 
 #[test]
-fn a_write_to_the_status_records_the_status_only() {
+fn status_write_records_the_status_only() {
     let made = create(json!({"data": {"a": "1"}}), "one");
     let mut new = object(json!({"data": {"a": "2"}, "status": {"phase": "Ready"}}));
     let manager = Manager { subresource: "status", ..later("one") };
@@ -183,7 +183,7 @@ fn a_write_to_the_status_records_the_status_only() {
 }
 
 #[test]
-fn what_clients_send_as_managed_fields_is_taken_reset_or_passed_over() {
+fn sent_managed_fields_are_used_reset_or_ignored() {
     let made = create(json!({"data": {"a": "1"}}), "one");
     let own = made.metadata().unwrap()["managedFields"].clone();
     let mut other = own.clone();
@@ -210,7 +210,7 @@ fn what_clients_send_as_managed_fields_is_taken_reset_or_passed_over() {
 }
 
 #[test]
-fn an_object_without_a_record_is_recorded_from_the_first_apply_on() {
+fn object_without_a_record_gets_one_at_the_first_apply() {
     let bare = object(json!({"data": {"a": "1", "b": "1"}}));
     let mut changed = object(json!({"data": {"a": "2", "b": "1"}}));
     record_update(Some(&bare), &mut changed, Some(&pod()), &later("one"));
@@ -224,7 +224,7 @@ fn an_object_without_a_record_is_recorded_from_the_first_apply_on() {
 }
 
 #[test]
-fn only_ten_updates_are_kept_apart() {
+fn at_most_ten_updates_stay_separate() {
     let mut live = create(json!({"data": {"k0": "v"}}), "m0");
     for number in 1..30 {
         let mut new = live.clone();
@@ -243,7 +243,7 @@ fn only_ten_updates_are_kept_apart() {
 }
 
 #[test]
-fn what_is_no_longer_applied_is_removed_unless_others_own_it() {
+fn field_no_longer_applied_is_removed_unless_shared() {
     let one = applied(None, json!({"data": {"a": "1", "b": "1", "c": "1"}}), "one");
     let two = applied(Some(&one), json!({"data": {"b": "1"}}), "two");
     let updated = update(&two, json!({"data": {"a": "1", "b": "1", "c": "2"}}), &later("three"));
@@ -256,7 +256,7 @@ fn what_is_no_longer_applied_is_removed_unless_others_own_it() {
 }
 
 #[test]
-fn a_field_goes_with_the_last_of_what_was_in_it() {
+fn field_is_removed_with_its_last_content() {
     let live = applied(None, json!({"spec": {"replicas": 1}, "data": {"a": "1"}}), "one");
     let less = applied(Some(&live), json!({"data": {}}), "one");
     assert_eq!((part(&less, "spec"), part(&less, "data")), (&Value::Null, &json!({})));
@@ -264,7 +264,7 @@ fn a_field_goes_with_the_last_of_what_was_in_it() {
 }
 
 #[test]
-fn another_value_is_a_conflict_and_the_same_one_is_shared() {
+fn different_value_conflicts_and_equal_value_is_shared() {
     let live = create(json!({"data": {"a": "1", "b": "1"}}), "kubectl-create");
     let status = refused(&live, json!({"data": {"a": "2", "b": "2"}}), "me");
     assert!(status.is(&Reason::Conflict));
@@ -282,7 +282,7 @@ fn another_value_is_a_conflict_and_the_same_one_is_shared() {
 }
 
 #[test]
-fn force_takes_fields_over() {
+fn force_takes_over_fields() {
     let live = create(json!({"data": {"a": "1", "b": "1"}}), "other");
     let taken = try_apply(Some(&live), json!({"data": {"a": "2"}}), "me", true).unwrap();
     assert_eq!(part(&taken, "data"), &json!({"a": "2", "b": "1"}));
@@ -292,7 +292,7 @@ fn force_takes_fields_over() {
 }
 
 #[test]
-fn a_manager_can_give_a_field_up_to_another() {
+fn manager_can_hand_a_field_over() {
     // The documentation's example: a user leaves the replicas to an autoscaler.
     let user = applied(None, json!({"spec": {"replicas": 3}, "data": {"a": "1"}}), "user");
     let scaler = applied(Some(&user), json!({"spec": {"replicas": 3}}), "scaler");
@@ -303,7 +303,7 @@ fn a_manager_can_give_a_field_up_to_another() {
 }
 
 #[test]
-fn applying_the_same_again_changes_nothing() {
+fn reapply_changes_nothing() {
     let config = json!({"metadata": {"labels": {"l": "x"}, "creationTimestamp": null}, "data": {"a": "1"}, "status": null,
         "spec": {"containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80}]}]}});
     let live = apply(None, &object(config.clone()), Some(&pod()), &by("me"), false).unwrap();
@@ -313,7 +313,7 @@ fn applying_the_same_again_changes_nothing() {
 }
 
 #[test]
-fn what_the_server_sets_cannot_be_applied() {
+fn server_metadata_cannot_be_applied() {
     let mut live = create(json!({"data": {"a": "1"}}), "one");
     live.set_metadata("uid", "u");
     live.set_metadata("resourceVersion", "7");
@@ -323,7 +323,7 @@ fn what_the_server_sets_cannot_be_applied() {
 }
 
 #[test]
-fn items_of_lists_are_owned_by_their_keys() {
+fn list_items_are_owned_by_their_keys() {
     let one = json!({"spec": {"containers": [
         {"name": "a", "image": "1", "ports": [{"containerPort": 80}, {"containerPort": 80, "protocol": "UDP"}]}]}});
     let live = applied(None, one, "one");
@@ -354,7 +354,7 @@ fn items_of_lists_are_owned_by_their_keys() {
 }
 
 #[test]
-fn an_item_that_was_applied_goes_with_what_others_have_set_in_it() {
+fn removed_item_takes_along_fields_of_others() {
     let live = applied(None, json!({"spec": {"containers": [{"name": "a"}, {"name": "b"}]}}), "one");
     let containers = json!([{"name": "a"}, {"name": "b", "image": "set"}]);
     let set = update(&live, json!({"spec": {"containers": containers}}), &later("other"));
@@ -364,7 +364,7 @@ fn an_item_that_was_applied_goes_with_what_others_have_set_in_it() {
 }
 
 #[test]
-fn sets_grow_and_shrink_by_their_items() {
+fn sets_grow_and_shrink_per_item() {
     let live = applied(None, json!({"metadata": {"finalizers": ["a", "b"]}}), "one");
     let both = applied(Some(&live), json!({"metadata": {"finalizers": ["b", "c"]}}), "two");
     assert_eq!(both.metadata().unwrap()["finalizers"], json!(["a", "b", "c"]));
@@ -387,7 +387,7 @@ fn atomic_lists_and_maps_are_one_value() {
 }
 
 #[test]
-fn the_status_is_applied_by_itself() {
+fn status_is_applied_separately() {
     let live = applied(None, json!({"data": {"a": "1"}}), "one");
     let config =
         object(json!({"data": {"a": "2"}, "metadata": {"labels": {"l": "x"}}, "status": {"phase": "Up"}}));
@@ -411,7 +411,7 @@ fn the_status_is_applied_by_itself() {
 }
 
 #[test]
-fn configurations_that_cannot_be_applied_are_refused() {
+fn invalid_configurations_are_refused() {
     let live = create(json!({"data": {"a": "1"}}), "one");
     let wrong_version = Manager { api_version: "v2", ..by("me") };
     let config = object(json!({}));
@@ -447,7 +447,7 @@ fn kinds_without_a_schema_have_granular_maps_and_atomic_lists() {
 }
 
 #[test]
-fn kubectl_goes_over_to_the_server_without_conflicts_with_itself() {
+fn kubectl_migrates_to_server_side_apply_without_conflicts() {
     let last = |data: Value| {
         let text = format!("{}\n", object(json!({"data": data})));
         json!({"annotations": {"kubectl.kubernetes.io/last-applied-configuration": text}})
@@ -460,7 +460,7 @@ fn kubectl_goes_over_to_the_server_without_conflicts_with_itself() {
     assert_eq!(part(&result, "data"), &json!({"a": "2", "b": "1"}));
     assert_eq!(result.metadata().unwrap()["annotations"], last(json!({"a": "2"}))["annotations"]);
 
-    // What somebody has changed since is a conflict.
+    // A later change by another manager is a conflict.
     let touched = json!({"data": {"a": "1", "b": "9"}, "metadata": last(config)});
     let touched = update(&made, touched, &later("somebody"));
     let message = refused(&touched, json!({"data": {"a": "2", "b": "2"}}), "kubectl").message;

@@ -1,4 +1,4 @@
-//! Aggregated discovery: everything under `/api` or `/apis` in one document. Pure.
+//! Aggregated discovery: all of `/api` or `/apis` in one document. Pure.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::accept::choose;
 use crate::kind::Kind;
 use edgesync_object::Scope;
 
-/// Which of the two roots is asked for.
+/// The root of a discovery document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Root {
     /// `/api`: the core group.
@@ -21,17 +21,17 @@ pub(crate) enum Root {
 /// The form of the documents under `/api` and `/apis`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// `APIVersions` and `APIGroupList`; in which format is asked in the usual way.
+    /// `APIVersions` and `APIGroupList`, in a negotiated format.
     Plain,
-    /// `APIGroupDiscoveryList` as clients since Kubernetes 1.30 ask for it.
+    /// `APIGroupDiscoveryList` for clients since Kubernetes 1.30.
     V2,
-    /// `APIGroupDiscoveryList` as clients before it ask for it.
+    /// `APIGroupDiscoveryList` for older clients.
     V2Beta1,
 }
 
 impl Form {
-    /// The form that a client prefers, from its `Accept` header. Plain if it asks for neither of the others,
-    /// and for every client that takes anything.
+    /// Negotiates the form by an `Accept` header. Plain unless the client requests another form
+    /// explicitly.
     pub(crate) fn accepted(accept: Option<&str>) -> Self {
         let offer = |media_type: &str, parameters: &[(&str, &str)]| {
             let parameter =
@@ -52,7 +52,7 @@ impl Form {
         choose(accept.unwrap_or_default(), offer).unwrap_or(Self::Plain)
     }
 
-    /// The content type of the aggregated forms; `None` for the plain one.
+    /// Returns the content type of an aggregated form; `None` for the plain one.
     pub(crate) fn content_type(self) -> Option<&'static str> {
         match self {
             Self::Plain => None,
@@ -64,7 +64,7 @@ impl Form {
     }
 }
 
-/// The document of a root in a form.
+/// Builds the document of a root in a form.
 pub(crate) fn aggregated(kinds: &[Arc<Kind>], root: Root, form: Form) -> Value {
     let version = match form {
         Form::Plain if root == Root::Core => return super::core_versions(kinds),
@@ -73,8 +73,8 @@ pub(crate) fn aggregated(kinds: &[Arc<Kind>], root: Root, form: Form) -> Value {
         Form::V2Beta1 => "v2beta1",
     };
     let groups = groups(kinds);
-    let wanted = groups.iter().filter(|group| group.name.is_empty() == (root == Root::Core));
-    let items: Vec<Value> = wanted.map(group).collect();
+    let selected = groups.iter().filter(|group| group.name.is_empty() == (root == Root::Core));
+    let items: Vec<Value> = selected.map(group).collect();
     json!({
         "kind": "APIGroupDiscoveryList",
         "apiVersion": format!("apidiscovery.k8s.io/{version}"),

@@ -1,4 +1,4 @@
-//! Kinds by group and version, in the order in which clients look for them. Pure.
+//! Kinds by group and version, in order of preference. Pure.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -8,30 +8,29 @@ use crate::kind::Kind;
 /// A group with its versions, the preferred one first.
 #[derive(Debug)]
 pub(crate) struct Group<'k> {
-    /// Its name, empty for the core group.
+    /// Empty for the core group.
     pub(crate) name: &'k str,
-    /// Its versions.
     pub(crate) versions: Vec<Version<'k>>,
 }
 
 /// A version of a group with its kinds.
 #[derive(Debug)]
 pub(crate) struct Version<'k> {
-    /// Its name, such as `v1`.
+    /// The version's name, such as `v1`.
     pub(crate) name: &'k str,
-    /// Its kinds, in the order in which they were given.
+    /// In the order given.
     pub(crate) kinds: Vec<&'k Arc<Kind>>,
 }
 
 impl Version<'_> {
-    /// The path under which its resources are.
+    /// Returns the path of the version's resources.
     pub(crate) fn path(&self, group: &str) -> String {
         if group.is_empty() { format!("/api/{}", self.name) } else { format!("/apis/{group}/{}", self.name) }
     }
 }
 
-/// Sorts kinds into groups and versions. Groups come in the order in which their first kind does, versions
-/// in that of preference: those that a kind prefers, then by maturity and number.
+/// Sorts kinds into groups and versions. Groups are ordered by their first kind, versions by
+/// preference: those that a kind prefers, then by maturity and number.
 pub(crate) fn groups(kinds: &[Arc<Kind>]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for kind in kinds {
@@ -55,8 +54,7 @@ pub(crate) fn groups(kinds: &[Arc<Kind>]) -> Vec<Group<'_>> {
     groups
 }
 
-/// The place of a version among others: stable ones, then beta, then alpha, higher numbers first; names of
-/// another form come last.
+/// Ranks a version: stable, then beta, then alpha, higher numbers first; other names last.
 fn rank(version: &str) -> (u8, Reverse<u32>, Reverse<u32>) {
     let other = (3, Reverse(0), Reverse(0));
     let Some(numbers) = version.strip_prefix('v') else { return other };
@@ -76,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stable_versions_come_before_beta_before_alpha_before_other_names() {
+    fn versions_sort_stable_beta_alpha_other() {
         let mut versions =
             ["foo", "v1alpha2", "v1", "v11beta2", "v2", "v1beta1", "v3beta1", "v10", "v1gamma1"];
         versions.sort_by_key(|version| (rank(version), *version));

@@ -30,7 +30,7 @@ fn kinds() -> Vec<Arc<Kind>> {
 }
 
 #[test]
-fn the_core_group_is_under_api_and_the_others_under_apis() {
+fn core_group_is_under_api_and_others_under_apis() {
     let core = core_versions(&kinds());
     assert_eq!(core["versions"], json!(["v1"]));
     assert_eq!(core["serverAddressByClientCIDRs"], json!([]));
@@ -41,7 +41,7 @@ fn the_core_group_is_under_api_and_the_others_under_apis() {
 }
 
 #[test]
-fn the_preferred_version_of_a_group_is_the_first() {
+fn preferred_version_of_a_group_is_first() {
     let autoscaling = group(&kinds(), "autoscaling").unwrap();
     assert_eq!(autoscaling["kind"], "APIGroup");
     assert_eq!(autoscaling["preferredVersion"], json!({ "groupVersion": "autoscaling/v2", "version": "v2" }));
@@ -53,7 +53,7 @@ fn the_preferred_version_of_a_group_is_the_first() {
 }
 
 #[test]
-fn a_list_of_resources_says_what_can_be_done_with_each() {
+fn resource_list_has_the_verbs_of_each() {
     let list = resource_list(&kinds(), "", "v1").unwrap();
     assert_eq!(list["groupVersion"], "v1");
     let stored_as = |at: usize| storage_version_hash(&kinds()[at].stored_as);
@@ -78,7 +78,7 @@ fn a_list_of_resources_says_what_can_be_done_with_each() {
 }
 
 #[test]
-fn a_kind_of_which_the_status_can_be_written_says_so_at_the_status_only() {
+fn writable_status_shows_at_the_status_only() {
     let status = Kind { writable: Writable::Status, ..Kind::clone(&kinds()[0]) };
     let kinds = [Arc::new(status)];
     let list = resource_list(&kinds, "", "v1").unwrap();
@@ -91,7 +91,7 @@ fn a_kind_of_which_the_status_can_be_written_says_so_at_the_status_only() {
 }
 
 #[test]
-fn the_hash_of_the_stored_form_is_the_same_in_all_versions_and_for_good() {
+fn storage_hash_is_stable_across_versions() {
     let v1 = kind("example.com", "v1", "Lamp", "lamps", Scope::Namespaced);
     let v2 = kind("example.com", "v2", "Lamp", "lamps", Scope::Namespaced);
     let kept_as_v1 = Kind { stored_as: Arc::clone(&v1.stored_as), ..v2.clone() };
@@ -105,7 +105,7 @@ fn the_hash_of_the_stored_form_is_the_same_in_all_versions_and_for_good() {
 }
 
 #[test]
-fn the_root_lists_every_path_once_and_in_order() {
+fn root_lists_every_path_once_in_order() {
     let root = root_paths(&kinds(), &["/edgesync/v1", "/version"]);
     let paths: Vec<&str> = root["paths"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     for path in ["/api/v1", "/apis/autoscaling", "/apis/autoscaling/v3", "/edgesync/v1", "/readyz"] {
@@ -115,7 +115,7 @@ fn the_root_lists_every_path_once_and_in_order() {
 }
 
 #[test]
-fn aggregated_discovery_has_the_same_as_the_single_documents() {
+fn aggregated_discovery_equals_the_single_documents() {
     let core = aggregated(&kinds(), Root::Core, Form::V2);
     assert_eq!(core["apiVersion"], "apidiscovery.k8s.io/v2");
     assert_eq!(core["items"][0]["metadata"], json!({}));
@@ -134,7 +134,7 @@ fn aggregated_discovery_has_the_same_as_the_single_documents() {
 }
 
 #[test]
-fn the_form_follows_what_clients_really_send() {
+fn form_follows_the_accept_headers_of_real_clients() {
     let form = |accept: &str| Form::accepted(Some(accept));
     let aggregated = |version: &str| {
         format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList")

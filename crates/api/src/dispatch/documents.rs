@@ -1,4 +1,4 @@
-//! Answers that are no objects: health, metrics, discovery, OpenAPI.
+//! Responses that are not objects: health, metrics, discovery, OpenAPI.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,18 +21,18 @@ use crate::storage::Storage;
 use edgesync_object::Status;
 use edgesync_object::status::Result;
 
-/// Paths that are no groups, in the list of all.
+/// Paths outside of any group, in the list of all paths.
 const OWN_PATHS: &[&str] =
     &["/edgesync/v1/", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
-/// Parts of a document that are made ahead of the client.
+/// Parts of a document generated ahead of the client.
 const PARTS_AHEAD: usize = 1;
 
-/// Whether the server is well.
+/// Answers `/healthz`, `/livez` and `/readyz`.
 pub(super) fn health(
     request: &HealthRequest,
     checks: &[(&'static str, Result<()>)],
 ) -> Result<Response<ResponseBody>> {
-    // A process that answers is alive, whatever its store says.
+    // A process that answers is alive, whatever its store reports.
     let checks = if request.endpoint == "readyz" { checks } else { &[] };
     let answer = match &request.check {
         Some(check) => crate::health::single(check, checks).ok_or_else(Status::no_such_path)?,
@@ -41,7 +41,7 @@ pub(super) fn health(
     Ok(response::text(answer.code, "text/plain; charset=utf-8", answer.body))
 }
 
-/// What has been counted.
+/// Renders `/metrics`: the API's own and the extension's.
 pub(super) async fn metrics(metrics: &ApiMetrics, extension: &impl Extension) -> Response<ResponseBody> {
     let mut out = String::new();
     let mut writer = MetricsWriter::new(&mut out);
@@ -50,12 +50,11 @@ pub(super) async fn metrics(metrics: &ApiMetrics, extension: &impl Extension) ->
     response::text(200, MetricsWriter::CONTENT_TYPE, out)
 }
 
-/// `/version`.
 pub(super) fn version() -> Value {
     crate::health::version()
 }
 
-/// What is served.
+/// Answers a discovery path.
 pub(super) fn discovery(
     kinds: &[Arc<Kind>],
     what: &Discovery,
@@ -73,7 +72,7 @@ pub(super) fn discovery(
     Ok(tagged(format.media_type(), format.render_value(&value)?, head))
 }
 
-/// `/api` and `/apis`, which new clients ask for with everything below them.
+/// Answers `/api` and `/apis`; new clients request them with all groups below.
 fn aggregated(kinds: &[Arc<Kind>], root: Root, head: &Head<'_>) -> Result<Response<ResponseBody>> {
     let form = Form::accepted(head.accept);
     let value = discovery::aggregated(kinds, root, form);
@@ -88,11 +87,14 @@ fn aggregated(kinds: &[Arc<Kind>], root: Root, head: &Head<'_>) -> Result<Respon
     Ok(response)
 }
 
-/// A text with its tag; only the tag if the client has the text already.
+/// Responds with a text and its entity tag; 304 if the client has it already.
 fn tagged(content_type: &'static str, text: String, head: &Head<'_>) -> Response<ResponseBody> {
     let tag = discovery::etag(&text);
-    let response =
-        if has_it(head, &tag) { response::not_modified() } else { response::text(200, content_type, text) };
+    let response = if client_has(head, &tag) {
+        response::not_modified()
+    } else {
+        response::text(200, content_type, text)
+    };
     with_tag(response, &tag)
 }
 
@@ -103,30 +105,30 @@ fn with_tag(mut response: Response<ResponseBody>, tag: &str) -> Response<Respons
     response
 }
 
-fn has_it(head: &Head<'_>, tag: &str) -> bool {
+fn client_has(head: &Head<'_>, tag: &str) -> bool {
     head.if_none_match.is_some_and(|tags| discovery::matches_etag(tags, tag))
 }
 
-/// The index of the documents of OpenAPI, kept until the kinds change.
+/// The index of the OpenAPI documents, cached until the kinds change.
 #[derive(Debug, Default)]
 pub(crate) struct Schemas(Mutex<Option<(u64, Arc<V3Index>)>>);
 
 impl Schemas {
     fn index(&self, storage: &impl Storage) -> Arc<V3Index> {
         let version = storage.kinds_version();
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*kept {
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*cached {
             Some((of, index)) if *of == version => Arc::clone(index),
             _ => {
                 let index = Arc::new(V3Index::of(&storage.kinds()));
-                *kept = Some((version, Arc::clone(&index)));
+                *cached = Some((version, Arc::clone(&index)));
                 index
             }
         }
     }
 }
 
-/// What objects look like.
+/// Answers an OpenAPI path.
 pub(super) fn openapi(
     storage: &impl Storage,
     schemas: &Schemas,
@@ -137,7 +139,8 @@ pub(super) fn openapi(
     if *what != OpenApi::V2 && !openapi::v3_accepts(head.accept) {
         return Err(Status::not_acceptable(&[json]));
     }
-    // Documents are large, so none is kept: their tags are, and who has a document already costs next to nothing.
+    // Documents are large and not cached, but their tags are: a client that has a document costs
+    // next to nothing.
     let (tag, document) = match what {
         OpenApi::V2 => {
             let form = V2Form::accepted(head.accept).ok_or_else(|| Status::not_acceptable(&[json]))?;
@@ -145,9 +148,10 @@ pub(super) fn openapi(
                 let body = ResponseBody::Whole(Some(Bytes::from(openapi::v2_protobuf())));
                 return Ok(response::stream(form.content_type(), body));
             }
-            // It says nothing that the documents of v3 do not say, whose digests are in their index.
+            // The v2 document contains nothing beyond the v3 documents, and the index has their
+            // digests.
             let tag = discovery::etag(schemas.index(storage).text());
-            let document = (!has_it(head, &tag)).then(|| openapi::v2_document(&storage.kinds()));
+            let document = (!client_has(head, &tag)).then(|| openapi::v2_document(&storage.kinds()));
             (tag, document)
         }
         OpenApi::V3Index => return Ok(tagged(json, schemas.index(storage).text().to_owned(), head)),
@@ -155,7 +159,7 @@ pub(super) fn openapi(
             let index = schemas.index(storage);
             let digest = index.digest(group, version).ok_or_else(Status::no_such_path)?;
             let tag = format!("\"{digest}\"");
-            let document = if has_it(head, &tag) {
+            let document = if client_has(head, &tag) {
                 None
             } else {
                 let document = openapi::v3_document(&storage.kinds(), group, version);
@@ -168,7 +172,7 @@ pub(super) fn openapi(
     Ok(with_tag(response, &tag))
 }
 
-/// A document whose parts are made as the client takes them.
+/// Streams a document, generating each part as the client reads.
 fn in_parts(content_type: &'static str, document: Document) -> Response<ResponseBody> {
     let (sender, parts) = mpsc::channel(PARTS_AHEAD);
     tokio::spawn(async move {

@@ -17,7 +17,7 @@ fn question(method: &str, body: &[u8]) -> Question {
     }
 }
 
-/// Tells what it was asked.
+/// Replies with the request that it received.
 async fn echo(question: Question) -> Reply {
     let name = question.header("nodename").unwrap_or("nobody");
     let told = format!("{} {} {name} {}", question.method, question.path, question.body.len());
@@ -31,7 +31,7 @@ fn served() -> DuplexStream {
     ours
 }
 
-/// A peer that sends these bytes as an answer, whatever it is asked.
+/// A peer that answers any request with these bytes.
 fn answering(bytes: Vec<u8>) -> DuplexStream {
     let (ours, mut theirs) = tokio::io::duplex(4096);
     tokio::spawn(async move {
@@ -42,7 +42,7 @@ fn answering(bytes: Vec<u8>) -> DuplexStream {
     ours
 }
 
-/// Sends bytes and reads to the end.
+/// Sends bytes and reads until the end.
 async fn raw(mut stream: DuplexStream, bytes: &[u8]) -> String {
     stream.write_all(bytes).await.unwrap();
     let mut answer = String::new();
@@ -51,7 +51,7 @@ async fn raw(mut stream: DuplexStream, bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_question_arrives_whole_and_so_does_its_answer_also_with_get_and_a_body() {
+async fn requests_and_responses_arrive_whole() {
     for method in ["GET", "POST"] {
         let body = vec![7; 1000];
         let reply = exchange(served(), "cloud:10002", question(method, &body), 1000).await.unwrap();
@@ -62,7 +62,7 @@ async fn a_question_arrives_whole_and_so_does_its_answer_also_with_get_and_a_bod
 }
 
 #[tokio::test]
-async fn bodies_beyond_the_limits_are_refused_on_both_sides() {
+async fn bodies_beyond_the_limit_are_refused_on_both_sides() {
     let reply = exchange(served(), "h", question("POST", &[7; 1001]), 1000).await.unwrap();
     assert_eq!(reply.code, 413);
     assert_eq!(reply.body, b"the body is longer than 1000 bytes\n");
@@ -71,14 +71,14 @@ async fn bodies_beyond_the_limits_are_refused_on_both_sides() {
     assert!(raw(served(), bytes.as_bytes()).await.starts_with("HTTP/1.1 413"));
     let error = exchange(served(), "h", question("POST", &[7; 900]), 899).await.unwrap_err();
     assert_eq!(error.to_string(), "the answer is longer than 899 bytes");
-    // One that does not say how long it is.
+    // A body of unknown length.
     let endless = [b"HTTP/1.1 200 OK\r\n\r\n".as_slice(), &[b'x'; 2000]].concat();
     let error = exchange(answering(endless), "h", question("GET", b""), 1000).await.unwrap_err();
     assert_eq!(error.to_string(), "the answer is longer than 1000 bytes");
 }
 
 #[tokio::test]
-async fn a_head_beyond_its_limits_is_refused_on_both_sides() {
+async fn heads_beyond_the_limit_are_refused_on_both_sides() {
     let many = "x: y\r\n".repeat(MAX_HEADERS + 1);
     let answer = raw(served(), format!("GET / HTTP/1.1\r\nhost: h\r\n{many}\r\n").as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
@@ -87,7 +87,7 @@ async fn a_head_beyond_its_limits_is_refused_on_both_sides() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_an_error_and_no_panic() {
+async fn invalid_http_is_an_error() {
     for bytes in [b"".as_slice(), b"\x15\x03\x01\0\x02\x02\x46", b"HTTP/1.1 999999 x\r\n\r\n", b"\0"] {
         exchange(answering(bytes.to_vec()), "h", question("GET", b""), 1000).await.unwrap_err();
     }
@@ -100,7 +100,7 @@ async fn what_is_not_http_is_an_error_and_no_panic() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_client_is_cut() {
+async fn slow_client_is_cut() {
     for bytes in [
         b"".as_slice(),
         b"GET / HTTP/1.1\r\nhost:",
@@ -113,7 +113,7 @@ async fn a_slow_client_is_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_read_its_answer_is_cut() {
+async fn client_that_does_not_read_is_cut() {
     let (mut ours, theirs) = tokio::io::duplex(16);
     let large = |_: Question| async { Reply { code: 200, headers: Vec::new(), body: vec![7; 100_000] } };
     let serving = tokio::spawn(serve_connection(theirs, LIMITS, Arc::new(large)));
@@ -122,14 +122,14 @@ async fn a_client_that_does_not_read_its_answer_is_cut() {
 }
 
 #[tokio::test]
-async fn an_answer_that_http_cannot_carry_is_an_error_of_the_server() {
+async fn invalid_reply_becomes_a_server_error() {
     let (ours, theirs) = tokio::io::duplex(4096);
     let broken = |_: Question| async { Reply { code: 7, ..Reply::default() } };
     tokio::spawn(serve_connection(theirs, LIMITS, Arc::new(broken)));
     assert_eq!(exchange(ours, "h", question("GET", b""), 10).await.unwrap().code, 500);
 }
 
-/// A stream that takes everything and then fails.
+/// A stream that accepts writes and fails on reads.
 struct Failing;
 
 impl AsyncRead for Failing {
@@ -153,7 +153,7 @@ impl AsyncWrite for Failing {
 }
 
 #[tokio::test]
-async fn a_failure_of_the_stream_is_the_source_of_the_error() {
+async fn stream_failure_is_the_source_of_the_error() {
     let error = exchange(Failing, "h", question("GET", b""), 10).await.unwrap_err();
     let mut found: Option<&(dyn std::error::Error + 'static)> = Some(&*error);
     while let Some(error) = found {

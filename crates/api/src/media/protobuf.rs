@@ -1,13 +1,13 @@
-//! Objects in the Protocol Buffers encoding of Kubernetes, read as JSON values. Pure; depends on `object` only.
+//! Decodes objects in the Protocol Buffers encoding of Kubernetes to JSON values. Pure; depends on
+//! `object` only.
 //!
-//! Clients with the types of the built-in kinds write their requests so: `kubectl create configmap`, leader
-//! elections. Only requests are read; whoever sends this encoding takes JSON as the answer. What comes out is what
-//! the same client would have sent as JSON, but for empty values that say nothing: encoders write most fields even when
-//! they are empty, and those are left out. The numbers of the fields are in the tables of the built-in kinds.
+//! Clients with typed built-in kinds write their requests in it: `kubectl create configmap`, leader
+//! elections. It is accepted in requests only; such clients accept JSON responses. The result
+//! equals the JSON of the same client except for empty values, which encoders mostly write and this
+//! decoder omits. Field numbers are in the tables of the built-in kinds.
 //!
-//! Fields that are not known are skipped, as always with Protocol Buffers; newer clients have more of them. Of values
-//! that stand twice the last one holds, and messages are merged. The time is linear in the body, and so is the
-//! memory.
+//! Unknown fields are skipped, as usual with Protocol Buffers. Of repeated values the last one
+//! wins, and messages are merged. Time and memory are linear in the body.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -25,19 +25,19 @@ use wire::{Decoded, Part, Parts};
 /// The media type of the encoding.
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// What every body begins with.
+/// Prefix of every body.
 const MAGIC: &[u8] = b"k8s\0";
-/// What content types in the envelope may say.
+/// Content types supported inside the envelope.
 const CONTENT_TYPES: [&str; 3] = ["", MEDIA_TYPE, "application/json"];
-/// The most characters of a kind that are told back.
+/// The most characters of a kind echoed in an error.
 const MAX_SHOWN: usize = 64;
 const TOO_DEEP: &str = "it nests too deep";
 
-/// Reads a body: the object with its `apiVersion` and `kind`.
+/// Decodes a body: the object with its `apiVersion` and `kind`.
 ///
 /// # Errors
-/// 400 for bytes that are not an object in this encoding or nest deeper than [`MAX_DEPTH`], 415 for kinds and
-/// contents that are not read in it.
+/// 400 for bytes that are not an object in this encoding or nest deeper than [`MAX_DEPTH`], 415 for
+/// unsupported kinds and contents.
 pub(crate) fn read(body: &[u8]) -> Result<Value> {
     let envelope = Envelope::read(body).map_err(malformed)?;
     if !envelope.encoding.is_empty() || !CONTENT_TYPES.contains(&envelope.content_type) {
@@ -62,8 +62,8 @@ pub(crate) fn read(body: &[u8]) -> Result<Value> {
     Ok(Value::Object(object))
 }
 
-fn malformed(why: &str) -> Status {
-    Status::bad_request(format!("the body is not a valid object in Protocol Buffers: {why}"))
+fn malformed(reason: &str) -> Status {
+    Status::bad_request(format!("the body is not a valid object in Protocol Buffers: {reason}"))
 }
 
 fn unsupported(what: &str) -> Status {
@@ -71,7 +71,7 @@ fn unsupported(what: &str) -> Status {
     Status::new(Reason::UnsupportedMediaType, message)
 }
 
-/// What is around an object.
+/// The envelope of an object.
 #[derive(Default)]
 struct Envelope<'a> {
     api_version: &'a str,
@@ -112,8 +112,8 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// Adds the fields of a message to those that are there. `within` says which embedded message of it the bytes are.
-/// `levels` is how deep the object may nest, itself included.
+/// Decodes the fields of a message into `object`. `within` is the embedded message that the bytes
+/// belong to; `levels` is the allowed depth, including this one.
 fn add_fields(
     message: &Message,
     within: Within,
@@ -126,7 +126,7 @@ fn add_fields(
         let (number, part) = part?;
         match message.find(within, number) {
             Found::Field(field) => add(field, part, object, levels)?,
-            // Its own level is none in JSON.
+            // An embedded message adds no level in JSON.
             Found::Embedded(within) => add_fields(message, within, part.bytes()?, object, levels + 1)?,
             Found::Nothing => {}
         }
@@ -134,7 +134,7 @@ fn add_fields(
     Ok(())
 }
 
-/// Adds a part that belongs to a field.
+/// Decodes one part of a field.
 fn add(field: &MessageField, part: Part<'_>, object: &mut Map<String, Value>, levels: usize) -> Decoded<()> {
     match field.many {
         Many::One => set(field, part, object, levels),
@@ -172,7 +172,7 @@ fn add(field: &MessageField, part: Part<'_>, object: &mut Map<String, Value>, le
     }
 }
 
-/// Sets a field that has one value, or merges it if it is a message.
+/// Sets a field with one value, or merges it if it is a message.
 fn set(field: &MessageField, part: Part<'_>, object: &mut Map<String, Value>, levels: usize) -> Decoded<()> {
     if let Content::Message(name) = field.content
         && let Some(Value::Object(fields)) = object.get_mut(field.name)
@@ -188,7 +188,7 @@ fn set(field: &MessageField, part: Part<'_>, object: &mut Map<String, Value>, le
     Ok(())
 }
 
-/// A value; `None` if there is none in JSON.
+/// Decodes a value; `None` if JSON has none.
 fn value(content: Content, part: Part<'_>, levels: usize) -> Decoded<Option<Value>> {
     Ok(Some(match content {
         Content::Text => part.text()?.into(),
@@ -215,7 +215,7 @@ fn value(content: Content, part: Part<'_>, levels: usize) -> Decoded<Option<Valu
     }))
 }
 
-/// What an entry of a map has that says nothing of its value.
+/// Returns the default value of a map entry.
 fn empty(content: Content) -> Part<'static> {
     match content {
         Content::Boolean | Content::Int32 | Content::Int64 => Part::Varint(0),
@@ -224,7 +224,7 @@ fn empty(content: Content) -> Part<'static> {
     }
 }
 
-/// Whether a value is what encoders write where there is none.
+/// Returns whether a value is the encoder's form of an absent one.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,4 +1,4 @@
-//! What `/proc` says about this process, under the names that every exporter uses. Where there is no `/proc`,
+//! Process metrics from `/proc`, under the names of Prometheus' client libraries. Without `/proc`
 //! nothing is written.
 
 use std::fs;
@@ -6,10 +6,10 @@ use std::fs;
 use super::MetricsWriter;
 use crate::families;
 
-/// Clock ticks per second in `/proc`: the kernel has used this one towards programs for decades.
+/// Clock ticks per second in `/proc`; fixed in the kernel's user-space interface.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Writes what is known.
+/// Writes the available process metrics.
 pub(super) fn write(out: &mut MetricsWriter<'_>) {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     if let Some(bytes) = resident_bytes(&read("/proc/self/status")) {
@@ -18,7 +18,7 @@ pub(super) fn write(out: &mut MetricsWriter<'_>) {
         }
     }
     if let Ok(files) = fs::read_dir("/proc/self/fd") {
-        // Reading the directory takes one itself.
+        // Reading the directory opens a descriptor itself.
         let files = files.count().saturating_sub(1) as u64;
         families! { out; Gauge process_open_fds = files, "Open file descriptors."; }
     }
@@ -32,23 +32,23 @@ pub(super) fn write(out: &mut MetricsWriter<'_>) {
     }
 }
 
-/// Resident memory, from `status`.
+/// Parses resident memory from `status`.
 fn resident_bytes(status: &str) -> Option<f64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes * 1024.0)
 }
 
-/// Seconds on a processor, and from boot to the start of the process, from `stat`.
+/// Parses CPU seconds, and seconds from boot to the start of the process, from `stat`.
 fn times(stat: &str) -> Option<(f64, f64)> {
-    // The name of the program is in parentheses and may have spaces and parentheses itself.
+    // The program's name is in parentheses and may contain spaces and parentheses.
     let (_, fields) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = fields.split(' ').collect();
     let ticks = |at: usize| fields.get(at)?.parse::<f64>().ok();
     Some(((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND, ticks(19)? / TICKS_PER_SECOND))
 }
 
-/// When the system booted, in seconds since 1970.
+/// Parses the time of boot, in seconds since 1970.
 fn boot_time(stat: &str) -> Option<f64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_of_the_kernel_are_read() {
+    fn proc_files_are_parsed() {
         assert_eq!(resident_bytes("Name:\tx\nVmRSS:\t    2048 kB\n"), Some(2_097_152.0));
         let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 1 0 12345 9 9";
         assert_eq!(times(stat), Some((2.0, 123.45)));
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_another_form_give_nothing() {
+    fn unknown_formats_give_nothing() {
         for odd in ["", "x", "VmRSS: much", "7 (a) S", "btime then"] {
             assert_eq!((resident_bytes(odd), times(odd), boot_time(odd)), (None, None, None), "{odd}");
         }

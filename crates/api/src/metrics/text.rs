@@ -3,20 +3,20 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What the values of a family are.
+/// The type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// A number that only grows.
     Counter,
     /// A number that goes up and down.
     Gauge,
-    /// Counts by size.
+    /// Counts by bucket.
     Histogram,
 }
 
-/// What a sample can show. Where there is no number, there is no sample.
+/// A sample's value. Without a number the sample is omitted.
 pub trait Value {
-    /// The number.
+    /// Returns the number; `None` omits the sample.
     fn number(self) -> Option<f64>;
 }
 
@@ -38,14 +38,13 @@ impl Value for i64 {
     }
 }
 
-/// 1 for yes, 0 for no.
+/// 1 for true, 0 for false.
 impl Value for bool {
     fn number(self) -> Option<f64> {
         Some(f64::from(u8::from(self)))
     }
 }
 
-/// In seconds.
 impl Value for Duration {
     fn number(self) -> Option<f64> {
         Some(self.as_secs_f64())
@@ -58,9 +57,9 @@ impl<V: Value> Value for Option<V> {
     }
 }
 
-/// Writes families, one after the other. Without labels the value is one [`Value`]:
-/// `Gauge NAME = VALUE, "HELP";`. With one it is a row for each value of the label: `Counter NAME[LABEL] = ROWS, "HELP";`
-/// where a row is `("value of the label", VALUE)`. With more, `(["value", "value"], VALUE)`.
+/// Writes metric families. Without labels the value is one [`Value`]: `Gauge NAME = VALUE,
+/// "HELP";`. With one label it is an iterator of rows: `Counter NAME[LABEL] = ROWS, "HELP";`, each
+/// row `("value of the label", VALUE)`. With several, `(["value", "value"], VALUE)`.
 #[macro_export]
 macro_rules! families {
     ($out:expr; $($kind:ident $name:ident $([$($label:ident),+])? = $value:expr, $help:expr;)*) => {$(
@@ -82,7 +81,7 @@ macro_rules! families {
     };
 }
 
-/// Writes families of metrics: first [`MetricsWriter::family`], then its samples.
+/// Writes metric families: first [`MetricsWriter::family`], then its samples.
 #[derive(Debug)]
 pub struct MetricsWriter<'o> {
     out: &'o mut String,
@@ -90,15 +89,15 @@ pub struct MetricsWriter<'o> {
 }
 
 impl<'o> MetricsWriter<'o> {
-    /// The content type of what is written.
+    /// The content type of the format.
     pub(crate) const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
 
-    /// Writes to the end of a text.
+    /// Creates a writer that appends to a text.
     pub fn new(out: &'o mut String) -> Self {
         Self { out, family: String::new() }
     }
 
-    /// Begins a family. The name is made of letters, digits and underscores, and is used once.
+    /// Begins a family. The name consists of letters, digits and underscores, and is unique.
     pub fn family(&mut self, name: &str, kind: Type, help: &str) {
         let kind = match kind {
             Type::Counter => "counter",
@@ -111,7 +110,7 @@ impl<'o> MetricsWriter<'o> {
         let _ = writeln!(self.out, "\n# TYPE {name} {kind}");
     }
 
-    /// Writes the samples of the family that have a number, each with the values of its labels.
+    /// Writes the samples that have a number, with the values of their labels.
     pub fn samples<const N: usize, L: AsRef<str>, V: Value>(
         &mut self,
         labels: [&str; N],
@@ -124,22 +123,21 @@ impl<'o> MetricsWriter<'o> {
         }
     }
 
-    /// Writes a sample of the family; `suffix` is empty but for the parts of histograms. Values of labels may
-    /// be anything; names are like those of families.
+    /// Writes a sample of the family; `suffix` is empty except for the parts of histograms. Label
+    /// values are arbitrary; label names are like those of families.
     fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
         let _ = write!(self.out, "{}{suffix}", self.family);
-        for (at, (name, value)) in labels.iter().enumerate() {
-            let _ = write!(self.out, "{}{name}=\"", if at == 0 { "{" } else { "," });
+        for (index, (name, value)) in labels.iter().enumerate() {
+            let _ = write!(self.out, "{}{name}=\"", if index == 0 { "{" } else { "," });
             self.escaped(value, true);
-            self.put("\"");
+            self.push("\"");
         }
-        self.put(if labels.is_empty() { " " } else { "} " });
+        self.push(if labels.is_empty() { " " } else { "} " });
         self.number(value);
-        self.put("\n");
+        self.push("\n");
     }
 
-    /// Writes a histogram: how many values fell into each bucket, of which there is one more than bounds, and
-    /// their sum.
+    /// Writes a histogram: the counts of the buckets, one more than bounds, and the sum.
     pub fn histogram(
         &mut self,
         labels: &[(&str, &str)],
@@ -159,15 +157,15 @@ impl<'o> MetricsWriter<'o> {
         self.sample("_count", labels, all as f64);
     }
 
-    fn put(&mut self, text: &str) {
+    fn push(&mut self, text: &str) {
         self.out.push_str(text);
     }
 
     fn number(&mut self, value: f64) {
         match value {
-            _ if value.is_nan() => self.put("NaN"),
-            _ if value == f64::INFINITY => self.put("+Inf"),
-            _ if value == f64::NEG_INFINITY => self.put("-Inf"),
+            _ if value.is_nan() => self.push("NaN"),
+            _ if value == f64::INFINITY => self.push("+Inf"),
+            _ if value == f64::NEG_INFINITY => self.push("-Inf"),
             _ => {
                 let _ = write!(self.out, "{value}");
             }
@@ -177,9 +175,9 @@ impl<'o> MetricsWriter<'o> {
     fn escaped(&mut self, text: &str, quoted: bool) {
         for letter in text.chars() {
             match letter {
-                '\\' => self.put("\\\\"),
-                '\n' => self.put("\\n"),
-                '"' if quoted => self.put("\\\""),
+                '\\' => self.push("\\\\"),
+                '\n' => self.push("\\n"),
+                '"' if quoted => self.push("\\\""),
                 _ => self.out.push(letter),
             }
         }
@@ -193,7 +191,7 @@ mod tests {
 
     type Sample = (String, Vec<(String, String)>, f64);
 
-    /// Reads a sample as Prometheus does: name, labels, value.
+    /// Parses a sample as Prometheus does: name, labels, value.
     fn parse(line: &str) -> Option<Sample> {
         let end = line.find(['{', ' '])?;
         let (name, rest) = line.split_at(end);
@@ -222,9 +220,9 @@ mod tests {
     fn quoted(text: &str) -> Option<(String, &str)> {
         let mut value = String::new();
         let mut letters = text.char_indices();
-        while let Some((at, letter)) = letters.next() {
+        while let Some((index, letter)) = letters.next() {
             match letter {
-                '"' => return Some((value, &text[at + 1..])),
+                '"' => return Some((value, &text[index + 1..])),
                 '\\' => value.push(match letters.next()?.1 {
                     'n' => '\n',
                     other => other,
@@ -236,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_is_described_and_escaped() {
+    fn family_is_described_and_escaped() {
         let mut out = String::new();
         let mut writer = MetricsWriter::new(&mut out);
         writer.family("a_total", Type::Counter, "What\\it \"is\"\nabout.");
@@ -248,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_buckets_of_a_histogram_add_up() {
+    fn histogram_buckets_are_cumulative() {
         let mut out = String::new();
         let mut writer = MetricsWriter::new(&mut out);
         writer.family("h", Type::Histogram, "");
@@ -267,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn families_without_labels_with_one_and_with_several_are_written() {
+    fn families_with_any_number_of_labels_are_written() {
         let mut out = String::new();
         let mut writer = MetricsWriter::new(&mut out);
         families! { writer;
@@ -286,7 +284,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_label_holds_is_read_back(values in prop::collection::vec("(?s).{0,20}|[\"\\\\\n{},=]{0,8}", 0..4), number: f64) {
+        fn label_values_round_trip(values in prop::collection::vec("(?s).{0,20}|[\"\\\\\n{},=]{0,8}", 0..4), number: f64) {
             let mut out = String::new();
             let mut writer = MetricsWriter::new(&mut out);
             writer.family("m", Type::Gauge, values.first().map_or("", String::as_str));

@@ -2,20 +2,20 @@
 
 use crate::kind::Kind;
 
-/// Where the metadata types are.
+/// Package of the metadata types.
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-/// The name of the schema of a kind, such as `io.k8s.api.core.v1.Pod`.
+/// Returns the schema name of a kind, such as `io.k8s.api.core.v1.Pod`.
 pub(super) fn schema(kind: &Kind) -> String {
     format!("{}.{}", prefix(kind), kind.resource.kind)
 }
 
-/// The name of the schema of a list of a kind.
+/// Returns the schema name of a kind's list.
 pub(super) fn list(kind: &Kind) -> String {
     format!("{}.{}", prefix(kind), kind.list_kind)
 }
 
-/// The name of a schema that all kinds share.
+/// Returns the name of a schema shared by all kinds.
 pub(super) fn meta(name: &str) -> String {
     format!("{META}.{name}")
 }
@@ -40,7 +40,7 @@ fn prefix(kind: &Kind) -> String {
     format!("{}.{version}", reversed.join("."))
 }
 
-/// What an operation is called within all documents, such as `listCoreV1NamespacedPod`.
+/// Returns the operation ID, unique over all documents, such as `listCoreV1NamespacedPod`.
 pub(super) fn operation(action: &str, kind: &Kind, namespaced: bool, suffix: &str) -> String {
     let resource = &kind.resource;
     let group = if resource.group.is_empty() { "core" } else { resource.group.trim_end_matches(".k8s.io") };
@@ -49,7 +49,6 @@ pub(super) fn operation(action: &str, kind: &Kind, namespaced: bool, suffix: &st
     format!("{action}{group}{}{scope}{}{suffix}", capital(&resource.version), resource.kind)
 }
 
-/// A word with a capital at its start.
 fn capital(word: &str) -> String {
     let mut letters = word.chars();
     let first = letters.next().map(|first| first.to_ascii_uppercase());
@@ -70,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn built_in_kinds_have_the_names_that_clients_know() {
+    fn built_in_kinds_have_the_names_of_kubernetes() {
         let name = |group, name| schema(&kind(group, "v1", name, false));
         assert_eq!(name("", "Pod"), "io.k8s.api.core.v1.Pod");
         assert_eq!(name("apps", "Deployment"), "io.k8s.api.apps.v1.Deployment");
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_have_their_group_in_reverse() {
+    fn custom_kinds_have_their_group_reversed() {
         let sync = kind("reliablesyncs.kubeedge.io", "v1alpha1", "ObjectSync", false);
         assert_eq!(schema(&sync), "io.kubeedge.reliablesyncs.v1alpha1.ObjectSync");
         assert_eq!(list(&sync), "io.kubeedge.reliablesyncs.v1alpha1.ObjectSyncList");
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_named_by_what_they_do() {
+    fn operations_are_named_by_action_and_kind() {
         let pod = kind("", "v1", "Pod", false);
         assert_eq!(operation("patch", &pod, true, "Status"), "patchCoreV1NamespacedPodStatus");
         let role = kind("rbac.authorization.k8s.io", "v1", "Role", false);

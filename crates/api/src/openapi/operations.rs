@@ -1,4 +1,4 @@
-//! The paths of a kind and what can be done there. Pure.
+//! Paths and operations of a kind. Pure.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use edgesync_object::Scope;
 
 const JSON: &str = "application/json";
 const YAML: &str = "application/yaml";
-/// The media types of patches, the last one only for some kinds.
+/// Media types of patches; the last one for some kinds only.
 const PATCHES: [&str; 4] = [
     "application/json-patch+json",
     "application/merge-patch+json",
@@ -16,14 +16,14 @@ const PATCHES: [&str; 4] = [
     "application/strategic-merge-patch+json",
 ];
 
-/// What can be done at a path.
+/// An operation of a path.
 #[derive(Clone, Copy)]
 struct Operation {
     /// The HTTP method in lower case.
     method: &'static str,
-    /// The start of its name.
+    /// Prefix of the operation ID.
     name: &'static str,
-    /// The verb, as `x-kubernetes-action` has it.
+    /// The verb in `x-kubernetes-action`.
     action: &'static str,
     parameters: &'static [&'static str],
     body: Content,
@@ -31,7 +31,7 @@ struct Operation {
     code: &'static str,
 }
 
-/// What is sent or answered.
+/// The content of a request or a response.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Content {
     Nothing,
@@ -90,7 +90,7 @@ const PATCH: Operation = Operation {
 const DELETE: Operation =
     Operation { name: "delete", action: "delete", parameters: parameters::DELETE, ..DELETE_COLLECTION };
 
-/// The paths of a kind.
+/// Returns the paths of a kind.
 pub(super) fn paths(kind: &Kind, dialect: Dialect) -> Map<String, Value> {
     let resource = &kind.resource;
     let root = root(&resource.group, &resource.version);
@@ -99,12 +99,12 @@ pub(super) fn paths(kind: &Kind, dialect: Dialect) -> Map<String, Value> {
     let mut collection = format!("{root}/{}", resource.plural);
     let mut in_path: &[&str] = &[];
     if namespaced {
-        let all = Place { kind, dialect, namespaced: false, suffix: "ForAllNamespaces" };
+        let all = KindPath { kind, dialect, namespaced: false, suffix: "ForAllNamespaces" };
         paths.insert(collection, all.path(&[], &[LIST]));
         collection = format!("{root}/namespaces/{{namespace}}/{}", resource.plural);
         in_path = &["namespace"];
     }
-    let place = Place { kind, dialect, namespaced, suffix: "" };
+    let kind_path = KindPath { kind, dialect, namespaced, suffix: "" };
     let with = |read, write: &[Operation], allowed: bool| {
         let mut operations = vec![read];
         operations.extend(write.iter().filter(|_| allowed));
@@ -115,35 +115,35 @@ pub(super) fn paths(kind: &Kind, dialect: Dialect) -> Map<String, Value> {
         if kind.deletes_collections() { &[CREATE, DELETE_COLLECTION] } else { &[CREATE] };
     let object = format!("{collection}/{{name}}");
     let status = format!("{object}/status");
-    paths.insert(collection, place.path(in_path, &writable(LIST, whole)));
+    paths.insert(collection, kind_path.path(in_path, &writable(LIST, whole)));
     let in_path = &[in_path, &["name"]].concat();
-    paths.insert(object, place.path(in_path, &writable(GET, &[REPLACE, PATCH, DELETE])));
+    paths.insert(object, kind_path.path(in_path, &writable(GET, &[REPLACE, PATCH, DELETE])));
     if kind.status_subresource {
-        let place = Place { suffix: "Status", ..place };
+        let kind_path = KindPath { suffix: "Status", ..kind_path };
         paths.insert(
             status,
-            place.path(in_path, &with(GET, &[REPLACE, PATCH], kind.writable != Writable::Nothing)),
+            kind_path.path(in_path, &with(GET, &[REPLACE, PATCH], kind.writable != Writable::Nothing)),
         );
     }
     paths
 }
 
-/// Where the resources of a group and version are.
+/// Returns the root path of a group and version.
 pub(super) fn root(group: &str, version: &str) -> String {
     if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
 }
 
 /// A path of a kind.
 #[derive(Clone, Copy)]
-struct Place<'k> {
+struct KindPath<'k> {
     kind: &'k Kind,
     dialect: Dialect,
     namespaced: bool,
-    /// The end of the names of operations.
+    /// Suffix of the operation IDs.
     suffix: &'static str,
 }
 
-impl Place<'_> {
+impl KindPath<'_> {
     fn path(self, in_path: &[&str], operations: &[Operation]) -> Value {
         let mut path: Map<String, Value> = operations
             .iter()

@@ -1,17 +1,15 @@
-//! The parameters of paths and queries, described once for each document. Pure.
+//! Path and query parameters, described once per document. Pure.
 
 use serde_json::{Map, Value, json};
 
 use super::Dialect;
 
-/// A parameter: its name, its type, and what it does.
+/// A parameter: name, type, description.
 type Parameter = (&'static str, &'static str, &'static str);
 
-/// The parameters that are part of the path.
 const IN_PATH: &[Parameter] =
     &[("name", "string", "Name of the object."), ("namespace", "string", "Namespace of the object.")];
 
-/// The parameters of queries.
 const IN_QUERY: &[Parameter] = &[
     ("allowWatchBookmarks", "boolean", "Whether a watch gets bookmarks."),
     ("continue", "string", "The token that came with the page before: the list goes on behind it."),
@@ -41,9 +39,9 @@ const IN_QUERY: &[Parameter] = &[
     ("watch", "boolean", "Whether changes are sent as they happen."),
 ];
 
-/// The names for an operation that reads an object.
+/// Query parameters of reading an object.
 pub(super) const GET: &[&str] = &["pretty", "resourceVersion"];
-/// The names for an operation that lists or watches.
+/// Query parameters of a list or a watch.
 pub(super) const LIST: &[&str] = &[
     "allowWatchBookmarks",
     "continue",
@@ -57,14 +55,14 @@ pub(super) const LIST: &[&str] = &[
     "timeoutSeconds",
     "watch",
 ];
-/// The names for an operation that creates or replaces.
+/// Query parameters of a create or a replace.
 pub(super) const WRITE: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "pretty"];
-/// The names for an operation that patches.
+/// Query parameters of a patch.
 pub(super) const PATCH: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "force", "pretty"];
-/// The names for an operation that deletes an object.
+/// Query parameters of a delete.
 pub(super) const DELETE: &[&str] =
     &["dryRun", "gracePeriodSeconds", "orphanDependents", "pretty", "propagationPolicy"];
-/// The names for an operation that deletes a collection.
+/// Query parameters of deleting a collection.
 pub(super) const DELETE_COLLECTION: &[&str] = &[
     "continue",
     "dryRun",
@@ -79,21 +77,21 @@ pub(super) const DELETE_COLLECTION: &[&str] = &[
     "timeoutSeconds",
 ];
 
-/// Every parameter by its name.
+/// Returns all parameters by name.
 pub(super) fn definitions(dialect: Dialect) -> Map<String, Value> {
     let path = IN_PATH.iter().map(|parameter| (parameter, "path"));
     let query = IN_QUERY.iter().map(|parameter| (parameter, "query"));
     path.chain(query)
-        .map(|(parameter, place)| (parameter.0.to_owned(), value(dialect, *parameter, place)))
+        .map(|(parameter, location)| (parameter.0.to_owned(), value(dialect, *parameter, location)))
         .collect()
 }
 
-/// References to parameters, for an operation. Those of which clients want to know whether they are there are
-/// written out: kubectl does not follow references of OpenAPI 3.
+/// Returns references to the parameters of an operation. Those that clients look for are inlined:
+/// kubectl does not follow references of OpenAPI 3.
 pub(super) fn references(dialect: Dialect, names: &[&str]) -> Vec<Value> {
     let reference = |name: &&str| {
-        let asked_for = matches!(*name, "dryRun" | "fieldValidation");
-        match IN_QUERY.iter().find(|parameter| asked_for && parameter.0 == *name) {
+        let inlined = matches!(*name, "dryRun" | "fieldValidation");
+        match IN_QUERY.iter().find(|parameter| inlined && parameter.0 == *name) {
             Some(parameter) => value(dialect, *parameter, "query"),
             None => dialect.parameter(name),
         }
@@ -101,13 +99,13 @@ pub(super) fn references(dialect: Dialect, names: &[&str]) -> Vec<Value> {
     names.iter().map(reference).collect()
 }
 
-fn value(dialect: Dialect, (name, kind, description): Parameter, place: &str) -> Value {
-    let mut value = json!({ "name": name, "in": place, "description": description });
+fn value(dialect: Dialect, (name, kind, description): Parameter, location: &str) -> Value {
+    let mut value = json!({ "name": name, "in": location, "description": description });
     match dialect {
         Dialect::V2 => value["type"] = json!(kind),
         Dialect::V3 => value["schema"] = json!({ "type": kind }),
     }
-    if place == "path" {
+    if location == "path" {
         value["required"] = json!(true);
     }
     value
@@ -118,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_of_an_operation_is_described() {
+    fn every_parameter_of_an_operation_is_described() {
         let known = definitions(Dialect::V3);
         for name in [GET, LIST, WRITE, PATCH, DELETE, DELETE_COLLECTION].concat() {
             assert!(known.contains_key(name), "{name} is not described");

@@ -1,4 +1,4 @@
-//! The schemas of a document: those that all kinds share, and those of one kind and its list. Pure.
+//! Schemas of a document: shared ones, and those of a kind and its list. Pure.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use crate::kind::Kind;
 use edgesync_schema as schema;
 use edgesync_schema::{Schema, to_openapi};
 
-/// The schemas of a kind and of its list.
+/// Returns the schemas of a kind and of its list.
 pub(super) fn of_kind(kind: &Kind, dialect: Dialect) -> Map<String, Value> {
     let mut schemas = Map::new();
     schemas.insert(names::schema(kind), object(kind, dialect));
@@ -20,7 +20,7 @@ fn object(kind: &Kind, dialect: Dialect) -> Value {
     match kind.schema.as_deref() {
         // A custom kind on a device: definitions stay in the cloud.
         None => drop(schema.insert("description".into(), json!("The cloud side explains its fields."))),
-        // Clients of version 2 take the fields that are listed for all there are.
+        // Clients of version 2 treat the listed fields as exhaustive.
         Some(known) if known.preserve_unknown && dialect == Dialect::V2 => {}
         Some(known) => {
             if let Value::Object(converted) = converted(known, dialect) {
@@ -39,7 +39,7 @@ fn object(kind: &Kind, dialect: Dialect) -> Value {
     Value::Object(schema)
 }
 
-/// A schema in the words of the dialect.
+/// Converts a schema to the dialect.
 fn converted(schema: &Schema, dialect: Dialect) -> Value {
     match (to_openapi(schema), dialect) {
         (Value::Object(schema), Dialect::V2) => Value::Object(downgrade(schema)),
@@ -67,21 +67,21 @@ fn list(kind: &Kind, dialect: Dialect) -> Value {
     Value::Object(schema)
 }
 
-/// Says of which kind a schema is.
+/// Marks a schema with its kind.
 fn mark(schema: &mut Map<String, Value>, kind: &Kind, name: &str) {
     let resource = &kind.resource;
     let kinds = json!([{ "group": resource.group, "version": resource.version, "kind": name }]);
     schema.insert("x-kubernetes-group-version-kind".into(), kinds);
 }
 
-/// Adds `apiVersion` and `kind`, unless the schema has its own words for them.
+/// Adds `apiVersion` and `kind`, unless the schema describes them.
 fn add_type(properties: &mut Map<String, Value>) {
     for (name, description) in [("apiVersion", "Group and version of the kind."), ("kind", "The kind.")] {
         properties.entry(name).or_insert_with(|| text(description));
     }
 }
 
-/// A field that has a shared schema. What stands beside a reference is ignored in OpenAPI 3.
+/// Returns a field that refers to a shared schema. OpenAPI 3 ignores siblings of a reference.
 fn reference(dialect: Dialect, name: &str, description: &str) -> Value {
     let mut reference = dialect.schema(&names::meta(name));
     if dialect == Dialect::V3 {
@@ -91,9 +91,9 @@ fn reference(dialect: Dialect, name: &str, description: &str) -> Value {
     reference
 }
 
-/// Takes out what Swagger 2.0 has no words for. Goes as deep as the schema.
+/// Removes keywords that Swagger 2.0 lacks, recursively.
 fn downgrade(schema: Map<String, Value>) -> Map<String, Value> {
-    let mut left = Map::new();
+    let mut downgraded_schema = Map::new();
     for (name, value) in schema {
         let value = match (name.as_str(), value) {
             ("nullable" | "anyOf" | "oneOf" | "not", _) => continue,
@@ -104,9 +104,9 @@ fn downgrade(schema: Map<String, Value>) -> Map<String, Value> {
             ("allOf", Value::Array(schemas)) => schemas.into_iter().map(downgraded).collect(),
             (_, value) => value,
         };
-        left.insert(name, value);
+        downgraded_schema.insert(name, value);
     }
-    left
+    downgraded_schema
 }
 
 fn downgraded(value: Value) -> Value {
@@ -116,7 +116,7 @@ fn downgraded(value: Value) -> Value {
     }
 }
 
-/// The schemas that all kinds share.
+/// Returns the schemas shared by all kinds.
 pub(super) fn shared(dialect: Dialect) -> Map<String, Value> {
     let schemas = [
         ("DeleteOptions", delete_options()),
@@ -138,7 +138,6 @@ pub(super) fn shared(dialect: Dialect) -> Map<String, Value> {
     shared
 }
 
-/// A text.
 fn text(description: &str) -> Value {
     json!({ "description": description, "type": "string" })
 }
@@ -236,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_swagger_does_not_know_is_taken_out_but_fields_of_such_names_stay() {
+    fn unsupported_keywords_are_removed_but_fields_stay() {
         let schema = json!({
             "type": "object",
             "properties": {

@@ -47,7 +47,7 @@ fn v2() -> Value {
     serde_json::from_str(&v2_document(&kinds()).text()).unwrap()
 }
 
-/// Every reference of a document leads to something.
+/// Checks that every reference of a document resolves.
 fn check_references(value: &Value, document: &Value) {
     match value {
         Value::Object(members) => {
@@ -63,7 +63,7 @@ fn check_references(value: &Value, document: &Value) {
 }
 
 #[test]
-fn documents_are_json_and_every_reference_leads_somewhere() {
+fn documents_are_json_and_references_resolve() {
     for document in [v3(""), v3("example.com"), v2()] {
         check_references(&document, &document);
     }
@@ -74,7 +74,7 @@ fn documents_are_json_and_every_reference_leads_somewhere() {
 }
 
 #[test]
-fn explain_finds_the_kind_by_its_path_and_the_schema_by_its_kind() {
+fn explain_finds_path_and_schema_of_a_kind() {
     let document = v3("");
     let list = &document["paths"]["/api/v1/services"]["get"];
     let gvk = &list["x-kubernetes-group-version-kind"];
@@ -94,7 +94,7 @@ fn explain_finds_the_kind_by_its_path_and_the_schema_by_its_kind() {
 }
 
 #[test]
-fn every_patch_says_that_fields_are_checked_and_how_lists_merge() {
+fn patches_declare_validation_and_merge_keys() {
     let document = v3("");
     let mut patches = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {
@@ -117,7 +117,7 @@ fn every_patch_says_that_fields_are_checked_and_how_lists_merge() {
 }
 
 #[test]
-fn nothing_is_said_of_fields_that_nobody_has_described() {
+fn undescribed_kinds_have_no_fields() {
     let custom = v3("example.com");
     let schema = custom["components"]["schemas"]["com.example.v1.Thing"].as_object().unwrap();
     let said = ["description", "type", "x-kubernetes-group-version-kind"];
@@ -128,7 +128,7 @@ fn nothing_is_said_of_fields_that_nobody_has_described() {
     );
 }
 
-/// What is published of a custom kind with this schema.
+/// Returns the published schema of a custom kind.
 fn published(schema: &Value, dialect: Dialect) -> Value {
     let schema = edgesync_schema::read(schema, "schema").unwrap();
     let kind = Kind {
@@ -140,7 +140,7 @@ fn published(schema: &Value, dialect: Dialect) -> Value {
 }
 
 #[test]
-fn of_a_custom_kind_in_which_anything_goes_the_second_version_lists_no_fields() {
+fn v2_lists_no_fields_of_an_open_custom_kind() {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true,
         "properties": {"spec": {"type": "object"}}});
     let old = published(&open, Dialect::V2);
@@ -157,7 +157,7 @@ fn of_a_custom_kind_in_which_anything_goes_the_second_version_lists_no_fields() 
 }
 
 #[test]
-fn what_every_object_has_is_explained_whatever_a_definition_says_of_it() {
+fn common_fields_are_explained_for_custom_kinds() {
     let fields = json!({"apiVersion": {"type": "string", "description": "theirs"}, "kind": {"type": "string"},
         "metadata": {"type": "object"}, "spec": {"type": "object"}});
     for dialect in [Dialect::V2, Dialect::V3] {
@@ -170,7 +170,7 @@ fn what_every_object_has_is_explained_whatever_a_definition_says_of_it() {
 }
 
 #[test]
-fn what_can_only_be_read_has_no_operations_that_write() {
+fn read_only_kinds_have_no_write_operations() {
     let document = v3("");
     let object = document["paths"]["/api/v1/nodes/{name}"].as_object().unwrap();
     assert_eq!(object.keys().collect::<Vec<_>>(), ["get", "parameters"]);
@@ -189,7 +189,7 @@ fn what_can_only_be_read_has_no_operations_that_write() {
 }
 
 #[test]
-fn operations_have_names_of_their_own() {
+fn operation_ids_are_unique() {
     let mut names = BTreeSet::new();
     for methods in v2()["paths"].as_object().unwrap().values() {
         for operation in methods.as_object().unwrap().values() {
@@ -202,7 +202,7 @@ fn operations_have_names_of_their_own() {
 }
 
 #[test]
-fn kinds_that_share_a_name_are_described_once() {
+fn kinds_with_the_same_name_are_described_once() {
     let twice: Vec<Arc<Kind>> = [kinds(), kinds()].concat();
     let once = v3_document(&kinds(), "", "v1").unwrap();
     let document = v3_document(&twice, "", "v1").unwrap();
@@ -210,7 +210,7 @@ fn kinds_that_share_a_name_are_described_once() {
 }
 
 #[test]
-fn the_index_has_the_digest_of_each_document_and_it_changes_with_a_kind() {
+fn index_digests_change_with_a_kind() {
     let read = |index: &V3Index| serde_json::from_str::<Value>(index.text()).unwrap()["paths"].take();
     let index = V3Index::of(&kinds());
     let url = format!("/openapi/v3/apis/example.com/v1?hash={}", index.digest("example.com", "v1").unwrap());
@@ -225,7 +225,7 @@ fn the_index_has_the_digest_of_each_document_and_it_changes_with_a_kind() {
 }
 
 #[test]
-fn the_second_version_is_given_in_the_form_that_go_clients_insist_on() {
+fn v2_is_served_in_the_form_of_go_clients() {
     let protobuf = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
     assert_eq!(V2Form::accepted(Some(protobuf)), Some(V2Form::Protobuf));
     assert_eq!(V2Form::accepted(Some("application/json")), Some(V2Form::Json));

@@ -1,10 +1,9 @@
-//! `/openapi/v2`: one document for everything, for clients that are older than OpenAPI v3. Pure.
+//! `/openapi/v2`: one document for all kinds, for clients older than OpenAPI v3. Pure.
 //!
-//! Clients written in Go ask for it in Protocol Buffers only, and today's kubectl does so in three cases: to
-//! check a manifest of kind `List`, to check one of a kind that cannot be changed here, and for
-//! `explain --output=plaintext-openapiv2`. With 406 the first two would end with an error before
-//! anything is sent. They get a document that describes nothing, which means to them: no fields are
-//! known, leave the checks to the server.
+//! Go clients request it in Protocol Buffers only. Today's kubectl does so in three cases: to check
+//! a manifest of kind `List`, to check one of a read-only kind, and for `explain
+//! --output=plaintext-openapiv2`. A 406 would abort the first two before anything is sent. They get
+//! an empty document, which leaves all field checks to the server.
 
 use std::sync::Arc;
 
@@ -15,17 +14,17 @@ use crate::accept::choose;
 use crate::discovery::groups;
 use crate::kind::Kind;
 
-/// The form of the document.
+/// The format of the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum V2Form {
-    /// JSON: all of it.
+    /// The complete document as JSON.
     Json,
     /// Protocol Buffers: a document without paths and definitions.
     Protobuf,
 }
 
 impl V2Form {
-    /// The form that a client prefers, from its `Accept` header; `None` if it takes neither.
+    /// Negotiates the format by an `Accept` header; `None` if neither is accepted.
     pub(crate) fn accepted(accept: Option<&str>) -> Option<Self> {
         let offer = |media_type: &str, _: &[(&str, &str)]| match media_type {
             "application/json" | "application/*" | "*/*" => Some(Self::Json),
@@ -39,17 +38,17 @@ impl V2Form {
         }
     }
 
-    /// The content type of the form.
+    /// Returns the content type of the format.
     pub(crate) fn content_type(self) -> &'static str {
         match self {
             Self::Json => "application/json",
-            // Without the @ of the name that is asked for: it is not allowed in a content type.
+            // Without the @ of the requested name, which a content type must not contain.
             Self::Protobuf => "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
         }
     }
 }
 
-/// The document of all kinds, in JSON.
+/// Builds the document of all kinds, in JSON.
 pub(crate) fn document(kinds: &[Arc<Kind>]) -> Document {
     let mut paths = Map::new();
     for group in groups(kinds) {
@@ -79,13 +78,13 @@ pub(crate) fn document(kinds: &[Arc<Kind>]) -> Document {
     Document::new(Dialect::V2, kinds.to_vec(), [head, middle, "}}\n".into()])
 }
 
-/// The document that describes nothing, in Protocol Buffers: its version, and a title and version of its own.
+/// Builds the empty document in Protocol Buffers: its version, and an info with title and version.
 pub(crate) fn protobuf() -> Vec<u8> {
     let info = [field(1, b"edgesync"), field(2, env!("CARGO_PKG_VERSION").as_bytes())].concat();
     [field(1, b"2.0"), field(2, &info)].concat()
 }
 
-/// A field with a short text or message: its number and wire type, its length, its content.
+/// Encodes a field with a short string or message: tag, length, content.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
     // A length below 128 is one byte; nothing here is longer.
     let content = content.get(..content.len().min(127)).unwrap_or_default();

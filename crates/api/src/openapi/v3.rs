@@ -1,4 +1,4 @@
-//! `/openapi/v3`: an index, and one document for each group and version. Pure.
+//! `/openapi/v3`: an index, and one document per group and version. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::accept::choose;
 use crate::discovery::{Digest, groups};
 use crate::kind::Kind;
 
-/// Whether a client takes the documents, by its `Accept` header: they are JSON.
+/// Returns whether an `Accept` header allows JSON.
 pub(crate) fn accepts(accept: Option<&str>) -> bool {
     let known = |media_type: &str, _: &[(&str, &str)]| {
         matches!(media_type, "application/json" | "application/*" | "*/*").then_some(())
@@ -18,7 +18,7 @@ pub(crate) fn accepts(accept: Option<&str>) -> bool {
     accept.is_none_or(|accept| accept.trim().is_empty() || choose(accept, known).is_some())
 }
 
-/// The document of a group and version, if there is one.
+/// Returns the document of a group and version; `None` if it is not served.
 pub(crate) fn document(kinds: &[Arc<Kind>], group: &str, version: &str) -> Option<Document> {
     let groups = groups(kinds);
     let found = groups.iter().find(|candidate| candidate.name == group)?;
@@ -26,12 +26,12 @@ pub(crate) fn document(kinds: &[Arc<Kind>], group: &str, version: &str) -> Optio
     Some(of(&found.kinds, group, version))
 }
 
-/// Where the document of each group and version is, and its digest. Making it goes through all documents; it is good as long
-/// as the kinds stay what they are.
+/// Index of the documents, with a digest each. Building it generates all documents; it stays valid
+/// until the kinds change.
 #[derive(Debug)]
 pub(crate) struct Index {
     text: String,
-    /// By the path of the group and version.
+    /// By path of the group and version.
     digests: HashMap<String, String>,
 }
 
@@ -50,12 +50,12 @@ impl Index {
         Self { text: json!({ "paths": paths }).to_string(), digests }
     }
 
-    /// As clients get it.
+    /// Returns the index as JSON.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// The digest of the document of a group and version, if there is one.
+    /// Returns the digest of a group and version's document.
     pub(crate) fn digest(&self, group: &str, version: &str) -> Option<&str> {
         self.digests.get(&operations::root(group, version)).map(String::as_str)
     }

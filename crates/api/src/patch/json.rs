@@ -1,7 +1,8 @@
 //! JSON Patch (RFC 6902) with JSON pointers (RFC 6901). Pure.
 //!
-//! What is wrong with the patch itself is 400; what does not fit the document is 422. A patch of a few bytes can
-//! ask for a lot of work (copies of copies, moves within a long list), so copies and work are bounded.
+//! An invalid patch is 400; an operation that does not fit the document is 422. A patch of a few
+//! bytes can cause much work (copies of copies, moves within a long list), so copies and work are
+//! bounded.
 
 use serde_json::Value;
 
@@ -10,17 +11,18 @@ use edgesync_object::{MAX_DEPTH, Status};
 
 /// The most operations of one patch.
 const MAX_OPERATIONS: usize = 10_000;
-/// The most bytes that moves may touch; an item of a list that makes room for another counts as
-/// [`ITEM_BYTES`]. Well under a second of work.
+/// The most bytes that moves may touch; a shifted list item counts as [`ITEM_BYTES`]. Well under a
+/// second of work.
 const MAX_MOVED: usize = 256 << 20;
-/// What an item counts that is pushed aside.
+/// Cost of a shifted list item.
 const ITEM_BYTES: usize = 8;
 
-/// Carries out the operations in order, all or none. Copies may add `limit` bytes of JSON text in all.
+/// Applies the operations in order, all or none. Copies may add at most `limit` bytes of JSON text
+/// in total.
 ///
 /// # Errors
-/// 400 for a patch that makes no sense, 422 for an operation that does not fit the document or a
-/// test that fails, 413 for more than 10,000 operations or copies and moves beyond the limits.
+/// 400 for an invalid patch, 422 for an operation that does not fit the document or a failed test,
+/// 413 for more than 10,000 operations or copies and moves beyond the limits.
 pub(crate) fn json(document: Value, patch: &Value, limit: usize) -> Result<Value> {
     let Value::Array(operations) = patch else {
         return Err(Status::bad_request("a JSON patch must be a list of operations"));
@@ -41,12 +43,12 @@ pub(crate) fn json(document: Value, patch: &Value, limit: usize) -> Result<Value
             Problem::Copies => too_much(format!("the JSON patch must not copy more than {limit} bytes")),
             Problem::Moves => too_much("the JSON patch moves too much".into()),
         };
-        Operation::read(operation).and_then(|one| patcher.carry_out(one)).map_err(refused)?;
+        Operation::read(operation).and_then(|one| patcher.execute(one)).map_err(refused)?;
     }
     Ok(patcher.document)
 }
 
-/// What is wrong with an operation.
+/// Error of an operation.
 enum Problem {
     Malformed(String),
     Unfit(String),
@@ -64,7 +66,6 @@ fn too_much(message: String) -> Status {
     Status::new(Reason::RequestEntityTooLarge, message)
 }
 
-/// One operation.
 enum Operation<'a> {
     Add(Pointer, &'a Value),
     Remove(Pointer),
@@ -92,13 +93,13 @@ impl<'a> Operation<'a> {
             "test" => Ok(Self::Test(pointer("path")?, field("value")?)),
             other => {
                 let known = "must be add, remove, replace, move, copy or test";
-                Err(Problem::Malformed(format!("`op` {known}, and is {:?}", cut(other))))
+                Err(Problem::Malformed(format!("`op` {known}, and is {:?}", truncate(other))))
             }
         }
     }
 }
 
-/// A JSON pointer: the names and positions on the way from the root.
+/// A JSON pointer: the names and positions from the root.
 struct Pointer {
     text: String,
     tokens: Vec<String>,
@@ -106,27 +107,27 @@ struct Pointer {
 
 impl Pointer {
     fn read(text: &str) -> Result<Self, Problem> {
-        let malformed = || Problem::Malformed(format!("'{}' must be a JSON pointer", cut(text)));
+        let malformed = || Problem::Malformed(format!("'{}' must be a JSON pointer", truncate(text)));
         let tokens = match text.strip_prefix('/') {
             Some(rest) => rest.split('/').map(unescape).collect::<Option<_>>().ok_or_else(malformed)?,
             None if text.is_empty() => Vec::new(),
             None => return Err(malformed()),
         };
-        Ok(Self { text: cut(text), tokens })
+        Ok(Self { text: truncate(text), tokens })
     }
 
-    /// Where it points to is not there.
+    /// Error: the pointer leads to nothing.
     fn missing(&self) -> Problem {
         Problem::Unfit(format!("there is nothing at '{}'", self.text))
     }
 
-    /// Nothing can be put where it points to.
-    fn no_place(&self) -> Problem {
+    /// Error: the parent cannot hold a value.
+    fn no_container(&self) -> Problem {
         Problem::Unfit(format!("there is no object or list to hold '{}'", self.text))
     }
 }
 
-/// `~1` is a slash and `~0` a tilde; no other tilde is allowed.
+/// Decodes `~1` as a slash and `~0` as a tilde; no other tilde is allowed.
 fn unescape(token: &str) -> Option<String> {
     let mut parts = token.split('~');
     let mut plain = parts.next()?.to_owned();
@@ -142,12 +143,12 @@ fn unescape(token: &str) -> Option<String> {
     Some(plain)
 }
 
-/// At most so much of a client's text is repeated.
-fn cut(text: &str) -> String {
+/// Truncates a client's text for a message.
+fn truncate(text: &str) -> String {
     text.chars().take(128).collect()
 }
 
-/// A document under change.
+/// A document being patched.
 struct Patcher {
     document: Value,
     copies_left: usize,
@@ -155,24 +156,24 @@ struct Patcher {
 }
 
 impl Patcher {
-    fn carry_out(&mut self, operation: Operation<'_>) -> Result<(), Problem> {
+    fn execute(&mut self, operation: Operation<'_>) -> Result<(), Problem> {
         match operation {
             Operation::Add(path, value) => {
-                fits(&path, measure(value).depth)?;
+                check_depth(&path, measure(value).depth)?;
                 self.add(&path, value.clone())
             }
             Operation::Remove(path) => self.remove(&path).map(drop),
             Operation::Replace(path, value) => {
-                fits(&path, measure(value).depth)?;
+                check_depth(&path, measure(value).depth)?;
                 let place = get_mut(&mut self.document, &path.tokens).ok_or_else(|| path.missing())?;
                 place.clone_from(value);
                 Ok(())
             }
-            Operation::Move { from, to } => self.relocate(&from, &to),
+            Operation::Move { from, to } => self.move_value(&from, &to),
             Operation::Copy { from, to } => {
                 let value = get(&self.document, &from.tokens).ok_or_else(|| from.missing())?;
                 let size = measure(value);
-                fits(&to, size.depth)?;
+                check_depth(&to, size.depth)?;
                 self.copies_left = self.copies_left.checked_sub(size.bytes).ok_or(Problem::Copies)?;
                 let value = value.clone();
                 self.add(&to, value)
@@ -181,56 +182,58 @@ impl Patcher {
         }
     }
 
-    /// Puts a value into an object, in place of the one of the same name, or into a list, before the one at
+    /// Adds a value to an object, replacing one of the same name, or to a list, before the item at
     /// the position.
     fn add(&mut self, path: &Pointer, value: Value) -> Result<(), Problem> {
-        let Some((last, way)) = path.tokens.split_last() else {
+        let Some((last, parent)) = path.tokens.split_last() else {
             self.document = value;
             return Ok(());
         };
-        match get_mut(&mut self.document, way) {
+        match get_mut(&mut self.document, parent) {
             Some(Value::Object(fields)) => drop(fields.insert(last.clone(), value)),
             Some(Value::Array(items)) => {
                 let at = if last == "-" { Some(items.len()) } else { position(last) };
                 let at = at.filter(|at| *at <= items.len()).ok_or_else(|| path.missing())?;
-                push_aside(&mut self.moves_left, items.len() - at)?;
+                charge_shift(&mut self.moves_left, items.len() - at)?;
                 items.insert(at, value);
             }
-            _ => return Err(path.no_place()),
+            _ => return Err(path.no_container()),
         }
         Ok(())
     }
 
     fn remove(&mut self, path: &Pointer) -> Result<Value, Problem> {
-        let Some((last, way)) = path.tokens.split_last() else { return Ok(self.document.take()) };
-        match get_mut(&mut self.document, way) {
+        let Some((last, parent)) = path.tokens.split_last() else { return Ok(self.document.take()) };
+        match get_mut(&mut self.document, parent) {
             Some(Value::Object(fields)) => fields.remove(last).ok_or_else(|| path.missing()),
             Some(Value::Array(items)) => {
                 let at = position(last).filter(|at| *at < items.len()).ok_or_else(|| path.missing())?;
-                push_aside(&mut self.moves_left, items.len() - at)?;
+                charge_shift(&mut self.moves_left, items.len() - at)?;
                 Ok(items.remove(at))
             }
             _ => Err(path.missing()),
         }
     }
 
-    fn relocate(&mut self, from: &Pointer, to: &Pointer) -> Result<(), Problem> {
+    fn move_value(&mut self, from: &Pointer, to: &Pointer) -> Result<(), Problem> {
         if to.tokens.len() > from.tokens.len() && to.tokens.starts_with(&from.tokens) {
             let why = format!("'{}' cannot be moved into itself", from.text);
             return Err(Problem::Unfit(why));
         }
         let size = measure(get(&self.document, &from.tokens).ok_or_else(|| from.missing())?);
-        fits(to, size.depth)?;
+        check_depth(to, size.depth)?;
         self.moves_left = self.moves_left.checked_sub(size.bytes).ok_or(Problem::Moves)?;
         let value = self.remove(from)?;
         self.add(to, value)
     }
 
-    /// A field that is missing is as good as null: objects of this API do not tell them apart.
+    /// A missing field equals null: objects of this API do not distinguish them.
     fn test(&self, path: &Pointer, expected: &Value) -> Result<(), Problem> {
         let found = match (get(&self.document, &path.tokens), path.tokens.split_last()) {
             (Some(found), _) => found,
-            (None, Some((_, way))) if get(&self.document, way).is_some_and(Value::is_object) => &Value::Null,
+            (None, Some((_, parent))) if get(&self.document, parent).is_some_and(Value::is_object) => {
+                &Value::Null
+            }
             (None, _) => return Err(path.missing()),
         };
         if equal(found, expected) {
@@ -240,15 +243,15 @@ impl Patcher {
     }
 }
 
-/// Nothing may end deeper than an object may be.
-fn fits(path: &Pointer, depth: usize) -> Result<(), Problem> {
+/// Checks that the result stays within the depth limit of objects.
+fn check_depth(path: &Pointer, depth: usize) -> Result<(), Problem> {
     if path.tokens.len() + depth <= MAX_DEPTH {
         return Ok(());
     }
     Err(Problem::Unfit(format!("the document must not nest deeper than {MAX_DEPTH} levels")))
 }
 
-fn push_aside(left: &mut usize, items: usize) -> Result<(), Problem> {
+fn charge_shift(left: &mut usize, items: usize) -> Result<(), Problem> {
     *left = left.checked_sub(items.saturating_mul(ITEM_BYTES)).ok_or(Problem::Moves)?;
     Ok(())
 }
@@ -269,13 +272,13 @@ fn get_mut<'v>(root: &'v mut Value, tokens: &[String]) -> Option<&'v mut Value> 
     })
 }
 
-/// A position in a list: digits without leading zeros.
+/// Parses a position in a list: digits without leading zeros.
 fn position(token: &str) -> Option<usize> {
     let plain = token.bytes().all(|byte| byte.is_ascii_digit()) && (token == "0" || !token.starts_with('0'));
     if plain { token.parse().ok() } else { None }
 }
 
-/// Equal as JSON: numbers by their value, 1 is 1.0.
+/// Compares as JSON: numbers by value, 1 equals 1.0.
 fn equal(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Number(a), Value::Number(b)) => {
@@ -289,7 +292,7 @@ fn equal(left: &Value, right: &Value) -> bool {
     }
 }
 
-/// How deep a value nests, and about how long its JSON text is.
+/// Depth of a value, and the approximate length of its JSON text.
 #[derive(Clone, Copy)]
 struct Size {
     depth: usize,
@@ -297,7 +300,7 @@ struct Size {
 }
 
 fn measure(value: &Value) -> Size {
-    let within = |sizes: &mut dyn Iterator<Item = Size>| {
+    let container = |sizes: &mut dyn Iterator<Item = Size>| {
         let empty = Size { depth: 0, bytes: 0 };
         let inner = sizes.fold(empty, |all, one| Size {
             depth: all.depth.max(one.depth),
@@ -306,13 +309,13 @@ fn measure(value: &Value) -> Size {
         Size { depth: inner.depth + 1, bytes: inner.bytes + 2 }
     };
     match value {
-        Value::Array(items) => within(&mut items.iter().map(measure)),
-        Value::Object(fields) => within(&mut fields.iter().map(|(name, field)| {
+        Value::Array(items) => container(&mut items.iter().map(measure)),
+        Value::Object(fields) => container(&mut fields.iter().map(|(name, field)| {
             let size = measure(field);
             Size { bytes: size.bytes + name.len() + 3, ..size }
         })),
         Value::String(text) => Size { depth: 0, bytes: text.len() + 2 },
-        // Whole numbers, true, false and null are about as long as this.
+        // The approximate length of whole numbers, true, false and null.
         _ => Size { depth: 0, bytes: 5 },
     }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-/// Changes the fields that are in the patch, removes those that are null in it, and leaves all others; anything but an
-/// object replaces what was there, lists too.
+/// Sets the fields of the patch, removes those that are null in it, and keeps all others. Values
+/// other than objects, also lists, are replaced whole.
 #[must_use]
 pub(crate) fn merge(mut document: Value, patch: &Value) -> Value {
     merge_into(&mut document, patch);
@@ -40,7 +40,7 @@ pub(super) mod tests {
     use super::*;
 
     #[test]
-    fn the_cases_of_the_rfc_hold() {
+    fn cases_of_the_rfc_hold() {
         let cases = [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
             (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
@@ -63,7 +63,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Values without null in objects: what a merge patch can produce.
+    /// Values without null in objects: results of a merge patch.
     pub(in crate::patch) fn documents() -> impl Strategy<Value = Value> {
         let scalar = prop_oneof![
             any::<bool>().prop_map(Value::from),
@@ -81,7 +81,7 @@ pub(super) mod tests {
             .prop_map(|fields| Value::Object(fields.into_iter().collect()))
     }
 
-    /// The patch that turns one value into the other.
+    /// Returns the patch that turns one value into the other.
     fn difference(from: &Value, to: &Value) -> Value {
         let (Value::Object(from), Value::Object(to)) = (from, to) else { return to.clone() };
         let mut changes = Map::new();
@@ -100,13 +100,13 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn the_difference_of_two_documents_leads_from_one_to_the_other(from in documents(), to in documents()) {
+        fn difference_of_two_documents_patches_one_to_the_other(from in documents(), to in documents()) {
             let patch = difference(&from, &to);
             prop_assert_eq!(merge(from, &patch), to);
         }
 
         #[test]
-        fn a_second_time_changes_nothing(document in documents(), patch in documents()) {
+        fn merge_patch_is_idempotent(document in documents(), patch in documents()) {
             let once = merge(document, &patch);
             prop_assert_eq!(merge(once.clone(), &patch), once);
         }

@@ -1,17 +1,17 @@
-//! Strategic merge patch: a merge patch that merges lists as the schema says, with directives. Pure.
+//! Strategic merge patch: a merge patch that merges lists by the schema, with directives. Pure.
 //!
-//! What `kubectl apply`, `edit`, `label` and `patch` send for the built-in kinds. The directives:
+//! `kubectl apply`, `edit`, `label` and `patch` send it for built-in kinds. The directives:
 //!
-//! | in the patch | does |
+//! | directive | effect |
 //! |---|---|
-//! | `$patch: replace` | the object, or the list that holds it, is taken as it is in the patch |
-//! | `$patch: delete` | the object, or the items with the same merge key, are removed |
-//! | `$patch: merge` | nothing: merging is what happens anyway |
-//! | `$retainKeys: […]` | all other fields of the object are removed |
-//! | `$deleteFromPrimitiveList/<field>: […]` | these values are removed from the list |
-//! | `$setElementOrder/<field>: […]` | the order of the items of the list |
+//! | `$patch: replace` | replaces the object, or the list that contains it, by the patch |
+//! | `$patch: delete` | removes the object, or the items with the same merge key |
+//! | `$patch: merge` | none: merging is the default |
+//! | `$retainKeys: […]` | removes all other fields of the object |
+//! | `$deleteFromPrimitiveList/<field>: […]` | removes these values from the list |
+//! | `$setElementOrder/<field>: […]` | sets the order of the list's items |
 //!
-//! Any other name is a field, `$ref` for instance.
+//! Any other name is a field, such as `$ref`.
 
 mod list;
 
@@ -31,11 +31,12 @@ const REMOVALS: &str = "$deleteFromPrimitiveList/";
 
 type Fields = Map<String, Value>;
 
-/// Merges a patch into an object. What the schema does not know is merged as by a merge patch (RFC 7386).
+/// Merges a patch into an object. Fields without a schema are merged as by a merge patch (RFC
+/// 7386).
 ///
 /// # Errors
-/// 400 for a patch that is no object, a directive that is unknown or not for its place, an item
-/// without its merge key, an order that does not fit the items.
+/// 400 for a patch that is no object, a directive that is unknown or misplaced, an item without its
+/// merge key, an order that does not match the items.
 pub(crate) fn strategic(document: Value, patch: &Value, schema: &Schema) -> Result<Value> {
     let Value::Object(patch) = patch else {
         return Err(Status::bad_request("a strategic merge patch must be an object"));
@@ -44,7 +45,7 @@ pub(crate) fn strategic(document: Value, patch: &Value, schema: &Schema) -> Resu
     Ok(Value::Object(merged.unwrap_or_default()))
 }
 
-/// The object after the patch; `None` if the patch deletes it.
+/// Merges an object; `None` if the patch deletes it.
 fn merge_object(
     mut fields: Fields,
     patch: &Fields,
@@ -56,8 +57,8 @@ fn merge_object(
         Directive::Replace => fields.clear(),
         Directive::Merge => {}
     }
-    if let Some(kept) = patch.get(RETAIN_KEYS) {
-        retain(&mut fields, patch, kept, path)?;
+    if let Some(retained) = patch.get(RETAIN_KEYS) {
+        retain(&mut fields, patch, retained, path)?;
     }
     for (name, edit) in edits(patch, path)? {
         let path = Path::Field(path, name);
@@ -69,12 +70,12 @@ fn merge_object(
     Ok(Some(fields))
 }
 
-/// The fields of an object; none if it is anything else.
+/// Returns the fields of an object; none for other values.
 fn fields_of(value: Option<Value>) -> Fields {
     if let Some(Value::Object(fields)) = value { fields } else { Fields::new() }
 }
 
-/// What `$patch` says of an object.
+/// The `$patch` directive of an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Directive {
     Merge,
@@ -93,42 +94,41 @@ impl Directive {
     }
 }
 
-/// Removes the fields that are not among those to retain. The patch may set no other field.
-fn retain(fields: &mut Fields, patch: &Fields, kept: &Value, path: &Path<'_>) -> Result<()> {
-    let kept: Option<HashSet<&str>> =
-        kept.as_array().and_then(|names| names.iter().map(Value::as_str).collect());
-    let kept = kept.ok_or_else(|| path.refuse("`$retainKeys` must be a list of strings"))?;
-    let stray = patch.iter().find(|(name, value)| {
+/// Removes the fields that are not retained. The patch must not set other fields.
+fn retain(fields: &mut Fields, patch: &Fields, retained: &Value, path: &Path<'_>) -> Result<()> {
+    let retained: Option<HashSet<&str>> =
+        retained.as_array().and_then(|names| names.iter().map(Value::as_str).collect());
+    let retained = retained.ok_or_else(|| path.refuse("`$retainKeys` must be a list of strings"))?;
+    let unlisted = patch.iter().find(|(name, value)| {
         let directive = *name == DIRECTIVE
             || *name == RETAIN_KEYS
             || name.starts_with(ORDER)
             || name.starts_with(REMOVALS);
-        !directive && !value.is_null() && !kept.contains(name.as_str())
+        !directive && !value.is_null() && !retained.contains(name.as_str())
     });
-    if let Some((name, _)) = stray {
-        let why = format!("`$retainKeys` must list '{}', which the patch sets", cut(name));
-        return Err(path.refuse(&why));
+    if let Some((name, _)) = unlisted {
+        let reason = format!("`$retainKeys` must list '{}', which the patch sets", truncate(name));
+        return Err(path.refuse(&reason));
     }
-    fields.retain(|name, _| kept.contains(name.as_str()));
+    fields.retain(|name, _| retained.contains(name.as_str()));
     Ok(())
 }
 
-/// All that a patch says of one field.
+/// All changes of a patch to one field.
 #[derive(Default)]
 struct Edit<'a> {
-    /// The value under its own name.
     value: Option<&'a Value>,
-    /// `$setElementOrder`.
+    /// The list of `$setElementOrder`.
     order: Option<&'a [Value]>,
-    /// `$deleteFromPrimitiveList`.
+    /// The list of `$deleteFromPrimitiveList`.
     removals: Option<&'a [Value]>,
 }
 
-/// What a patch says, by field.
+/// Groups the changes of a patch by field.
 fn edits<'a>(patch: &'a Fields, path: &Path<'_>) -> Result<BTreeMap<&'a str, Edit<'a>>> {
     let list = |name: &str, value: &'a Value| {
         let items = value.as_array().map(Vec::as_slice);
-        items.ok_or_else(|| path.refuse(&format!("`{}` must be a list", cut(name))))
+        items.ok_or_else(|| path.refuse(&format!("`{}` must be a list", truncate(name))))
     };
     let mut edits: BTreeMap<&str, Edit<'_>> = BTreeMap::new();
     for (name, value) in patch {
@@ -144,8 +144,8 @@ fn edits<'a>(patch: &'a Fields, path: &Path<'_>) -> Result<BTreeMap<&'a str, Edi
 }
 
 impl Edit<'_> {
-    /// The field after the patch; `None` if it is not there any more. A list that has been merged and is
-    /// empty is not there either.
+    /// Returns the patched field; `None` if it is removed. A merged list that became empty is
+    /// removed too.
     fn apply(self, old: Option<Value>, schema: Option<&Schema>, path: &Path<'_>) -> Result<Option<Value>> {
         let for_lists = self.order.is_some() || self.removals.is_some();
         match self.value {
@@ -163,7 +163,7 @@ impl Edit<'_> {
     }
 }
 
-/// Where in the patch something is wrong. Built on the way down, read only when it is needed.
+/// Position in the patch for error messages. Built while descending, formatted only on error.
 enum Path<'a> {
     Root,
     Field(&'a Path<'a>, &'a str),
@@ -171,9 +171,9 @@ enum Path<'a> {
 }
 
 impl Path<'_> {
-    fn refuse(&self, why: &str) -> Status {
-        let place = if let Self::Root = self { String::new() } else { format!(" at `{self}`") };
-        Status::bad_request(format!("the strategic merge patch cannot be applied{place}: {why}"))
+    fn refuse(&self, reason: &str) -> Status {
+        let location = if let Self::Root = self { String::new() } else { format!(" at `{self}`") };
+        Status::bad_request(format!("the strategic merge patch cannot be applied{location}: {reason}"))
     }
 }
 
@@ -181,15 +181,15 @@ impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Root => Ok(()),
-            Self::Field(Self::Root, name) => f.write_str(&cut(name)),
-            Self::Field(parent, name) => write!(f, "{parent}.{}", cut(name)),
+            Self::Field(Self::Root, name) => f.write_str(&truncate(name)),
+            Self::Field(parent, name) => write!(f, "{parent}.{}", truncate(name)),
             Self::Item(parent, index) => write!(f, "{parent}[{index}]"),
         }
     }
 }
 
-/// At most so much of a client's text is repeated.
-fn cut(text: &str) -> String {
+/// Truncates a client's text for a message.
+fn truncate(text: &str) -> String {
     text.chars().take(64).collect()
 }
 

@@ -1,50 +1,50 @@
-//! The options of a request: what a query says. Pure.
+//! Query options of a request. Pure.
 
 use std::str::FromStr;
 
 use edgesync_object::{FieldSelector, Selector, Status};
 
-/// The longest name of a field manager, in bytes.
+/// The longest field manager, in bytes.
 const MAX_MANAGER: usize = 128;
 
-/// The options of a query that this API knows. Others are ignored, as Kubernetes does.
+/// The query options that this API knows. Others are ignored, as in Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Options {
-    /// Only objects with such labels.
+    /// `labelSelector`: empty selects all objects.
     pub(crate) labels: Selector,
-    /// Only objects with such fields.
+    /// `fieldSelector`: empty selects all objects.
     pub(crate) fields: FieldSelector,
-    /// The most items wanted; `None` for all.
+    /// The most items of a page; `None` for all.
     pub(crate) limit: Option<u64>,
-    /// Where the page before ended.
+    /// `continue`: the token of the page before.
     pub(crate) continue_token: String,
     /// The version that a list must show, or after which a watch starts.
     pub(crate) resource_version: Option<u64>,
-    /// How `resource_version` is meant by a list.
+    /// How a list interprets `resource_version`.
     pub(crate) version_match: Option<VersionMatch>,
-    /// How long a list or watch may take, in seconds.
+    /// Time limit of a list or a watch, in seconds.
     pub(crate) timeout_seconds: Option<u64>,
-    /// Whether a watch is told now and then how far it has come.
+    /// Whether a watch sends bookmarks.
     pub(crate) bookmarks: bool,
-    /// Whether a watch begins with all objects, and a bookmark after them.
+    /// Whether a watch begins with all objects, followed by a bookmark.
     pub(crate) initial_events: Option<bool>,
-    /// Whether a write is only tried.
+    /// Whether a write is validated but not stored.
     pub(crate) dry_run: bool,
-    /// Who writes, for `metadata.managedFields`.
+    /// The writer recorded in `metadata.managedFields`.
     pub(crate) field_manager: String,
-    /// What happens with fields that are not known.
+    /// Handling of unknown and duplicate fields.
     pub(crate) field_validation: FieldValidation,
-    /// Whether an apply takes fields from others.
+    /// Whether an apply takes over fields of other managers.
     pub(crate) force: bool,
-    /// How much of the objects a table carries; empty for the default.
+    /// How much of each object a table carries; empty for the default.
     pub(crate) include_object: String,
-    /// How an object is deleted, where the query says so.
+    /// Delete options in the query.
     pub(crate) delete: DeleteQuery,
     /// Whether JSON is indented.
     pub(crate) pretty: bool,
 }
 
-/// How a list's `resourceVersion` is meant.
+/// How a list interprets `resourceVersion`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VersionMatch {
     /// Exactly this state.
@@ -53,28 +53,28 @@ pub(crate) enum VersionMatch {
     NotOlderThan,
 }
 
-/// What happens with fields of a body that the kind does not have, or has twice.
+/// Handling of fields in a body that the kind does not have, or that occur twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
-    /// They are dropped.
+    /// The fields are dropped.
     Ignore,
-    /// They are dropped, and a `Warning` header says so.
+    /// The fields are dropped, and a `Warning` header lists them.
     #[default]
     Warn,
     /// The request is refused.
     Strict,
 }
 
-/// Options of a delete as they may stand in the query; those of a body win.
+/// Delete options in the query; those in the body take precedence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeleteQuery {
-    /// What becomes of its dependents.
+    /// `propagationPolicy`: what happens to dependents.
     pub(crate) propagation: Option<String>,
-    /// An older way to say the same.
+    /// Deprecated form of `propagation`.
     pub(crate) orphan_dependents: Option<bool>,
 }
 
-/// Reads the options; the second value is whether a watch is asked for.
+/// Parses the options; the second value is whether the request is a watch.
 pub(super) fn options(query: &[(String, String)]) -> Result<(Options, bool), Status> {
     let mut options = Options::default();
     let mut watch = false;
@@ -93,7 +93,7 @@ pub(super) fn options(query: &[(String, String)]) -> Result<(Options, bool), Sta
             "fieldManager" => options.field_manager = manager(value)?,
             "fieldValidation" => options.field_validation = field_validation(value)?,
             "force" => options.force = flag(key, value)?,
-            // The client's own: whoever does not wait for the answer closes the connection.
+            // Client-side only: a client that stops waiting closes the connection.
             "timeout" if !is_duration(value) => {
                 return Err(bad_option(key, value, "must be a duration such as '30s' or '1m30s'"));
             }
@@ -115,7 +115,7 @@ fn selector<S: FromStr<Err: std::fmt::Display>>(value: &str) -> Result<S, Status
     value.parse().map_err(|error: S::Err| Status::bad_request(error.to_string()))
 }
 
-/// Whether a text is a duration as Go writes it.
+/// Returns whether a text is a duration in Go's syntax.
 fn is_duration(text: &str) -> bool {
     let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);
     if rest.is_empty() || rest == "0" {
@@ -161,7 +161,7 @@ fn version_match(value: &str) -> Result<Option<VersionMatch>, Status> {
     }
 }
 
-/// Reads one value of `dryRun`, in a query or in the options of a delete.
+/// Parses one value of `dryRun`, of a query or of delete options.
 pub(crate) fn dry_run(value: &str) -> Result<bool, Status> {
     match value {
         "" => Ok(false),
@@ -191,7 +191,7 @@ fn field_validation(value: &str) -> Result<FieldValidation, Status> {
 
 pub(super) fn flag(name: &str, value: &str) -> Result<bool, Status> {
     match value {
-        // A bare `?watch` means yes, as Kubernetes reads it.
+        // A bare `?watch` is true, as in Kubernetes.
         "" | "1" | "t" | "true" | "T" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "false" | "F" | "FALSE" | "False" => Ok(false),
         _ => Err(bad_option(name, value, "must be true or false")),

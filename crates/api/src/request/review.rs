@@ -1,18 +1,18 @@
-//! What clients ask about themselves, by path. Pure.
+//! Reviews of the client's own identity and permissions, by path. Pure.
 
 /// A review, by the path that it is posted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Review {
-    /// Who asks: `kubectl auth whoami`.
+    /// The client's identity: `kubectl auth whoami`.
     Myself,
-    /// Whether they may do one thing: `kubectl auth can-i`.
+    /// Permission for one action: `kubectl auth can-i`.
     Access,
-    /// All that they may do: `kubectl auth can-i --list`.
+    /// All permissions: `kubectl auth can-i --list`.
     Rules,
 }
 
 impl Review {
-    /// The review behind a group, a version and a plural.
+    /// Returns the review of a group, version and plural.
     pub(crate) fn of(group: &str, version: &str, plural: &str) -> Option<Self> {
         match (group, version, plural) {
             ("authentication.k8s.io", "v1", "selfsubjectreviews") => Some(Self::Myself),

@@ -1,10 +1,10 @@
-//! Parts of objects that clusters serve and that are not served here: what is said to who asks for them. Pure.
+//! Subresources that clusters serve and this API does not, with the reason for the client. Pure.
 
 use super::Refusal;
 use edgesync_object::Status;
 use edgesync_object::status::Reason;
 
-/// Groups of kinds, kinds, their parts, and why they are not served.
+/// Group, plural, subresource, and why it is not served.
 const UNSERVED: &[(&str, &str, &str, &str)] = &[
     (
         "",
@@ -41,10 +41,11 @@ const UNSERVED: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// The refusal for a part that is not served; none if it is not known either.
+/// Returns the refusal of an unserved subresource; `None` if it is unknown.
 pub(super) fn refusal(group: &str, plural: &str, subresource: &str) -> Option<Refusal> {
-    let (.., why) =
-        UNSERVED.iter().find(|(of, kind, part, _)| (*of, *kind, *part) == (group, plural, subresource))?;
-    let message = format!("{plural}/{subresource} is not served: {why}");
+    let (.., reason) = UNSERVED
+        .iter()
+        .find(|(api_group, kind, name, _)| (*api_group, *kind, *name) == (group, plural, subresource))?;
+    let message = format!("{plural}/{subresource} is not served: {reason}");
     Some(Refusal { status: Status::new(Reason::MethodNotAllowed, message), allow: "" })
 }

@@ -1,16 +1,16 @@
-//! Request lines as text: percent-encoding, the segments of a path, the pairs of a query. Pure.
+//! Request lines as text: percent-encoding, path segments, query pairs. Pure.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use edgesync_object::Status;
 
-/// What does not stand for itself (RFC 3986, section 2.3).
+/// Everything but unreserved characters (RFC 3986, section 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 /// The most pairs in a query.
 const MAX_QUERY_PAIRS: usize = 64;
 
-/// Splits a path at its slashes and decodes each segment. A slash at the end is ignored where something is read; where
-/// something is written, it is the name of an object that was left empty.
+/// Splits a path at its slashes and decodes each segment. A trailing slash is ignored for reads;
+/// for writes it stands for an empty object name.
 ///
 /// # Errors
 /// 404 for an empty segment, 400 for one that cannot be a name.
@@ -24,14 +24,14 @@ pub(super) fn split_path(method: &str, path: &str) -> Result<Vec<String>, Status
     path.split('/').map(segment).collect()
 }
 
-/// Decodes a segment. What could leave its place in the path once it is decoded is refused.
+/// Decodes a segment. Refuses one that could escape its position in the path once decoded.
 fn segment(encoded: &str) -> Result<String, Status> {
     let decoded = decode(encoded)?;
     if decoded.is_empty() {
         return Err(Status::no_such_path());
     }
-    let leaves = decoded == "." || decoded == ".." || decoded.contains(['/', '%']);
-    if leaves || decoded.chars().any(char::is_control) {
+    let escapes = decoded == "." || decoded == ".." || decoded.contains(['/', '%']);
+    if escapes || decoded.chars().any(char::is_control) {
         let shown: String = decoded.chars().take(64).collect();
         return Err(Status::bad_request(format!(
             "invalid name {shown:?}: must not be '.' or '..', nor contain '/', '%' or control characters"
@@ -46,7 +46,7 @@ pub(super) fn parse_query(query: &str) -> Result<Vec<(String, String)>, Status> 
         return Err(Status::bad_request(format!("the query has more than {MAX_QUERY_PAIRS} parameters")));
     }
     let decoded = pairs.map(|pair| {
-        // In a query a plus sign is a space.
+        // A plus sign in a query is a space.
         let pair = pair.replace('+', " ");
         let (key, value) = pair.split_once('=').unwrap_or((&pair, ""));
         Ok((decode(key)?, decode(value)?))
@@ -54,7 +54,7 @@ pub(super) fn parse_query(query: &str) -> Result<Vec<(String, String)>, Status> 
     decoded.collect()
 }
 
-/// Undoes percent-encoding. What is none is an error, not the text that it seems to be.
+/// Undoes percent-encoding. Invalid escapes are an error, not literal text.
 fn decode(encoded: &str) -> Result<String, Status> {
     let is_escape = |after: &str| {
         after.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
@@ -66,7 +66,7 @@ fn decode(encoded: &str) -> Result<String, Status> {
     decoded.map(Into::into).map_err(|_| Status::bad_request("the request URI is not UTF-8"))
 }
 
-/// Encodes text as one segment of a path or one value of a query.
+/// Percent-encodes text as one path segment or one query value.
 #[must_use]
 pub fn encode(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()

@@ -1,4 +1,4 @@
-//! Compressed answers (gzip, RFC 1952), for those that are long enough.
+//! Response compression (gzip, RFC 1952) above a minimum length.
 
 use std::io::Write;
 use std::pin::Pin;
@@ -14,19 +14,19 @@ use crate::response::ResponseBody;
 use edgesync_object::Status;
 use edgesync_object::status::Result;
 
-/// Answers shorter than this go as they are, as in Kubernetes.
+/// The shortest compressed response, in bytes, as in Kubernetes.
 const MIN_BYTES: u64 = 128 << 10;
-/// The quickest level: what counts is the line, not the last percent.
+/// The fastest level: throughput matters more than the last percent.
 const LEVEL: u32 = 1;
 
-/// A body that is compressed while it is sent.
+/// A body compressed while it is sent.
 pub(crate) struct Gzip {
     inner: ResponseBody,
     /// `None` once the end has been written.
     encoder: Option<GzEncoder<Vec<u8>>>,
 }
 
-/// The response, compressed if it is long. Watches are never: each line is to arrive at once.
+/// Compresses a long response. Watches are never compressed: each line must arrive at once.
 pub(crate) fn compressed(response: Response<ResponseBody>) -> Response<ResponseBody> {
     let long = match response.body() {
         ResponseBody::Whole(_) => response.body().size_hint().lower() >= MIN_BYTES,
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn long_answers_and_lists_in_parts_come_back_whole() {
+    async fn long_and_partial_responses_decompress_whole() {
         let long = "abc".repeat(100_000);
         let response = compressed(Response::new(ResponseBody::Whole(Some(long.clone().into()))));
         assert!(response.headers().contains_key(CONTENT_ENCODING));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn short_answers_and_watches_go_as_they_are() {
+    async fn short_responses_and_watches_are_not_compressed() {
         let response = compressed(Response::new(ResponseBody::Whole(Some("abc".into()))));
         assert!(!response.headers().contains_key(CONTENT_ENCODING));
         assert_eq!(read(response).await, "abc");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_that_breaks_off_breaks_off_compressed_too() {
+    async fn truncated_list_is_truncated_compressed_too() {
         let (sender, parts) = mpsc::channel(2);
         sender.try_send(Ok("a".into())).unwrap();
         sender.try_send(Err(Status::internal("broken"))).unwrap();

@@ -1,4 +1,4 @@
-//! Roles and their bindings. Pure.
+//! RBAC: roles and bindings. Pure.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! What has been found wrong, in a bounded list, and the paths of fields. Pure.
+//! A bounded list of validation errors, and field paths. Pure.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use edgesync_object::name::Problem;
 use edgesync_object::status::Cause;
 
-/// The most causes that are collected for one object.
+/// The most causes collected per object.
 const MAX_COLLECTED: usize = 64;
 
 /// A path such as `spec.containers[0].name`.
@@ -20,17 +20,16 @@ impl Path {
         Self(path.to_owned())
     }
 
-    /// The path of a field.
     pub(super) fn field(&self, name: &str) -> Self {
         if self.0.is_empty() { Self::new(name) } else { Self(format!("{}.{name}", self.0)) }
     }
 
-    /// The path of an item of the list in a field.
+    /// Returns the path of an item of the list in a field.
     pub(super) fn item(&self, name: &str, number: usize) -> Self {
         Self(format!("{}[{number}]", self.field(name)))
     }
 
-    /// The path of a value of the map in a field. At most 128 characters of the key are shown.
+    /// Returns the path of a value of the map in a field. Keys are truncated to 128 characters.
     pub(super) fn key(&self, name: &str, key: &str) -> Self {
         let key: String = key.chars().take(128).collect();
         Self(format!("{}[{key}]", self.field(name)))
@@ -43,7 +42,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// Causes, at most 64 of them.
+/// At most [`MAX_COLLECTED`] causes.
 #[derive(Debug, Default)]
 pub(super) struct Causes(Vec<Cause>);
 
@@ -75,20 +74,20 @@ impl Causes {
         });
     }
 
-    /// A field that may not be changed has been.
+    /// Reports a change of an immutable field.
     pub(super) fn immutable(&mut self, at: &Path, value: Option<&Value>) {
         let shown = value.map(ToString::to_string).unwrap_or_default();
         self.invalid(at, &shown, "field is immutable");
     }
 
-    /// A value that a check of names refuses.
+    /// Reports a value refused by a name check.
     pub(super) fn name(&mut self, at: &Path, value: &str, checked: Result<(), Problem>) {
         if let Err(problem) = checked {
             self.invalid(at, value, &problem);
         }
     }
 
-    /// A text that must be there, that a check of names accepts, and that no other item has.
+    /// Checks a required name that must be unique among its items.
     pub(super) fn unique_name<'a>(
         &mut self,
         at: &Path,
@@ -105,7 +104,7 @@ impl Causes {
         }
     }
 
-    /// A field that must be one of some words; absent ones are accepted.
+    /// Checks that a field is one of some words; absent is accepted.
     pub(super) fn choice(&mut self, at: &Path, fields: &Map<String, Value>, name: &str, words: &[&str]) {
         let Some(value) = fields.get(name).and_then(Value::as_str) else { return };
         if !words.contains(&value) {
@@ -119,7 +118,7 @@ impl Causes {
         }
     }
 
-    /// A field that must be a number within bounds; absent ones are accepted.
+    /// Checks that a number is within bounds; absent is accepted.
     pub(super) fn range(
         &mut self,
         at: &Path,
@@ -140,7 +139,7 @@ impl Causes {
         self.invalid(&at.field(name), &value.to_string(), &must);
     }
 
-    /// A field that must not be negative; absent ones are accepted.
+    /// Checks that a number is not negative; absent is accepted.
     pub(super) fn not_negative(&mut self, at: &Path, fields: &Map<String, Value>, name: &str) {
         self.range(at, fields, name, 0..=i64::MAX);
     }

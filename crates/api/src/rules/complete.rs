@@ -1,4 +1,4 @@
-//! What is filled in for single kinds when an object is written, beyond defaults of fields. Pure.
+//! Server-side completion of single kinds on write, beyond field defaults. Pure.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,11 +9,11 @@ use super::defaults::{self, default, object_in};
 use super::{map, text};
 use edgesync_object::{Object, Resource};
 
-/// The label with the name of a Namespace, by which namespaces are selected.
+/// Label with the name of a Namespace, used to select namespaces.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// Fills in what the API itself says about an object that is created (`old` is `None`) or changed. Name and other
-/// metadata have been set. Doing it twice changes nothing.
+/// Completes an object that is created (`old` is `None`) or changed. Name and other metadata must
+/// be set. Idempotent.
 pub(crate) fn complete(kind: &Resource, old: Option<&Object>, object: &mut Object) {
     defaults::complete_pods(&kind.group, &kind.kind, object.fields_mut());
     match (kind.group.as_str(), kind.kind.as_str()) {
@@ -45,26 +45,26 @@ fn set_phase(fields: &mut Map<String, Value>, phase: &str) {
     }
 }
 
-/// Moves plain texts to the data: they can be written but are never read. Texts of a wrong type stay where they are:
-/// the schema refuses them.
+/// Moves `stringData` to `data`: it is write-only. Values of a wrong type are left in place; the
+/// schema refuses them.
 fn complete_secret(secret: &mut Map<String, Value>) {
     default(secret, "type", "Opaque");
-    let plain = match secret.get("stringData") {
+    let string_data = match secret.get("stringData") {
         None => return,
-        Some(Value::Object(plain)) if plain.values().all(Value::is_string) => plain.clone(),
+        Some(Value::Object(string_data)) if string_data.values().all(Value::is_string) => string_data.clone(),
         Some(Value::Null) => Map::new(),
         Some(_) => return,
     };
-    if !plain.is_empty() {
+    if !string_data.is_empty() {
         let Some(data) = object_in(secret, "data") else { return };
-        for (key, text) in &plain {
+        for (key, text) in &string_data {
             data.insert(key.clone(), STANDARD.encode(text.as_str().unwrap_or_default()).into());
         }
     }
     secret.remove("stringData");
 }
 
-/// A Namespace carries its name as a label, and goes only when what is in it has gone.
+/// Labels a Namespace with its name, and keeps its finalizer until it is empty.
 fn complete_namespace(old: Option<&Object>, object: &mut Object) {
     let mut labels = map(object.fields(), "metadata").get("labels").cloned().unwrap_or(Value::Null);
     if labels.is_null() {
@@ -90,7 +90,7 @@ fn complete_namespace(old: Option<&Object>, object: &mut Object) {
     }
 }
 
-/// A Service keeps its address when a client sends one without.
+/// Keeps the address of a Service when an update omits it.
 fn complete_service(old: Option<&Object>, service: &mut Map<String, Value>) {
     let Some(old) = old.map(|old| map(old.fields(), "spec")) else { return };
     let Some(Value::Object(spec)) = service.get_mut("spec") else { return };
@@ -111,7 +111,7 @@ fn complete_service(old: Option<&Object>, service: &mut Map<String, Value>) {
     }
 }
 
-/// Roles and people belong to one group, which people leave out.
+/// Adds the API group that clients omit.
 fn complete_binding(binding: &mut Map<String, Value>) {
     if let Some(Value::Object(role)) = binding.get_mut("roleRef") {
         default(role, "apiGroup", access::GROUP);

@@ -1,5 +1,5 @@
-//! ConfigMaps and Secrets: their keys, and what each type of Secret must hold. The 1 MiB of values that Kubernetes
-//! allows, because of its database, is no limit here: that of all objects is the store's. Pure.
+//! ConfigMaps and Secrets: keys, and required values per Secret type. The 1 MiB limit of
+//! Kubernetes, owed to etcd, does not apply; the store limits the size of objects. Pure.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -44,7 +44,7 @@ pub(super) fn check_secret(object: &Object, causes: &mut Causes) {
     check_type(object, data, causes);
 }
 
-/// The key that holds the configuration, in the types of Secret for image registries.
+/// Returns the key of the configuration in Secrets for image registries.
 fn docker_key(kind: &str) -> Option<&'static str> {
     match kind {
         "kubernetes.io/dockercfg" => Some(".dockercfg"),
@@ -93,9 +93,9 @@ fn check_key(at: &Path, key: &str, causes: &mut Causes) {
     }
 }
 
-/// The bytes of a value, unless it is no base64. Values are never shown: they may be secret.
+/// Decodes a value; `None` if it is not base64. Values are never shown: they may be secret.
 fn decoded(at: &Path, value: &Value, causes: &mut Causes) -> Option<Vec<u8>> {
-    // Line breaks are common where people made the text by hand, and are no part of it.
+    // Line breaks are common in manually encoded text and are ignored.
     let text: Vec<u8> = value.as_str()?.bytes().filter(|b| !matches!(b, b'\n' | b'\r')).collect();
     let bytes = STANDARD.decode(text).ok();
     if bytes.is_none() {

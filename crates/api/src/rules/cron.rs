@@ -1,11 +1,12 @@
-//! The schedules of CronJobs: five fields, or a word such as `@daily`. Pure.
+//! Schedules of CronJobs: five fields, or a word such as `@daily`. Pure.
 
 use edgesync_object::name::Problem;
 
 const MONTHS: &[&str] = &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const DAYS: &[&str] = &["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 
-/// A field of a schedule: its name, its smallest and largest number, and words for numbers from the smallest on.
+/// A field of a schedule: name, least and greatest number, and words for the numbers from the least
+/// on.
 struct Field(&'static str, u32, u32, &'static [&'static str]);
 
 const FIELDS: [Field; 5] = [
@@ -16,7 +17,6 @@ const FIELDS: [Field; 5] = [
     Field("day of the week", 0, 7, DAYS),
 ];
 
-/// Checks a schedule.
 pub(super) fn check_schedule(schedule: &str) -> Result<(), Problem> {
     if let Some(word) = schedule.strip_prefix('@') {
         return check_word(word);
@@ -40,8 +40,8 @@ pub(super) fn check_schedule(schedule: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Checks the name of a time zone by its form: `UTC`, `Europe/Berlin`, `Etc/GMT+1`. Which there are is for whoever runs
-/// the job to know.
+/// Checks the syntax of a time zone: `UTC`, `Europe/Berlin`, `Etc/GMT+1`. Whether it exists is left
+/// to the runner of the job.
 pub(super) fn check_time_zone(zone: &str) -> Result<(), Problem> {
     let part = |part: &str| {
         !part.is_empty()
@@ -65,7 +65,7 @@ fn check_word(word: &str) -> Result<(), Problem> {
     Err("must be '@yearly', '@monthly', '@weekly', '@daily', '@hourly' or '@every <duration>'".to_owned())
 }
 
-/// Whether a text is a duration such as `1h30m`.
+/// Returns whether a text is a duration such as `1h30m`.
 fn is_duration(text: &str) -> bool {
     let mut rest = text.trim();
     let mut parts = 0;
@@ -82,7 +82,8 @@ fn is_duration(text: &str) -> bool {
 }
 
 impl Field {
-    /// Whether a part without commas is right: `*`, `5`, `1-5`, each with an optional `/2` behind it.
+    /// Returns whether a part without commas is valid: `*`, `5`, `1-5`, each optionally followed by
+    /// `/2`.
     fn accepts(&self, part: &str) -> bool {
         let (range, step) = match part.split_once('/') {
             Some((range, step)) => (range, Some(step)),
@@ -103,7 +104,7 @@ impl Field {
     fn number(&self, text: &str) -> Option<u32> {
         let Self(_, least, most, words) = self;
         let word = words.iter().position(|word| text.eq_ignore_ascii_case(word));
-        let word = word.and_then(|place| u32::try_from(place).ok()).map(|place| place + least);
+        let word = word.and_then(|index| u32::try_from(index).ok()).map(|index| index + least);
         let digits = text.bytes().all(|b| b.is_ascii_digit());
         word.or_else(|| text.parse().ok().filter(|number| digits && (least..=most).contains(&number)))
     }
@@ -147,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_without_panic(text in r"[@*/,0-9a-zé -]{0,30}") {
+        fn no_text_panics(text in r"[@*/,0-9a-zé -]{0,30}") {
             let _ = check_schedule(&text);
         }
     }

@@ -1,4 +1,4 @@
-//! Defaults that depend on other fields, as Kubernetes' own kinds have them. Pure.
+//! Defaults that depend on other fields, as in Kubernetes. Pure.
 
 use serde_json::{Map, Value, json};
 
@@ -6,10 +6,10 @@ use super::{map, text};
 
 type Fields = Map<String, Value>;
 
-/// Seconds for which a Service remembers a client.
+/// Default session affinity of a Service, in seconds.
 const AFFINITY_SECONDS: u32 = 10_800;
 
-/// The object in a field, which is made if it is absent; `None` if it is something else.
+/// Returns the object in a field, created if absent; `None` if it is something else.
 pub(super) fn object_in<'a>(
     fields: &'a mut Map<String, Value>,
     name: &str,
@@ -21,14 +21,14 @@ pub(super) fn object_in<'a>(
     value.as_object_mut()
 }
 
-/// Sets a field that is absent or an empty text.
+/// Sets a field that is absent or an empty string.
 pub(super) fn default(fields: &mut Map<String, Value>, name: &str, value: &str) {
     if matches!(fields.get(name), None | Some(Value::Null)) || fields.get(name).is_some_and(|v| v == "") {
         fields.insert(name.to_owned(), value.into());
     }
 }
 
-/// Fills in the spec of Pods, wherever a kind has one.
+/// Completes the Pod spec of any kind that has one.
 pub(super) fn complete_pods(group: &str, kind: &str, fields: &mut Fields) {
     let path: &[&str] = match (group, kind) {
         ("", "Pod") => &["spec"],
@@ -59,14 +59,14 @@ pub(super) fn complete_pods(group: &str, kind: &str, fields: &mut Fields) {
     }
 }
 
-/// An image without a tag, or with `latest`, may become another one.
+/// An image without a tag, or with `latest`, may change.
 fn pull_policy(image: &str) -> &'static str {
     let name = image.rsplit('/').next().unwrap_or_default();
-    let moving = !name.contains('@') && name.split_once(':').is_none_or(|(_, tag)| tag == "latest");
-    if moving { "Always" } else { "IfNotPresent" }
+    let mutable_tag = !name.contains('@') && name.split_once(':').is_none_or(|(_, tag)| tag == "latest");
+    if mutable_tag { "Always" } else { "IfNotPresent" }
 }
 
-/// A new Pod asks for what it is limited to, and has its class.
+/// Defaults requests of a new Pod to its limits, and sets its QoS class.
 pub(super) fn complete_new_pod(pod: &mut Fields) {
     if let Some(Value::Object(spec)) = pod.get_mut("spec") {
         for name in ["containers", "initContainers"] {
@@ -89,14 +89,14 @@ pub(super) fn complete_new_pod(pod: &mut Fields) {
     }
 }
 
-/// The class by which a Pod is kept or thrown out when a node runs short.
+/// Returns the QoS class, which decides on eviction under resource pressure.
 fn class_of(spec: &Fields) -> &'static str {
     let containers = || {
         let lists =
             ["containers", "initContainers"].into_iter().filter_map(|name| spec.get(name)?.as_array());
         lists.flatten().filter_map(Value::as_object).map(|container| map(container, "resources"))
     };
-    let asks = |resources: &Fields| {
+    let has_resources = |resources: &Fields| {
         let names = ["limits", "requests"].into_iter().flat_map(|part| map(resources, part).keys());
         names.into_iter().any(|name| name == "cpu" || name == "memory")
     };
@@ -106,7 +106,7 @@ fn class_of(spec: &Fields) -> &'static str {
             .iter()
             .all(|name| limits.contains_key(*name) && limits.get(*name) == requests.get(*name))
     };
-    if !containers().any(asks) {
+    if !containers().any(has_resources) {
         "BestEffort"
     } else if containers().all(guaranteed) {
         "Guaranteed"
@@ -115,7 +115,7 @@ fn class_of(spec: &Fields) -> &'static str {
     }
 }
 
-/// A port of a Service leads to the same port of the Pods; who remembers clients does so for some hours.
+/// Defaults `targetPort` to the port, and the timeout of session affinity.
 pub(super) fn complete_service(service: &mut Fields) {
     let Some(Value::Object(spec)) = service.get_mut("spec") else { return };
     for port in objects(spec, "ports") {
@@ -134,7 +134,7 @@ pub(super) fn complete_service(service: &mut Fields) {
     }
 }
 
-/// A policy is about what comes in, and about what goes out if it says something of that.
+/// Defaults the policy types: ingress, and egress if the policy has egress rules.
 pub(super) fn complete_network_policy(policy: &mut Fields) {
     let Some(Value::Object(spec)) = policy.get_mut("spec") else { return };
     if !spec.contains_key("policyTypes") {
@@ -143,7 +143,7 @@ pub(super) fn complete_network_policy(policy: &mut Fields) {
     }
 }
 
-/// A Job that says nothing of it runs one Pod once.
+/// Defaults a Job to one Pod and one completion.
 pub(super) fn complete_job(job: &mut Fields) {
     let Some(Value::Object(spec)) = job.get_mut("spec") else { return };
     if !spec.contains_key("parallelism") {
@@ -152,7 +152,7 @@ pub(super) fn complete_job(job: &mut Fields) {
     spec.entry("parallelism").or_insert_with(|| 1.into());
 }
 
-/// A ReplicationController selects the Pods that it makes, and has their labels.
+/// Defaults the selector and labels of a ReplicationController to those of its template.
 pub(super) fn complete_controller(controller: &mut Fields) {
     let labels = map(map(map(map(controller, "spec"), "template"), "metadata"), "labels").clone();
     if labels.is_empty() {
@@ -165,24 +165,24 @@ pub(super) fn complete_controller(controller: &mut Fields) {
     }
 }
 
-/// What a container may have at most is what it has if it says nothing.
+/// Defaults the limits and requests of a container to its maximum and minimum.
 pub(super) fn complete_limit_range(range: &mut Fields) {
     let Some(Value::Object(spec)) = range.get_mut("spec") else { return };
     for item in objects(spec, "limits").filter(|item| text(item, "type") == "Container") {
         for (from, to) in [("max", "default"), ("default", "defaultRequest"), ("min", "defaultRequest")] {
-            let given = map(item, from).clone();
-            if given.is_empty() {
+            let amounts = map(item, from).clone();
+            if amounts.is_empty() {
                 continue;
             }
             let Some(filled) = object_in(item, to) else { continue };
-            for (name, amount) in given {
+            for (name, amount) in amounts {
                 filled.entry(name).or_insert(amount);
             }
         }
     }
 }
 
-/// The items of a list that are objects.
+/// Iterates over the items of a list that are objects.
 fn objects<'a>(fields: &'a mut Fields, name: &str) -> impl Iterator<Item = &'a mut Fields> {
     fields.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
 }

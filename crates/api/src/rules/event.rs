@@ -1,4 +1,4 @@
-//! Events: what they must say, and what of them stays, in both of their forms. Pure.
+//! Events: required and immutable fields, in both API groups. Pure.
 
 use serde_json::{Map, Value};
 
@@ -13,21 +13,21 @@ const MAX_WORD: usize = 128;
 /// The longest note, in bytes.
 const MAX_NOTE: usize = 1024;
 
-/// What is being done with an Event.
+/// The write of an Event.
 #[derive(Clone, Copy)]
 pub(super) enum Write<'a> {
     Create,
-    /// It replaces this one.
+    /// An update of this Event.
     Update(&'a Object),
 }
 
-/// The names of fields in the form that a request has.
+/// Field names in the version of the request.
 struct Form {
     core: bool,
 }
 
 impl Form {
-    /// The name that a field of `events.k8s.io` has.
+    /// Returns the name of an `events.k8s.io` field.
     fn name(&self, new: &'static str) -> &'static str {
         let pair = PAIRS.iter().find(|(_, name)| self.core && *name == new);
         pair.map_or(new, |(core, _)| core)
@@ -38,8 +38,8 @@ impl Form {
     }
 }
 
-/// Checks an Event in the form of its kind. Events of the core group without a time are of the old sort: little is
-/// asked of them.
+/// Checks an Event in the version of its kind. Core-group Events without a time are legacy ones
+/// with few rules.
 pub(super) fn check(kind: &Resource, event: &Object, write: Write<'_>, causes: &mut Causes) {
     let form = Form { core: kind.group.is_empty() };
     let fields = event.fields();
@@ -58,18 +58,19 @@ pub(super) fn check(kind: &Resource, event: &Object, write: Write<'_>, causes: &
     }
 }
 
-/// The Event is where its object is; what is about the cluster is in `default` or `kube-system`.
+/// The namespace must be that of the regarding object; Events about cluster-scoped objects are in
+/// `default` or `kube-system`.
 fn check_namespace(form: &Form, event: &Object, has_time: bool, causes: &mut Causes) {
-    let about = text(map(event.fields(), form.name("regarding")), "namespace");
+    let regarding = text(map(event.fields(), form.name("regarding")), "namespace");
     let fits = match event.namespace() {
-        namespace if !about.is_empty() => namespace == about,
+        namespace if !regarding.is_empty() => namespace == regarding,
         "" | "default" => true,
         "kube-system" => has_time,
         _ => false,
     };
     if !fits {
         let must = format!("must be '{}', the namespace of the event", event.namespace());
-        causes.invalid(&form.at("regarding").field("namespace"), about, &must);
+        causes.invalid(&form.at("regarding").field("namespace"), regarding, &must);
     }
 }
 
@@ -124,7 +125,7 @@ fn check_new(has_time: bool, fields: &Map<String, Value>, causes: &mut Causes) {
     }
 }
 
-/// Only the series of an Event goes on.
+/// Only the series of an Event may change.
 fn check_unchanged(old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Causes) {
     let fixed = [
         "regarding",

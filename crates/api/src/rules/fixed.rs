@@ -1,4 +1,4 @@
-//! Fields that stay as they were when the object was created. Pure.
+//! Immutable fields. Pure.
 
 use serde_json::{Map, Value};
 
@@ -6,17 +6,17 @@ use super::causes::{Causes, Path};
 use super::{items, map, text};
 use edgesync_object::Resource;
 
-/// When a field stays as it is.
+/// The condition under which a field is immutable.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum When {
+enum Immutable {
     Always,
-    /// From when it has a value.
+    /// Immutable once it has a value.
     OnceSet,
 }
-use When::{Always, OnceSet};
+use Immutable::{Always, OnceSet};
 
-/// Fields of a kind, as dotted paths.
-fn fields_of(group: &str, kind: &str) -> &'static [(&'static str, When)] {
+/// Returns the immutable fields of a kind, as dotted paths.
+fn fields_of(group: &str, kind: &str) -> &'static [(&'static str, Immutable)] {
     match (group, kind) {
         ("", "Secret") => &[("type", Always)],
         ("", "Node") => {
@@ -45,16 +45,16 @@ fn fields_of(group: &str, kind: &str) -> &'static [(&'static str, When)] {
     }
 }
 
-/// Checks that what must stay is as it was.
+/// Checks that immutable fields are unchanged.
 pub(super) fn check(
     kind: &Resource,
     old: &Map<String, Value>,
     new: &Map<String, Value>,
     causes: &mut Causes,
 ) {
-    for (path, when) in fields_of(&kind.group, &kind.kind) {
+    for (path, immutable) in fields_of(&kind.group, &kind.kind) {
         let (before, after) = (at(old, path), at(new, path));
-        if before != after && (*when == Always || before.is_some()) {
+        if before != after && (*immutable == Always || before.is_some()) {
             causes.immutable(&Path::new(path), after);
         }
     }
@@ -86,11 +86,11 @@ pub(super) fn check(
     }
 }
 
-/// The value under a dotted path. What is empty counts as absent, for clients write both.
+/// Returns the value at a dotted path. Empty counts as absent, since clients write both.
 fn at<'a>(fields: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
-    let mut steps = path.split('.');
-    let first = fields.get(steps.next()?)?;
-    steps.try_fold(first, |value, step| value.get(step)).filter(|value| !is_empty(value))
+    let mut segments = path.split('.');
+    let first = fields.get(segments.next()?)?;
+    segments.try_fold(first, |value, step| value.get(step)).filter(|value| !is_empty(value))
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -107,7 +107,7 @@ fn is_true(fields: &Map<String, Value>, name: &str) -> bool {
     fields.get(name).and_then(Value::as_bool).unwrap_or_default()
 }
 
-/// A ConfigMap or Secret with `immutable: true`. The values are not shown: they may be secret.
+/// Checks a ConfigMap or Secret with `immutable: true`. Values are not shown: they may be secret.
 fn check_sealed(old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Causes) {
     if !is_true(old, "immutable") {
         return;
@@ -133,7 +133,7 @@ fn check_address(old: &Map<String, Value>, new: &Map<String, Value>, causes: &mu
     }
 }
 
-/// Fields of a StatefulSet's spec that may change; the selector is checked on its own.
+/// Mutable fields of a StatefulSet's spec; the selector is checked separately.
 const STATEFUL: &[&str] = &[
     "replicas",
     "ordinals",
@@ -145,10 +145,10 @@ const STATEFUL: &[&str] = &[
     "selector",
 ];
 
-/// Only some fields of the spec may change.
-fn check_only(free: &[&str], old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Causes) {
+/// Checks that only `mutable` fields of the spec changed.
+fn check_only(mutable: &[&str], old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Causes) {
     let mut names: Vec<&String> =
-        old.keys().chain(new.keys()).filter(|name| !free.contains(&name.as_str())).collect();
+        old.keys().chain(new.keys()).filter(|name| !mutable.contains(&name.as_str())).collect();
     names.sort();
     names.dedup();
     for name in names {
@@ -158,18 +158,18 @@ fn check_only(free: &[&str], old: &Map<String, Value>, new: &Map<String, Value>,
     }
 }
 
-/// A claim gets its volume and may ask for more.
+/// A claim may be bound, and may request more.
 fn check_claim(old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Causes) {
     let unbound = text(old, "volumeName").is_empty();
-    let free: &[&str] = if unbound {
+    let mutable: &[&str] = if unbound {
         &["resources", "volumeAttributesClassName", "volumeName"]
     } else {
         &["resources", "volumeAttributesClassName"]
     };
-    check_only(free, old, new, causes);
+    check_only(mutable, old, new, causes);
 }
 
-/// The template of a Job may change as long as it has not started.
+/// The template of a Job may change until it starts.
 fn check_job(old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Causes) {
     let (old_spec, new_spec) = (map(old, "spec"), map(new, "spec"));
     let started = !is_true(old_spec, "suspend") || !text(map(old, "status"), "startTime").is_empty();
@@ -182,7 +182,7 @@ fn check_job(old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Ca
     }
 }
 
-/// Of a Pod, images may change, tolerations may be added, its life may be shortened, and it may get a node.
+/// A Pod may change images, gain tolerations, get a shorter deadline, and be bound to a node.
 fn check_pod(old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Causes) {
     let spec = Path::new("spec");
     for field in ["containers", "initContainers"] {
@@ -202,16 +202,16 @@ fn check_pod(old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Ca
         }
     }
     check_deadline(old, new, causes);
-    let mut free =
+    let mut mutable =
         vec!["containers", "initContainers", "tolerations", "schedulingGates", "activeDeadlineSeconds"];
-    free.push("terminationGracePeriodSeconds");
+    mutable.push("terminationGracePeriodSeconds");
     if text(old, "nodeName").is_empty() {
-        free.push("nodeName");
+        mutable.push("nodeName");
     }
     if !list(old, "schedulingGates").is_empty() {
-        free.extend(["nodeSelector", "affinity"]);
+        mutable.extend(["nodeSelector", "affinity"]);
     }
-    check_only(&free, old, new, causes);
+    check_only(&mutable, old, new, causes);
 }
 
 fn check_deadline(old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Causes) {

@@ -1,16 +1,16 @@
-//! NetworkPolicies. Pure.
+//! NetworkPolicy validation. Pure.
 
 use serde_json::{Map, Value};
 
 use super::causes::{Causes, Path};
 use super::items;
 
-/// Checks the ports of the rules of a NetworkPolicy: a range has two numbers, the first one first.
+/// Checks the ports of a NetworkPolicy: a range has two numbers in ascending order.
 pub(super) fn check_policy(spec: &Map<String, Value>, causes: &mut Causes) {
     for field in ["ingress", "egress"] {
         for (number, rule) in items(spec, field) {
-            for (place, port) in items(rule, "ports") {
-                let at = Path::new("spec").item(field, number).item("ports", place);
+            for (port_index, port) in items(rule, "ports") {
+                let at = Path::new("spec").item(field, number).item("ports", port_index);
                 check_port(port, &at, causes);
             }
         }

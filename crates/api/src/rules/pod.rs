@@ -1,4 +1,4 @@
-//! Pods and the templates of Pods: containers, ports, volumes. Pure.
+//! Pods and Pod templates: containers, ports, volumes. Pure.
 
 use std::collections::HashSet;
 
@@ -9,16 +9,16 @@ use super::service::{PROTOCOLS, check_port_name};
 use super::{items, length, map, text, volume};
 use edgesync_object::name::{Problem, check_label, check_label_key, check_label_value, check_subdomain};
 
-/// The longest name of a kernel parameter.
+/// The longest sysctl name.
 const MAX_SYSCTL: usize = 253;
-/// When the containers of a Pod may start again.
+/// Restart policies of Pods.
 pub(super) const ANY_RESTART: &[&str] = &["Always", "OnFailure", "Never"];
-/// The same for Pods that are to run on and on.
+/// Restart policies of Pods that run permanently.
 pub(super) const ALWAYS: &[&str] = &["Always"];
-/// The same for Pods that are to end.
+/// Restart policies of Pods that run to completion.
 pub(super) const UNTIL_DONE: &[&str] = &["OnFailure", "Never"];
 
-/// Checks the template of Pods.
+/// Checks a Pod template.
 pub(super) fn check_template(
     template: &Map<String, Value>,
     at: &Path,
@@ -28,7 +28,7 @@ pub(super) fn check_template(
     check_template_with(template, at, restart, &[], causes);
 }
 
-/// Checks the template of Pods that get further volumes when they are made.
+/// Checks a Pod template whose Pods get further volumes, `claimed`, on creation.
 pub(super) fn check_template_with(
     template: &Map<String, Value>,
     at: &Path,
@@ -50,7 +50,7 @@ pub(super) fn check_template_with(
     check_containers(spec, &at, claimed, causes);
 }
 
-/// Checks the spec of a Pod.
+/// Checks a Pod spec.
 pub(super) fn check(spec: &Map<String, Value>, at: &Path, restart: &[&str], causes: &mut Causes) {
     check_basics(spec, at, restart, causes);
     check_containers(spec, at, &[], causes);
@@ -81,7 +81,8 @@ fn check_basics(spec: &Map<String, Value>, at: &Path, restart: &[&str], causes: 
     }
 }
 
-/// Words of small letters, digits, dashes and underscores with dots or slashes between them.
+/// Checks a sysctl name: words of lower-case letters, digits, dashes and underscores, joined by
+/// dots or slashes.
 fn check_sysctl(name: &str) -> Result<(), Problem> {
     let known = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit();
     let word = |word: &str| {

@@ -1,4 +1,4 @@
-//! Namespaces, Leases and the records of what nodes hold. Pure.
+//! Namespaces, Leases and ObjectSyncs. Pure.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! Services. Pure.
+//! Service validation. Pure.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use edgesync_object::name::{Problem, check_label, check_subdomain};
 
 /// The protocols of ports.
 pub(super) const PROTOCOLS: &[&str] = &["TCP", "UDP", "SCTP"];
-/// The longest name of a port where the port is one of a container, in bytes.
+/// The longest name of a container port, in bytes.
 const MAX_PORT_NAME: usize = 15;
 
 pub(super) fn check(object: &Object, causes: &mut Causes) {
@@ -66,7 +66,7 @@ fn check_ports(at: &Path, spec: &Map<String, Value>, kind: &str, causes: &mut Ca
     }
 }
 
-/// A field that names a port of a container, by its number or by its name.
+/// Checks a reference to a container port, by number or by name.
 pub(super) fn check_port_reference(at: &Path, fields: &Map<String, Value>, name: &str, causes: &mut Causes) {
     match fields.get(name) {
         Some(Value::String(port)) => causes.name(&at.field(name), port, check_port_name(port)),
@@ -74,7 +74,7 @@ pub(super) fn check_port_reference(at: &Path, fields: &Map<String, Value>, name:
     }
 }
 
-/// Checks the name of a port of a container.
+/// Checks the name of a container port.
 pub(super) fn check_port_name(name: &str) -> Result<(), Problem> {
     let letter = name.bytes().any(|b| b.is_ascii_lowercase());
     if check_label(name).is_ok() && name.len() <= MAX_PORT_NAME && !name.contains("--") && letter {

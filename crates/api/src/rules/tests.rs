@@ -11,7 +11,7 @@ fn kind(word: &str) -> Resource {
     kinds::by_word(word).unwrap_or_else(|| panic!("{word}")).resource()
 }
 
-/// The fields that are wrong in a new object.
+/// Returns the invalid fields of a new object.
 fn wrong(word: &str, mut value: Value) -> Vec<String> {
     if value.pointer("/metadata/name").is_none() {
         value["metadata"]["name"] = json!("a");
@@ -49,7 +49,7 @@ fn with(mut value: Value, pointer: &str, new: Value) -> Value {
 }
 
 #[test]
-fn the_keys_of_configuration_are_file_names_in_one_of_the_two_maps() {
+fn config_keys_are_file_names_in_one_of_the_two_maps() {
     assert!(wrong("cm", json!({"data": {"a.b-c_D": "x"}, "binaryData": {"b": "eA=="}})).is_empty());
     for bad in ["..", "..a", ".", "a b", "", "a/b", &"k".repeat(254)] {
         assert_eq!(wrong("cm", json!({"data": {bad: ""}})).len(), 1, "{bad}");
@@ -59,7 +59,7 @@ fn the_keys_of_configuration_are_file_names_in_one_of_the_two_maps() {
 }
 
 #[test]
-fn each_type_of_secret_needs_its_keys_and_no_value_is_ever_shown() {
+fn secret_types_need_their_keys_and_values_are_not_shown() {
     let secret = |kind: &str, data: Value| wrong("secret", json!({"type": kind, "data": data}));
     assert_eq!(secret("kubernetes.io/tls", json!({"tls.crt": ""})), ["data[tls.key]"]);
     assert_eq!(secret("kubernetes.io/ssh-auth", json!({})), ["data[ssh-privatekey]"]);
@@ -78,7 +78,7 @@ fn each_type_of_secret_needs_its_keys_and_no_value_is_ever_shown() {
 }
 
 #[test]
-fn sealed_configuration_stays_as_it_is_but_can_be_labelled() {
+fn immutable_config_can_only_be_labelled() {
     let old = || json!({"metadata": {"name": "a"}, "data": {"a": "x"}, "immutable": true});
     assert_eq!(wrong_update("cm", old(), with(old(), "/data/a", json!("y"))), ["data"]);
     assert_eq!(wrong_update("cm", old(), with(old(), "/immutable", json!(false))), ["immutable"]);
@@ -88,14 +88,14 @@ fn sealed_configuration_stays_as_it_is_but_can_be_labelled() {
 }
 
 #[test]
-fn what_was_accepted_once_can_be_labelled_and_get_a_status() {
+fn accepted_object_can_be_labelled_and_get_a_status() {
     let bad = |label: &str| json!({"metadata": {"labels": {"a": label}}, "spec": {}, "status": {"x": label}});
     assert!(!wrong("pod", bad("x")).is_empty());
     assert!(wrong_update("pod", bad("x"), bad("y")).is_empty());
 }
 
 #[test]
-fn immutable_fields_are_named_with_the_words_of_kubernetes() {
+fn immutable_fields_are_reported_as_in_kubernetes() {
     let deployment = |app: &str| {
         let labels = json!({"app": app});
         json!({"spec": {"selector": {"matchLabels": labels},
@@ -131,7 +131,7 @@ fn immutable_fields_are_named_with_the_words_of_kubernetes() {
 }
 
 #[test]
-fn of_a_stateful_set_only_some_fields_change() {
+fn stateful_set_has_few_mutable_fields() {
     let set = |service: &str, replicas: u64| {
         json!({"spec": {"selector": {"matchLabels": {"a": "b"}}, "serviceName": service, "replicas": replicas,
             "volumeClaimTemplates": [{"metadata": {"name": "v"}}],
@@ -143,7 +143,7 @@ fn of_a_stateful_set_only_some_fields_change() {
 }
 
 #[test]
-fn a_pod_gets_images_tolerations_and_a_node_and_keeps_the_rest() {
+fn pod_changes_images_tolerations_and_node_only() {
     let pod = || json!({"spec": pod_spec()});
     assert!(wrong_update("pod", pod(), with(pod(), "/spec/containers/0/image", json!("j"))).is_empty());
     assert_eq!(
@@ -169,7 +169,7 @@ fn a_pod_gets_images_tolerations_and_a_node_and_keeps_the_rest() {
 }
 
 #[test]
-fn defaults_follow_from_other_fields() {
+fn defaults_depend_on_other_fields() {
     let pulled = |image: &str| {
         let pod = json!({"spec": {"containers": [{"name": "c", "image": image}]}});
         completed("po", None, pod)["spec"]["containers"][0]["imagePullPolicy"].clone()
@@ -217,7 +217,7 @@ fn defaults_follow_from_other_fields() {
 }
 
 #[test]
-fn files_of_volumes_have_permissions_of_nine_bits() {
+fn volume_files_have_permissions_of_nine_bits() {
     let volume = |volume: Value| wrong("po", json!({"spec": with(pod_spec(), "/volumes/0", volume)}));
     for (mode, right) in [(0, true), (0o777, true), (0o1000, false), (-1, false), (400 * 8, false)] {
         let found = volume(json!({"name": "v", "configMap": {"name": "c", "defaultMode": mode}}));
@@ -237,7 +237,7 @@ fn files_of_volumes_have_permissions_of_nine_bits() {
 }
 
 #[test]
-fn containers_have_names_images_ports_and_volumes_that_exist() {
+fn containers_need_names_images_and_existing_volumes() {
     assert!(wrong("pod", json!({"spec": pod_spec()})).is_empty());
     for (pointer, value, field) in [
         ("/containers", json!([]), "spec.containers"),
@@ -264,7 +264,7 @@ fn containers_have_names_images_ports_and_volumes_that_exist() {
 }
 
 #[test]
-fn a_workload_selects_its_own_pods() {
+fn workload_selects_its_own_pods() {
     let spec = |selector: Value| {
         json!({"spec": {"selector": selector, "replicas": 1,
             "template": {"metadata": {"labels": {"a": "b"}}, "spec": pod_spec()}}})
@@ -280,7 +280,7 @@ fn a_workload_selects_its_own_pods() {
 }
 
 #[test]
-fn a_range_of_ports_goes_up_from_a_number() {
+fn port_range_ascends_from_a_number() {
     let policy = |port: Value| {
         wrong(
             "netpol",
@@ -295,7 +295,7 @@ fn a_range_of_ports_goes_up_from_a_number() {
 }
 
 #[test]
-fn sysctls_and_time_zones_have_names_that_there_can_be() {
+fn sysctl_and_time_zone_names_are_checked() {
     let sysctl = |names: &[&str]| {
         let sysctls: Vec<Value> = names.iter().map(|name| json!({"name": name, "value": "1"})).collect();
         let mut spec = pod_spec();
@@ -320,7 +320,7 @@ fn sysctls_and_time_zones_have_names_that_there_can_be() {
 }
 
 #[test]
-fn jobs_end_and_cron_jobs_have_a_schedule() {
+fn jobs_run_to_completion_and_cron_jobs_have_a_schedule() {
     let job = with(pod_spec(), "/restartPolicy", json!("Never"));
     assert!(wrong("job", json!({"spec": {"template": {"spec": job}}})).is_empty());
     assert_eq!(
@@ -344,7 +344,7 @@ fn jobs_end_and_cron_jobs_have_a_schedule() {
 }
 
 #[test]
-fn the_ports_of_a_service_are_told_apart() {
+fn service_ports_are_distinct() {
     let service = |ports: Value| wrong("svc", json!({"spec": {"ports": ports}}));
     assert!(service(json!([{"port": 80, "targetPort": "web"}])).is_empty());
     assert!(
@@ -362,7 +362,7 @@ fn the_ports_of_a_service_are_told_apart() {
 }
 
 #[test]
-fn leases_records_roles_and_budgets_follow_their_rules() {
+fn leases_syncs_roles_and_budgets_are_checked() {
     let lease = |spec: Value| wrong("lease", json!({"spec": spec}));
     assert!(lease(json!({"holderIdentity": "", "leaseDurationSeconds": 1})).is_empty());
     assert_eq!(
@@ -415,7 +415,7 @@ fn new_event() -> Value {
 }
 
 #[test]
-fn a_new_event_says_when_who_what_and_why() {
+fn new_event_needs_time_reporter_action_and_reason() {
     let event = "events.events.k8s.io";
     assert!(wrong(event, new_event()).is_empty());
     for (pointer, value, field) in [
@@ -439,7 +439,7 @@ fn a_new_event_says_when_who_what_and_why() {
 }
 
 #[test]
-fn only_the_series_of_an_event_goes_on() {
+fn only_the_series_of_an_event_changes() {
     let event = "events.events.k8s.io";
     let mut next = new_event();
     next["series"] = json!({"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"});
@@ -448,7 +448,7 @@ fn only_the_series_of_an_event_goes_on() {
 }
 
 #[test]
-fn an_event_of_the_old_sort_needs_little_and_may_be_counted() {
+fn legacy_event_needs_little_and_may_be_counted() {
     let old = |count: u64| {
         json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "default"},
             "involvedObject": {"kind": "Node", "name": "n"}, "count": count})
@@ -463,7 +463,7 @@ fn an_event_of_the_old_sort_needs_little_and_may_be_counted() {
 }
 
 #[test]
-fn an_event_is_shown_in_both_forms() {
+fn event_converts_between_both_versions() {
     let mut event =
         object(json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "message": "m",
         "involvedObject": {"name": "p"}, "source": {"component": "k"}, "count": 3, "firstTimestamp": "a",
@@ -485,7 +485,7 @@ fn an_event_is_shown_in_both_forms() {
 }
 
 #[test]
-fn plain_texts_of_a_secret_become_data() {
+fn string_data_of_a_secret_becomes_data() {
     let secret =
         completed("secret", None, json!({"data": {"a": "eA==", "b": "eA=="}, "stringData": {"b": "y"}}));
     assert_eq!(secret, json!({"data": {"a": "eA==", "b": "eQ=="}, "type": "Opaque"}));
@@ -495,7 +495,7 @@ fn plain_texts_of_a_secret_become_data() {
 }
 
 #[test]
-fn a_namespace_carries_its_name_and_waits_for_what_is_in_it() {
+fn namespace_has_its_name_label_and_a_finalizer() {
     let created = completed("ns", None, json!({"metadata": {"name": "lab"}}));
     assert_eq!(created["metadata"]["labels"]["kubernetes.io/metadata.name"], "lab");
     assert_eq!(
@@ -518,7 +518,6 @@ fn a_namespace_carries_its_name_and_waits_for_what_is_in_it() {
     );
 }
 
-/// Small JSON values.
 fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -557,7 +556,7 @@ fn any_value() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn any_object_of_any_kind_is_checked_without_panic(
+    fn no_object_of_any_kind_panics(
         number in 0..kinds::KINDS.len(), spec in any_value(), data in any_value(), other in any_value()
     ) {
         let kind = kinds::KINDS[number].resource();
@@ -570,7 +569,7 @@ proptest! {
     }
 
     #[test]
-    fn an_event_comes_back_from_its_other_form_unchanged(
+    fn event_round_trips_through_the_other_version(
         fields in prop::collection::btree_map(
             prop::sample::select(vec!["message", "note", "source", "deprecatedSource", "count", "deprecatedCount",
                 "involvedObject", "regarding", "reportingComponent", "reportingController", "firstTimestamp",
@@ -594,8 +593,8 @@ proptest! {
 }
 
 #[test]
-fn whether_items_are_among_others_costs_steps_linear_in_their_number() {
+fn has_all_is_linear() {
     let items = |length: usize| (0..length).map(|number| json!({"key": number})).collect::<Vec<_>>();
-    crate::steps::assert_linear("items", items, |items| assert!(has_all(&items, &items)));
+    crate::cost_meter::assert_linear("items", items, |items| assert!(has_all(&items, &items)));
     assert!(!has_all(&items(3), &items(4)) && has_all(&items(4), &[]) && !has_all(&[], &[json!("1")]));
 }

@@ -1,14 +1,13 @@
-//! The volumes of a Pod: the permissions of the files in them. Pure.
+//! Volumes of a Pod: file permissions. Pure.
 
 use serde_json::{Map, Value};
 
 use super::causes::{Causes, Path};
 use super::{items, map};
 
-/// The sources of a volume that make files.
+/// Volume sources that create files.
 const SOURCES: [&str; 4] = ["configMap", "secret", "downwardAPI", "projected"];
 
-/// Checks one volume.
 pub(super) fn check(volume: &Map<String, Value>, at: &Path, causes: &mut Causes) {
     for name in SOURCES {
         let (source, at) = (map(volume, name), at.field(name));

@@ -1,4 +1,5 @@
-//! What runs Pods: Deployments and their kin, Jobs, CronJobs, and what scales and protects them. Pure.
+//! Workloads: Deployments and similar kinds, Jobs, CronJobs, autoscalers and disruption budgets.
+//! Pure.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -9,7 +10,7 @@ use super::pod::{ALWAYS, UNTIL_DONE, check_template, check_template_with};
 use super::{items, map, text};
 use edgesync_object::{LabelSelector, Labels, Object, Selector};
 
-/// The longest name of a CronJob, in bytes: its Jobs add eleven to it.
+/// The longest name of a CronJob, in bytes: its Jobs append eleven.
 const MAX_CRON_JOB_NAME: usize = 52;
 
 /// Checks a Deployment, ReplicaSet, DaemonSet or StatefulSet.
@@ -30,14 +31,14 @@ fn template_labels(template: &Map<String, Value>) -> Labels {
     labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// The selector must be right, not empty, and select the Pods of the template.
+/// Checks that the selector is valid, not empty, and selects the Pods of the template.
 fn check_selector(spec: &Map<String, Value>, at: &Path, labels: &Labels, causes: &mut Causes) {
-    let Some(given) = spec.get("selector") else {
+    let Some(selector) = spec.get("selector") else {
         return causes.required(&at.field("selector"), "must select the Pods of the template");
     };
     let at_selector = at.field("selector");
-    let shown = given.to_string();
-    let Ok(structured) = LabelSelector::deserialize(given) else {
+    let shown = selector.to_string();
+    let Ok(structured) = LabelSelector::deserialize(selector) else {
         return causes.invalid(&at_selector, &shown, "must be a label selector");
     };
     match Selector::try_from(structured) {
@@ -71,7 +72,7 @@ pub(super) fn check_controller(spec: &Map<String, Value>, causes: &mut Causes) {
     check_template(template, &at.field("template"), ALWAYS, causes);
 }
 
-/// Checks the spec of a Job.
+/// Checks a Job spec.
 pub(super) fn check_job(spec: &Map<String, Value>, at: &Path, causes: &mut Causes) {
     for field in
         ["parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"]
@@ -86,7 +87,6 @@ pub(super) fn check_job(spec: &Map<String, Value>, at: &Path, causes: &mut Cause
     check_template(template, &at.field("template"), UNTIL_DONE, causes);
 }
 
-/// Checks a CronJob.
 pub(super) fn check_cron_job(object: &Object, causes: &mut Causes) {
     let (spec, at) = (map(object.fields(), "spec"), Path::new("spec"));
     if object.name().len() > MAX_CRON_JOB_NAME {
@@ -110,7 +110,6 @@ pub(super) fn check_cron_job(object: &Object, causes: &mut Causes) {
     check_job(job, &at.field("jobTemplate").field("spec"), causes);
 }
 
-/// Checks a HorizontalPodAutoscaler.
 pub(super) fn check_autoscaler(spec: &Map<String, Value>, causes: &mut Causes) {
     let at = Path::new("spec");
     causes.range(&at, spec, "minReplicas", 0..=i64::MAX);
@@ -129,7 +128,6 @@ pub(super) fn check_autoscaler(spec: &Map<String, Value>, causes: &mut Causes) {
     }
 }
 
-/// Checks a PodDisruptionBudget.
 pub(super) fn check_budget(spec: &Map<String, Value>, causes: &mut Causes) {
     let at = Path::new("spec");
     if spec.contains_key("minAvailable") && spec.contains_key("maxUnavailable") {

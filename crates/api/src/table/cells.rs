@@ -1,4 +1,4 @@
-//! Cells that need more than a look at a field, kind by kind. Pure.
+//! Cells computed by a function, kind by kind. Pure.
 
 use std::collections::BTreeSet;
 
@@ -12,23 +12,23 @@ use super::fields::{
 use edgesync_object::time;
 use edgesync_object::{objectsync, split_api_version};
 
-/// The label prefix that names a role of a node.
+/// Prefix of labels that name a node's role.
 const ROLE_PREFIX: &str = "node-role.kubernetes.io/";
-/// The most metrics of an autoscaler that are shown.
+/// The most metrics of an autoscaler shown.
 const METRICS: usize = 2;
 
-/// Whether a node is ready and takes pods.
+/// Returns the readiness of a node, and whether it accepts Pods.
 pub(super) fn node_status(node: &Value) -> String {
     let ready = match condition(node, "Ready") {
         "" => "Unknown",
         "True" => "Ready",
         _ => "NotReady",
     };
-    let closed = if is_true(node, "spec.unschedulable") { ",SchedulingDisabled" } else { "" };
-    format!("{ready}{closed}")
+    let unschedulable = if is_true(node, "spec.unschedulable") { ",SchedulingDisabled" } else { "" };
+    format!("{ready}{unschedulable}")
 }
 
-/// The roles in the labels of a node.
+/// Returns the roles in the labels of a node.
 pub(super) fn node_roles(node: &Value) -> String {
     let labels = at(node, "metadata.labels").and_then(Value::as_object).into_iter().flatten();
     let roles = labels.filter_map(|(key, value)| match key.strip_prefix(ROLE_PREFIX) {
@@ -39,12 +39,10 @@ pub(super) fn node_roles(node: &Value) -> String {
     or(Vec::from_iter(roles).join(","), NONE)
 }
 
-/// The address of a node within the cluster.
 pub(super) fn node_internal_ip(node: &Value) -> String {
     node_address(node, "InternalIP")
 }
 
-/// The address of a node from outside.
 pub(super) fn node_external_ip(node: &Value) -> String {
     node_address(node, "ExternalIP")
 }
@@ -54,17 +52,17 @@ fn node_address(node: &Value, kind: &str) -> String {
     or(address.unwrap_or_default(), NONE)
 }
 
-/// The phase of a volume or of a claim.
+/// Returns the phase of a volume or a claim.
 pub(super) fn volume_phase(volume: &Value) -> String {
     if is_deleted(volume) { "Terminating".to_owned() } else { text(volume, "status.phase") }
 }
 
-/// The access modes of a volume, abbreviated.
+/// Returns the access modes of a volume, abbreviated.
 pub(super) fn volume_modes(volume: &Value) -> String {
     access_modes(volume, "spec.accessModes")
 }
 
-/// The access modes that a claim has got.
+/// Returns the access modes granted to a claim, abbreviated.
 pub(super) fn claim_modes(claim: &Value) -> String {
     access_modes(claim, "status.accessModes")
 }
@@ -80,7 +78,7 @@ fn access_modes(object: &Value, path: &str) -> String {
     texts(object, path, "").iter().filter_map(short).collect::<Vec<_>>().join(",")
 }
 
-/// The claim that has a volume.
+/// Returns the claim bound to a volume.
 pub(super) fn volume_claim(volume: &Value) -> String {
     match at(volume, "spec.claimRef") {
         Some(claim @ Value::Object(_)) => format!("{}/{}", text(claim, "namespace"), text(claim, "name")),
@@ -88,7 +86,7 @@ pub(super) fn volume_claim(volume: &Value) -> String {
     }
 }
 
-/// The addresses under which a service is reached from outside.
+/// Returns the external addresses of a service.
 pub(super) fn service_external_ip(service: &Value) -> String {
     let own = texts(service, "spec.externalIPs", "");
     match str_at(service, "spec.type") {
@@ -103,26 +101,26 @@ pub(super) fn service_external_ip(service: &Value) -> String {
     }
 }
 
-/// The addresses that a load balancer has given, sorted.
+/// Returns the addresses assigned by a load balancer, sorted.
 fn balancers(object: &Value) -> Vec<String> {
     let ingress = list(object, "status.loadBalancer.ingress").iter();
     let addresses = ingress.map(|point| first_text(point, &["ip", "hostname"], ""));
     addresses.filter(|address| !address.is_empty()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The ports of a service, with those on the nodes.
+/// Returns the ports of a service, with its node ports.
 pub(super) fn service_ports(service: &Value) -> String {
     let ports = list(service, "spec.ports").iter().map(|port| {
         let (own, protocol) = (int(port, "port"), first_text(port, &["protocol"], "TCP"));
         match int(port, "nodePort") {
-            on_nodes if on_nodes > 0 => format!("{own}:{on_nodes}/{protocol}"),
+            node_port if node_port > 0 => format!("{own}:{node_port}/{protocol}"),
             _ => format!("{own}/{protocol}"),
         }
     });
     or(ports.collect::<Vec<_>>().join(","), NONE)
 }
 
-/// The addresses behind a service.
+/// Returns the endpoints of a service.
 pub(super) fn endpoints(endpoints: &Value) -> String {
     let mut all = Vec::new();
     for subset in list(endpoints, "subsets") {
@@ -142,36 +140,33 @@ pub(super) fn endpoints(endpoints: &Value) -> String {
     few(&all, NONE)
 }
 
-/// The ports of a slice of endpoints.
+/// Returns the ports of an EndpointSlice.
 pub(super) fn slice_ports(slice: &Value) -> String {
     let ports = list(slice, "ports").iter().map(|port| first_text(port, &["port", "name"], "*"));
     few(&ports.collect::<Vec<_>>(), UNSET)
 }
 
-/// The addresses of a slice of endpoints.
+/// Returns the addresses of an EndpointSlice.
 pub(super) fn slice_endpoints(slice: &Value) -> String {
     let addresses = list(slice, "endpoints").iter().flat_map(|endpoint| texts(endpoint, "addresses", ""));
     few(&addresses.collect::<Vec<_>>(), UNSET)
 }
 
-/// The hosts of an ingress.
 pub(super) fn ingress_hosts(ingress: &Value) -> String {
     let mut hosts = texts(ingress, "spec.rules", "host");
     hosts.retain(|host| !host.is_empty());
     few(&hosts, "*")
 }
 
-/// The addresses of an ingress.
 pub(super) fn ingress_address(ingress: &Value) -> String {
     balancers(ingress).join(",")
 }
 
-/// The ports of an ingress.
 pub(super) fn ingress_ports(ingress: &Value) -> String {
     if list(ingress, "spec.tls").is_empty() { "80" } else { "80, 443" }.to_owned()
 }
 
-/// What an ingress class is configured with.
+/// Returns the parameters of an ingress class.
 pub(super) fn class_parameters(class: &Value) -> String {
     let Some(parameters @ Value::Object(_)) = at(class, "spec.parameters") else { return NONE.to_owned() };
     let group = text(parameters, "apiGroup");
@@ -179,7 +174,6 @@ pub(super) fn class_parameters(class: &Value) -> String {
     format!("{}{dot}{group}/{}", text(parameters, "kind"), text(parameters, "name"))
 }
 
-/// How far a job is.
 pub(super) fn job_status(job: &Value) -> String {
     let is = |kind: &str| condition(job, kind) == "True";
     match () {
@@ -193,24 +187,24 @@ pub(super) fn job_status(job: &Value) -> String {
     .to_owned()
 }
 
-/// How many pods of a job have succeeded, of how many.
+/// Returns succeeded and desired completions of a job.
 pub(super) fn job_completions(job: &Value) -> String {
     let done = int(job, "status.succeeded");
     match (int_at(job, "spec.completions"), int(job, "spec.parallelism")) {
-        (Some(wanted), _) => format!("{done}/{wanted}"),
+        (Some(desired), _) => format!("{done}/{desired}"),
         (None, at_once) if at_once > 1 => format!("{done}/1 of {at_once}"),
         _ => format!("{done}/1"),
     }
 }
 
-/// How long a job took, or has taken so far.
+/// Returns how long a job took, or has been running.
 pub(super) fn job_duration(job: &Value, now: Timestamp) -> String {
     let time = |path| str_at(job, path).parse::<Timestamp>().ok();
     time("status.startTime")
         .map_or_else(String::new, |start| time::between(start, time("status.completionTime").unwrap_or(now)))
 }
 
-/// Whether a cron job is suspended.
+/// Returns whether a cron job is suspended.
 pub(super) fn cron_suspended(job: &Value) -> String {
     match at(job, "spec.suspend") {
         Some(Value::Bool(true)) => "True",
@@ -220,12 +214,12 @@ pub(super) fn cron_suspended(job: &Value) -> String {
     .to_owned()
 }
 
-/// What an autoscaler scales.
+/// Returns the target of an autoscaler.
 pub(super) fn scaler_reference(scaler: &Value) -> String {
     format!("{}/{}", text(scaler, "spec.scaleTargetRef.kind"), text(scaler, "spec.scaleTargetRef.name"))
 }
 
-/// What an autoscaler aims at, and how far it is from it.
+/// Returns current and target metrics of an autoscaler.
 pub(super) fn scaler_targets(scaler: &Value) -> String {
     let percent = |value: &Value, path: &str, otherwise: &str| {
         int_at(value, path).map_or_else(|| otherwise.to_owned(), |number| format!("{number}%"))
@@ -267,36 +261,33 @@ pub(super) fn scaler_targets(scaler: &Value) -> String {
     }
 }
 
-/// The role of a binding.
 pub(super) fn binding_role(binding: &Value) -> String {
     format!("{}/{}", text(binding, "roleRef.kind"), text(binding, "roleRef.name"))
 }
 
-/// The users of a binding.
 pub(super) fn binding_users(binding: &Value) -> String {
     subjects(binding, "User")
 }
 
-/// The groups of a binding.
 pub(super) fn binding_groups(binding: &Value) -> String {
     subjects(binding, "Group")
 }
 
-/// The service accounts of a binding.
+/// Returns the service accounts of a binding.
 pub(super) fn binding_accounts(binding: &Value) -> String {
     subjects(binding, "ServiceAccount")
 }
 
 fn subjects(binding: &Value, kind: &str) -> String {
-    let wanted = list(binding, "subjects").iter().filter(|subject| str_at(subject, "kind") == kind);
-    let names = wanted.map(|subject| match text(subject, "namespace") {
+    let desired = list(binding, "subjects").iter().filter(|subject| str_at(subject, "kind") == kind);
+    let names = desired.map(|subject| match text(subject, "namespace") {
         namespace if kind == "ServiceAccount" => format!("{namespace}/{}", text(subject, "name")),
         _ => text(subject, "name"),
     });
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Who has made a revision.
+/// Returns the owner of a revision.
 pub(super) fn controller(revision: &Value) -> String {
     let owners = list(revision, "metadata.ownerReferences");
     let Some(owner) = owners.iter().find(|owner| is_true(owner, "controller")) else {
@@ -307,12 +298,12 @@ pub(super) fn controller(revision: &Value) -> String {
     format!("{}{dot}{group}/{}", text(owner, "kind").to_ascii_lowercase(), text(owner, "name"))
 }
 
-/// How long a lease is valid after it was renewed.
+/// Returns the validity of a lease after a renewal.
 pub(super) fn lease_duration(lease: &Value) -> String {
     int_at(lease, "spec.leaseDurationSeconds").map_or_else(|| UNSET.to_owned(), time::duration)
 }
 
-/// What an event is about.
+/// Returns the object of an event.
 pub(super) fn event_object(event: &Value) -> String {
     let kind = first_text(event, &["involvedObject.kind", "regarding.kind"], "").to_ascii_lowercase();
     match first_text(event, &["involvedObject.name", "regarding.name"], "") {
@@ -321,29 +312,30 @@ pub(super) fn event_object(event: &Value) -> String {
     }
 }
 
-/// Who has reported an event.
+/// Returns the reporter of an event.
 pub(super) fn event_source(event: &Value) -> String {
-    let who = ["source.component", "deprecatedSource.component", "reportingController", "reportingComponent"];
-    let who = first_text(event, &who, "");
+    let reporter =
+        ["source.component", "deprecatedSource.component", "reportingController", "reportingComponent"];
+    let reporter = first_text(event, &reporter, "");
     match first_text(event, &["source.host", "deprecatedSource.host", "reportingInstance"], "") {
-        host if host.is_empty() => who,
-        host => format!("{who}, {host}"),
+        host if host.is_empty() => reporter,
+        host => format!("{reporter}, {host}"),
     }
 }
 
-/// The node of an ObjectSync.
+/// Returns the node of an ObjectSync.
 pub(super) fn sync_node(sync: &Value) -> String {
     let name = objectsync::split_sync_name(str_at(sync, "metadata.name"));
     name.map_or(UNKNOWN, |(node, _)| node).to_owned()
 }
 
-/// The UID of the object of an ObjectSync.
+/// Returns the UID of the object of an ObjectSync.
 pub(super) fn sync_uid(sync: &Value) -> String {
     let name = objectsync::split_sync_name(str_at(sync, "metadata.name"));
     name.map_or(UNKNOWN, |(_, uid)| uid).to_owned()
 }
 
-/// The object of an ObjectSync as `kind/namespace/name`.
+/// Returns the object of an ObjectSync as `kind/namespace/name`.
 pub(super) fn sync_object(sync: &Value) -> String {
     let kind = text(sync, "spec.objectKind").to_ascii_lowercase();
     let parts = [kind, text(sync, "metadata.namespace"), text(sync, "spec.objectName")];

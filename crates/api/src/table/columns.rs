@@ -1,4 +1,4 @@
-//! Columns as data, and what their cells say of an object. Pure.
+//! Columns as data, and the values of their cells. Pure.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -8,67 +8,66 @@ use super::path::JsonPath;
 use crate::kind::PrinterColumn;
 use edgesync_object::time;
 
-/// The annotation that makes a storage class the default one.
+/// Annotation of the default storage class.
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
-/// A column of a kind that is known here.
+/// A column of a built-in kind.
 #[derive(Debug)]
 pub(super) struct Column {
     name: &'static str,
-    about: &'static str,
+    description: &'static str,
     cell: Cell,
-    /// Whether it is shown with `-o wide` only.
+    /// Whether the column is shown with `-o wide` only.
     wide: bool,
 }
 
-/// Where cells come from. Paths are those of [`super::fields`].
+/// The source of a cell. Paths are those of [`super::fields`].
 #[derive(Debug)]
 pub(super) enum Cell {
     /// The name of the object.
     Name,
-    /// The same, marked if the object is the default of its kind.
+    /// The name, marked if the object is the default of its kind.
     DefaultName,
-    /// When the object was created, as an age, in a column of type `date`.
+    /// The age of the object, in a column of type `date`.
     Created,
-    /// The first text at these paths, or else another one.
+    /// The first string at these paths, or a default.
     Text(&'static [&'static str], &'static str),
-    /// The first number at these paths that is not 0, or else another one.
+    /// The first number at these paths that is not 0, or a default.
     Int(&'static [&'static str], i64),
-    /// A truth value, with its default.
+    /// A boolean with its default.
     Flag(&'static str, bool),
-    /// How many entries several lists or maps have together.
+    /// The total length of several lists or maps.
     Count(&'static [&'static str]),
-    /// How long ago the first time at these paths was, or else a text.
+    /// The age of the first time at these paths, or a default text.
     Age(&'static [&'static str], &'static str),
-    /// A field of each item of a list.
+    /// A field of each item of a list, joined.
     Join(&'static str, &'static str),
     /// `key=value` of each entry of a map.
     Pairs(&'static str),
-    /// A label selector.
+    /// A label selector in command-line syntax.
     Selector(&'static str),
-    /// `ready/wanted`; one is wanted where nothing is said.
+    /// `ready/desired`; desired defaults to one.
     Ready(&'static str, &'static str),
-    /// What a function makes of the object.
-    Made(fn(&Value) -> String),
-    /// The same with the time.
+    /// The result of a function.
+    Computed(fn(&Value) -> String),
+    /// The result of a function of object and time.
     Timed(fn(&Value, Timestamp) -> String),
 }
 
-/// A column that is always shown.
-pub(super) const fn column(name: &'static str, about: &'static str, cell: Cell) -> Column {
-    Column { name, about, cell, wide: false }
+/// Returns a column that is always shown.
+pub(super) const fn column(name: &'static str, description: &'static str, cell: Cell) -> Column {
+    Column { name, description, cell, wide: false }
 }
 
-/// A column that is shown with `-o wide`.
-pub(super) const fn wide(name: &'static str, about: &'static str, cell: Cell) -> Column {
-    Column { name, about, cell, wide: true }
+/// Returns a column shown with `-o wide` only.
+pub(super) const fn wide(name: &'static str, description: &'static str, cell: Cell) -> Column {
+    Column { name, description, cell, wide: true }
 }
 
-/// The name.
 pub(super) const NAME: Column = column("Name", "Name of the object.", Cell::Name);
 
 impl Column {
-    /// The definition of the column.
+    /// Returns the definition of the column.
     pub(super) fn definition(&self) -> Value {
         let (kind, format) = match self.cell {
             Cell::Name | Cell::DefaultName => ("string", "name"),
@@ -77,10 +76,10 @@ impl Column {
             Cell::Flag(..) => ("boolean", ""),
             _ => ("string", ""),
         };
-        definition(self.name, kind, format, self.about, i32::from(self.wide))
+        definition(self.name, kind, format, self.description, i32::from(self.wide))
     }
 
-    /// The cell of an object.
+    /// Returns the cell of an object.
     pub(super) fn cell(&self, object: &Value, now: Timestamp) -> Value {
         let name = || str_at(object, "metadata.name");
         let shown = match &self.cell {
@@ -107,19 +106,19 @@ impl Column {
             Cell::Join(path, field) => texts(object, path, field).join(","),
             Cell::Pairs(path) => or(pairs(at(object, path)), NONE),
             Cell::Selector(path) => selector(object, path),
-            Cell::Ready(ready, wanted) => {
+            Cell::Ready(ready, desired) => {
                 let count = |path, otherwise| int_at(object, path).unwrap_or(otherwise);
-                format!("{}/{}", count(ready, 0), count(wanted, 1))
+                format!("{}/{}", count(ready, 0), count(desired, 1))
             }
-            Cell::Made(made) => made(object),
-            Cell::Timed(made) => made(object, now),
+            Cell::Computed(compute) => compute(object),
+            Cell::Timed(compute) => compute(object, now),
         };
         Value::String(shown)
     }
 }
 
-fn definition(name: &str, kind: &str, format: &str, about: &str, priority: i32) -> Value {
-    json!({ "name": name, "type": kind, "format": format, "description": about, "priority": priority })
+fn definition(name: &str, kind: &str, format: &str, description: &str, priority: i32) -> Value {
+    json!({ "name": name, "type": kind, "format": format, "description": description, "priority": priority })
 }
 
 fn count(object: &Value, path: &str) -> usize {
@@ -137,7 +136,7 @@ fn pairs(map: Option<&Value>) -> String {
     pairs.join(",")
 }
 
-/// A label selector in the words of the command line, in the order of its keys.
+/// Formats a label selector in command-line syntax, in the order of its keys.
 fn selector(object: &Value, path: &str) -> String {
     let Some(selector) = at(object, path) else { return NONE.to_owned() };
     let mut terms: Vec<(String, String)> = Vec::new();
@@ -165,12 +164,13 @@ fn selector(object: &Value, path: &str) -> String {
     or(terms.join(","), NONE)
 }
 
-/// The definition of a column of a CustomResourceDefinition.
+/// Returns the definition of a column of a CustomResourceDefinition.
 pub(super) fn custom_definition(column: &PrinterColumn) -> Value {
     definition(&column.name, &column.kind, &column.format, &column.description, column.priority)
 }
 
-/// The cell of such a column: `null`, which is shown as nothing, where its path finds nothing of its type.
+/// Returns the cell of a custom column: `null`, shown empty, if the path finds no value of its
+/// type.
 pub(super) fn custom_cell(
     column: &PrinterColumn,
     path: Option<&JsonPath>,

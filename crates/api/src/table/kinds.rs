@@ -1,7 +1,7 @@
-//! The columns of the kinds that are known here, as data: those of `kubectl get`. Pure.
+//! Columns of the built-in kinds as data, those of `kubectl get`. Pure.
 
 use super::columns::Cell::{
-    Age, Count, Created, DefaultName, Flag, Int, Join, Made, Pairs, Ready, Selector, Text, Timed,
+    Age, Computed, Count, Created, DefaultName, Flag, Int, Join, Pairs, Ready, Selector, Text, Timed,
 };
 use super::columns::{Column, NAME, column, wide};
 use super::fields::{NONE, UNKNOWN, UNSET};
@@ -15,15 +15,15 @@ const CONTAINERS: &str = "Names of the containers.";
 const IMAGES: &str = "Images of the containers.";
 const PODS: &str = "Which pods belong to it.";
 
-/// Columns of workloads with a template of their pods.
+/// Columns of workloads with a Pod template.
 const NAMES: Column = wide("Containers", CONTAINERS, Join("spec.template.spec.containers", "name"));
 const IMAGE: Column = wide("Images", IMAGES, Join("spec.template.spec.containers", "image"));
 const PODS_OF: Column = wide("Selector", PODS, Selector("spec.selector"));
 
-/// The columns of kinds without own ones.
+/// The columns of kinds without specific ones.
 pub(super) static DEFAULT: [Column; 2] = [NAME, column("Age", "Time since it was created.", Created)];
 
-/// The columns of a kind.
+/// Returns the columns of a kind.
 pub(super) fn columns(group: &str, kind: &str) -> &'static [Column] {
     match (group, kind) {
         ("", "ConfigMap") => &CONFIG_MAP,
@@ -89,14 +89,14 @@ static SERVICE_ACCOUNT: [Column; 3] =
 
 static POD: [Column; 9] = [
     NAME,
-    column("Ready", "Containers that are ready, of all.", Made(pod::ready)),
-    column("Status", "What the pod does, or what keeps it from that.", Made(pod::status)),
+    column("Ready", "Containers that are ready, of all.", Computed(pod::ready)),
+    column("Status", "What the pod does, or what keeps it from that.", Computed(pod::status)),
     column("Restarts", "Restarts of its containers, and the last one.", Timed(pod::restarts)),
     AGE,
     wide("IP", "Address of the pod.", Text(&["status.podIPs.0.ip", "status.podIP"], NONE)),
     wide("Node", "Node of the pod.", Text(&["spec.nodeName"], NONE)),
     wide("Nominated Node", "Node on which room is made for it.", Text(&["status.nominatedNodeName"], NONE)),
-    wide("Readiness Gates", "Further conditions that are true, of all.", Made(pod::readiness_gates)),
+    wide("Readiness Gates", "Further conditions that are true, of all.", Computed(pod::readiness_gates)),
 ];
 
 static POD_TEMPLATE: [Column; 4] = [
@@ -108,12 +108,12 @@ static POD_TEMPLATE: [Column; 4] = [
 
 static NODE: [Column; 10] = [
     NAME,
-    column("Status", "Whether it is ready and takes pods.", Made(cells::node_status)),
-    column("Roles", "Its roles, from its labels.", Made(cells::node_roles)),
+    column("Status", "Whether it is ready and takes pods.", Computed(cells::node_status)),
+    column("Roles", "Its roles, from its labels.", Computed(cells::node_roles)),
     AGE,
     column("Version", "Version of its agent.", Text(&["status.nodeInfo.kubeletVersion"], "")),
-    wide("Internal-IP", "Address within the cluster.", Made(cells::node_internal_ip)),
-    wide("External-IP", "Address from outside.", Made(cells::node_external_ip)),
+    wide("Internal-IP", "Address within the cluster.", Computed(cells::node_internal_ip)),
+    wide("External-IP", "Address from outside.", Computed(cells::node_external_ip)),
     wide("OS-Image", "Its operating system.", Text(&["status.nodeInfo.osImage"], UNKNOWN)),
     wide("Kernel-Version", "Its kernel.", Text(&["status.nodeInfo.kernelVersion"], UNKNOWN)),
     wide(
@@ -127,36 +127,36 @@ static SERVICE: [Column; 7] = [
     NAME,
     column("Type", "How it is reached.", Text(&["spec.type"], "ClusterIP")),
     column("Cluster-IP", "Address within the cluster.", Text(&["spec.clusterIPs.0", "spec.clusterIP"], NONE)),
-    column("External-IP", "Addresses from outside.", Made(cells::service_external_ip)),
-    column("Port(s)", "Its ports, with those on the nodes.", Made(cells::service_ports)),
+    column("External-IP", "Addresses from outside.", Computed(cells::service_external_ip)),
+    column("Port(s)", "Its ports, with those on the nodes.", Computed(cells::service_ports)),
     AGE,
     wide("Selector", PODS, Pairs("spec.selector")),
 ];
 
 static ENDPOINTS: [Column; 3] =
-    [NAME, column("Endpoints", "Addresses behind it.", Made(cells::endpoints)), AGE];
+    [NAME, column("Endpoints", "Addresses behind it.", Computed(cells::endpoints)), AGE];
 
 static ENDPOINT_SLICE: [Column; 5] = [
     NAME,
     column("AddressType", "Kind of its addresses.", Text(&["addressType"], "")),
-    column("Ports", "Ports of all its endpoints.", Made(cells::slice_ports)),
-    column("Endpoints", "Addresses of its endpoints.", Made(cells::slice_endpoints)),
+    column("Ports", "Ports of all its endpoints.", Computed(cells::slice_ports)),
+    column("Endpoints", "Addresses of its endpoints.", Computed(cells::slice_endpoints)),
     AGE,
 ];
 
 static INGRESS: [Column; 6] = [
     NAME,
     column("Class", "Class that serves it.", Text(&["spec.ingressClassName"], NONE)),
-    column("Hosts", "Hosts that it is for.", Made(cells::ingress_hosts)),
-    column("Address", "Where it is reached.", Made(cells::ingress_address)),
-    column("Ports", "Ports that it opens.", Made(cells::ingress_ports)),
+    column("Hosts", "Hosts that it is for.", Computed(cells::ingress_hosts)),
+    column("Address", "Where it is reached.", Computed(cells::ingress_address)),
+    column("Ports", "Ports that it opens.", Computed(cells::ingress_ports)),
     AGE,
 ];
 
 static INGRESS_CLASS: [Column; 4] = [
     NAME,
     column("Controller", "Who serves ingresses of the class.", Text(&["spec.controller"], "")),
-    column("Parameters", "Object with further settings.", Made(cells::class_parameters)),
+    column("Parameters", "Object with further settings.", Computed(cells::class_parameters)),
     AGE,
 ];
 
@@ -166,14 +166,14 @@ static NETWORK_POLICY: [Column; 3] =
 static PERSISTENT_VOLUME: [Column; 11] = [
     NAME,
     column("Capacity", "Its size.", Text(&["spec.capacity.storage"], "")),
-    column("Access Modes", "How it can be mounted.", Made(cells::volume_modes)),
+    column("Access Modes", "How it can be mounted.", Computed(cells::volume_modes)),
     column(
         "Reclaim Policy",
         "What happens to it after its claim.",
         Text(&["spec.persistentVolumeReclaimPolicy"], ""),
     ),
-    column("Status", "Phase of its life.", Made(cells::volume_phase)),
-    column("Claim", "Claim that has it.", Made(cells::volume_claim)),
+    column("Status", "Phase of its life.", Computed(cells::volume_phase)),
+    column("Claim", "Claim that has it.", Computed(cells::volume_claim)),
     column("StorageClass", "Class of its storage.", Text(&["spec.storageClassName"], "")),
     column(
         "VolumeAttributesClass",
@@ -187,10 +187,10 @@ static PERSISTENT_VOLUME: [Column; 11] = [
 
 static PERSISTENT_VOLUME_CLAIM: [Column; 9] = [
     NAME,
-    column("Status", "Phase of its life.", Made(cells::volume_phase)),
+    column("Status", "Phase of its life.", Computed(cells::volume_phase)),
     column("Volume", "Volume that it has.", Text(&["spec.volumeName"], "")),
     column("Capacity", "Size of its volume.", Text(&["status.capacity.storage"], "")),
-    column("Access Modes", "How its volume can be mounted.", Made(cells::claim_modes)),
+    column("Access Modes", "How its volume can be mounted.", Computed(cells::claim_modes)),
     column("StorageClass", "Class of its storage.", Text(&["spec.storageClassName"], "")),
     column(
         "VolumeAttributesClass",
@@ -220,7 +220,7 @@ static STATEFUL_SET: [Column; 5] = [
     IMAGE,
 ];
 
-/// The columns of two kinds that differ in how they select pods.
+/// Columns of two kinds that differ in their selector.
 const fn replicas(selector: Column) -> [Column; 8] {
     [
         NAME,
@@ -257,15 +257,15 @@ static DAEMON_SET: [Column; 11] = [
 
 static CONTROLLER_REVISION: [Column; 4] = [
     NAME,
-    column("Controller", "Object whose state it keeps.", Made(cells::controller)),
+    column("Controller", "Object whose state it keeps.", Computed(cells::controller)),
     column("Revision", "Its number.", Int(&["revision"], 0)),
     AGE,
 ];
 
 static JOB: [Column; 8] = [
     NAME,
-    column("Status", "How far it is.", Made(cells::job_status)),
-    column("Completions", "Pods that have succeeded, of all.", Made(cells::job_completions)),
+    column("Status", "How far it is.", Computed(cells::job_status)),
+    column("Completions", "Pods that have succeeded, of all.", Computed(cells::job_completions)),
     column("Duration", "Time that it has taken.", Timed(cells::job_duration)),
     AGE,
     NAMES,
@@ -277,7 +277,7 @@ static CRON_JOB: [Column; 10] = [
     NAME,
     column("Schedule", "When it runs.", Text(&["spec.schedule"], "")),
     column("Timezone", "Time zone of the schedule.", Text(&["spec.timeZone"], NONE)),
-    column("Suspend", "Whether it is suspended.", Made(cells::cron_suspended)),
+    column("Suspend", "Whether it is suspended.", Computed(cells::cron_suspended)),
     column("Active", "Jobs that run now.", Count(&["status.active"])),
     column("Last Schedule", "Time since it ran last.", Age(&["status.lastScheduleTime"], NONE)),
     AGE,
@@ -288,8 +288,8 @@ static CRON_JOB: [Column; 10] = [
 
 static AUTOSCALER: [Column; 7] = [
     NAME,
-    column("Reference", "What it scales.", Made(cells::scaler_reference)),
-    column("Targets", "What is measured, and what is aimed at.", Made(cells::scaler_targets)),
+    column("Reference", "What it scales.", Computed(cells::scaler_reference)),
+    column("Targets", "What is measured, and what is aimed at.", Computed(cells::scaler_targets)),
     column("MinPods", "Fewest pods.", Text(&["spec.minReplicas"], UNSET)),
     column("MaxPods", "Most pods.", Int(&["spec.maxReplicas"], 0)),
     column("Replicas", "Pods that there are.", Int(&["status.currentReplicas"], 0)),
@@ -306,11 +306,11 @@ static DISRUPTION_BUDGET: [Column; 5] = [
 
 static ROLE_BINDING: [Column; 6] = [
     NAME,
-    column("Role", "Role that is given.", Made(cells::binding_role)),
+    column("Role", "Role that is given.", Computed(cells::binding_role)),
     AGE,
-    wide("Users", "Users that have it.", Made(cells::binding_users)),
-    wide("Groups", "Groups that have it.", Made(cells::binding_groups)),
-    wide("ServiceAccounts", "Service accounts that have it.", Made(cells::binding_accounts)),
+    wide("Users", "Users that have it.", Computed(cells::binding_users)),
+    wide("Groups", "Groups that have it.", Computed(cells::binding_groups)),
+    wide("ServiceAccounts", "Service accounts that have it.", Computed(cells::binding_accounts)),
 ];
 
 static STORAGE_CLASS: [Column; 6] = [
@@ -353,11 +353,11 @@ static LEASE: [Column; 6] = [
     column("Holder", "Who holds it.", Text(&["spec.holderIdentity"], "")),
     AGE,
     wide("Renewed", "Time since it was renewed.", Age(&["spec.renewTime"], UNKNOWN)),
-    wide("Duration", "How long it is valid after that.", Made(cells::lease_duration)),
+    wide("Duration", "How long it is valid after that.", Computed(cells::lease_duration)),
     wide("Transitions", "How often the holder has changed.", Int(&["spec.leaseTransitions"], 0)),
 ];
 
-/// Both kinds of Events: each path is there in one of them.
+/// Columns of both kinds of Events: each path exists in one of them.
 static EVENT: [Column; 10] = [
     column(
         "Last Seen",
@@ -376,9 +376,9 @@ static EVENT: [Column; 10] = [
     ),
     column("Type", "Normal or Warning.", Text(&["type"], "")),
     column("Reason", "Why it happened, in a word.", Text(&["reason"], "")),
-    column("Object", "What it is about.", Made(cells::event_object)),
+    column("Object", "What it is about.", Computed(cells::event_object)),
     wide("Subobject", "Part of the object.", Text(&["involvedObject.fieldPath", "regarding.fieldPath"], "")),
-    wide("Source", "Who has reported it.", Made(cells::event_source)),
+    wide("Source", "Who has reported it.", Computed(cells::event_source)),
     column("Message", "What happened.", Text(&["message", "note"], "")),
     wide(
         "First Seen",
@@ -391,14 +391,14 @@ static EVENT: [Column; 10] = [
 
 static OBJECT_SYNC: [Column; 7] = [
     NAME,
-    column("Node", "Node that holds the object.", Made(cells::sync_node)),
-    column("Object", "The object: kind, namespace, name.", Made(cells::sync_object)),
+    column("Node", "Node that holds the object.", Computed(cells::sync_node)),
+    column("Object", "The object: kind, namespace, name.", Computed(cells::sync_object)),
     column(
         "Held Version",
         "Version that the node has persisted.",
         Text(&["status.objectResourceVersion"], NONE),
     ),
     AGE,
-    wide("UID", "UID of the object.", Made(cells::sync_uid)),
+    wide("UID", "UID of the object.", Computed(cells::sync_uid)),
     wide("API Version", "Group and version of the object.", Text(&["spec.objectAPIVersion"], NONE)),
 ];

@@ -1,8 +1,8 @@
-//! The part of JSON path that columns of CustomResourceDefinitions use. Pure.
+//! The subset of JSONPath used by columns of CustomResourceDefinitions. Pure.
 //!
-//! Fields (`.a`, `.a\.b`, `['a.b']`), items (`[0]`, `[-1]`, `[0:2]`), everything (`.*`, `[*]`), and items for
-//! which a comparison holds (`[?(@.type=="Ready")]`). Every step finds each value at most once, so there
-//! are never more results than the object has values.
+//! Fields (`.a`, `.a\.b`, `['a.b']`), items (`[0]`, `[-1]`, `[0:2]`), everything (`.*`, `[*]`), and
+//! items that satisfy a comparison (`[?(@.type=="Ready")]`). Each step finds a value at most once,
+//! so there are never more results than the object has values.
 
 use serde_json::Value;
 
@@ -15,14 +15,14 @@ enum Step {
     Field(String),
     /// Every item or value.
     All,
-    /// An item; negative ones are counted from the end.
+    /// One item; negative indices count from the end.
     Index(i64),
-    /// The items from one index up to another one.
+    /// The items from one index up to another.
     Slice(Option<i64>, Option<i64>),
     Filter(Filter),
 }
 
-/// Which items are wanted: those in which the path finds something, for which the comparison holds.
+/// A condition on items: the path finds something that satisfies the comparison.
 #[derive(Clone, Debug, PartialEq)]
 struct Filter {
     path: Vec<Step>,
@@ -39,7 +39,7 @@ enum Operator {
     Greater,
 }
 
-/// The operators as they are written; those that begin with another one come first.
+/// Operators in text form; longer ones before their prefixes.
 const OPERATORS: [(&str, Operator); 6] = [
     ("==", Operator::Equal),
     ("!=", Operator::NotEqual),
@@ -50,18 +50,18 @@ const OPERATORS: [(&str, Operator); 6] = [
 ];
 
 impl JsonPath {
-    /// Reads a path; `None` if it is none, or one that is not understood.
+    /// Parses a path; `None` if it is invalid or unsupported.
     pub(super) fn parse(text: &str) -> Option<Self> {
         steps(text.trim(), true).filter(|steps| !steps.is_empty()).map(Self)
     }
 
-    /// What is found in a value, in order.
+    /// Returns the matches in a value, in order.
     pub(super) fn find<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
         find(&self.0, value)
     }
 }
 
-/// Reads the steps of a path. Filters do not contain further filters.
+/// Parses the steps of a path. Filters cannot be nested.
 fn steps(text: &str, filters: bool) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
     let mut rest = text;
@@ -73,7 +73,7 @@ fn steps(text: &str, filters: bool) -> Option<Vec<Step>> {
             rest = after;
         } else {
             let name = rest.strip_prefix('.')?;
-            // `.[0]` is `[0]`.
+            // `.[0]` is equivalent to `[0]`.
             if !name.starts_with('[') {
                 let (step, after) = field(name)?;
                 steps.push(step);
@@ -86,7 +86,7 @@ fn steps(text: &str, filters: bool) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-/// Reads a name up to the next step; a backslash takes the special meaning from what follows.
+/// Parses a name up to the next step; a backslash escapes the next character.
 fn field(text: &str) -> Option<(Step, &str)> {
     let mut name = String::new();
     let mut chars = text.char_indices();
@@ -110,7 +110,7 @@ fn field(text: &str) -> Option<(Step, &str)> {
     Some((step, text.get(end..)?))
 }
 
-/// Reads what is between brackets.
+/// Parses the contents of brackets.
 fn bracket(inside: &str, filters: bool) -> Option<Step> {
     if inside == "*" {
         return Some(Step::All);
@@ -149,7 +149,7 @@ fn filter(condition: &str) -> Option<Filter> {
     Some(Filter { path: own_path(left)?, compare: Some((operator, right)) })
 }
 
-/// The text between quotation marks.
+/// Returns the text between quotation marks.
 fn quoted(text: &str) -> Option<String> {
     let mark = text.chars().next().filter(|mark| matches!(mark, '\'' | '"'))?;
     let inner = text.get(1..)?.strip_suffix(mark)?;
@@ -165,9 +165,9 @@ fn quoted(text: &str) -> Option<String> {
     Some(out)
 }
 
-/// The first place outside of quotation marks where `wanted` says so of the rest of the text and of how
-/// many brackets are open.
-fn unquoted(text: &str, wanted: impl Fn(&str, usize) -> bool) -> Option<usize> {
+/// Returns the first position outside of quotation marks at which `expected` accepts the rest of
+/// the text and the number of open brackets.
+fn unquoted(text: &str, expected: impl Fn(&str, usize) -> bool) -> Option<usize> {
     let mut quote = None;
     let mut depth = 0usize;
     let mut chars = text.char_indices();
@@ -179,7 +179,7 @@ fn unquoted(text: &str, wanted: impl Fn(&str, usize) -> bool) -> Option<usize> {
             (Some(mark), _) if letter == mark => quote = None,
             (Some(_), _) => {}
             (None, '\'' | '"') => quote = Some(letter),
-            (None, _) if wanted(text.get(at..)?, depth) => return Some(at),
+            (None, _) if expected(text.get(at..)?, depth) => return Some(at),
             (None, '[') => depth += 1,
             (None, ']') => depth = depth.checked_sub(1)?,
             (None, _) => {}
@@ -203,18 +203,22 @@ impl Step {
             (Self::All, Value::Object(fields)) => fields.values().collect(),
             (Self::All, Value::Array(items)) => items.iter().collect(),
             (Self::Index(index), Value::Array(items)) => {
-                let place =
+                let index_from_start =
                     if *index < 0 { index.checked_add_unsigned(items.len() as u64) } else { Some(*index) };
-                let place = place.and_then(|place| usize::try_from(place).ok());
-                place.and_then(|place| items.get(place)).into_iter().collect()
+                let index_from_start =
+                    index_from_start.and_then(|index_from_start| usize::try_from(index_from_start).ok());
+                index_from_start
+                    .and_then(|index_from_start| items.get(index_from_start))
+                    .into_iter()
+                    .collect()
             }
             (Self::Slice(from, to), Value::Array(items)) => {
-                let place = |index: i64| {
+                let index_from_start = |index: i64| {
                     let from_start =
                         if index < 0 { index.saturating_add_unsigned(items.len() as u64) } else { index };
                     usize::try_from(from_start).unwrap_or(0).min(items.len())
                 };
-                let (from, to) = (from.map_or(0, place), to.map_or(items.len(), place));
+                let (from, to) = (from.map_or(0, index_from_start), to.map_or(items.len(), index_from_start));
                 items.get(from..to).unwrap_or_default().iter().collect()
             }
             (Self::Filter(filter), Value::Array(items)) => {
@@ -229,7 +233,7 @@ impl Filter {
     fn accepts(&self, item: &Value) -> bool {
         find(&self.path, item).first().is_some_and(|found| match &self.compare {
             None => true,
-            Some((operator, wanted)) => operator.holds(found, wanted),
+            Some((operator, expected)) => operator.holds(found, expected),
         })
     }
 }
@@ -270,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_find_what_they_name() {
+    fn paths_find_their_values() {
         let object = sample();
         for (path, expected) in [
             (".spec.replicas", json!([3])),
@@ -305,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_choose_items_by_what_is_in_them() {
+    fn filters_select_items_by_content() {
         let object = sample();
         for (condition, expected) in [
             (r#"@.type=="Ready""#, json!(["Ready"])),
@@ -331,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_told() {
+    fn invalid_paths_are_refused() {
         for text in [
             "",
             ".",
@@ -364,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_can_be_about_the_item_itself() {
+    fn filter_can_compare_the_item_itself() {
         let path = JsonPath::parse(".spec.ports[?(@>80)]").unwrap();
         assert_eq!(json!(path.find(&sample())), json!([443, 8080]));
     }

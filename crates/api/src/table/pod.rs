@@ -1,4 +1,4 @@
-//! What there is to say of a pod in a line. Pure.
+//! One-line summary of a Pod. Pure.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::fields::{NONE, UNKNOWN, at, condition, int, is_deleted, is_true, list, or, str_at, text, typed};
 use edgesync_object::time;
 
-/// How a pod is.
+/// The summary of a Pod.
 #[derive(Default)]
 struct Summary {
     status: String,
@@ -18,18 +18,18 @@ struct Summary {
     restarted: Option<Timestamp>,
 }
 
-/// `ready/all` of the containers.
+/// Returns `ready/all` containers.
 pub(super) fn ready(pod: &Value) -> String {
     let summary = Summary::of(pod);
     format!("{}/{}", summary.ready, summary.containers)
 }
 
-/// One word for what the pod is doing, or what keeps it from that.
+/// Returns the Pod's state in one word, or the reason that blocks it.
 pub(super) fn status(pod: &Value) -> String {
     or(Summary::of(pod).status, UNKNOWN)
 }
 
-/// How often containers were restarted, and when it was last.
+/// Returns the number of container restarts, and the time since the last.
 pub(super) fn restarts(pod: &Value, now: Timestamp) -> String {
     let summary = Summary::of(pod);
     match summary.restarted {
@@ -40,7 +40,7 @@ pub(super) fn restarts(pod: &Value, now: Timestamp) -> String {
     }
 }
 
-/// `true/all` of the conditions that readiness also depends on.
+/// Returns `true/all` of the readiness gates.
 pub(super) fn readiness_gates(pod: &Value) -> String {
     let gates = list(pod, "spec.readinessGates");
     let conditions = list(pod, "status.conditions").iter();
@@ -74,8 +74,8 @@ impl Summary {
         summary
     }
 
-    /// Takes in the containers that run before the others, and returns whether one of them still has
-    /// to finish, or to start if it is to stay.
+    /// Evaluates the init containers; returns whether one of them still has to finish, or to start
+    /// if it is a sidecar.
     fn initialize(&mut self, pod: &Value, sidecars: &BTreeSet<&str>) -> bool {
         let total = list(pod, "spec.initContainers").len();
         for (number, container) in list(pod, "status.initContainerStatuses").iter().enumerate() {
@@ -99,7 +99,7 @@ impl Summary {
         false
     }
 
-    /// Takes in the containers proper. Of those before them, only the ones that stay still count.
+    /// Evaluates the main containers. Of the init containers only sidecars count here.
     fn run(&mut self, pod: &Value, sidecars: &BTreeSet<&str>) {
         (self.restarts, self.restarted) = (0, None);
         for container in list(pod, "status.initContainerStatuses") {
@@ -108,7 +108,7 @@ impl Summary {
             }
         }
         let mut running = false;
-        // The first container has the last word.
+        // Reversed, so that the first container decides.
         for container in list(pod, "status.containerStatuses").iter().rev() {
             self.count_restarts(container);
             let waiting = str_at(container, "state.waiting.reason");
@@ -134,13 +134,17 @@ impl Summary {
     }
 }
 
-/// The names of containers that start before the others and stay.
+/// Returns the names of the sidecars: init containers that keep running.
 fn sidecars(pod: &Value) -> BTreeSet<&str> {
-    let stays = |container: &&Value| str_at(container, "restartPolicy") == "Always";
-    list(pod, "spec.initContainers").iter().filter(stays).map(|container| str_at(container, "name")).collect()
+    let is_sidecar = |container: &&Value| str_at(container, "restartPolicy") == "Always";
+    list(pod, "spec.initContainers")
+        .iter()
+        .filter(is_sidecar)
+        .map(|container| str_at(container, "name"))
+        .collect()
 }
 
-/// Why a container has ended.
+/// Returns the reason for the end of a container.
 fn why_terminated(state: &Value) -> String {
     let reason = text(state, "reason");
     match int(state, "signal") {

@@ -1,4 +1,4 @@
-//! What tables are made of, and what rows carry.
+//! Tables and the contents of their rows.
 
 mod arbitrary;
 mod others;
@@ -29,7 +29,7 @@ fn shown(view: &TableView, object: &Value) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-/// What the table of a known kind shows, without the name and the age, which are checked here.
+/// The row of a built-in kind, without name and age, which are checked here.
 fn cells(word: &str, mut object: Value) -> String {
     let known = known::by_word(word).unwrap();
     object["metadata"]["name"] = json!("x");
@@ -58,7 +58,7 @@ fn custom(columns: &[(&str, &str, &str)]) -> TableView {
 }
 
 #[test]
-fn columns_of_a_definition_follow_the_name() {
+fn custom_columns_follow_the_name() {
     let object = json!({"metadata": {"name": "x", "creationTimestamp": "2024-01-01T23:00:00Z"},
         "spec": {"n": 3, "f": 2.5, "t": "text", "b": true, "l": [1, "a", null], "m": {"k": 1}, "nothing": null,
             "at": ["2024-01-01T23:00:00Z", "2024-01-01T22:59:00Z"], "odd": "yesterday"}});
@@ -93,7 +93,7 @@ fn columns_of_a_definition_follow_the_name() {
 }
 
 #[test]
-fn a_row_carries_as_much_of_its_object_as_was_asked_for() {
+fn row_carries_the_included_part_of_its_object() {
     let object = json!({"kind": "ConfigMap", "metadata": {"name": "x", "resourceVersion": "7"}, "data": {}});
     let known = kind(known::by_word("cm").unwrap());
     let row = |include| TableView::new(&known, include, META_V1).row(object.clone(), now())["object"].clone();
@@ -108,7 +108,7 @@ fn a_row_carries_as_much_of_its_object_as_was_asked_for() {
 }
 
 #[test]
-fn what_to_include_is_read_from_the_query() {
+fn include_is_parsed_from_the_query() {
     assert_eq!(Include::from_query(None), Ok(Include::Metadata));
     assert_eq!(Include::from_query(Some("")), Ok(Include::Metadata));
     assert_eq!(Include::from_query(Some("Metadata")), Ok(Include::Metadata));
@@ -118,7 +118,7 @@ fn what_to_include_is_read_from_the_query() {
 }
 
 #[test]
-fn a_watch_sends_the_definitions_once_and_bookmarks_with_their_version() {
+fn watch_sends_definitions_once_and_bookmark_versions() {
     let view = View::Table(TableView::new(&kind(known::by_word("cm").unwrap()), Include::Metadata, META_V1));
     let object = json!({"metadata": {"name": "x", "resourceVersion": "7"}, "data": {"a": ""}});
     let first = view.object(object.clone(), true, now());
@@ -138,7 +138,7 @@ fn a_watch_sends_the_definitions_once_and_bookmarks_with_their_version() {
 }
 
 #[test]
-fn who_asks_for_the_older_version_gets_it_throughout() {
+fn older_version_is_used_throughout() {
     let known = kind(known::by_word("cm").unwrap());
     let object = json!({"metadata": {"name": "x", "resourceVersion": "7"}});
     let table = View::Table(TableView::new(&known, Include::Metadata, META_V1BETA1));

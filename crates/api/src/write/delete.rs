@@ -1,11 +1,11 @@
-//! Deleting: at once, or as far as finalizers allow, with what is asked about dependents.
+//! Deletes: at once, or marked until finalizers are removed, with propagation to dependents.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::propagation::Propagation;
-use super::{ATTEMPTS, Old, Write, Written, is_race, parse, prepare, shown};
+use super::{ATTEMPTS, Old, Write, Written, as_stored, is_race, parse, prepare};
 use crate::SYSTEM_NAMESPACES;
 use crate::request::{DeleteQuery, dry_run};
 use crate::select::Selection;
@@ -13,24 +13,25 @@ use crate::storage::{Cursor, PAGE_ROWS, Snapshot, Storage};
 use edgesync_object::Status;
 use edgesync_object::status::{Cause, Reason, Result};
 
-/// How an object is deleted.
+/// Options of a delete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeleteOptions {
-    /// What becomes of its dependents. Where nothing is said, what has been said before holds, and else the background.
+    /// Handling of dependents. Defaults to the object's earlier choice, else to the background.
     pub(crate) propagation: Option<Propagation>,
-    /// The UID that it must have.
+    /// Precondition: the UID of the object.
     pub(crate) uid: Option<String>,
-    /// The version that it must have.
+    /// Precondition: the version of the object.
     pub(crate) resource_version: Option<String>,
-    /// Whether it is only tried.
+    /// Whether the delete is validated but not performed.
     pub(crate) dry_run: bool,
 }
 
 impl DeleteOptions {
-    /// Reads the options of a delete: those of the body, `Null` if there is none, before those of the query.
+    /// Parses the options of a delete; those of the body (`Null` if empty) take precedence over the
+    /// query.
     ///
     /// # Errors
-    /// 400 for a body that is no `DeleteOptions`, 422 for values that contradict each other.
+    /// 400 for a body that is no `DeleteOptions`, 422 for contradictory values.
     pub(crate) fn read(body: &Value, query: &DeleteQuery) -> Result<Self> {
         if !(body.is_null() || body.is_object()) {
             return Err(Status::bad_request("the body of a delete must be DeleteOptions"));
@@ -40,7 +41,7 @@ impl DeleteOptions {
             Some(Value::String(value)) => Ok(Some(value.clone())),
             Some(_) => Err(wrong_type(pointer, "must be a string")),
         };
-        // Nothing here has to end first; one that is negative counts as a second.
+        // Deletes have no grace period here; as in Kubernetes, a negative one is not an error.
         if body.get("gracePeriodSeconds").is_some_and(|grace| !grace.is_null() && grace.as_i64().is_none()) {
             return Err(wrong_type("/gracePeriodSeconds", "must be a whole number"));
         }
@@ -70,18 +71,18 @@ impl DeleteOptions {
 
     fn check<K: Storage>(&self, write: &Write<'_, K>, old: &Old) -> Result<()> {
         let (resource, object) = (&write.kind.resource, &old.object);
-        let failed = |what: &str, given: &str, current: &str| {
-            let why = format!(
-                "Precondition failed: {what} in precondition: {given}, {what} in object meta: {current}"
+        let failed = |what: &str, expected: &str, current: &str| {
+            let reason = format!(
+                "Precondition failed: {what} in precondition: {expected}, {what} in object meta: {current}"
             );
-            Err(Status::conflict(resource, object.name(), &why))
+            Err(Status::conflict(resource, object.name(), &reason))
         };
         if let Some(uid) = self.uid.as_deref().filter(|uid| *uid != object.uid()) {
             return failed("UID", uid, object.uid());
         }
         match self.resource_version.as_deref() {
-            Some(given) if given != object.resource_version() => {
-                failed("ResourceVersion", given, object.resource_version())
+            Some(expected) if expected != object.resource_version() => {
+                failed("ResourceVersion", expected, object.resource_version())
             }
             _ => Ok(()),
         }
@@ -115,22 +116,21 @@ fn wrong_type(pointer: &str, must: &str) -> Status {
     Status::bad_request(format!("the field `{field}` of DeleteOptions {must}"))
 }
 
-/// What came of a delete.
+/// Result of a delete.
 #[derive(Debug)]
 pub(crate) enum Deleted {
-    /// It is gone; this is what it was.
-    Gone(Written),
-    /// Finalizers hold it; this is what it is now.
-    Held(Written),
+    /// The object was removed; its last state.
+    Removed(Written),
+    /// Finalizers hold the object; its new state.
+    Terminating(Written),
 }
 
-/// Deletes one object.
 pub(crate) async fn delete<K: Storage>(
     write: &Write<'_, K>,
     name: &str,
     options: &DeleteOptions,
 ) -> Result<Deleted> {
-    let _turn = write.turn(name).await;
+    let _lock = write.lock(name).await;
     let mut attempt = 0;
     loop {
         attempt += 1;
@@ -139,7 +139,7 @@ pub(crate) async fn delete<K: Storage>(
         };
         options.check(write, &old)?;
         match delete_as_read(write, &old, options).await {
-            // A version that the client insists on has been compared: another one now is a conflict.
+            // A required version was compared: now a different one is a conflict.
             Err(status) if is_race(&status) && attempt < ATTEMPTS => {}
             result => return result,
         }
@@ -152,31 +152,31 @@ async fn delete_as_read<K: Storage>(
     options: &DeleteOptions,
 ) -> Result<Deleted> {
     let stored_as = &write.kind.stored_as;
-    let immortal = SYSTEM_NAMESPACES.contains(&old.object.name());
-    if immortal && stored_as.group.is_empty() && stored_as.kind == "Namespace" {
+    let is_system = SYSTEM_NAMESPACES.contains(&old.object.name());
+    if is_system && stored_as.group.is_empty() && stored_as.kind == "Namespace" {
         return Err(Status::forbidden(stored_as, old.object.name(), "this namespace may not be deleted"));
     }
-    let written = |object| Written { code: 200, object, warnings: Vec::new(), share: None };
+    let written = |object| Written { code: 200, object, warnings: Vec::new(), reservation: None };
     let policy = options.propagation.filter(|_| write.storage.collects());
     let marked = prepare::mark_deleted(write, &old.object, policy);
-    let held = marked.is_held();
+    let is_held = marked.is_held();
     if options.dry_run || write.options.dry_run {
-        let shown = written(shown(&marked, old.stored.version));
-        return Ok(if held { Deleted::Held(shown) } else { Deleted::Gone(shown) });
+        let as_stored = written(as_stored(&marked, old.stored.version));
+        return Ok(if is_held { Deleted::Terminating(as_stored) } else { Deleted::Removed(as_stored) });
     }
-    if !held {
+    if !is_held {
         let removed = write.storage.remove(stored_as, &old.stored).await?;
-        return Ok(Deleted::Gone(written(removed)));
+        return Ok(Deleted::Removed(written(removed)));
     }
     if marked == old.object {
-        return Ok(Deleted::Held(written(old.stored.clone())));
+        return Ok(Deleted::Terminating(written(old.stored.clone())));
     }
     let updated = write.storage.update(stored_as, marked, old.stored.version).await?;
-    Ok(Deleted::Held(written(updated)))
+    Ok(Deleted::Terminating(written(updated)))
 }
 
-/// Deletes every object of a collection that is selected, and counts them. One that disappears or changes
-/// meanwhile is no failure.
+/// Deletes the selected objects of a collection and returns their number. Objects that disappear or
+/// change meanwhile are skipped.
 pub(crate) async fn collection<K: Storage>(
     write: &Write<'_, K>,
     selection: &Arc<Selection>,
@@ -184,7 +184,7 @@ pub(crate) async fn collection<K: Storage>(
 ) -> Result<u64> {
     let mut count = 0;
     let mut after: Option<Cursor> = None;
-    // What is created meanwhile is spared, and no snapshot is held while objects are deleted.
+    // Objects created meanwhile are spared, and no snapshot is held between pages.
     let until = write.storage.version(&write.kind.stored_as);
     loop {
         let query = selection.query(after.take(), PAGE_ROWS);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn options_come_from_the_body_or_the_query() {
+    fn options_are_taken_from_body_or_query() {
         assert_eq!(read(&Value::Null), Ok(DeleteOptions::default()));
         let options = read(&json!({
             "kind": "DeleteOptions", "preconditions": {"uid": "u", "resourceVersion": "7"},
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn contradictory_options_are_refused() {
         for (body, code) in [
             (json!([]), 400),
             (json!({"preconditions": {"uid": 7}}), 400),

@@ -1,5 +1,5 @@
-//! What is to be stored, worked out from what was sent and what is there: metadata that only the server
-//! gives, the part that is written, defaults, rules, ownership of fields. No store, no waiting.
+//! Computes the object to store from the request and the current object: server metadata, the
+//! written part, defaults, rules, field ownership. Pure: no store, no waiting.
 
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -18,31 +18,31 @@ use edgesync_object::time::rfc3339;
 use edgesync_object::{Object, Problems, Resource, SERVER_METADATA, Status};
 use edgesync_schema as schema;
 
-/// The longest part of a generated name that is the client's: with five random characters it is still a
-/// DNS label.
+/// The longest prefix of a generated name: with five random characters it is still a DNS label.
 const MAX_PREFIX: usize = 58;
-/// The most fields that one warning or refusal names.
+/// The most fields listed in one warning or refusal.
 const MAX_UNKNOWN: usize = 16;
 
-/// Which part of an object is written.
+/// The part of an object that is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Everything but the status, where that is a part of its own.
+    /// Everything but the status, where it is a subresource.
     #[default]
     Object,
-    /// The status alone.
+    /// Only the status of the object.
     Status,
 }
 
 impl Part {
-    /// Whether a field is judged when this part is written. Who writes the status does not answer for the rest, which
-    /// may have been accepted by another version of the rules.
-    fn is_about(self, field: &str) -> bool {
+    /// Returns whether a cause in a field counts for this part. A status write is not refused for
+    /// other fields, which another version of the rules may have accepted.
+    fn concerns(self, field: &str) -> bool {
         let parts = ["status", "metadata.labels", "metadata.annotations"];
         self == Self::Object || parts.into_iter().any(|part| is_within(field, part))
     }
 
-    /// What of the metadata goes with the status, as in Kubernetes: of a custom kind nothing, of a Deployment no labels.
+    /// Returns the metadata written along with the status, as in Kubernetes: none for custom kinds,
+    /// no labels for a Deployment.
     fn metadata(kind: &Kind) -> &'static [&'static str] {
         match &*kind.resource.kind {
             _ if kind.custom => &[],
@@ -52,24 +52,24 @@ impl Part {
     }
 }
 
-/// Whether a field is this part or within it, both as paths.
+/// Returns whether a field is `part` or within it, both as paths.
 fn is_within(field: &str, part: &str) -> bool {
     let rest = field.strip_prefix(part);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// An object that is about to be stored, in the form in which it is kept.
+/// An object about to be stored, in its storage version.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
     pub(super) object: Object,
-    /// What a generated name begins with; empty if the object has a name.
+    /// Prefix of a generated name; empty if the object has a name.
     pub(super) prefix: String,
     pub(super) warnings: Vec<String>,
-    /// Whether it differs from what is there.
+    /// Whether the object differs from the current one.
     pub(super) changed: bool,
 }
 
-/// Reads a new object.
+/// Prepares a new object.
 pub(super) fn create<K: Storage>(write: &Write<'_, K>, mut sent: Object) -> Result<Draft> {
     if !sent.resource_version().is_empty() {
         return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
@@ -78,7 +78,7 @@ pub(super) fn create<K: Storage>(write: &Write<'_, K>, mut sent: Object) -> Resu
         Some(Value::String(prefix)) if sent.name().is_empty() => prefix.clone(),
         _ => String::new(),
     };
-    strip_given(&mut sent);
+    strip_server_metadata(&mut sent);
     if write.kind.status_subresource {
         sent.fields_mut().remove("status");
     }
@@ -87,59 +87,60 @@ pub(super) fn create<K: Storage>(write: &Write<'_, K>, mut sent: Object) -> Resu
     Ok(Draft { object: convert::stored(write.kind, sent), prefix, warnings, changed: true })
 }
 
-/// Completes a new object that has its name, and checks it.
+/// Completes and validates a new object once it has a name.
 pub(super) fn finish_create<K: Storage>(write: &Write<'_, K>, draft: &mut Draft) -> Result<()> {
     let object = &mut draft.object;
-    give_birth(write, object);
-    rules::complete(&write.home.resource, None, object);
+    set_server_metadata(write, object);
+    rules::complete(&write.stored_kind.resource, None, object);
     check(write, None, object)?;
-    let facts = Facts::of(write);
-    // A status that is a part of its own is the server's here: who creates the object does not own it.
-    let status = if write.home.status_subresource { object.fields_mut().remove("status") } else { None };
-    apply::record_update(None, object, write.home.schema.as_deref(), &facts.manager(write));
+    let manager_texts = ManagerTexts::of(write);
+    // A status subresource is set by the server here: the creator does not own it.
+    let status =
+        if write.stored_kind.status_subresource { object.fields_mut().remove("status") } else { None };
+    apply::record_update(None, object, write.stored_kind.schema.as_deref(), &manager_texts.manager(write));
     if let Some(status) = status {
         object.fields_mut().insert("status".to_owned(), status);
     }
-    draft.warnings.extend(write.storage.admit(write.home, None, object)?);
+    draft.warnings.extend(write.storage.admit(write.stored_kind, None, object)?);
     Ok(())
 }
 
-/// What a new object gets from the server.
-fn give_birth<K: Storage>(write: &Write<'_, K>, object: &mut Object) {
+/// Sets the server metadata of a new object.
+fn set_server_metadata<K: Storage>(write: &Write<'_, K>, object: &mut Object) {
     object.set_metadata("uid", Uuid::new_v4().to_string());
     object.set_metadata("creationTimestamp", timestamp(write));
-    if counts_generations(&write.home.resource) {
+    if counts_generations(&write.stored_kind.resource) {
         object.set_metadata("generation", 1);
     }
 }
 
-/// Whether changes of what is wanted are counted: nothing is wanted of an Event.
+/// Returns whether the kind counts generations; Events have no desired state.
 fn counts_generations(resource: &Resource) -> bool {
     !is_event(resource)
 }
 
-/// Works out what becomes of an object that is replaced, as a whole or in a part.
+/// Prepares the replacement of an object, whole or in part.
 pub(super) fn update<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Object) -> Result<Draft> {
     check_preconditions(write, old, &sent)?;
     let mut warnings = decode(write, &mut sent)?;
     add_defaults(write, &mut sent);
     let mut object = select_part(write, old, convert::stored(write.kind, sent));
-    keep_given(&mut object, &old.object);
-    rules::complete(&write.home.resource, Some(&old.object), &mut object);
-    let schema = write.home.schema.as_deref();
+    keep_server_metadata(&mut object, &old.object);
+    rules::complete(&write.stored_kind.resource, Some(&old.object), &mut object);
+    let schema = write.stored_kind.schema.as_deref();
     if let Some(schema) = schema {
         schema::keep_empty(schema, old.object.fields(), object.fields_mut());
     }
     check(write, Some(&old.object), &object)?;
-    count_generation(&write.home.resource, &mut object, &old.object);
-    let facts = Facts::of(write);
-    apply::record_update(Some(&old.object), &mut object, schema, &facts.manager(write));
-    warnings.extend(write.storage.admit(write.home, Some(&old.object), &mut object)?);
+    count_generation(&write.stored_kind.resource, &mut object, &old.object);
+    let manager_texts = ManagerTexts::of(write);
+    apply::record_update(Some(&old.object), &mut object, schema, &manager_texts.manager(write));
+    warnings.extend(write.storage.admit(write.stored_kind, Some(&old.object), &mut object)?);
     let changed = object != old.object;
     Ok(Draft { object, prefix: String::new(), warnings, changed })
 }
 
-/// Works out what becomes of an object to which a configuration is applied by the server.
+/// Prepares a server-side apply.
 pub(super) fn apply<K: Storage>(
     write: &Write<'_, K>,
     old: Option<&Old>,
@@ -148,7 +149,7 @@ pub(super) fn apply<K: Storage>(
     if let Some(old) = old {
         check_preconditions(write, old, &applied)?;
     }
-    strip_given(&mut applied);
+    strip_server_metadata(&mut applied);
     let mut warnings = decode(write, &mut applied)?;
     let mut applied = convert::stored(write.kind, applied);
     match write.part {
@@ -157,34 +158,35 @@ pub(super) fn apply<K: Storage>(
                 .fields_mut()
                 .retain(|field, _| matches!(&**field, "apiVersion" | "kind" | "metadata" | "status"));
         }
-        Part::Object if write.home.status_subresource => drop(applied.fields_mut().remove("status")),
+        Part::Object if write.stored_kind.status_subresource => drop(applied.fields_mut().remove("status")),
         Part::Object => {}
     }
-    let facts = Facts::of(write);
+    let manager_texts = ManagerTexts::of(write);
     let live = old.map(|old| &old.object);
-    let schema = write.home.schema.as_deref();
-    let force = write.options.force || live.is_some_and(|live| is_unrecorded(write.home, live));
-    let mut object = apply::apply(live, &applied, schema, &facts.manager(write), force)?;
+    let schema = write.stored_kind.schema.as_deref();
+    let force = write.options.force || live.is_some_and(|live| is_unrecorded(write.stored_kind, live));
+    let mut object = apply::apply(live, &applied, schema, &manager_texts.manager(write), force)?;
     if let (Part::Object, Some(old)) = (write.part, old) {
-        // Whoever owns it by the record: a status that is a part of its own does not go with the rest.
+        // Independent of the record of ownership: a status subresource is not applied with the
+        // object.
         object = select_part(write, old, object);
     }
     if let Some(schema) = schema {
         schema::apply_defaults(schema, object.fields_mut());
     }
     match old {
-        Some(old) => keep_given(&mut object, &old.object),
-        None => give_birth(write, &mut object),
+        Some(old) => keep_server_metadata(&mut object, &old.object),
+        None => set_server_metadata(write, &mut object),
     }
-    rules::complete(&write.home.resource, live, &mut object);
+    rules::complete(&write.stored_kind.resource, live, &mut object);
     if let (Some(schema), Some(live)) = (schema, live) {
         schema::keep_empty(schema, live.fields(), object.fields_mut());
     }
     check(write, live, &object)?;
     if let Some(old) = live {
-        count_generation(&write.home.resource, &mut object, old);
+        count_generation(&write.stored_kind.resource, &mut object, old);
     }
-    warnings.extend(write.storage.admit(write.home, live, &mut object)?);
+    warnings.extend(write.storage.admit(write.stored_kind, live, &mut object)?);
     let changed = match live {
         Some(live) => {
             apply::keep_times(live, &mut object);
@@ -195,14 +197,14 @@ pub(super) fn apply<K: Storage>(
     Ok(Draft { object, prefix: String::new(), warnings, changed })
 }
 
-/// Whether nobody knows who owns what of an object, because it came from elsewhere without the record: then nobody
-/// stands in the way either.
+/// Returns whether an object came from another source without a record of ownership: then nothing
+/// conflicts.
 fn is_unrecorded(kind: &Kind, live: &Object) -> bool {
     let recorded = live.metadata().is_some_and(|metadata| metadata.contains_key("managedFields"));
     kind.writable == Writable::Status && !recorded
 }
 
-/// A name that begins with a prefix: five characters without vowels, so that no words come out.
+/// Generates a name: the prefix and five characters without vowels, to avoid words.
 pub(super) fn generated_name(prefix: &str) -> String {
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     let end =
@@ -215,7 +217,7 @@ pub(super) fn generated_name(prefix: &str) -> String {
     name
 }
 
-/// Whether a PUT of an object that does not exist creates it, as clients of these kinds rely on.
+/// Returns whether a PUT creates a missing object, as clients of these kinds expect.
 pub(super) fn creates_on_update(resource: &Resource) -> bool {
     matches!(
         (&*resource.group, &*resource.kind),
@@ -223,25 +225,25 @@ pub(super) fn creates_on_update(resource: &Resource) -> bool {
     )
 }
 
-/// Whether an object that is being deleted has nothing left that holds it.
+/// Returns whether an object being deleted has no finalizers left.
 pub(super) fn is_finished(object: &Object) -> bool {
     object.deletion_timestamp().is_some() && !object.is_held()
 }
 
-/// The time of the write as metadata has it: RFC 3339 in UTC with whole seconds.
+/// Formats the time of the write as metadata: RFC 3339 in UTC, whole seconds.
 pub(super) fn timestamp<K: Storage>(write: &Write<'_, K>) -> String {
     rfc3339(write.now)
 }
 
-/// The texts of a [`Manager`].
-struct Facts {
+/// Owned texts of a [`Manager`].
+struct ManagerTexts {
     api_version: String,
     now: String,
 }
 
-impl Facts {
+impl ManagerTexts {
     fn of<K: Storage>(write: &Write<'_, K>) -> Self {
-        Self { api_version: write.home.resource.api_version(), now: timestamp(write) }
+        Self { api_version: write.stored_kind.resource.api_version(), now: timestamp(write) }
     }
 
     fn manager<'a, K: Storage>(&'a self, write: &Write<'a, K>) -> Manager<'a> {
@@ -254,9 +256,9 @@ impl Facts {
     }
 }
 
-/// Drops fields that the kind does not have, and refuses values of a wrong type. What was dropped, and what stands twice,
-/// is refused or told as the client wants it; in a built-in kind a field that does not exist stands nowhere twice. An owner
-/// that is named twice is told to everybody.
+/// Drops unknown fields and refuses values of a wrong type. Dropped and duplicate fields are
+/// refused or returned as warnings, by the client's field validation; a duplicate inside an unknown
+/// field of a built-in kind is not reported. Duplicate owners are always a warning.
 fn decode<K: Storage>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<String>> {
     let resource = &write.kind.resource;
     let cannot = |why: String| {
@@ -265,7 +267,8 @@ fn decode<K: Storage>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<Str
     };
     let mut unknown = Vec::new();
     if let Some(schema) = write.kind.schema.as_deref() {
-        // First, since nothing under a name of a map of texts is an empty text, and no wrong type.
+        // Pruning first: it turns null in a map of strings into an empty string, which has the
+        // right type.
         unknown = schema::prune(schema, sent.fields_mut());
         if !write.kind.custom {
             let wrong = schema::wrong_types(schema, sent.fields());
@@ -276,24 +279,24 @@ fn decode<K: Storage>(write: &Write<'_, K>, sent: &mut Object) -> Result<Vec<Str
         }
     }
     let exists = |path: &str| write.kind.custom || !unknown.iter().any(|of| is_within(path, of));
-    let mut odd = Vec::new();
-    for path in write.twice {
+    let mut warnings = Vec::new();
+    for path in write.duplicate_fields {
         if exists(path) {
-            odd.push(format!("duplicate field {path:?}"));
+            warnings.push(format!("duplicate field {path:?}"));
         }
     }
     for path in unknown.iter().take(MAX_UNKNOWN) {
-        odd.push(format!("unknown field {path:?}"));
+        warnings.push(format!("unknown field {path:?}"));
     }
     match write.options.field_validation {
-        FieldValidation::Strict if !odd.is_empty() => {
-            return Err(cannot(format!("strict decoding error: {}", odd.join(", "))));
+        FieldValidation::Strict if !warnings.is_empty() => {
+            return Err(cannot(format!("strict decoding error: {}", warnings.join(", "))));
         }
-        FieldValidation::Ignore => odd.clear(),
+        FieldValidation::Ignore => warnings.clear(),
         _ => {}
     }
-    odd.extend(owners::name_once(sent));
-    Ok(odd)
+    warnings.extend(owners::remove_duplicates(sent));
+    Ok(warnings)
 }
 
 fn add_defaults<K: Storage>(write: &Write<'_, K>, object: &mut Object) {
@@ -302,7 +305,7 @@ fn add_defaults<K: Storage>(write: &Write<'_, K>, object: &mut Object) {
     }
 }
 
-/// A version or UID in what was sent must be that of what is there.
+/// Checks that a version or UID in the request is the current one.
 fn check_preconditions<K: Storage>(write: &Write<'_, K>, old: &Old, sent: &Object) -> Result<()> {
     let resource = &write.kind.resource;
     if !sent.uid().is_empty() && sent.uid() != old.object.uid() {
@@ -320,10 +323,10 @@ fn check_preconditions<K: Storage>(write: &Write<'_, K>, old: &Old, sent: &Objec
     Ok(())
 }
 
-/// What was sent for the part that is written, and what is there for the rest.
+/// Combines the written part of the request with the rest of the current object.
 fn select_part<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Object) -> Object {
     let (mut object, status) = match write.part {
-        Part::Object if !write.home.status_subresource => return sent,
+        Part::Object if !write.stored_kind.status_subresource => return sent,
         Part::Object => {
             sent.fields_mut().remove("status");
             (sent, old.object.fields().get("status").cloned())
@@ -335,7 +338,7 @@ fn select_part<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Object) ->
             if let Some(managed) = managed {
                 object.set_metadata("managedFields", managed);
             }
-            for field in Part::metadata(write.home) {
+            for field in Part::metadata(write.stored_kind) {
                 match sent.remove_metadata(field) {
                     Some(value) => object.set_metadata(field, value),
                     None => drop(object.remove_metadata(field)),
@@ -351,13 +354,13 @@ fn select_part<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Object) ->
     object
 }
 
-fn strip_given(object: &mut Object) {
+fn strip_server_metadata(object: &mut Object) {
     for field in SERVER_METADATA {
         object.remove_metadata(field);
     }
 }
 
-fn keep_given(object: &mut Object, old: &Object) {
+fn keep_server_metadata(object: &mut Object, old: &Object) {
     for field in SERVER_METADATA {
         match old.metadata().and_then(|metadata| metadata.get(field)) {
             Some(value) => object.set_metadata(field, value.clone()),
@@ -366,24 +369,31 @@ fn keep_given(object: &mut Object, old: &Object) {
     }
 }
 
-/// Checks an object that is about to be stored: metadata, schema, rules of its kind.
+/// Validates an object about to be stored: metadata, schema, rules of its kind.
 fn check<K: Storage>(write: &Write<'_, K>, old: Option<&Object>, object: &Object) -> Result<()> {
-    check_both(write.kind, write.home, write.part, old, object)
+    check_both(write.kind, write.stored_kind, write.part, old, object)
 }
 
-/// Checks an object in the form in which it is kept, and one of a custom kind in the version in which it was sent as well:
-/// each version has rules of its own. An Event is checked in the form in which it was sent alone.
-fn check_both(kind: &Kind, home: &Kind, part: Part, old: Option<&Object>, object: &Object) -> Result<()> {
-    if kind.resource.group == home.resource.group {
-        check_as(home, part, old, object)?;
-        let done = !kind.custom || kind.resource.version == home.resource.version;
+/// Validates an object in its storage version, and a custom one also in the version of the request:
+/// each version has its own rules. An Event is validated in the version of the request only.
+fn check_both(
+    kind: &Kind,
+    stored_kind: &Kind,
+    part: Part,
+    old: Option<&Object>,
+    object: &Object,
+) -> Result<()> {
+    if kind.resource.group == stored_kind.resource.group {
+        check_as(stored_kind, part, old, object)?;
+        let done = !kind.custom || kind.resource.version == stored_kind.resource.version;
         if done {
             return Ok(());
         }
     }
-    let shown =
-        |object: &Object| convert::todays(kind, convert::served(kind, object.clone()), schema::MAX_DEFAULTS);
-    check_as(kind, part, old.map(shown).as_ref(), &shown(object))
+    let converted = |object: &Object| {
+        convert::to_current_schema(kind, convert::served(kind, object.clone()), schema::MAX_DEFAULTS)
+    };
+    check_as(kind, part, old.map(converted).as_ref(), &converted(object))
 }
 
 fn check_as(kind: &Kind, part: Part, old: Option<&Object>, object: &Object) -> Result<()> {
@@ -395,9 +405,9 @@ fn check_as(kind: &Kind, part: Part, old: Option<&Object>, object: &Object) -> R
     if let Some(schema) = kind.schema.as_deref() {
         causes.extend(schema::validate_change(schema, old.map(Object::fields), object.fields()));
     }
-    // A status may be taken away: it is held against its own schema alone.
+    // A removed status is validated against its own schema only.
     let no_status = part == Part::Status && !object.fields().contains_key("status");
-    causes.retain(|cause| part.is_about(&cause.field) && !(no_status && cause.field == "status"));
+    causes.retain(|cause| part.concerns(&cause.field) && !(no_status && cause.field == "status"));
     if let Some(schema) = kind.schema.as_deref().filter(|schema| schema.ruled) {
         check_own_rules(kind, schema, old, object, &mut causes);
     }
@@ -406,8 +416,8 @@ fn check_as(kind: &Kind, part: Part, old: Option<&Object>, object: &Object) -> R
             None => rules::check_create(resource, object),
             Some(old) => rules::check_update(resource, old, object),
         };
-        causes.extend(old.and_then(|old| new_finalizers(old, object)));
-        causes.retain(|cause| part.is_about(&cause.field));
+        causes.extend(old.and_then(|old| check_finalizers(old, object)));
+        causes.retain(|cause| part.concerns(&cause.field));
     }
     if causes.is_empty() {
         return Ok(());
@@ -415,8 +425,8 @@ fn check_as(kind: &Kind, part: Part, old: Option<&Object>, object: &Object) -> R
     Err(Status::invalid(&resource.group, &resource.kind, object.name(), causes))
 }
 
-/// The rules that the schema of a custom kind has. They are about values of the right type alone, and whatever they are,
-/// an object that is being deleted can go.
+/// Checks the validation rules of a custom kind's schema. They apply to values of the right type
+/// only, and never block the deletion of an object.
 fn check_own_rules(
     kind: &Kind,
     schema: &schema::Schema,
@@ -441,17 +451,17 @@ fn check_own_rules(
         });
         return;
     }
-    // What is there, and the part of it that stays, may have been stored under another schema.
-    let old = old.map(|old| convert::todays(kind, old.clone(), schema::MAX_DEFAULTS));
-    let object = convert::todays(kind, object.clone(), schema::MAX_DEFAULTS);
-    let goes = |old: &Object| old.deletion_timestamp().is_some() && said(old).eq(said(&object));
-    if !old.as_ref().is_some_and(goes) {
+    // Both may have been stored under another schema in part.
+    let old = old.map(|old| convert::to_current_schema(kind, old.clone(), schema::MAX_DEFAULTS));
+    let object = convert::to_current_schema(kind, object.clone(), schema::MAX_DEFAULTS);
+    let is_finishing = |old: &Object| old.deletion_timestamp().is_some() && content(old).eq(content(&object));
+    if !old.as_ref().is_some_and(is_finishing) {
         causes.extend(schema::check_rules(schema, old.map(Object::into_fields), object.into_fields()));
     }
 }
 
-/// Everything that an object says but its metadata.
-fn said(object: &Object) -> impl Iterator<Item = (&String, &Value)> {
+/// Returns all fields but the metadata.
+fn content(object: &Object) -> impl Iterator<Item = (&String, &Value)> {
     object.fields().iter().filter(|(field, _)| !matches!(field.as_str(), "apiVersion" | "metadata"))
 }
 
@@ -464,8 +474,8 @@ fn causes(problems: Problems) -> Vec<Cause> {
     problems.0.into_iter().map(cause).collect()
 }
 
-/// An object that is being deleted takes no further finalizers.
-fn new_finalizers(old: &Object, object: &Object) -> Option<Cause> {
+/// Refuses new finalizers on an object being deleted.
+fn check_finalizers(old: &Object, object: &Object) -> Option<Cause> {
     old.deletion_timestamp()?;
     let list = |object: &Object| -> Vec<Value> {
         let list = object.metadata().and_then(|metadata| metadata.get("finalizers"));
@@ -476,7 +486,7 @@ fn new_finalizers(old: &Object, object: &Object) -> Option<Cause> {
     added.then(|| Cause::forbidden("metadata.finalizers", message))
 }
 
-/// Counts a change of what is desired: of everything but metadata and status.
+/// Increments the generation if the desired state changed: anything but metadata and status.
 fn count_generation(resource: &Resource, object: &mut Object, old: &Object) {
     if !counts_generations(resource) {
         return;
@@ -490,7 +500,7 @@ fn desired(object: &Object) -> impl Iterator<Item = (&String, &Value)> {
     object.fields().iter().filter(move |(field, _)| described(field))
 }
 
-/// Marks an object as being deleted. What is said of its dependents takes the place of what was said before.
+/// Marks an object as being deleted. A propagation policy replaces an earlier one.
 pub(super) fn mark_deleted<K: Storage>(
     write: &Write<'_, K>,
     old: &Object,
@@ -500,7 +510,7 @@ pub(super) fn mark_deleted<K: Storage>(
     if object.deletion_timestamp().is_none() {
         object.set_metadata("deletionTimestamp", timestamp(write));
         object.set_metadata("deletionGracePeriodSeconds", 0);
-        if counts_generations(&write.home.resource) {
+        if counts_generations(&write.stored_kind.resource) {
             object.set_metadata("generation", old.generation() + 1);
         }
     }
@@ -516,7 +526,7 @@ pub(super) fn mark_deleted<K: Storage>(
             object.set_metadata("finalizers", list);
         }
     }
-    let resource = &write.home.resource;
+    let resource = &write.stored_kind.resource;
     if resource.group.is_empty() && resource.kind == "Namespace" {
         let status = object.fields_mut().entry("status").or_insert_with(|| Value::Object(Map::new()));
         if let Some(status) = status.as_object_mut() {
@@ -533,7 +543,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_generated_name_begins_with_its_prefix_and_stays_a_label(prefix in "\\PC{0,80}") {
+        fn generated_name_has_its_prefix_and_is_a_label(prefix in "\\PC{0,80}") {
             let name = generated_name(&prefix);
             prop_assert!(name.len() <= 63);
             prop_assert!(prefix.starts_with(name.get(..name.len() - 5).unwrap()));
@@ -569,41 +579,42 @@ mod tests {
             serde_json::from_value(object).unwrap()
         }
 
-        fn told(result: Result<()>) -> String {
+        fn causes_of(result: Result<()>) -> String {
             result.err().map(|status| status.to_string()).unwrap_or_default()
         }
 
         #[test]
-        fn what_was_before_has_the_defaults_of_today_and_nothing_that_is_unknown() {
+        fn old_object_is_compared_by_the_current_schema() {
             let stays = json!([{"rule": "self == oldSelf", "message": "stays"}]);
             let class = json!({"type": "string", "default": "a", "x-kubernetes-validations": stays});
             let spec =
                 json!({"type": "object", "x-kubernetes-validations": stays, "properties": {"class": class}});
             let kind = kind("v1", json!({"spec": spec, "status": {"type": "object"}}));
             let with = |spec: Value| object(json!({}), json!({"spec": spec}));
-            // Stored when there was no class, but a shape.
+            // Stored when the schema had no class but a shape.
             let old = with(json!({"shape": "round"}));
-            let check = |part, new: &Object| told(check_both(&kind, &kind, part, Some(&old), new));
+            let check = |part, new: &Object| causes_of(check_both(&kind, &kind, part, Some(&old), new));
             assert_eq!(check(Part::Object, &with(json!({"class": "a"}))), "");
             let refused = check(Part::Object, &with(json!({"class": "b"})));
             assert!(refused.contains("spec.class: Invalid value: \"string\": stays"), "{refused}");
-            // Who writes the status leaves the rest as it is stored.
+            // A status write leaves the rest as stored.
             assert_eq!(check(Part::Status, &old), "");
         }
 
         #[test]
-        fn what_is_sent_in_another_version_is_held_against_its_rules_as_well() {
+        fn object_is_checked_by_the_rules_of_its_sent_version() {
             let size = |rule: &str, name: &str| {
                 let limit = json!([{"rule": rule, "message": name}]);
                 json!({"size": {"type": "integer", "x-kubernetes-validations": limit}})
             };
-            let (home, other) = (kind("v1", size("self < 10", "v1")), kind("v2", size("self > 3", "v2")));
+            let (stored_kind, other) =
+                (kind("v1", size("self < 10", "v1")), kind("v2", size("self > 3", "v2")));
             let check = |kind: &Kind, size: u8| {
                 let object = object(json!({}), json!({"size": size}));
-                told(check_both(kind, &home, Part::Object, None, &object))
+                causes_of(check_both(kind, &stored_kind, Part::Object, None, &object))
             };
             assert_eq!(check(&other, 5), "");
-            assert_eq!(check(&home, 1), "");
+            assert_eq!(check(&stored_kind, 1), "");
             assert!(
                 check(&other, 1).contains("size: Invalid value: \"integer\": v2"),
                 "{}",
@@ -617,7 +628,7 @@ mod tests {
         }
 
         #[test]
-        fn what_a_status_must_have_is_asked_of_a_status_alone() {
+        fn required_status_fields_apply_to_status_writes_only() {
             let status =
                 json!({"type": "object", "required": ["phase"], "properties": {"phase": {"type": "string"}}});
             let spec =
@@ -629,14 +640,14 @@ mod tests {
                 Kind { schema, status_subresource: true, ..kind("v1", json!({})) }
             };
             let check = |kind: &Kind, part, old: Option<&Object>, new: Value| {
-                told(check_both(kind, kind, part, old, &object(json!({}), new)))
+                causes_of(check_both(kind, kind, part, old, &object(json!({}), new)))
             };
-            // A status that comes with a new object is left out before.
+            // A status sent with a new object is dropped before.
             let (optional, must) = (with(json!([])), with(json!(["status"])));
             assert_eq!(check(&optional, Part::Object, None, json!({"spec": {"size": 1}})), "");
             let refused = check(&must, Part::Object, None, json!({"spec": {"size": 1}}));
             assert!(refused.contains("status: Required value"), "{refused}");
-            // Who writes the status does not answer for the rest.
+            // A status write is not checked for the rest.
             let old = object(json!({}), json!({"spec": {}}));
             assert_eq!(
                 check(&must, Part::Status, Some(&old), json!({"spec": {}, "status": {"phase": "x"}})),
@@ -651,7 +662,7 @@ mod tests {
         }
 
         #[test]
-        fn only_the_metadata_of_what_is_being_deleted_changes_without_rules() {
+        fn rules_are_skipped_only_for_metadata_during_deletion() {
             let size = json!({"type": "integer", "x-kubernetes-validations": [{"rule": "self < 10"}]});
             let status = json!({"type": "object", "properties": {"size": size}});
             let spec = json!({"type": "object", "x-kubernetes-validations": [{"rule": "false"}],
@@ -662,8 +673,8 @@ mod tests {
                 object(metadata, json!({"spec": spec, "status": {"size": size}}))
             };
             let old = going(json!(["lab.io/a"]), json!({}), 20);
-            let check = |part, new: &Object| told(check_both(&kind, &kind, part, Some(&old), new));
-            // Who sends back what was shown sends the default with it.
+            let check = |part, new: &Object| causes_of(check_both(&kind, &kind, part, Some(&old), new));
+            // A client that sends back the object it read sends the default with it.
             assert_eq!(check(Part::Object, &going(json!([]), json!({"name": "x"}), 20)), "");
             assert!(check(Part::Object, &going(json!([]), json!({"name": "y"}), 20)).contains("spec: "));
             for part in [Part::Object, Part::Status] {

@@ -1,18 +1,18 @@
-//! What a delete may say of the dependents of an object. Pure.
+//! Propagation of a delete to dependents. Pure.
 
-/// What becomes of the objects that an object owns.
+/// Handling of the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Propagation {
-    /// They are deleted after it.
+    /// Dependents are deleted after their owner.
     Background,
-    /// They are deleted before it.
+    /// Dependents are deleted before their owner.
     Foreground,
-    /// They stay, without their owner.
+    /// Dependents stay, without their owner.
     Orphan,
 }
 
 impl Propagation {
-    /// The finalizer by which an object waits for it.
+    /// Returns the finalizer that delays the deletion of the owner.
     pub(super) fn finalizer(self) -> Option<&'static str> {
         match self {
             Self::Background => None,

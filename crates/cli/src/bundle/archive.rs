@@ -1,11 +1,11 @@
 //! A tar archive (POSIX ustar) of regular files in memory. Pure.
 
-/// tar counts in blocks of this many bytes.
+/// Block size of tar, in bytes.
 const BLOCK: usize = 512;
-/// The longest name that a header takes.
+/// The longest name in a header, in bytes.
 const LONGEST_NAME: usize = 100;
 
-/// Files as a tar archive, each for its owner only.
+/// Encodes files as a tar archive, readable by their owner only.
 pub(super) fn tar<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>, seconds: i64) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, content) in files {
@@ -13,7 +13,7 @@ pub(super) fn tar<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>, seco
         out.extend(content);
         out.resize(out.len().next_multiple_of(BLOCK), 0);
     }
-    // Two empty blocks are the end.
+    // Two empty blocks mark the end.
     out.resize(out.len() + 2 * BLOCK, 0);
     out
 }
@@ -21,8 +21,8 @@ pub(super) fn tar<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>, seco
 fn header(name: &str, length: usize, seconds: i64) -> [u8; BLOCK] {
     let mut header = [0; BLOCK];
     let mut put = |at: usize, text: &str| {
-        for (place, byte) in header.iter_mut().skip(at).zip(text.bytes()) {
-            *place = byte;
+        for (slot, byte) in header.iter_mut().skip(at).zip(text.bytes()) {
+            *slot = byte;
         }
     };
     put(0, &name[..name.floor_char_boundary(LONGEST_NAME)]);
@@ -31,13 +31,13 @@ fn header(name: &str, length: usize, seconds: i64) -> [u8; BLOCK] {
     put(116, "0000000\0");
     put(124, &format!("{length:011o}\0"));
     put(136, &format!("{:011o}\0", seconds.max(0)));
-    // The sum is taken as if it were eight spaces.
+    // The checksum is computed with its own field as eight spaces.
     put(148, "        ");
     put(156, "0");
     put(257, "ustar\x0000");
     let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
-    for (place, byte) in header.iter_mut().skip(148).zip(format!("{sum:06o}\0 ").bytes()) {
-        *place = byte;
+    for (slot, byte) in header.iter_mut().skip(148).zip(format!("{sum:06o}\0 ").bytes()) {
+        *slot = byte;
     }
     header
 }
@@ -48,7 +48,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn the_tar_of_the_system_reads_it() {
+    fn system_tar_reads_the_archive() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.tar");
         let long = vec![b'x'; 1300];

@@ -1,20 +1,21 @@
-//! Takes out of texts what nobody may see: tokens, passwords, keys, sealed bodies, names of Secrets. Pure.
+//! Redacts secrets in texts: tokens, passwords, keys, sealed bodies, names of Secrets. Pure.
 //!
-//! The agent writes none of it into logs, status or metrics in the first place; this is the second fence.
+//! Logs, status and metrics contain none in the first place; this is the second line of defence.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// What stands in their place.
-const GONE: &str = "<redacted>";
-/// The shortest value that is looked for: a shorter one is no secret, and would be found everywhere.
-const SHORTEST: usize = 6;
+/// Replacement of a secret.
+const REDACTED: &str = "<redacted>";
+/// The shortest value searched for, in bytes: a shorter one is no secret and would match
+/// everywhere.
+const MIN_SECRET: usize = 6;
 
-/// Knows what is secret on this device.
+/// The secrets of this device.
 #[derive(Default)]
 pub struct Redactor {
-    /// Values that are secret wherever they stand.
+    /// Values redacted wherever they occur.
     values: Vec<String>,
     /// Names of Secrets.
     names: BTreeSet<String>,
@@ -23,18 +24,18 @@ pub struct Redactor {
 impl Redactor {
     pub fn new(values: impl IntoIterator<Item = String>, names: impl IntoIterator<Item = String>) -> Self {
         let values = values.into_iter().map(|value| value.trim().to_owned());
-        let mut values: Vec<String> = values.filter(|value| value.len() >= SHORTEST).collect();
-        // A value may be a part of another.
+        let mut values: Vec<String> = values.filter(|value| value.len() >= MIN_SECRET).collect();
+        // Longest first: a value may be part of another.
         values.sort_unstable_by_key(|value| std::cmp::Reverse(value.len()));
         Self { values, names: names.into_iter().collect() }
     }
 
-    /// A text without its secrets.
+    /// Redacts a text.
     pub(super) fn text(&self, text: &str) -> String {
         let mut plain = text.to_owned();
         for value in &self.values {
             if plain.contains(value.as_str()) {
-                plain = plain.replace(value.as_str(), GONE);
+                plain = plain.replace(value.as_str(), REDACTED);
             }
         }
         let mut out = String::with_capacity(plain.len());
@@ -44,7 +45,7 @@ impl Redactor {
             let ends = line.contains("-----END ") && line.contains("PRIVATE KEY");
             if begins || in_key {
                 if begins {
-                    out.push_str(GONE);
+                    out.push_str(REDACTED);
                     out.push('\n');
                 }
                 in_key = !ends;
@@ -55,7 +56,7 @@ impl Redactor {
         out
     }
 
-    /// A JSON value without the secrets in its texts; names of fields stay.
+    /// Redacts the strings of a JSON value; field names stay.
     pub(super) fn json(&self, value: &Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.text(text)),
@@ -63,7 +64,7 @@ impl Redactor {
             Value::Object(fields) => {
                 let plain = |(name, value): (&String, &Value)| {
                     let secret = is_secret_key(name) && value.is_string();
-                    (name.clone(), if secret { Value::from(GONE) } else { self.json(value) })
+                    (name.clone(), if secret { Value::from(REDACTED) } else { self.json(value) })
                 };
                 Value::Object(fields.iter().map(plain).collect())
             }
@@ -71,11 +72,12 @@ impl Redactor {
         }
     }
 
-    /// Word by word; what stands behind `password =`, `token:` or `Bearer` is gone.
+    /// Redacts a line word by word: values after `password =`, `token:` or `Bearer`.
     fn line(&self, line: &str, out: &mut String) {
         let mut rest = line;
-        // Whether the last word was a key, and whether what makes the next word its value was between.
-        let (mut key, mut armed) = (false, false);
+        // Whether the last word was a key, and whether a separator followed that makes the next
+        // word its value.
+        let (mut key, mut expects_value) = (false, false);
         while let Some(c) = rest.chars().next() {
             let end = rest
                 .find(|c| is_word(c) != is_word(rest.chars().next().unwrap_or(' ')))
@@ -83,25 +85,25 @@ impl Redactor {
             let (piece, after) = rest.split_at(end);
             rest = after;
             if !is_word(c) {
-                armed = armed || key && piece.contains(['=', ':']);
+                expects_value = expects_value || key && piece.contains(['=', ':']);
                 key = key && piece.chars().all(|c| matches!(c, ' ' | '"' | '\'' | '\\' | '\t'));
                 out.push_str(piece);
                 continue;
             }
-            // A switch is no secret.
-            if std::mem::take(&mut armed) && !matches!(piece, "true" | "false") {
-                out.push_str(GONE);
+            // A boolean is no secret.
+            if std::mem::take(&mut expects_value) && !matches!(piece, "true" | "false") {
+                out.push_str(REDACTED);
                 continue;
             }
             if piece == ":" && key {
-                armed = true;
+                expects_value = true;
                 out.push_str(piece);
                 continue;
             }
             let bearer = piece.eq_ignore_ascii_case("bearer");
             let named = piece.strip_suffix(':').unwrap_or(piece);
             key = is_secret_key(named);
-            armed = bearer || key && piece.ends_with(':');
+            expects_value = bearer || key && piece.ends_with(':');
             self.word(piece, out);
         }
     }
@@ -110,24 +112,24 @@ impl Redactor {
         if let Some((scheme, rest)) = word.split_once("://")
             && let Some((_, host)) = rest.rsplit_once('@')
         {
-            out.push_str(&format!("{scheme}://{GONE}@{host}"));
+            out.push_str(&format!("{scheme}://{REDACTED}@{host}"));
             return;
         }
         if looks_secret(word) {
-            out.push_str(GONE);
+            out.push_str(REDACTED);
             return;
         }
         if let Some((name, value)) = word.split_once(':')
             && !value.is_empty()
             && is_secret_key(name)
         {
-            out.push_str(&format!("{name}:{GONE}"));
+            out.push_str(&format!("{name}:{REDACTED}"));
             return;
         }
         for part in word.split_inclusive(['/', ':', '@']) {
             let name = part.trim_end_matches(['/', ':', '@', '.']);
             match self.names.contains(name) {
-                true => out.push_str(&format!("{GONE}{}", &part[name.len()..])),
+                true => out.push_str(&format!("{REDACTED}{}", &part[name.len()..])),
                 false => out.push_str(part),
             }
         }
@@ -139,13 +141,13 @@ fn is_word(c: char) -> bool {
         || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '+' | '%' | '~' | '#' | '*' | '!' | '$')
 }
 
-/// Tokens of JWT form, with the fingerprint before them or not, and sealed bodies.
+/// Returns whether a word is a JWT, with or without a fingerprint before it, or a sealed body.
 fn looks_secret(word: &str) -> bool {
     let jwt = word.find("eyJ").is_some_and(|at| word[at..].split('.').count() >= 3);
     jwt || word.starts_with("sealed:")
 }
 
-/// Whether what a name stands for is secret. The names of files are not.
+/// Returns whether the value of a key is secret. File names are not.
 fn is_secret_key(name: &str) -> bool {
     let name = name.rsplit(['/', '.']).next().unwrap_or(name).to_ascii_lowercase();
     let secret = ["password", "passwd", "passphrase", "secret", "token", "apikey", "api_key", "credential"];
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_passwords_keys_and_sealed_bodies_are_taken_out() {
+    fn tokens_passwords_keys_and_sealed_bodies_are_redacted() {
         for (text, expected) in [
             ("connects with broker-pass-1.", "connects with <redacted>."),
             ("mqtts://me:pw@broker:8883 is there", "mqtts://<redacted>@broker:8883 is there"),
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_secrets_are_taken_out_as_whole_words() {
+    fn names_of_secrets_are_redacted_as_whole_words() {
         for (text, expected) in [
             ("object=shop/db-login: rejected", "object=shop/<redacted>: rejected"),
             ("db-login.", "<redacted>."),
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_secrets_stays_as_it_is() {
+    fn text_without_secrets_is_unchanged() {
         let text = "2026-11-21T13:00:00Z INFO in sync, objects=12\n[seal]\nrequire_credential = false # default\n[link]\nbroker = \"mqtts://b\"\nä ß \u{1f600}\n";
         assert_eq!(redactor().text(text), text);
         assert_eq!(redactor().text(""), "");

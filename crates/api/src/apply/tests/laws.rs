@@ -1,8 +1,8 @@
-//! What must hold for any objects, configurations and writes.
+//! Laws for arbitrary objects, configurations and writes.
 
 use super::*;
 
-/// The leaves of a set: fields with nothing of the set within them.
+/// Returns the leaves of a set: members without members below.
 fn leaves(set: &FieldSet) -> Vec<String> {
     let paths = set.paths(10_000);
     let within = |path: &String, other: &String| {
@@ -53,7 +53,7 @@ fn containers() -> impl Strategy<Value = Value> {
 }
 
 /// Objects without empty fields.
-fn thing() -> impl Strategy<Value = Value> {
+fn arbitrary_object() -> impl Strategy<Value = Value> {
     let finalizers = prop::collection::btree_set("[a-d]", 1..3).prop_map(|set| json!(set));
     let spec = prop::option::of(containers());
     (prop::option::of(data()), spec, prop::option::of(finalizers), 0i64..3).prop_map(
@@ -72,8 +72,8 @@ fn thing() -> impl Strategy<Value = Value> {
     )
 }
 
-/// Any JSON, in part like `managedFields`.
-fn anything() -> impl Strategy<Value = Value> {
+/// Arbitrary JSON, partly shaped like `managedFields`.
+fn arbitrary_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(json!(null)),
         any::<i64>().prop_map(|number| json!(number)),
@@ -92,7 +92,7 @@ fn anything() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Sets of fields that may or may not fit an object.
+/// Sets of fields that may or may not match an object.
 fn fields_of_clients() -> impl Strategy<Value = Value> {
     let step = prop_oneof![
         4 => "f:(metadata|labels|finalizers|data|spec|containers|ports|name|a|b)|\\.",
@@ -104,7 +104,7 @@ fn fields_of_clients() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A few writes by several managers.
+/// Runs a few writes by several managers.
 fn history(writes: &[(Value, bool)]) -> Option<Object> {
     let mut live: Option<Object> = None;
     for (number, (rest, applies)) in writes.iter().enumerate() {
@@ -121,13 +121,13 @@ fn history(writes: &[(Value, bool)]) -> Option<Object> {
 }
 
 fn writes() -> impl Strategy<Value = Vec<(Value, bool)>> {
-    prop::collection::vec((thing(), any::<bool>()), 0..5)
+    prop::collection::vec((arbitrary_object(), any::<bool>()), 0..5)
 }
 
 proptest! {
     #[test]
-    fn every_leaf_is_somebodys_and_what_changed_is_the_writers(
-        before in writes(), next in thing(),
+    fn every_leaf_is_owned_and_changes_belong_to_the_writer(
+        before in writes(), next in arbitrary_object(),
     ) {
         let Some(live) = history(&before) else { return Ok(()) };
         let new = update(&live, next, &later("writer"));
@@ -148,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn a_forced_apply_gives_the_configuration_and_its_ownership(before in writes(), config in thing()) {
+    fn forced_apply_gives_the_configuration_and_its_ownership(before in writes(), config in arbitrary_object()) {
         let live = history(&before);
         let result = try_apply(live.as_ref(), config.clone(), "me", true).unwrap();
         let merged = merge::merge(
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn an_apply_that_is_given_up_leaves_what_was_there_before(before in writes(), config in thing()) {
+    fn empty_apply_restores_the_object_before(before in writes(), config in arbitrary_object()) {
         let Some(live) = history(&before) else { return Ok(()) };
         let Ok(shared) = try_apply(Some(&live), config, "guest", false) else { return Ok(()) };
         let left = try_apply(Some(&shared), json!({}), "guest", false).unwrap();
@@ -173,8 +173,8 @@ proptest! {
     }
 
     #[test]
-    fn nothing_that_clients_send_breaks_the_record(
-        old in anything(), new in anything(), managed in anything(), config in anything(),
+    fn client_records_never_break_the_record(
+        old in arbitrary_json(), new in arbitrary_json(), managed in arbitrary_json(), config in arbitrary_json(),
     ) {
         let any_object = |value: &Value| {
             let mut object = object(json!({"metadata": {}, "data": value, "spec": value, "status": value}));
@@ -201,8 +201,8 @@ proptest! {
 
 proptest! {
     #[test]
-    fn records_that_clients_invent_are_carried_on(
-        invented in fields_of_clients(), live in thing(), next in thing(), applies in any::<bool>(),
+    fn valid_client_records_are_continued(
+        invented in fields_of_clients(), live in arbitrary_object(), next in arbitrary_object(), applies in any::<bool>(),
     ) {
         let operation = if applies { "Apply" } else { "Update" };
         let entry = json!({"apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": invented,
@@ -220,7 +220,7 @@ proptest! {
 }
 
 #[test]
-fn elements_of_one_list_are_told_apart_by_type() {
+fn list_elements_of_different_types_are_distinct() {
     let text = Element::value(json!("1"));
     assert_ne!(text, Element::value(json!(1)));
     assert_eq!(text.to_string(), "[=\"1\"]");

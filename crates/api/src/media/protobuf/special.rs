@@ -1,4 +1,4 @@
-//! Messages whose JSON is not an object with their fields: times, quantities, numbers or texts, JSON. Pure.
+//! Messages with a special JSON form: times, quantities, numbers or strings, JSON. Pure.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -7,10 +7,11 @@ use super::wire::{Decoded, Parts};
 use edgesync_object::number::whole;
 use edgesync_object::time::{rfc3339, rfc3339_micros};
 
-/// The year 0, before which RFC 3339 has no times, in seconds.
+/// Year 0 in seconds; RFC 3339 cannot express earlier times.
 const FIRST_SECOND: i64 = -62_167_219_200;
 
-/// The time, `None` for an empty message, which is no time. JSON has the seconds or also the microseconds.
+/// Decodes a time; `None` for an empty message. JSON has whole seconds, or microseconds with
+/// `micro`.
 pub(super) fn time(bytes: &[u8], micro: bool) -> Decoded<Option<Value>> {
     const OUT_OF_RANGE: &str = "a time is out of range";
     if bytes.is_empty() {
@@ -32,7 +33,7 @@ pub(super) fn time(bytes: &[u8], micro: bool) -> Decoded<Option<Value>> {
     Ok(Some(if micro { rfc3339_micros(time) } else { rfc3339(time) }.into()))
 }
 
-/// A quantity, which is a text in a message.
+/// Decodes a quantity: a message with a string.
 pub(super) fn quantity(bytes: &[u8]) -> Decoded<Value> {
     let mut text = "0";
     for part in Parts(bytes) {
@@ -43,7 +44,7 @@ pub(super) fn quantity(bytes: &[u8]) -> Decoded<Value> {
     Ok(text.into())
 }
 
-/// A number or a text, as a type says.
+/// Decodes an `IntOrString` by its type field.
 pub(super) fn int_or_string(bytes: &[u8]) -> Decoded<Value> {
     let (mut kind, mut number, mut text) = (0, 0, "");
     for part in Parts(bytes) {
@@ -61,13 +62,13 @@ pub(super) fn int_or_string(bytes: &[u8]) -> Decoded<Value> {
     }
 }
 
-/// A number of 32 bits: of longer ones, the lower half counts.
+/// Truncates a number to its lower 32 bits.
 pub(super) fn int32(number: u64) -> i32 {
-    // The truncation is what the encoding asks for.
+    // The encoding specifies the truncation.
     number as i32
 }
 
-/// A number of double precision; without a fraction if it has none.
+/// Decodes a double; without a fraction if it is whole.
 pub(super) fn double(number: f64) -> Decoded<Value> {
     if let Some(whole) = whole(number) {
         return Ok(whole.into());
@@ -76,7 +77,7 @@ pub(super) fn double(number: f64) -> Decoded<Value> {
     Ok(Value::Number(number))
 }
 
-/// JSON text in a message, at most `levels` deep; `None` if there is none.
+/// Decodes embedded JSON at most `levels` deep; `None` if it is empty.
 pub(super) fn json(bytes: &[u8], levels: usize) -> Decoded<Option<Value>> {
     let mut text: &[u8] = &[];
     for part in Parts(bytes) {
@@ -91,7 +92,8 @@ pub(super) fn json(bytes: &[u8], levels: usize) -> Decoded<Option<Value>> {
     if nests_deeper(&value, levels) { Err(super::TOO_DEEP) } else { Ok(Some(value)) }
 }
 
-/// Whether objects and lists nest deeper than this. The depth of what was read as JSON is bounded.
+/// Returns whether objects and lists nest deeper than `levels`. Recursion is bounded by the JSON
+/// parser's own limit.
 fn nests_deeper(value: &Value, levels: usize) -> bool {
     let inner = levels.checked_sub(1);
     match value {

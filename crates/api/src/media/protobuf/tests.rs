@@ -6,9 +6,9 @@ use serde_json::json;
 use super::*;
 use edgesync_fuzz::fuzz;
 
-/// What `kubectl create` 1.37 sends, and what it prints of the same as JSON. The job is one from a CronJob with most
-/// of what pods can have. In `status`, what kube-apiserver 1.20 shows of one object of each kind in both encodings, with all
-/// that was in statuses then.
+/// Request bodies of `kubectl create` 1.37 with its JSON output; the Job is one of a CronJob with
+/// most Pod fields. `status` has kube-apiserver 1.20 output of one object per kind in both
+/// encodings, with all status fields of that version.
 fn fixtures(folder: &str) -> Vec<(String, Vec<u8>, Value)> {
     let directory =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/protobuf").join(folder);
@@ -25,12 +25,12 @@ fn fixtures(folder: &str) -> Vec<(String, Vec<u8>, Value)> {
     fixtures
 }
 
-/// Whether nothing is said, however deep.
-fn says_nothing(value: &Value) -> bool {
-    value.is_null() || value.as_object().is_some_and(|fields| fields.values().all(says_nothing))
+/// Returns whether a value is empty at any depth.
+fn is_empty_deep(value: &Value) -> bool {
+    value.is_null() || value.as_object().is_some_and(|fields| fields.values().all(is_empty_deep))
 }
 
-/// Asserts that both are the same but for what says nothing in the second one.
+/// Asserts that both are equal, except for empty values in the second.
 fn assert_same(ours: &Value, theirs: &Value, path: &str) {
     match (ours, theirs) {
         (Value::Object(ours), Value::Object(theirs)) => {
@@ -40,7 +40,7 @@ fn assert_same(ours: &Value, theirs: &Value, path: &str) {
             for (name, theirs) in theirs {
                 match ours.get(name) {
                     Some(ours) => assert_same(ours, theirs, &format!("{path}.{name}")),
-                    None => assert!(says_nothing(theirs), "{path}.{name} is missing"),
+                    None => assert!(is_empty_deep(theirs), "{path}.{name} is missing"),
                 }
             }
         }
@@ -64,13 +64,11 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// A field with bytes.
 fn field(number: u8, bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = bytes.as_ref();
     [varint((u64::from(number) << 3) | 2), varint(bytes.len() as u64), bytes.to_vec()].concat()
 }
 
-/// A field with a number.
 fn number(number: u8, value: i64) -> Vec<u8> {
     [varint(u64::from(number) << 3), varint(value.cast_unsigned())].concat()
 }
@@ -93,9 +91,9 @@ fn read_kind(api_version: &str, kind: &str, raw: impl AsRef<[u8]>) -> Value {
     object
 }
 
-/// On a device the tables have no more than what can be written there.
+/// Tables on a device contain only the kinds that are writable there.
 #[test]
-fn what_kubectl_creates_is_what_it_prints_as_json() {
+fn kubectl_bodies_decode_to_its_json() {
     use edgesync_schema as schema;
     let fixtures = fixtures("");
     assert!(fixtures.len() >= 20, "{}", fixtures.len());
@@ -121,9 +119,9 @@ fn what_kubectl_creates_is_what_it_prints_as_json() {
     assert!(kinds >= 20);
 }
 
-/// On a device as in the cloud.
+/// The same on a device and in the cloud.
 #[test]
-fn a_status_is_read_as_a_server_encodes_it() {
+fn status_decodes_as_a_server_encodes_it() {
     let fixtures = fixtures("status");
     assert_eq!(fixtures.len(), 14);
     for (name, bytes, expected) in fixtures {
@@ -134,7 +132,7 @@ fn a_status_is_read_as_a_server_encodes_it() {
 }
 
 #[test]
-fn a_lease_of_a_leader_election_is_read() {
+fn lease_of_a_leader_election_is_decoded() {
     let spec = [
         field(1, "scheduler-1"),
         number(2, 15),
@@ -156,7 +154,7 @@ fn a_lease_of_a_leader_election_is_read() {
             },
         })
     );
-    // A lease that its holder gives up: the empty holder is a value.
+    // A lease that its holder releases: the empty holder is a value.
     let raw = field(2, [field(1, ""), number(2, 1), field(3, "")].concat());
     assert_eq!(
         read_kind("coordination.k8s.io/v1", "Lease", raw),
@@ -165,7 +163,7 @@ fn a_lease_of_a_leader_election_is_read() {
 }
 
 #[test]
-fn an_event_is_read_with_its_times() {
+fn event_is_decoded_with_its_times() {
     let raw = [
         field(2, [field(1, "Pod"), field(3, "web")].concat()),
         field(6, time(1_700_000_000, 999_999_999)),
@@ -184,7 +182,7 @@ fn an_event_is_read_with_its_times() {
 }
 
 #[test]
-fn options_of_a_delete_are_read_in_any_group() {
+fn delete_options_are_decoded_in_any_group() {
     let options = [number(1, 0), field(2, field(1, "u-1")), field(4, "Foreground"), field(5, "All")].concat();
     let expected = json!({
         "gracePeriodSeconds": 0, "preconditions": {"uid": "u-1"}, "propagationPolicy": "Foreground", "dryRun": ["All"],
@@ -195,7 +193,7 @@ fn options_of_a_delete_are_read_in_any_group() {
 }
 
 #[test]
-fn owners_of_fields_are_json_in_bytes() {
+fn managed_fields_are_json_in_bytes() {
     let entry = |json: &str| {
         let fields = field(7, field(1, json));
         body("v1", "ConfigMap", field(1, field(17, [field(1, "me"), fields].concat())))
@@ -204,7 +202,7 @@ fn owners_of_fields_are_json_in_bytes() {
     assert_eq!(read(r#"{"f:data":{}}"#), Ok(json!({"manager": "me", "fieldsV1": {"f:data": {}}})));
     assert_eq!(read(""), Ok(json!({"manager": "me"})));
     assert_eq!(read("{").unwrap_err().code, 400);
-    // The levels around count as well.
+    // The levels around it count too.
     let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
     assert!(read(&nested(MAX_DEPTH - 4)).is_ok());
     assert_eq!(read(&nested(MAX_DEPTH - 3)).unwrap_err().code, 400);
@@ -212,7 +210,7 @@ fn owners_of_fields_are_json_in_bytes() {
 }
 
 #[test]
-fn the_envelope_says_how_its_content_is_read() {
+fn envelope_selects_the_decoding() {
     let envelope = |encoding: &str, content: &str, raw: &str| {
         let kind = field(1, [field(1, "example.com/v1"), field(2, "Widget")].concat());
         read(&[MAGIC, &kind, &field(2, raw), &field(3, encoding), &field(4, content)].concat())
@@ -236,7 +234,7 @@ fn the_envelope_says_how_its_content_is_read() {
 }
 
 #[test]
-fn what_stands_twice_is_merged_or_the_last_one_holds() {
+fn repeated_fields_merge_or_the_last_wins() {
     let raw = [
         field(
             1,
@@ -247,7 +245,7 @@ fn what_stands_twice_is_merged_or_the_last_one_holds() {
         field(2, [field(1, "x"), field(1, "y"), field(2, "1"), field(2, "")].concat()),
         field(2, ""),
         number(4, 0),
-        // What newer clients may send.
+        // Fields of newer clients.
         field(99, "?"),
         number(100, -1),
         vec![0xa1, 0x06, 1, 2, 3, 4, 5, 6, 7, 8],
@@ -265,7 +263,7 @@ fn what_stands_twice_is_merged_or_the_last_one_holds() {
 }
 
 #[test]
-fn schemas_of_custom_kinds_are_read_however_they_nest() {
+fn nested_custom_schemas_are_decoded() {
     let text = field(5, "string");
     let closed = number(1, 0);
     let open = field(2, field(5, "integer"));
@@ -302,7 +300,7 @@ fn schemas_of_custom_kinds_are_read_however_they_nest() {
             "x-kubernetes-preserve-unknown-fields": true,
         }))
     );
-    // `not` within `not`: each is one level, and six are around them.
+    // `not` within `not`: each is one level, inside six others.
     let not = |levels: usize| (0..levels).fold(Vec::new(), |inner, _| field(28, inner));
     assert!(read_schema(&not(MAX_DEPTH - 6)).is_ok());
     let status = read_schema(&not(MAX_DEPTH - 5)).unwrap_err();
@@ -311,7 +309,7 @@ fn schemas_of_custom_kinds_are_read_however_they_nest() {
 }
 
 #[test]
-fn numbers_of_lists_may_be_packed() {
+fn packed_numbers_are_decoded() {
     let pod =
         |ids: Vec<u8>| read_kind("v1", "Pod", field(2, field(14, ids)))["spec"]["securityContext"].clone();
     let packed = [varint(1), varint(4_000_000_000), varint((-1_i64).cast_unsigned())].concat();
@@ -324,7 +322,7 @@ fn numbers_of_lists_may_be_packed() {
 }
 
 #[test]
-fn what_is_not_such_an_object_is_refused() {
+fn invalid_bodies_are_refused() {
     let lease = |spec: Vec<u8>| body("coordination.k8s.io/v1", "Lease", field(2, spec));
     let not_text = body("v1", "ConfigMap", field(2, field(1, [0xff_u8])));
     let no_kind = [MAGIC, &field(1, field(1, "v1"))].concat();
@@ -353,10 +351,10 @@ fn what_is_not_such_an_object_is_refused() {
 }
 
 #[test]
-fn a_body_that_is_cut_is_no_other_failure() {
+fn truncated_bodies_are_reported_as_such() {
     for (name, bytes, _) in fixtures("") {
         for length in 0..bytes.len() {
-            // Where a field ends by chance, less is read.
+            // A field may end at the cut by chance; then less is read.
             if let Err(status) = read(&bytes[..length]) {
                 assert!(matches!(status.code, 400 | 415), "{name} at {length}: {status}");
             }
@@ -365,7 +363,7 @@ fn a_body_that_is_cut_is_no_other_failure() {
 }
 
 #[test]
-fn fuzz_protobuf() {
+fn protobuf_never_panics_fuzzed() {
     let samples: Vec<Vec<u8>> = fixtures("").into_iter().map(|(_, bytes, _)| bytes.clone()).collect();
     fuzz("protobuf", &samples, |bytes| drop(read(bytes)));
 }

@@ -1,21 +1,19 @@
-//! The wire format of Protocol Buffers: a message is a sequence of numbered parts. Pure.
+//! The wire format of Protocol Buffers: a message as a sequence of numbered parts. Pure.
 
-/// What is wrong with an encoding, for people.
+/// Result of decoding; the error is a reason for people.
 pub(super) type Decoded<T> = std::result::Result<T, &'static str>;
 
 const CUT_SHORT: &str = "it is cut short";
 const WRONG_TYPE: &str = "a field has the wrong type";
 
-/// A part of a message as it stands there.
+/// An undecoded part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part<'a> {
     /// A number of variable length.
     Varint(u64),
-    /// Four bytes.
     Fixed32([u8; 4]),
-    /// Eight bytes.
     Fixed64([u8; 8]),
-    /// A text, bytes, a message or packed numbers.
+    /// A string, bytes, a message or packed numbers.
     Bytes(&'a [u8]),
 }
 
@@ -46,11 +44,11 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The parts of a message with their numbers. Ends after the first failure.
+/// Iterates over the numbered parts of a message. Ends after the first failure.
 pub(super) struct Parts<'a>(pub(super) &'a [u8]);
 
 impl<'a> Parts<'a> {
-    /// The next number of variable length, of at most 64 bits.
+    /// Decodes the next number of variable length, at most 64 bits.
     pub(super) fn varint(&mut self) -> Decoded<u64> {
         let mut number = 0;
         for shift in (0..u64::BITS).step_by(7) {

@@ -11,7 +11,7 @@ fn patched(document: &Value, patch: &Value) -> Result<Value> {
     json(document.clone(), patch, LIMIT)
 }
 
-/// The cause of a patch that does not fit.
+/// Returns the cause of the refusal.
 fn cause(document: &Value, patch: &Value) -> String {
     let status = patched(document, patch).unwrap_err();
     assert_eq!((status.code, status.reason), (422, Some(Reason::Invalid)), "{}", status.message);
@@ -25,7 +25,7 @@ fn malformed(patch: &Value) -> String {
 }
 
 #[test]
-fn the_cases_of_the_rfc_that_succeed_do() {
+fn successful_cases_of_the_rfc_succeed() {
     let cases = [
         // A.1 to A.7: add, remove and replace, in objects and lists
         (
@@ -63,13 +63,13 @@ fn the_cases_of_the_rfc_that_succeed_do() {
             value!([{"op": "move", "from": "/foo/1", "path": "/foo/3"}]),
             value!({"foo": ["all", "cows", "eat", "grass"]}),
         ),
-        // A.8: tests that hold
+        // A.8: successful tests
         (
             value!({"baz": "qux", "foo": ["a", 2, "c"]}),
             value!([{"op": "test", "path": "/baz", "value": "qux"}, {"op": "test", "path": "/foo/1", "value": 2}]),
             value!({"baz": "qux", "foo": ["a", 2, "c"]}),
         ),
-        // A.10, A.11: a nested object, a member that nobody knows
+        // A.10, A.11: a nested object, an unknown member
         (
             value!({"foo": "bar"}),
             value!([{"op": "add", "path": "/child", "value": {"grandchild": {}}, "xyz": 123}]),
@@ -87,7 +87,7 @@ fn the_cases_of_the_rfc_that_succeed_do() {
             value!([{"op": "add", "path": "/foo/-", "value": ["abc", "def"]}]),
             value!({"foo": ["bar", ["abc", "def"]]}),
         ),
-        // and the operations that the appendix leaves out
+        // operations missing in the appendix
         (
             value!({"a": {"b": 1}}),
             value!([{"op": "copy", "from": "/a", "path": "/c"}]),
@@ -110,15 +110,15 @@ fn the_cases_of_the_rfc_that_succeed_do() {
 }
 
 #[test]
-fn the_cases_of_the_rfc_that_fail_are_refused_with_the_operation_and_the_place() {
-    // A.9: a test that does not hold
+fn failing_cases_of_the_rfc_name_operation_and_path() {
+    // A.9: a failed test
     let test = value!([{"op": "test", "path": "/baz", "value": "bar"}]);
     assert_eq!(cause(&value!({"baz": "qux"}), &test), "patch[0]: the test failed: '/baz' has another value");
-    // A.12: a place in nothing
+    // A.12: a missing parent
     let nowhere = value!([{"op": "add", "path": "/a/b", "value": 1}]);
     let expected = "patch[0]: there is no object or list to hold '/a/b'";
     assert_eq!(cause(&value!({"q": 1}), &nowhere), expected);
-    // A.15: a number is no text
+    // A.15: a number is not a string
     let text = value!([{"op": "test", "path": "/~01", "value": "10"}]);
     assert_eq!(
         cause(&value!({"/": 9, "~1": 10}), &text),
@@ -127,7 +127,7 @@ fn the_cases_of_the_rfc_that_fail_are_refused_with_the_operation_and_the_place()
 }
 
 #[test]
-fn what_is_not_there_cannot_be_removed_replaced_moved_copied_or_tested() {
+fn operations_on_missing_values_are_refused() {
     let document = value!({"a": [1, 2], "n": 1});
     for path in ["/b", "/a/2", "/a/-", "/a/01", "/a/+1", "/a/x", "/n/x", "/a/99999999999999999999999"] {
         for operation in [
@@ -146,19 +146,19 @@ fn what_is_not_there_cannot_be_removed_replaced_moved_copied_or_tested() {
 }
 
 #[test]
-fn nothing_moves_into_itself() {
+fn value_cannot_move_into_itself() {
     let patch = value!([{"op": "move", "from": "/a", "path": "/a/b"}]);
     assert_eq!(cause(&value!({"a": {}}), &patch), "patch[0]: '/a' cannot be moved into itself");
 }
 
 #[test]
-fn a_failed_operation_is_named_by_its_position() {
+fn failed_operation_is_named_by_its_index() {
     let patch = value!([{"op": "add", "path": "/a", "value": 1}, {"op": "remove", "path": "/b"}]);
     assert_eq!(cause(&value!({}), &patch), "patch[1]: there is nothing at '/b'");
 }
 
 #[test]
-fn a_patch_that_makes_no_sense_is_a_bad_request() {
+fn malformed_patch_is_a_bad_request() {
     assert_eq!(malformed(&value!({"op": "add"})), "a JSON patch must be a list of operations");
     let cases = [
         (value!(1), "it must have the field `op`"),
@@ -181,7 +181,7 @@ fn a_patch_that_makes_no_sense_is_a_bad_request() {
 }
 
 #[test]
-fn more_than_ten_thousand_operations_are_too_many() {
+fn number_of_operations_is_limited() {
     let operation = value!({"op": "add", "path": "/a", "value": 1});
     let mut operations = vec![operation.clone(); MAX_OPERATIONS];
     assert_eq!(patched(&value!({}), &Value::from(operations.clone())).unwrap(), value!({"a": 1}));
@@ -190,7 +190,7 @@ fn more_than_ten_thousand_operations_are_too_many() {
 }
 
 #[test]
-fn copies_of_copies_end_at_the_limit() {
+fn copies_are_limited() {
     let double = value!({"op": "copy", "from": "/a", "path": "/a/-"});
     let document = value!({"a": ["0123456789"]});
     let status = json(document.clone(), &Value::from(vec![double.clone(); 40]), 4096).unwrap_err();
@@ -199,7 +199,7 @@ fn copies_of_copies_end_at_the_limit() {
 }
 
 #[test]
-fn no_operation_nests_deeper_than_an_object_may() {
+fn nesting_is_limited() {
     let deeper = value!({"op": "copy", "from": "/a", "path": "/a/a"});
     let reason = cause(&value!({"a": {}}), &Value::from(vec![deeper; MAX_DEPTH]));
     assert!(reason.ends_with("must not nest deeper than 100 levels"), "{reason}");
@@ -219,7 +219,7 @@ fn no_operation_nests_deeper_than_an_object_may() {
 }
 
 #[test]
-fn moves_within_a_long_list_end_at_the_limit() {
+fn moves_are_limited() {
     let list = Value::from(vec![Value::from(0); 500_000]);
     let turn = value!({"op": "move", "from": "/a/0", "path": "/a/-"});
     let status = json(value!({"a": list}), &Value::from(vec![turn; 1_000]), LIMIT).unwrap_err();
@@ -239,7 +239,7 @@ fn operations() -> impl Strategy<Value = Value> {
 }
 
 #[test]
-fn fuzz_patches() {
+fn patches_never_panic_fuzzed() {
     let document = value!({"metadata": {"name": "a", "labels": {"a/b": "c~d"}}, "spec": {"list": [1, {"name": "x"}, []]}});
     let samples = [
         r#"[{"op":"add","path":"/spec/list/-","value":{"a":1}},{"op":"remove","path":"/spec/list/0"}]"#,
@@ -257,14 +257,14 @@ fn fuzz_patches() {
 
 proptest! {
     #[test]
-    fn no_sequence_of_operations_panics_or_goes_beyond_the_limits(
+    fn operations_never_panic_or_exceed_limits(
         document in documents(),
         patch in prop::collection::vec(operations(), 0..40),
     ) {
         let added: usize = patch.iter().map(|one| measure(one).bytes).sum();
         let before = measure(&document).bytes;
         let mut document = document;
-        // One by one, so that one that does not fit does not hide the rest.
+        // Run one by one, so that a failing operation does not hide the others.
         for one in patch {
             let next = json(document.clone(), &Value::from(vec![one]), 256);
             document = next.unwrap_or(document);
@@ -274,7 +274,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_added_is_there_and_gone_when_it_is_removed(document in documents(), name in "[a-f~/]{1,3}", new in documents()) {
+    fn added_value_exists_until_removed(document in documents(), name in "[a-f~/]{1,3}", new in documents()) {
         let path = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
         let add = value!([
             {"op": "add", "path": path, "value": new},
@@ -289,7 +289,7 @@ proptest! {
     }
 
     #[test]
-    fn any_json_at_all_is_answered(document in documents(), patch in documents(), text in ".{0,12}") {
+    fn any_json_is_handled(document in documents(), patch in documents(), text in ".{0,12}") {
         let _ = patched(&document, &value!([patch]));
         let _ = patched(&document, &value!([{"op": "remove", "path": text}, {"op": text}]));
     }

@@ -1,8 +1,8 @@
-//! How a strategic merge patch changes a list. Pure.
+//! Merges a list by a strategic merge patch. Pure.
 //!
-//! Items that the patch names come in the order of the patch, or of `$setElementOrder`; items that only the
-//! document has keep their order and stay before those that they were before. So a new item comes
-//! first, unless an order says otherwise.
+//! Items in the patch come in the order of the patch, or of `$setElementOrder`; items of the
+//! document alone keep their order and stay before their successors. So a new item comes first
+//! unless an order places it.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -13,7 +13,7 @@ use super::{Directive, Edit, Fields, Path, fields_of, merge_object};
 use edgesync_object::status::Result;
 use edgesync_schema::{PatchStrategy, Schema};
 
-/// The list after the patch; `None` if there is none, or if it has been merged and is empty.
+/// Merges a list; `None` if there is none, or if it became empty by merging.
 pub(super) fn merge(
     old: Option<Value>,
     new: Option<&Vec<Value>>,
@@ -23,7 +23,7 @@ pub(super) fn merge(
 ) -> Result<Option<Value>> {
     let mut items = match old {
         Some(Value::Array(items)) => items,
-        // Nothing to remove from and nothing to order.
+        // Not a list: nothing to remove or to order.
         Some(other) if new.is_none() => return Ok(Some(other)),
         _ => Vec::new(),
     };
@@ -47,12 +47,12 @@ pub(super) fn merge(
     Ok((!merged.is_empty()).then_some(Value::Array(merged)))
 }
 
-/// A list that is one value: the one of the patch, without an item that only asks for just that.
+/// Replaces an atomic list, without items that only carry the directive.
 fn replaced(new: &[Value], path: &Path<'_>) -> Result<Value> {
     let mut items = Vec::with_capacity(new.len());
-    for (index, item) in new.iter().enumerate() {
+    for (position, item) in new.iter().enumerate() {
         let directive = match item {
-            Value::Object(fields) => Directive::of(fields, &Path::Item(path, index))?,
+            Value::Object(fields) => Directive::of(fields, &Path::Item(path, position))?,
             _ => Directive::Merge,
         };
         match directive {
@@ -60,31 +60,31 @@ fn replaced(new: &[Value], path: &Path<'_>) -> Result<Value> {
             Directive::Replace => {}
             Directive::Delete => {
                 let why = "`$patch` must not be 'delete' in a list that is not merged";
-                return Err(Path::Item(path, index).refuse(why));
+                return Err(Path::Item(path, position).refuse(why));
             }
         }
     }
     Ok(Value::Array(items))
 }
 
-/// What tells scalars apart: their JSON text.
+/// Returns the identity of a scalar: its JSON text.
 fn scalar_id(value: &Value) -> Option<String> {
     (!value.is_object() && !value.is_array() && !value.is_null()).then(|| value.to_string())
 }
 
 fn remove_scalars(items: &mut Vec<Value>, removals: &[Value], path: &Path<'_>) -> Result<()> {
-    let gone: Option<HashSet<String>> = removals.iter().map(scalar_id).collect();
-    let gone = gone.ok_or_else(|| path.refuse("only scalars can be deleted from a list of scalars"))?;
-    items.retain(|item| scalar_id(item).is_none_or(|id| !gone.contains(&id)));
+    let removed: Option<HashSet<String>> = removals.iter().map(scalar_id).collect();
+    let removed = removed.ok_or_else(|| path.refuse("only scalars can be deleted from a list of scalars"))?;
+    items.retain(|item| scalar_id(item).is_none_or(|id| !removed.contains(&id)));
     Ok(())
 }
 
-/// An item on its way into the result.
+/// An item during the merge.
 struct Element {
-    /// What identifies it; an item of the document may have nothing.
+    /// Its identity; an item of the document may have none.
     id: Option<String>,
-    /// Where it was in the document.
-    place: Option<usize>,
+    /// Its index in the document.
+    index: Option<usize>,
     value: Value,
 }
 
@@ -95,27 +95,27 @@ fn scalars(old: Vec<Value>, new: &[Value], order: Option<&[Value]>, path: &Path<
         values.iter().map(scalar_id).collect::<Option<Vec<_>>>().ok_or_else(|| path.refuse(why))
     };
     let named = ids(new)?;
-    let mut known = HashSet::new();
+    let mut seen = HashSet::new();
     let mut elements = Vec::with_capacity(old.len() + new.len());
-    for (at, value) in old.into_iter().enumerate() {
+    for (index, value) in old.into_iter().enumerate() {
         let id = scalar_id(&value);
-        if id.clone().is_none_or(|id| known.insert(id)) {
-            elements.push(Element { id, place: Some(at), value });
+        if id.clone().is_none_or(|id| seen.insert(id)) {
+            elements.push(Element { id, index: Some(index), value });
         }
     }
     for (value, id) in new.iter().zip(&named) {
-        if known.insert(id.clone()) {
-            elements.push(Element { id: Some(id.clone()), place: None, value: value.clone() });
+        if seen.insert(id.clone()) {
+            elements.push(Element { id: Some(id.clone()), index: None, value: value.clone() });
         }
     }
     let order = order.map(ids).transpose()?;
-    arrange(elements, &named, order.as_deref(), path)
+    order_items(elements, &named, order.as_deref(), path)
 }
 
-/// The merging of a list of objects.
+/// Merges a list of objects.
 struct Merge<'a> {
     key: &'a str,
-    /// Of an item.
+    /// Schema of an item.
     schema: Option<&'a Schema>,
     path: &'a Path<'a>,
 }
@@ -125,12 +125,12 @@ impl Merge<'_> {
         item.get(self.key).and_then(scalar_id)
     }
 
-    /// The identities of items that must have one.
+    /// Returns the identities of items; each must have one.
     fn ids(&self, items: &[Value]) -> Result<Vec<String>> {
-        let id = |(index, item)| {
+        let id = |(position, item)| {
             self.id(item).ok_or_else(|| {
                 let why = format!("it must be an object with the merge key `{}`", self.key);
-                Path::Item(self.path, index).refuse(&why)
+                Path::Item(self.path, position).refuse(&why)
             })
         };
         items.iter().enumerate().map(id).collect()
@@ -142,25 +142,25 @@ impl Merge<'_> {
         let mut elements: Vec<Element> = Vec::with_capacity(old.len() + changes.len());
         if !replace {
             let old = old.into_iter().enumerate();
-            let old = old.map(|(at, value)| Element { id: self.id(&value), place: Some(at), value });
+            let old = old.map(|(index, value)| Element { id: self.id(&value), index: Some(index), value });
             elements.extend(old.filter(|one| one.id.as_ref().is_none_or(|id| !deleted.contains(id))));
         }
-        // Where nothing was, items stay as they are, also if the key does not tell them apart: two
-        // ports of the same number for instance, of TCP and UDP.
+        // With no items before, all are added as they are, even with equal keys: two ports with the
+        // same number, TCP and UDP for instance.
         let match_all = !elements.is_empty();
-        let mut known = HashMap::new();
-        for (at, element) in elements.iter().enumerate() {
+        let mut seen = HashMap::new();
+        for (index, element) in elements.iter().enumerate() {
             if let Some(id) = &element.id {
-                known.entry(id.clone()).or_insert(at);
+                seen.entry(id.clone()).or_insert(index);
             }
         }
-        for ((index, change), id) in changes.into_iter().zip(&named) {
-            let path = Path::Item(self.path, index);
+        for ((position, change), id) in changes.into_iter().zip(&named) {
+            let path = Path::Item(self.path, position);
             let merged =
                 |fields| merge_object(fields, change, self.schema, &path).map(Option::unwrap_or_default);
-            match known.entry(id.clone()) {
-                Entry::Occupied(at) if match_all => {
-                    if let Some(element) = elements.get_mut(*at.get()) {
+            match seen.entry(id.clone()) {
+                Entry::Occupied(index) if match_all => {
+                    if let Some(element) = elements.get_mut(*index.get()) {
                         let fields = fields_of(Some(element.value.take()));
                         element.value = Value::Object(merged(fields)?);
                     }
@@ -168,18 +168,18 @@ impl Merge<'_> {
                 entry => {
                     entry.or_insert(elements.len());
                     let value = Value::Object(merged(Fields::new())?);
-                    elements.push(Element { id: Some(id.clone()), place: None, value });
+                    elements.push(Element { id: Some(id.clone()), index: None, value });
                 }
             }
         }
-        arrange(elements, &named, order.as_deref(), self.path)
+        order_items(elements, &named, order.as_deref(), self.path)
     }
 
-    /// Takes the items of a patch apart by what they ask for.
+    /// Sorts the items of a patch by their directive.
     fn changes<'p>(&self, new: &'p [Value]) -> Result<Changes<'p>> {
         let mut all = Changes::default();
-        for (index, item) in new.iter().enumerate() {
-            let path = Path::Item(self.path, index);
+        for (position, item) in new.iter().enumerate() {
+            let path = Path::Item(self.path, position);
             let Value::Object(fields) = item else { return Err(path.refuse("it must be an object")) };
             let directive = Directive::of(fields, &path)?;
             if directive == Directive::Replace {
@@ -193,28 +193,28 @@ impl Merge<'_> {
                 all.deleted.insert(id);
             } else {
                 all.named.push(id);
-                all.changes.push((index, fields));
+                all.changes.push((position, fields));
             }
         }
         Ok(all)
     }
 }
 
-/// What a patch asks for in a list of objects.
+/// The changes of a patch to a list of objects.
 #[derive(Default)]
 struct Changes<'p> {
     /// Whether only the items of the patch remain.
     replace: bool,
-    /// The identities of items to remove.
+    /// Identities of the items to remove.
     deleted: HashSet<String>,
-    /// The identities of `changes`.
+    /// Identities of `changes`.
     named: Vec<String>,
-    /// The items to merge or to add, with their position in the patch.
+    /// Items to merge or to add, with their index in the patch.
     changes: Vec<(usize, &'p Fields)>,
 }
 
-/// Brings items into their order: see the head of this module. `named` are those of the patch.
-fn arrange(
+/// Orders the items as the module describes. `named` are those of the patch.
+fn order_items(
     elements: Vec<Element>,
     named: &[String],
     order: Option<&[String]>,
@@ -234,17 +234,17 @@ fn arrange(
     let (mut ordered, rest): (Vec<_>, Vec<_>) = elements
         .into_iter()
         .enumerate()
-        .map(|(index, element)| ((element.id.as_ref().and_then(rank), index), element))
+        .map(|(position, element)| ((element.id.as_ref().and_then(rank), position), element))
         .partition(|((rank, _), _)| rank.is_some());
-    ordered.sort_unstable_by_key(|(place, _)| *place);
+    ordered.sort_unstable_by_key(|(index, _)| *index);
     let mut rest = rest.into_iter().map(|(_, element)| element).peekable();
-    let mut arranged = Vec::with_capacity(ordered.len() + rest.len());
+    let mut result = Vec::with_capacity(ordered.len() + rest.len());
     for (_, element) in ordered {
-        while let Some(before) = rest.next_if(|one| element.place.is_some() && one.place < element.place) {
-            arranged.push(before.value);
+        while let Some(before) = rest.next_if(|one| element.index.is_some() && one.index < element.index) {
+            result.push(before.value);
         }
-        arranged.push(element.value);
+        result.push(element.value);
     }
-    arranged.extend(rest.map(|element| element.value));
-    Ok(arranged)
+    result.extend(rest.map(|element| element.value));
+    Ok(result)
 }

@@ -25,7 +25,7 @@ fn by(key: &str) -> PatchStrategy {
     PatchStrategy::Merge { key: Some(key.into()), retain_keys: false }
 }
 
-/// What of a Pod the tests need.
+/// The fields of a Pod that the tests use.
 fn pod() -> Schema {
     let port = object([("containerPort", Schema::default()), ("protocol", scalar())]);
     let env = object([("name", scalar()), ("value", scalar())]);
@@ -75,7 +75,7 @@ fn finalizers(names: &[&str]) -> Value {
 }
 
 #[test]
-fn items_with_the_same_key_are_merged_and_new_ones_come_first() {
+fn items_merge_by_key_and_new_ones_come_first() {
     let document = containers(json!([{"name": "a", "image": "1", "args": ["x", "y"]}, {"name": "b"}]));
     let patch = containers(json!([{"name": "c", "image": "3"}, {"name": "a", "image": "2", "args": ["z"]}]));
     let expected = json!([
@@ -87,7 +87,7 @@ fn items_with_the_same_key_are_merged_and_new_ones_come_first() {
 }
 
 #[test]
-fn lists_within_items_are_merged_by_their_own_keys() {
+fn nested_lists_merge_by_their_own_keys() {
     let env = |value: Value| containers(json!([{"name": "a", "env": value}]));
     let document = env(json!([{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]));
     let patch = env(json!([{"name": "Y", "value": "3"}, {"name": "X", "$patch": "delete"}]));
@@ -95,19 +95,19 @@ fn lists_within_items_are_merged_by_their_own_keys() {
 }
 
 #[test]
-fn an_order_of_elements_is_kept_around_what_only_the_document_has() {
+fn element_order_keeps_items_of_the_document_alone() {
     let ordered = |order: &str, items: Value| {
         let order: Value = order.chars().map(|name| json!({"name": name.to_string()})).collect();
         json!({"spec": {"$setElementOrder/containers": order, "containers": items}})
     };
     assert_eq!(patched(named("abc"), &ordered("bca", json!([]))), named("bca"));
-    // What only the document has stays before what it was before.
+    // Items of the document alone stay before their successors.
     assert_eq!(patched(named("xaybz"), &ordered("ba", json!([]))), named("xybaz"));
     assert_eq!(patched(named("ab"), &ordered("anb", json!([{"name": "n"}]))), named("anb"));
     // kubectl: the last item was removed from the manifest, a new one added at its end.
     let patch = ordered("an", json!([{"name": "n"}, {"name": "b", "$patch": "delete"}]));
     assert_eq!(patched(named("abs"), &patch), named("ans"));
-    // An order without items that anyone has changes nothing.
+    // An order of absent items changes nothing.
     assert_eq!(
         patched(json!({"spec": {}}), &json!({"spec": {"$setElementOrder/containers": [{"name": "a"}]}})),
         json!({"spec": {}})
@@ -115,7 +115,7 @@ fn an_order_of_elements_is_kept_around_what_only_the_document_has() {
 }
 
 #[test]
-fn a_list_is_replaced_when_the_patch_says_so() {
+fn list_is_replaced_by_the_directive() {
     let patch = containers(json!([{"name": "b", "image": null}, {"$patch": "replace"}]));
     assert_eq!(patched(named("abc"), &patch), named("b"));
     let patch = containers(json!([{"$patch": "replace"}]));
@@ -126,7 +126,7 @@ fn a_list_is_replaced_when_the_patch_says_so() {
 }
 
 #[test]
-fn all_items_with_the_key_are_deleted() {
+fn delete_removes_all_items_with_the_key() {
     let patch = containers(json!([{"name": "a", "$patch": "delete"}]));
     assert_eq!(patched(named("abaa"), &patch), named("b"));
     assert_eq!(patched(named("a"), &patch), json!({"spec": {}}));
@@ -134,7 +134,7 @@ fn all_items_with_the_key_are_deleted() {
 }
 
 #[test]
-fn items_that_the_key_does_not_tell_apart_stay_where_nothing_was() {
+fn items_with_equal_keys_are_added_to_an_empty_list() {
     let ports = json!([{"containerPort": 53, "protocol": "TCP"}, {"containerPort": 53, "protocol": "UDP"}]);
     let patch = containers(json!([{"name": "dns", "ports": ports}]));
     assert_eq!(patched(json!({}), &patch), patch);
@@ -142,7 +142,7 @@ fn items_that_the_key_does_not_tell_apart_stay_where_nothing_was() {
 }
 
 #[test]
-fn numbers_are_keys_as_well() {
+fn numbers_are_valid_keys() {
     let ports = |value: Value| containers(json!([{"name": "a", "ports": value}]));
     let document = ports(json!([{"containerPort": 80}, {"containerPort": 443}]));
     let patch = ports(json!([{"containerPort": 443, "protocol": "TCP"}]));
@@ -151,7 +151,7 @@ fn numbers_are_keys_as_well() {
 }
 
 #[test]
-fn scalars_are_merged_as_a_set() {
+fn scalars_merge_as_a_set() {
     assert_eq!(patched(finalizers(&["a", "b"]), &finalizers(&["c", "b", "c"])), finalizers(&["c", "a", "b"]));
     let patch = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["a", "x"]}});
     assert_eq!(patched(finalizers(&["a", "b", "a"]), &patch), finalizers(&["b"]));
@@ -166,7 +166,7 @@ fn scalars_are_merged_as_a_set() {
 }
 
 #[test]
-fn objects_are_replaced_deleted_and_cut_to_their_keys() {
+fn objects_are_replaced_deleted_and_retained() {
     let strategy = |value: Value| json!({"spec": {"strategy": value}});
     let document = || strategy(json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}));
     let patch = strategy(json!({"$patch": "replace", "type": "Recreate", "gone": null}));
@@ -181,7 +181,7 @@ fn objects_are_replaced_deleted_and_cut_to_their_keys() {
 }
 
 #[test]
-fn what_was_not_there_is_taken_without_directives_and_nulls() {
+fn added_values_have_no_directives_and_nulls() {
     let patch = json!({"spec": {
         "$retainKeys": ["containers", "strategy"],
         "strategy": {"$patch": "replace", "a": {"b": null}},
@@ -193,13 +193,13 @@ fn what_was_not_there_is_taken_without_directives_and_nulls() {
 }
 
 #[test]
-fn names_that_only_look_like_directives_are_fields() {
+fn unknown_dollar_names_are_fields() {
     let patch = json!({"$ref": "x", "$schema": {"$id": 1}});
     assert_eq!(patched(json!({}), &patch), patch);
 }
 
 #[test]
-fn a_patch_that_cannot_be_applied_is_refused_with_the_place() {
+fn invalid_patch_is_refused_with_the_path() {
     let cases = [
         (json!([1]), "must be an object"),
         (json!({"$patch": "remove"}), "applied: `$patch` must be 'delete', 'merge' or 'replace'"),
@@ -246,7 +246,7 @@ fn a_patch_that_cannot_be_applied_is_refused_with_the_place() {
 }
 
 #[test]
-fn long_lists_are_merged_in_a_moment() {
+fn long_lists_merge_quickly() {
     let many = |from: usize, image: &str| {
         containers((from..from + 100_000).map(|n| json!({"name": n.to_string(), "image": image})).collect())
     };
@@ -256,7 +256,7 @@ fn long_lists_are_merged_in_a_moment() {
     assert_eq!(items.iter().filter(|one| one["image"] == "old").count(), 50_000);
 }
 
-/// Objects with unique names in a few lists, with directives here and there.
+/// Objects with unique names in a few lists, with occasional directives.
 fn patches(directives: bool) -> impl Strategy<Value = Value> {
     let item = (prop::option::of("[1-3]"), 0..if directives { 6 } else { 1_u8 });
     let items = prop::collection::btree_map("[a-e]", item, 0..5).prop_shuffle_items();
@@ -291,7 +291,7 @@ fn patches(directives: bool) -> impl Strategy<Value = Value> {
     })
 }
 
-/// A map in any order.
+/// A map in random order.
 trait ShuffleItems: Strategy {
     fn prop_shuffle_items<K, V>(self) -> impl Strategy<Value = Vec<(K, V)>>
     where
@@ -306,19 +306,19 @@ impl<S: Strategy> ShuffleItems for S {}
 
 proptest! {
     #[test]
-    fn without_a_schema_and_directives_it_is_a_merge_patch(document in documents(), patch in documents()) {
+    fn patch_without_schema_and_directives_is_a_merge_patch(document in documents(), patch in documents()) {
         let expected = merge_patch(document.clone(), &patch);
         prop_assert_eq!(strategic(document, &patch, &Schema::default()).unwrap(), expected);
     }
 
     #[test]
-    fn a_second_time_changes_nothing(start in patches(false), patch in patches(true)) {
+    fn strategic_patch_is_idempotent(start in patches(false), patch in patches(true)) {
         let once = patched(patched(json!({}), &start), &patch);
         prop_assert_eq!(patched(once.clone(), &patch), once);
     }
 
     #[test]
-    fn no_item_is_lost_or_doubled(start in patches(false), patch in patches(true)) {
+    fn items_are_neither_lost_nor_duplicated(start in patches(false), patch in patches(true)) {
         let document = patched(json!({}), &start);
         let names = |value: &Value| -> HashSet<String> {
             let items = value["spec"]["containers"].as_array().cloned().unwrap_or_default();
@@ -337,7 +337,7 @@ proptest! {
     }
 
     #[test]
-    fn any_json_at_all_is_answered(document in documents(), patch in patches(true), other in documents()) {
+    fn any_json_is_handled(document in documents(), patch in patches(true), other in documents()) {
         let mut mixed = patch;
         mixed["spec"]["x"] = other.clone();
         mixed["spec"]["$setElementOrder/x"] = other["a"].clone();

@@ -1,11 +1,11 @@
-//! Nothing in an object breaks a table.
+//! Arbitrary objects never break a table.
 
 use proptest::prelude::*;
 
 use super::*;
 use edgesync_object::kinds::KINDS;
 
-/// Words that columns look for, so that arbitrary objects are looked into.
+/// Words that columns look for, so that columns find values in arbitrary objects.
 const WORDS: &[&str] = &[
     "metadata",
     "spec",
@@ -85,8 +85,8 @@ fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// An object in which the paths of all columns lead somewhere, one value of which is replaced.
-fn nearly_right(place: usize, other: Value) -> Value {
+/// An object with values at the paths of all columns, one of them replaced.
+fn nearly_right(position: usize, other: Value) -> Value {
     let item = json!({"name": "a", "type": "Resource", "image": "i", "ready": true, "restartCount": 2, "port": 1,
         "nodePort": 2, "ip": "1.1.1.1", "host": "h", "key": "k", "operator": "In", "values": ["v"],
         "addresses": [{"ip": "1.1.1.1"}], "ports": [{"port": 1}], "restartPolicy": "Always",
@@ -106,14 +106,14 @@ fn nearly_right(place: usize, other: Value) -> Value {
         "subsets": list, "endpoints": list, "ports": list, "subjects": list,
         "eventTime": "2024-01-01T00:00:00Z", "series": {"count": 1},
     });
-    let mut left = place;
+    let mut left = position;
     if let Some(value) = nth(&mut object, &mut left) {
         *value = other;
     }
     object
 }
 
-/// The value that is reached after this many others.
+/// Returns the value reached after `left` others.
 fn nth<'a>(value: &'a mut Value, left: &mut usize) -> Option<&'a mut Value> {
     if *left == 0 {
         return Some(value);
@@ -147,12 +147,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn anything_gives_a_row_with_as_many_cells_as_columns(object in any_value()) {
+    fn any_object_gives_a_cell_per_column(object in any_value()) {
         check_every_kind(&object)?;
     }
 
     #[test]
-    fn an_object_with_one_odd_value_does_too(place in 0usize..2_500, other in any_value()) {
-        check_every_kind(&nearly_right(place, other))?;
+    fn object_with_one_odd_value_gives_a_cell_per_column(position in 0usize..2_500, other in any_value()) {
+        check_every_kind(&nearly_right(position, other))?;
     }
 }

@@ -1,4 +1,4 @@
-//! Rows of all other kinds that have columns of their own.
+//! Rows of all other kinds with specific columns.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn plain_kinds_show_their_fields() {
 }
 
 #[test]
-fn kinds_without_an_age_show_when_they_were_created() {
+fn kinds_without_an_age_show_their_creation_time() {
     let object = json!({"metadata": {"name": "x", "creationTimestamp": "2024-01-01T23:00:00Z"}});
     for word in ["crd", "role", "clusterrole"] {
         let view = TableView::new(&kind(known::by_word(word).unwrap()), Include::Metadata, META_V1);
@@ -56,7 +56,7 @@ fn nodes_show_state_roles_and_addresses() {
 }
 
 #[test]
-fn services_and_what_is_behind_them_show_where_they_are_reached() {
+fn services_and_endpoints_show_their_addresses() {
     let service = json!({"spec": {"type": "NodePort", "clusterIP": "10.0.0.9", "selector": {"app": "web"},
         "ports": [{"port": 80, "nodePort": 30080}, {"port": 53, "protocol": "UDP"}]}});
     assert_eq!(
@@ -96,7 +96,7 @@ fn services_and_what_is_behind_them_show_where_they_are_reached() {
 }
 
 #[test]
-fn volumes_show_size_modes_and_who_has_them() {
+fn volumes_show_size_modes_and_claim() {
     let volume = json!({"spec": {"capacity": {"storage": "5Gi"}, "accessModes": ["ReadWriteOnce", "ReadOnlyMany"],
         "persistentVolumeReclaimPolicy": "Retain", "storageClassName": "fast",
         "claimRef": {"namespace": "n", "name": "c"}, "volumeMode": "Filesystem"}, "status": {"phase": "Bound"}});
@@ -122,7 +122,7 @@ fn volumes_show_size_modes_and_who_has_them() {
 }
 
 #[test]
-fn bindings_and_autoscalers_show_what_they_refer_to() {
+fn bindings_and_autoscalers_show_their_references() {
     let binding = json!({"roleRef": {"kind": "Role", "name": "r"}, "subjects": [
         {"kind": "User", "name": "u"}, {"kind": "User", "name": "v"}, {"kind": "Group", "name": "g"},
         {"kind": "ServiceAccount", "namespace": "n", "name": "s"}]});
@@ -143,7 +143,7 @@ fn bindings_and_autoscalers_show_what_they_refer_to() {
 }
 
 #[test]
-fn leases_show_their_holder_and_records_what_a_node_holds() {
+fn leases_show_their_holder_and_syncs_the_held_version() {
     let lease = json!({"spec": {"holderIdentity": "edge-1", "renewTime": "2024-01-01T23:59:50.123456Z",
         "leaseDurationSeconds": 40, "leaseTransitions": 2}});
     assert_eq!(cells("lease", lease), "Holder='edge-1' *Renewed='9s' *Duration='40s' *Transitions=2");

@@ -1,9 +1,9 @@
-//! Rows of pods and of what runs them.
+//! Rows of Pods and workloads.
 
 use super::*;
 
 #[test]
-fn workloads_show_how_many_pods_are_ready_and_what_runs_in_them() {
+fn workloads_show_ready_pods_and_containers() {
     let template = json!({"spec": {"nodeSelector": {"a": "b"}, "containers": [
         {"name": "web", "image": "nginx:1"}, {"name": "log", "image": "fluent"}]}});
     let selector = json!({"matchLabels": {"tier": "x", "app": "web"}, "matchExpressions": [
@@ -35,7 +35,7 @@ fn workloads_show_how_many_pods_are_ready_and_what_runs_in_them() {
 }
 
 #[test]
-fn jobs_show_how_far_they_are() {
+fn jobs_show_their_progress() {
     let done = json!({"spec": {"completions": 3}, "status": {"succeeded": 3,
         "startTime": "2024-01-01T00:00:00Z", "completionTime": "2024-01-01T00:03:20Z",
         "conditions": [{"type": "Complete", "status": "True"}]}});
@@ -59,7 +59,7 @@ fn jobs_show_how_far_they_are() {
     );
 }
 
-/// What is shown of a pod with two containers, without what is wide.
+/// The cells of a Pod with two containers, without wide columns.
 fn pod(mut object: Value) -> String {
     if object["spec"]["containers"].is_null() {
         object["spec"]["containers"] = json!([{"name": "a"}, {"name": "b"}]);
@@ -69,7 +69,7 @@ fn pod(mut object: Value) -> String {
 }
 
 #[test]
-fn a_pod_shows_what_its_containers_do() {
+fn pod_shows_the_state_of_its_containers() {
     let running = json!({"name": "a", "ready": true, "restartCount": 0, "state": {"running": {}}});
     let crashed = json!({"name": "b", "ready": false, "restartCount": 3,
         "state": {"waiting": {"reason": "CrashLoopBackOff"}},
@@ -93,7 +93,7 @@ fn a_pod_shows_what_its_containers_do() {
 }
 
 #[test]
-fn a_pod_shows_what_keeps_it_from_running() {
+fn pod_shows_the_reason_that_blocks_it() {
     let init = |statuses: Value| {
         json!({"spec": {"initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}]},
         "status": {"phase": "Pending", "initContainerStatuses": statuses}})
@@ -132,7 +132,7 @@ fn a_pod_shows_what_keeps_it_from_running() {
 }
 
 #[test]
-fn a_wide_pod_shows_where_it_is() {
+fn wide_pod_shows_address_and_node() {
     let object = json!({"spec": {"nodeName": "edge-1", "readinessGates": [{"conditionType": "a"}, {"conditionType": "b"}]},
         "status": {"podIPs": [{"ip": "10.1.1.1"}], "conditions": [{"type": "a", "status": "True"}]}});
     let wide = cells("po", object);

@@ -1,4 +1,4 @@
-//! Steps of work that grow with what a client sends. Tests count them, so that no cost is the square of a length;
+//! Counts steps of work that grow with a client's input. Tests assert that the cost stays linear;
 //! outside of tests nothing is counted.
 
 #[cfg(test)]
@@ -6,7 +6,6 @@ thread_local! {
     static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Counts steps that were just made.
 #[inline]
 pub(super) fn count(steps: usize) {
     #[cfg(test)]
@@ -15,7 +14,7 @@ pub(super) fn count(steps: usize) {
     let _ = steps;
 }
 
-/// Fails unless `work` on an input of twice the length costs about twice the steps.
+/// Asserts that `work` on an input of twice the length costs about twice the steps.
 #[cfg(test)]
 pub(super) fn assert_linear<T>(what: &str, input: impl Fn(usize) -> T, work: impl Fn(T)) {
     let cost = |length| {

@@ -1,5 +1,5 @@
-//! A connection whose peer must keep reading: a write that makes no progress for a while fails. Its peer hears the last
-//! answer even if it is still sending.
+//! Connection wrapper with a write timeout: a write that makes no progress fails. Shutdown lingers,
+//! so that a peer that is still sending receives the last response.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,39 +10,39 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// How long what the peer still sends is read after the connection was shut: closing with bytes unread would make the
-/// system throw away the answer that is on its way.
+/// How long unread input is drained after shutdown. Closing with unread bytes would make the kernel
+/// reset the connection and discard the response in transit.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Wraps a connection; reading is bounded elsewhere, by the timeouts of head and body.
-pub(super) struct NoStall<I> {
+/// A connection with bounded writes. Reads are bounded elsewhere, by the timeouts of head and body.
+pub(super) struct WriteTimeout<I> {
     io: I,
-    patience: Duration,
-    /// Runs while a write waits for the peer.
-    waiting: Option<Pin<Box<Sleep>>>,
-    /// Runs once it is shut.
-    lingering: Option<Pin<Box<Sleep>>>,
+    timeout: Duration,
+    /// Runs while a write is pending.
+    write_timer: Option<Pin<Box<Sleep>>>,
+    /// Runs after the shutdown.
+    linger_timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<I> NoStall<I> {
-    pub(super) fn new(io: I, patience: Duration) -> Self {
-        Self { io, patience, waiting: None, lingering: None }
+impl<I> WriteTimeout<I> {
+    pub(super) fn new(io: I, timeout: Duration) -> Self {
+        Self { io, timeout, write_timer: None, linger_timer: None }
     }
 
-    /// Passes on the outcome of a write, or fails once it has been pending for too long.
+    /// Passes on the result of a write, or fails one that has been pending for the whole timeout.
     fn bounded<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.waiting = None;
+            self.write_timer = None;
             return written;
         }
-        let patience = self.patience;
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
-        ready!(waiting.as_mut().poll(cx));
+        let timeout = self.timeout;
+        let write_timer = self.write_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        ready!(write_timer.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its response")))
     }
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for NoStall<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for WriteTimeout<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -52,7 +52,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for NoStall<I> {
     }
 }
 
-impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for NoStall<I> {
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WriteTimeout<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write(cx, buf);
         self.bounded(cx, written)
@@ -77,7 +77,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for NoStall<I> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.lingering.is_none() {
+        if self.linger_timer.is_none() {
             let shut = Pin::new(&mut self.io).poll_shutdown(cx);
             ready!(self.bounded(cx, shut))?;
         }
@@ -90,8 +90,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for NoStall<I> {
                 Poll::Pending => break,
             }
         }
-        let lingering = self.lingering.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
-        lingering.as_mut().poll(cx).map(Ok)
+        let linger_timer = self.linger_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+        linger_timer.as_mut().poll(cx).map(Ok)
     }
 }
 
@@ -101,17 +101,17 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_does_not_read_ends_the_connection() {
+    async fn write_fails_when_the_peer_does_not_read() {
         let (ours, _theirs) = tokio::io::duplex(16);
-        let mut ours = NoStall::new(ours, Duration::from_secs(5));
+        let mut ours = WriteTimeout::new(ours, Duration::from_secs(5));
         let failed = ours.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_peer_is_served_as_long_as_it_reads() {
+    async fn slow_peer_is_served_while_it_reads() {
         let (ours, mut theirs) = tokio::io::duplex(16);
-        let mut ours = NoStall::new(ours, Duration::from_secs(5));
+        let mut ours = WriteTimeout::new(ours, Duration::from_secs(5));
         let reader = tokio::spawn(async move {
             let mut got = 0;
             while got < 64 {

@@ -1,0 +1,99 @@
+//! Permits of a client connection. A connection holds a permit of its listener; it is busy while a
+//! request is answered, and an idle one may be closed. A watch exchanges the permit for a watch
+//! permit.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+
+use super::response::ResponseBody;
+use edgesync_object::Status;
+use edgesync_object::status::Result;
+use edgesync_transport::gate::{Aside, Busy, Gate, Guest};
+
+/// The permits of one connection.
+pub(super) struct ConnectionPermit {
+    permit: Arc<Guest>,
+    watches: Arc<Gate>,
+    has_requested: AtomicBool,
+}
+
+/// Marks a connection as busy until its request is answered.
+pub(super) enum RequestPermit {
+    Short(#[expect(dead_code, reason = "it is held")] Busy),
+    Watch(
+        #[expect(dead_code, reason = "it is held")] Aside,
+        #[expect(dead_code, reason = "it is held")] Busy,
+    ),
+}
+
+impl ConnectionPermit {
+    pub(super) fn new(permit: Guest, watches: Arc<Gate>) -> Self {
+        Self { permit: Arc::new(permit), watches, has_requested: AtomicBool::new(false) }
+    }
+
+    /// Records that a request has begun.
+    pub(super) fn request_started(&self) {
+        self.has_requested.store(true, Ordering::Relaxed);
+    }
+
+    /// Marks the connection as busy with a request.
+    ///
+    /// # Errors
+    /// 429 if the limit of watches is reached, in all or for this origin.
+    pub(super) fn for_request(&self, is_watch: bool) -> Result<RequestPermit> {
+        if !is_watch {
+            return Ok(RequestPermit::Short(self.permit.busy()));
+        }
+        let watch = self.watches.try_enter(self.permit.origin());
+        let watch = watch.ok_or_else(|| Status::too_many_requests("there are too many watches", 5))?;
+        Ok(RequestPermit::Watch(self.permit.aside(), Arc::new(watch).busy()))
+    }
+
+    /// Completes when the connection must close: its permit was revoked, or no request began within
+    /// `first`.
+    pub(super) async fn must_close(&self, first: Duration) {
+        let no_request = async {
+            tokio::time::sleep(first).await;
+            if self.has_requested.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = self.permit.must_go() => {}
+            () = no_request => {}
+        }
+    }
+}
+
+/// A response body with the permit of its request, released at the end of the body.
+pub(super) struct PermitBody {
+    pub(super) body: ResponseBody,
+    pub(super) request_permit: Option<RequestPermit>,
+}
+
+impl Body for PermitBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>>>> {
+        let body = self.get_mut();
+        let polled = Pin::new(&mut body.body).poll_frame(cx);
+        if matches!(polled, Poll::Ready(None)) {
+            body.request_permit = None;
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
