@@ -1,5 +1,6 @@
-//! The agent: a loop around the [`EdgeMachine`](edgesync_protocol::edge::EdgeMachine), with store, link and local API as tasks. The
-//! loop decides nothing: it passes events to the machine and carries out the effects that the machine returns.
+//! Runs the agent: a loop around the [`EdgeMachine`](edgesync_protocol::edge::EdgeMachine), with
+//! store, link and local API as tasks. The loop decides nothing: it passes events to the machine
+//! and performs the effects that the machine returns.
 
 mod access;
 mod alone;
@@ -54,15 +55,15 @@ use objects::{EdgeObjects, OwnNode, ReadClock, own_node};
 use starting::Starting;
 use status::StatusExtension;
 
-/// How long the end waits for the broker to take the farewell.
+/// Time limit for the farewell to reach the broker.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Status requests that wait for the loop.
+/// Status requests that may queue for the loop.
 const STATUS_QUEUE: usize = 16;
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until a signal stops it.
 ///
 /// # Errors
-/// What keeps it from starting: the database belongs to another process, the socket cannot be made.
+/// Fails if the database belongs to another process or the socket cannot be created.
 pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let mut signals = Signals::new().context("installing signal handlers")?;
     if !joining::wait(&mut service, &mut signals).await {
@@ -86,14 +87,14 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let files_clock = clock.reader();
     let node = own_node(&config.node.name);
     let upstream = Upstream::new(&config, &store, clock, events.clone(), node.clone()).await;
-    // Before anything is served: whoever kills the agent from now on ends a run.
+    // Recorded before anything is served: a kill from here on counts as the end of a run.
     events.begin_run().await;
     seal::tell(&store, &events).await;
     let kinds = Arc::new(KnownKinds::sealing(seal::options(&config)));
     kinds.learn_all(store.held_kinds().await.context("reading the kinds held")?);
     let (questions, asked) = mpsc::channel(STATUS_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
-    // Units that are ordered behind the agent find their files as they are to be, without a network.
+    // Ensures that units ordered after the agent find the desired files without a network.
     let files = Files::start(&config, store.clone(), events.clone(), Arc::clone(&kinds), files_clock).await;
     let extension = (questions, files.clone(), node);
     let mut api = serve_api(&config, &store, &kinds, read_clock, extension, api_stopped).await?;
@@ -129,13 +130,13 @@ fn make_parent(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// When a database was written last: a time in the past, if the clock was right then.
+/// Returns when the database was last written: a lower bound for the current time.
 fn last_written(path: &Path) -> Timestamp {
     let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified());
     modified.ok().and_then(|time| Timestamp::try_from(time).ok()).unwrap_or(Timestamp::MIN)
 }
 
-/// Serves the local API on the Unix socket, and over TCP as soon as its address can be had.
+/// Serves the local API on the Unix socket, and over TCP once its address can be bound.
 async fn serve_api(
     config: &Config,
     store: &EdgeStore,
@@ -178,7 +179,7 @@ async fn serve_api(
     Ok(tasks)
 }
 
-/// Waits for the other end to be dropped.
+/// Completes when the sender is dropped.
 async fn until_stopped(mut stopped: watch::Receiver<()>) {
     let _ = stopped.changed().await;
 }
@@ -189,7 +190,7 @@ fn set_mode(path: &Path, mode: u32) -> anyhow::Result<()> {
         .with_context(|| format!("setting the mode of {}", path.display()))
 }
 
-/// How the configuration wants the store.
+/// Returns the store's options as configured.
 pub(crate) fn store_options(config: &Config) -> EdgeOptions {
     let mut options = EdgeOptions::default();
     let store = &config.store;
@@ -204,7 +205,7 @@ pub(crate) fn store_options(config: &Config) -> EdgeOptions {
     options
 }
 
-/// Starts the link that the configuration chooses.
+/// Starts the configured link.
 async fn spawn_link(
     config: &Config,
     identity: Option<&Membership>,
@@ -246,12 +247,12 @@ fn mqtt_options(
             Some(tls::Client::new(&trust, None, tls::Clock::system([last_written(&config.store.path)]))?)
         }
     };
-    // A broker that tells nodes apart does so by their user names.
+    // A broker that authorizes by node does so by user name.
     options.username.get_or_insert_with(|| node.clone());
     options.subscriptions = vec![topics.down(node), topics.cloud()];
     options.own_topic = Some(topics.presence(node));
     options.introduce = Presence::introduce(topics.clone(), node.clone());
-    // What was received and waits for the store is bounded by what the cloud may have under way.
+    // Received messages that wait for the store are bounded by the cloud's in-flight window.
     options.queue = 64;
     options.queue_bytes = config.link.max_frame.max(1 << 20);
     options.events = 64;
@@ -261,7 +262,7 @@ fn mqtt_options(
 fn edge_config(config: &Config) -> EdgeConfig {
     let max_frame = match config.link_type {
         LinkType::Mqtt => config.link.max_frame,
-        // The bridge takes frames apart: each item becomes a message.
+        // The bridge splits frames: each item becomes a message.
         LinkType::KubeEdge => config.kubeedge.max_message,
     };
     EdgeConfig {

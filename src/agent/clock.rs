@@ -1,5 +1,6 @@
-//! The device's clock: whether it can be right, and when it jumps. A device without a battery for its clock starts
-//! in the past; times that were taken before it is set are corrected by a clock that never jumps.
+//! The device's clock: whether it can be right, and when it jumps. A device without a battery for
+//! its clock starts in the past; a monotonic clock corrects the times taken before the clock is
+//! set.
 //!
 //! [`Pace`] compares readings of both clocks and is pure; [`Clock`] reads them.
 
@@ -14,39 +15,40 @@ use uuid::Uuid;
 
 use crate::store::Clocked;
 
-/// A time in the past for sure: 2026-01-01. A clock that is before it is wrong.
+/// Lower bound of the current time: 2026-01-01. A clock before it is wrong.
 pub(super) const RELEASE: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
-/// What both clocks may differ by, in milliseconds, before the wall clock counts as set.
+/// Maximum difference of both clocks, in milliseconds, before the wall clock counts as set.
 const TOLERANCE_MS: i64 = 2_000;
-/// A clock that is slewed is changed by a millisecond in so many, at most: 500 ppm.
+/// Milliseconds in which a slew changes a clock by one millisecond at most: 500 ppm.
 const SLEW_MS: u64 = 2_000;
-/// Whoever looks less often than once an hour, as after a long sleep, is not told that a jump was a slew.
+/// Limit of the slew per comparison, as after an hour. Otherwise a comparison after a long sleep
+/// would take a jump for a slew.
 const MAX_SLEW_MS: u64 = 3_600_000 / SLEW_MS;
-/// Both clocks are read within so many milliseconds, or again.
+/// Maximum milliseconds between the readings of both clocks.
 const APART_MS: u64 = 50;
-/// How often they are read to get there.
+/// Attempts to read both clocks within [`APART_MS`].
 const READINGS: usize = 4;
-/// The identity of this boot.
+/// Identity of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What has become of the clock since it was last looked at.
+/// Change of the clock since the last comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClockNews {
-    /// It was set, by so many milliseconds (negative: back).
+    /// The clock was set, by a number of milliseconds (negative: back).
     Jumped {
-        /// The point before which times are off.
+        /// Times before this point are off.
         at: Clocked,
-        /// Milliseconds.
         by: i64,
-        /// Whether the clock could never have been right before: times of this boot that it gave are off by as much.
+        /// Whether the clock could never be right before. Then its times of this boot are off by as
+        /// much.
         doubtful: bool,
-        /// Whether the clock could never have been right before, and can be now.
+        /// Whether the clock could never be right before, and can be now.
         became_known: bool,
     },
 }
 
-/// The clock of this process: wall clock and boot clock, looked at together.
+/// The clock of this process: wall clock and boot clock, read together.
 #[derive(Debug)]
 pub(super) struct Clock {
     boot: u64,
@@ -54,32 +56,33 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// `floor` is a time in the past for sure, such as one that was kept: a clock that is before it is wrong. So is
-    /// one that is before [`RELEASE`].
+    /// Creates a clock. `floor` is a lower bound of the current time, such as a persisted one: a
+    /// wall clock before it or before [`RELEASE`] is wrong.
     pub(super) fn new(floor: Timestamp) -> Self {
         let boot = boot_number(fs::read_to_string(BOOT_ID).ok().as_deref());
         Self { boot, pace: Pace::new(floor, Reading::now()) }
     }
 
-    /// Tells the time as [`Clock::clocked`] does, for others.
+    /// Returns a function equal to [`Clock::clocked`], for other tasks.
     pub(super) fn reader(&self) -> Arc<dyn Fn() -> Clocked + Send + Sync> {
         let boot = self.boot;
         Arc::new(move || Clocked { boot, since_boot: since_boot() })
     }
 
-    /// The time by the clock that never jumps.
+    /// Returns the monotonic time.
     pub(super) fn clocked(&self) -> Clocked {
         Clocked { boot: self.boot, since_boot: since_boot() }
     }
 
-    /// Whether the wall clock can be right, as far as it was looked at. One that was before the floor and has gone
-    /// past it by running is as wrong as it was: it has to be set.
+    /// Returns whether the wall clock can be right, as of the last comparison. One that reaches the
+    /// floor by running, without being set, stays wrong.
     pub(super) fn is_known(&self) -> bool {
         self.pace.known
     }
 
-    /// Compares both clocks; news if they have drifted apart by more than a tolerance since the last time. Costs
-    /// next to nothing: whoever dates something looks first, so that nothing is dated between a jump and its news.
+    /// Compares both clocks. Returns a change if they differ by more than the tolerance since the
+    /// last time. Cheap: compare before dating anything, so that nothing is dated between a jump
+    /// and its detection.
     pub(super) fn look(&mut self) -> Option<ClockNews> {
         let reading = Reading::now();
         let at = Clocked { boot: self.boot, since_boot: reading.boot };
@@ -98,8 +101,8 @@ struct Reading {
 }
 
 impl Reading {
-    /// Reads both clocks. A process that is held up between the two would see a jump that was none, so the boot
-    /// clock is read before and after.
+    /// Reads both clocks. The boot clock is read before and after, because a process that is
+    /// suspended between two readings would see a false jump.
     fn now() -> Self {
         let mut best = None::<(u64, Self)>;
         for _ in 0..READINGS {
@@ -117,13 +120,13 @@ impl Reading {
         best.map_or(Self { wall: 0, boot: 0 }, |(_, reading)| reading)
     }
 
-    /// What the wall clock is ahead of the boot clock.
+    /// Returns the wall clock minus the boot clock.
     fn offset(self) -> i64 {
         self.wall.saturating_sub(i64::try_from(self.boot).unwrap_or(i64::MAX))
     }
 }
 
-/// The wall clock was set.
+/// A jump of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Jump {
     by: i64,
@@ -131,17 +134,17 @@ struct Jump {
     became_known: bool,
 }
 
-/// Follows the wall clock against the boot clock.
+/// Tracks the wall clock against the boot clock.
 ///
-/// A clock that is slewed is followed, at most at the pace of a slew. So small steps are not news on their own, and
-/// are as soon as they add up to more than the tolerance.
+/// The offset follows the wall clock at the rate of a slew at most. Small steps are no jump on
+/// their own, but are one once they add up to more than the tolerance.
 #[derive(Debug)]
 struct Pace {
     /// Unix time in milliseconds.
     floor: i64,
-    /// What the wall clock is ahead, as far as it was followed.
+    /// Offset of the wall clock, as far as tracked.
     offset: i64,
-    /// Time since boot up to which it was followed.
+    /// Time since boot of the last comparison.
     followed: u64,
     /// Whether the wall clock can be right.
     known: bool,
@@ -170,7 +173,8 @@ impl Pace {
         Some(Jump { by, doubtful, became_known: doubtful && self.known })
     }
 
-    /// What a slew may have changed since the last time, in milliseconds; parts of one are left for the next time.
+    /// Returns the maximum slew since the last comparison, in milliseconds. Keeps fractions for the
+    /// next one.
     fn slew(&mut self, boot: u64) -> i64 {
         let elapsed = boot.saturating_sub(self.followed);
         let slew = (elapsed / SLEW_MS).min(MAX_SLEW_MS);
@@ -179,7 +183,7 @@ impl Pace {
     }
 }
 
-/// Milliseconds since boot.
+/// Returns the milliseconds since boot.
 fn since_boot() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
@@ -187,8 +191,8 @@ fn since_boot() -> u64 {
     seconds.saturating_mul(1_000).saturating_add(nanos / 1_000_000)
 }
 
-/// A number for the boot, within what a column of the database takes. Where the system does not name it, each
-/// process counts as a boot of its own: then nothing of an earlier one is taken to be of this boot.
+/// Returns a number for the boot that fits a column of the database. Where the system has no boot
+/// id, each process counts as a boot: then no time of an earlier process is comparable.
 fn boot_number(boot_id: Option<&str>) -> u64 {
     let mut hasher = SipHasher24::new();
     match boot_id.map(str::trim).filter(|id| !id.is_empty()) {
@@ -266,7 +270,7 @@ mod tests {
         let set = |by: i64, boot: u64| Reading { wall: by + boot as i64, boot };
         assert_eq!(pace.compare(set(FLOOR, 60_000)), jump(FLOOR - 1_000, true, true));
         assert!(pace.known);
-        // Whoever sets it back and forth later does not make earlier times doubtful that were right.
+        // A later correction does not make earlier times doubtful.
         assert_eq!(pace.compare(set(0, 61_000)), jump(-FLOOR, false, false));
         assert!(!pace.known);
         assert_eq!(pace.compare(set(FLOOR, 62_000)), jump(FLOOR, false, false));

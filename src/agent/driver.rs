@@ -1,5 +1,5 @@
-//! The agent's loop: the only owner of the sync machine. It waits for whatever comes first, tells the
-//! machine, and carries out what the machine wants.
+//! The agent's loop, sole owner of the sync machine. It waits for the first of all event sources,
+//! passes the event to the machine, and performs the machine's effects.
 
 mod connection;
 mod notices;
@@ -49,23 +49,22 @@ use storing::{Applied, Storing};
 pub(super) use upstream::{Upstream, event_limits, outbox_limits};
 pub(super) use wire::Wire;
 
-/// How often the loop looks at clock, traffic and device.
+/// Interval of the checks of clock, traffic and device.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long the end waits for the outbox to empty.
+/// Time limit for draining the outbox at shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Frames that are handled before other events get their turn.
+/// Link events handled before other events get a turn.
 const BURST: usize = 16;
 
-/// The part of the configuration that the loop itself reads.
+/// The configuration that the loop itself reads.
 struct Settings {
     node: String,
     /// The address of the broker or of CloudCore.
     peer: String,
     max_frame: usize,
     max_object: usize,
-    /// Frames of at least so many bytes are compressed.
+    /// Minimum size in bytes of a frame that is compressed.
     compress_above: usize,
-    /// The rules for files.
     rules: Vec<Rule>,
 }
 
@@ -81,7 +80,7 @@ impl Settings {
         }
     }
 
-    /// Takes over what may change while the agent runs.
+    /// Applies the settings that a reload may change.
     fn reload(&mut self, config: &Config) {
         self.max_object = config.sync.max_object;
         self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
@@ -89,7 +88,7 @@ impl Settings {
     }
 }
 
-/// The time of the loop, which its machine counts from the start.
+/// The loop's clock, as an offset from its start.
 struct Timeline {
     origin: Instant,
     started: Timestamp,
@@ -102,7 +101,7 @@ impl Timeline {
         Self { origin, started: Timestamp::now(), look_at: origin }
     }
 
-    /// Returns whether clock, traffic and device are due for a look.
+    /// Returns whether the checks of clock, traffic and device are due, and schedules the next.
     fn is_look_due(&mut self) -> bool {
         let now = Instant::now();
         let is_due = self.look_at <= now;
@@ -125,7 +124,7 @@ pub(super) struct Driver {
     connection: Connection,
     upstream: Upstream,
     files: Files,
-    /// Key and certificates, once the node has joined.
+    /// Key and certificates; `None` until the node has joined.
     identity: Option<Membership>,
     verification: Option<verify::Verification>,
     statistics: Statistics,
@@ -167,7 +166,7 @@ impl Driver {
         self.timeline.origin.elapsed()
     }
 
-    /// Runs until the process is told to stop.
+    /// Runs until a signal stops the process.
     pub(super) async fn run(
         &mut self,
         service: &mut Service<Config>,
@@ -190,7 +189,7 @@ impl Driver {
                 break;
             }
             let deadline = self.deadline().map(|at| self.timeline.origin + at);
-            // The watchdog wants to see the loop turn even when nothing happens.
+            // The watchdog requires turns of the loop even without events.
             let idle = Instant::now() + Duration::from_secs(1);
             let wake = deadline.map_or(idle, |at| at.min(idle)).min(end.unwrap_or(idle));
             tokio::select! {
@@ -230,7 +229,7 @@ impl Driver {
         self.end_upstream();
     }
 
-    /// When [`Driver::tick`] has something to do for machine or bridge.
+    /// Returns when machine or bridge need [`Driver::tick`].
     fn deadline(&self) -> Option<Now> {
         let bridge = self.wire.cloud_core().and_then(|cloud_core| cloud_core.bridge.deadline());
         earlier(self.machine.deadline(), bridge)
@@ -334,7 +333,7 @@ impl Driver {
         systemd::ready(self.service_status.line());
     }
 
-    /// Carries out everything that the machine wants and that can be done now.
+    /// Performs all effects of the machine that can be performed now.
     fn drain(&mut self) {
         loop {
             while let Some(effect) = self.machine.poll_effect() {
@@ -354,7 +353,8 @@ impl Driver {
         let store = self.store.clone();
         match effect {
             EdgeEffect::Apply { token, changes } => {
-                // Spawned, so that it is queued at the writer at once: it joins the next group.
+                // Spawned, so that the writer queues it at once and includes it in the next group
+                // commit.
                 let rules = files::concerned(&self.settings.rules, &changes);
                 self.storing.commits.begin(token, rules, tokio::spawn(apply(store, changes)));
             }
@@ -381,7 +381,7 @@ impl Driver {
         }
     }
 
-    /// Whether something waits that the cloud should still hear before the end.
+    /// Returns whether the outbox should still drain before shutdown.
     fn has_last_words(&self) -> bool {
         self.machine.phase() == EdgePhase::Live && !self.machine.outbox_is_empty()
     }
@@ -402,7 +402,7 @@ impl Driver {
     }
 }
 
-/// The page of what is held that the bridge waits for; pending for ever when there is none.
+/// Waits for the page of held objects that the bridge requested; pends forever without one.
 async fn held_page(wire: &mut Wire) -> <JoinHandle<wire::HeldRead> as Future>::Output {
     match wire.cloud_core_mut() {
         Some(cloud_core) => finished(&mut cloud_core.reading).await,
@@ -410,7 +410,7 @@ async fn held_page(wire: &mut Wire) -> <JoinHandle<wire::HeldRead> as Future>::O
     }
 }
 
-/// What becomes of the certificate; pending for ever without one.
+/// Waits for a change of the certificate; pends forever without an identity.
 async fn identity_news(identity: &mut Option<Membership>) -> Option<IdentityNews> {
     match identity {
         Some(identity) => identity.news.recv().await,
@@ -418,7 +418,7 @@ async fn identity_news(identity: &mut Option<Membership>) -> Option<IdentityNews
     }
 }
 
-/// The page that is being read; pending for ever when none is.
+/// Waits for a task; pends forever without one.
 async fn finished<T>(reading: &mut Option<JoinHandle<T>>) -> Result<T, tokio::task::JoinError> {
     match reading {
         Some(task) => task.await,

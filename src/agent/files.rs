@@ -1,7 +1,8 @@
-//! From the database to files, the agent's half: which objects the rules concern, when they are brought into effect, and what
-//! is told of that. The other half, [`edgesync_helper`], is another process; it is given names of rules and objects.
+//! The agent's half of the sync from database to files: which objects the rules affect, when they
+//! are applied, and how the result is reported. The other half, [`edgesync_helper`], is another
+//! process; it receives names of rules and objects.
 //!
-//! A task of its own does it, so that no check, reload or hanging disk keeps the synchronisation waiting.
+//! A task of its own does this, so that no check, reload or hanging disk delays the sync.
 
 mod ask;
 mod tell;
@@ -34,45 +35,44 @@ use edgesync_protocol::node::FilesSummary;
 use edgesync_runtime::systemd;
 use tell::Kept;
 
-/// How often all files are looked at, whether somebody else has changed them.
+/// Interval at which all files are checked for changes by others.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
-/// When the helper is asked again after it was not there.
+/// Delay before the helper is tried again after a failure.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
-/// How long the start waits for files at most; what takes longer goes on beside it.
+/// Time limit for applying files during the start; the rest continues in the background.
 const AT_START: Duration = Duration::from_secs(300);
-/// How many times the time to settle changes may put a pass off, in total.
+/// Maximum delay of a rule by further changes, as a multiple of its settle time.
 const PUT_OFF: u32 = 10;
-/// When it is asked again after it has refused a rule.
+/// Delay before a rule is tried again after the helper has refused it.
 const REFUSED: Duration = Duration::from_secs(30);
-/// What waits for the task.
+/// Commands that may queue for the task.
 const QUEUE: usize = 8;
-/// The rules that one number of 64 bits stands for; those behind the last one share its bit.
+/// Bits of the set of rules; the rules after the last bit share it.
 const BITS: usize = 64;
 
-/// What is known of files, for the status, the metrics and the Node.
+/// State of the files, for the status, the metrics and the Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FilesView {
-    /// The counts.
     pub(super) summary: FilesSummary,
-    /// How often programs were made to read their files.
+    /// Reloads of programs.
     pub(super) reloads: u64,
-    /// How often files were put back.
+    /// Rollbacks of files.
     pub(super) rollbacks: u64,
-    /// The files that are there.
+    /// Files present.
     pub(super) files: u64,
-    /// Why nothing can be done.
+    /// The failure that blocks rules; `None` if there is none.
     pub(super) problem: Option<String>,
 }
 
 impl FilesView {
-    /// What the metrics show; none without rules.
+    /// Returns the values for the metrics; `None` without rules.
     pub(super) fn numbers(&self) -> Option<FilesNumbers> {
         let Self { summary, reloads, rollbacks, files, ref problem } = *self;
         let works = problem.is_none();
         (summary.rules > 0).then_some(FilesNumbers { summary, reloads, rollbacks, files, works })
     }
 
-    /// The part of the status; `None` without rules.
+    /// Returns the section of the status; `None` without rules.
     pub(super) fn show(&self) -> Option<edgesync_admin::agent::FilesSummary> {
         let FilesSummary { rules, objects, in_effect, not_in_effect, conflicts, .. } = self.summary;
         let problem = self.problem.clone();
@@ -92,30 +92,30 @@ impl FilesView {
 pub(super) struct Files {
     shared: Arc<Shared>,
     commands: mpsc::Sender<Command>,
-    /// The latest configuration, after the one at the start.
+    /// The latest reloaded configuration; `None` until the first reload.
     config: watch::Sender<Option<Box<Config>>>,
     view: watch::Receiver<FilesView>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// What has changed.
+    /// Changes not yet processed.
     due: Mutex<Concerned>,
-    /// The database that has come to hold all that the node is to hold.
+    /// Epoch of the database that has come to hold all desired objects.
     synced: Mutex<Option<Epoch>>,
     changed: Notify,
 }
 
-/// What changes concern.
+/// The rules that changes may affect.
 #[derive(Debug)]
 pub(super) struct Concerned {
-    /// A bit for each rule.
+    /// One bit for each rule.
     rules: u64,
-    /// The objects that have changed; none if they are not known, or too many.
+    /// The changed objects; `None` if unknown or too many.
     changed: Option<Vec<Uid>>,
 }
 
-/// Nothing.
+/// Affects nothing.
 impl Default for Concerned {
     fn default() -> Self {
         Self { rules: 0, changed: Some(Vec::new()) }
@@ -123,7 +123,7 @@ impl Default for Concerned {
 }
 
 impl Concerned {
-    /// All that there is, perhaps.
+    /// Possibly affects everything.
     pub(super) const ALL: Self = Self { rules: u64::MAX, changed: None };
 }
 
@@ -136,7 +136,7 @@ enum Command {
 }
 
 impl Files {
-    /// Brings what is held into effect, and starts the task that keeps it so.
+    /// Applies the held objects to files, and starts the task that keeps them applied.
     pub(super) async fn start(
         config: &Config,
         store: EdgeStore,
@@ -168,7 +168,7 @@ impl Files {
         task.set_rules(config);
         if !task.rules.is_empty() || task.told.is_some() {
             let first = tokio::time::timeout(AT_START, task.work());
-            // What is not done by then is due, and goes on beside the rest.
+            // Rules that miss the time limit stay due.
             let _ = systemd::patiently("bringing objects into effect", first).await;
         }
         let (config, configs) = watch::channel(None);
@@ -176,7 +176,7 @@ impl Files {
         Self { shared, commands, config, view }
     }
 
-    /// A handle of no task: there are no rules.
+    /// Returns a handle without a task and without rules.
     #[cfg(test)]
     pub(super) fn idle() -> Self {
         let (commands, _) = mpsc::channel(1);
@@ -184,19 +184,19 @@ impl Files {
         Self { shared: Arc::default(), commands, config: watch::channel(None).0, view }
     }
 
-    /// What is known.
+    /// Returns the current state.
     pub(super) fn view(&self) -> FilesView {
         self.view.borrow().clone()
     }
 
-    /// Returns when something else is known.
+    /// Completes when the state changes.
     pub(super) async fn changed(&mut self) {
         if self.view.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Rules may concern something else now.
+    /// Marks rules as due.
     pub(super) fn due(&self, mut new: Concerned) {
         if new.rules != 0 {
             let mut due = self.shared.due();
@@ -210,18 +210,19 @@ impl Files {
         }
     }
 
-    /// The database with this epoch holds all that the node is to hold: what is not there is not wanted.
+    /// Records that the database with this epoch holds all desired objects: an object missing in it
+    /// is not desired.
     pub(super) fn synced(&self, epoch: Epoch) {
         *self.shared.synced() = Some(epoch);
         self.shared.changed.notify_one();
     }
 
-    /// Other rules, perhaps.
+    /// Passes a reloaded configuration to the task.
     pub(super) fn reload(&self, config: &Config) {
         self.config.send_replace(Some(Box::new(config.clone())));
     }
 
-    /// The cloud is another one, or has forgotten: it is told everything again.
+    /// Reports everything again, because the cloud's store is another one or has lost the reports.
     pub(super) fn tell_again(&self) {
         self.command(Command::TellAgain);
     }
@@ -231,18 +232,17 @@ impl Files {
         tokio::spawn(async move { commands.send(command).await });
     }
 
-    /// Answers with rules and objects.
+    /// Returns rules and objects.
     pub(super) async fn list(&self, role: Role) -> Result<FilesList> {
         self.ask(|answer| Command::List(role, answer)).await
     }
 
-    /// Answers with what the rules would do.
+    /// Returns a plan of all rules.
     pub(super) async fn check(&self, role: Role) -> Result<FilesCheck> {
         admin_only(role)?;
         self.ask(Command::Check).await
     }
 
-    /// Applies a rule.
     pub(super) async fn apply(&self, rule: &str, role: Role) -> Result<FilesRule> {
         admin_only(role)?;
         self.ask(|answer| Command::Apply(rule.to_owned(), answer)).await
@@ -256,7 +256,8 @@ impl Files {
     }
 }
 
-/// Refuses all but administrators: a plan may quote Secrets, and rolls back first what an earlier change has left.
+/// Allows only administrators: a plan may quote Secrets, and a check first rolls back an
+/// interrupted change.
 fn admin_only(role: Role) -> Result<()> {
     if role == Role::Admin {
         return Ok(());
@@ -283,13 +284,13 @@ impl Shared {
     }
 }
 
-/// Which rules changes may concern.
+/// Returns the rules that changes may affect.
 pub(super) fn concerned(rules: &[Rule], changes: &[Change]) -> Concerned {
     let mut bits = 0;
     for (number, rule) in rules.iter().enumerate() {
         let concerns = |change: &Change| match change {
             Change::Put(put) => rule.objects.names(&put.resource, &put.namespace, &put.name),
-            // What it was is known by its UID alone.
+            // A deleted object's labels and fields are unknown here.
             Change::Delete(_) => true,
         };
         if changes.iter().any(concerns) {
@@ -305,22 +306,22 @@ fn bit(number: usize) -> u64 {
     1 << number.min(BITS - 1)
 }
 
-/// A rule and when it is carried out.
+/// A rule and its schedule.
 #[derive(Debug)]
 struct Due {
     rule: Rule,
-    /// Its place in the configuration.
+    /// Its index in the configuration.
     number: usize,
     at: Option<Instant>,
-    /// When the first change came that is waiting.
+    /// When the first pending change arrived.
     since: Option<Instant>,
-    /// Whether all its files are looked at.
+    /// Whether all its files must be checked.
     look: bool,
-    /// When they are the next time.
+    /// When the next such check is due.
     look_at: Instant,
-    /// The number of the list that the helper knows; none if it is to get the whole list.
+    /// Number of the list that the helper has; `None` requests the whole list.
     known: Option<u64>,
-    /// The objects that have changed since.
+    /// Objects changed since that list.
     changed: Vec<Uid>,
 }
 
@@ -332,21 +333,22 @@ struct Task {
     pub shared: Arc<Shared>,
     view: watch::Sender<FilesView>,
     socket: PathBuf,
-    /// In the order in which they are carried out.
+    /// In the order of their execution.
     rules: Vec<Due>,
-    /// Up to where the cloud has been told; none if there was never anything.
+    /// Position up to which the cloud has received reports; `None` if there never were any.
     told: Option<Told>,
-    /// Up to where Events have told it.
+    /// Position up to which Events were emitted.
     said: Option<Told>,
-    /// The epoch of the database that was told from.
+    /// Epoch of the database that the reports stem from.
     epoch: String,
-    /// Whether it has held all that it was to hold since it was made: before that nothing that is missing in it is removed.
+    /// Whether this database has ever held all desired objects. Before that, nothing is removed
+    /// because it is missing.
     whole: bool,
-    /// When what rules have left that are not there any more is cleared away.
+    /// When files of deleted rules are removed.
     clear_at: Option<Instant>,
-    /// Why rules cannot be carried out, by name; without a name: why nothing can be asked.
+    /// Failures by rule; the empty name stands for the helper itself.
     problems: BTreeMap<String, String>,
-    /// When memory is given back.
+    /// When memory is released.
     release_at: Option<Instant>,
 }
 
@@ -365,7 +367,7 @@ impl Task {
             known: None,
             changed: Vec::new(),
         };
-        // Their order was checked with the configuration.
+        // The order was validated with the configuration.
         self.rules = ordered(rules).unwrap_or_default().into_iter().map(due).collect();
         self.problems.clear();
         self.clear_at = (!self.rules.is_empty() || self.told.is_some()).then_some(now);
@@ -414,7 +416,8 @@ impl Task {
         }
     }
 
-    /// The database with this epoch holds what it is to hold. Another one may have taken its place meanwhile.
+    /// Records that the database with this epoch holds all desired objects, unless another database
+    /// has replaced it.
     async fn is_whole(&mut self, epoch: Epoch) {
         self.look_at_epoch();
         if self.epoch != epoch.to_string()
@@ -426,11 +429,12 @@ impl Task {
         let now = Instant::now();
         self.rules.iter_mut().for_each(|due| due.at = Some(now));
         let kept = self.kept(self.told.clone().unwrap_or_default());
-        // If that cannot be kept it is found out again after the next start.
+        // If it cannot be stored, the next run detects it again.
         tell::post(&self.store, &[], &kept, (self.clock)()).await;
     }
 
-    /// Looks whether the database is the one of before; a new one knows nothing of what was told, and the cloud neither.
+    /// Checks whether the database was replaced: neither the new one nor the cloud knows of earlier
+    /// reports.
     fn look_at_epoch(&mut self) {
         let epoch = self.store.facts().totals.epoch.to_string();
         if self.epoch != epoch {
@@ -446,7 +450,7 @@ impl Task {
         Kept { told, store: self.epoch.clone(), whole: self.whole }
     }
 
-    /// Notes which rules are due, and when: not before their changes have settled.
+    /// Schedules the affected rules, each after its settle time.
     fn take_due(&mut self) {
         let Concerned { rules, changed } = std::mem::take(&mut *self.shared.due());
         let now = Instant::now();
@@ -463,7 +467,7 @@ impl Task {
             let settled = (now + due.rule.settle).min(since + due.rule.settle * PUT_OFF);
             due.at = Some(settled);
         }
-        // Those that rules name come first, and they are before them here.
+        // A rule runs after the rules that it names, which precede it here.
         for place in 0..self.rules.len() {
             let (before, rest) = self.rules.split_at_mut(place);
             let Some(due) = rest.first_mut().filter(|due| due.since.is_some()) else { continue };
@@ -481,7 +485,7 @@ impl Task {
         }
     }
 
-    /// Carries out what is due.
+    /// Executes everything that is due.
     async fn work(&mut self) {
         if self.clear_at.is_some_and(|at| at <= Instant::now()) {
             let cleared = self.show(Verb::Clear).await;
@@ -499,7 +503,7 @@ impl Task {
             let (rule, look) = (due.rule.clone(), due.look);
             due.since = None;
             let changed = std::mem::take(&mut due.changed);
-            // When all is looked at, all is listed, too.
+            // A full check lists all objects, too.
             let since = due.known.take().filter(|_| !look).map(|known| (known, changed));
             let outcome = self.carry_out(&rule, Verb::Apply, look, false, since).await;
             let whole = self.whole;
@@ -518,8 +522,8 @@ impl Task {
         }
     }
 
-    /// Has the helper bring the objects of a rule into effect, or say what that would mean: all of them, or those that have
-    /// changed since it had the list with a number.
+    /// Requests the helper to apply or plan a rule: for all its objects, or for those changed since
+    /// the list that the helper has.
     async fn carry_out(
         &mut self,
         rule: &Rule,
@@ -531,13 +535,14 @@ impl Task {
         let (store, socket) = (self.store.clone(), self.socket.clone());
         let result = async {
             let mut asking = Asking::begin(&socket, &store).await?;
-            // Only what is in the database of before can be missing in it.
+            // Objects can be missing only in a database of the same epoch.
             self.look_at_epoch();
             let since = since.filter(|_| self.whole);
             if let Some((_, changed)) = &since {
                 asking.list_changed(&self.kinds, rule, changed).await?;
             }
-            // After the objects were read: those of a new database are not told as those of the one before.
+            // Checked after the objects were read: those of a new database are not reported under
+            // the old epoch.
             self.look_at_epoch();
             let told = self.told.clone().unwrap_or_default();
             let keep = !self.whole;
@@ -551,7 +556,7 @@ impl Task {
         result
     }
 
-    /// Asks what is in effect, or has what rules have written removed that are not there any more.
+    /// Requests the current state, or the removal of files whose rules were deleted.
     async fn show(&mut self, verb: Verb) -> std::result::Result<Outcome, Trouble> {
         self.look_at_epoch();
         let told = self.told.clone().unwrap_or_default();
@@ -566,7 +571,7 @@ impl Task {
         result
     }
 
-    /// Notes whether a rule could be carried out, and what is known since.
+    /// Records whether a rule was applied, and the resulting state.
     async fn came_of(&mut self, rule: &str, result: &std::result::Result<Outcome, Trouble>) {
         match result {
             Ok(outcome) => {
@@ -587,7 +592,7 @@ impl Task {
         }
     }
 
-    /// Shows what is known, with what keeps rules from being carried out.
+    /// Publishes the state, with the failures of rules.
     fn show_view(&self, mut view: FilesView) {
         view.problem = self.problems.values().next().cloned();
         view.summary.stuck = self.problems.len() as u64;
@@ -595,7 +600,7 @@ impl Task {
         self.view.send_if_modified(|known| std::mem::replace(known, view.clone()) != view);
     }
 
-    /// Tells the cloud what is new, and everybody else the counts.
+    /// Reports new results to the cloud, and publishes the counts.
     async fn learned(&mut self, outcome: &Outcome) {
         let is_new = self.told.as_ref() != Some(&outcome.told);
         let kept = self.kept(outcome.told.clone());
@@ -628,7 +633,7 @@ impl Task {
                     self.clear_at = Some(Instant::now());
                 }
             }
-            // Who has asked may have gone.
+            // The requester may have disconnected.
             Command::List(role, answer) => {
                 drop(answer.send(self.list(role).await.map_err(|error| refused(&error))));
             }
@@ -640,7 +645,7 @@ impl Task {
     }
 
     async fn list(&mut self, role: Role) -> std::result::Result<FilesList, Trouble> {
-        // Who never had rules has no helper either.
+        // Without rules, now or earlier, no helper is needed.
         if self.rules.is_empty() && self.told.is_none() {
             return Ok(FilesList { rules: Vec::new() });
         }

@@ -1,7 +1,9 @@
-//! The node's key and certificates while the agent runs: read from disk, shown by the link, renewed in time.
+//! The node's key and certificates at run time: loaded from disk, presented by the link, renewed
+//! before they expire.
 //!
-//! A renewal interrupts nothing: the new certificate is made and proved beside the link, which shows it on its next
-//! connection. The one before stays, in memory and on disk, until a connection with the new one has worked.
+//! A renewal interrupts nothing: the new certificate is issued and verified beside the link, which
+//! presents it on the next connection. The previous one stays, in memory and on disk, until a
+//! connection with the new one succeeds.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -23,23 +25,22 @@ use edgesync_runtime::connection::read_trust;
 use edgesync_runtime::random;
 use edgesync_transport::tls::{Certificate, Client, Clock, Identity, Trust};
 
-/// The longest sleep: a device that was suspended, or whose clock was set, looks again soon.
+/// Maximum sleep: limits the delay after a suspend or a change of the clock.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// News that wait for the loop.
+/// Changes that may queue for the loop.
 const NEWS: usize = 16;
 
-/// What has become of the certificate.
+/// A change of the certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum IdentityNews {
-    /// It was renewed.
     Renewed(Certificate),
-    /// It could not be renewed; it is tried again.
+    /// A renewal failed; it is retried.
     Failed(String),
-    /// How long it is good has changed for the worse.
+    /// The validity has degraded.
     Validity(Validity),
 }
 
-/// What is known of the certificate, for status, conditions and metrics.
+/// State of the certificate, for status, conditions and metrics.
 #[derive(Clone, Debug)]
 pub(super) struct IdentityState {
     pub(super) certificate: Certificate,
@@ -49,7 +50,7 @@ pub(super) struct IdentityState {
     failure: Option<String>,
 }
 
-/// The identity, as the loop sees it.
+/// The loop's handle to the identity.
 pub(super) struct Membership {
     tls: Client,
     state: watch::Receiver<IdentityState>,
@@ -64,7 +65,7 @@ struct Shared {
     reread: Notify,
 }
 
-/// Renews, for as long as the agent runs.
+/// The task that renews the certificate while the agent runs.
 struct Keeper {
     shared: Arc<Shared>,
     url: Option<JoinUrl>,
@@ -79,11 +80,11 @@ struct Keeper {
 }
 
 impl Membership {
-    /// Reads the identity and begins to keep it; none if the node has not joined. `passed` is a time that has
-    /// certainly passed, for the clock.
+    /// Loads the identity and starts its renewal; `None` if the node has not joined. `passed` is a
+    /// lower bound of the current time, for the check of validity.
     ///
     /// # Errors
-    /// The files cannot be read, or are not what they are to be.
+    /// Fails if the files cannot be read or are invalid.
     pub(super) fn open(config: &Config, passed: Timestamp) -> anyhow::Result<Option<Self>> {
         let Some(set) = config.identity.directory.clone() else { return Ok(None) };
         let stored = load(&set)?;
@@ -127,17 +128,16 @@ impl Membership {
         Ok(Some(Self { tls, state: seen, news: heard, shared }))
     }
 
-    /// TLS for the link.
+    /// Returns TLS for the link.
     pub(super) fn tls(&self) -> Client {
         self.tls.clone()
     }
 
-    /// What is known now.
     pub(super) fn state(&self) -> IdentityState {
         self.state.borrow().clone()
     }
 
-    /// The broker has let the node in: what it showed before the last renewal is removed.
+    /// Removes the previous identity: the broker has accepted the current one.
     pub(super) fn connected(&self) {
         let shows = self.tls.shows();
         let current = self.state.borrow().certificate.clone();
@@ -152,14 +152,14 @@ impl Membership {
         });
     }
 
-    /// The files may have changed: an operator has replaced them.
+    /// Rereads the files, which an operator may have replaced.
     pub(super) fn reread(&self) {
         self.shared.reread.notify_one();
     }
 }
 
 impl IdentityState {
-    /// For the status.
+    /// Returns the section of the status.
     pub(super) fn show(&self) -> IdentityStatus {
         let certificate = &self.certificate;
         IdentityStatus {
@@ -188,12 +188,12 @@ impl Keeper {
     async fn run(mut self, broker: Trust) {
         loop {
             self.look();
-            // Without a join service only the validity is watched.
+            // Without an enrollment service only the validity is watched.
             let wait = match &self.url {
                 Some(_) => self.schedule.wait(&self.clock, fraction()),
                 None => LOOK_EVERY,
             };
-            // Shorter looks, because the clock may be set and the device may sleep meanwhile.
+            // Shorter sleeps, because the clock may be set and the device may suspend meanwhile.
             let look =
                 if wait > LOOK_EVERY && !self.schedule.is_due(&self.clock) { LOOK_EVERY } else { wait };
             tokio::select! {
@@ -210,7 +210,7 @@ impl Keeper {
         }
     }
 
-    /// Tells how long the certificate is good, if that has changed.
+    /// Publishes a change of the validity.
     fn look(&self) {
         let validity = self.schedule.validity(&self.clock);
         let changed =
@@ -236,7 +236,7 @@ impl Keeper {
         }
     }
 
-    /// Writes a new identity and shows it from now on.
+    /// Stores a new identity and presents it from the next connection on.
     async fn keep(&mut self, identity: Identity, broker: &Trust) -> anyhow::Result<()> {
         let (set, written) = (self.shared.set.clone(), identity.clone());
         tokio::task::spawn_blocking(move || files::renew(&mut RealDisk, &set, &written)).await??;
@@ -279,7 +279,7 @@ impl Keeper {
     }
 
     fn tell(&self, news: IdentityNews) {
-        // A loop that has fallen so far behind sees the state.
+        // A loop that lags this far behind sees the state.
         let _ = self.news.try_send(news);
     }
 }
@@ -296,7 +296,7 @@ fn load(set: &Path) -> anyhow::Result<Stored> {
     })
 }
 
-/// A number in `[0, 1)`.
+/// Returns a random number in `[0, 1)`.
 fn fraction() -> f64 {
     (random() >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -1,5 +1,5 @@
-//! The TCP address of the local API. Syncing is the agent's job, so an address that cannot be had does not
-//! stop it: it is tried again for as long as the agent runs, and the status says so.
+//! Binds the TCP address of the local API. A failure does not stop the agent, whose job is sync: it
+//! retries as long as the agent runs, and the status shows it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,30 +10,29 @@ use super::access::Tokens;
 use edgesync_admin::agent::ListenStatus;
 use edgesync_api::{Address, Listener};
 
-/// The first wait before an address is tried again.
+/// Delay before the first retry.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The longest wait.
+/// Maximum delay between retries.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// What has become of the address.
+/// State of the TCP address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum ListenState {
-    /// The configuration has none.
+    /// No address is configured.
     #[default]
     Off,
     /// Clients can connect.
     Open(SocketAddr),
-    /// It cannot be listened on; it is tried again.
+    /// The address cannot be bound; it is retried.
     Waiting {
-        /// The address.
         address: SocketAddr,
-        /// Why, for people.
+        /// The cause, as text.
         why: String,
     },
 }
 
 impl ListenState {
-    /// The state for the status.
+    /// Returns the state for the status.
     pub(super) fn show(&self) -> ListenStatus {
         match self {
             Self::Off => ListenStatus::Off,
@@ -45,8 +44,7 @@ impl ListenState {
     }
 }
 
-/// Listens on the address, however long it takes, and writes the kubeconfigs for it. To be dropped when the
-/// agent stops.
+/// Binds the address, retrying without limit, and writes the kubeconfigs for it. Cancel-safe.
 pub(super) async fn listen(
     address: SocketAddr,
     tokens: &Tokens,
@@ -67,7 +65,7 @@ pub(super) async fn listen(
                 let listener = match secured {
                     Ok(tls) => listener.with_local_tls(tls),
                     Err(error) => {
-                        // Who has a token can still connect, without TLS.
+                        // Clients with a token can still connect, without TLS.
                         tracing::warn!(error = format!("{error:#}"), "no kubeconfig could be written");
                         listener
                     }

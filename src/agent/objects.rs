@@ -1,8 +1,9 @@
-//! What the node holds, for the API: synced objects, the ObjectSync records about them, which are not stored
-//! but follow from the rows, and the Leases and Events that were made here.
+//! The node's objects for the API: synced objects; ObjectSync records, which are derived from the
+//! rows; and local Leases and Events.
 //!
-//! Synced objects and records share a sequence of versions, local objects have their own. Of a synced object the
-//! status can be written: it goes into the outbox, and the object keeps its version until the cloud sends another.
+//! Synced objects and records share a sequence of versions, local objects have their own. The
+//! status of a synced object is writable: it goes into the outbox, and the object keeps its version
+//! until the cloud sends another.
 
 mod list;
 mod named;
@@ -36,30 +37,31 @@ pub(super) use own::{OwnNode, own_node};
 use statuses::Statuses;
 use watch::Watches;
 
-/// Seconds after which a client may ask again while the database cannot be read or written.
+/// Seconds after which a client may retry while the database is unavailable.
 const RETRY_SECONDS: u32 = 5;
-/// How long changes are kept in memory after somebody has listed or watched.
+/// Time for which changes are kept in memory after the last list or watch.
 const INTEREST: Duration = Duration::from_secs(5 * 60);
-/// How often memory is looked for that can be given back.
+/// Interval at which unused memory is released.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
-/// How long a list waits at most for commits that are under way.
+/// Maximum time for which a list waits for commits in flight.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// How long after the last of a burst its memory is given back.
+/// Time after the last commit of a burst at which memory is released.
 pub(super) const QUIET: Duration = Duration::from_secs(2);
 
-/// Gives back what a burst has left: for the moment after it.
+/// Releases the memory that a burst has left.
 pub(super) async fn give_back(store: &EdgeStore) {
-    // A store that cannot be read or written says so in its health.
+    // The store's health shows its failures.
     let _ = store.release_memory().await;
     compression::release();
     edgesync_runtime::memory::release();
 }
 
-/// Tells the time by the clock that never jumps.
+/// Returns the monotonic time.
 pub(super) type ReadClock = Arc<dyn Fn() -> Clocked + Send + Sync>;
 
-/// The objects of the edge's store: synced ones read-only but for their status, local ones read-write.
+/// The objects of the edge's store: synced ones read-only except for their status, local ones
+/// read-write.
 pub(super) struct EdgeObjects {
     store: EdgeStore,
     clock: ReadClock,
@@ -69,20 +71,20 @@ pub(super) struct EdgeObjects {
     watches: Arc<Watches>,
     own: [Own; 2],
     own_node: OwnNode,
-    /// Whether there was a list since memory was last given back.
+    /// Whether there was a list since memory was last released.
     listed: AtomicBool,
 }
 
-/// Where the objects of a kind are.
+/// The source of a kind's objects.
 #[derive(Clone, Debug)]
 enum Place {
     /// Received from the cloud.
     Synced,
-    /// Records about those.
+    /// Records about received objects.
     Records(Scope),
-    /// Made on this node.
+    /// Created on this node.
     Local(LocalKind),
-    /// Of this node itself.
+    /// Synthesized by the agent.
     Own(OwnKind),
 }
 
@@ -99,12 +101,12 @@ impl Place {
     }
 }
 
-/// A synced object that was read.
+/// A synced object from the store.
 struct Synced {
     uid: Uid,
-    /// As it is stored.
+    /// As stored.
     object: Stored,
-    /// What waits in the outbox under its key.
+    /// The status pending in the outbox.
     waiting: Option<String>,
 }
 
@@ -122,7 +124,7 @@ fn unavailable(error: &StoreError) -> Status {
     }
 }
 
-/// A synced object as clients see it: under the version that this store gave.
+/// Returns a synced object as clients see it, under this store's version.
 fn shown(stored: edge::Stored) -> Stored {
     Stored {
         json: with_resource_version(&stored.body, stored.own_version),
@@ -138,7 +140,7 @@ fn shown_local(object: LocalObject) -> Stored {
 }
 
 impl EdgeObjects {
-    /// `watch_bytes` is what may be kept in memory for those who watch.
+    /// `watch_bytes` limits the memory for changes that watches read.
     pub(super) fn new(
         store: EdgeStore,
         kinds: Arc<KnownKinds>,
@@ -162,7 +164,7 @@ impl EdgeObjects {
         let node: Arc<str> = node.into();
         let watches = Arc::new(Watches::new(node.clone(), watch_bytes, interest, store.versions()));
         store.observe(watches.clone());
-        // A commit in between went unseen.
+        // A commit in between was not observed.
         watches.catch_up(store.versions());
         let statuses = Arc::new(Statuses::new(store.outbox()));
         let own = ["Node", "Namespace"].map(Own::new);
@@ -185,8 +187,8 @@ impl EdgeObjects {
         }
     }
 
-    /// Gives memory back now and then, for as long as it is polled: what lists took, and changes that nobody has
-    /// asked for in a while.
+    /// Releases memory periodically, until it is dropped: that of lists, and changes without recent
+    /// readers.
     pub(super) async fn keep_small(&self) {
         loop {
             tokio::time::sleep(TIDY_EVERY).await;
@@ -225,14 +227,14 @@ impl EdgeObjects {
         Ok(Some(Synced { uid, object: shown(stored), waiting }))
     }
 
-    /// A synced object with the status that was written here last.
+    /// Returns a synced object with its last locally written status.
     fn show(&self, synced: &Synced) -> Stored {
         let Synced { uid, object, waiting } = synced;
         self.statuses.show(uid, object.clone(), waiting.as_deref(), Instant::now())
     }
 
-    /// Puts the status of a synced object into the outbox. It was worked out on `old`: if the object or its status is
-    /// another one by now, somebody else was faster.
+    /// Writes the status of a synced object to the outbox. It was computed from `old`: fails with a
+    /// conflict if the object or its status has changed since.
     async fn write_status(&self, resource: &Resource, object: &Object, old: &Stored) -> Result<Stored> {
         let _turn = self.statuses.turn(object.uid()).await;
         let synced = self.synced(resource, &old.namespace, &old.name).await?;
@@ -270,7 +272,7 @@ impl EdgeObjects {
         })
     }
 
-    /// The object to be written.
+    /// Converts an object for the store.
     fn local(&self, resource: &Resource, object: &Object) -> Result<LocalObject> {
         let kind = local_kind(resource, object.name())?;
         Ok(LocalObject {
@@ -305,7 +307,7 @@ impl Storage for EdgeObjects {
 
     fn checks(&self) -> Vec<(&'static str, Result<()>)> {
         let store = match &self.store.health().borrow().writing {
-            // What is held can be read, and deletes go on.
+            // Held objects can be read, and deletes continue.
             Writing::Works | Writing::Full => Ok(()),
             Writing::Fails { reason } => {
                 Err(Status::unavailable(format!("the store cannot be written: {reason}"), RETRY_SECONDS))
@@ -345,7 +347,7 @@ impl Storage for EdgeObjects {
             return Ok(EdgeList::Own(self.own(kind).await?));
         }
         if self.watches.of(&place).interest() {
-            // Commits under way are not noted: whoever lists before them could not go on with a watch.
+            // Commits in flight are not recorded: a list before them could not continue as a watch.
             let _ = tokio::time::timeout(SETTLE, self.store.settle()).await;
         }
         self.rows(place, resource).await
@@ -384,7 +386,7 @@ impl Storage for EdgeObjects {
     }
 }
 
-/// 410: changes after a version are not known any more.
+/// Returns status 410: the changes after a version are no longer in memory.
 fn expired(after: u64) -> Status {
     Status::new(Reason::Expired, format!("too old resource version: {after}"))
 }

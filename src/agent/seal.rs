@@ -1,4 +1,4 @@
-//! The keys of sealed objects: where they are, what the status says of them, and their rotation.
+//! The keys of sealed objects: their location, status and rotation.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use edgesync_object::status::{Reason, Result};
 use edgesync_store::seal::keyring::{KeyFacts, Opened};
 use edgesync_store::seal::{KeySource, SealOptions};
 
-/// The names of the credentials, as a systemd unit names them.
+/// Names of the credentials in a systemd unit.
 const CREDENTIAL: &str = "edgesync-seal";
 const PREVIOUS_CREDENTIAL: &str = "edgesync-seal-previous";
-/// How often it is looked whether a key has sealed too much.
+/// Interval of the check whether a key has reached its usage limit.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
 
-/// What is sealed, and where the keys are. A credential that is not there is none.
+/// Returns the sealed kinds and the locations of the keys. A missing credential counts as absent.
 pub(super) fn options(config: &Config) -> SealOptions {
     options_with(config, std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from).as_deref())
 }
@@ -37,17 +37,17 @@ fn options_with(config: &Config, credentials: Option<&Path>) -> SealOptions {
     }
 }
 
-/// The part of the status.
+/// Returns the section of the status.
 pub(super) async fn show(store: &EdgeStore) -> Option<SealStatus> {
     match store.seal_facts().await {
         Ok(facts) => facts.map(|facts| show_keys(&facts.keys, facts.objects)),
-        // That the store cannot be read stands elsewhere in the status.
+        // Another section of the status reports an unreadable store.
         Err(_) => None,
     }
 }
 
-/// Tells in an Event if the credential was missing: if an earlier start was given up for it, or if keys were lost and new
-/// ones were made.
+/// Emits an Event if the credential was missing: an earlier start was refused, or keys were lost
+/// and replaced.
 pub(super) async fn tell(store: &EdgeStore, events: &Events) {
     let Ok(Some(facts)) = store.seal_facts().await else { return };
     for note in notes(&facts.keys) {
@@ -76,7 +76,7 @@ fn show_keys(keys: &KeyFacts, sealed_objects: u64) -> SealStatus {
     SealStatus { keys: keys.keys as u64, wrapped: keys.wrapped, newest: keys.newest.clone(), sealed_objects }
 }
 
-/// Replaces the keys, for somebody who may see Secrets.
+/// Rotates the keys, for a caller with access to Secrets.
 pub(super) async fn rotate(store: &EdgeStore, role: Role) -> Result<SealStatus> {
     if role != Role::Admin {
         let message = "the keys of sealed objects can be replaced by root and the user of the agent on its socket, and \
@@ -92,7 +92,7 @@ pub(super) async fn rotate(store: &EdgeStore, role: Role) -> Result<SealStatus> 
     Ok(show_keys(&rotated.keys, rotated.objects))
 }
 
-/// Replaces a key that has sealed so much that chance could betray it. Never ends.
+/// Rotates a key that has reached its usage limit, where collisions become likely. Never returns.
 pub(super) async fn replace_worn(store: &EdgeStore) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;

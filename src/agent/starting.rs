@@ -1,6 +1,6 @@
-//! The time before the agent is ready: opening the database may mean to rebuild it, to seal it or to free it of plain text,
-//! which takes as long as it is large. While files beside it change the service manager is asked for more time; work that
-//! hangs gets none.
+//! Requests more time of the service manager during the start. Opening the database may rebuild it,
+//! seal it or remove plain text, in a time proportional to its size. More time is requested only
+//! while files change, so a start that hangs still times out.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use std::time::Duration;
 use edgesync_runtime::systemd;
 use edgesync_store::durable::with_suffix;
 
-/// How often the files are looked at: often enough for the shortest time that a unit gives.
+/// Interval of the checks: shorter than any start timeout of a unit.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// The time that is asked for, from now on.
+/// Time requested, from each check on.
 const EXTENSION: Duration = Duration::from_secs(60);
 
-/// Asks for time until it is dropped.
+/// Requests time until it is dropped.
 #[derive(Debug)]
 pub(super) struct Starting {
     done: Option<mpsc::Sender<()>>,
@@ -24,7 +24,7 @@ pub(super) struct Starting {
 }
 
 impl Starting {
-    /// Watches the files of a database. Without a thread the service manager waits as long as its unit says.
+    /// Watches the files of a database. Without a thread the unit's own timeout applies.
     pub(super) fn watch(database: &Path) -> Self {
         let (done, is_done) = mpsc::channel();
         let mut files = Files::of(database);
@@ -51,10 +51,11 @@ impl Drop for Starting {
     }
 }
 
-/// A size in bytes and the time of the last change, seconds and nanoseconds; none of a file that is not there.
+/// Size in bytes and time of the last change, in seconds and nanoseconds; `None` if the file is
+/// missing.
 type Seen = Option<(u64, i64, i64)>;
 
-/// What a database is written to while it is opened: itself, its log, and what is built beside it.
+/// The files written while a database opens: itself, its log, and the rebuilt copies beside it.
 #[derive(Debug)]
 struct Files {
     paths: Vec<PathBuf>,
@@ -69,7 +70,7 @@ impl Files {
         Self { paths, seen }
     }
 
-    /// The bytes in all of them, if one has changed since it was asked for last.
+    /// Returns the bytes in all files, if one has changed since the last call.
     fn progress(&mut self) -> Option<u64> {
         let now: Vec<Seen> = self.paths.iter().map(|path| look(path)).collect();
         let before = std::mem::replace(&mut self.seen, now);
@@ -96,7 +97,7 @@ mod tests {
         std::fs::write(with_suffix(&database, ".fresh"), [0; 20]).unwrap();
         assert_eq!(files.progress(), Some(120));
         assert_eq!(files.progress(), None);
-        // A log that is written from its start again does not grow.
+        // A log rewritten from its start does not grow.
         let log = std::fs::File::create(with_suffix(&database, "-wal")).unwrap();
         assert_eq!(files.progress(), Some(120));
         log.set_modified(jiff::Timestamp::UNIX_EPOCH.into()).unwrap();

@@ -1,4 +1,4 @@
-//! What the agent says of itself: asked through the local API, answered by the loop.
+//! Serves the agent's status through the local API; the loop answers the queries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,27 +19,28 @@ use edgesync_object::status::Result;
 use edgesync_object::{Resource, Status};
 use edgesync_runtime::chain;
 
-/// How long those who want metrics wait for the loop: less than Prometheus waits for them.
+/// Time for which a request for metrics waits for the loop: less than a scrape's timeout.
 const METRICS_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What the loop is asked. Those who asked may have gone.
+/// A query to the loop. The requester may disconnect before the answer.
 pub(super) enum Question {
-    /// The status, with what it says of the store.
+    /// The status, which includes this view of the store.
     Status(Box<StoreView>, oneshot::Sender<Box<AgentStatus>>),
-    /// What went through the link.
+    /// Traffic counts of the link.
     Traffic(oneshot::Sender<Traffic>),
-    /// Prove by a fresh Hello that the cloud records what is held; answered once both sides agree.
+    /// Verifies by a new Hello that the cloud's records match what is held; answered once both
+    /// sides agree.
     Verify(oneshot::Sender<VerifiedCloud>),
-    /// The numbers for the metrics, but for those of the store, which are read beside the loop.
+    /// The metrics, except those of the store, which are read outside the loop.
     Numbers(oneshot::Sender<Box<AgentNumbers>>),
 }
 
-/// What the status says of the store. It is read beside the loop, which must wait for no read.
+/// The store's part of the status. Read outside the loop, which never waits for a read.
 #[derive(Debug, Default)]
 pub(super) struct StoreView {
-    /// Sizes and counters; none if the store cannot be read.
+    /// Sizes and counters; `None` if the store cannot be read.
     pub(super) stats: Option<EdgeStats>,
-    /// The kinds of which objects are held, and how many of each.
+    /// The kinds of held objects, with the count of each.
     pub(super) kinds: Vec<(Arc<Resource>, u64)>,
 }
 
@@ -61,7 +62,7 @@ impl StatusExtension {
         Self { questions, files, listening, store }
     }
 
-    /// Has all rows checked, and what is wrong mended; then has the loop compare with the cloud.
+    /// Checks all rows and repairs what is wrong, then requests a comparison with the cloud.
     async fn verify(&self) -> Result<Verification> {
         let store = match self.store.check().await {
             Ok(report) => VerifiedStore::Checked(CheckedRows {
@@ -72,7 +73,7 @@ impl StatusExtension {
                 renewed: report.renewed,
                 problem: None,
             }),
-            // The file is replaced by what can be read of it; the Hello that follows tells the cloud.
+            // The readable rows move to a new file; the next Hello announces that to the cloud.
             Err(error) => VerifiedStore::Damaged { problem: chain(&error) },
         };
         Ok(Verification { store, cloud: self.ask(Question::Verify).await? })
@@ -94,7 +95,7 @@ impl StatusExtension {
         })
     }
 
-    /// Asks the loop; fails when it ends.
+    /// Queries the loop; fails if the loop ends.
     async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T> {
         let stopping = || Status::unavailable("the agent is stopping", 5);
         let (answer, answered) = oneshot::channel();
@@ -118,7 +119,8 @@ impl Extension for StatusExtension {
     }
 
     async fn metrics(&self, out: &mut MetricsWriter<'_>) {
-        // Without an answer only the families of the API and the process are there: an alert can tell.
+        // Without an answer only the families of the API and the process appear, which an alert can
+        // detect.
         let answered = tokio::time::timeout(METRICS_PATIENCE, self.ask(Question::Numbers)).await;
         let Ok(Ok(mut numbers)) = answered else { return };
         let stats = tokio::time::timeout(METRICS_PATIENCE, self.store.stats()).await;
@@ -135,7 +137,7 @@ fn answer(answer: &impl Serialize) -> Result<Value> {
     edgesync_admin::write(answer).map_err(Status::internal)
 }
 
-/// Seconds with one decimal.
+/// Returns seconds, rounded to one decimal.
 pub(super) fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 10.0).round() / 10.0
 }
@@ -148,7 +150,7 @@ mod tests {
     use edgesync_admin::samples;
     use serde_json::json;
 
-    /// An extension over an empty store, and the loop's end of the questions.
+    /// Returns an extension over an empty store, and the loop's end of the queue.
     fn extension(directory: &tempfile::TempDir) -> (StatusExtension, mpsc::Receiver<Question>) {
         let store = EdgeStore::open(&directory.path().join("edge.db"), EdgeOptions::default()).unwrap();
         let (questions, asked) = mpsc::channel(4);

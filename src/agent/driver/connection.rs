@@ -1,4 +1,4 @@
-//! The connection to the cloud as the loop knows it: the link, the presence of the cloud, and whether it admits this node.
+//! State of the connection to the cloud: link, presence, admission.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::wire::Waiting;
 use edgesync_transport::link::presence::CloudPresence;
 
-/// What the link is doing, for the status.
+/// State of the link, for the status.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LinkState {
     pub(super) connected: bool,
@@ -19,35 +19,33 @@ pub(super) struct LinkState {
     pub(super) reconnects: u64,
 }
 
-/// What a presence of the cloud means for the session.
+/// Effect of a presence message on the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloudChange {
-    /// It is as it was.
     Same,
-    /// It is offline.
     Gone,
-    /// It is online again, or was restarted.
+    /// Online again, or restarted.
     Returned,
 }
 
-/// See the module.
+/// Tracks link, presence and admission.
 #[derive(Default)]
 pub(super) struct Connection {
     pub(super) link: LinkState,
     cloud_boot: Option<String>,
     pub(super) cloud_online: Option<bool>,
-    /// Whether the cloud has said that this node was removed from the fleet.
+    /// Whether the cloud has reported this node as removed from the fleet.
     pub(super) removed: bool,
-    /// Why the cloud does not talk to this node, until it does.
+    /// Why the cloud refuses this node; `None` once it welcomes it.
     pub(super) refusal: Option<String>,
-    /// The time from the last Hello to its Welcome.
+    /// Time from the last Hello to its Welcome.
     pub(super) welcome_round_trip: Option<Duration>,
-    /// The message that waits until the link has room.
+    /// The message that waits for space in the link's queue.
     waiting: Option<Waiting>,
 }
 
 impl Connection {
-    /// Takes note that the link is up.
+    /// Records that the link is up.
     pub(super) fn up(&mut self) {
         self.link = LinkState {
             connected: true,
@@ -57,7 +55,7 @@ impl Connection {
         };
     }
 
-    /// Takes note that the link is down, or still is, and drops the message that waits for it.
+    /// Records a failed connection or attempt, and drops the waiting message.
     pub(super) fn down(&mut self, cause: String, retry_in: Duration) {
         let LinkState { was_in_sync, reconnects, .. } = self.link;
         self.link = LinkState {
@@ -71,12 +69,12 @@ impl Connection {
         self.waiting = None;
     }
 
-    /// Forgets the presence of the cloud: the broker sends the retained one.
+    /// Clears the presence of the cloud: the broker resends the retained one.
     pub(super) fn forget_presence(&mut self) {
         (self.cloud_boot, self.cloud_online) = (None, None);
     }
 
-    /// Takes note of the presence of the cloud.
+    /// Records the presence of the cloud.
     pub(super) fn observe_cloud(&mut self, presence: CloudPresence) -> CloudChange {
         let CloudPresence { boot, online } = presence;
         let was_online = self.cloud_online.replace(online);
@@ -89,24 +87,24 @@ impl Connection {
         }
     }
 
-    /// Takes note of a Welcome: the cloud admits this node.
+    /// Records a Welcome: the cloud admits this node.
     pub(super) fn welcomed(&mut self, round_trip: Duration) {
         self.removed = false;
         self.refusal = None;
         self.welcome_round_trip = Some(round_trip);
     }
 
-    /// Takes note that the node was removed from the fleet. Returns whether that is new.
+    /// Records the node's removal from the fleet. Returns whether it was not recorded before.
     pub(super) fn remove(&mut self) -> bool {
         !std::mem::replace(&mut self.removed, true)
     }
 
-    /// Keeps a message until the link has room.
+    /// Holds a message until the link's queue has space.
     pub(super) fn hold(&mut self, message: Waiting) {
         self.waiting = Some(message);
     }
 
-    /// Returns the message that waits for room, to be tried again.
+    /// Returns the waiting message for another attempt.
     pub(super) fn take_waiting(&mut self) -> Option<Waiting> {
         self.waiting.take()
     }

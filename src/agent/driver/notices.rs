@@ -1,4 +1,4 @@
-//! What the machine wants an operator to know: said in the log, in the status, as Events, to the service manager.
+//! Publishes the machine's notices: to the log, the status, Events and the service manager.
 
 use tokio::time::Instant;
 
@@ -88,7 +88,7 @@ impl Driver {
         }
     }
 
-    /// What becomes of the certificate is told as Events, and of the Node at once.
+    /// Emits an Event for a change of the certificate, and schedules a check of the device.
     pub(super) fn tell_identity(&mut self, news: IdentityNews) {
         let (why, note) = match news {
             IdentityNews::Renewed(certificate) => {
@@ -117,7 +117,8 @@ impl Driver {
         if self.statistics.observe_sync(in_sync) == SyncChange::InSync {
             self.files.synced(self.machine.totals().epoch);
             let objects = self.machine.totals().count;
-            // It is so again after each change: that is worth a line once for each connection.
+            // Each change leaves and reaches sync; only the first time per connection is worth an
+            // info line.
             if std::mem::replace(&mut self.connection.link.was_in_sync, true) {
                 tracing::debug!(objects, "in sync");
             } else {
@@ -140,7 +141,7 @@ impl Driver {
     }
 }
 
-/// An object in a word: `ConfigMap plant/line-1`.
+/// Formats an object as `ConfigMap plant/line-1`.
 fn named(object: &ObjectRef) -> String {
     let ObjectRef { kind, namespace, name, .. } = object;
     if namespace.is_empty() { format!("{kind} {name}") } else { format!("{kind} {namespace}/{name}") }

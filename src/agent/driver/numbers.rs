@@ -1,11 +1,11 @@
-//! The numbers for the metrics, as far as the loop has them.
+//! Collects the loop's share of the metrics.
 
 use super::Driver;
 use crate::agent::metrics::{AgentNumbers, Transferred};
 use crate::agent::traffic::Direction;
 
 impl Driver {
-    /// The numbers of now, but for those of the store.
+    /// Returns the current values, except those of the store.
     pub(super) fn numbers(&self) -> AgentNumbers {
         let (machine, now) = (&self.machine, self.now());
         let totals = machine.totals();

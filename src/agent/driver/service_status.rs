@@ -1,4 +1,4 @@
-//! The line that the service manager shows.
+//! The status line in the service manager.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use tokio::time::Instant;
 
 use edgesync_runtime::systemd;
 
-/// How often the service manager is told something new, at most.
+/// Minimum interval between two lines.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// Sends the status line, rate-limited.
 pub(super) struct ServiceStatus {
     line: String,
-    /// Before this the service manager is told nothing new.
+    /// Earliest time for the next line.
     next_at: Instant,
 }
 
@@ -21,12 +21,13 @@ impl ServiceStatus {
         Self { line: String::new(), next_at: Instant::now() }
     }
 
-    /// Returns the line that the service manager was told last.
+    /// Returns the line last sent.
     pub(super) fn line(&self) -> &str {
         &self.line
     }
 
-    /// Tells a new line. The loop turns at least once a second: what changes more often is told later.
+    /// Sends a line if it differs and the interval has passed. The loop turns at least once a
+    /// second and retries, so the latest line arrives eventually.
     pub(super) fn tell(&mut self, line: String) {
         if line != self.line && self.next_at <= Instant::now() {
             systemd::status(&line);

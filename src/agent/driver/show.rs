@@ -1,4 +1,4 @@
-//! The status: what the agent holds, is connected to, waits for, and has run into.
+//! Builds the agent's status: objects, connections, queues, failures.
 
 mod cloud_core;
 
@@ -13,7 +13,8 @@ use edgesync_protocol::edge::EdgePhase;
 use edgesync_runtime::VERSION;
 
 impl Driver {
-    /// Returns the status. Files, the local API and the keys of sealed objects are known beside the loop and added there.
+    /// Returns the status. The callers add files, local API and seal keys, which the loop does not
+    /// own.
     pub(super) fn status(&self, StoreView { stats, kinds }: &StoreView) -> Box<AgentStatus> {
         let traffic = self.link.traffic();
         let kinds = kinds

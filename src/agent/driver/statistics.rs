@@ -8,10 +8,10 @@ use crate::agent::metrics::{Ages, LimitsHit, Rejections};
 use edgesync_admin::agent::RejectedObject;
 use edgesync_protocol::change::{RejectReason, Uid};
 
-/// Rejected objects that the status remembers.
+/// Rejected objects that the status lists.
 const MAX_REJECTED: usize = 64;
 
-/// How the state of sync has changed.
+/// Change of the sync state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyncChange {
     Same,
@@ -19,32 +19,31 @@ pub(super) enum SyncChange {
     OutOfSync,
 }
 
-/// See the module.
+/// Counters, ages and rejected objects.
 #[derive(Default)]
 pub(super) struct Statistics {
-    /// Frames that could not be read, by their error.
+    /// Unreadable frames, by error.
     pub(super) bad_frames: BTreeMap<&'static str, u64>,
     pub(super) limits: LimitsHit,
     pub(super) rejections: Rejections,
-    /// The objects that are rejected now, by UID.
+    /// Objects rejected now, by UID.
     pub(super) rejected: BTreeMap<String, RejectedObject>,
     pub(super) ages: Ages,
-    /// When the cloud confirmed a report last.
+    /// When the cloud last confirmed a report.
     pub(super) last_report: Option<Timestamp>,
     pub(super) in_sync_since: Option<Timestamp>,
-    /// Removals that the cloud holds back.
+    /// Deletions that the cloud holds back.
     held_back: u64,
 }
 
 impl Statistics {
-    /// Counts a frame that could not be read. Returns how many there were of the same error.
+    /// Counts an unreadable frame. Returns the count of the same error.
     pub(super) fn count_bad_frame(&mut self, error: &'static str) -> u64 {
         let count = self.bad_frames.entry(error).or_default();
         *count += 1;
         *count
     }
 
-    /// Counts a rejection.
     pub(super) fn count_rejection(&mut self, reason: RejectReason) {
         self.rejections.add(reason);
         match reason {
@@ -54,7 +53,7 @@ impl Statistics {
         }
     }
 
-    /// Remembers a rejected object, in place of another one if there are too many.
+    /// Records a rejected object; evicts another one at the limit.
     pub(super) fn remember_rejected(&mut self, uid: &Uid, entry: RejectedObject) {
         if self.rejected.len() >= MAX_REJECTED && !self.rejected.contains_key(&**uid) {
             self.rejected.pop_first();
@@ -62,7 +61,7 @@ impl Statistics {
         self.rejected.insert(uid.to_string(), entry);
     }
 
-    /// Takes note of whether the node is in sync.
+    /// Records whether the node is in sync.
     pub(super) fn observe_sync(&mut self, in_sync: bool) -> SyncChange {
         match (in_sync, self.in_sync_since) {
             (true, None) => {
@@ -77,7 +76,7 @@ impl Statistics {
         }
     }
 
-    /// Takes note of how many removals the cloud holds back. Returns whether it has just begun to.
+    /// Records how many deletions the cloud holds back. Returns whether it has just begun to.
     pub(super) fn observe_held_back(&mut self, held: u64) -> bool {
         let before = std::mem::replace(&mut self.held_back, held);
         held > 0 && before == 0

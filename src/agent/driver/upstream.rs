@@ -1,5 +1,5 @@
-//! The upstream half of the loop: the Lease, the outbox, what the device tells of itself, Events and traffic.
-//! What has to be decided is decided by the machine, [`Clock`], [`Budget`] and [`node_report`]; here it is carried out.
+//! The outbound half of the loop: Lease, outbox, Node report, Events and traffic. Decisions belong
+//! to the machine, [`Clock`], [`Budget`] and [`node_report`]; this module performs them.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -29,20 +29,20 @@ use edgesync_protocol::upload::{Content, Lane, Lanes, RefusedReason, UploadItem}
 use edgesync_runtime::random;
 use edgesync_store::StoreError;
 
-/// How often the device is looked at: disk, addresses, what is told of the Node.
+/// Interval of the device checks: disk, addresses, Node report.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// How often the traffic counts are handed to the store, which writes them when it suits.
+/// Interval at which the store receives the traffic counts; it writes them with its next flush.
 const KEEP_EVERY: Duration = Duration::from_secs(60);
-/// How long Events wait for the clock of the device to be set.
+/// Time for which Events wait for the device's clock to be set.
 const CLOCK_PATIENCE: Duration = Duration::from_secs(120);
-/// Under which key the store keeps the traffic counts.
+/// Metadata key of the traffic counts.
 pub(in crate::agent) const TRAFFIC_NOTE: &str = "traffic";
-/// Under which key the store keeps what was told of the Node last, hashed.
+/// Metadata key of the hash of the last Node report.
 const NODE_NOTE: &str = "node";
 
 type Page = Result<Vec<UploadItem>, StoreError>;
 
-/// See the module.
+/// State of the outbound half.
 pub(in crate::agent) struct Upstream {
     config: Config,
     pub(super) events: Events,
@@ -50,38 +50,39 @@ pub(in crate::agent) struct Upstream {
     pub(super) meter: Meter,
     budget: Budget,
     pub(super) outbox: watch::Receiver<OutboxState>,
-    /// How the outbox stood before anything was put into it in this run.
+    /// State of the outbox when the store was opened, before this run added anything.
     opened: OutboxMarks,
     /// The page of the outbox that is being read.
     pub(super) page: Option<JoinHandle<Page>>,
-    /// The outbox is being numbered anew.
+    /// The renumbering of the outbox in progress.
     pub(super) renumbering: Option<JoinHandle<Result<(), StoreError>>>,
-    /// The store is asked how large it is.
+    /// The pending query for the store's size.
     pub(super) sizing: Option<JoinHandle<Result<EdgeStats, StoreError>>>,
-    /// Bytes of the database that are in use.
+    /// Bytes in use within the database.
     used_bytes: u64,
-    /// When this run of the agent took the Lease.
+    /// When this run of the agent acquired the Lease, in Unix microseconds.
     acquired: i64,
-    /// What was told of the Node last, hashed; none if that could not be kept.
+    /// Hash of the last Node report; `None` if it could not be stored.
     told: Arc<Mutex<Option<u64>>>,
-    /// The Node as it is shown on the device.
+    /// The Node that the local API serves.
     own_node: OwnNode,
     pub(super) conditions: Vec<Condition>,
     look_at: Instant,
     keep_at: Instant,
     started: Instant,
-    /// What was dropped when it was last looked at.
+    /// Dropped items at the last check.
     dropped: Lanes,
-    /// Frames that had to wait, and connections that were dropped because nothing was taken, when last looked at.
+    /// Frames that found the link's queue full, and connections dropped for stalled reads, at the
+    /// last check.
     limits: (u64, u64),
-    /// Since when the broker answers and the cloud does not.
+    /// Since when the link is up without an answer of the cloud.
     pub(super) silent: Option<Instant>,
-    /// Whether an Event has told that.
+    /// Whether an Event has reported the silence.
     pub(super) silence_told: bool,
 }
 
 impl Upstream {
-    /// `kept` is what the store keeps of an earlier run.
+    /// Restores what the store persisted in an earlier run.
     pub(in crate::agent) async fn new(
         config: &Config,
         store: &EdgeStore,
@@ -89,7 +90,7 @@ impl Upstream {
         events: Events,
         own_node: OwnNode,
     ) -> Self {
-        // What cannot be read begins anew.
+        // Unreadable metadata counts as absent.
         let traffic = store.note(TRAFFIC_NOTE).await.unwrap_or_default();
         let told = store.note(NODE_NOTE).await.unwrap_or_default();
         let now = Instant::now();
@@ -120,7 +121,7 @@ impl Upstream {
         }
     }
 
-    /// What the status says of the traffic; `edgesync traffic` says more.
+    /// Returns the traffic section of the status; `edgesync traffic` shows more.
     pub(super) fn show_traffic(&self) -> TrafficToday {
         TrafficToday {
             bytes_today: self.meter.today(),
@@ -129,7 +130,7 @@ impl Upstream {
         }
     }
 
-    /// The conditions of the Node in the status.
+    /// Returns the Node's conditions for the status.
     pub(super) fn show_conditions(&self) -> Vec<edgesync_admin::agent::Condition> {
         let shown = |condition: &Condition| edgesync_admin::agent::Condition {
             kind: condition.condition.clone(),
@@ -141,17 +142,18 @@ impl Upstream {
         self.conditions.iter().map(shown).collect()
     }
 
-    /// The daily budget, in bytes.
+    /// Returns the daily budget, in bytes.
     pub(super) fn budget(&self) -> Option<u64> {
         self.budget.limit()
     }
 
-    /// Whether Events can go: their times are right, or nobody knows when they will be.
+    /// Returns whether Events may be sent: their times are right, or the wait for the clock is
+    /// over.
     fn times_are_settled(&self) -> bool {
         self.clock.is_known() || self.started.elapsed() >= CLOCK_PATIENCE
     }
 
-    /// The outbox as the machine is to see it: Events wait for the clock.
+    /// Returns the outbox as the machine sees it: without Events while they wait for the clock.
     fn marks(&self) -> OutboxMarks {
         let mut marks = self.outbox.borrow().marks.clone();
         if !self.times_are_settled() {
@@ -162,7 +164,7 @@ impl Upstream {
 }
 
 impl Driver {
-    /// Tells the machine how the outbox and the budget stand at the start.
+    /// Passes the initial state of outbox and budget to the machine.
     pub(super) fn begin_upstream(&mut self) {
         let now = self.now();
         self.machine.set_frugal(now, self.upstream.budget.is_spent());
@@ -170,13 +172,13 @@ impl Driver {
         self.outbox_changed();
     }
 
-    /// Hands over what is kept across restarts.
+    /// Persists the traffic counts at the end.
     pub(super) fn end_upstream(&mut self) {
         self.upstream.meter.link(&self.link.traffic(), Timestamp::now());
         self.store.keep_note(TRAFFIC_NOTE, self.upstream.meter.keep());
     }
 
-    /// What is due: called about once a second.
+    /// Runs the checks that are due; called about once a second.
     pub(super) fn look_around(&mut self) {
         let now = Instant::now();
         self.look_at_clock();
@@ -195,7 +197,7 @@ impl Driver {
         }
     }
 
-    /// The size of the store is known: the rest of the device is looked at too.
+    /// Receives the size of the store, and checks the rest of the device.
     pub(super) fn sized(&mut self, stats: &Result<Result<EdgeStats, StoreError>, tokio::task::JoinError>) {
         self.upstream.sizing = None;
         if let Ok(Ok(stats)) = stats {
@@ -204,7 +206,7 @@ impl Driver {
         self.tell_of_node(false);
     }
 
-    /// A link is there, perhaps over another address: the device is looked at soon.
+    /// Schedules a check of the device: a new link may use another address.
     pub(super) fn look_soon(&mut self) {
         self.upstream.look_at = Instant::now();
     }
@@ -217,7 +219,8 @@ impl Driver {
             let more = if became_known { ", and can be right now: it could not before" } else { "" };
             let note = format!("the clock was set by {seconds:+.1} s{more}");
             self.upstream.events.emit(Why::ClockJumped, Regarding::Node, note);
-            // Times of a clock that could be right stay as they are: whoever set it may be wrong.
+            // Times of a clock that could be right stay as they are: the correction may be the
+            // wrong one.
             if doubtful {
                 self.upstream.events.clock_set(at, by);
             }
@@ -264,8 +267,8 @@ impl Driver {
         self.tell_of_node(false);
     }
 
-    /// Looks at the device, and puts what is to be told of the Node into the outbox if it differs from what was
-    /// told last, or if the cloud asks for it. Without a link the cloud is told nothing: addresses come and go with it.
+    /// Checks the device, and queues a Node report if it differs from the last one or the cloud
+    /// requests it. Without a link no report is queued, because the addresses depend on the link.
     pub(super) fn tell_of_node(&mut self, asked: bool) {
         let upstream = &mut self.upstream;
         let health = self.store.health().borrow().clone();
@@ -292,7 +295,7 @@ impl Driver {
             let known = upstream.conditions.iter().find(|known| known.condition == condition.condition);
             condition.last_transition_time = match known {
                 Some(known) if known.status == condition.status => known.last_transition_time,
-                // Since when it was so at the start nobody knows: the cloud takes the time at which it hears of it.
+                // Unknown at the start: the cloud uses the time at which it receives the report.
                 None => None,
                 Some(_) => Some(Timestamp::now()),
             };
@@ -320,7 +323,7 @@ impl Driver {
             let postings = vec![Posting::Upload(put), Posting::Note(NODE_NOTE, hash.to_string())];
             if let Err(error) = store.post(postings).await {
                 tracing::warn!(%error, "what the node tells of itself could not be kept");
-                // It is tried again with the next look.
+                // The next check retries it.
                 *lock(&told) = None;
             }
         });
@@ -373,7 +376,7 @@ impl Driver {
         self.machine.outbox_failed(self.now());
     }
 
-    /// Carries out what the machine wants of the outbox and the Lease.
+    /// Performs an effect that concerns the outbox or the Lease.
     pub(super) fn perform_upstream(&mut self, effect: &EdgeEffect) {
         let store = self.store.clone();
         match *effect {
@@ -400,19 +403,20 @@ impl Driver {
         }
     }
 
-    /// An item of the outbox was refused by the cloud.
+    /// Reports an item of the outbox that the cloud refused.
     pub(super) fn upload_refused(&self, content: &str, reason: RefusedReason, message: &str) {
         let status = match serde_json::from_str(content) {
             Ok(Content::Status(status)) => Some(status),
             _ => None,
         };
         let is_sealed = status.as_ref().is_some_and(|status| self.kinds.is_sealed(&status.object.key()));
-        // The message may quote what was refused, and log and Events can be read by others than the object.
+        // The message may quote the refused object, and log and Events have more readers than the
+        // object.
         let why = match is_sealed {
             true => format!("{reason:?} (its kind is sealed, so what the cloud says of it is not kept)"),
             false => message.to_owned(),
         };
-        // What it says is its own affair: it may be long, or nobody else's business.
+        // The content stays out of the log: it may be long or confidential.
         tracing::warn!(?reason, why = &*why, "the cloud refused what was sent to it");
         let Some(status) = status else { return };
         let note = format!("the cloud refused the status: {why}");
@@ -453,7 +457,7 @@ impl Driver {
         self.budget_changed(change);
     }
 
-    /// The lanes of the outbox.
+    /// Returns the status of the outbox's lanes.
     pub(super) fn show_upstream(&self) -> BTreeMap<String, LaneStatus> {
         let state = self.upstream.outbox.borrow();
         let shown = |lane: Lane| LaneStatus {
@@ -469,7 +473,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says that the disk has come under pressure, or out of it.
+/// Emits an Event when disk pressure begins or ends.
 fn tell_disk(events: &Events, before: &[Condition], now: &[Condition]) {
     let find = |all: &[Condition]| all.iter().find(|condition| condition.condition == DISK_PRESSURE).cloned();
     let Some(disk) = find(now) else { return };
@@ -482,12 +486,12 @@ fn tell_disk(events: &Events, before: &[Condition], now: &[Condition]) {
     events.emit(why, Regarding::Node, disk.message);
 }
 
-/// The limits of Events as configured.
+/// Returns the configured limits of Events.
 pub(in crate::agent) fn event_limits(config: &Config) -> EventLimits {
     EventLimits { burst: config.events.burst, refill: config.events.refill }
 }
 
-/// The limits of the outbox as configured.
+/// Returns the configured limits of the outbox.
 pub(in crate::agent) fn outbox_limits(config: &Config) -> OutboxLimits {
     OutboxLimits { rows: config.outbox.max_items, bytes: config.outbox.max_size }
 }

@@ -1,5 +1,5 @@
-//! What lies between the machine and the link: topics and frames of MQTT, or the bridge to a CloudCore. The loop is the
-//! same for both.
+//! The layer between machine and link: topics and frames of MQTT, or the bridge to a CloudCore. The
+//! loop is the same for both.
 
 mod cloud_core;
 mod mqtt;
@@ -21,7 +21,7 @@ use edgesync_protocol::frame::{Objects, Up};
 use edgesync_transport::link::presence::Presence;
 use edgesync_transport::link::{Cause, LinkEvent, Publish, PublishError, Topics};
 
-/// See the module.
+/// The link's protocol and its state.
 pub(in crate::agent) enum Wire {
     /// Frames on the topics of a broker.
     Mqtt(Topics),
@@ -29,26 +29,27 @@ pub(in crate::agent) enum Wire {
     KubeEdge(Box<CloudCore>),
 }
 
-/// A message for which the link had no room.
+/// A message that waits for space in the link's queue.
 pub(super) struct Waiting {
-    /// The name of its type, for the meter.
+    /// Name of its type, for the meter.
     pub(super) name: &'static str,
     pub(super) topic: String,
     pub(super) bytes: Vec<u8>,
 }
 
 impl Wire {
-    /// A wire to the CloudCore of the configuration, which knows what is wanted of what the store holds.
+    /// Returns the wire to the configured CloudCore. Its bridge starts with the names that the held
+    /// Pods reference.
     pub(in crate::agent) async fn kubeedge(config: &Config, store: &EdgeStore) -> Self {
         let mut bridge = Bridge::new(bridge_config(config));
         if let Err(error) = remember(&mut bridge, config, store).await {
-            // The next walk over what is held finds it.
+            // The next verification of held objects reads them again.
             tracing::warn!(%error, "what the Pods held here reference cannot be read");
         }
         Self::KubeEdge(Box::new(CloudCore::new(bridge)))
     }
 
-    /// What is published before the link ends.
+    /// Returns the messages to publish before the link ends.
     pub(in crate::agent) fn farewell(&self, node: &str) -> Vec<Publish> {
         match self {
             Self::Mqtt(topics) => vec![Presence::farewell(topics, node)],
@@ -56,7 +57,7 @@ impl Wire {
         }
     }
 
-    /// What the node is connected to, in messages.
+    /// Returns the peer's name for messages.
     pub(super) fn peer(&self) -> &'static str {
         match self {
             Self::Mqtt(_) => "the broker",
@@ -64,7 +65,7 @@ impl Wire {
         }
     }
 
-    /// What it means that the link is there and the cloud says nothing.
+    /// Returns the message for a link that is up while the cloud is silent.
     pub(super) fn silence(&self) -> &'static str {
         match self {
             Self::Mqtt(_) => "the broker answers, the cloud does not",
@@ -72,7 +73,8 @@ impl Wire {
         }
     }
 
-    /// How long that may last before an Event tells it: a CloudCore that was started again is silent for a while.
+    /// Returns how long the silence lasts before an Event reports it: a restarted CloudCore is
+    /// silent for a while.
     pub(super) fn silence_patience(&self) -> Duration {
         match self {
             Self::Mqtt(_) => Duration::ZERO,
@@ -80,7 +82,7 @@ impl Wire {
         }
     }
 
-    /// What a verification says that did not end in time.
+    /// Returns the message for a verification that timed out.
     pub(super) fn doubt(&self) -> &'static str {
         match self {
             Self::Mqtt(_) => "the cloud did not confirm within a minute that both hold the same",
@@ -164,12 +166,13 @@ impl Driver {
         self.machine.disconnected();
     }
 
-    /// Whether another event may be taken from the link: what the last ones have led to is taken care of.
+    /// Returns whether the link's next event may be received: the results of the last ones are
+    /// processed.
     pub(super) fn wants_event(&self) -> bool {
         self.machine.wants_frame() && self.wire.cloud_core().is_none_or(|core| !core.bridge.has_frame())
     }
 
-    /// Objects are on their way to the machine.
+    /// Records objects on their way to the machine: traffic, kinds, cleared rejections.
     pub(super) fn note_objects(&mut self, objects: &Objects) {
         for change in &objects.changes {
             if let Change::Put(put) = change {
@@ -181,7 +184,7 @@ impl Driver {
         }
     }
 
-    /// Takes one step with what waits on either side. Gives whether there was one.
+    /// Forwards one pending message or frame in either direction. Returns whether there was one.
     pub(super) fn move_one(&mut self) -> bool {
         if let Some(waiting) = self.connection.take_waiting() {
             return self.publish(waiting);
@@ -192,7 +195,7 @@ impl Driver {
         }
     }
 
-    /// Hands a message to the link, or keeps it while that has no room.
+    /// Publishes a message, or holds it while the link's queue is full.
     pub(super) fn publish(&mut self, message: Waiting) -> bool {
         let Waiting { name, topic, bytes } = message;
         let length = bytes.len();

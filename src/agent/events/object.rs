@@ -1,4 +1,4 @@
-//! Events as objects (`events.k8s.io/v1`): names, references, times. Pure.
+//! Builds Event objects (`events.k8s.io/v1`): names, references, times. Pure.
 
 use std::hash::Hasher as _;
 
@@ -16,25 +16,25 @@ use edgesync_object::name::{MAX_SUBDOMAIN, check_label, check_path_segment, chec
 use edgesync_object::time::{rfc3339, rfc3339_micros, signed_seconds};
 use edgesync_protocol::upload::Lane;
 
-/// The longest note, in bytes.
+/// Maximum bytes of a note.
 const MAX_NOTE: usize = 1024;
-/// The longest instance, in characters.
+/// Maximum characters of an instance.
 const MAX_INSTANCE: usize = 128;
-/// The longest kind and `apiVersion` of what an Event is about, in bytes.
+/// Maximum bytes of kind and `apiVersion` of the regarded object.
 const MAX_KIND: usize = 63;
 const MAX_API_VERSION: usize = 320;
-/// Who makes the Events.
+/// Value of `reportingController`.
 pub(super) const CONTROLLER: &str = "edgesync.io/agent";
-/// The annotation with the note of the last occurrence.
+/// Annotation with the note of the last occurrence.
 pub(super) const LATEST_NOTE: &str = "edgesync.io/latest-note";
-/// The annotation with the number of occurrences that are left out.
+/// Annotation with the number of suppressed occurrences.
 pub(super) const LEFT_OUT: &str = "edgesync.io/left-out";
-/// The key of the Event that items of the outbox were dropped: at most one waits.
+/// Outbox key of the Event about dropped items: at most one is pending.
 const OVERFLOW_KEY: &str = "event/outbox-overflow";
-/// The most corrections of the clock that are known.
+/// Maximum number of clock corrections kept.
 pub(super) const MAX_CORRECTIONS: usize = 8;
 
-/// An Event that is to be written: as a local object, and as an item of the outbox.
+/// An Event to write: as a local object, and as an item of the outbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) namespace: String,
@@ -42,13 +42,13 @@ pub(super) struct Record {
     /// The object as JSON text.
     pub(super) body: String,
     pub(super) lane: Lane,
-    /// The key of the item.
+    /// Key of the outbox item.
     pub(super) key: String,
-    /// When it occurred first.
+    /// Time of the first occurrence.
     pub(super) at: Clocked,
 }
 
-/// The names that a node gives.
+/// Names derived from the node's name.
 #[derive(Debug)]
 pub(super) struct Names {
     node: String,
@@ -65,15 +65,15 @@ impl Names {
         }
     }
 
-    /// The name of an Event: the node's, and sixteen digits.
+    /// Returns the name of an Event: the node's, and sixteen digits.
     fn event(&self, id: u128) -> String {
-        // The low half of a random UUID: 62 random bits.
+        // The low half of a random UUID has 62 random bits.
         let low = id & u128::from(u64::MAX);
         format!("{}.{low:016x}", self.prefix)
     }
 }
 
-/// A name that is too long ends in a hash of the whole.
+/// Shortens a name that is too long; it then ends in a hash of the whole.
 fn shorten(name: &str, max: usize) -> String {
     if name.len() <= max {
         return name.to_owned();
@@ -84,7 +84,7 @@ fn shorten(name: &str, max: usize) -> String {
     format!("{}-{:08x}", head.trim_end_matches(['.', '-']), hasher.finish() >> 32)
 }
 
-/// A note that is not too long.
+/// Truncates a note to the limit.
 pub(super) fn cut(mut note: String) -> String {
     const MARK: &str = "…";
     if note.len() > MAX_NOTE {
@@ -94,8 +94,8 @@ pub(super) fn cut(mut note: String) -> String {
     note
 }
 
-/// What an Event can be about: an object whose names cannot be those of an object stands for the node, because the
-/// Event would be refused.
+/// Validates the regarded object. An invalid one is replaced by the node, because the API would
+/// refuse the Event.
 pub(super) fn sound(regarding: Regarding) -> Regarding {
     match regarding {
         Regarding::Object(object, uid)
@@ -114,20 +114,19 @@ fn is_sound(object: &ObjectRef) -> bool {
         && (1..=MAX_API_VERSION).contains(&object.api_version.len())
 }
 
-/// The wall clock was set.
+/// A correction of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockSet {
     /// Times of this boot before that are off.
     pub(super) before: Clocked,
-    /// By so many milliseconds.
     pub(super) forward_ms: i64,
-    /// A time after that, which is right.
+    /// A later time, which is right.
     pub(super) now: Stamp,
 }
 
 impl ClockSet {
-    /// Whether a time was told by the clock as it was. Between the moment when it was set and the one when that was
-    /// noticed, times are right already: those tell themselves by what is between both clocks.
+    /// Returns whether a time is of the clock before the correction. Times between the correction
+    /// and its detection are already right: the difference of both clocks shows it.
     fn concerns(&self, stamp: Stamp) -> bool {
         let ahead = |stamp: Stamp| {
             let since_boot = i64::try_from(stamp.at.since_boot).unwrap_or(i64::MAX);
@@ -139,7 +138,7 @@ impl ClockSet {
     }
 }
 
-/// What is known of times that are off.
+/// Known corrections of the clock.
 #[derive(Debug, Default)]
 pub(super) struct Corrections(Vec<ClockSet>);
 
@@ -151,7 +150,7 @@ impl Corrections {
         self.0.push(set);
     }
 
-    /// The right time, and by how many milliseconds it differs.
+    /// Returns the corrected time, and its difference in milliseconds.
     fn corrected(&self, stamp: Stamp) -> (Timestamp, i64) {
         let mut right = stamp;
         for set in self.0.iter().filter(|set| set.before.boot == stamp.at.boot) {
@@ -164,7 +163,7 @@ impl Corrections {
     }
 }
 
-/// Makes the object.
+/// Builds the object.
 pub(super) fn record(told: &Told, names: &Names, corrections: &Corrections) -> Record {
     let (about, namespace) = reference(&told.regarding, &names.node);
     let name = names.event(told.id);
@@ -219,10 +218,10 @@ fn annotations(told: &Told, forward_ms: i64) -> Map<String, Value> {
     annotations
 }
 
-/// The ObjectReference, and the namespace of the Event.
+/// Returns the ObjectReference, and the namespace of the Event.
 fn reference<'a>(regarding: &'a Regarding, node: &'a str) -> (Value, &'a str) {
     let Regarding::Object(object, uid) = regarding else {
-        // As the kubelet does: at its start it does not know the UID of its Node.
+        // Like the kubelet, which does not know its Node's UID when it starts.
         let about = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
         return (about, "default");
     };

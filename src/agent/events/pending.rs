@@ -1,27 +1,27 @@
-//! What is decided and not yet written. While the store takes nothing it fills up, and the newest win. Pure.
+//! Queue of Events that wait for the store. When it is full, new Events replace the oldest. Pure.
 
 use std::collections::VecDeque;
 
 use super::correlate::Told;
 
-/// The most Events that wait for the store.
+/// Maximum number of waiting Events.
 pub(super) const MAX_PENDING: usize = 256;
 
-/// An Event that waits, and a note about the run to be written along with it.
+/// A waiting Event, with the record about the run to write in the same transaction.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) told: Told,
     pub(super) run: Option<String>,
 }
 
-/// Events that wait for the store, in order; each once, as it is now.
+/// Events that wait for the store, in order; each once, in its latest state.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     items: VecDeque<Item>,
 }
 
 impl Pending {
-    /// Adds an Event, in the place of what waits of it. Returns how many had to go for it.
+    /// Adds an Event or updates its waiting state. Returns how many others were dropped for it.
     pub(super) fn add(&mut self, told: Told, run: Option<String>) -> u64 {
         if let Some(item) = self.items.iter_mut().find(|item| item.told.id == told.id) {
             item.told = told;
@@ -32,17 +32,17 @@ impl Pending {
         if self.items.len() <= MAX_PENDING {
             return 0;
         }
-        // What says how the agent runs must not be lost: there are two of those at most.
+        // Records about the run must not be lost; there are at most two.
         let oldest = self.items.iter().position(|item| item.run.is_none());
         u64::from(oldest.and_then(|at| self.items.remove(at)).is_some())
     }
 
-    /// The first ones.
+    /// Returns the first items.
     pub(super) fn first(&self, count: usize) -> impl Iterator<Item = &Item> {
         self.items.iter().take(count)
     }
 
-    /// Those need to wait no more.
+    /// Removes the first items, which are written.
     pub(super) fn remove_first(&mut self, count: usize) {
         self.items.drain(..count.min(self.items.len()));
     }

@@ -1,5 +1,6 @@
-//! What the database knows about the last run of the agent, so that the next one can tell how it ended. An agent
-//! that ends badly again and again is one Event, a series, although each run knows nothing but this note. Pure.
+//! The record in the database about the agent's run: the next run reads it to determine how the
+//! last one ended. Repeated unclean ends are one Event, a series, although each run knows only this
+//! record. Pure.
 
 use std::sync::Arc;
 
@@ -14,8 +15,9 @@ use edgesync_object::time::{rfc3339, rfc3339_micros};
 const RUNNING: &str = "running";
 const STOPPED: &str = "stopped";
 
-/// The note as it was read: `stopped <time>`, or `running <since> <boot>` and, if this run began uncleanly,
-/// `<id> <count> <first> <first since boot> <last since boot> <note>` of the Event about that.
+/// The record as read: `stopped <time>`, or `running <since> <boot>` and, if this run began
+/// uncleanly, `<id> <count> <first> <first since boot> <last since boot> <note>` of the Event about
+/// that.
 #[derive(Debug)]
 enum Last<'a> {
     None,
@@ -63,14 +65,14 @@ impl<'a> Series<'a> {
         Some(Self { id, count, first, last_since_boot, note: words.next()? })
     }
 
-    /// Whether a run that begins now goes on with it.
+    /// Returns whether a run that begins now continues it.
     fn goes_on(&self, now: Stamp) -> bool {
         self.first.at.boot == now.at.boot
             && now.at.since_boot.checked_sub(self.last_since_boot).is_some_and(|quiet| quiet <= WINDOW)
     }
 }
 
-/// A run that begins: how the last one ended, the Event that says so, and the note from now on.
+/// Begins a run. Returns how the last one ended, the Event that says so, and the new record.
 pub(super) fn begin(note: Option<&str>, version: &str, now: Stamp, id: u128) -> (LastRun, Told, String) {
     let running = format!("{RUNNING} {} {:016x}", rfc3339(now.wall), now.at.boot);
     let plain = |text: String| {
@@ -125,7 +127,7 @@ fn unclean(
     }
 }
 
-/// A run that ends: the Event that says so, and the note from now on.
+/// Ends a run. Returns the Event that says so, and the new record.
 pub(super) fn end(version: &str, now: Stamp, id: u128) -> (Told, String) {
     let text = format!("edgesync {version} was told to stop");
     let told = Told::new(id, occurrence(Why::AgentStopped, text, now));

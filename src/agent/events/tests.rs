@@ -13,14 +13,14 @@ use edgesync_store::StoreError;
 
 const LIMITS: EventLimits = EventLimits { burst: 1000, refill: Duration::from_secs(60) };
 
-/// What stands for the store.
+/// A fake store.
 #[derive(Default)]
 struct Table {
     posts: Vec<Vec<Entry>>,
     run: Option<String>,
     /// Corrections, with the number of posts before them.
     corrected: Vec<(Clocked, i64, usize)>,
-    /// Attempts that failed, by milliseconds since the start.
+    /// Failed attempts, in milliseconds since the start.
     failures: Vec<u64>,
     fails: bool,
     /// An Event with this note can never be written.
@@ -35,7 +35,7 @@ impl Table {
         })
     }
 
-    /// The Events as they were written last, by name; and how often something was written.
+    /// Returns the last state of each Event by name, and the number of writes.
     fn events(&self) -> (BTreeMap<String, Value>, usize) {
         let read =
             |record: &Record| (record.name.clone(), serde_json::from_str::<Value>(&record.body).unwrap());
@@ -121,7 +121,7 @@ impl Sink for Fake {
     }
 }
 
-/// Lets virtual time pass: it goes on only when all tasks wait for it.
+/// Advances virtual time once all tasks are idle.
 async fn pass(milliseconds: u64) {
     tokio::time::sleep(Duration::from_millis(milliseconds)).await;
 }
@@ -298,7 +298,7 @@ async fn times_are_corrected_in_the_store_and_then_here() {
     fake.with(|table| table.fails = true);
     emit(&events, 0..1);
     pass(10_000).await;
-    // The clock of this test is not set: it tells the time as it is after that.
+    // This test's clock is not set: it shows the time as after the correction.
     let before = Clocked { boot: 7, since_boot: 5_000 };
     let hour = 3_600_000;
     let mut now = events.shared.now();

@@ -1,41 +1,41 @@
-//! The reasons for Events. docs/events.md explains each of them; a test holds the table there against this one.
+//! The reasons for Events. docs/events.md explains each; a test compares its table with this enum.
 
-/// Why an Event is made: the reasons that the agent has, with their type and action.
+/// Reason of an Event, with its type and action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(in crate::agent) enum Why {
-    /// The agent has started after it was stopped in order, or for the first time.
+    /// The agent has started, after a clean stop or for the first time.
     AgentStarted,
-    /// The agent has started after it ended without being told to.
+    /// The agent has started after a run that ended without a stop signal.
     AgentRestartedUncleanly,
-    /// The agent was told to stop.
+    /// The agent was stopped by a signal.
     AgentStopped,
-    /// A changed configuration was not taken.
+    /// A changed configuration was rejected.
     ConfigurationRejected,
     /// An object was rejected.
     ObjectRejected,
-    /// The database was damaged or lost; what could be read is kept.
+    /// The database was damaged or lost; readable rows are kept.
     StoreSalvaged,
     /// The database or its disk is full.
     StoreFull,
     /// The database cannot be written.
     StoreFailing,
-    /// The database takes changes again.
+    /// The database accepts changes again.
     StoreRecovered,
     /// The disk of the database is almost full.
     DiskPressure,
-    /// The disk of the database has room again.
+    /// The disk of the database has free space again.
     DiskPressureOver,
     /// The broker answers, the cloud does not.
     CloudUnreachable,
     /// The cloud answers again.
     CloudReachable,
-    /// The cloud's store is another one than before.
+    /// The cloud's store was replaced by another one.
     CloudIncarnationChanged,
-    /// The cloud's records differ from what the node holds, and are corrected.
+    /// The cloud's records differed from what the node holds, and are corrected.
     RecordsDiffered,
-    /// The cloud holds back removals that look like a loss of its store.
+    /// The cloud holds back deletions that look like a loss of its store.
     DeletionsHeldBack,
-    /// Another client has connected in this node's name.
+    /// Another client has connected under this node's name.
     SessionTakenOver,
     /// The wall clock was set.
     ClockJumped,
@@ -43,9 +43,9 @@ pub(in crate::agent) enum Why {
     LimitHit,
     /// Items of the outbox were dropped.
     OutboxOverflow,
-    /// The status of an object was refused by the cloud.
+    /// The cloud refused the status of an object.
     StatusRefused,
-    /// The budget of bytes for the day is spent.
+    /// The day's budget of bytes is spent.
     TrafficBudgetSpent,
     /// A new day has begun, with a new budget of bytes.
     TrafficBudgetRenewed,
@@ -65,23 +65,23 @@ pub(in crate::agent) enum Why {
     InEffect,
     /// An object is not in effect in files.
     NotInEffect,
-    /// Somebody else has had a hand in the files of an object.
+    /// The files of an object were changed by others.
     Conflict,
-    /// A program did not take the files of an object, and the ones of before were put back.
+    /// A program rejected the files of an object, and the previous ones were restored.
     RolledBack,
 }
 
 /// The field `type` of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::agent) enum EventType {
-    /// Something to know.
+    /// For information.
     Normal,
-    /// Something to look after.
+    /// Requires attention.
     Warning,
 }
 
 impl EventType {
-    /// As Events have it.
+    /// Returns the value of the field.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -91,7 +91,7 @@ impl EventType {
 }
 
 impl Why {
-    /// All reasons, each at the place of its number.
+    /// All reasons, each at the index of its number.
     pub(super) const ALL: [Self; 33] = [
         Self::AgentStarted,
         Self::AgentRestartedUncleanly,
@@ -128,17 +128,17 @@ impl Why {
         Self::RolledBack,
     ];
 
-    /// The field `reason`.
+    /// Returns the field `reason`.
     pub(in crate::agent) fn reason(self) -> &'static str {
         self.words().0
     }
 
-    /// The field `action`: what the agent was doing, or has done.
+    /// Returns the field `action`: the agent's operation.
     pub(in crate::agent) fn action(self) -> &'static str {
         self.words().1
     }
 
-    /// The field `type`.
+    /// Returns the field `type`.
     pub(in crate::agent) fn kind(self) -> EventType {
         self.words().2
     }

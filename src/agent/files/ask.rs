@@ -1,4 +1,4 @@
-//! What the helper is asked: one connection for each request. No list of all objects is ever in memory here.
+//! Client of the helper: one connection per request. Never holds a list of all objects in memory.
 
 use std::io;
 use std::path::Path;
@@ -19,10 +19,10 @@ use edgesync_protocol::digest::BucketSet;
 use edgesync_runtime::chain;
 use edgesync_store::StoreError;
 
-/// Objects that are read and listed at once.
+/// Objects read and listed at once.
 const PAGE: usize = 100;
 
-/// Why a request came to nothing.
+/// Failure of a request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
     #[error("the helper cannot be asked at {path}: {source} (is edgesync-files.socket enabled?)")]
@@ -48,23 +48,24 @@ pub(super) struct Asking<'a> {
     store: &'a EdgeStore,
 }
 
-/// What a request is about, if it is about objects.
+/// The objects that a request covers.
 #[derive(Clone, Copy)]
 pub(super) struct About<'a> {
     pub(super) kinds: &'a KnownKinds,
     pub(super) rule: &'a Rule,
-    /// The database of which the request speaks: what is missing in another one is not gone.
+    /// Epoch of the database that the request refers to: an object missing in another one is not
+    /// deleted.
     pub(super) epoch: &'a str,
 }
 
 impl<'a> Asking<'a> {
-    /// Connects.
     pub(super) async fn begin(socket: &'a Path, store: &'a EdgeStore) -> Result<Self, Trouble> {
         let stream = UnixStream::connect(socket).await.map_err(|source| failed(socket, source))?;
         Ok(Self { stream, socket, store })
     }
 
-    /// Lists the objects that a rule concerns, a page at a time. Bodies are read only where labels decide, one after the other.
+    /// Lists the objects that a rule affects, page by page. Reads bodies only if labels decide, one
+    /// at a time.
     async fn list(&mut self, About { kinds, rule, epoch }: About<'_>) -> Result<(), Trouble> {
         let mut after = None;
         loop {
@@ -85,7 +86,7 @@ impl<'a> Asking<'a> {
                     list.push(listed);
                 }
             }
-            // Also an empty list: who waits hears that there is somebody.
+            // Also an empty list, as a sign of life for the waiting helper.
             self.send(&list).await?;
             after = page.next;
             if after.is_none() {
@@ -94,7 +95,7 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// Lists what has become of some objects.
+    /// Lists the current state of changed objects.
     pub(super) async fn list_changed(
         &mut self,
         kinds: &KnownKinds,
@@ -108,7 +109,8 @@ impl<'a> Asking<'a> {
         self.send(&list).await
     }
 
-    /// What an object is, without a version if it is not held or is none of the rule's. One that cannot be read is not gone.
+    /// Looks up an object; the result has no version if the object is not held or the rule does not
+    /// select it. An unreadable object is an error, not a deletion.
     async fn look_up(&self, kinds: &KnownKinds, rule: &Rule, uid: &Uid) -> Result<Listed, Trouble> {
         let Some(held) = self.store.sound_by_uid(Uid::clone(uid)).await? else {
             return Ok(Listed { uid: uid.to_string(), ..Listed::default() });
@@ -130,7 +132,7 @@ impl<'a> Asking<'a> {
         write(&mut self.stream, frame).await.map_err(|source| failed(self.socket, source))
     }
 
-    /// Asks, hands over the objects that are wanted, and waits for the outcome.
+    /// Sends the request, supplies the requested objects, and waits for the outcome.
     pub(super) async fn ask(mut self, request: &Request, about: About<'_>) -> Result<Outcome, Trouble> {
         self.write(&[]).await?;
         self.send(request).await?;
@@ -143,7 +145,7 @@ impl<'a> Asking<'a> {
                 Reply::Want(wanted) => {
                     for Member { uid, version } in wanted {
                         let held = self.store.by_uid(uid.as_str().into()).await?;
-                        // Another version would be said to be this one. It comes with the next request.
+                        // Another version must not pass for this one. The next request includes it.
                         let held = held.filter(|held| held.version.as_str() == version);
                         self.write(held.as_ref().map_or("", |held| &held.body).as_bytes()).await?;
                     }
@@ -153,7 +155,7 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// Whether a rule names an object, whatever its labels.
+/// Returns whether a rule names an object, whatever its labels.
 fn names(rule: &Rule, ObjectRef { resource, namespace, name }: &ObjectRef) -> bool {
     rule.objects.names(resource, namespace, name)
 }
@@ -191,7 +193,7 @@ async fn read(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     if read as u64 == u64::from(length) { Ok(frame) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// The rules as they are shown. What programs say of Secrets is for those who may see Secrets.
+/// Returns the rules for display. Output about Secrets is only for callers with access to Secrets.
 pub(super) fn show(outcome: &Outcome, role: Role) -> FilesList {
     let mut rules = outcome.rules.clone();
     if role != Role::Admin {
@@ -206,7 +208,7 @@ pub(super) fn show(outcome: &Outcome, role: Role) -> FilesList {
     FilesList { rules: rules.iter().map(show_rule).collect() }
 }
 
-/// A rule as it is shown.
+/// Converts a rule for display.
 pub(super) fn show_rule(rule: &RuleShown) -> FilesRule {
     FilesRule {
         name: rule.name.clone(),

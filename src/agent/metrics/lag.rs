@@ -1,4 +1,4 @@
-//! For how long something has waited to be confirmed, of things that are numbered in their order. Pure.
+//! Measures how long numbered items have waited for confirmation. Pure.
 
 use std::collections::VecDeque;
 
@@ -6,22 +6,22 @@ use edgesync_protocol::edge::OutboxMarks;
 use edgesync_protocol::timing::Now;
 use edgesync_protocol::upload::Lane;
 
-/// The most moments that are told apart. With more, two are taken for the earlier one.
+/// Maximum number of distinct times. Beyond it, two times merge into the earlier one.
 const MAX_MARKS: usize = 32;
 
-/// Since when the oldest unconfirmed thing has waited. What waited before the start counts from the start.
+/// Age of the oldest unconfirmed item. Items from before the start age from the start.
 #[derive(Clone, Debug, Default)]
 pub(in crate::agent) struct Lag {
-    /// Everything up to a number was there at a time; both ascend.
+    /// Pairs of a number and the time when it was the newest; both ascend.
     marks: VecDeque<(u64, Now)>,
     newest: u64,
 }
 
 impl Lag {
-    /// The newest number, and the last one that is confirmed, are these now.
+    /// Updates the newest number and the last confirmed one.
     pub(in crate::agent) fn observe(&mut self, now: Now, newest: u64, confirmed: u64) {
         if newest < self.newest {
-            // The numbers have begun anew.
+            // The numbers have restarted.
             self.marks.clear();
         }
         self.newest = newest;
@@ -37,7 +37,7 @@ impl Lag {
         }
     }
 
-    /// How long the oldest has waited; zero if nothing waits.
+    /// Returns the age of the oldest unconfirmed item; zero if there is none.
     pub(in crate::agent) fn age(&self, now: Now) -> Now {
         self.marks.front().map_or(Now::ZERO, |(_, since)| now.saturating_sub(*since))
     }
@@ -52,7 +52,7 @@ impl Lag {
     }
 }
 
-/// For how long changes and items of the outbox have waited for the cloud.
+/// Ages of unconfirmed changes and outbox items.
 #[derive(Clone, Debug, Default)]
 pub(in crate::agent) struct Ages {
     changes: Lag,
@@ -60,12 +60,12 @@ pub(in crate::agent) struct Ages {
 }
 
 impl Ages {
-    /// The store's revision, and the last one that the cloud has confirmed, are these now.
+    /// Updates the store's revision and the last one that the cloud has confirmed.
     pub(in crate::agent) fn changes(&mut self, now: Now, revision: u64, confirmed: u64) {
         self.changes.observe(now, revision, confirmed);
     }
 
-    /// The outbox stands like this now.
+    /// Updates the state of the outbox.
     pub(in crate::agent) fn outbox(&mut self, now: Now, marks: &OutboxMarks) {
         for (lag, lane) in self.lanes.iter_mut().zip(Lane::ALL) {
             let last = marks.last.get(lane);
@@ -75,12 +75,12 @@ impl Ages {
         }
     }
 
-    /// The age of the oldest change that is not confirmed.
+    /// Returns the age of the oldest unconfirmed change.
     pub(in crate::agent) fn oldest_change(&self, now: Now) -> Now {
         self.changes.age(now)
     }
 
-    /// The age of the oldest item of each lane.
+    /// Returns the age of the oldest item of each lane.
     pub(in crate::agent) fn oldest_items(&self, now: Now) -> [Now; Lane::ALL.len()] {
         self.lanes.each_ref().map(|lag| lag.age(now))
     }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of when each number came.
+        /// Compares with a list of each number's time.
         #[test]
         fn an_age_is_never_too_small_and_exact_while_few_moments_are_to_be_told_apart(
             steps in prop::collection::vec((0_u64..3, 0_u64..4), 1..200),

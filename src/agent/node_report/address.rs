@@ -1,18 +1,19 @@
-//! Which address this machine has, as the kernel says it.
+//! Determines this machine's address from the kernel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// Addresses that are nobody's (RFC 5737, RFC 3849): the way to them is the default route.
+/// Documentation addresses (RFC 5737, RFC 3849), which are routed by the default route.
 pub(super) const ELSEWHERE: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
-/// Any port: none is reached.
+/// Any port: nothing is sent.
 const PORT: u16 = 9;
-/// Flags of an address in `if_inet6` that keep others from relying on it: temporary, found on another machine too,
-/// deprecated, tentative.
+/// Flags in `if_inet6` that make an address unreliable: temporary, duplicate, deprecated,
+/// tentative.
 const UNRELIABLE: u8 = 0x01 | 0x08 | 0x20 | 0x40;
 
-/// The address that the kernel would send from. Connecting a datagram socket chooses the route and sends nothing.
+/// Returns the kernel's source address for a destination. Connecting a datagram socket selects the
+/// route and sends nothing.
 pub(super) fn source(to: IpAddr) -> Option<IpAddr> {
     let any = if to.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;
@@ -20,7 +21,7 @@ pub(super) fn source(to: IpAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// Whether others can reach a machine by this address.
+/// Returns whether others can reach a machine at this address.
 #[allow(clippy::trivially_copy_pass_by_ref)] // As a filter.
 pub(super) fn is_usable(address: &IpAddr) -> bool {
     let is_link_local = match address {
@@ -30,8 +31,8 @@ pub(super) fn is_usable(address: &IpAddr) -> bool {
     !(is_link_local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
 }
 
-/// The lowest usable address of this machine in `/proc/net/fib_trie`: a leaf with its address is followed by what
-/// the address is.
+/// Returns the lowest usable address of this machine in `/proc/net/fib_trie`: the line after a
+/// leaf's address has its type.
 pub(super) fn in_fib_trie(text: &str) -> Option<IpAddr> {
     let mut leaf = None;
     let mut found = None::<IpAddr>;
@@ -46,7 +47,8 @@ pub(super) fn in_fib_trie(text: &str) -> Option<IpAddr> {
     found
 }
 
-/// The lowest usable address in `/proc/net/if_inet6`: address, index, prefix, scope, flags, interface.
+/// Returns the lowest usable address in `/proc/net/if_inet6`: address, index, prefix, scope, flags,
+/// interface.
 pub(super) fn in_if_inet6(text: &str) -> Option<IpAddr> {
     let address = |line: &str| {
         let mut fields = line.split_ascii_whitespace();

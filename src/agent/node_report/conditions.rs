@@ -1,4 +1,4 @@
-//! The conditions that the node alone can know. Since when they hold is left to those who keep them.
+//! The conditions that only the node can determine. The caller sets their transition times.
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ use edgesync_object::time::rfc3339;
 use edgesync_protocol::node::{CERTIFICATE_VALID, DISK_PRESSURE, STORE_HEALTHY, TRAFFIC_BUDGET_SPENT};
 use edgesync_protocol::node::{Condition, ConditionStatus};
 
-/// The longest message, in bytes.
+/// Maximum bytes of a message.
 const MAX_MESSAGE: usize = 512;
 
 const DISK_ALMOST_FULL: &str = "DiskAlmostFull";
 const DATABASE_ALMOST_FULL: &str = "DatabaseAlmostFull";
 
-/// Whether the store takes changes.
+/// Returns the condition of the store: whether it accepts changes.
 pub(in crate::agent) fn store_condition(health: &Health) -> Condition {
     let (status, reason, message) = match (&health.writing, &health.reset) {
         (Writing::Full, _) => {
@@ -41,9 +41,10 @@ pub(in crate::agent) fn store_condition(health: &Health) -> Condition {
     condition(STORE_HEALTHY, status, reason, message)
 }
 
-/// Whether the disk of the database, or the database within its limit, is almost full: less than a tenth is left,
-/// and less than [`LOW_DISK_BYTES`]. `before` is the condition as it was: it goes away with a quarter more than that,
-/// so that it does not flap. `database_bytes` is what is in use, without pages that are free.
+/// Returns whether the database's disk, or the database within its limit, is almost full: less than
+/// a tenth is free, and less than [`LOW_DISK_BYTES`]. `before` is the previous condition. For
+/// hysteresis the pressure ends only with a quarter more free space. `database_bytes` is in use,
+/// without free pages.
 pub(in crate::agent) fn disk_condition(
     database: &Path,
     database_bytes: u64,
@@ -54,8 +55,8 @@ pub(in crate::agent) fn disk_condition(
     room_condition(Space::of(database), within, before)
 }
 
-/// Whether the budget of bytes for the day is spent: `used` of `budget`. How much of it was used is told in quarters, and beyond it
-/// in multiples: the message must not change with every message that is sent.
+/// Returns whether the day's budget of bytes is spent. The message gives the use in quarters, and
+/// beyond the budget in multiples, so that it does not change with each message sent.
 pub(in crate::agent) fn traffic_condition(spent: bool, used: u64, budget: Option<u64>) -> Condition {
     let Some(budget) = budget else {
         let message = "there is no budget".to_owned();
@@ -76,7 +77,8 @@ pub(in crate::agent) fn traffic_condition(spent: bool, used: u64, budget: Option
     condition(TRAFFIC_BUDGET_SPENT, ConditionStatus::True, "BudgetSpent", message)
 }
 
-/// Whether the certificate is good for a while: until when is in the message, which changes with a renewal only.
+/// Returns whether the certificate is valid. The message names its end, which changes only with a
+/// renewal.
 pub(in crate::agent) fn certificate_condition(validity: Validity, until: Timestamp) -> Condition {
     let until = rfc3339(until);
     let (status, reason, message) = match validity {
@@ -123,12 +125,13 @@ fn room_condition(disk: Option<Space>, within: Space, before: Option<&Condition>
 }
 
 impl Space {
-    /// What should be free.
+    /// Returns the minimum of free space.
     fn least(self) -> u64 {
         (self.total / 10).min(LOW_DISK_BYTES)
     }
 
-    /// Whether less is free than should be; if that was so before, whether a quarter more is not free either.
+    /// Returns whether free space is below the minimum; after a low state, below five quarters of
+    /// it.
     fn is_low(self, was: bool) -> bool {
         let least = self.least();
         self.free < if was { least + least / 4 } else { least }
@@ -146,7 +149,7 @@ fn condition(kind: &str, status: ConditionStatus, reason: &str, mut message: Str
     }
 }
 
-/// A size for people: at most one decimal, rounded down.
+/// Formats a size with at most one decimal, rounded down.
 fn size(bytes: u64) -> String {
     const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let Some((shift, unit)) = UNITS.into_iter().find(|(shift, _)| bytes >> shift > 0) else {
@@ -212,7 +215,7 @@ mod tests {
         assert_eq!(told(&low), (ConditionStatus::True, "DiskAlmostFull"));
         assert_eq!(low.message, "less than 256 MiB are free on the disk of the database");
         assert_eq!(low, on(64 * GIB, 0), "the message does not change with what is free");
-        // Nobody takes what should be free at least for what is free.
+        // The required minimum is never mistaken for the free space.
         let enough = on(64 * GIB, 9 * GIB);
         assert_eq!(
             enough.message,
@@ -291,7 +294,7 @@ mod tests {
             let least = Space { total, free: 0 }.least();
             let (mut before, mut changes) = (None::<Condition>, 0);
             for free in frees {
-                // From nine tenths of what should be free to eleven tenths.
+                // From nine tenths to eleven tenths of the minimum.
                 let free = least / 10 * 9 + (u128::from(least / 5) * u128::from(free) / 100) as u64;
                 let now = room_condition(Some(Space { total, free }), ROOM, before.as_ref());
                 changes += u32::from(before.is_some_and(|before| before.status != now.status));

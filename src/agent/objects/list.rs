@@ -1,7 +1,8 @@
-//! Lists: pages of a snapshot as the API wants them.
+//! Lists: pages of a snapshot, for the API.
 //!
-//! Synced and local objects come by namespace and name. ObjectSync records come in the order of their rows,
-//! because no index has theirs; the order is as stable, and the cursors are the storage's own anyway.
+//! Synced and local objects are sorted by namespace and name. ObjectSync records follow the order
+//! of their rows, because no index has theirs. That order is as stable, and cursors are opaque to
+//! clients.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,17 +17,16 @@ use super::named::{OwnList, place};
 use super::statuses::Statuses;
 use super::{Place, record, shown, shown_local, unavailable};
 
-/// Bytes of objects on one page.
+/// Maximum bytes of objects on a page.
 const PAGE_BYTES: usize = 1 << 20;
-/// Bytes of objects that are read for one page, wanted or not.
+/// Maximum bytes read for a page, matching or not.
 const READ_BYTES: usize = 8 << 20;
 
 /// An open list of one kind.
 #[derive(Debug)]
 pub(crate) enum EdgeList {
-    /// Of rows.
     Rows(RowList),
-    /// Of what is made of other things.
+    /// Synthesized objects.
     Own(OwnList),
 }
 
@@ -40,20 +40,20 @@ pub(crate) struct RowList {
     statuses: Arc<Statuses>,
 }
 
-/// What is made of the rows of a page.
+/// Collects a page from rows.
 struct Collected {
     node: Arc<str>,
     statuses: Arc<Statuses>,
     filter: Option<RowFilter>,
     limit: usize,
-    /// Whether the items are the namespaces of the rows: names and nothing else.
+    /// Whether to collect only the namespaces of the rows.
     names: bool,
     items: Vec<Stored>,
     bytes: usize,
     read: usize,
-    /// The place of the last row.
+    /// Position of the last row.
     last: Cursor,
-    /// Whether there was another row when the page was full.
+    /// Whether more rows follow.
     more: bool,
 }
 
@@ -92,7 +92,7 @@ impl Collected {
         };
         let Some(item) = item else { return ControlFlow::Continue(()) };
         self.read += item.json.len();
-        // What is selected is what a watch selects: by what came from the cloud.
+        // A selector matches the cloud's version, as in a watch.
         if self.filter.as_ref().is_none_or(|filter| filter(&item)) {
             let item = match synced {
                 Some((uid, waiting)) => self.statuses.show(&uid, item, waiting.as_deref(), Instant::now()),
@@ -116,12 +116,12 @@ impl RowList {
         Self { snapshot, place, resource, node, statuses }
     }
 
-    /// Goes on with what is elsewhere, in the same snapshot.
+    /// Continues with another source, in the same snapshot.
     pub(super) fn turn_to(&mut self, place: Place) {
         self.place = place;
     }
 
-    /// What is to be read; nothing for the name of a record that there cannot be.
+    /// Returns the scan; `None` for a name that no record can have.
     fn scan(
         &self,
         namespace: Option<String>,
@@ -143,7 +143,7 @@ impl RowList {
                 };
                 Scan::Records { cluster: scope == Scope::Cluster, namespace, uid, after }
             }
-            // What they are made of.
+            // Namespaces derive from records.
             Place::Own(_) => Scan::Records { cluster: false, namespace: None, uid: None, after: None },
         }))
     }

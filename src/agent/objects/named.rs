@@ -1,10 +1,10 @@
-//! Objects in memory by their names, as a list. Pure.
+//! Objects in memory, sorted by name. Pure.
 
 use std::sync::Arc;
 
 use edgesync_api::{Cursor, Page, PageQuery, Stored};
 
-/// Where an object of this name is, or would be.
+/// Returns the index of a name, or where to insert it.
 pub(super) fn place(items: &[Stored], name: &str) -> Result<usize, usize> {
     items.binary_search_by(|item| (*item.name).cmp(name))
 }
@@ -13,12 +13,11 @@ pub(super) fn place(items: &[Stored], name: &str) -> Result<usize, usize> {
 #[derive(Debug)]
 pub(crate) struct OwnList {
     pub(super) version: u64,
-    /// By name.
+    /// Sorted by name.
     pub(super) items: Arc<Vec<Stored>>,
 }
 
 impl OwnList {
-    /// The object of this name.
     pub(super) fn get(&self, name: &str) -> Option<Stored> {
         place(&self.items, name).ok().and_then(|at| self.items.get(at)).cloned()
     }

@@ -1,5 +1,5 @@
-//! What the node serves though nobody sends it: its own Node, and the namespaces of what it holds. It is worked out when it is
-//! asked for; who watches is told of what has changed since somebody asked last.
+//! Objects that the agent synthesizes: its own Node, and the namespaces of held objects. Computed
+//! on request; watches receive the difference to the last request.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,16 +17,16 @@ use edgesync_object::status::Result;
 use edgesync_object::{Object, Resource, kinds, with_resource_version};
 use edgesync_protocol::node::{agent_ready, new_node, set_node_condition};
 
-/// How often is looked for changes while somebody watches.
+/// Interval of the checks for changes during a watch.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The Node as it was looked at last, shared by those who look and those who show it.
+/// The Node as last reported, shared by reporter and API.
 pub(in crate::agent) type OwnNode = Arc<Mutex<Object>>;
 
-/// A future with one place in memory, whoever waits for it.
+/// A boxed future, which keeps its callers' futures small.
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// The Node of an agent that has just started: it is ready as long as it answers.
+/// Returns the Node of an agent that has just started: ready while it answers.
 pub(in crate::agent) fn own_node(name: &str) -> OwnNode {
     let mut node = new_node(name);
     node.set_metadata("uid", uid("Node", name));
@@ -34,7 +34,7 @@ pub(in crate::agent) fn own_node(name: &str) -> OwnNode {
     Arc::new(Mutex::new(node))
 }
 
-/// The objects of one kind as they were shown last.
+/// The objects of one kind as last served.
 pub(super) struct Own {
     resource: Arc<Resource>,
     known: Mutex<Known>,
@@ -42,10 +42,10 @@ pub(super) struct Own {
 
 #[derive(Default)]
 struct Known {
-    /// The version of the store in which they were found; none before the first look.
+    /// The store's version that they derive from; `None` before the first request.
     objects: Option<u64>,
     version: u64,
-    /// By name.
+    /// Sorted by name.
     shown: Arc<Vec<Stored>>,
 }
 
@@ -58,8 +58,8 @@ impl Own {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over what is to be shown from now on, and tells those who watch what is new, other or gone. What is found first is
-    /// no news: nobody has seen anything of this run.
+    /// Replaces the served objects, and publishes the difference to watches. The first result is no
+    /// change: no client has seen objects of this run.
     fn tell(&self, known: &mut Known, ring: &LazyRing, mut items: Vec<Stored>, objects: u64) -> OwnList {
         let newest = ring.version();
         let Some(before) = known.objects.replace(objects) else {
@@ -72,7 +72,7 @@ impl Own {
             return known.list();
         };
         if before > objects {
-            // Somebody who has looked later was faster.
+            // A concurrent request with a newer version was faster.
             known.objects = Some(before);
             return known.list();
         }
@@ -111,7 +111,7 @@ impl Known {
 }
 
 impl EdgeObjects {
-    /// The objects of a kind.
+    /// Returns the objects of a kind.
     pub(super) fn own(&self, kind: OwnKind) -> Boxed<'_, OwnList> {
         Box::pin(self.look(kind))
     }
@@ -156,7 +156,7 @@ impl EdgeObjects {
         Ok(own.tell(&mut own.known(), ring, items, objects))
     }
 
-    /// Waits until there are changes of a kind after a version.
+    /// Waits for changes of a kind after a version.
     pub(super) fn own_changed(&self, kind: OwnKind, after: u64) -> Boxed<'_, ()> {
         Box::pin(async move {
             let ring = self.watches.of(&Place::Own(kind));
@@ -187,7 +187,7 @@ fn set_version(item: &mut Stored, version: u64) {
     }
 }
 
-/// A UID of this node's own: the same kind and name have the same one.
+/// Returns the UID of a synthesized object, derived from kind and name.
 fn uid(kind: &str, name: &str) -> String {
     record_uid(&[kind, "/", name].concat())
 }

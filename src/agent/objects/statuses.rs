@@ -1,11 +1,12 @@
-//! The status of synced objects as programs on this node have changed it. It waits in the outbox for the cloud, and
-//! reads show it over what is stored; the row stays as it came.
+//! The status of synced objects as local programs have written it. It waits in the outbox for the
+//! cloud, and reads overlay it on the stored object; the row stays unchanged.
 //!
-//! Once the cloud has taken a status nothing waits any more, but the version of the object that has it is still on
-//! its way. For that while the status is kept in memory: a patch that was worked out on the older one would undo
-//! it. The same place keeps who applied what (`managedFields`), which the cloud's versions do not carry.
+//! Once the cloud has accepted a status, the outbox no longer has it, but the object's version with
+//! it is still in flight. Until then the status stays in memory: a patch computed from the older
+//! one would revert it. `managedFields` are kept in the same way, because the cloud's versions do
+//! not carry them.
 //!
-//! Depends on the values of the outbox only.
+//! Depends only on the outbox's state.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -25,29 +26,29 @@ use edgesync_object::{
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::upload::{Content, StatusContent};
 
-/// How many objects can have their status written at the same time, at most.
+/// Maximum number of objects whose status is written concurrently.
 const TURNS: usize = 16;
-/// What is kept in memory at most, in bytes.
+/// Maximum bytes kept in memory.
 const RECENT_BYTES: usize = 128 << 10;
-/// What an entry weighs beside its texts, in bytes.
+/// Bytes of an entry beside its texts.
 const ENTRY_BYTES: usize = 200;
-/// How long a status is shown that does not wait any more, if no version of the object comes. Nothing comes of one
-/// that the cloud has refused.
+/// Time for which an accepted status is served, if no version of the object follows. None follows
+/// if the cloud has refused it.
 const KEEP: Duration = Duration::from_secs(30);
 
-/// A status as it is to be written.
+/// A status to write.
 #[derive(Debug)]
 pub(super) struct Change {
     /// JSON text.
     pub(super) status: String,
     /// `managedFields` of the status, as JSON text.
     pub(super) managers: Option<String>,
-    /// Whether it differs from the one before.
+    /// Whether it differs from the previous one.
     pub(super) is_news: bool,
 }
 
 impl Change {
-    /// The status of `object`, which was worked out on `old`.
+    /// Returns the status of `object`, which was computed from `old`.
     pub(super) fn new(object: &Object, old: &Stored) -> Result<Self> {
         let empty = Value::Object(serde_json::Map::new());
         let status = object.fields().get("status").unwrap_or(&empty);
@@ -68,7 +69,7 @@ impl Change {
         })
     }
 
-    /// What the outbox is to have of it.
+    /// Returns the content for the outbox.
     pub(super) fn content(&self, resource: &Resource, uid: &Uid, object: &Stored) -> Result<String> {
         let status: &RawValue = serde_json::from_str(&self.status).map_err(Status::internal)?;
         let about = ObjectRef {
@@ -89,7 +90,7 @@ impl Change {
     }
 }
 
-/// What is known of status that was written here.
+/// Locally written statuses.
 #[derive(Debug)]
 pub(super) struct Statuses {
     outbox: watch::Receiver<OutboxState>,
@@ -108,12 +109,12 @@ impl Statuses {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a status may wait in the outbox.
+    /// Returns whether the outbox may hold a status.
     pub(super) fn may_wait(&self) -> bool {
         self.outbox.borrow().marks.rows.status > 0
     }
 
-    /// Waits until nobody else writes the status of this object.
+    /// Locks the status of an object. Objects with the same hash share a lock.
     pub(super) async fn turn(&self, uid: &str) -> tokio::sync::MutexGuard<'_, ()> {
         let hash = self.hasher.hash_one(uid);
         let at = usize::try_from(hash % TURNS as u64).unwrap_or_default();
@@ -122,23 +123,24 @@ impl Statuses {
         self.turns.get(at).unwrap_or(first).lock().await
     }
 
-    /// The object as readers see it. `waiting` is what the outbox has under its key.
+    /// Returns the object as clients see it. `waiting` is the status pending in the outbox.
     pub(super) fn show(&self, uid: &str, object: Stored, waiting: Option<&str>, now: Instant) -> Stored {
         let waiting = waiting.and_then(|content| member(content, &["status", "status"]));
         self.recent().show(uid, object, waiting, now)
     }
 
-    /// Notes what was written over a version of an object, once it is in the outbox.
+    /// Records a status written over a version of an object, once it is in the outbox.
     pub(super) fn note(&self, uid: &Uid, version: u64, change: Change) {
         self.recent().note(uid.clone(), version, change);
     }
 
-    /// Forgets what is known of an object: it is about to be written anew, and that may never be heard of again.
+    /// Removes the state of an object before its status is written again: the write may never
+    /// report back.
     pub(super) fn forget(&self, uid: &str) {
         self.recent().remove(uid);
     }
 
-    /// Gives memory back that nobody needs any more.
+    /// Releases unused memory.
     pub(super) fn tidy(&self, now: Instant) {
         if !self.may_wait() {
             self.recent().settle(now);
@@ -146,25 +148,25 @@ impl Statuses {
     }
 }
 
-/// What was written lately.
+/// Recently written statuses.
 #[derive(Debug, Default)]
 struct Recent {
     entries: HashMap<Uid, Entry>,
     bytes: usize,
-    /// Counts what was noted.
+    /// Number of recorded statuses.
     count: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// Its place in the order in which they were noted.
+    /// Its position in the order of recording.
     number: u64,
-    /// The version of the object that was there when the status was last seen to wait.
+    /// The object's version when the status was last seen in the outbox.
     version: u64,
-    /// JSON text, for as long as the status may not be in the object.
+    /// JSON text; `None` once the object includes the status.
     status: Option<String>,
     managers: Option<String>,
-    /// When it was first seen not to wait any more.
+    /// When it was first seen to have left the outbox.
     settled: Option<Instant>,
 }
 
@@ -174,7 +176,7 @@ impl Entry {
         ENTRY_BYTES + texts.into_iter().flatten().map(String::len).sum::<usize>()
     }
 
-    /// Whether the status is still to be shown over this version although it does not wait any more.
+    /// Returns whether to overlay the status on this version although it has left the outbox.
     fn lingers(&mut self, version: u64, now: Instant) -> bool {
         let since = *self.settled.get_or_insert(now);
         version == self.version && now.saturating_duration_since(since) < KEEP
@@ -210,7 +212,7 @@ impl Recent {
                 None => object,
             };
         };
-        // Objects mostly come without a record; one that has the cloud's own goes by that.
+        // Objects rarely carry managed fields; the cloud's own take precedence.
         let recorded = || member(&object.json, &["metadata", "managedFields"]).is_some();
         if let Some(managers) = entry.managers.as_ref().filter(|_| !recorded()) {
             object.json = with_managed_fields(&object.json, managers);
@@ -227,7 +229,7 @@ impl Recent {
         object
     }
 
-    /// Lets go of a status that a newer version of the object has replaced, or that has lingered for long.
+    /// Drops a status that a newer version of the object has replaced, or whose time is over.
     fn drop_outdated(&mut self, uid: &str, version: u64, now: Instant) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
         let Some(since) = entry.settled else { return };
@@ -242,7 +244,7 @@ impl Recent {
         }
     }
 
-    /// Nothing waits: lets go of what has lingered for long.
+    /// Drops what is outdated. Called while the outbox holds no status.
     fn settle(&mut self, now: Instant) {
         let uids: Vec<Uid> = self.entries.keys().cloned().collect();
         for uid in uids {

@@ -1,4 +1,5 @@
-//! The storage over a real store: whoever lists and then follows the changes has what a new list shows.
+//! Tests of the storage over a real store: a client that lists and then watches has the result of a
+//! new list.
 
 mod events;
 mod log;
@@ -39,7 +40,7 @@ fn deployments(version: &str) -> Arc<Resource> {
     Arc::new(Resource { version: version.into(), ..(*resource("deployments")).clone() })
 }
 
-/// The kinds that clients follow.
+/// The kinds that clients watch.
 fn followed() -> Vec<Arc<Resource>> {
     let words = ["cm", "pv", "objectsyncs", "clusterobjectsyncs", "leases", "events.events.k8s.io"];
     words.map(resource).into_iter().chain(["v1", "v1beta1"].map(deployments)).collect()
@@ -51,7 +52,7 @@ async fn open_storage(path: &Path, bytes: usize, keep: Duration) -> EdgeObjects 
 
 async fn open_storage_with(path: &Path, options: EdgeOptions, bytes: usize, keep: Duration) -> EdgeObjects {
     let options = EdgeOptions { check_pause: Duration::ZERO, ..options };
-    // The lock of a store that was just dropped may live a moment longer.
+    // The lock of a store that was just dropped may persist a moment longer.
     let opened = async {
         loop {
             match EdgeStore::open(path, options.clone()) {
@@ -65,7 +66,7 @@ async fn open_storage_with(path: &Path, options: EdgeOptions, bytes: usize, keep
     EdgeObjects::keeping(store, kinds, "gw-1", bytes, Arc::new(clocked), own_node("gw-1"), keep)
 }
 
-/// What the clock of the tests says.
+/// The time of the test's clock.
 fn clocked() -> Clocked {
     Clocked { boot: 7, since_boot: 5000 }
 }
@@ -101,7 +102,7 @@ fn lease(name: &str, text: &str) -> Object {
 
 type Held = BTreeMap<(String, String), Stored>;
 
-/// A list from its first page to its last.
+/// Lists from the first page to the last.
 async fn list(storage: &EdgeObjects, resource: &Arc<Resource>, limit: usize) -> (Held, u64) {
     let mut snapshot = storage.snapshot(resource).await.unwrap();
     let mut held = Held::new();
@@ -125,7 +126,7 @@ async fn list(storage: &EdgeObjects, resource: &Arc<Resource>, limit: usize) -> 
     (held, snapshot.version())
 }
 
-/// One who lists and then follows the changes.
+/// A client that lists and then watches.
 struct Client {
     resource: Arc<Resource>,
     held: Held,
@@ -150,7 +151,7 @@ impl Client {
         assert_eq!(self.version, version);
     }
 
-    /// Each change fits what is held.
+    /// Each change matches the client's state.
     fn apply(&mut self, batch: &Batch) {
         for change in &batch.changes {
             let object = change.object.clone();
@@ -203,7 +204,7 @@ async fn change(storage: &EdgeObjects, random: &mut Random, round: u64) {
     assert!(commit.applied.rejected.len() < 8);
 }
 
-/// What happens to the file: nothing, mostly.
+/// Disturbs the file; mostly does nothing.
 async fn disturb(
     storage: EdgeObjects,
     path: &Path,
@@ -314,7 +315,7 @@ async fn a_lost_epoch_and_its_versions_never_come_back() {
     let before = first.store.versions();
     first.store.close().await;
     drop(first);
-    // Header and schema are gone: what can be read goes into another file.
+    // Header and schema are gone: readable rows move to another file.
     use std::os::unix::fs::FileExt as _;
     std::fs::File::options().write(true).open(&path).unwrap().write_all_at(&[0; 100], 0).unwrap();
     let second = open_storage(&path, 1 << 20, LONG).await;
@@ -549,7 +550,7 @@ async fn namespaces_are_those_of_what_is_held_and_come_and_go_with_it() {
     assert_eq!(json["metadata"]["resourceVersion"], shown.version.to_string());
     assert!(storage.get(&of, "", "ns-9").await.unwrap().is_none());
 
-    // One that the cloud sends takes the place of ours; what goes takes its namespace with it.
+    // A namespace from the cloud replaces the synthesized one; its deletion removes the namespace.
     let sent = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns-2", "uid": "u-9", "resourceVersion": "6",
         "labels": {"site": "north"}}});
     let sent = Change::Put(Put {
@@ -580,7 +581,7 @@ async fn namespaces_are_those_of_what_is_held_and_come_and_go_with_it() {
         assert_eq!(page.items.iter().map(|item| &*item.name).collect::<Vec<_>>(), ["ns-2"]);
     }
 
-    // The first object brings it back, a second one is no news.
+    // The first object brings it back, a second one is no change.
     storage.store.apply(vec![put(resource("cm"), 7, 0, 6)]).await.unwrap();
     let batch = storage.changes(&of, batch.version).await.unwrap();
     let told: Vec<_> = batch.changes.iter().map(|change| (change.kind, &*change.object.name)).collect();
@@ -589,7 +590,7 @@ async fn namespaces_are_those_of_what_is_held_and_come_and_go_with_it() {
     storage.store.apply(vec![put(resource("cm"), 8, 3, 6)]).await.unwrap();
     assert_eq!(names(&storage, "ns").await.1, batch.version);
 
-    // Who comes with what an earlier run has told begins anew.
+    // A version of an earlier run requires a new list.
     let known = names(&storage, "ns").await;
     let path = directory.path().join("db");
     storage.store.apply(vec![delete(1)]).await.unwrap();

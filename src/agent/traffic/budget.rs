@@ -1,17 +1,18 @@
-//! The budget of bytes for a day: whether it is spent. Pure.
+//! The daily budget of bytes. Pure.
 
-/// Whether the budget of the day is spent.
+/// Whether the day's budget is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::agent) enum BudgetState {
-    /// Something is left, or there is no limit.
+    /// Bytes are left, or there is no limit.
     Within,
     /// Nothing is left until the day ends.
     Spent,
 }
 
-/// A daily limit, and what of it is used.
+/// A daily limit and its use.
 ///
-/// A change is told once: a restart in the middle of a day that is spent begins as spent, and says nothing.
+/// Each change is returned once: a restart during a spent day starts as spent and returns no
+/// change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::agent) struct Budget {
     limit: Option<u64>,
@@ -20,34 +21,33 @@ pub(in crate::agent) struct Budget {
 }
 
 impl Budget {
-    /// Begins with what is used today: see [`super::Meter::today`].
+    /// Starts with today's use: see [`super::Meter::today`].
     pub(in crate::agent) fn new(limit: Option<u64>, used: u64) -> Self {
         Self { limit, used, state: state(limit, used) }
     }
 
-    /// So much is used today by now. The state, if it has changed.
+    /// Updates today's use. Returns the state if it has changed.
     pub(in crate::agent) fn update(&mut self, used: u64) -> Option<BudgetState> {
         self.used = used;
         self.look()
     }
 
-    /// Another limit counts from now on, for this day too. The state, if it has changed.
+    /// Sets another limit, which applies at once. Returns the state if it has changed.
     pub(in crate::agent) fn set_limit(&mut self, limit: Option<u64>) -> Option<BudgetState> {
         self.limit = limit;
         self.look()
     }
 
-    /// Whether nothing is left.
     pub(in crate::agent) fn is_spent(&self) -> bool {
         self.state == BudgetState::Spent
     }
 
-    /// Bytes used today, as far as was told.
+    /// Returns the bytes used today, as of the last update.
     pub(in crate::agent) fn used(&self) -> u64 {
         self.used
     }
 
-    /// The limit in bytes.
+    /// Returns the limit in bytes.
     pub(in crate::agent) fn limit(&self) -> Option<u64> {
         self.limit
     }

@@ -6,12 +6,12 @@ use edgesync_object::Scope;
 
 const DAY: i64 = SECONDS_A_DAY;
 
-/// A moment of 2026-11-21, in seconds from its beginning.
+/// A time on 2026-11-21, in seconds from midnight.
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second("2026-11-21T00:00:00Z".parse::<Timestamp>().unwrap().as_second() + second).unwrap()
 }
 
-/// A moment in seconds from 1970.
+/// A time in seconds since 1970.
 fn unset(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
@@ -30,7 +30,7 @@ fn tcp(out: u64, r#in: u64) -> link::Traffic {
     link::Traffic { bytes_out: out, bytes_in: r#in, ..link::Traffic::default() }
 }
 
-/// A meter that has counted some of everything.
+/// Returns a meter with a count in each layer.
 fn busy() -> Meter {
     let mut meter = Meter::new(None, at(10));
     meter.frame(Direction::Up, "Hello", 200);
@@ -94,7 +94,7 @@ fn a_new_day_begins_at_midnight_with_what_the_link_counts_from_then_on() {
     let mut meter = busy();
     meter.link(&tcp(310, 2_300), at(DAY - 1));
     assert_eq!(meter.today(), 2_610);
-    // Counted before midnight or after: the day of the last look has it.
+    // Bytes around midnight belong to the day of the last update.
     meter.link(&tcp(320, 2_300), at(DAY));
     assert_eq!(meter.today(), 0);
     meter.link(&tcp(325, 2_301), at(DAY + 1));
@@ -125,11 +125,11 @@ fn a_clock_that_cannot_be_right_does_not_begin_a_day_until_it_passes_midnight() 
     let mut meter = Meter::new(Some(&kept), unset(100));
     meter.link(&tcp(1, 0), unset(DAY - 1));
     assert_eq!((meter.today(), &shown(&meter)["day"]), (2_601, &json!("2026-11-21")));
-    // It was set within the same day: the budget is what it was.
+    // Set within the same day: the budget stays.
     let mut set = Meter::new(Some(&meter.keep()), unset(100));
     set.link(&tcp(1, 0), at(100));
     assert_eq!((set.today(), &shown(&set)["day"]), (2_602, &json!("2026-11-21")));
-    // It is never set: days go on.
+    // Never set: days go on.
     meter.link(&tcp(1, 0), unset(DAY));
     assert_eq!((meter.today(), &shown(&meter)["day"]), (0, &json!("1970-01-02")));
     meter.link(&tcp(2, 0), unset(DAY));

@@ -1,4 +1,5 @@
-//! The KubeEdge link: the bridge stands between the machine and the WebSocket, and wants some work done for it.
+//! The KubeEdge link: connects the bridge to machine and WebSocket, and performs the bridge's
+//! effects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,26 +27,26 @@ use edgesync_protocol::frame::Received;
 use edgesync_runtime::random;
 use edgesync_store::StoreError;
 
-/// Refusals of the dynamic controller that the status remembers.
+/// Refusals of the dynamic controller that the status lists.
 const MAX_DENIED: usize = 16;
-/// Pods that are read at a time.
+/// Pods per page.
 const PODS: usize = 64;
-/// Rows of a page that are read at a time, and the names in it after which it ends.
+/// Rows per read of a page, and the number of names that ends the page.
 const ROWS: usize = 16;
 const NAMES: usize = 2048;
-/// Under which key the store keeps what the bridge wants to be kept.
+/// Metadata key of the bridge's state.
 const NOTE: &str = "kubeedge";
-/// How far into a message its operation is looked for, in bytes: header and route come before the content.
+/// Bytes of a message searched for its operation: header and route precede the content.
 const MAX_ROUTE: usize = 2048;
 
 pub(in crate::agent::driver) type HeldRead = Result<HeldPage, StoreError>;
 
-/// See the module.
+/// The bridge, with its pending read and the refusals.
 pub(in crate::agent) struct CloudCore {
     pub(in crate::agent::driver) bridge: Bridge,
-    /// The page of what is held that is being read.
+    /// The page of held objects that is being read.
     pub(in crate::agent::driver) reading: Option<JoinHandle<HeldRead>>,
-    /// What the dynamic controller refuses, with its words.
+    /// Refusals of the dynamic controller: resource and message.
     pub(in crate::agent::driver) denied: BTreeMap<String, String>,
 }
 
@@ -56,7 +57,7 @@ impl CloudCore {
 
     pub(in crate::agent::driver) fn disconnected(&mut self) {
         self.bridge.disconnected();
-        // A page for a session that is over would be taken for one of the next.
+        // A page of an ended session must not reach the next one.
         if let Some(reading) = self.reading.take() {
             reading.abort();
         }
@@ -64,7 +65,7 @@ impl CloudCore {
     }
 }
 
-/// The bridge as the configuration describes it.
+/// Returns the configured bridge.
 pub(in crate::agent::driver) fn bridge_config(config: &Config) -> BridgeConfig {
     let kubeedge = &config.kubeedge;
     BridgeConfig {
@@ -81,10 +82,11 @@ pub(in crate::agent::driver) fn bridge_config(config: &Config) -> BridgeConfig {
     }
 }
 
-/// Tells the bridge what is wanted: what the Pods that are held reference, and the rules for single names.
+/// Registers the desired names with the bridge: those that held Pods reference, and those of rules
+/// for a single name.
 ///
 /// # Errors
-/// The store's.
+/// Fails if the store cannot be read.
 pub(in crate::agent::driver) async fn remember(
     bridge: &mut Bridge,
     config: &Config,
@@ -120,7 +122,7 @@ async fn remember_name(bridge: &mut Bridge, store: &EdgeStore, name: &Name) -> R
     Ok(())
 }
 
-/// The object that is held under a name.
+/// Returns the UID of the object held under a name.
 async fn held_under(store: &EdgeStore, name: &Name) -> Result<Option<Uid>, StoreError> {
     let resource = Arc::new(guess("v1", name.kind.kind(), true));
     let held = store.get(resource, name.namespace.to_string(), name.name.to_string());
@@ -128,12 +130,12 @@ async fn held_under(store: &EdgeStore, name: &Name) -> Result<Option<Uid>, Store
 }
 
 impl Driver {
-    /// Now, by both clocks.
+    /// Returns the current time by both clocks.
     pub(in crate::agent::driver) fn moment(&self) -> Moment {
         Moment { now: self.now(), wall: Timestamp::now().as_millisecond() }
     }
 
-    /// A message or a pong.
+    /// Processes a message or a pong.
     pub(in crate::agent::driver) fn heard_cloud_core(&mut self, topic: &str, payload: &[u8]) {
         let at = self.moment();
         let Wire::KubeEdge(cloud_core) = &mut self.wire else { return };
@@ -153,7 +155,7 @@ impl Driver {
         }
     }
 
-    /// One step between machine, bridge and link, nearest to the store first: what was received before what is sent.
+    /// Performs one step between machine, bridge and link. What was received precedes what is sent.
     pub(in crate::agent::driver) fn move_cloud_core(&mut self) -> bool {
         let Wire::KubeEdge(cloud_core) = &mut self.wire else { return false };
         if let Some(effect) = cloud_core.bridge.poll_effect() {
@@ -177,19 +179,20 @@ impl Driver {
                 }
             });
         }
-        // Only when everything before has left: so the bridge never holds more than one frame leads to.
+        // Only after everything before was sent: the bridge holds at most the messages of one
+        // frame.
         if !self.machine.has_frame() {
             return false;
         }
         let Some(frame) = self.machine.poll_frame(at.now) else { return false };
-        // The bridge has taken it.
+        // The bridge has accepted it.
         self.machine.link_progress(at.now, 0, 0);
         trace_frame(&frame, 0);
         cloud_core.bridge.up(at, frame, self.machine.totals());
         true
     }
 
-    /// Hands the machine what the bridge has for it.
+    /// Forwards the bridge's frames to the machine.
     fn hand_to_machine(&mut self) -> bool {
         let mut moved = false;
         while self.machine.wants_frame() {
@@ -262,7 +265,7 @@ impl Driver {
                     return;
                 }
                 self.records_differed();
-                // Otherwise it is known that, or why, something may be different.
+                // With the other reasons, a difference is expected or already reported.
                 if matches!(reason, RoundReason::Routine | RoundReason::Asked) {
                     let note = format!(
                         "{differed} of {compared} objects differed from the cloud's; they are corrected"
@@ -287,7 +290,7 @@ impl Driver {
     }
 }
 
-/// Reads a page of what is held, with what its Pods reference: less than was asked for if that is much.
+/// Reads a page of held objects, with the names that their Pods reference. Ends early at [`NAMES`].
 async fn read_held(store: EdgeStore, cursor: u64, limit: usize) -> HeldRead {
     let mut all = BucketSet::default();
     (0..=u8::MAX).for_each(|bucket| all.insert(bucket));
@@ -296,7 +299,7 @@ async fn read_held(store: EdgeStore, cursor: u64, limit: usize) -> HeldRead {
     loop {
         let page = store.inventory(all, after, ROWS).await?;
         for entry in page.entries {
-            // Only what is held has a version.
+            // Only held objects have a version.
             let Some(version) = entry.version else { continue };
             let mut references = Vec::new();
             if is_pod(&entry.object.resource) {
@@ -311,7 +314,7 @@ async fn read_held(store: EdgeStore, cursor: u64, limit: usize) -> HeldRead {
     }
 }
 
-/// What a Pod references, each with what is held under the name.
+/// Returns the names that a Pod references, each with the UID held under it.
 async fn referenced(
     store: &EdgeStore,
     uid: &Uid,
@@ -334,7 +337,7 @@ fn is_pod(resource: &Resource) -> bool {
     resource.kind == "Pod" && resource.group.is_empty()
 }
 
-/// The operation of a message, for the meter: it is read in full by the bridge only.
+/// Finds the operation of a message, for the meter. Only the bridge parses messages in full.
 fn operation(text: &[u8]) -> &'static str {
     const FIELD: &[u8] = br#""operation":""#;
     const WORDS: [(&str, &str); 6] = [

@@ -11,7 +11,7 @@ use edgesync_transport::link::presence::CloudPresence;
 use edgesync_transport::link::{Backlog, Topic};
 
 impl Driver {
-    /// A message on a topic.
+    /// Processes a message by its topic.
     pub(in crate::agent::driver) fn heard_on(&mut self, topic: &str, payload: &[u8]) {
         let Wire::Mqtt(topics) = &self.wire else { return };
         match topics.parse(topic) {
@@ -62,7 +62,7 @@ impl Driver {
         }
     }
 
-    /// A frame that is no frame, or one of another version.
+    /// Counts and reports a frame that cannot be decoded.
     fn unreadable(&mut self, bytes: usize, error: &FrameError) {
         let count = self.statistics.count_bad_frame(error.label());
         if error.is_of_another_version() && count > 1 {
@@ -78,7 +78,7 @@ impl Driver {
         }
     }
 
-    /// Sends one frame if there is one and the link has room.
+    /// Sends one frame if there is one. Returns whether the link accepted it.
     pub(in crate::agent::driver) fn send_frame(&mut self) -> bool {
         let Wire::Mqtt(topics) = &self.wire else { return false };
         if !self.machine.has_frame() {
@@ -98,8 +98,7 @@ impl Driver {
         }
     }
 
-    /// Tells the machine how far the link is with its frames. The presence, which goes before them, counts as one
-    /// while it is under way.
+    /// Passes the link's backlog to the machine. A waiting message counts as one more frame.
     pub(in crate::agent::driver) fn look_at_progress(&mut self) {
         if !matches!(self.wire, Wire::Mqtt(_)) {
             return;

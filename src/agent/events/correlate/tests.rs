@@ -36,7 +36,7 @@ impl Bench {
         self.occurs(Why::LimitHit, Regarding::Node, "n")
     }
 
-    /// What is written: id, count and what was left out.
+    /// Returns the written Events: id, count and number of suppressed occurrences.
     fn written(&mut self) -> Vec<(u128, u32, u32)> {
         self.core.take().iter().map(|told| (told.id, told.count, told.left_out)).collect()
     }
@@ -216,7 +216,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..600)
 }
 
-/// Holds all that is written of an Event against what was written of it before.
+/// Compares each write of an Event with the previous one.
 fn check_writes(
     writes: Vec<Told>,
     now: u64,
@@ -257,7 +257,7 @@ proptest! {
                 }
             }
             let writes = bench.core.take();
-            // A source that has to go writes early.
+            // An evicted source writes early.
             let went = sources_before == MAX_SOURCES;
             if !went {
                 check_writes(writes, bench.now, &mut seen)?;

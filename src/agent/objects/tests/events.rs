@@ -1,4 +1,4 @@
-//! Events that programs on the node make through the API: here, and on their way to the cloud.
+//! Events that local programs create through the API: stored here, and on their way to the cloud.
 
 use super::status::Node;
 use super::*;
@@ -14,7 +14,7 @@ fn event(metadata: Value) -> Value {
         "regarding": {"apiVersion": "v1", "kind": "Pod", "name": "belt", "namespace": "lab"}})
 }
 
-/// The Event that waits under a name.
+/// Returns the pending Event of a name.
 async fn waiting(node: &Node, name: &str) -> Option<Value> {
     let item = node.storage.store.outbox_item(Lane::Bulk, format!("event/lab/{name}")).await.unwrap();
     item.map(|content| serde_json::from_str::<Value>(&content).unwrap()["event"].take())

@@ -1,4 +1,5 @@
-//! The status of synced objects, written through the API of the node: what the outbox has of it, and what is read.
+//! The status of synced objects, written through the node's API: the outbox item, and the result of
+//! reads.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -49,7 +50,7 @@ impl Node {
         Self { storage, socket, dir, server }
     }
 
-    /// Sends a request; the code of the answer and its body.
+    /// Sends a request. Returns status code and body.
     pub(super) async fn send(&self, method: &str, path: &str, kind: &str, body: &Value) -> (u16, Value) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = format!(
@@ -66,7 +67,7 @@ impl Node {
         (code, serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}")))
     }
 
-    /// Sends a request that succeeds.
+    /// Sends a request that must succeed.
     pub(super) async fn ok(&self, method: &str, path: &str, kind: &str, body: &Value) -> Value {
         let (code, answer) = self.send(method, path, kind, body).await;
         assert!((200..300).contains(&code), "{method} {path}: {answer}");
@@ -81,7 +82,7 @@ impl Node {
         self.ok("PATCH", path, MERGE, &json!({ "status": status })).await
     }
 
-    /// The status that waits for an object.
+    /// Returns the pending status of an object.
     async fn waiting(&self, uid: &str) -> Option<Value> {
         let item = self.storage.store.outbox_item(Lane::Status, format!("status/{uid}")).await.unwrap();
         item.map(|content| serde_json::from_str::<Value>(&content).unwrap()["status"].take())
@@ -91,7 +92,7 @@ impl Node {
         self.storage.store.outbox().borrow().marks.rows.status
     }
 
-    /// The last number of the lane.
+    /// Returns the last number of the lane.
     fn last(&self) -> u64 {
         self.storage.store.outbox().borrow().marks.last.status
     }
@@ -157,7 +158,7 @@ async fn a_status_waits_in_the_outbox_and_is_shown_while_the_row_stays_as_it_is(
     let again = node.storage.store.get(pods, "ns".into(), "web".into()).await.unwrap();
     assert_eq!((again, node.storage.store.versions()), (Some(stored), versions));
 
-    // The next one goes on from what waits, and takes its place.
+    // The next write continues from the pending one, and replaces it.
     let answer = node.patch(POD_STATUS, json!({"message": "well", "qosClass": null})).await;
     let status = json!({"phase": "Running", "message": "well"});
     assert_eq!(answer["status"], status);
@@ -203,7 +204,7 @@ async fn who_applies_a_status_owns_its_fields_while_the_agent_runs() {
         let body = json!({"apiVersion": "v1", "kind": "Pod", "status": status});
         node.send("PATCH", &path, APPLY, &body).await
     };
-    // What came from the cloud is nobody's: it stands in no way.
+    // Fields from the cloud have no owner and cause no conflict.
     let (code, answer) = apply("one", json!({"phase": "Running", "message": "mine"})).await;
     assert_eq!((code, &answer["status"]["phase"]), (200, &json!("Running")), "{answer}");
     let (code, answer) = apply("two", json!({"phase": "Failed"})).await;
@@ -211,7 +212,7 @@ async fn who_applies_a_status_owns_its_fields_while_the_agent_runs() {
     assert_eq!(answer["details"]["causes"][0]["field"], ".status.phase");
     let (code, _) = apply("two", json!({"reason": "Evicted"})).await;
     assert_eq!(code, 200);
-    // The cloud's version comes without the record, and the owner still takes back what it has set.
+    // The cloud's version comes without the record, and the owner can still remove what it has set.
     let settled = node.last();
     node.storage.store.settle_outbox(Lane::Status, settled);
     let status =
@@ -317,13 +318,13 @@ async fn between_the_confirmation_and_the_version_that_has_it_a_status_is_still_
     let node = node().await;
     node.patch(POD_STATUS, json!({"phase": "Running"})).await;
     node.storage.store.settle_outbox(Lane::Status, node.last());
-    // Confirmed items go with the next commit.
+    // Confirmed items are removed with the next commit.
     node.put(vec![object("pods", "other", "u-9", 7, json!({}))]).await;
     assert_eq!(node.waiting("u-1").await, None);
     let shown = json!({"phase": "Running", "qosClass": "BestEffort"});
     assert_eq!(node.get(POD).await["status"], shown);
     assert_eq!(node.get("/api/v1/pods?fieldSelector=metadata.name=web").await["items"][0]["status"], shown);
-    // A patch goes on from it: it would undo the first one otherwise.
+    // A patch continues from it: otherwise it would revert the first one.
     let answer = node.patch(POD_STATUS, json!({"message": "well"})).await;
     assert_eq!(answer["status"], json!({"phase": "Running", "qosClass": "BestEffort", "message": "well"}));
 
