@@ -1,5 +1,5 @@
-//! Facts about the agent that are kept beside the rows: few, short, each under a key of its own in table `meta`,
-//! with a checksum. A damaged one counts as missing.
+//! The agent's metadata beside the rows: few, short values, each with its own key in table `meta`
+//! and a checksum. A damaged value counts as missing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,15 +11,15 @@ use super::EdgeStore;
 use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 
-/// The longest fact, in bytes; a longer one is not kept.
+/// Maximum bytes of a value; a longer one is not stored.
 pub(crate) const MAX_NOTE_BYTES: usize = 32 << 10;
 
-/// How often facts that change often may go along with a commit.
+/// Minimum interval at which frequently changing values join another commit.
 const WITH_OTHERS_EVERY: Duration = Duration::from_secs(10 * 60);
-/// How often they get a commit of their own.
+/// Interval at which they get their own commit.
 const ALONE_EVERY: Duration = Duration::from_secs(3600);
 
-/// Facts that wait to be written.
+/// Values not yet written.
 pub(super) type Pending = Mutex<BTreeMap<&'static str, Arc<str>>>;
 
 fn lock(pending: &Pending) -> MutexGuard<'_, BTreeMap<&'static str, Arc<str>>> {
@@ -27,10 +27,10 @@ fn lock(pending: &Pending) -> MutexGuard<'_, BTreeMap<&'static str, Arc<str>>> {
 }
 
 impl EdgeStore {
-    /// A fact that was kept.
+    /// Returns a stored value.
     ///
     /// # Errors
-    /// The store's.
+    /// Fails if the store cannot be read.
     pub async fn note(&self, key: &'static str) -> Result<Option<String>, StoreError> {
         if let Some(text) = lock(&self.inner.shared.notes).get(key) {
             return Ok(Some(text.to_string()));
@@ -38,8 +38,8 @@ impl EdgeStore {
         self.inner.readers.run(move |conn| checked(conn, &meta_key(key))).await
     }
 
-    /// Keeps a fact that changes often and may be lost: it is written along with a commit that happens anyway, at
-    /// most every ten minutes, once an hour if there is none, and when the store closes. At most
+    /// Stores a frequently changing value that may be lost. It is written with another commit, at
+    /// most every ten minutes, else once an hour in its own, and when the store closes. At most
     /// [`MAX_NOTE_BYTES`].
     pub fn keep_note(&self, key: &'static str, text: String) {
         if fits(key, &text) {
@@ -56,21 +56,21 @@ fn fits(key: &str, text: &str) -> bool {
     fits
 }
 
-/// Writes the facts that wait.
+/// Writes pending values.
 #[derive(Debug)]
 pub(super) struct NoteWriter {
-    /// When they were written last.
+    /// Time of the last write.
     written: Instant,
-    /// What is in the transaction that runs.
+    /// Values in the running transaction.
     writing: Vec<(&'static str, Arc<str>)>,
 }
 
-/// What the facts may go along with.
+/// The occasion of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Occasion {
-    /// A commit that happens anyway.
+    /// Another commit.
     Commit,
-    /// Nothing else.
+    /// An idle writer.
     Quiet,
     /// The store closes.
     End,
@@ -81,12 +81,12 @@ impl NoteWriter {
         Self { written: Instant::now(), writing: Vec::new() }
     }
 
-    /// Whether there is something to be written now.
+    /// Returns whether a write is due.
     pub(super) fn is_due(&self, pending: &Pending, occasion: Occasion) -> bool {
         is_time(self.written.elapsed(), occasion) && !lock(pending).is_empty()
     }
 
-    /// Writes what waits, if it is time to.
+    /// Writes the pending values, if they are due.
     pub(super) fn write(
         &mut self,
         conn: &Connection,
@@ -100,7 +100,7 @@ impl NoteWriter {
         self.writing.iter().try_for_each(|(key, text)| set_checked(conn, &meta_key(key), text))
     }
 
-    /// Writes one fact now; what waits under its key is older.
+    /// Writes one value now; a pending one of the same key is older.
     pub(super) fn post(
         conn: &Connection,
         pending: &Pending,
@@ -114,7 +114,7 @@ impl NoteWriter {
         Ok(())
     }
 
-    /// The transaction was committed.
+    /// Marks the values of the committed transaction as written.
     pub(super) fn committed(&mut self, pending: &Pending) {
         if self.writing.is_empty() {
             return;
@@ -128,7 +128,7 @@ impl NoteWriter {
         }
     }
 
-    /// The transaction was rolled back.
+    /// Keeps the values of the rolled-back transaction pending.
     pub(super) fn rolled_back(&mut self) {
         self.writing.clear();
     }
@@ -148,7 +148,7 @@ fn meta_key(key: &str) -> String {
     format!("{PREFIX}{key}")
 }
 
-/// Notes a text among the facts about the file, with a checksum.
+/// Writes a text to table `meta`, with a checksum.
 pub(super) fn set_checked(conn: &Connection, key: &str, text: &str) -> Result<(), StoreError> {
     conn.prepare_cached(
         "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
@@ -157,7 +157,7 @@ pub(super) fn set_checked(conn: &Connection, key: &str, text: &str) -> Result<()
     Ok(())
 }
 
-/// Reads a text that [`set_checked`] noted; none if it is missing or not as it was written.
+/// Reads a text of [`set_checked`]; `None` if it is missing or its checksum is wrong.
 pub(super) fn checked(conn: &Connection, key: &str) -> Result<Option<String>, StoreError> {
     let mut statement = conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
     let mut rows = statement.query([key])?;
@@ -175,7 +175,7 @@ fn sound<'a>(key: &str, value: &'a str) -> Option<&'a str> {
     (found == checksum(key, text)).then_some(text)
 }
 
-/// Copies the facts that can be read into another file.
+/// Copies the readable values into another file.
 pub(super) fn salvage(source: &Connection, fresh: &Connection) -> Result<(), StoreError> {
     let Ok(mut statement) = source.prepare("SELECT key, value FROM meta WHERE key GLOB 'note/*'") else {
         return Ok(());

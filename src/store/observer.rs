@@ -1,8 +1,8 @@
-//! Telling of what was committed, to one who keeps it for those who watch. Depends on nothing but the
-//! types of the store.
+//! Notifies a listener of commits, which keeps the changes for watches. Depends only on the types
+//! of the store.
 //!
-//! Bodies are only read and kept when the observer wants them; without, a commit costs one question and
-//! one message without content.
+//! Bodies are read and kept only if the listener wants them. Otherwise a commit costs one query and
+//! one notification without content.
 
 use std::fmt;
 
@@ -12,93 +12,94 @@ use super::types::LocalObject;
 /// The newest versions of both sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Versions {
-    /// Of synced objects: the base of the epoch and the revision.
+    /// Of synced objects: the base of the epoch plus the revision.
     pub objects: u64,
-    /// Of the objects that were made on this node.
+    /// Of local objects.
     pub local: u64,
 }
 
-/// One who is told of each commit, in order, by the writer's thread: it must not wait.
+/// A listener for commits. The writer's thread calls it in the order of commits, so it must not
+/// block.
 pub trait Observer: Send + Sync + fmt::Debug {
-    /// How many bytes of changes are wanted of the next commit; zero if nobody watches.
+    /// Returns how many bytes of changes it wants of the next commit; zero without watches.
     fn appetite(&self) -> usize;
 
-    /// A commit, or a loss.
+    /// Receives a commit, or a loss.
     fn committed(&self, told: Told);
 
-    /// The store has been closed.
+    /// Called when the store has closed.
     fn closed(&self);
 }
 
-/// What a commit was. Dropping it costs nothing.
+/// A commit. Dropping it costs nothing.
 #[derive(Debug)]
 pub struct Told {
-    /// The versions after it.
+    /// Versions after the commit.
     pub versions: Versions,
-    /// What has become of synced objects.
+    /// Changes of synced objects.
     pub objects: Part<Transition>,
-    /// What has become of local ones.
+    /// Changes of local objects.
     pub local: Part<LocalTransition>,
 }
 
 /// The changes of one sequence.
 #[derive(Debug)]
 pub enum Part<T> {
-    /// There are none.
+    /// No changes.
     Same,
-    /// These, in order, and no others.
+    /// The complete changes, in order.
     Changed(Vec<T>),
-    /// There were some, not noted: whoever must know reads anew.
+    /// Changes that were not recorded: watches must relist.
     Unknown,
 }
 
-/// A change of a synced object. If both sides are there they may be of different API versions.
+/// A change of a synced object. The API versions of both sides may differ.
 #[derive(Debug)]
 pub struct Transition {
-    /// The version that the change has.
+    /// Version of the change.
     pub version: u64,
-    /// The object before; none if it is new.
+    /// The object before; `None` if it is new.
     pub before: Option<Stored>,
-    /// The object after; none if it was removed.
+    /// The object after; `None` if it was deleted.
     pub after: Option<Stored>,
 }
 
 /// A change of a local object.
 #[derive(Debug)]
 pub struct LocalTransition {
-    /// The version that the change has.
+    /// Version of the change.
     pub version: u64,
-    /// The object before; none if it is new.
+    /// The object before; `None` if it is new.
     pub before: Option<LocalObject>,
-    /// The object after; none if it was removed.
+    /// The object after; `None` if it was deleted.
     pub after: Option<LocalObject>,
 }
 
-/// What a change weighs beside its bodies, in bytes.
+/// Bytes of a change beside its bodies.
 const CHANGE_BYTES: usize = 256;
 
-/// Notes the changes of a group while it runs.
+/// Records the changes of a group commit while it runs.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
-    /// Bytes that may still be noted; none if nothing is noted.
+    /// Remaining bytes; `None` while nothing is recorded.
     room: Option<usize>,
     objects: Vec<Transition>,
     local: Vec<LocalTransition>,
 }
 
 impl Recorder {
-    /// Starts to note up to so many bytes; nothing if that is zero.
+    /// Starts to record up to so many bytes; records nothing for zero.
     pub(super) fn begin(&mut self, room: usize) {
         self.forget();
         self.room = (room > 0).then_some(room);
     }
 
-    /// Whether changes are noted.
+    /// Returns whether changes are recorded.
     pub(super) fn is_on(&self) -> bool {
         self.room.is_some()
     }
 
-    /// Gives up: what has been noted would not be everything.
+    /// Stops recording and drops the changes, which would be incomplete.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
@@ -111,7 +112,7 @@ impl Recorder {
         self.is_on()
     }
 
-    /// Notes a change of a synced object.
+    /// Records a change of a synced object.
     pub(super) fn object(&mut self, change: Transition) {
         let bytes = [&change.before, &change.after].into_iter().flatten().map(|side| side.body.len()).sum();
         if self.take_room(bytes) {
@@ -119,7 +120,7 @@ impl Recorder {
         }
     }
 
-    /// Notes a change of a local object.
+    /// Records a change of a local object.
     pub(super) fn local(&mut self, change: LocalTransition) {
         let bytes = [&change.before, &change.after].into_iter().flatten().map(|side| side.body.len()).sum();
         if self.take_room(bytes) {
@@ -127,13 +128,13 @@ impl Recorder {
         }
     }
 
-    /// Forgets changes that were rolled back: all after these versions.
+    /// Removes changes that were rolled back: all after these versions.
     pub(super) fn cut(&mut self, versions: Versions) {
         self.objects.retain(|change| change.version <= versions.objects);
         self.local.retain(|change| change.version <= versions.local);
     }
 
-    /// The commit that led from some versions to others, as it is told.
+    /// Returns the commit between two pairs of versions, for the listener.
     pub(super) fn finish(&mut self, before: Versions, versions: Versions) -> Told {
         let Self { room, objects, local } = std::mem::take(self);
         Told {

@@ -1,5 +1,5 @@
-//! What lives beside the write connection: the totals, the kinds, what is confirmed, and the decisions
-//! about the health of the file. Runs in the writer's thread.
+//! The state beside the write connection: totals, kinds, confirmations, and the decisions about the
+//! health of the file. Runs in the writer's thread.
 
 mod opening;
 mod sealing;
@@ -38,14 +38,14 @@ use edgesync_store::reader::Generation;
 use edgesync_store::writer::WriterHooks;
 use opening::{Opened, open_settled};
 
-/// Pages beyond the limit of the database that deletes may use: a tombstone needs a place before the
-/// object's own is free.
+/// Space beyond the limit of the database that deletes may use: a tombstone is written before the
+/// object's own space is free.
 const RESERVE_BYTES: u64 = 64 * PAGE_BYTES;
 
-/// How often it is looked whether the file is still in its place.
+/// Interval of the checks whether the file still has its path.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How often Events that are too old are dropped when nothing else is written: each time costs a commit.
+/// Interval at which expired Events are dropped without other writes: each time costs a commit.
 const EXPIRE_EVERY: Duration = Duration::from_secs(5 * 60);
 
 /// The state beside the connection.
@@ -59,46 +59,47 @@ pub(super) struct State {
     stored: Stored,
     identity: Identity,
     looked: Instant,
-    /// The file was not in its place when last looked at, and could not be replaced.
+    /// Whether the file had lost its path at the last check and could not be replaced.
     misplaced: bool,
-    /// The mirror may differ from the database: it must be read again before the next group.
+    /// Whether the in-memory state may differ from the database: then the next group rereads it
+    /// first.
     stale: bool,
-    /// A loss that is announced once its transaction has been committed.
+    /// A loss to announce once its transaction is committed.
     pending: Option<(String, Salvaged)>,
-    /// When a confirmation was first seen that is not written yet.
+    /// When the oldest unwritten confirmation was first seen.
     unwritten_since: Option<Instant>,
-    /// The changes of the group that runs.
+    /// The changes of the running group.
     recorder: Recorder,
-    /// The versions after the last commit.
+    /// Versions after the last commit.
     told: Versions,
-    /// When Events that are too old were last looked for.
+    /// When expired Events were last dropped.
     expired: Instant,
-    /// Writes facts that change often.
+    /// Writes frequently changing metadata.
     scribe: NoteWriter,
-    /// Whether the transaction that runs has more in it than was asked for.
+    /// Whether the running transaction includes more than its jobs.
     goes_along: bool,
-    /// When such a transaction failed last.
+    /// When such a transaction last failed.
     modest_since: Option<Instant>,
     seals: Seals,
-    /// Keeps other processes out; let go of after the connection.
+    /// Excludes other processes; released after the connection.
     _lock: File,
 }
 
-/// What mirrors the database.
+/// The in-memory copy of the database's state.
 #[derive(Debug)]
 struct Stored {
     totals: Totals,
     written: Written,
     incarnation: Option<String>,
     resources: Resources,
-    /// What is added to revisions to make versions.
+    /// Revisions plus this base are versions.
     base: u64,
     local: Local,
     outbox: Outbox,
 }
 
 impl State {
-    /// Opens the file, or what can be saved of it.
+    /// Opens the file, or a new one with its readable rows.
     pub(super) fn open(
         path: &Path,
         options: &EdgeOptions,
@@ -116,7 +117,7 @@ impl State {
         let recent = Arc::new(Recent::default());
         let opened = match open_settled(path, &options.engine, &recent, &seals) {
             Ok(opened) => opened,
-            // A flipped bit in the schema makes a table or a column one that nobody knows.
+            // A flipped bit in the schema makes a table or a column unknown.
             Err(
                 error @ (StoreError::Corrupt(_)
                 | StoreError::Unreleased { .. }
@@ -212,22 +213,22 @@ impl State {
         self.stored.totals.epoch
     }
 
-    /// Reads the facts of the file as they are in it.
+    /// Checks that the file's metadata is readable.
     pub(super) fn look_through(&self, conn: &Connection) -> Result<(), StoreError> {
         Stored::load(conn, &self.shared.recent).map(|_| ())
     }
 
-    /// Another connection to the file.
+    /// Opens another connection to the file.
     pub(super) fn open_reader(&self) -> Result<Connection, StoreError> {
         engine::open_reader(&self.path, &self.engine)
     }
 
-    /// Makes the readers open the file anew.
+    /// Makes the readers reopen the file.
     pub(super) fn reopen_readers(&self) {
         self.generation.advance();
     }
 
-    /// The job of [`super::EdgeStore::apply`].
+    /// Runs the job of [`super::EdgeStore::apply`].
     pub(super) fn apply(&mut self, conn: &Connection, changes: &[Change]) -> Result<Commit, StoreError> {
         let deletes_only = changes.iter().all(|change| matches!(change, Change::Delete(_)));
         let Some(limit) = self.engine.max_file_bytes().filter(|_| deletes_only) else {
@@ -255,7 +256,7 @@ impl State {
         Ok(Commit { before, totals, applied })
     }
 
-    /// The job of [`super::EdgeStore::set_incarnation`].
+    /// Runs the job of [`super::EdgeStore::set_incarnation`].
     pub(super) fn set_incarnation(
         &mut self,
         conn: &Connection,
@@ -274,9 +275,9 @@ impl State {
         Ok(())
     }
 
-    /// Removes those of the rows that are really damaged or cannot be opened, counts anew, and if anything was wrong gives
-    /// the file a new epoch: the cloud compares inventories and sends again what is missing. Says how
-    /// many rows were removed, and whether the epoch is new.
+    /// Removes the given rows that are really damaged or cannot be opened, and recounts. If
+    /// anything was wrong the file gets a new epoch: the cloud then compares inventories and
+    /// resends what is missing. Returns how many rows were removed, and whether the epoch is new.
     pub(super) fn repair(&mut self, conn: &Connection, suspects: &[i64]) -> Result<(u64, bool), StoreError> {
         let (mut lost, mut sealed) = (0, 0);
         for id in suspects {
@@ -304,11 +305,10 @@ impl State {
         Ok((lost, true))
     }
 
-    /// Announces a loss.
     fn lose(&mut self, cause: String, salvaged: Salvaged) {
         let number = self.shared.health.borrow().reset.as_ref().map_or(1, |reset| reset.number + 1);
         let reset = announce(number, cause, salvaged, &self.stored.totals);
-        // Whatever was confirmed belonged to the old epoch.
+        // Earlier confirmations belonged to the old epoch.
         self.shared.confirmed.fetch_max(self.stored.written.confirmed, Ordering::AcqRel);
         self.recorder.forget();
         self.publish();
@@ -329,7 +329,7 @@ impl State {
         });
     }
 
-    /// Tells the observer what was committed.
+    /// Notifies the listener of the commit.
     fn tell(&mut self) {
         let versions = self.stored.versions();
         let before = std::mem::replace(&mut self.told, versions);
@@ -343,13 +343,13 @@ impl State {
         }
     }
 
-    /// Begins to note changes, if somebody wants them.
+    /// Starts to record changes, if the listener wants them.
     fn listen(&mut self) {
         let room = self.shared.observer.get().map_or(0, |observer| observer.appetite());
         self.recorder.begin(room);
     }
 
-    /// Drops Events that are too old, if it is time to look for them.
+    /// Drops expired Events, if the check is due.
     fn expire_if_due(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let now = jiff::Timestamp::now().as_second();
         if self.expired.elapsed() < EXPIRE_EVERY || self.stale || !self.stored.local.has_expired(now) {
@@ -358,7 +358,7 @@ impl State {
         self.expired = Instant::now();
         self.listen();
         let tx = conn.unchecked_transaction()?;
-        // Until the commit has returned the mirror may be ahead of the file.
+        // Until the commit returns, the in-memory state may be ahead of the file.
         self.stale = true;
         self.stored.local.expire(&tx, &mut self.recorder, now)?;
         tx.commit()?;
@@ -382,7 +382,7 @@ impl State {
         });
     }
 
-    /// Replaces the file by what can be saved, through the connection that is still open.
+    /// Replaces the file by its readable rows, through the connection that is still open.
     fn recover(&mut self, conn: &mut Connection, cause: String) -> Result<(), StoreError> {
         let floor = Floor {
             revision: self.stored.totals.revision,
@@ -411,7 +411,7 @@ impl State {
         Ok(())
     }
 
-    /// Looks whether the file is still in its place; replaces it if not.
+    /// Checks whether the file still has its path; replaces it if not.
     fn look(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
         let result = self.keep_in_place(conn);
         match &result {
@@ -427,7 +427,7 @@ impl State {
 
     fn keep_in_place(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
         self.looked = Instant::now();
-        // A path that cannot be looked at says nothing about the file.
+        // A path that cannot be read proves nothing about the file.
         let Ok(now) = Identity::of(&self.path) else { return Ok(()) };
         match self.identity.compare(now) {
             None => Ok(()),
@@ -435,7 +435,7 @@ impl State {
         }
     }
 
-    /// Reads what mirrors the database anew, after a rollback.
+    /// Rereads the database's state after a rollback.
     fn reload(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let stored = Stored::load(conn, &self.shared.recent)?;
         let outbox = std::mem::replace(&mut self.stored, stored).outbox;
@@ -448,7 +448,7 @@ impl State {
         Ok(())
     }
 
-    /// Brings the journal up to date, and with it what is confirmed.
+    /// Brings the journal and its confirmed revision up to date.
     fn flush(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let confirmed = self.shared.facts().confirmed;
         let Stored { totals, written, .. } = &self.stored;
@@ -474,7 +474,7 @@ impl State {
         }
         let done = self.flush(conn).and_then(|()| self.flush_upstream(conn, Occasion::Quiet));
         if let Err(error) = done {
-            // Nothing but a repeated report depends on it.
+            // Only a repeated report depends on it.
             tracing::warn!(%error, "what the cloud has confirmed cannot be written");
         }
         self.unwritten_since = None;
@@ -494,7 +494,7 @@ impl WriterHooks for State {
     }
 
     fn before_group(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
-        // A file known to be gone takes nothing that would be reported as kept.
+        // A file known to be gone must not accept writes that would be reported as held.
         if self.misplaced || self.looked.elapsed() >= LOOK_EVERY {
             self.look(conn)?;
         }
@@ -520,7 +520,7 @@ impl WriterHooks for State {
 
     fn rolled_back(&mut self, conn: &Connection) {
         self.pending = None;
-        // Of one job alone its own counts were undone with it.
+        // The rollback of a single job has restored its own counts.
         if conn.is_autocommit() {
             self.stored.outbox.revert();
             self.scribe.rolled_back();
@@ -546,7 +546,7 @@ impl WriterHooks for State {
     }
 
     fn idle(&mut self, conn: &mut Connection) -> Duration {
-        // What is wrong is in the health, and tried again.
+        // The health shows a failure, and the next call retries.
         let _ = self.look(conn);
         if let Err(error) = self.expire_if_due(conn) {
             tracing::warn!(%error, "old Events cannot be dropped");
@@ -565,7 +565,7 @@ impl WriterHooks for State {
         if let Some(observer) = self.shared.observer.get() {
             observer.closed();
         }
-        // Only a journal that is up to date may do without the log: see `open_sound`.
+        // Only a journal that is up to date permits to drop the log: see `open_sound`.
         let done = self.flush(conn).and_then(|()| self.flush_upstream(conn, Occasion::End)).and_then(|()| {
             engine::checkpoint(conn, Checkpoint::Truncate)?;
             conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
@@ -579,7 +579,7 @@ impl WriterHooks for State {
 }
 
 impl Stored {
-    /// Reads everything but the outbox, which takes as long as it has rows.
+    /// Reads everything except the outbox, whose cost depends on its rows.
     fn load(conn: &Connection, recent: &Recent) -> Result<Self, StoreError> {
         let (totals, written) = journal::totals(conn, recent)?;
         let incarnation = journal::meta(conn, "incarnation")?;
@@ -593,11 +593,11 @@ impl Stored {
     }
 }
 
-/// Opens the database and reads its state, and what is known of the outbox to be confirmed; a new file gets its
-/// first epoch.
+/// Opens the database and reads its state, and the confirmed numbers of the outbox; a new file gets
+/// its first epoch.
 ///
-/// A log that is not empty says that the file was not closed in order, so that the journal may lack
-/// changes. For that to hold no connection may tidy the log away on its own when it is closed.
+/// A log that is not empty shows that the file was not closed cleanly, so the journal may lack
+/// changes. This requires that no connection removes the log on its own when it closes.
 fn open_sound(
     path: &Path,
     options: &EngineOptions,
@@ -615,7 +615,7 @@ fn open_sound(
         journal::find_unwritten(&conn, recent)?;
     }
     if !journal::has_base(&conn)? {
-        // Damage in this one row costs a jump of the versions, and no object.
+        // Damage to this one row costs a jump of the versions, and no object.
         journal::choose_base(&conn, 0)?;
     }
     Local::prepare(&conn)?;
@@ -627,7 +627,7 @@ fn open_sound(
 fn open_file(path: &Path, options: &EngineOptions) -> Result<Connection, StoreError> {
     let conn = open_writer(path, KIND, options)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    // Sealed text that was replaced is overwritten where that costs no further page.
+    // Replaced sealed text is overwritten where that costs no additional page.
     conn.pragma_update_and_check(None, "secure_delete", "fast", |_| Ok(()))?;
     Ok(conn)
 }
@@ -645,7 +645,7 @@ fn announce(number: u64, cause: String, salvaged: Salvaged, totals: &Totals) -> 
     Reset { number, cause, epoch, kept, lost, set_aside }
 }
 
-/// An error with its causes, in one line.
+/// Returns an error with its causes, in one line.
 fn describe(error: &StoreError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);

@@ -1,4 +1,4 @@
-//! The rows of an open transaction, as [`edgesync_protocol::replica`] wants them.
+//! The rows of an open transaction, as [`edgesync_protocol::replica`] requires them.
 
 use rusqlite::{Connection, Row};
 
@@ -13,7 +13,7 @@ use edgesync_protocol::replica::{Held, Rows};
 use edgesync_store::StoreError;
 use edgesync_store::engine::integer;
 
-/// What a change weighs in the writer's queue, bytes.
+/// Returns the approximate bytes of a change in the writer's queue.
 pub(super) fn weight(change: &Change) -> usize {
     const ROW: usize = 256;
     match change {
@@ -22,7 +22,7 @@ pub(super) fn weight(change: &Change) -> usize {
     }
 }
 
-/// How a row is found again.
+/// Reference to a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowRef {
     id: i64,
@@ -36,7 +36,7 @@ pub(super) struct Tables<'a> {
     noted: Vec<Noted>,
     recorder: &'a mut Recorder,
     seals: &'a Seals,
-    /// What is added to revisions to make versions.
+    /// Revisions plus this base are versions.
     base: u64,
 }
 
@@ -51,13 +51,13 @@ impl<'a> Tables<'a> {
         Self { conn, resources, noted: Vec::new(), recorder, seals, base }
     }
 
-    /// What was changed.
+    /// Returns the recorded changes.
     pub(super) fn into_noted(self) -> Vec<Noted> {
         self.noted
     }
 
-    /// The object in a row, for those who watch. One that is damaged was not shown to them: they must list
-    /// again.
+    /// Returns the object in a row, for watches. A damaged one was not visible to them: they must
+    /// relist.
     fn before(&mut self, row: Option<RowRef>) -> Result<Option<Stored>, StoreError> {
         let Some(row) = row.filter(|_| self.recorder.is_on()) else { return Ok(None) };
         let before = read::by_id(self.conn, self.resources, self.seals, self.base, row.id)?;
@@ -126,7 +126,7 @@ impl Rows for Tables<'_> {
             body: put.body.get(),
         };
         let sealed = self.seals.seal(row.binding(), row.body, || self.seals.covers(&kind.resource))?;
-        // The checksum is over what stands in the row, so that damage is found without a key.
+        // The checksum covers the stored text, so that damage is detected without a key.
         row.body = sealed.as_deref().unwrap_or(row.body);
         row.checksum = row.expected_checksum(&kind);
         let what = match replaced {
@@ -168,8 +168,8 @@ impl Rows for Tables<'_> {
     }
 }
 
-/// Updates a row in place. A column that an index has is only named if it changes: naming it alone would
-/// rewrite the index.
+/// Updates a row in place. Names an indexed column only if it changes: naming it would rewrite the
+/// index.
 fn update(conn: &Connection, row: &ObjectRow<'_>, held: RowRef) -> Result<(), StoreError> {
     if row.resource_id != held.resource_id {
         conn.prepare_cached("UPDATE objects SET resource_id = ?2 WHERE id = ?1")?

@@ -55,7 +55,7 @@ fn names(dir: &TempDir) -> Vec<String> {
 #[tokio::test]
 async fn a_database_is_looked_at_while_it_is_in_use_and_while_it_is_not() {
     let (dir, path, store) = filled(300).await;
-    // Changes in place, which stand in no journal.
+    // In-place changes, which the journal does not have.
     store.apply(vec![put("ConfigMap", 7, 2)]).await.unwrap();
     assert!(is_in_use(&path).unwrap());
     let open = whole(&path);

@@ -1,4 +1,4 @@
-//! Rows that cannot be opened, and rows that are sealed anew.
+//! Detects rows that cannot be opened, and reseals rows.
 
 use rusqlite::Connection;
 
@@ -7,17 +7,17 @@ use crate::store::rows::{OBJECT_COLUMNS, ObjectRow};
 use crate::store::seals::{BATCH_ROWS, Seen, look_at};
 use edgesync_store::StoreError;
 
-/// What is wrong with a row.
+/// Damage of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum Damage {
-    /// It is not as it was written.
+    /// Its checksum is wrong.
     Row,
     /// Its body cannot be opened.
     Sealed,
 }
 
 impl State {
-    /// Looks at a row that somebody believes to be damaged.
+    /// Checks a row that was reported as damaged.
     pub(in crate::store) fn damage(&self, conn: &Connection, id: i64) -> Result<Option<Damage>, StoreError> {
         let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1");
         let mut statement = conn.prepare(&sql)?;
@@ -29,8 +29,8 @@ impl State {
         })
     }
 
-    /// Seals anew what is behind a row and not sealed with the newest key: a batch of it. Gives the last row that was
-    /// looked at, none at the end, and how many were sealed.
+    /// Reseals a batch of rows after an id that are not sealed with the newest key. Returns the
+    /// last row checked, `None` at the end, and how many were sealed.
     pub(in crate::store) fn reseal(
         &self,
         conn: &Connection,
@@ -50,7 +50,7 @@ impl State {
         Ok((last, seen.anew))
     }
 
-    /// Does the same for what waits in the outbox after a number; says where to go on, none at the end.
+    /// Does the same for outbox items after a number. Returns where to continue, `None` at the end.
     pub(in crate::store) fn reseal_outbox(
         &mut self,
         conn: &Connection,

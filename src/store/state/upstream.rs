@@ -1,4 +1,4 @@
-//! What the writer does for objects made on the node, the outbox and facts about the agent.
+//! The writer's jobs for local objects, outbox and metadata.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use crate::store::outbox::{self, Clocked, EVENT_PREFIX, OutboxPut, Posting};
 use edgesync_protocol::upload::Lane;
 use edgesync_store::StoreError;
 
-/// How long nothing but what was asked for goes into a transaction after one with more has failed: what is
-/// confirmed and facts that may be lost must not be why an object finds no room.
+/// Time after a failed transaction for which transactions include only their jobs: confirmations
+/// and metadata that may be lost must not be why an object does not fit.
 const MODEST_FOR: Duration = Duration::from_secs(30);
 
 impl State {
-    /// The job of [`crate::store::EdgeStore::write_local`].
+    /// Runs the job of [`crate::store::EdgeStore::write_local`].
     pub(in crate::store) fn write_local(
         &mut self,
         conn: &Connection,
@@ -29,7 +29,7 @@ impl State {
         self.undoing(|state| state.write_and_upload(conn, write, Some((Lane::Bulk, key.clone(), at))))
     }
 
-    /// The job of [`crate::store::EdgeStore::post`].
+    /// Runs the job of [`crate::store::EdgeStore::post`].
     pub(in crate::store) fn post(
         &mut self,
         conn: &Connection,
@@ -55,7 +55,7 @@ impl State {
         }
     }
 
-    /// Writes a Lease or an Event; an Event goes into a lane of the outbox as well, if one is named.
+    /// Writes a Lease or an Event; `upload` also puts an Event into a lane of the outbox.
     fn write_and_upload(
         &mut self,
         conn: &Connection,
@@ -74,7 +74,7 @@ impl State {
         Ok(outcome)
     }
 
-    /// Drops those of the local rows that are really damaged.
+    /// Drops the given local rows that are really damaged.
     pub(in crate::store) fn repair_local(
         &mut self,
         conn: &Connection,
@@ -83,7 +83,8 @@ impl State {
         self.stored.local.drop_damaged(conn, &mut self.recorder, suspects)
     }
 
-    /// Drops those of the rows of the outbox that are really damaged or cannot be opened; says how many they were.
+    /// Drops the given outbox rows that are really damaged or cannot be opened. Returns how many
+    /// they were.
     pub(in crate::store) fn repair_outbox(
         &mut self,
         conn: &Connection,
@@ -92,7 +93,7 @@ impl State {
         self.undoing(|state| state.stored.outbox.drop_damaged(conn, &state.seals, suspects))
     }
 
-    /// The job of [`crate::store::EdgeStore::renumber_outbox`].
+    /// Runs the job of [`crate::store::EdgeStore::renumber_outbox`].
     pub(in crate::store) fn renumber_outbox(
         &mut self,
         conn: &Connection,
@@ -103,13 +104,14 @@ impl State {
         self.undoing(|state| spilling(conn, || state.stored.outbox.renumber(conn, lane, sent, above)))
     }
 
-    /// Drops what is too much after the limits have changed.
+    /// Drops what exceeds the new limits.
     pub(in crate::store) fn trim_outbox(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let rules = self.shared.outbox.rules();
         self.undoing(|state| spilling(conn, || state.stored.outbox.trim(conn, rules, u32::MAX)))
     }
 
-    /// A part of [`crate::store::EdgeStore::correct_times`]: how many were corrected, and where to go on.
+    /// Runs a part of [`crate::store::EdgeStore::correct_times`]. Returns how many were corrected,
+    /// and where to continue.
     pub(in crate::store) fn correct_times(
         &mut self,
         conn: &Connection,
@@ -132,7 +134,7 @@ impl State {
         })
     }
 
-    /// Corrects the times in the Event that is kept on the node, if it still is.
+    /// Corrects the times in the node's copy of an Event, if it still exists.
     fn correct_local(&mut self, conn: &Connection, key: &str, forward_ms: i64) -> Result<(), StoreError> {
         let name = key.strip_prefix(EVENT_PREFIX).and_then(|rest| rest.split_once('/'));
         let Some((namespace, name)) = name else { return Ok(()) };
@@ -145,8 +147,8 @@ impl State {
         self.write_and_upload(conn, &LocalWrite::Put(event), None).map(|_| ())
     }
 
-    /// Runs a part of a transaction that may fail and be undone alone: what the mirror of the outbox has counted
-    /// is undone with it.
+    /// Runs a part of a transaction that may be rolled back alone: the outbox's totals are restored
+    /// with it.
     pub(super) fn undoing<T>(
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<T, StoreError>,
@@ -155,7 +157,7 @@ impl State {
         run(self).inspect_err(|_| self.stored.outbox.restore(counts))
     }
 
-    /// What goes along with a transaction, at its end.
+    /// Adds confirmations and metadata to a transaction, at its end.
     pub(super) fn go_along(&mut self, conn: &Connection) -> Result<(), StoreError> {
         if self.modest_since.is_none_or(|since| since.elapsed() >= MODEST_FOR) {
             let settled = self.shared.outbox.settled();
@@ -167,14 +169,14 @@ impl State {
         self.stored.outbox.note_last(conn)
     }
 
-    /// A transaction has failed. If something went along with it, nothing does with the next ones.
+    /// Stops adding them for a while after a failed transaction that included some.
     pub(super) fn be_modest(&mut self) {
         if std::mem::take(&mut self.goes_along) {
             self.modest_since = Some(Instant::now());
         }
     }
 
-    /// What went along is durable.
+    /// Marks the additions as durable.
     pub(super) fn went_along(&mut self) {
         self.goes_along = false;
         self.stored.outbox.commit();
@@ -182,12 +184,12 @@ impl State {
         self.shared.outbox.publish(&self.stored.outbox);
     }
 
-    /// Whether rows of the outbox wait to be removed.
+    /// Returns whether confirmed rows of the outbox wait for removal.
     pub(super) fn has_confirmed_uploads(&self) -> bool {
         self.stored.outbox.has_confirmed(self.shared.outbox.settled())
     }
 
-    /// Writes what waits to go along, in transactions of its own.
+    /// Writes pending confirmations and metadata, in transactions of its own.
     pub(super) fn flush_upstream(&mut self, conn: &Connection, occasion: Occasion) -> Result<(), StoreError> {
         while self.has_confirmed_uploads() || self.scribe.is_due(&self.shared.notes, occasion) {
             let done = self.flush_some(conn, occasion);
@@ -211,7 +213,7 @@ impl State {
     }
 }
 
-/// Runs a change of many rows whose pages need not all stay in memory until the commit.
+/// Runs a change of many rows, whose pages may spill to disk before the commit.
 fn spilling<T>(conn: &Connection, run: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     conn.pragma_update(None, "cache_spill", true)?;
     let result = run();
