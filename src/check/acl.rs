@@ -1,7 +1,9 @@
-//! The broker keeps nodes apart: this one hears its own topics and neither hears nor writes those of another.
+//! Checks that the broker isolates nodes: this one receives its own topics and can neither read nor
+//! write those of another.
 //!
-//! The other is one that no fleet has. A broker may grant a subscription and then deliver nothing (mosquitto does), so
-//! where it is granted a message is sent, to a topic that only that other node would listen to.
+//! The other node belongs to no fleet. A broker may grant a subscription and then deliver nothing
+//! (mosquitto does), so after a grant a message is sent, to a topic that only the other node would
+//! subscribe to.
 
 use std::time::Duration;
 
@@ -23,9 +25,9 @@ pub(super) const CHECK: Check = Check {
 
 /// A node of no fleet.
 const OTHER: &str = "edgesync-check.invalid";
-/// How long the broker may take to judge a message.
+/// Time limit for the broker's reaction to a message.
 const VERDICT: Duration = Duration::from_secs(2);
-/// How long the farewell may take.
+/// Time limit of the farewell.
 const FAREWELL: Duration = Duration::from_secs(1);
 const RULES: &str =
     "give the broker access rules that keep nodes apart: 'edgesync-cloud broker-config' prints them";
@@ -58,14 +60,14 @@ async fn look(examined: &Examined) -> Finding {
     }
 }
 
-/// What became of a message to another node's topic.
+/// Result of a message to another node's topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// The broker has not taken it.
+    /// The broker refused it.
     Refused,
-    /// It came back: it was written and read.
+    /// It was delivered here: writing and reading are permitted.
     Heard,
-    /// The broker took it, and nobody heard it here.
+    /// The broker accepted it, without delivery here.
     Taken,
 }
 
@@ -78,7 +80,8 @@ async fn say(link: &LinkHandle, events: &mut mpsc::Receiver<LinkEvent>, foreign:
             match event {
                 LinkEvent::NotTaken { topic, .. } if topic == foreign => return Verdict::Refused,
                 LinkEvent::Message { topic, .. } if topic == foreign => return Verdict::Heard,
-                // The embedded endpoint ends the connection of whoever writes to a topic of others.
+                // The embedded endpoint closes the connection of a client that writes to another
+                // node's topic.
                 LinkEvent::Disconnected { .. } => return Verdict::Refused,
                 _ => {}
             }
@@ -88,7 +91,8 @@ async fn say(link: &LinkHandle, events: &mut mpsc::Receiver<LinkEvent>, foreign:
     timeout(VERDICT, answer).await.unwrap_or(Verdict::Taken)
 }
 
-/// On one machine without certificates, where nodes are not told apart, open rules are only a warning.
+/// Rates the result. On one machine without certificates, which does not distinguish nodes, open
+/// rules are only a warning.
 fn judge(verdict: Verdict, local: bool) -> Finding {
     let seen = match verdict {
         Verdict::Refused => {

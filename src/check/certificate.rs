@@ -1,4 +1,4 @@
-//! The node's certificate is there, is this node's, fits its key, and lasts.
+//! Checks that the node's certificate exists, belongs to this node and to its key, and is valid.
 
 use jiff::Timestamp;
 
@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
     look: Look::Files(look),
 };
 
-/// The last moment at which renewals are planned, in parts of the lifetime.
+/// Latest planned renewal, as a fraction of the lifetime.
 const LATEST: f64 = 0.999;
 
 fn look(examined: &mut Examined) -> Finding {

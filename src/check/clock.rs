@@ -1,4 +1,4 @@
-//! The clock can be right, and something keeps it right.
+//! Checks that the clock can be right, and is synchronized.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use edgesync_transport::tls::Clock;
 pub(super) const CHECK: Check =
     Check { id: "clock", title: "Clock", needs: &["configuration"], limit: ONE, look: Look::Files(look) };
 
-/// Where systemd-timesyncd notes that it has set the clock.
+/// Directory where systemd-timesyncd records that it has set the clock.
 const TIMESYNC: &str = "/run/systemd/timesync";
 
 fn look(examined: &mut Examined) -> Finding {

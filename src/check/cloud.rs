@@ -1,4 +1,4 @@
-//! The cloud answers the agent, and both hold the same.
+//! Checks that the cloud answers the agent, and that both are in sync.
 
 use super::{Check, Examined, Finding, Look, ONE};
 use edgesync_admin::agent::{AgentStatus, CloudStatus};

@@ -1,4 +1,4 @@
-//! The configuration file can be read and makes sense.
+//! Checks that the configuration file is readable and valid.
 
 use super::{Check, Examined, Finding, Look, ONE};
 use edgesync_config as config;
@@ -8,7 +8,7 @@ use edgesync_config::{ConfigErrors, Place, Problem};
 pub(super) const CHECK: Check =
     Check { id: "configuration", title: "Configuration", needs: &[], limit: ONE, look: Look::Files(look) };
 
-/// Problems that are shown; `check-config` shows all.
+/// Maximum number of problems listed; `check-config` lists all.
 const SHOWN: usize = 3;
 
 fn look(examined: &mut Examined) -> Finding {

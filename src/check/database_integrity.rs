@@ -1,11 +1,11 @@
-//! Every row of the database is as it was written, and count, digest and indexes fit.
+//! Checks every row of the database, and that count, digest and indexes match.
 
 use std::time::{Duration, Instant};
 
 use super::{Check, Examined, Finding, Look, chain};
 use crate::store::inspect;
 
-/// How long rows are read: all of a small database, as many as there is time for of a large one.
+/// Time limit for reading rows: enough for all of a small database.
 const READING: Duration = Duration::from_secs(20);
 
 pub(super) const CHECK: Check = Check {

@@ -1,4 +1,4 @@
-//! The database is one that this program can open.
+//! Checks that this program can open the database.
 
 use super::{Check, Examined, Finding, Look, ONE, chain};
 use crate::store::inspect::{self, Schema};

@@ -1,4 +1,4 @@
-//! There is room for the database as large as it may get.
+//! Checks that the disk has space for the database at its maximum size.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
     look: Look::Files(look),
 };
 
-/// With less room than this the next commits fail, in bytes.
+/// Free bytes below which the next commits fail.
 const LEAST: u64 = 8 << 20;
 
 fn look(examined: &mut Examined) -> Finding {

@@ -1,4 +1,4 @@
-//! The database lies on a file system that keeps it.
+//! Checks that the database is on a durable file system.
 
 use super::{Check, Examined, Finding, Look, ONE, disk_space};
 use edgesync_store::durable::directory_of;
@@ -11,20 +11,20 @@ pub(super) const CHECK: Check = Check {
     look: Look::Files(look),
 };
 
-/// How well a file system keeps a database.
+/// Suitability of a file system for a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Disk,
-    /// Gone with the next start.
+    /// Lost at the next boot.
     Memory,
-    /// Perhaps gone with the container, and slow.
+    /// Possibly lost with the container, and slow.
     Layered,
-    /// Locks and shared memory do not work across it.
+    /// Locks and shared memory do not work.
     Network,
     ReadOnly,
 }
 
-/// File systems by the number in `statfs` (`linux/magic.h`).
+/// File systems by their number in `statfs` (`linux/magic.h`).
 const KNOWN: [(u64, &str, Kind); 17] = [
     (0x0102_1994, "tmpfs", Kind::Memory),
     (0x8584_58f6, "ramfs", Kind::Memory),
@@ -51,7 +51,7 @@ pub(super) fn look(examined: &mut Examined) -> Finding {
     let (Ok(kind), Ok(state)) = (rustix::fs::statfs(directory), rustix::fs::statvfs(directory)) else {
         return Finding::skipped(format!("the file system of {} cannot be looked at", directory.display()));
     };
-    // The number has 32 bits; some systems keep it in a signed word.
+    // The number has 32 bits; some systems store it in a signed word.
     let number = (kind.f_type as u64) & 0xffff_ffff;
     let read_only = state.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY);
     judge(&directory.display().to_string(), number, read_only)

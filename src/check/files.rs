@@ -1,4 +1,4 @@
-//! Objects get into files: the helper answers, and what rules concern is in effect.
+//! Checks that the files helper answers, and that the objects of rules are in effect.
 
 use std::os::unix::net::UnixStream;
 
@@ -29,7 +29,7 @@ fn look(examined: &mut Examined) -> Finding {
     }
 }
 
-/// What to do about a helper that is not there.
+/// Returns the next step for a missing helper.
 fn enable() -> &'static str {
     systemd::advice(
         "systemctl enable --now edgesync-files.socket",

@@ -1,4 +1,4 @@
-//! The agent runs and answers at its socket, and it is of this version.
+//! Checks that the agent runs, answers at its socket, and has this version.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) const CHECK: Check = Check {
     look: Look::Wire(|examined| Box::pin(look(examined))),
 };
 
-/// What to do about an agent that is not the one of the configuration or the program.
+/// Returns the next step for an agent of another configuration or version.
 fn restart() -> &'static str {
     systemd::advice("systemctl restart edgesync", "restart the agent")
 }
@@ -29,7 +29,7 @@ fn restart() -> &'static str {
 async fn look(examined: &mut Examined) -> Finding {
     let config = examined.config();
     let shown = config.api.socket.display().to_string();
-    // Whoever cannot look at the lock is told so by the check of permissions.
+    // The check of permissions reports an inaccessible lock.
     examined.agent_runs = inspect::is_in_use(&config.store.path).unwrap_or(false);
     let client = Client::new(Address::Unix(config.api.socket));
     match client.get::<Value>(&Route::Status.path()).await {
@@ -60,7 +60,7 @@ async fn look(examined: &mut Examined) -> Finding {
     }
 }
 
-/// Judges an answer, and returns the status unless it is that of another version.
+/// Rates an answer, and returns the status unless another version sent it.
 fn answered(answer: &Value, node: &str, socket: &str) -> (Finding, Option<AgentStatus>) {
     let status = read::<AgentStatus>(answer);
     let finding = match (read::<AgentIdentity>(answer), &status) {
@@ -72,7 +72,7 @@ fn answered(answer: &Value, node: &str, socket: &str) -> (Finding, Option<AgentS
     (finding, status.ok())
 }
 
-/// Another node or another version.
+/// Returns a finding for another node or version.
 fn of_node(identity: &AgentIdentity, node: &str, socket: &str) -> Option<Finding> {
     let (running, is) = (&identity.agent.version, &identity.node);
     if is != node {

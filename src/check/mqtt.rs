@@ -1,5 +1,5 @@
-//! The broker lets this node in and grants its subscriptions. While the agent runs its own connection is what counts:
-//! a second one under its name would throw it out.
+//! Checks that the broker accepts this node and grants its subscriptions. With a running agent it
+//! checks the agent's connection: a second one under its name would take it over.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ pub(super) const CHECK: Check = Check {
     look: Look::Wire(|examined| Box::pin(look(examined))),
 };
 
-/// How long CONNECT and SUBSCRIBE may take.
+/// Time limit of CONNECT and SUBSCRIBE.
 const CONNECT: Duration = Duration::from_secs(6);
-/// How long the farewell may take.
+/// Time limit of the farewell.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 async fn look(examined: &Examined) -> Finding {
@@ -48,7 +48,7 @@ async fn look(examined: &Examined) -> Finding {
     }
 }
 
-/// The link as the agent that runs sees it.
+/// Rates the link of the running agent.
 fn of_agent(link: &LinkStatus) -> Finding {
     let broker = &link.broker;
     if link.is_connected() {
@@ -62,14 +62,14 @@ fn of_agent(link: &LinkStatus) -> Finding {
     )
 }
 
-/// Why there is no connection of the check's own.
+/// Failure of the check's own connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Problem {
-    /// The configuration does not make a link.
+    /// The configuration permits no link.
     Options(String),
-    /// The broker or the network.
+    /// Broker or network.
     Cause(Cause),
-    /// Nothing came of it in time.
+    /// No answer in time.
     Silent,
 }
 
@@ -100,7 +100,7 @@ impl Problem {
     }
 }
 
-/// Connects as the agent would, without announcing the node's presence.
+/// Connects like the agent, without publishing the node's presence.
 pub(super) async fn probe(
     examined: &Examined,
     subscriptions: impl FnOnce(&Topics, &str) -> Vec<String>,
@@ -126,7 +126,7 @@ fn options(examined: &Examined, config: &Config) -> Result<LinkOptions, Problem>
     Ok(options)
 }
 
-/// Whether the first attempt led to a connection.
+/// Returns the result of the first attempt to connect.
 async fn first(events: &mut mpsc::Receiver<LinkEvent>) -> Option<Result<(), Cause>> {
     loop {
         match events.recv().await? {

@@ -1,4 +1,4 @@
-//! The name of the broker, or of CloudCore, has an address.
+//! Checks that the name of the broker, or of CloudCore, resolves to an address.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ pub(super) const CHECK: Check = Check {
     look: Look::Wire(|examined| Box::pin(look(examined))),
 };
 
-/// Addresses that are kept, as many as the link tries.
+/// Maximum number of addresses, as many as the link tries.
 const MOST: usize = 8;
 
 async fn look(examined: &mut Examined) -> Finding {

@@ -1,4 +1,4 @@
-//! Who may read and write the files of the agent.
+//! Checks who can read and write the agent's files.
 
 use std::fs::{self, Metadata};
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ pub(super) const CHECK: Check = Check {
     look: Look::Files(look),
 };
 
-/// The user that the agent runs as.
+/// The agent's user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct User {
     uid: u32,
@@ -27,7 +27,7 @@ struct User {
     name: String,
 }
 
-/// What is wrong, the worst first.
+/// The problems found, failures before warnings.
 #[derive(Default)]
 struct Wrongs {
     failures: Vec<(String, String)>,
@@ -43,7 +43,7 @@ fn look(examined: &mut Examined) -> Finding {
 }
 
 impl Wrongs {
-    /// Looks at everything, and says how many files there were.
+    /// Checks all files and directories. Returns the number of existing files.
     fn look_at(&mut self, config_path: &Path, config: &Config, user: &User) -> usize {
         let mut seen = 0;
         for (path, rule) in files(config_path, config) {
@@ -137,14 +137,13 @@ impl Wrongs {
     }
 }
 
-/// Who may read a file.
+/// Permitted readers of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// Nobody but its owner: a private key.
+    /// Only the owner: a private key.
     Key,
-    /// Not everybody: it has Secrets or a password in it.
+    /// Not others: Secrets or a password.
     Private,
-    /// Everybody.
     Public,
 }
 
@@ -166,7 +165,7 @@ fn files(config_path: &Path, config: &Config) -> Vec<(PathBuf, Rule)> {
 }
 
 impl User {
-    /// Whether it may do all of `bits` (4 read, 2 write, 1 enter).
+    /// Returns whether the user has all of `bits` (4 read, 2 write, 1 enter).
     fn may(&self, metadata: &Metadata, bits: u32) -> bool {
         let shift = match (self.uid == metadata.uid(), self.gid == metadata.gid()) {
             (true, _) => 6,
@@ -177,7 +176,7 @@ impl User {
     }
 }
 
-/// The owner of the socket that the agent has made, the user of its unit, or whoever asks.
+/// Returns the owner of the agent's socket, else the unit's user, else the caller.
 fn user(config: &Config) -> User {
     let by_owner = |path: &Path| fs::metadata(path).ok().map(|found| (found.uid(), found.gid()));
     if let Some((uid, gid)) = by_owner(&config.api.socket) {

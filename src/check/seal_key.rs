@@ -1,4 +1,4 @@
-//! The keys with which Secrets are sealed are there.
+//! Checks that the keys of sealed Secrets exist.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     look: Look::Files(look),
 };
 
-/// The largest file with keys, in bytes.
+/// Maximum bytes of the file with the keys.
 const LARGEST: u64 = 1 << 20;
 
 fn look(examined: &mut Examined) -> Finding {
@@ -47,7 +47,7 @@ fn look(examined: &mut Examined) -> Finding {
     }
 }
 
-/// Whether each sealed body has its key in the file.
+/// Checks that the file has the key of each sealed body.
 fn fitting(shown: &str, text: &str, examined: &Examined, again: &str) -> Finding {
     let Some(keys) = keys_in(text) else {
         return Finding::failed(format!("{shown} is damaged: its checksum does not hold"), again);

@@ -1,4 +1,4 @@
-//! The unit of the agent is loaded, enabled and runs.
+//! Checks that the agent's unit is loaded, enabled and active.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,9 +10,9 @@ pub(super) const CHECK: Check =
     Check { id: "systemd-unit", title: "Systemd unit", needs: &[], limit: ONE, look: Look::Files(look) };
 
 const UNIT: &str = "edgesync.service";
-/// It is there if systemd runs this machine.
+/// Exists if systemd manages this machine.
 const BOOTED: &str = "/run/systemd/system";
-/// More restarts than this since the unit was started by hand are worth a look.
+/// Maximum number of automatic restarts without a warning.
 const RESTARTS: u64 = 3;
 
 fn look(_: &mut Examined) -> Finding {
@@ -22,7 +22,7 @@ fn look(_: &mut Examined) -> Finding {
     }
 }
 
-/// The user that the unit runs as, if systemd knows.
+/// Returns the unit's user, if systemd knows it.
 pub(super) fn user() -> Option<String> {
     let text = show("User").ok()?;
     properties(&text).get("User").map(|user| (*user).to_owned()).filter(|user| !user.is_empty())

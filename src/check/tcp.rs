@@ -1,4 +1,4 @@
-//! Broker or CloudCore, and join service can be reached.
+//! Checks that broker or CloudCore, and the enrollment service accept connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ pub(super) const CHECK: Check = Check {
     look: Look::Wire(|examined| Box::pin(look(examined))),
 };
 
-/// How long one side may take to answer.
+/// Time limit for each side.
 const EACH: Duration = Duration::from_secs(4);
 
 async fn look(examined: &Examined) -> Finding {
@@ -42,7 +42,7 @@ async fn look(examined: &Examined) -> Finding {
     }
 }
 
-/// Tries addresses in turn, within the time for all.
+/// Tries addresses in turn, within the time limit for all.
 async fn reach(addresses: &[SocketAddr]) -> io::Result<()> {
     let share = EACH / u32::try_from(addresses.len().max(1)).unwrap_or(1);
     let mut last = io::Error::from(io::ErrorKind::NotFound);

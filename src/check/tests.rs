@@ -19,7 +19,7 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    /// With further sections of the configuration.
+    /// Creates one with further sections of the configuration.
     pub(super) fn new(more: &str) -> Self {
         use std::os::unix::fs::PermissionsExt as _;
         let bed = Self { directory: tempfile::tempdir().unwrap() };
@@ -50,7 +50,7 @@ impl Bed {
         fs::set_permissions(self.config_path(), fs::Permissions::from_mode(0o644)).unwrap();
     }
 
-    /// A examined whose configuration has been read.
+    /// Returns an `Examined` with a loaded configuration.
     pub(super) fn examined(&self) -> Examined {
         let text = fs::read_to_string(self.config_path()).unwrap();
         let loaded = edgesync_config::parse(&self.config_path(), &text, []).unwrap();
@@ -61,7 +61,7 @@ impl Bed {
         EdgeStore::open(&self.path("state/edgesync.db"), EdgeOptions::default()).unwrap()
     }
 
-    /// A store with so many ConfigMaps.
+    /// Returns a store with so many ConfigMaps.
     pub(super) async fn filled_store(&self, count: u64) -> EdgeStore {
         let store = self.store().await;
         store.apply((0..count).map(|number| config_map(number, "1")).collect()).await.unwrap();
@@ -69,7 +69,7 @@ impl Bed {
     }
 }
 
-/// A ConfigMap with `marker-<number>` in its body.
+/// Returns a ConfigMap with `marker-<number>` in its body.
 pub(super) fn config_map(number: u64, version: &str) -> Change {
     let body = format!(
         r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"m-{number}","namespace":"x"}},"data":{{"a":"marker-{number}."}}}}"#
@@ -91,7 +91,7 @@ pub(super) fn config_map(number: u64, version: &str) -> Change {
     })
 }
 
-/// Flips a bit of the first place in a file that has these bytes and a dot behind them.
+/// Flips a bit at the first occurrence of these bytes and a dot in a file.
 pub(super) fn flip_in(path: &Path, bytes: &[u8]) {
     let mut content = fs::read(path).unwrap();
     let mut wanted = bytes.to_vec();

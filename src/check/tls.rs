@@ -1,5 +1,5 @@
-//! The broker, or CloudCore, has a certificate that is believed, and takes the one of this node. No more than the
-//! handshake is made: a session would throw out that of the agent.
+//! Checks that the certificate of the broker, or of CloudCore, is trusted, and that it accepts this
+//! node's. Ends after the handshake: a session would take over the agent's.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) const CHECK: Check = Check {
     look: Look::Wire(|examined| Box::pin(look(examined))),
 };
 
-/// How long a refusal of the certificate, which comes after the handshake, is waited for.
+/// Time to wait after the handshake for a refusal of the certificate.
 const REFUSAL: Duration = Duration::from_secs(1);
 
 async fn look(examined: &Examined) -> Finding {
@@ -57,7 +57,8 @@ async fn handshake(
         |error: std::io::Error| HandshakeError::Network { host: host.to_owned(), problem: error.to_string() };
     let stream = TcpStream::connect(examined.addresses.as_slice()).await.map_err(network)?;
     let mut stream = client.connect(host, stream).await?;
-    // With TLS 1.3 the client's certificate is judged only now; who takes it waits for a CONNECT or a request.
+    // TLS 1.3 verifies the client's certificate only now; a peer that accepts it waits for a
+    // CONNECT or a request.
     match timeout(REFUSAL, stream.read_u8()).await {
         Ok(Err(error)) => match HandshakeError::of_io(host, &error) {
             Some(refused) => Err(refused),
@@ -67,14 +68,14 @@ async fn handshake(
             }),
         },
         Ok(Ok(_)) | Err(_) => {
-            // Without a good-bye the log there would tell of a broken connection.
+            // Without a close_notify the peer would log a broken connection.
             let _ = timeout(REFUSAL, stream.shutdown()).await;
             Ok(())
         }
     }
 }
 
-/// What to do about each way a handshake can fail.
+/// Returns the next step for each failure of a handshake.
 fn explain(error: &HandshakeError, key: &str) -> Finding {
     let next = match error {
         HandshakeError::OtherAuthority { .. } => {

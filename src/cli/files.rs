@@ -1,4 +1,4 @@
-//! `edgesync files`: what is in effect, and having it so; and the helper that writes files.
+//! The command `edgesync files`: lists, plans and applies; and the helper that writes files.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ use edgesync_helper as helper;
 use edgesync_helper::HelperError;
 use edgesync_runtime::log::Log;
 
-/// The longest message in a table, in characters.
+/// Maximum characters of a message in a table.
 const SHOWN: usize = 80;
 
-/// Shows rules and objects.
+/// Prints rules and objects.
 pub(super) fn show(ShowArgs { output, socket }: ShowArgs) -> anyhow::Result<u8> {
     program::ask(async |terminal| {
         records::answer(
@@ -32,14 +32,14 @@ pub(super) fn show(ShowArgs { output, socket }: ShowArgs) -> anyhow::Result<u8> 
     })
 }
 
-/// Shows what would be done.
+/// Prints a plan.
 pub(super) fn check(ShowArgs { output, socket }: ShowArgs) -> anyhow::Result<u8> {
     program::ask(async |terminal| {
         records::answer(&client(socket), Route::CheckFiles, output.output, steps, terminal).await
     })
 }
 
-/// Brings the objects of a rule into effect. Exit code 1 if one of them is not.
+/// Applies the objects of a rule. Exit code 1 if one of them is not in effect.
 pub(super) fn apply(rule: &str, ShowArgs { output, socket }: ShowArgs) -> anyhow::Result<u8> {
     let path = Route::ApplyFiles(rule).path();
     let mut is_good = true;
@@ -52,7 +52,7 @@ pub(super) fn apply(rule: &str, ShowArgs { output, socket }: ShowArgs) -> anyhow
     Ok(if is_good { code } else { EXIT_FAILED })
 }
 
-/// Runs the helper.
+/// Runs the helper until it is stopped.
 pub(super) fn help(config: &Path, listen: Option<&Path>) -> anyhow::Result<u8> {
     let settings = edgesync_config::load::<edgesync_config::edge::Config>(config)?.config;
     let _log = Log::open(&settings.log)?;
@@ -109,7 +109,7 @@ fn text(text: &str) -> String {
     cell(&Value::from(text))
 }
 
-/// Lines of a program: what moves a terminal stays out.
+/// Removes control characters except line breaks from a program's output.
 fn printable(text: &str) -> String {
     text.trim().chars().filter(|c| *c == '\n' || !c.is_control()).collect()
 }

@@ -1,4 +1,4 @@
-//! `edgesync seal`.
+//! The command `edgesync seal`.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use edgesync_admin::{Route, read};
 use edgesync_api::Client;
 use edgesync_cli::{CliError, Terminal};
 
-/// Asks the agent for a rotation and says what was done.
+/// Requests a rotation of the agent and prints the result.
 pub(super) async fn rotate(client: &Client, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let done: Value = client.post(&Route::RotateSeal.path(), &json!({})).await?;
     Ok(writeln!(terminal.out, "{}", describe(&read(&done)?))?)

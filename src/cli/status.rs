@@ -1,4 +1,4 @@
-//! `status`: whether all is well, in a few lines.
+//! The command `status`: summarizes the agent's health in a few lines.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use edgesync_admin::agent::{AgentStatus, CloudStatus, Condition, ListenStatus, RejectedObject};
 use edgesync_cli::output::{age, cell, size};
 
-/// The status of an agent for people who want to know whether something is to be done.
+/// Returns the summary of a status, with all problems.
 #[must_use]
 pub fn summary(status: &AgentStatus) -> String {
     let now = Timestamp::now();
@@ -58,7 +58,7 @@ pub fn summary(status: &AgentStatus) -> String {
     let database = status.store.database_bytes.unwrap_or(0) + status.store.wal_bytes.unwrap_or(0);
     lines.push(("Database", format!("{}, {}", status.store.writing, size(database))));
     if let Some(identity) = &status.identity {
-        // Only the cloud knows whether it has revoked it.
+        // Only the cloud knows about a revocation.
         let judged = if connected { "" } else { " by its dates" };
         lines.push(("Certificate", format!("{}{judged}, until {}", identity.validity, identity.not_after)));
         if let Some(failure) = &identity.renewal_failure {
@@ -72,7 +72,7 @@ pub fn summary(status: &AgentStatus) -> String {
     render(&lines, &wrong)
 }
 
-/// The state of the link. Without a connection the reason is added to what is wrong.
+/// Returns the state of the link. Without a connection adds the cause to the problems.
 fn link(status: &AgentStatus, now: Timestamp, wrong: &mut Vec<String>) -> String {
     let link = &status.link;
     let since = link.since.as_ref().map_or_else(String::new, |since| format!(" for {}", age(now, since)));
@@ -96,13 +96,13 @@ fn rejection(rejected: &RejectedObject) -> String {
     format!("{name} is rejected, {}: {}", rejected.reason, text(&rejected.message))
 }
 
-/// Pressure and what is spent are bad if they are so, health is bad if it is not.
+/// Pressure and spent budgets are bad if true, all others if false.
 fn is_good(condition: &Condition) -> bool {
     let is_bad_if_true = condition.kind.ends_with("Pressure") || condition.kind.ends_with("Spent");
     condition.status == if is_bad_if_true { "False" } else { "True" }
 }
 
-/// A text of others: what moves a terminal is escaped.
+/// Escapes control characters in foreign text.
 fn text(text: &str) -> String {
     cell(&Value::from(text))
 }

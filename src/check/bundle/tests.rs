@@ -35,7 +35,7 @@ fn secret() -> Change {
     })
 }
 
-/// A device with markers in everything that holds secrets.
+/// A device with markers in all files with secrets.
 async fn marked() -> (Bed, Report) {
     let bed = Bed::new("");
     let identity = bed.path("identity");
