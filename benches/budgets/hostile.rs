@@ -1,4 +1,5 @@
-//! One node that was taken over, and strangers that connect and say nothing, beside 200 good nodes: what these notice.
+//! One compromised node, and idle connections of strangers, beside 200 good nodes: the effect on
+//! these.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -28,19 +29,19 @@ const NODES: usize = 200;
 const CHANGES: usize = 40;
 /// Objects that the hostile node invents in each frame.
 const INVENTED: u64 = 1500;
-/// Connections that stay idle, opened in each tenth of a second.
+/// Idle connections opened in each tenth of a second.
 const IDLE: usize = 20;
-/// How often a node joins.
+/// Number of joins.
 const JOINS: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the good nodes see.
+/// Measurements of the good nodes.
 struct Seen {
-    /// From a change to its record of all nodes, of all changes in their order.
+    /// Time from a change to all nodes' reports, in the order of the changes.
     changes: Vec<Duration>,
-    /// From TCP to the end of the handshake of MQTT.
+    /// Time from TCP connect to the end of the MQTT handshake.
     connects: Vec<Duration>,
-    /// From the start of `edgesync join` to its end.
+    /// Run time of `edgesync join`.
     joins: Vec<Duration>,
 }
 
@@ -138,7 +139,7 @@ async fn good_nodes(endpoint: &Endpoint, gone: &watch::Receiver<bool>) -> anyhow
     Ok(())
 }
 
-/// Changes the object that all hold, again and again.
+/// Repeatedly changes the object that all nodes hold.
 async fn watch_changes(site: &FleetSite, shared: &Value, endpoint: &Endpoint) -> anyhow::Result<Seen> {
     let client = site.client();
     let mut seen = Seen { changes: Vec::new(), connects: Vec::new(), joins: Vec::new() };
@@ -169,14 +170,14 @@ async fn watch_changes(site: &FleetSite, shared: &Value, endpoint: &Endpoint) ->
     Ok(seen)
 }
 
-/// Waits until all good nodes are recorded to hold a version.
+/// Waits until all good nodes have reported a version.
 async fn until_recorded(
     client: &Client,
     shared: &Value,
     version: &str,
     start: Instant,
 ) -> anyhow::Result<()> {
-    // Those of the hostile node are in another namespace.
+    // Records of the hostile node are in another namespace.
     let namespace = shared["metadata"]["namespace"].as_str().unwrap_or_default();
     let syncs = format!("/apis/reliablesyncs.kubeedge.io/v1alpha1/namespaces/{namespace}/objectsyncs");
     loop {
@@ -191,7 +192,8 @@ async fn until_recorded(
     }
 }
 
-/// The hostile node: says Hello, and invents objects as fast as it is read; comes back when it is cut.
+/// The hostile node: sends Hello and then invented objects as fast as possible; reconnects when
+/// disconnected.
 async fn floods(endpoint: Endpoint, attacks: Arc<[AtomicBool; 2]>, sent: Arc<AtomicU64>) {
     for life in 0_u64.. {
         while !attacks[0].load(Ordering::Relaxed) {
@@ -230,7 +232,7 @@ async fn flood(endpoint: &Endpoint, life: u64, goes_on: &AtomicBool, sent: &Atom
         let bytes = Up::Report(report).encode(usize::MAX)?;
         line.publish(UP, &bytes).await?;
         sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        // What the endpoint says must be read, or it reads nothing more.
+        // The endpoint stops reading unless its messages are read.
         while let Ok(said) = tokio::time::timeout(Duration::from_millis(1), line.message()).await {
             said?;
         }
@@ -249,7 +251,7 @@ fn invented(number: u64) -> Item {
     Item { uid: name.into(), resource_version: ResourceVersion::from(1), object: Some(object) }
 }
 
-/// Strangers: they connect to the endpoint and to the join service, say nothing, and stay.
+/// Opens connections to the endpoint and to the enrollment service, which stay idle.
 async fn idles(doors: [SocketAddr; 2], attacks: Arc<[AtomicBool; 2]>) {
     let mut open = std::collections::VecDeque::new();
     loop {

@@ -1,5 +1,5 @@
-//! What this machine can do without us, measured in the same run: a bare SQLite loop, a sync of a small file, mosquitto
-//! between two bare clients. A figure means something beside them only.
+//! The machine's own performance in the same run: a bare SQLite loop, syncs of a small file,
+//! mosquitto between two bare clients. The other figures are meaningful only beside these.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -13,15 +13,15 @@ use crate::ingest;
 use crate::processes::{Mosquitto, median};
 use crate::table::Table;
 
-/// Messages that go through the broker.
+/// Messages sent through the broker.
 const MESSAGES: usize = 50_000;
-/// Their size in bytes: that of the objects of the other sections.
+/// Their size in bytes, as in the other sections.
 const PAYLOAD: usize = 1024;
 /// Syncs that are timed.
 const SYNCS: usize = 400;
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Measures all of them; gives the messages a second that mosquitto carries.
+/// Measures all of them. Returns the messages per second that mosquitto carries.
 pub(crate) fn measure(table: &mut Table) -> anyhow::Result<f64> {
     let (sqlite_bulk, sqlite_single) = ingest::bare_rates()?;
     let mosquitto = through_mosquitto()?;
@@ -32,7 +32,7 @@ pub(crate) fn measure(table: &mut Table) -> anyhow::Result<f64> {
     Ok(mosquitto)
 }
 
-/// The median of appending 4 KB and syncing them, in milliseconds.
+/// Returns the median time to append and sync 4 KB, in milliseconds.
 fn sync_time() -> anyhow::Result<f64> {
     let directory = tempfile::tempdir()?;
     let mut file = File::create(directory.path().join("file"))?;
