@@ -90,7 +90,7 @@ impl From<Unusable> for Finding {
 /// Subject of the checks, and the results of earlier ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Examined {
-    /// The configuration file.
+    /// Path of the configuration file under check.
     pub config_path: PathBuf,
     /// The configuration; `None` until it was read.
     pub config: Option<Config>,
@@ -185,7 +185,7 @@ type Answer<'e> = Pin<Box<dyn Future<Output = Finding> + Send + 'e>>;
 enum Look {
     /// Reads files, on a thread of its own, because a disk can hang.
     Files(fn(&mut Examined) -> Finding),
-    /// Uses a connection.
+    /// Uses a connection; runs on the runtime.
     Wire(fn(&mut Examined) -> Answer<'_>),
 }
 

@@ -150,7 +150,7 @@ pub enum Writing {
 pub struct Reset {
     /// Number of the loss since the store was opened, from one.
     pub number: u64,
-    /// Cause, as text.
+    /// The cause as text, for log, Event and status.
     pub cause: String,
     pub epoch: Epoch,
     /// Objects held after the loss.
@@ -229,7 +229,7 @@ impl InventoryCursor {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     pub uid: Uid,
-    /// The cloud's version.
+    /// The object's `resourceVersion` in the cloud.
     pub version: ResourceVersion,
     /// Revision of its last change in this store.
     pub revision: u64,

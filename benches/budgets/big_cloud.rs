@@ -18,7 +18,6 @@ use crate::table::Table;
 
 const OBJECTS: usize = 1_000_000;
 const NAMESPACES: usize = 100;
-/// Objects written concurrently.
 const TOGETHER: usize = 4096;
 const REQUESTS: usize = 200;
 const CHANGES: usize = 50;
@@ -36,7 +35,6 @@ fn config_map(n: usize) -> Value {
     })
 }
 
-/// Measures all figures.
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;

@@ -110,7 +110,6 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A changed object.
 struct Changed {
     name: String,
     content: String,

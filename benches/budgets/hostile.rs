@@ -31,7 +31,6 @@ const CHANGES: usize = 40;
 const INVENTED: u64 = 1500;
 /// Idle connections opened in each tenth of a second.
 const IDLE: usize = 20;
-/// Number of joins.
 const JOINS: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(120);
 

@@ -24,7 +24,6 @@ use edgesync_testkit::node::Memory;
 
 /// Objects created to compare rates.
 const OBJECTS: usize = 4000;
-/// Concurrent requests.
 const WORKERS: usize = 16;
 /// Changes that are timed.
 const CHANGES: usize = 200;

@@ -24,7 +24,7 @@ use crate::tls;
 
 /// Bytes per second in each direction.
 const RATE: u32 = 10_000;
-/// One-way delay.
+/// Delay of each direction.
 const DELAY: Duration = Duration::from_millis(100);
 /// A read that blocks longer than this found the line empty.
 const WAITED: Duration = Duration::from_millis(1);

@@ -14,7 +14,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Starts a section.
+    /// Starts a section; figures added later belong to it.
     pub(crate) fn section(&mut self, title: &str) {
         self.sections.push((title.to_owned(), Vec::new()));
     }

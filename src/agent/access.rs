@@ -37,7 +37,7 @@ pub(super) struct Tokens {
     tokens: [String; 2],
 }
 
-/// Omits the tokens.
+/// Omits the tokens, which must not reach a log.
 impl std::fmt::Debug for Tokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tokens").field("kubeconfig", &self.kubeconfig).finish_non_exhaustive()

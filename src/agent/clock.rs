@@ -94,9 +94,9 @@ impl Clock {
 /// Both clocks at one moment, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reading {
-    /// Unix time.
+    /// Unix time in milliseconds.
     wall: i64,
-    /// Since boot.
+    /// Milliseconds since boot.
     boot: u64,
 }
 

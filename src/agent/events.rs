@@ -48,7 +48,7 @@ pub(super) enum Regarding {
 /// Rate limit of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EventLimits {
-    /// Events at once.
+    /// Maximum number of Events at once.
     pub(super) burst: u32,
     /// Time after which one more is allowed.
     pub(super) refill: Duration,
@@ -61,7 +61,7 @@ pub(super) enum LastRun {
     None,
     /// Stopped by a signal.
     Clean,
-    /// Ended otherwise.
+    /// Crashed or killed, or the device lost power.
     Unclean,
 }
 
@@ -79,7 +79,6 @@ pub(super) struct LeftOut {
 }
 
 impl LeftOut {
-    /// Returns the sum.
     pub(super) fn total(&self) -> u64 {
         self.source + self.reason + self.queue + self.unwritten
     }

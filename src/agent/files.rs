@@ -54,11 +54,11 @@ const BITS: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FilesView {
     pub(super) summary: FilesSummary,
-    /// Reloads of programs.
+    /// Reloads of programs, since the rules exist.
     pub(super) reloads: u64,
-    /// Rollbacks of files.
+    /// Rollbacks of files, since the rules exist.
     pub(super) rollbacks: u64,
-    /// Files present.
+    /// Files that the rules have written and that exist.
     pub(super) files: u64,
     /// The failure that blocks rules; `None` if there is none.
     pub(super) problem: Option<String>,
@@ -115,7 +115,7 @@ pub(super) struct Concerned {
     changed: Option<Vec<Uid>>,
 }
 
-/// Affects nothing.
+/// The default affects no rule and no object.
 impl Default for Concerned {
     fn default() -> Self {
         Self { rules: 0, changed: Some(Vec::new()) }
@@ -123,7 +123,7 @@ impl Default for Concerned {
 }
 
 impl Concerned {
-    /// Possibly affects everything.
+    /// Possibly affects all rules and objects.
     pub(super) const ALL: Self = Self { rules: u64::MAX, changed: None };
 }
 

@@ -21,7 +21,7 @@ pub(super) enum ListenState {
     /// No address is configured.
     #[default]
     Off,
-    /// Clients can connect.
+    /// The listener is bound: clients can connect.
     Open(SocketAddr),
     /// The address cannot be bound; it is retried.
     Waiting {

@@ -44,7 +44,6 @@ pub struct AgentNumbers {
     pub pending: u64,
     /// Deletions that the cloud holds back.
     pub held_back: u64,
-    /// Objects held.
     pub objects: u64,
     /// Objects rejected now, up to the number that is remembered.
     pub rejected_now: u64,
@@ -93,9 +92,9 @@ pub struct FilesNumbers {
     pub summary: FilesSummary,
     /// Reloads of programs after changes of their files.
     pub reloads: u64,
-    /// Rollbacks of files.
+    /// Rollbacks of files after a failed check or reload.
     pub rollbacks: u64,
-    /// Files present.
+    /// Files that the rules have written and that exist.
     pub files: u64,
     /// Whether the helper completed its last request.
     pub works: bool,
@@ -115,7 +114,7 @@ impl Rejections {
         (RejectReason::StoreUnavailable, "StoreUnavailable"),
     ];
 
-    /// Counts one rejection.
+    /// Counts one rejection; reasons without a row are ignored.
     pub fn add(&mut self, reason: RejectReason) {
         let at = Self::REASONS.iter().position(|(known, _)| *known == reason);
         if let Some(count) = at.and_then(|at| self.0.get_mut(at)) {

@@ -104,7 +104,7 @@ impl Place {
 /// A synced object from the store.
 struct Synced {
     uid: Uid,
-    /// As stored.
+    /// As stored, under this store's version.
     object: Stored,
     /// The status pending in the outbox.
     waiting: Option<String>,

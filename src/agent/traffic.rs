@@ -66,7 +66,7 @@ struct Counts {
     total: Count,
 }
 
-/// Counts by [`Direction`].
+/// Counts of both directions, indexed by [`Direction`].
 type Ways = [Counts; 2];
 
 /// Counts of a kind such as `ConfigMap` or `Deployment.apps`.
@@ -91,7 +91,7 @@ pub(super) struct Meter {
     read: [u64; 2],
     /// In the order of [`FRAMES`].
     frames: Vec<Ways>,
-    /// Sorted by name.
+    /// Sorted by name, for the binary search.
     kinds: Vec<Kind>,
 }
 

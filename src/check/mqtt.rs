@@ -67,7 +67,7 @@ fn of_agent(link: &LinkStatus) -> Finding {
 pub(super) enum Problem {
     /// The configuration permits no link.
     Options(String),
-    /// Broker or network.
+    /// The broker or the network refused or failed.
     Cause(Cause),
     /// No answer in time.
     Silent,

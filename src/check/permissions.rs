@@ -19,7 +19,7 @@ pub(super) const CHECK: Check = Check {
     look: Look::Files(look),
 };
 
-/// The agent's user.
+/// The user whose access is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct User {
     uid: u32,

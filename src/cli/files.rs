@@ -32,7 +32,7 @@ pub(super) fn show(ShowArgs { output, socket }: ShowArgs) -> anyhow::Result<u8> 
     })
 }
 
-/// Prints a plan.
+/// Prints the plan of all rules.
 pub(super) fn check(ShowArgs { output, socket }: ShowArgs) -> anyhow::Result<u8> {
     program::ask(async |terminal| {
         records::answer(&client(socket), Route::CheckFiles, output.output, steps, terminal).await

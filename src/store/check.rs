@@ -22,7 +22,6 @@ use edgesync_store::writer::Writer;
 /// Result of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Rows read.
     pub rows: u64,
     /// Objects removed because of a wrong checksum or a lost key.
     pub removed: u64,

@@ -29,7 +29,6 @@ pub const EVENT_SECONDS: i64 = 3600;
 /// Key in table `meta` of the last version, for when no row has it.
 const VERSION_KEY: &str = "local_version";
 
-/// A requested write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalWrite {
     Create(LocalObject),
@@ -75,7 +74,7 @@ pub type LocalOutcome = Result<LocalObject, LocalRefusal>;
 /// The columns of [`LocalRow::read`], in its order.
 pub(super) const COLUMNS: &str = "id, kind, namespace, name, version, changed, checksum, body";
 
-/// A row, borrowed.
+/// A row, borrowed from the statement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalRow<'a> {
     id: i64,
@@ -448,7 +447,7 @@ impl Local {
         self.events.front().is_some_and(|oldest| is_expired(oldest, now))
     }
 
-    /// Drops expired Events.
+    /// Drops expired Events, and writes the last version.
     pub(super) fn expire(
         &mut self,
         conn: &Connection,

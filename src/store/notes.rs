@@ -56,7 +56,7 @@ fn fits(key: &str, text: &str) -> bool {
     fits
 }
 
-/// Writes pending values.
+/// Writes pending values, within the transactions of the writer.
 #[derive(Debug)]
 pub(super) struct NoteWriter {
     /// Time of the last write.
@@ -68,11 +68,11 @@ pub(super) struct NoteWriter {
 /// The occasion of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Occasion {
-    /// Another commit.
+    /// Another commit happens anyway.
     Commit,
-    /// An idle writer.
+    /// The writer is idle.
     Quiet,
-    /// The store closes.
+    /// The store closes: everything pending is written.
     End,
 }
 

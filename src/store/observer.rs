@@ -14,7 +14,7 @@ use super::types::LocalObject;
 pub struct Versions {
     /// Of synced objects: the base of the epoch plus the revision.
     pub objects: u64,
-    /// Of local objects.
+    /// Of local objects, as stored.
     pub local: u64,
 }
 
@@ -45,7 +45,7 @@ pub struct Told {
 /// The changes of one sequence.
 #[derive(Debug)]
 pub enum Part<T> {
-    /// No changes.
+    /// The commit changed none.
     Same,
     /// The complete changes, in order.
     Changed(Vec<T>),

@@ -70,9 +70,9 @@ pub const MAX_UPLOAD_BYTES: usize = 64 << 10;
 /// counted. A new item is dropped itself if more important items leave too little space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutboxLimits {
-    /// Items.
+    /// Maximum number of items.
     pub rows: u64,
-    /// Bytes of items.
+    /// Maximum bytes of all items.
     pub bytes: u64,
 }
 
@@ -126,7 +126,7 @@ pub enum Posting {
 /// State of the outbox after the last commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutboxState {
-    /// Numbers and rows.
+    /// Last numbers and row counts, by lane.
     pub marks: OutboxMarks,
     /// Bytes of the pending items, by lane.
     pub bytes: Lanes,

@@ -27,7 +27,6 @@ use edgesync_store::engine::{EngineOptions, PAGE_BYTES, open_reader, open_writer
 /// Result of a salvage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Salvaged {
-    /// Objects kept.
     pub(super) kept: u64,
     /// Objects known to be lost.
     pub(super) lost: u64,

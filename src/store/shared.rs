@@ -43,7 +43,7 @@ pub(super) struct Shared {
     /// Events dropped before they expired.
     pub(super) events_dropped: AtomicU64,
     pub(super) outbox: OutboxShared,
-    /// Open lists.
+    /// Open snapshots of lists.
     pub(super) snapshots: Snapshots,
     /// Metadata not yet written.
     pub(super) notes: Pending,

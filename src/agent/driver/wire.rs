@@ -25,7 +25,7 @@ use edgesync_transport::link::{Cause, LinkEvent, Publish, PublishError, Topics};
 pub(in crate::agent) enum Wire {
     /// Frames on the topics of a broker.
     Mqtt(Topics),
-    /// Messages of KubeEdge.
+    /// Messages of KubeEdge's CloudCore.
     KubeEdge(Box<CloudCore>),
 }
 

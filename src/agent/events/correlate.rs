@@ -52,11 +52,10 @@ pub(super) struct Told {
     /// Note of the last occurrence, if it differs.
     pub(super) latest: Option<Arc<str>>,
     pub(super) first: Stamp,
-    /// Occurrences counted.
     pub(super) count: u32,
     /// Time of the last one.
     pub(super) last: Stamp,
-    /// Occurrences suppressed.
+    /// Occurrences suppressed by the rate limit.
     pub(super) left_out: u32,
 }
 
@@ -104,7 +103,7 @@ impl Rate {
     }
 }
 
-/// A token bucket.
+/// A token bucket, refilled on use.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     tokens: u32,
@@ -230,7 +229,7 @@ impl Source {
         }
     }
 
-    /// Writes pending changes.
+    /// Writes the Event if it has changed since its last write.
     fn finish(&mut self, now: u64, out: &mut Vec<Told>) {
         if let Some(event) = self.event.as_mut().filter(|event| event.due.is_some()) {
             event.write(now, out);
@@ -238,7 +237,7 @@ impl Source {
     }
 }
 
-/// Tracks the sources.
+/// Tracks the sources, and collects the Events to write.
 #[derive(Debug)]
 pub(super) struct Correlator {
     rate: Rate,

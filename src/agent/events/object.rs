@@ -23,7 +23,6 @@ const MAX_INSTANCE: usize = 128;
 /// Maximum bytes of kind and `apiVersion` of the regarded object.
 const MAX_KIND: usize = 63;
 const MAX_API_VERSION: usize = 320;
-/// Value of `reportingController`.
 pub(super) const CONTROLLER: &str = "edgesync.io/agent";
 /// Annotation with the note of the last occurrence.
 pub(super) const LATEST_NOTE: &str = "edgesync.io/latest-note";
@@ -163,7 +162,7 @@ impl Corrections {
     }
 }
 
-/// Builds the object.
+/// Builds the object of an Event, with corrected times.
 pub(super) fn record(told: &Told, names: &Names, corrections: &Corrections) -> Record {
     let (about, namespace) = reference(&told.regarding, &names.node);
     let name = names.event(told.id);

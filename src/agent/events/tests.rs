@@ -13,7 +13,7 @@ use edgesync_store::StoreError;
 
 const LIMITS: EventLimits = EventLimits { burst: 1000, refill: Duration::from_secs(60) };
 
-/// A fake store.
+/// A fake store that records each transaction.
 #[derive(Default)]
 struct Table {
     posts: Vec<Vec<Entry>>,

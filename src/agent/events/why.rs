@@ -74,9 +74,9 @@ pub(in crate::agent) enum Why {
 /// The field `type` of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::agent) enum EventType {
-    /// For information.
+    /// No action is required.
     Normal,
-    /// Requires attention.
+    /// An operator should act.
     Warning,
 }
 

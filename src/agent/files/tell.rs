@@ -12,7 +12,7 @@ use edgesync_protocol::upload::{EffectContent, EffectState};
 
 /// Metadata key of the report position, written in the transaction of the report.
 const NOTE: &str = "files";
-/// Items per transaction.
+/// Maximum number of items per transaction.
 const AT_ONCE: usize = 256;
 /// Maximum number of objects with an Event each that they are in effect; more share one Event.
 const NAMED: usize = 8;

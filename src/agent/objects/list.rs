@@ -26,7 +26,7 @@ const READ_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub(crate) enum EdgeList {
     Rows(RowList),
-    /// Synthesized objects.
+    /// A list of synthesized objects.
     Own(OwnList),
 }
 

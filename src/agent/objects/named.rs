@@ -13,7 +13,6 @@ pub(super) fn place(items: &[Stored], name: &str) -> Result<usize, usize> {
 #[derive(Debug)]
 pub(crate) struct OwnList {
     pub(super) version: u64,
-    /// Sorted by name.
     pub(super) items: Arc<Vec<Stored>>,
 }
 

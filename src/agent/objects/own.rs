@@ -45,7 +45,6 @@ struct Known {
     /// The store's version that they derive from; `None` before the first request.
     objects: Option<u64>,
     version: u64,
-    /// Sorted by name.
     shown: Arc<Vec<Stored>>,
 }
 

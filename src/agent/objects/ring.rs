@@ -73,7 +73,7 @@ impl LazyRing {
         self.ring.version()
     }
 
-    /// Ends all waits.
+    /// Ends all waits for changes: the store closes.
     pub(super) fn close(&self) {
         self.ring.close();
     }

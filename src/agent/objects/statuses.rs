@@ -39,7 +39,7 @@ const KEEP: Duration = Duration::from_secs(30);
 /// A status to write.
 #[derive(Debug)]
 pub(super) struct Change {
-    /// JSON text.
+    /// The status as JSON text.
     pub(super) status: String,
     /// `managedFields` of the status, as JSON text.
     pub(super) managers: Option<String>,
@@ -90,7 +90,7 @@ impl Change {
     }
 }
 
-/// Locally written statuses.
+/// Locally written statuses: those in the outbox, and recent ones in memory.
 #[derive(Debug)]
 pub(super) struct Statuses {
     outbox: watch::Receiver<OutboxState>,
@@ -140,7 +140,7 @@ impl Statuses {
         self.recent().remove(uid);
     }
 
-    /// Releases unused memory.
+    /// Releases memory of statuses that no read needs.
     pub(super) fn tidy(&self, now: Instant) {
         if !self.may_wait() {
             self.recent().settle(now);
@@ -148,7 +148,7 @@ impl Statuses {
     }
 }
 
-/// Recently written statuses.
+/// Recently written statuses, up to [`RECENT_BYTES`].
 #[derive(Debug, Default)]
 struct Recent {
     entries: HashMap<Uid, Entry>,

@@ -50,7 +50,7 @@ fn hash_of(lane: Lane, key: &str) -> i64 {
     i64::from(hash)
 }
 
-/// A row, borrowed.
+/// A row, borrowed from the statement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutboxRow<'a> {
     pub(super) lane: Lane,

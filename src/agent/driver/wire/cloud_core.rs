@@ -29,7 +29,7 @@ use edgesync_store::StoreError;
 
 /// Refusals of the dynamic controller that the status lists.
 const MAX_DENIED: usize = 16;
-/// Pods per page.
+/// Pods per page when the bridge starts.
 const PODS: usize = 64;
 /// Rows per read of a page, and the number of names that ends the page.
 const ROWS: usize = 16;
