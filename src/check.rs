@@ -45,9 +45,9 @@ pub use edgesync_cli::check::{Finding, Report, render};
 use edgesync_runtime::chain;
 
 /// Time limit of all checks together.
-const ALL: Duration = Duration::from_secs(55);
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(55);
 /// Default time limit of a check.
-const ONE: Duration = Duration::from_secs(6);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Next step for an unusable identity.
 const JOIN_AGAIN: &str = "join again with a new token: 'edgesync join --force'";
@@ -182,7 +182,7 @@ type Answer<'e> = Pin<Box<dyn Future<Output = Finding> + Send + 'e>>;
 
 /// Kind of a check.
 #[derive(Clone, Copy)]
-enum Look {
+enum CheckFn {
     /// Reads files, on a thread of its own, because a disk can hang.
     Files(fn(&mut Examined) -> Finding),
     /// Uses a connection; runs on the runtime.
@@ -198,7 +198,7 @@ pub struct Check {
     /// Ids of the required checks.
     needs: &'static [&'static str],
     limit: Duration,
-    look: Look,
+    examine: CheckFn,
 }
 
 /// All checks in their order.
@@ -235,7 +235,7 @@ pub async fn run(config_path: &Path) -> Report {
         let finding = match by {
             Some(by) => Finding::skipped(format!("not checked because of: {by}")),
             None => {
-                let limit = check.limit.min(ALL.saturating_sub(start.elapsed()));
+                let limit = check.limit.min(TOTAL_TIMEOUT.saturating_sub(start.elapsed()));
                 check.within(limit, &mut examined).await
             }
         };
@@ -252,14 +252,14 @@ impl Check {
     async fn within(&self, limit: Duration, examined: &mut Examined) -> Finding {
         let (mut own, broken) = (examined.clone(), examined.clone());
         let work = async {
-            match self.look {
-                Look::Wire(look) => {
-                    let finding = look(&mut own).await;
+            match self.examine {
+                CheckFn::Wire(examine) => {
+                    let finding = examine(&mut own).await;
                     (own, finding)
                 }
-                Look::Files(look) => {
+                CheckFn::Files(examine) => {
                     let work = tokio::task::spawn_blocking(move || {
-                        let finding = look(&mut own);
+                        let finding = examine(&mut own);
                         (own, finding)
                     });
                     work.await.unwrap_or_else(|error| {
@@ -283,7 +283,7 @@ impl Check {
 }
 
 /// Formats a duration in its two largest units.
-fn lasting(seconds: i64) -> String {
+fn format_duration(seconds: i64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds % 86_400 / 3600, seconds % 3600 / 60);
     match (days, hours) {
         (0, 0) => format!("{minutes} min {} s", seconds % 60),

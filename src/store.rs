@@ -7,14 +7,15 @@
 //! `docs/decisions/0004-store-layout.md` explains the layout.
 
 mod check;
+mod commit_listener;
 mod files;
 pub mod inspect;
 mod journal;
 mod local;
+mod metadata;
 mod new_file;
-mod notes;
-mod observer;
 mod outbox;
+mod outbox_access;
 mod read;
 mod rotation;
 mod rows;
@@ -26,7 +27,6 @@ mod snapshot;
 mod state;
 mod tables;
 mod types;
-mod upstream;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,11 +46,11 @@ use edgesync_store::reader::{Generation, ReaderLimits, Readers};
 use edgesync_store::writer::{Writer, WriterLimits, WriterStats};
 
 pub use check::CheckReport;
+pub use commit_listener::{LocalTransition, Observer, Part, Told, Transition, Versions};
 pub(crate) use local::MAX_LOCAL_BYTES;
 pub use local::{
     EVENT_SECONDS, LocalOutcome, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES, MAX_LEASES,
 };
-pub use observer::{LocalTransition, Observer, Part, Told, Transition, Versions};
 pub use outbox::{
     Clocked, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut, OutboxState, Posting, TIME_CORRECTED, effect_key,
     event_key, status_key,

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::objects::object;
-use crate::processes::{Process, Site, edge_program, irreclaimable, median, until, until_looking, written};
+use crate::processes::{Process, Site, edge_program, irreclaimable, median, until, until_polled, written};
 use crate::table::Table;
 
 /// Changes that are timed.
@@ -16,9 +16,9 @@ const CHANGES: usize = 300;
 /// ConfigMaps of one rule, each of which becomes one file.
 const OBJECTS: usize = 1000;
 /// Interval at which a file is checked.
-const LOOK: Duration = Duration::from_micros(100);
+const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 /// Time after which an agent has released the memory of a burst.
-const AT_REST: Duration = Duration::from_secs(5);
+const SETTLE_TIME: Duration = Duration::from_secs(5);
 /// The key that becomes a file, of about 650 bytes.
 const KEY: &str = "station.properties";
 
@@ -63,7 +63,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     for n in 0..CHANGES {
         change(&site, n, n)?;
     }
-    std::thread::park_timeout(AT_REST);
+    std::thread::park_timeout(SETTLE_TIME);
     let idle = irreclaimable(&agent);
 
     config += &format!(
@@ -89,7 +89,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
         let Changed { name, content, start, stored } = change(&site, n, CHANGES + n)?;
         let file = to.join(name).join(KEY);
         let replaced = || (fs::read_to_string(&file).ok()? == content).then_some(());
-        until_looking(LOOK, "the file is replaced", replaced)?;
+        until_polled(CHECK_INTERVAL, "the file is replaced", replaced)?;
         times.0.push(stored * 1e3);
         times.1.push((start.elapsed().as_secs_f64() - stored) * 1e3);
         until("it is told", || (in_effect(&site)? == count).then_some(()))?;
@@ -101,7 +101,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let what = "from the row to the file, p50 / p95";
     table.budget(what, format!("{p50:.1} / {p95:.1} ms"), "p50 ≤ 5 ms", p50 <= 5.0);
 
-    std::thread::park_timeout(AT_REST);
+    std::thread::park_timeout(SETTLE_TIME);
     let more = (irreclaimable(&agent) as f64 - idle as f64) / 1e3;
     let what = format!(
         "memory that cannot be given back, at rest, with {count} objects in effect, more than without rules"

@@ -26,7 +26,7 @@ const OBJECTS: usize = 5;
 const SHARED: usize = 1000;
 /// Objects placed on one node each, per node.
 const OWN: usize = 10;
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Time for which renewals are measured.
 const RENEWING: Duration = Duration::from_secs(40);
 
@@ -49,7 +49,7 @@ pub(crate) async fn storm(
         });
     }
     let mut ticks = tokio::time::interval(Duration::from_millis(5));
-    while in_sync.load(Ordering::Relaxed) < nodes && start.elapsed() < PATIENCE {
+    while in_sync.load(Ordering::Relaxed) < nodes && start.elapsed() < TIMEOUT {
         ticks.tick().await;
     }
     let time = start.elapsed();
@@ -207,7 +207,7 @@ async fn change_one(site: &FleetSite, mut object: serde_json::Value) -> anyhow::
         let held =
             metrics.lines().find_map(|line| line.strip_prefix("edgesync_cloud_reported_objects_total "));
         let held = held.and_then(|held| held.parse().ok()).unwrap_or_default();
-        if held >= NODES as u64 || start.elapsed() > PATIENCE {
+        if held >= NODES as u64 || start.elapsed() > TIMEOUT {
             return Ok((start.elapsed(), held));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

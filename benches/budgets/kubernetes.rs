@@ -58,8 +58,8 @@ fn programs() -> anyhow::Result<PathBuf> {
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home)?;
         Some(cache.join(format!("edgesync-tests/kubernetes-{version}")))
     };
-    let told = std::env::var_os("EDGESYNC_TEST_KUBERNETES").map(PathBuf::from);
-    let path = told.or_else(cache).context("neither HOME nor XDG_CACHE_HOME is set")?;
+    let configured = std::env::var_os("EDGESYNC_TEST_KUBERNETES").map(PathBuf::from);
+    let path = configured.or_else(cache).context("neither HOME nor XDG_CACHE_HOME is set")?;
     if !path.join("kube-apiserver").is_file() {
         bail!("needs kube-apiserver in {}: tests/cluster/run prepare", path.display());
     }
@@ -119,12 +119,12 @@ impl Server {
         let cluster = runtime.block_on(Cluster::connect(Some(&kubeconfig)))?;
         let server = Self { apiserver, etcd, kubeconfig, cluster, runtime, _directory: directory };
         until("the API server is ready", || server.runtime.block_on(server.cluster.kinds()).ok())?;
-        server.furnish()?;
+        server.create_prerequisites()?;
         Ok(server)
     }
 
     /// Creates the required kinds and namespaces.
-    fn furnish(&self) -> anyhow::Result<()> {
+    fn create_prerequisites(&self) -> anyhow::Result<()> {
         for text in KINDS {
             self.create(&yaml::parse(text)?)?;
         }

@@ -28,7 +28,7 @@ const MEASURED: Duration = Duration::from_secs(20);
 const QUIET_LIMIT: f64 = 10.0;
 /// Maximum memory of the pages, in bytes.
 const MEMORY_LIMIT: u64 = 100_000_000;
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Results of the measurement.
 #[derive(Default)]
@@ -84,11 +84,11 @@ async fn measure(site: &FleetSite, mut object: Value) -> anyhow::Result<Measured
         format!("/edgesync/v1/rollouts/objects/{}", object["metadata"]["uid"].as_str().context("a UID")?);
     let before: Value = client.get(&object_path(&object)).await?;
     loop {
-        let seen: Value = client.get(&path).await?;
-        if seen["version"] == before["metadata"]["resourceVersion"] && seen["holding"] == NODES {
+        let rollout: Value = client.get(&path).await?;
+        if rollout["version"] == before["metadata"]["resourceVersion"] && rollout["holding"] == NODES {
             break;
         }
-        anyhow::ensure!(start.elapsed() < PATIENCE, "the roll-out came to no end: {}", seen["holding"]);
+        anyhow::ensure!(start.elapsed() < TIMEOUT, "the roll-out came to no end: {}", rollout["holding"]);
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     measured.changed = start.elapsed();

@@ -20,7 +20,7 @@ use crate::relay::Relay;
 use crate::table::Table;
 use edgesync_testkit::line::{Authority, Endpoint};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A child process, killed and reaped on drop.
 pub(crate) struct Process(Child);
@@ -107,16 +107,16 @@ pub(crate) fn free_port() -> anyhow::Result<u16> {
 }
 
 pub(crate) fn until<T>(what: &str, ready: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
-    until_looking(Duration::from_millis(2), what, ready)
+    until_polled(Duration::from_millis(2), what, ready)
 }
 
 /// Like [`until`], with its own polling interval, which is part of the measurement.
-pub(crate) fn until_looking<T>(
+pub(crate) fn until_polled<T>(
     every: Duration,
     what: &str,
     mut ready: impl FnMut() -> Option<T>,
 ) -> anyhow::Result<T> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         if let Some(value) = ready() {
             return Ok(value);
@@ -623,11 +623,11 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
             }
             let sent = |site: &Site| site.node().and_then(|node| node["counters"]["objectsSent"].as_u64());
             let before = sent(&site).unwrap_or(0);
-            let seen = std::fs::read_to_string(site.path("edge.log"))?.len();
+            let log_length = std::fs::read_to_string(site.path("edge.log"))?.len();
             site.line().up()?;
             until("the agent is in sync", || {
                 let log = std::fs::read_to_string(site.path("edge.log")).ok()?;
-                log.get(seen..)?.contains(": in sync ").then_some(())
+                log.get(log_length..)?.contains(": in sync ").then_some(())
             })?;
             site.wait_in_sync(objects)?;
             let (up, down) = frames_in_log(&site.path("edge.log"))?;

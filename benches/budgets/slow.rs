@@ -37,7 +37,7 @@ const SMALL: usize = 1000;
 /// Bytes of the large object, which hardly compress.
 const LARGE: usize = 4 << 20;
 /// The large object takes seven minutes; much more is a failure.
-const PATIENCE: Duration = Duration::from_secs(660);
+const TIMEOUT: Duration = Duration::from_secs(660);
 
 /// A line to a port of this machine.
 struct Line {
@@ -197,7 +197,7 @@ impl Installation {
             if node["state"] == "in sync" && node["objects"] == objects.len() {
                 return Ok(crossing);
             }
-            if crossing.time > PATIENCE {
+            if crossing.time > TIMEOUT {
                 let kilobytes = crossing.bytes / 1000;
                 bail!(
                     "not in sync after {PATIENCE:?}: {kilobytes} KB crossed, {} Hellos",

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_tokens_are_made_once_and_kept() {
+    async fn two_tokens_are_created_once_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/kubeconfig");
         let first = Tokens::prepare(&path).unwrap();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_kubeconfigs_follow_the_port_and_are_otherwise_left_alone() {
+    async fn the_kubeconfigs_change_only_with_the_port() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kubeconfig");
         let secrets = dir.path().join("kubeconfig-secrets");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_certificate_is_kept_as_long_as_it_is_for_the_address() {
+    async fn the_certificate_is_kept_while_it_matches_the_address() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::prepare(&dir.path().join("kubeconfig")).unwrap();
         let authority = |last: u8| tokens.secure(IpAddr::from([127, 0, 0, last])).unwrap().1;
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_token_is_replaced() {
+    async fn malformed_tokens_are_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kubeconfig");
         for wrong in ["", "short", "with space and more than twenty bytes", &"x".repeat(5000)] {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_cannot_be_written_is_named() {
+    async fn the_error_names_a_file_that_cannot_be_written() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("token")).unwrap();
         let error = Tokens::prepare(&dir.path().join("kubeconfig")).unwrap_err();

@@ -75,7 +75,7 @@ impl Outcome {
                     false => (Some(left), RejectReason::StoreUnavailable),
                 };
                 let refused = refused.unwrap_or_default().iter();
-                self.rejected.extend(refused.map(|change| refusal(change, reason, &error)));
+                self.rejected.extend(refused.map(|change| rejection(change, reason, &error)));
                 self.last = Some(error);
                 is_full
             }
@@ -97,7 +97,7 @@ impl Outcome {
     }
 }
 
-fn refusal(change: &Change, reason: RejectReason, error: &StoreError) -> Rejected {
+fn rejection(change: &Change, reason: RejectReason, error: &StoreError) -> Rejected {
     let (resource_version, object) = match change {
         Change::Put(put) => (put.version.clone(), Some(Box::new(put.object_ref()))),
         Change::Delete(_) => ("".into(), None),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_committed_before_a_failure_is_told_as_held() {
+    fn changes_committed_before_a_failure_are_reported_as_held() {
         let changes = changes(5);
         let mut outcome = Outcome::default();
         let full = StoreError::Full(Arc::new(std::io::Error::other("no room")));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_takes_nothing_fails_the_batch() {
+    fn a_store_that_accepts_nothing_fails_the_batch() {
         let mut outcome = Outcome::default();
         assert!(!outcome.add(&changes(2), Err(StoreError::Closed)));
         assert!(matches!(outcome.finish(), Err(StoreError::Closed)));

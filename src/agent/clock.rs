@@ -2,7 +2,7 @@
 //! its clock starts in the past; a monotonic clock corrects the times taken before the clock is
 //! set.
 //!
-//! [`Pace`] compares readings of both clocks and is pure; [`Clock`] reads them.
+//! [`OffsetTracker`] compares readings of both clocks and is pure; [`Clock`] reads them.
 
 use std::fs;
 use std::hash::Hasher as _;
@@ -34,7 +34,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Change of the clock since the last comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ClockNews {
+pub(super) enum ClockChange {
     /// The clock was set, by a number of milliseconds (negative: back).
     Jumped {
         /// Times before this point are off.
@@ -52,7 +52,7 @@ pub(super) enum ClockNews {
 #[derive(Debug)]
 pub(super) struct Clock {
     boot: u64,
-    pace: Pace,
+    tracker: OffsetTracker,
 }
 
 impl Clock {
@@ -60,7 +60,7 @@ impl Clock {
     /// wall clock before it or before [`RELEASE`] is wrong.
     pub(super) fn new(floor: Timestamp) -> Self {
         let boot = boot_number(fs::read_to_string(BOOT_ID).ok().as_deref());
-        Self { boot, pace: Pace::new(floor, Reading::now()) }
+        Self { boot, tracker: OffsetTracker::new(floor, Reading::now()) }
     }
 
     /// Returns a function equal to [`Clock::clocked`], for other tasks.
@@ -77,17 +77,17 @@ impl Clock {
     /// Returns whether the wall clock can be right, as of the last comparison. One that reaches the
     /// floor by running, without being set, stays wrong.
     pub(super) fn is_known(&self) -> bool {
-        self.pace.known
+        self.tracker.known
     }
 
     /// Compares both clocks. Returns a change if they differ by more than the tolerance since the
     /// last time. Cheap: compare before dating anything, so that nothing is dated between a jump
     /// and its detection.
-    pub(super) fn look(&mut self) -> Option<ClockNews> {
+    pub(super) fn detect_jump(&mut self) -> Option<ClockChange> {
         let reading = Reading::now();
         let at = Clocked { boot: self.boot, since_boot: reading.boot };
-        let Jump { by, doubtful, became_known } = self.pace.compare(reading)?;
-        Some(ClockNews::Jumped { at, by, doubtful, became_known })
+        let Jump { by, doubtful, became_known } = self.tracker.compare(reading)?;
+        Some(ClockChange::Jumped { at, by, doubtful, became_known })
     }
 }
 
@@ -139,7 +139,7 @@ struct Jump {
 /// The offset follows the wall clock at the rate of a slew at most. Small steps are no jump on
 /// their own, but are one once they add up to more than the tolerance.
 #[derive(Debug)]
-struct Pace {
+struct OffsetTracker {
     /// Unix time in milliseconds.
     floor: i64,
     /// Offset of the wall clock, as far as tracked.
@@ -152,7 +152,7 @@ struct Pace {
     was_known: bool,
 }
 
-impl Pace {
+impl OffsetTracker {
     fn new(floor: Timestamp, first: Reading) -> Self {
         let floor = floor.max(RELEASE).as_millisecond();
         let known = first.wall.saturating_add(TOLERANCE_MS) >= floor;
@@ -214,8 +214,8 @@ mod tests {
         Timestamp::from_millisecond(FLOOR).unwrap()
     }
 
-    fn pace(wall: i64) -> Pace {
-        Pace::new(floor(), Reading { wall, boot: 0 })
+    fn tracker(wall: i64) -> OffsetTracker {
+        OffsetTracker::new(floor(), Reading { wall, boot: 0 })
     }
 
     fn jump(by: i64, doubtful: bool, became_known: bool) -> Option<Jump> {
@@ -223,89 +223,92 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_runs_is_no_news_however_seldom_it_is_looked_at() {
-        let mut pace = pace(FLOOR);
+    fn a_running_clock_never_jumps_however_rarely_it_is_compared() {
+        let mut tracker = tracker(FLOOR);
         for boot in [0, 1, 1_999, 2_000, DAY, 400 * DAY] {
-            assert_eq!(pace.compare(Reading { wall: FLOOR + boot as i64, boot }), None);
+            assert_eq!(tracker.compare(Reading { wall: FLOOR + boot as i64, boot }), None);
         }
-        assert!(pace.known);
+        assert!(tracker.known);
     }
 
     #[test]
-    fn a_clock_that_is_set_is_told_once_and_by_how_much() {
-        let mut pace = pace(FLOOR);
+    fn a_jump_is_reported_once_with_its_size() {
+        let mut tracker = tracker(FLOOR);
         let ahead = Reading { wall: FLOOR + 3_000 + 1_000, boot: 1_000 };
-        assert_eq!(pace.compare(ahead), jump(3_000, false, false));
-        assert_eq!(pace.compare(ahead), None);
+        assert_eq!(tracker.compare(ahead), jump(3_000, false, false));
+        assert_eq!(tracker.compare(ahead), None);
         let back = Reading { wall: FLOOR + 1_500, boot: 1_500 };
-        assert_eq!(pace.compare(back), jump(-3_000, false, false));
+        assert_eq!(tracker.compare(back), jump(-3_000, false, false));
     }
 
     #[test]
-    fn two_seconds_are_no_jump_and_a_millisecond_more_is_one() {
-        assert_eq!(pace(FLOOR).compare(Reading { wall: FLOOR + 2_000, boot: 0 }), None);
-        assert_eq!(pace(FLOOR).compare(Reading { wall: FLOOR - 2_000, boot: 0 }), None);
-        assert_eq!(pace(FLOOR).compare(Reading { wall: FLOOR + 2_001, boot: 0 }), jump(2_001, false, false));
+    fn the_tolerance_is_two_seconds_inclusive() {
+        assert_eq!(tracker(FLOOR).compare(Reading { wall: FLOOR + 2_000, boot: 0 }), None);
+        assert_eq!(tracker(FLOOR).compare(Reading { wall: FLOOR - 2_000, boot: 0 }), None);
+        assert_eq!(
+            tracker(FLOOR).compare(Reading { wall: FLOOR + 2_001, boot: 0 }),
+            jump(2_001, false, false)
+        );
     }
 
     #[test]
-    fn small_steps_are_told_when_they_have_added_up() {
-        let mut pace = pace(FLOOR);
-        let looks = (1..=4).map(|n| pace.compare(Reading { wall: FLOOR + n * 910, boot: n as u64 * 10 }));
+    fn small_steps_are_a_jump_once_they_add_up() {
+        let mut tracker = tracker(FLOOR);
+        let looks = (1..=4).map(|n| tracker.compare(Reading { wall: FLOOR + n * 910, boot: n as u64 * 10 }));
         assert_eq!(looks.collect::<Vec<_>>(), [None, None, jump(2_700, false, false), None]);
     }
 
     #[test]
-    fn a_jump_is_seen_although_the_device_has_slept_for_long() {
-        let mut pace = pace(FLOOR);
-        assert_eq!(pace.compare(Reading { wall: FLOOR + 30 * DAY as i64, boot: 30 * DAY }), None);
+    fn a_jump_is_detected_after_a_long_sleep() {
+        let mut tracker = tracker(FLOOR);
+        assert_eq!(tracker.compare(Reading { wall: FLOOR + 30 * DAY as i64, boot: 30 * DAY }), None);
         let slept = Reading { wall: FLOOR + 60 * DAY as i64 + 5_000, boot: 60 * DAY };
-        assert_eq!(pace.compare(slept), jump(5_000, false, false));
+        assert_eq!(tracker.compare(slept), jump(5_000, false, false));
     }
 
     #[test]
-    fn a_clock_before_the_floor_becomes_known_when_it_is_set_and_only_once() {
-        let mut pace = pace(1_000);
-        assert!(!pace.known);
+    fn a_clock_before_the_floor_becomes_known_once_when_set() {
+        let mut tracker = tracker(1_000);
+        assert!(!tracker.known);
         let set = |by: i64, boot: u64| Reading { wall: by + boot as i64, boot };
-        assert_eq!(pace.compare(set(FLOOR, 60_000)), jump(FLOOR - 1_000, true, true));
-        assert!(pace.known);
+        assert_eq!(tracker.compare(set(FLOOR, 60_000)), jump(FLOOR - 1_000, true, true));
+        assert!(tracker.known);
         // A later correction does not make earlier times doubtful.
-        assert_eq!(pace.compare(set(0, 61_000)), jump(-FLOOR, false, false));
-        assert!(!pace.known);
-        assert_eq!(pace.compare(set(FLOOR, 62_000)), jump(FLOOR, false, false));
-        assert!(pace.known);
+        assert_eq!(tracker.compare(set(0, 61_000)), jump(-FLOOR, false, false));
+        assert!(!tracker.known);
+        assert_eq!(tracker.compare(set(FLOOR, 62_000)), jump(FLOOR, false, false));
+        assert!(tracker.known);
     }
 
     #[test]
     fn a_step_that_stays_before_the_floor_leaves_the_clock_doubtful() {
-        let mut pace = pace(0);
-        assert_eq!(pace.compare(Reading { wall: FLOOR - 1, boot: 1 }), jump(FLOOR - 2, true, false));
-        assert!(!pace.known);
+        let mut tracker = tracker(0);
+        assert_eq!(tracker.compare(Reading { wall: FLOOR - 1, boot: 1 }), jump(FLOOR - 2, true, false));
+        assert!(!tracker.known);
         assert_eq!(
-            pace.compare(Reading { wall: FLOOR + DAY as i64, boot: 1 }),
+            tracker.compare(Reading { wall: FLOOR + DAY as i64, boot: 1 }),
             jump(1 + DAY as i64, true, true)
         );
     }
 
     #[test]
-    fn a_wrong_clock_that_runs_past_the_floor_is_not_taken_for_right() {
-        let mut pace = pace(FLOOR - 10_000);
-        assert_eq!(pace.compare(Reading { wall: FLOOR + 10_000, boot: 20_000 }), None);
-        assert!(!pace.known);
+    fn a_wrong_clock_that_runs_past_the_floor_stays_wrong() {
+        let mut tracker = tracker(FLOOR - 10_000);
+        assert_eq!(tracker.compare(Reading { wall: FLOOR + 10_000, boot: 20_000 }), None);
+        assert!(!tracker.known);
     }
 
     #[test]
-    fn the_release_is_a_floor_of_its_own() {
+    fn the_release_is_a_floor() {
         assert_eq!(RELEASE.to_string(), "2026-01-01T00:00:00Z");
         let unset = Reading { wall: RELEASE.as_millisecond() - TOLERANCE_MS - 1, boot: 5 };
-        assert!(!Pace::new(Timestamp::UNIX_EPOCH, unset).known);
+        assert!(!OffsetTracker::new(Timestamp::UNIX_EPOCH, unset).known);
         let set = Reading { wall: RELEASE.as_millisecond(), boot: 5 };
-        assert!(Pace::new(Timestamp::UNIX_EPOCH, set).known);
+        assert!(OffsetTracker::new(Timestamp::UNIX_EPOCH, set).known);
     }
 
     #[test]
-    fn a_boot_has_one_number_that_fits_into_a_column() {
+    fn a_boot_number_is_stable_and_fits_a_column() {
         let one = boot_number(Some("0f3a8f0e-7c0b-4f5e-9d1c-2b6a9a5e7d10\n"));
         assert_eq!(one, boot_number(Some("0f3a8f0e-7c0b-4f5e-9d1c-2b6a9a5e7d10")));
         assert_ne!(one, boot_number(Some("1f3a8f0e-7c0b-4f5e-9d1c-2b6a9a5e7d10")));
@@ -324,56 +327,56 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_slewed_clock_is_never_news(
+        fn a_slewed_clock_never_jumps(
             ppm in -500i64..=500,
             steps in prop::collection::vec(1u64..3_600_000, 1..50),
         ) {
-            let mut pace = pace(FLOOR);
+            let mut tracker = tracker(FLOOR);
             let mut boot = 0;
             for step in steps {
                 boot += step;
                 let slewed = boot as i64 * ppm / 1_000_000;
-                prop_assert_eq!(pace.compare(Reading { wall: FLOOR + boot as i64 + slewed, boot }), None);
+                prop_assert_eq!(tracker.compare(Reading { wall: FLOOR + boot as i64 + slewed, boot }), None);
             }
         }
 
         #[test]
-        fn every_jump_is_told_once_and_to_the_millisecond(
+        fn every_jump_is_reported_once_to_the_millisecond(
             steps in prop::collection::vec((1u64..DAY, prop_oneof![
                 Just(0i64), -1_000_000_000i64..-10_000, 10_000i64..1_000_000_000,
             ]), 1..50),
         ) {
-            let mut pace = pace(FLOOR);
+            let mut tracker = tracker(FLOOR);
             let (mut boot, mut set) = (0, 0);
             for (step, by) in steps {
                 boot += step;
                 set += by;
-                let told = pace.compare(Reading { wall: FLOOR + boot as i64 + set, boot });
+                let told = tracker.compare(Reading { wall: FLOOR + boot as i64 + set, boot });
                 prop_assert_eq!(told.map_or(0, |told| told.by), by);
-                prop_assert_eq!(pace.compare(Reading { wall: FLOOR + boot as i64 + set, boot }), None);
+                prop_assert_eq!(tracker.compare(Reading { wall: FLOOR + boot as i64 + set, boot }), None);
             }
         }
 
         #[test]
-        fn what_is_told_adds_up_to_what_the_clock_was_set_by(
+        fn reported_jumps_add_up_to_the_corrections(
             looks in prop::collection::vec((0u64..10_000, -5_000i64..5_000), 1..100),
         ) {
-            let mut pace = pace(FLOOR);
+            let mut tracker = tracker(FLOOR);
             let (mut boot, mut set, mut told) = (0, 0, 0);
             for (step, by) in looks {
                 boot += step;
                 set += by;
-                told += pace.compare(Reading { wall: FLOOR + boot as i64 + set, boot }).map_or(0, |jump| jump.by);
+                told += tracker.compare(Reading { wall: FLOOR + boot as i64 + set, boot }).map_or(0, |jump| jump.by);
                 let slew = (boot / SLEW_MS) as i64;
                 prop_assert!((set - told).abs() <= TOLERANCE_MS + slew);
             }
         }
 
         #[test]
-        fn no_reading_makes_it_panic(readings in prop::collection::vec((any::<i64>(), any::<u64>()), 1..20)) {
-            let mut pace = pace(FLOOR);
+        fn readings_never_panic(readings in prop::collection::vec((any::<i64>(), any::<u64>()), 1..20)) {
+            let mut tracker = tracker(FLOOR);
             for (wall, boot) in readings {
-                pace.compare(Reading { wall, boot });
+                tracker.compare(Reading { wall, boot });
             }
         }
     }

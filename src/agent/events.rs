@@ -8,9 +8,9 @@
 mod correlate;
 mod object;
 mod pending;
+mod reason;
 mod run;
 mod sink;
-mod why;
 mod writer;
 
 use std::fmt;
@@ -29,7 +29,7 @@ use object::ClockSet;
 use sink::Sink;
 use writer::{Command, Writer};
 
-pub(super) use why::Why;
+pub(super) use reason::EventReason;
 
 /// Occurrences that may queue for the task.
 const QUEUE: usize = 256;
@@ -67,7 +67,7 @@ pub(super) enum LastRun {
 
 /// Suppressed occurrences, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LeftOut {
+pub(super) struct SuppressedCounts {
     /// Over the limit of their source.
     pub(super) source: u64,
     /// Over the common limit of all sources of their reason.
@@ -78,7 +78,7 @@ pub(super) struct LeftOut {
     pub(super) unwritten: u64,
 }
 
-impl LeftOut {
+impl SuppressedCounts {
     pub(super) fn total(&self) -> u64 {
         self.source + self.reason + self.queue + self.unwritten
     }
@@ -153,11 +153,11 @@ impl Events {
     }
 
     /// Emits an Event. `note` is text for people; it is truncated to 1,024 bytes.
-    pub(super) fn emit(&self, why: Why, regarding: Regarding, note: String) {
+    pub(super) fn emit(&self, reason: EventReason, regarding: Regarding, note: String) {
         self.shared.counters.emitted.fetch_add(1, Relaxed);
-        let note = Arc::from(object::cut(note));
+        let note = Arc::from(object::truncate(note));
         let occurrence =
-            Occurrence { why, regarding: object::sound(regarding), note, stamp: self.shared.now() };
+            Occurrence { reason, regarding: object::validated(regarding), note, stamp: self.shared.now() };
         if self.queue.try_send(occurrence).is_err() {
             self.shared.counters.queue.fetch_add(1, Relaxed);
         }
@@ -201,9 +201,9 @@ impl Events {
     }
 
     /// Returns the suppressed occurrences by cause: rate limits, full queue, failing store.
-    pub(super) fn left_out(&self) -> LeftOut {
+    pub(super) fn suppressed_counts(&self) -> SuppressedCounts {
         let counters = &self.shared.counters;
-        LeftOut {
+        SuppressedCounts {
             source: counters.source.load(Relaxed),
             reason: counters.reason.load(Relaxed),
             queue: counters.queue.load(Relaxed),
@@ -211,9 +211,9 @@ impl Events {
         }
     }
 
-    /// Returns the sum of [`Events::left_out`].
+    /// Returns the sum of [`Events::suppressed_counts`].
     pub(super) fn suppressed(&self) -> u64 {
-        self.left_out().total()
+        self.suppressed_counts().total()
     }
 }
 

@@ -4,8 +4,8 @@
 //!
 //! A task of its own does this, so that no check, reload or hanging disk delays the sync.
 
-mod ask;
-mod tell;
+mod helper_client;
+mod report;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,11 +16,10 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::events::Events;
-use super::kinds::KnownKinds;
+use super::kinds::KindRegistry;
 use super::metrics::FilesNumbers;
 use super::objects::{self, ReadClock};
 use crate::store::EdgeStore;
-use ask::{About, Asking, Trouble};
 use edgesync_admin::agent::{FilesCheck, FilesList, FilesRule, PlannedSteps};
 use edgesync_api::Role;
 use edgesync_config::edge::Config;
@@ -33,18 +32,19 @@ use edgesync_protocol::change::{Change, Uid};
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::node::FilesSummary;
 use edgesync_runtime::systemd;
-use tell::Kept;
+use helper_client::{HelperClient, RequestError, RequestScope};
+use report::Kept;
 
 /// Interval at which all files are checked for changes by others.
-const LOOK_EVERY: Duration = Duration::from_secs(600);
+const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(600);
 /// Delay before the helper is tried again after a failure.
-const ASK_AGAIN: Duration = Duration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Time limit for applying files during the start; the rest continues in the background.
-const AT_START: Duration = Duration::from_secs(300);
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum delay of a rule by further changes, as a multiple of its settle time.
-const PUT_OFF: u32 = 10;
+const MAX_DEFERRALS: u32 = 10;
 /// Delay before a rule is tried again after the helper has refused it.
-const REFUSED: Duration = Duration::from_secs(30);
+const REFUSED_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// Commands that may queue for the task.
 const QUEUE: usize = 8;
 /// Bits of the set of rules; the rules after the last bit share it.
@@ -100,7 +100,7 @@ pub(super) struct Files {
 #[derive(Debug, Default)]
 struct Shared {
     /// Changes not yet processed.
-    due: Mutex<Concerned>,
+    due: Mutex<AffectedRules>,
     /// Epoch of the database that has come to hold all desired objects.
     synced: Mutex<Option<Epoch>>,
     changed: Notify,
@@ -108,7 +108,7 @@ struct Shared {
 
 /// The rules that changes may affect.
 #[derive(Debug)]
-pub(super) struct Concerned {
+pub(super) struct AffectedRules {
     /// One bit for each rule.
     rules: u64,
     /// The changed objects; `None` if unknown or too many.
@@ -116,20 +116,20 @@ pub(super) struct Concerned {
 }
 
 /// The default affects no rule and no object.
-impl Default for Concerned {
+impl Default for AffectedRules {
     fn default() -> Self {
         Self { rules: 0, changed: Some(Vec::new()) }
     }
 }
 
-impl Concerned {
+impl AffectedRules {
     /// Possibly affects all rules and objects.
     pub(super) const ALL: Self = Self { rules: u64::MAX, changed: None };
 }
 
 #[derive(Debug)]
 enum Command {
-    TellAgain,
+    ReportAgain,
     List(Role, oneshot::Sender<Result<FilesList>>),
     Check(oneshot::Sender<Result<FilesCheck>>),
     Apply(String, oneshot::Sender<Result<FilesRule>>),
@@ -141,23 +141,23 @@ impl Files {
         config: &Config,
         store: EdgeStore,
         events: Events,
-        kinds: Arc<KnownKinds>,
+        kinds: Arc<KindRegistry>,
         clock: ReadClock,
     ) -> Self {
         let shared = Arc::new(Shared::default());
         let (commands, asked) = mpsc::channel(QUEUE);
-        let (told_view, view) = watch::channel(FilesView::default());
-        let kept = tell::read(&store).await;
+        let (view_sender, view) = watch::channel(FilesView::default());
+        let kept = report::read(&store).await;
         let mut task = Task {
             store,
             events,
             kinds,
             clock,
             shared: Arc::clone(&shared),
-            view: told_view,
+            view: view_sender,
             socket: config.helper.socket.clone(),
             rules: Vec::new(),
-            said: kept.as_ref().map(|kept| kept.told.clone()),
+            emitted: kept.as_ref().map(|kept| kept.told.clone()),
             epoch: kept.as_ref().map(|kept| kept.store.clone()).unwrap_or_default(),
             whole: kept.as_ref().is_some_and(|kept| kept.whole),
             told: kept.map(|kept| kept.told),
@@ -167,7 +167,7 @@ impl Files {
         };
         task.set_rules(config);
         if !task.rules.is_empty() || task.told.is_some() {
-            let first = tokio::time::timeout(AT_START, task.work());
+            let first = tokio::time::timeout(START_TIMEOUT, task.work());
             // Rules that miss the time limit stay due.
             let _ = systemd::patiently("bringing objects into effect", first).await;
         }
@@ -197,7 +197,7 @@ impl Files {
     }
 
     /// Marks rules as due.
-    pub(super) fn due(&self, mut new: Concerned) {
+    pub(super) fn due(&self, mut new: AffectedRules) {
         if new.rules != 0 {
             let mut due = self.shared.due();
             due.rules |= new.rules;
@@ -223,8 +223,8 @@ impl Files {
     }
 
     /// Reports everything again, because the cloud's store is another one or has lost the reports.
-    pub(super) fn tell_again(&self) {
-        self.command(Command::TellAgain);
+    pub(super) fn report_again(&self) {
+        self.command(Command::ReportAgain);
     }
 
     fn command(&self, command: Command) {
@@ -234,21 +234,21 @@ impl Files {
 
     /// Returns rules and objects.
     pub(super) async fn list(&self, role: Role) -> Result<FilesList> {
-        self.ask(|answer| Command::List(role, answer)).await
+        self.query(|answer| Command::List(role, answer)).await
     }
 
     /// Returns a plan of all rules.
     pub(super) async fn check(&self, role: Role) -> Result<FilesCheck> {
         admin_only(role)?;
-        self.ask(Command::Check).await
+        self.query(Command::Check).await
     }
 
     pub(super) async fn apply(&self, rule: &str, role: Role) -> Result<FilesRule> {
         admin_only(role)?;
-        self.ask(|answer| Command::Apply(rule.to_owned(), answer)).await
+        self.query(|answer| Command::Apply(rule.to_owned(), answer)).await
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command) -> Result<T> {
+    async fn query<T>(&self, command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command) -> Result<T> {
         let stopping = || Status::unavailable("the agent is stopping", 5);
         let (answer, answered) = oneshot::channel();
         self.commands.send(command(answer)).await.map_err(|_| stopping())?;
@@ -267,15 +267,15 @@ fn admin_only(role: Role) -> Result<()> {
     Err(Status::new(edgesync_object::status::Reason::Forbidden, message))
 }
 
-fn refused(trouble: &Trouble) -> Status {
-    match trouble {
-        Trouble::NoRule(_) => Status::new(edgesync_object::status::Reason::NotFound, trouble.to_string()),
+fn refused(error: &RequestError) -> Status {
+    match error {
+        RequestError::NoRule(_) => Status::new(edgesync_object::status::Reason::NotFound, error.to_string()),
         other => Status::unavailable(other.to_string(), 5),
     }
 }
 
 impl Shared {
-    fn due(&self) -> MutexGuard<'_, Concerned> {
+    fn due(&self) -> MutexGuard<'_, AffectedRules> {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -285,7 +285,7 @@ impl Shared {
 }
 
 /// Returns the rules that changes may affect.
-pub(super) fn concerned(rules: &[Rule], changes: &[Change]) -> Concerned {
+pub(super) fn affected_rules(rules: &[Rule], changes: &[Change]) -> AffectedRules {
     let mut bits = 0;
     for (number, rule) in rules.iter().enumerate() {
         let concerns = |change: &Change| match change {
@@ -299,7 +299,7 @@ pub(super) fn concerned(rules: &[Rule], changes: &[Change]) -> Concerned {
     }
     let named = bits != 0 && changes.len() <= MAX_CHANGED;
     let changed = named.then(|| changes.iter().map(|change| Uid::clone(change.uid())).collect());
-    Concerned { rules: bits, changed }
+    AffectedRules { rules: bits, changed }
 }
 
 fn bit(number: usize) -> u64 {
@@ -308,7 +308,7 @@ fn bit(number: usize) -> u64 {
 
 /// A rule and its schedule.
 #[derive(Debug)]
-struct Due {
+struct ScheduledRule {
     rule: Rule,
     /// Its index in the configuration.
     number: usize,
@@ -318,7 +318,7 @@ struct Due {
     /// Whether all its files must be checked.
     look: bool,
     /// When the next such check is due.
-    look_at: Instant,
+    next_check: Instant,
     /// Number of the list that the helper has; `None` requests the whole list.
     known: Option<u64>,
     /// Objects changed since that list.
@@ -328,17 +328,17 @@ struct Due {
 struct Task {
     store: EdgeStore,
     pub events: Events,
-    kinds: Arc<KnownKinds>,
+    kinds: Arc<KindRegistry>,
     clock: ReadClock,
     pub shared: Arc<Shared>,
     view: watch::Sender<FilesView>,
     socket: PathBuf,
     /// In the order of their execution.
-    rules: Vec<Due>,
+    rules: Vec<ScheduledRule>,
     /// Position up to which the cloud has received reports; `None` if there never were any.
     told: Option<Told>,
     /// Position up to which Events were emitted.
-    said: Option<Told>,
+    emitted: Option<Told>,
     /// Epoch of the database that the reports stem from.
     epoch: String,
     /// Whether this database has ever held all desired objects. Before that, nothing is removed
@@ -357,13 +357,13 @@ impl Task {
         let now = Instant::now();
         let rules = &config.files.rules;
         let number = |rule: &Rule| rules.iter().position(|other| other.name == rule.name).unwrap_or(0);
-        let due = |rule: &Rule| Due {
+        let due = |rule: &Rule| ScheduledRule {
             number: number(rule),
             rule: rule.clone(),
             at: Some(now),
             since: None,
             look: true,
-            look_at: now + LOOK_EVERY,
+            next_check: now + FULL_CHECK_INTERVAL,
             known: None,
             changed: Vec::new(),
         };
@@ -385,7 +385,7 @@ impl Task {
             let next = self
                 .rules
                 .iter()
-                .flat_map(|due| [due.at, Some(due.look_at)])
+                .flat_map(|due| [due.at, Some(due.next_check)])
                 .flatten()
                 .chain(self.clear_at)
                 .chain(self.release_at)
@@ -405,13 +405,13 @@ impl Task {
                     if let Some(epoch) = synced {
                         self.is_whole(epoch).await;
                     }
-                    self.take_due();
+                    self.schedule_due();
                 }
                 () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             }
             self.work().await;
             if self.release_at.take_if(|at| *at <= Instant::now()).is_some() {
-                objects::give_back(&self.store).await;
+                objects::release_memory(&self.store).await;
             }
         }
     }
@@ -419,7 +419,7 @@ impl Task {
     /// Records that the database with this epoch holds all desired objects, unless another database
     /// has replaced it.
     async fn is_whole(&mut self, epoch: Epoch) {
-        self.look_at_epoch();
+        self.check_epoch();
         if self.epoch != epoch.to_string()
             || std::mem::replace(&mut self.whole, true)
             || self.rules.is_empty()
@@ -430,12 +430,12 @@ impl Task {
         self.rules.iter_mut().for_each(|due| due.at = Some(now));
         let kept = self.kept(self.told.clone().unwrap_or_default());
         // If it cannot be stored, the next run detects it again.
-        tell::post(&self.store, &[], &kept, (self.clock)()).await;
+        report::post(&self.store, &[], &kept, (self.clock)()).await;
     }
 
     /// Checks whether the database was replaced: neither the new one nor the cloud knows of earlier
     /// reports.
-    fn look_at_epoch(&mut self) {
+    fn check_epoch(&mut self) {
         let epoch = self.store.facts().totals.epoch.to_string();
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -451,8 +451,8 @@ impl Task {
     }
 
     /// Schedules the affected rules, each after its settle time.
-    fn take_due(&mut self) {
-        let Concerned { rules, changed } = std::mem::take(&mut *self.shared.due());
+    fn schedule_due(&mut self) {
+        let AffectedRules { rules, changed } = std::mem::take(&mut *self.shared.due());
         let now = Instant::now();
         for due in self.rules.iter_mut().filter(|due| rules & bit(due.number) != 0) {
             for uid in changed.iter().flatten() {
@@ -464,7 +464,7 @@ impl Task {
                 (due.known, due.changed) = (None, Vec::new());
             }
             let since = *due.since.get_or_insert(now);
-            let settled = (now + due.rule.settle).min(since + due.rule.settle * PUT_OFF);
+            let settled = (now + due.rule.settle).min(since + due.rule.settle * MAX_DEFERRALS);
             due.at = Some(settled);
         }
         // A rule runs after the rules that it names, which precede it here.
@@ -489,13 +489,13 @@ impl Task {
     async fn work(&mut self) {
         if self.clear_at.is_some_and(|at| at <= Instant::now()) {
             let cleared = self.show(Verb::Clear).await;
-            self.clear_at = cleared.is_err().then(|| Instant::now() + ASK_AGAIN);
+            self.clear_at = cleared.is_err().then(|| Instant::now() + RETRY_DELAY);
         }
         for place in 0..self.rules.len() {
-            self.take_due();
+            self.schedule_due();
             let now = Instant::now();
             let Some(due) = self.rules.get_mut(place) else { return };
-            let looks = due.look_at <= now;
+            let looks = due.next_check <= now;
             if due.at.is_none_or(|at| at > now) && !looks {
                 continue;
             }
@@ -505,86 +505,86 @@ impl Task {
             let changed = std::mem::take(&mut due.changed);
             // A full check lists all objects, too.
             let since = due.known.take().filter(|_| !look).map(|known| (known, changed));
-            let outcome = self.carry_out(&rule, Verb::Apply, look, false, since).await;
+            let outcome = self.execute_rule(&rule, Verb::Apply, look, false, since).await;
             let whole = self.whole;
             let Some(due) = self.rules.get_mut(place) else { return };
             let again = match &outcome {
                 Ok(outcome) => outcome.retry.map(Duration::from_millis),
-                Err(Trouble::Refused(_)) => Some(REFUSED),
-                Err(_) => Some(ASK_AGAIN),
+                Err(RequestError::Refused(_)) => Some(REFUSED_RETRY_DELAY),
+                Err(_) => Some(RETRY_DELAY),
             };
             due.at = again.map(|after| Instant::now() + after);
             due.look = look && outcome.is_err();
             due.known = outcome.ok().and_then(|outcome| outcome.known).filter(|_| whole);
             if look {
-                due.look_at = now + LOOK_EVERY;
+                due.next_check = now + FULL_CHECK_INTERVAL;
             }
         }
     }
 
     /// Requests the helper to apply or plan a rule: for all its objects, or for those changed since
     /// the list that the helper has.
-    async fn carry_out(
+    async fn execute_rule(
         &mut self,
         rule: &Rule,
         verb: Verb,
         look: bool,
         force: bool,
         since: Option<(u64, Vec<Uid>)>,
-    ) -> std::result::Result<Outcome, Trouble> {
+    ) -> std::result::Result<Outcome, RequestError> {
         let (store, socket) = (self.store.clone(), self.socket.clone());
         let result = async {
-            let mut asking = Asking::begin(&socket, &store).await?;
+            let mut client = HelperClient::begin(&socket, &store).await?;
             // Objects can be missing only in a database of the same epoch.
-            self.look_at_epoch();
+            self.check_epoch();
             let since = since.filter(|_| self.whole);
             if let Some((_, changed)) = &since {
-                asking.list_changed(&self.kinds, rule, changed).await?;
+                client.list_changed(&self.kinds, rule, changed).await?;
             }
             // Checked after the objects were read: those of a new database are not reported under
             // the old epoch.
-            self.look_at_epoch();
+            self.check_epoch();
             let told = self.told.clone().unwrap_or_default();
             let keep = !self.whole;
             let since = since.map(|(known, _)| known);
             let request = Request { verb, rule: rule.name.clone(), look, force, keep, told, since };
-            asking.ask(&request, About { kinds: &self.kinds, rule, epoch: &self.epoch }).await
+            client.call(&request, RequestScope { kinds: &self.kinds, rule, epoch: &self.epoch }).await
         }
         .await;
-        self.release_at = Some(Instant::now() + objects::QUIET);
-        self.came_of(&rule.name, &result).await;
+        self.release_at = Some(Instant::now() + objects::QUIET_TIME);
+        self.record_result(&rule.name, &result).await;
         result
     }
 
     /// Requests the current state, or the removal of files whose rules were deleted.
-    async fn show(&mut self, verb: Verb) -> std::result::Result<Outcome, Trouble> {
-        self.look_at_epoch();
+    async fn show(&mut self, verb: Verb) -> std::result::Result<Outcome, RequestError> {
+        self.check_epoch();
         let told = self.told.clone().unwrap_or_default();
         let request = Request { verb, look: verb == Verb::Show, told, ..Request::default() };
-        let about = About { kinds: &self.kinds, rule: &Rule::default(), epoch: &self.epoch };
-        let result = match Asking::begin(&self.socket, &self.store).await {
-            Ok(asking) => asking.ask(&request, about).await,
-            Err(trouble) => Err(trouble),
+        let about = RequestScope { kinds: &self.kinds, rule: &Rule::default(), epoch: &self.epoch };
+        let result = match HelperClient::begin(&self.socket, &self.store).await {
+            Ok(client) => client.call(&request, about).await,
+            Err(error) => Err(error),
         };
-        self.came_of("", &result).await;
-        self.release_at = Some(Instant::now() + objects::QUIET);
+        self.record_result("", &result).await;
+        self.release_at = Some(Instant::now() + objects::QUIET_TIME);
         result
     }
 
     /// Records whether a rule was applied, and the resulting state.
-    async fn came_of(&mut self, rule: &str, result: &std::result::Result<Outcome, Trouble>) {
+    async fn record_result(&mut self, rule: &str, result: &std::result::Result<Outcome, RequestError>) {
         match result {
             Ok(outcome) => {
                 self.problems.remove(rule);
                 self.problems.remove("");
-                self.learned(outcome).await;
+                self.publish_outcome(outcome).await;
             }
-            Err(trouble) => {
-                let problem = trouble.to_string();
+            Err(error) => {
+                let problem = error.to_string();
                 let known = self.problems.insert(rule.to_owned(), problem.clone());
                 if known.as_ref() != Some(&problem) {
                     tracing::error!(rule, problem, "objects cannot be brought into effect");
-                    tell::emit_trouble(&self.events, &problem);
+                    report::emit_problem(&self.events, &problem);
                 }
                 let view = self.view.borrow().clone();
                 self.show_view(view);
@@ -601,15 +601,15 @@ impl Task {
     }
 
     /// Reports new results to the cloud, and publishes the counts.
-    async fn learned(&mut self, outcome: &Outcome) {
+    async fn publish_outcome(&mut self, outcome: &Outcome) {
         let is_new = self.told.as_ref() != Some(&outcome.told);
         let kept = self.kept(outcome.told.clone());
-        if is_new && tell::post(&self.store, &outcome.news, &kept, (self.clock)()).await {
-            let said = self.said.take().filter(|said| said.epoch == outcome.told.epoch);
-            let said = said.map_or(0, |said| said.seq);
-            tell::emit(&self.events, &self.kinds, &outcome.news, said);
+        if is_new && report::post(&self.store, &outcome.news, &kept, (self.clock)()).await {
+            let emitted = self.emitted.take().filter(|emitted| emitted.epoch == outcome.told.epoch);
+            let emitted = emitted.map_or(0, |emitted| emitted.seq);
+            report::emit(&self.events, &self.kinds, &outcome.news, emitted);
             self.told = Some(outcome.told.clone());
-            self.said.clone_from(&self.told);
+            self.emitted.clone_from(&self.told);
         }
         let mut view = FilesView::default();
         for rule in &outcome.rules {
@@ -627,7 +627,7 @@ impl Task {
 
     async fn answer(&mut self, command: Command) {
         match command {
-            Command::TellAgain => {
+            Command::ReportAgain => {
                 if let Some(told) = &mut self.told {
                     told.seq = 0;
                     self.clear_at = Some(Instant::now());
@@ -644,29 +644,29 @@ impl Task {
         }
     }
 
-    async fn list(&mut self, role: Role) -> std::result::Result<FilesList, Trouble> {
+    async fn list(&mut self, role: Role) -> std::result::Result<FilesList, RequestError> {
         // Without rules, now or earlier, no helper is needed.
         if self.rules.is_empty() && self.told.is_none() {
             return Ok(FilesList { rules: Vec::new() });
         }
-        self.show(Verb::Show).await.map(|outcome| ask::show(&outcome, role))
+        self.show(Verb::Show).await.map(|outcome| helper_client::show(&outcome, role))
     }
 
-    async fn check(&mut self) -> std::result::Result<FilesCheck, Trouble> {
+    async fn check(&mut self) -> std::result::Result<FilesCheck, RequestError> {
         let rules: Vec<Rule> = self.rules.iter().map(|due| due.rule.clone()).collect();
         let mut shown = Vec::new();
         for rule in rules {
-            let outcome = self.carry_out(&rule, Verb::Check, true, true, None).await?;
+            let outcome = self.execute_rule(&rule, Verb::Check, true, true, None).await?;
             shown.push(PlannedSteps { name: rule.name, steps: outcome.plan });
         }
         Ok(FilesCheck { rules: shown })
     }
 
-    async fn apply(&mut self, name: &str) -> std::result::Result<FilesRule, Trouble> {
+    async fn apply(&mut self, name: &str) -> std::result::Result<FilesRule, RequestError> {
         let rule = self.rules.iter().map(|due| &due.rule).find(|rule| rule.name == name).cloned();
-        let rule = rule.ok_or_else(|| Trouble::NoRule(name.to_owned()))?;
-        let outcome = self.carry_out(&rule, Verb::Apply, true, true, None).await?;
+        let rule = rule.ok_or_else(|| RequestError::NoRule(name.to_owned()))?;
+        let outcome = self.execute_rule(&rule, Verb::Apply, true, true, None).await?;
         let shown = outcome.rules.iter().find(|shown| shown.name == name);
-        shown.map(ask::show_rule).ok_or_else(|| Trouble::NoRule(name.to_owned()))
+        shown.map(helper_client::show_rule).ok_or_else(|| RequestError::NoRule(name.to_owned()))
     }
 }

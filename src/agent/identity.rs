@@ -26,13 +26,13 @@ use edgesync_runtime::random;
 use edgesync_transport::tls::{Certificate, Client, Clock, Identity, Trust};
 
 /// Maximum sleep: limits the delay after a suspend or a change of the clock.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// Changes that may queue for the loop.
-const NEWS: usize = 16;
+const CHANGE_QUEUE: usize = 16;
 
 /// A change of the certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum IdentityNews {
+pub(super) enum IdentityChange {
     Renewed(Certificate),
     /// A renewal failed; it is retried.
     Failed(String),
@@ -51,10 +51,10 @@ pub(super) struct IdentityState {
 }
 
 /// The loop's handle to the identity.
-pub(super) struct Membership {
+pub(super) struct NodeIdentity {
     tls: Client,
     state: watch::Receiver<IdentityState>,
-    pub(super) news: mpsc::Receiver<IdentityNews>,
+    pub(super) changes: mpsc::Receiver<IdentityChange>,
     shared: Arc<Shared>,
 }
 
@@ -66,7 +66,7 @@ struct Shared {
 }
 
 /// The task that renews the certificate while the agent runs.
-struct Keeper {
+struct Renewer {
     shared: Arc<Shared>,
     url: Option<JoinUrl>,
     node: String,
@@ -76,10 +76,10 @@ struct Keeper {
     clock: Clock,
     schedule: Schedule,
     state: watch::Sender<IdentityState>,
-    news: mpsc::Sender<IdentityNews>,
+    changes: mpsc::Sender<IdentityChange>,
 }
 
-impl Membership {
+impl NodeIdentity {
     /// Loads the identity and starts its renewal; `None` if the node has not joined. `passed` is a
     /// lower bound of the current time, for the check of validity.
     ///
@@ -104,15 +104,15 @@ impl Membership {
             set,
         });
         let schedule = Schedule::new(stored.identity.certificate(), fraction());
-        let (state, seen) = watch::channel(IdentityState {
+        let (state, state_receiver) = watch::channel(IdentityState {
             certificate: stored.identity.certificate().clone(),
             validity: schedule.validity(&clock),
             planned: schedule.planned(),
             renewed: 0,
             failure: None,
         });
-        let (news, heard) = mpsc::channel(NEWS);
-        let keeper = Keeper {
+        let (changes, change_receiver) = mpsc::channel(CHANGE_QUEUE);
+        let renewer = Renewer {
             shared: Arc::clone(&shared),
             url: config.identity.cloud.clone(),
             node: config.node.name.clone(),
@@ -122,10 +122,10 @@ impl Membership {
             clock,
             schedule,
             state,
-            news,
+            changes,
         };
-        tokio::spawn(keeper.run(broker));
-        Ok(Some(Self { tls, state: seen, news: heard, shared }))
+        tokio::spawn(renewer.run(broker));
+        Ok(Some(Self { tls, state: state_receiver, changes: change_receiver, shared }))
     }
 
     /// Returns TLS for the link.
@@ -184,25 +184,25 @@ fn word(validity: Validity) -> &'static str {
     }
 }
 
-impl Keeper {
+impl Renewer {
     async fn run(mut self, broker: Trust) {
         loop {
-            self.look();
+            self.check_validity();
             // Without an enrollment service only the validity is watched.
             let wait = match &self.url {
                 Some(_) => self.schedule.wait(&self.clock, fraction()),
-                None => LOOK_EVERY,
+                None => MAX_SLEEP,
             };
             // Shorter sleeps, because the clock may be set and the device may suspend meanwhile.
-            let look =
-                if wait > LOOK_EVERY && !self.schedule.is_due(&self.clock) { LOOK_EVERY } else { wait };
+            let check_validity =
+                if wait > MAX_SLEEP && !self.schedule.is_due(&self.clock) { MAX_SLEEP } else { wait };
             tokio::select! {
-                () = sleep(look) => {}
+                () = sleep(check_validity) => {}
                 () = self.shared.reread.notified() => {
                     self.reread(&broker).await;
                     continue;
                 }
-                () = self.news.closed() => return,
+                () = self.changes.closed() => return,
             }
             if self.schedule.is_due(&self.clock) {
                 self.renew(&broker).await;
@@ -211,12 +211,12 @@ impl Keeper {
     }
 
     /// Publishes a change of the validity.
-    fn look(&self) {
+    fn check_validity(&self) {
         let validity = self.schedule.validity(&self.clock);
         let changed =
             self.state.send_if_modified(|state| std::mem::replace(&mut state.validity, validity) != validity);
         if changed && matches!(validity, Validity::Tight | Validity::Expired) {
-            self.tell(IdentityNews::Validity(validity));
+            self.notify(IdentityChange::Validity(validity));
         }
     }
 
@@ -224,7 +224,7 @@ impl Keeper {
         let Some(url) = &self.url else { return };
         let renewed = renewal::renew(url, &self.trust, &self.identity, &self.node, self.clock).await;
         let result = match renewed {
-            Ok(identity) => self.keep(identity, broker).await,
+            Ok(identity) => self.store(identity, broker).await,
             Err(error) => Err(error.into()),
         };
         if let Err(error) = result {
@@ -232,12 +232,12 @@ impl Keeper {
             tracing::warn!(problem, "the certificate could not be renewed");
             self.schedule.failed();
             self.state.send_modify(|state| state.failure = Some(problem.clone()));
-            self.tell(IdentityNews::Failed(problem));
+            self.notify(IdentityChange::Failed(problem));
         }
     }
 
     /// Stores a new identity and presents it from the next connection on.
-    async fn keep(&mut self, identity: Identity, broker: &Trust) -> anyhow::Result<()> {
+    async fn store(&mut self, identity: Identity, broker: &Trust) -> anyhow::Result<()> {
         let (set, written) = (self.shared.set.clone(), identity.clone());
         tokio::task::spawn_blocking(move || files::renew(&mut RealDisk, &set, &written)).await??;
         self.shared.previous.store(true, Ordering::Relaxed);
@@ -246,7 +246,7 @@ impl Keeper {
         tracing::info!(until = %certificate.not_after(), serial = certificate.serial(), "the certificate was renewed");
         self.take(identity);
         self.state.send_modify(|state| state.renewed += 1);
-        self.tell(IdentityNews::Renewed(certificate));
+        self.notify(IdentityChange::Renewed(certificate));
         Ok(())
     }
 
@@ -278,9 +278,9 @@ impl Keeper {
         });
     }
 
-    fn tell(&self, news: IdentityNews) {
+    fn notify(&self, changes: IdentityChange) {
         // A loop that lags this far behind sees the state.
-        let _ = self.news.try_send(news);
+        let _ = self.changes.try_send(changes);
     }
 }
 

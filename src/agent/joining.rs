@@ -8,17 +8,17 @@ use edgesync_runtime::Service;
 use edgesync_runtime::systemd::{self, Request, Signals, Watchdog};
 
 /// Interval at which the configuration is reread.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Instruction for the operator.
-const WORDS: &str = "not joined: run 'edgesync join --cloud https://HOST:10002 --token TOKEN'";
+const INSTRUCTION: &str = "not joined: run 'edgesync join --cloud https://HOST:10002 --token TOKEN'";
 
 /// Waits until the configuration names the cloud. Returns `false` if the agent was stopped instead.
 pub(super) async fn wait(service: &mut Service<Config>, signals: &mut Signals) -> bool {
     if is_joined(service) {
         return true;
     }
-    tracing::warn!("{WORDS}; the agent waits for that");
-    systemd::ready(WORDS);
+    tracing::warn!("{INSTRUCTION}; the agent waits for that");
+    systemd::ready(INSTRUCTION);
     let watchdog = Watchdog::start();
     loop {
         watchdog.turned();
@@ -27,10 +27,10 @@ pub(super) async fn wait(service: &mut Service<Config>, signals: &mut Signals) -
                 Request::Stop => return false,
                 Request::Reload => {
                     systemd::reloading();
-                    systemd::ready(WORDS);
+                    systemd::ready(INSTRUCTION);
                 }
             },
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
         service.look_again();
         if is_joined(service) {

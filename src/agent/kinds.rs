@@ -42,14 +42,14 @@ type Path = (String, String, String);
 
 /// Kinds by group, version and plural.
 #[derive(Debug, Default)]
-pub(super) struct KnownKinds {
-    known: RwLock<Known>,
+pub(super) struct KindRegistry {
+    known: RwLock<RegistryState>,
     /// Kinds that are sealed on this node: readable only with access to Secrets.
     sealed: Option<SealOptions>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct RegistryState {
     version: u64,
     held: HashMap<Path, Arc<Resource>>,
     /// Cache of kinds, filled on first use; includes built-in ones outside the discovery.
@@ -61,28 +61,28 @@ fn path(resource: &Resource) -> Path {
     (resource.group.clone(), resource.version.clone(), resource.plural.clone())
 }
 
-impl KnownKinds {
+impl KindRegistry {
     /// Creates an empty set, with the kinds that are sealed.
     pub(super) fn sealing(sealed: SealOptions) -> Self {
         Self { sealed: Some(sealed), ..Self::default() }
     }
 
-    pub(super) fn learn_all(&self, held: Vec<Arc<Resource>>) {
+    pub(super) fn register_all(&self, held: Vec<Arc<Resource>>) {
         for resource in held {
-            self.learn(&resource);
+            self.register(&resource);
         }
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Known) -> T) -> T {
+    fn read<T>(&self, read: impl FnOnce(&RegistryState) -> T) -> T {
         read(&self.known.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write<T>(&self, write: impl FnOnce(&mut Known) -> T) -> T {
+    fn write<T>(&self, write: impl FnOnce(&mut RegistryState) -> T) -> T {
         write(&mut self.known.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Adds the kind of a held object.
-    pub(super) fn learn(&self, resource: &Arc<Resource>) {
+    pub(super) fn register(&self, resource: &Arc<Resource>) {
         let path = path(resource);
         if self.read(|known| known.held.contains_key(&path)) {
             return;
@@ -120,7 +120,7 @@ impl KnownKinds {
         held.or_else(|| kinds::by_plural(group, version, plural).map(|known| Arc::new(known.resource())))
     }
 
-    /// Like [`KnownKinds::find`], with everything that the API needs.
+    /// Like [`KindRegistry::find`], with everything that the API needs.
     pub(super) fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {
         let path = (group.to_owned(), version.to_owned(), plural.to_owned());
         if let Some(kind) = self.read(|known| known.kinds.get(&path).cloned()) {
@@ -161,7 +161,7 @@ impl KnownKinds {
     }
 }
 
-impl Known {
+impl RegistryState {
     fn make(&self, resource: &Arc<Resource>) -> Kind {
         let mut kind = Kind::bare(resource.clone());
         if let Some(known) = kinds::by_kind(&resource.api_version(), &resource.kind) {
@@ -190,7 +190,7 @@ fn writable(kind: &Kind) -> Writable {
         Writable::Everything
     } else if kind.status_subresource
         && objectsync::is_placeable(&kind.resource)
-        && OwnKind::of(&kind.resource).is_none()
+        && SynthesizedKind::of(&kind.resource).is_none()
     {
         Writable::Status
     } else {
@@ -282,12 +282,12 @@ pub(super) fn local_resource(kind: LocalKind) -> Arc<Resource> {
 
 /// The kinds whose objects the agent synthesizes: see [`super::objects`].
 #[derive(Clone, Copy, Debug)]
-pub(super) enum OwnKind {
+pub(super) enum SynthesizedKind {
     Node,
     Namespace,
 }
 
-impl OwnKind {
+impl SynthesizedKind {
     pub(super) fn of(resource: &Resource) -> Option<Self> {
         match (&*resource.group, &*resource.kind) {
             ("", "Node") => Some(Self::Node),
@@ -317,26 +317,26 @@ mod tests {
         })
     }
 
-    fn paths(known: &KnownKinds) -> Vec<String> {
+    fn paths(known: &KindRegistry) -> Vec<String> {
         let path = |kind: &Arc<Kind>| format!("{}/{}", kind.resource.api_version(), kind.resource.plural);
         known.served().iter().map(path).collect()
     }
 
     #[test]
-    fn what_is_sealed_is_for_those_who_may_have_secrets() {
+    fn sealed_kinds_require_access_to_secrets() {
         let kinds = ["configmaps", "robots.plant.example", "events.events.k8s.io"].map(str::to_owned).into();
-        let known = KnownKinds::sealing(SealOptions { kinds, keys: KeySource::default() });
-        known.learn(&custom("v1"));
+        let known = KindRegistry::sealing(SealOptions { kinds, keys: KeySource::default() });
+        known.register(&custom("v1"));
         let secret = |group: &str, plural: &str| known.kind(group, "v1", plural).unwrap().secret;
         assert!(secret("", "configmaps") && secret("plant.example", "robots") && secret("", "secrets"));
         assert!(secret("", "events") && secret("events.k8s.io", "events"), "one under two names");
         assert!(!secret("", "pods") && !secret("apps", "deployments"));
-        assert!(!KnownKinds::default().kind("", "v1", "configmaps").unwrap().secret);
+        assert!(!KindRegistry::default().kind("", "v1", "configmaps").unwrap().secret);
     }
 
     #[test]
-    fn a_node_that_holds_nothing_serves_what_people_ask_for() {
-        let known = KnownKinds::default();
+    fn an_empty_node_serves_the_common_kinds() {
+        let known = KindRegistry::default();
         let paths = paths(&known);
         for expected in [
             "v1/configmaps",
@@ -356,23 +356,23 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_is_learnt_is_served_and_changes_the_version() {
-        let known = KnownKinds::default();
+    fn a_registered_kind_is_served_and_changes_the_version() {
+        let known = KindRegistry::default();
         let (before, version) = (known.served().len(), known.version());
-        known.learn(&custom("v1beta1"));
-        known.learn(&custom("v1beta1"));
+        known.register(&custom("v1beta1"));
+        known.register(&custom("v1beta1"));
         assert_eq!((known.served().len(), known.version()), (before + 1, version + 1));
         assert!(known.kind("plant.example", "v1beta1", "robots").unwrap().preferred);
-        known.learn(&custom("v1"));
+        known.register(&custom("v1"));
         assert!(!known.kind("plant.example", "v1beta1", "robots").unwrap().preferred);
         assert!(known.kind("plant.example", "v1", "robots").unwrap().preferred);
         assert!(paths(&known).is_sorted_by_key(|path| path.contains('.')), "the core group comes first");
     }
 
     #[test]
-    fn only_leases_and_events_can_be_written_and_the_status_of_what_the_cloud_sends() {
-        let known = KnownKinds::default();
-        known.learn(&custom("v1"));
+    fn local_kinds_are_writable_and_synced_ones_only_in_their_status() {
+        let known = KindRegistry::default();
+        known.register(&custom("v1"));
         for kind in known.served() {
             let expected = match &*kind.resource.kind {
                 "Lease" | "Event" => Writable::Everything,
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_have_the_order_of_kubernetes() {
+    fn versions_sort_in_the_order_of_kubernetes() {
         let order = [
             "zoo", "alpha", "v1alpha1", "v1alpha2", "v2alpha1", "v1beta1", "v2beta1", "v2beta10", "v1", "v2",
             "v10",

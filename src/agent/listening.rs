@@ -11,9 +11,9 @@ use edgesync_admin::agent::ListenStatus;
 use edgesync_api::{Address, Listener};
 
 /// Delay before the first retry.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
+const MIN_BACKOFF: Duration = Duration::from_secs(1);
 /// Maximum delay between retries.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// State of the TCP address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) async fn listen(
     tokens: &Tokens,
     state: &watch::Sender<ListenState>,
 ) -> Listener {
-    let mut wait = FIRST_WAIT;
+    let mut wait = MIN_BACKOFF;
     loop {
         match Listener::bind(&Address::Tcp(address)).await {
             Ok(listener) => {
@@ -76,13 +76,13 @@ pub(super) async fn listen(
             }
             Err(error) => {
                 let why = format!("{:#}", anyhow::Error::from(error));
-                if wait == FIRST_WAIT {
+                if wait == MIN_BACKOFF {
                     let hint = "another process has the port? api.listen says which one is used";
                     tracing::warn!(%address, why, hint, "the local API does not answer over TCP; trying again");
                 }
                 state.send_replace(ListenState::Waiting { address, why });
                 tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(LONGEST_WAIT);
+                wait = (wait * 2).min(MAX_BACKOFF);
             }
         }
     }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_taken_port_is_waited_for_and_then_stands_in_the_kubeconfig() {
+    async fn a_used_port_is_retried_and_then_written_to_the_kubeconfig() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::prepare(&dir.path().join("kubeconfig")).unwrap();
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn port_zero_is_written_as_the_one_that_was_taken() {
+    async fn port_zero_is_written_as_the_bound_port() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::prepare(&dir.path().join("kubeconfig")).unwrap();
         let (state, _) = watch::channel(ListenState::Off);

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rejection_counts_under_the_word_of_the_protocol() {
+    fn rejections_count_under_the_protocols_reason() {
         let mut rejections = Rejections::default();
         for (reason, word) in Rejections::REASONS {
             assert_eq!(serde_json::to_value(reason).unwrap(), word);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_phase_and_one_state_of_the_store_is_the_one_of_now() {
+    fn exactly_one_phase_and_one_store_state_is_current() {
         for (phase, word) in PHASES {
             let numbers = AgentNumbers { phase, writing: Writing::Full, ..AgentNumbers::default() };
             let text = text(&numbers);
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_measured_has_no_value() {
+    fn values_never_measured_are_absent() {
         let unknown = text(&AgentNumbers::default());
         let known = AgentNumbers {
             welcome_round_trip: Some(Duration::from_millis(1500)),

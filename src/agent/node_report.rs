@@ -124,7 +124,7 @@ impl Facts<'_> {
     /// broker if that is configured as an IP address, else towards the default route, else one of
     /// an interface. Sends nothing and resolves no name.
     fn address(&self, broker: &str) -> Option<IpAddr> {
-        let towards = broker.parse().ok().into_iter().chain(address::ELSEWHERE);
+        let towards = broker.parse().ok().into_iter().chain(address::DEFAULT_ROUTE_PROBES);
         let sources = towards.filter_map(self.source).map(|address| address.to_canonical());
         let interfaces = || {
             let v4 = address::in_fib_trie(&self.text("proc/net/fib_trie").unwrap_or_default());
@@ -141,7 +141,7 @@ impl Facts<'_> {
     fn os_image(&self) -> Option<String> {
         let release = self.text("etc/os-release").or_else(|| self.text("usr/lib/os-release"))?;
         let value = release.lines().find_map(|line| line.trim_start().strip_prefix("PRETTY_NAME="))?;
-        plain(&unquoted(value.trim()))
+        sanitized(&unquoted(value.trim()))
     }
 
     /// Counts the processors that are online, as in `0-3,6`. A container or service may use fewer.
@@ -163,7 +163,7 @@ impl Facts<'_> {
 
     /// Returns the first line of a file.
     fn line(&self, path: &str) -> Option<String> {
-        plain(self.text(path)?.lines().next()?)
+        sanitized(self.text(path)?.lines().next()?)
     }
 
     /// Returns the beginning of a file.
@@ -206,11 +206,11 @@ fn go_arch() -> &'static str {
 
 /// Strips control characters and surrounding space, and truncates to [`MAX_VALUE`] bytes; `None` if
 /// nothing remains.
-fn plain(text: &str) -> Option<String> {
-    let mut plain = text.chars().filter(|c| !c.is_control()).collect::<String>();
-    plain.truncate(plain.floor_char_boundary(MAX_VALUE));
-    let plain = plain.trim();
-    (!plain.is_empty()).then(|| plain.to_owned())
+fn sanitized(text: &str) -> Option<String> {
+    let mut sanitized = text.chars().filter(|c| !c.is_control()).collect::<String>();
+    sanitized.truncate(sanitized.floor_char_boundary(MAX_VALUE));
+    let sanitized = sanitized.trim();
+    (!sanitized.is_empty()).then(|| sanitized.to_owned())
 }
 
 /// Unquotes a value as a shell does: os-release(5).

@@ -12,7 +12,7 @@ use edgesync_runtime::systemd;
 use edgesync_store::durable::with_suffix;
 
 /// Interval of the checks: shorter than any start timeout of a unit.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time requested, from each check on.
 const EXTENSION: Duration = Duration::from_secs(60);
 
@@ -29,7 +29,7 @@ impl Starting {
         let (done, is_done) = mpsc::channel();
         let mut files = Files::of(database);
         let look = move || {
-            while is_done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+            while is_done.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 if let Some(bytes) = files.progress() {
                     let mib = bytes >> 20;
                     systemd::extend_start(EXTENSION, &format!("preparing the database, {mib} MiB so far"));
@@ -53,32 +53,32 @@ impl Drop for Starting {
 
 /// Size in bytes and time of the last change, in seconds and nanoseconds; `None` if the file is
 /// missing.
-type Seen = Option<(u64, i64, i64)>;
+type FileStamp = Option<(u64, i64, i64)>;
 
 /// The files written while a database opens: itself, its log, and the rebuilt copies beside it.
 #[derive(Debug)]
 struct Files {
     paths: Vec<PathBuf>,
-    seen: Vec<Seen>,
+    stamps: Vec<FileStamp>,
 }
 
 impl Files {
     fn of(database: &Path) -> Self {
         let names = ["", "-wal", ".fresh", ".fresh-wal", ".fresh-journal", ".mended", ".mended-wal"];
         let paths: Vec<PathBuf> = names.iter().map(|suffix| with_suffix(database, suffix)).collect();
-        let seen = paths.iter().map(|path| look(path)).collect();
-        Self { paths, seen }
+        let stamps = paths.iter().map(|path| look(path)).collect();
+        Self { paths, stamps }
     }
 
     /// Returns the bytes in all files, if one has changed since the last call.
     fn progress(&mut self) -> Option<u64> {
-        let now: Vec<Seen> = self.paths.iter().map(|path| look(path)).collect();
-        let before = std::mem::replace(&mut self.seen, now);
-        (before != self.seen).then(|| self.seen.iter().flatten().map(|(bytes, ..)| bytes).sum())
+        let now: Vec<FileStamp> = self.paths.iter().map(|path| look(path)).collect();
+        let before = std::mem::replace(&mut self.stamps, now);
+        (before != self.stamps).then(|| self.stamps.iter().flatten().map(|(bytes, ..)| bytes).sum())
     }
 }
 
-fn look(path: &Path) -> Seen {
+fn look(path: &Path) -> FileStamp {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
 }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_that_writes_makes_progress_and_work_that_hangs_does_not() {
+    fn progress_requires_a_change_of_the_files() {
         let dir = tempfile::tempdir().unwrap();
         let database = dir.path().join("edge.db");
         std::fs::write(&database, [0; 100]).unwrap();
@@ -106,9 +106,9 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_at_once_with_the_opening() {
+    fn the_thread_ends_at_once_when_dropped() {
         let begun = std::time::Instant::now();
         drop(Starting::watch(Path::new("/nowhere/edge.db")));
-        assert!(begun.elapsed() < LOOK_EVERY);
+        assert!(begun.elapsed() < CHECK_INTERVAL);
     }
 }

@@ -20,10 +20,10 @@ use edgesync_object::{Resource, Status};
 use edgesync_runtime::chain;
 
 /// Time for which a request for metrics waits for the loop: less than a scrape's timeout.
-const METRICS_PATIENCE: Duration = Duration::from_secs(3);
+const METRICS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A query to the loop. The requester may disconnect before the answer.
-pub(super) enum Question {
+pub(super) enum Query {
     /// The status, which includes this view of the store.
     Status(Box<StoreView>, oneshot::Sender<Box<AgentStatus>>),
     /// Traffic counts of the link.
@@ -46,7 +46,7 @@ pub(super) struct StoreView {
 
 /// Serves `status`, `traffic`, `files`, `verify` and `seal/rotate` under `/edgesync/v1/`, and the metrics of the agent.
 pub(super) struct StatusExtension {
-    questions: mpsc::Sender<Question>,
+    query_sender: mpsc::Sender<Query>,
     files: Files,
     listening: watch::Receiver<ListenState>,
     store: EdgeStore,
@@ -54,12 +54,12 @@ pub(super) struct StatusExtension {
 
 impl StatusExtension {
     pub(super) fn new(
-        questions: mpsc::Sender<Question>,
+        query_sender: mpsc::Sender<Query>,
         files: Files,
         listening: watch::Receiver<ListenState>,
         store: EdgeStore,
     ) -> Self {
-        Self { questions, files, listening, store }
+        Self { query_sender, files, listening, store }
     }
 
     /// Checks all rows and repairs what is wrong, then requests a comparison with the cloud.
@@ -76,19 +76,19 @@ impl StatusExtension {
             // The readable rows move to a new file; the next Hello announces that to the cloud.
             Err(error) => VerifiedStore::Damaged { problem: chain(&error) },
         };
-        Ok(Verification { store, cloud: self.ask(Question::Verify).await? })
+        Ok(Verification { store, cloud: self.ask(Query::Verify).await? })
     }
 
     async fn status(&self) -> Result<Box<AgentStatus>> {
-        let view = self.look_at_store().await;
-        let mut status = self.ask(|answer| Question::Status(view, answer)).await?;
+        let view = self.store_view().await;
+        let mut status = self.ask(|answer| Query::Status(view, answer)).await?;
         status.api = self.listening.borrow().show();
         status.files = self.files.view().show();
         status.store.seal = seal::show(&self.store).await;
         Ok(status)
     }
 
-    async fn look_at_store(&self) -> Box<StoreView> {
+    async fn store_view(&self) -> Box<StoreView> {
         Box::new(StoreView {
             stats: self.store.stats().await.ok(),
             kinds: self.store.kinds().await.unwrap_or_default(),
@@ -96,10 +96,10 @@ impl StatusExtension {
     }
 
     /// Queries the loop; fails if the loop ends.
-    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T> {
+    async fn ask<T>(&self, query: impl FnOnce(oneshot::Sender<T>) -> Query) -> Result<T> {
         let stopping = || Status::unavailable("the agent is stopping", 5);
         let (answer, answered) = oneshot::channel();
-        self.questions.send(question(answer)).await.map_err(|_| stopping())?;
+        self.query_sender.send(query(answer)).await.map_err(|_| stopping())?;
         answered.await.map_err(|_| stopping())
     }
 }
@@ -109,7 +109,7 @@ impl Extension for StatusExtension {
         match Route::parse(&call.method, &call.path) {
             Some(Route::Status) => answer(&self.status().await?),
             Some(Route::RotateSeal) => answer(&seal::rotate(&self.store, call.role).await?),
-            Some(Route::Traffic) => answer(&self.ask(Question::Traffic).await?),
+            Some(Route::Traffic) => answer(&self.ask(Query::Traffic).await?),
             Some(Route::Verify) => answer(&self.verify().await?),
             Some(Route::Files) => answer(&self.files.list(call.role).await?),
             Some(Route::CheckFiles) => answer(&self.files.check(call.role).await?),
@@ -121,9 +121,9 @@ impl Extension for StatusExtension {
     async fn metrics(&self, out: &mut MetricsWriter<'_>) {
         // Without an answer only the families of the API and the process appear, which an alert can
         // detect.
-        let answered = tokio::time::timeout(METRICS_PATIENCE, self.ask(Question::Numbers)).await;
+        let answered = tokio::time::timeout(METRICS_TIMEOUT, self.ask(Query::Numbers)).await;
         let Ok(Ok(mut numbers)) = answered else { return };
-        let stats = tokio::time::timeout(METRICS_PATIENCE, self.store.stats()).await;
+        let stats = tokio::time::timeout(METRICS_TIMEOUT, self.store.stats()).await;
         numbers.store = stats.ok().and_then(std::result::Result::ok);
         let health = self.store.health().borrow().clone();
         numbers.writing = health.writing;
@@ -151,12 +151,12 @@ mod tests {
     use serde_json::json;
 
     /// Returns an extension over an empty store, and the loop's end of the queue.
-    fn extension(directory: &tempfile::TempDir) -> (StatusExtension, mpsc::Receiver<Question>) {
+    fn extension(directory: &tempfile::TempDir) -> (StatusExtension, mpsc::Receiver<Query>) {
         let store = EdgeStore::open(&directory.path().join("edge.db"), EdgeOptions::default()).unwrap();
-        let (questions, asked) = mpsc::channel(4);
+        let (query_sender, queries) = mpsc::channel(4);
         let (_, listening) = watch::channel(ListenState::default());
         let files = Files::idle();
-        (StatusExtension::new(questions, files, listening, store), asked)
+        (StatusExtension::new(query_sender, files, listening, store), queries)
     }
 
     fn get(path: &str) -> ExtensionCall {
@@ -164,19 +164,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_loop_answers_and_the_store_is_read_beside_it() {
+    async fn the_loop_answers_and_the_store_is_read_outside_it() {
         let directory = tempfile::tempdir().unwrap();
-        let (extension, mut asked) = extension(&directory);
+        let (extension, mut queries) = extension(&directory);
         let the_loop = tokio::spawn(async move {
-            while let Some(question) = asked.recv().await {
-                match question {
-                    Question::Status(view, answer) => {
+            while let Some(query) = queries.recv().await {
+                match query {
+                    Query::Status(view, answer) => {
                         assert!(view.stats.is_some());
                         drop(answer.send(Box::new(samples::status())));
                     }
-                    Question::Traffic(answer) => drop(answer.send(samples::traffic())),
-                    Question::Verify(answer) => drop(answer.send(samples::verification().cloud)),
-                    Question::Numbers(answer) => {
+                    Query::Traffic(answer) => drop(answer.send(samples::traffic())),
+                    Query::Verify(answer) => drop(answer.send(samples::verification().cloud)),
+                    Query::Numbers(answer) => {
                         drop(answer.send(Box::new(AgentNumbers { objects: 7, ..AgentNumbers::default() })));
                     }
                 }
@@ -204,13 +204,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_loop_that_does_not_answer_leaves_the_metrics_without_the_agent() {
+    async fn metrics_omit_the_agent_if_the_loop_does_not_answer() {
         let directory = tempfile::tempdir().unwrap();
-        let (extension, asked) = extension(&directory);
+        let (extension, queries) = extension(&directory);
         let mut text = String::new();
         extension.metrics(&mut MetricsWriter::new(&mut text)).await;
         assert_eq!(text, "");
-        drop(asked);
+        drop(queries);
         extension.metrics(&mut MetricsWriter::new(&mut text)).await;
         assert_eq!(text, "");
         assert_eq!(extension.call(get("traffic")).await.unwrap_err().code, 503);

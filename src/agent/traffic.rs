@@ -19,7 +19,7 @@ use edgesync_protocol::frame::{Received, Up};
 use edgesync_transport::link;
 
 mod budget;
-mod kept;
+mod persisted;
 
 pub(super) use budget::{Budget, BudgetState};
 
@@ -67,13 +67,13 @@ struct Counts {
 }
 
 /// Counts of both directions, indexed by [`Direction`].
-type Ways = [Counts; 2];
+type Directions = [Counts; 2];
 
 /// Counts of a kind such as `ConfigMap` or `Deployment.apps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kind {
     name: Box<str>,
-    ways: Ways,
+    directions: Directions,
 }
 
 /// The traffic counts, owned by the agent's loop. Takes about 1 KB, and 100 bytes for each kind.
@@ -82,38 +82,38 @@ pub(super) struct Meter {
     /// Day of today's counts, in days since 1970-01-01.
     day: i64,
     /// Date of the clock at the last update.
-    seen: i64,
+    last_date: i64,
     /// Start of the total counts: Unix time in seconds.
     since: i64,
     /// Bytes of TCP; messages are not counted.
-    link: Ways,
+    link: Directions,
     /// The link's counters at the last update.
     read: [u64; 2],
     /// In the order of [`FRAMES`].
-    frames: Vec<Ways>,
+    frames: Vec<Directions>,
     /// Sorted by name, for the binary search.
     kinds: Vec<Kind>,
 }
 
 impl Meter {
     /// Continues from persisted counts ([`Meter::keep`]); starts at zero if they cannot be parsed.
-    pub(super) fn new(kept: Option<&str>, now: Timestamp) -> Self {
+    pub(super) fn new(persisted: Option<&str>, now: Timestamp) -> Self {
         let mut meter =
-            kept.and_then(kept::read).unwrap_or_else(|| Self::starting(date(now), now.as_second()));
-        meter.seen = date(now);
-        meter.turn(now);
+            persisted.and_then(persisted::read).unwrap_or_else(|| Self::empty(date(now), now.as_second()));
+        meter.last_date = date(now);
+        meter.update_day(now);
         meter
     }
 
     /// Creates a meter without counts.
-    fn starting(day: i64, since: i64) -> Self {
+    fn empty(day: i64, since: i64) -> Self {
         Self {
             day,
-            seen: day,
+            last_date: day,
             since,
-            link: Ways::default(),
+            link: Directions::default(),
             read: [0; 2],
-            frames: vec![Ways::default(); FRAMES.len()],
+            frames: vec![Directions::default(); FRAMES.len()],
             kinds: Vec::new(),
         }
     }
@@ -122,8 +122,8 @@ impl Meter {
     /// `Presence`.
     pub(super) fn frame(&mut self, direction: Direction, frame: &'static str, bytes: usize) {
         let row = FRAMES.iter().position(|name| *name == frame).unwrap_or(FRAMES.len() - 1);
-        if let Some(ways) = self.frames.get_mut(row) {
-            ways[direction as usize].add(1, bytes as u64);
+        if let Some(directions) = self.frames.get_mut(row) {
+            directions[direction as usize].add(1, bytes as u64);
         }
     }
 
@@ -131,7 +131,7 @@ impl Meter {
     pub(super) fn object(&mut self, direction: Direction, kind: &Resource, bytes: usize) {
         let row = self.kind_row(&kind.kind, &kind.group);
         if let Some(row) = self.kinds.get_mut(row) {
-            row.ways[direction as usize].add(1, bytes as u64);
+            row.directions[direction as usize].add(1, bytes as u64);
         }
     }
 
@@ -140,12 +140,12 @@ impl Meter {
     /// begins here.
     pub(super) fn link(&mut self, traffic: &link::Traffic, now: Timestamp) {
         let counted = [traffic.bytes_out, traffic.bytes_in];
-        for ((ways, read), counted) in self.link.iter_mut().zip(&mut self.read).zip(counted) {
+        for ((directions, read), counted) in self.link.iter_mut().zip(&mut self.read).zip(counted) {
             // A restarted link counts from zero.
-            ways.add(0, counted.checked_sub(*read).unwrap_or(counted));
+            directions.add(0, counted.checked_sub(*read).unwrap_or(counted));
             *read = counted;
         }
-        self.turn(now);
+        self.update_day(now);
     }
 
     /// Returns today's bytes of TCP in both directions.
@@ -155,7 +155,7 @@ impl Meter {
 
     /// Serializes the counts: a few hundred bytes, and about 30 for each kind.
     pub(super) fn keep(&self) -> String {
-        kept::write(self)
+        persisted::write(self)
     }
 
     /// Returns the counts for `edgesync traffic`.
@@ -213,7 +213,7 @@ impl Meter {
     }
 
     fn kind_rows(&self, span: impl Fn(&Counts) -> Count) -> impl Iterator<Item = (Direction, &str, Count)> {
-        counted(self.kinds.iter().map(|kind| (&*kind.name, &kind.ways)), span)
+        counted(self.kinds.iter().map(|kind| (&*kind.name, &kind.directions)), span)
     }
 
     /// Returns the row of a kind; adds one below the limit.
@@ -225,11 +225,11 @@ impl Meter {
         let dot = if group.is_empty() { "" } else { "." };
         let name = format!("{kind}{dot}{group}");
         if self.kinds.len() < MAX_KINDS && is_kind_name(&name) {
-            self.kinds.insert(at, Kind { name: name.into(), ways: Ways::default() });
+            self.kinds.insert(at, Kind { name: name.into(), directions: Directions::default() });
             return at;
         }
         self.find(OTHER, "").unwrap_or_else(|at| {
-            self.kinds.insert(at, Kind { name: OTHER.into(), ways: Ways::default() });
+            self.kinds.insert(at, Kind { name: OTHER.into(), directions: Directions::default() });
             at
         })
     }
@@ -245,16 +245,16 @@ impl Meter {
     /// A clock that cannot be right, as after a start without a battery, does not change the day:
     /// otherwise each start would renew the budget. Then only a midnight that this clock passes
     /// begins a day. Any other clock is trusted, even if it was set back.
-    fn turn(&mut self, now: Timestamp) {
+    fn update_day(&mut self, now: Timestamp) {
         let date = date(now);
-        let passed_midnight = date > self.seen;
-        self.seen = date;
+        let passed_midnight = date > self.last_date;
+        self.last_date = date;
         let is_believed = now >= RELEASE || passed_midnight || date > self.day;
         if date == self.day || !is_believed {
             return;
         }
         self.day = date;
-        let kinds = self.kinds.iter_mut().map(|kind| &mut kind.ways);
+        let kinds = self.kinds.iter_mut().map(|kind| &mut kind.directions);
         for counts in kinds.chain(&mut self.frames).chain([&mut self.link]).flatten() {
             counts.today = Count::default();
         }
@@ -275,10 +275,12 @@ impl Counts {
 
 /// Returns the rows with a count above zero.
 fn counted<'a, N: Copy>(
-    rows: impl Iterator<Item = (N, &'a Ways)>,
+    rows: impl Iterator<Item = (N, &'a Directions)>,
     span: impl Fn(&Counts) -> Count,
 ) -> impl Iterator<Item = (Direction, N, Count)> {
-    let rows = rows.flat_map(|(name, ways)| Direction::ALL.into_iter().zip(ways).map(move |way| (name, way)));
+    let rows = rows.flat_map(|(name, directions)| {
+        Direction::ALL.into_iter().zip(directions).map(move |way| (name, way))
+    });
     rows.filter_map(move |(name, (way, counts))| {
         let count = span(counts);
         (count.messages > 0).then_some((way, name, count))

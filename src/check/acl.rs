@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::mqtt::{Problem, probe};
-use super::{Check, Examined, Finding, Look};
+use super::mqtt::{ProbeError, probe};
+use super::{Check, CheckFn, Examined, Finding};
 use edgesync_config::LinkType;
 use edgesync_transport::link::{Cause, LinkEvent, LinkHandle, Topics};
 
@@ -20,19 +20,19 @@ pub(super) const CHECK: Check = Check {
     title: "Access rules",
     needs: &["configuration", "name-resolution", "tcp", "tls", "mqtt"],
     limit: Duration::from_secs(10),
-    look: Look::Wire(|examined| Box::pin(look(examined))),
+    examine: CheckFn::Wire(|examined| Box::pin(examine(examined))),
 };
 
 /// A node of no fleet.
 const OTHER: &str = "edgesync-check.invalid";
 /// Time limit for the broker's reaction to a message.
-const VERDICT: Duration = Duration::from_secs(2);
+const REACTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit of the farewell.
-const FAREWELL: Duration = Duration::from_secs(1);
-const RULES: &str =
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+const ACL_ADVICE: &str =
     "give the broker access rules that keep nodes apart: 'edgesync-cloud broker-config' prints them";
 
-async fn look(examined: &Examined) -> Finding {
+async fn examine(examined: &Examined) -> Finding {
     if examined.config().link_type == LinkType::KubeEdge {
         return Finding::skipped("the link is kubeedge");
     }
@@ -48,79 +48,83 @@ async fn look(examined: &Examined) -> Finding {
     let foreign = topics.down(OTHER);
     let subscriptions = |topics: &Topics, node: &str| vec![topics.down(node), topics.down(OTHER)];
     match probe(examined, subscriptions).await {
-        Err(Problem::Cause(Cause::SubscriptionRefused { filter, .. })) if filter == foreign => {
+        Err(ProbeError::Cause(Cause::SubscriptionRefused { filter, .. })) if filter == foreign => {
             Finding::ok("the own topic is granted, that of another node refused")
         }
         Err(problem) => problem.finding(),
         Ok((link, mut events)) => {
-            let verdict = say(&link, &mut events, &foreign).await;
-            link.shutdown(Vec::new(), FAREWELL).await;
-            judge(verdict, config.link.broker.is_local() && !config.link.broker.tls)
+            let outcome = probe_foreign_topic(&link, &mut events, &foreign).await;
+            link.shutdown(Vec::new(), FAREWELL_TIMEOUT).await;
+            evaluate(outcome, config.link.broker.is_local() && !config.link.broker.tls)
         }
     }
 }
 
 /// Result of a message to another node's topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum ProbeOutcome {
     /// The broker refused it.
     Refused,
     /// It was delivered here: writing and reading are permitted.
-    Heard,
+    Delivered,
     /// The broker accepted it, without delivery here.
-    Taken,
+    Accepted,
 }
 
-async fn say(link: &LinkHandle, events: &mut mpsc::Receiver<LinkEvent>, foreign: &str) -> Verdict {
+async fn probe_foreign_topic(
+    link: &LinkHandle,
+    events: &mut mpsc::Receiver<LinkEvent>,
+    foreign: &str,
+) -> ProbeOutcome {
     if link.try_publish(foreign, Vec::new(), false).is_err() {
-        return Verdict::Refused;
+        return ProbeOutcome::Refused;
     }
     let answer = async {
         while let Some(event) = events.recv().await {
             match event {
-                LinkEvent::NotTaken { topic, .. } if topic == foreign => return Verdict::Refused,
-                LinkEvent::Message { topic, .. } if topic == foreign => return Verdict::Heard,
+                LinkEvent::NotTaken { topic, .. } if topic == foreign => return ProbeOutcome::Refused,
+                LinkEvent::Message { topic, .. } if topic == foreign => return ProbeOutcome::Delivered,
                 // The embedded endpoint closes the connection of a client that writes to another
                 // node's topic.
-                LinkEvent::Disconnected { .. } => return Verdict::Refused,
+                LinkEvent::Disconnected { .. } => return ProbeOutcome::Refused,
                 _ => {}
             }
         }
-        Verdict::Refused
+        ProbeOutcome::Refused
     };
-    timeout(VERDICT, answer).await.unwrap_or(Verdict::Taken)
+    timeout(REACTION_TIMEOUT, answer).await.unwrap_or(ProbeOutcome::Accepted)
 }
 
 /// Rates the result. On one machine without certificates, which does not distinguish nodes, open
 /// rules are only a warning.
-fn judge(verdict: Verdict, local: bool) -> Finding {
-    let seen = match verdict {
-        Verdict::Refused => {
+fn evaluate(outcome: ProbeOutcome, local: bool) -> Finding {
+    let seen = match outcome {
+        ProbeOutcome::Refused => {
             return Finding::ok("the own topic is granted, writing to that of another node refused");
         }
-        Verdict::Heard => "the broker lets this node read and write the topics of other nodes",
-        Verdict::Taken => "the broker lets this node write to the topics of other nodes",
+        ProbeOutcome::Delivered => "the broker lets this node read and write the topics of other nodes",
+        ProbeOutcome::Accepted => "the broker lets this node write to the topics of other nodes",
     };
-    if local { Finding::warning(seen, RULES) } else { Finding::failed(seen, RULES) }
+    if local { Finding::warning(seen, ACL_ADVICE) } else { Finding::failed(seen, ACL_ADVICE) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok, warned};
+    use crate::check::tests::{Testbed, failed, ok, warned};
 
     #[test]
-    fn what_came_of_the_message_decides() {
-        ok(judge(Verdict::Refused, false), "refused");
-        failed(judge(Verdict::Heard, false), "read and write", "broker-config");
-        failed(judge(Verdict::Taken, false), "write to the topics", "broker-config");
-        warned(judge(Verdict::Heard, true), "read and write", "broker-config");
+    fn the_outcome_of_the_message_decides() {
+        ok(evaluate(ProbeOutcome::Refused, false), "refused");
+        failed(evaluate(ProbeOutcome::Delivered, false), "read and write", "broker-config");
+        failed(evaluate(ProbeOutcome::Accepted, false), "write to the topics", "broker-config");
+        warned(evaluate(ProbeOutcome::Delivered, true), "read and write", "broker-config");
     }
 
     #[tokio::test]
-    async fn a_running_agent_is_left_alone() {
-        let mut examined = Bed::new("").examined();
+    async fn a_running_agent_is_not_disturbed() {
+        let mut examined = Testbed::new("").examined();
         examined.agent_runs = true;
-        assert!(matches!(look(&examined).await, Finding::Skipped(why) if why.contains("throw it out")));
+        assert!(matches!(examine(&examined).await, Finding::Skipped(why) if why.contains("throw it out")));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Check, Examined, Finding, Look, chain};
+use super::{Check, CheckFn, Examined, Finding, chain};
 use crate::store::inspect;
 use edgesync_admin::agent::{AgentIdentity, AgentStatus, StoreStatus};
 use edgesync_admin::{Route, Unreadable, read};
@@ -18,7 +18,7 @@ pub(super) const CHECK: Check = Check {
     title: "Local API",
     needs: &["configuration"],
     limit: Duration::from_secs(8),
-    look: Look::Wire(|examined| Box::pin(look(examined))),
+    examine: CheckFn::Wire(|examined| Box::pin(examine(examined))),
 };
 
 /// Returns the next step for an agent of another configuration or version.
@@ -26,7 +26,7 @@ fn restart() -> &'static str {
     systemd::advice("systemctl restart edgesync", "restart the agent")
 }
 
-async fn look(examined: &mut Examined) -> Finding {
+async fn examine(examined: &mut Examined) -> Finding {
     let config = examined.config();
     let shown = config.api.socket.display().to_string();
     // The check of permissions reports an inaccessible lock.
@@ -102,31 +102,31 @@ fn of_status(status: &Result<AgentStatus, Unreadable>, socket: &str) -> Finding 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok, warned};
+    use crate::check::tests::{Testbed, failed, ok, warned};
     use edgesync_admin::samples;
     use serde_json::json;
 
     #[tokio::test]
-    async fn without_an_agent_its_start_is_recommended() {
-        let bed = Bed::new("");
-        let mut examined = bed.examined();
+    async fn a_stopped_agent_is_a_warning_to_start_it() {
+        let testbed = Testbed::new("");
+        let mut examined = testbed.examined();
         let start = systemd::advice("systemctl start edgesync", "'edgesync run'");
-        warned(look(&mut examined).await, "the agent does not run", start);
+        warned(examine(&mut examined).await, "the agent does not run", start);
         assert!(!examined.agent_runs);
     }
 
     #[tokio::test]
-    async fn a_database_that_is_open_without_an_answer_at_the_socket_fails() {
-        let bed = Bed::new("");
-        let mut examined = bed.examined();
-        let store = bed.store().await;
-        failed(look(&mut examined).await, "does not answer", "journalctl");
+    async fn an_open_database_without_an_answer_fails() {
+        let testbed = Testbed::new("");
+        let mut examined = testbed.examined();
+        let store = testbed.store().await;
+        failed(examine(&mut examined).await, "does not answer", "journalctl");
         assert!(examined.agent_runs);
         store.close().await;
     }
 
     #[test]
-    fn an_agent_of_another_version_or_node_is_to_be_restarted() {
+    fn an_agent_of_another_version_or_node_must_be_restarted() {
         let status = |version: &str, node: &str, writing: &str| {
             let mut status = samples::status();
             (status.agent.version, status.node) = (version.to_owned(), node.to_owned());

@@ -4,10 +4,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Check, Examined, Finding, Look, ONE};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
 
-pub(super) const CHECK: Check =
-    Check { id: "systemd-unit", title: "Systemd unit", needs: &[], limit: ONE, look: Look::Files(look) };
+pub(super) const CHECK: Check = Check {
+    id: "systemd-unit",
+    title: "Systemd unit",
+    needs: &[],
+    limit: DEFAULT_TIMEOUT,
+    examine: CheckFn::Files(examine),
+};
 
 const UNIT: &str = "edgesync.service";
 /// Exists if systemd manages this machine.
@@ -15,9 +20,9 @@ const BOOTED: &str = "/run/systemd/system";
 /// Maximum number of automatic restarts without a warning.
 const RESTARTS: u64 = 3;
 
-fn look(_: &mut Examined) -> Finding {
+fn examine(_: &mut Examined) -> Finding {
     match show("LoadState,ActiveState,SubState,UnitFileState,NRestarts,Result") {
-        Ok(text) => judge(&properties(&text)),
+        Ok(text) => evaluate(&properties(&text)),
         Err(why) => Finding::skipped(why),
     }
 }
@@ -44,7 +49,7 @@ fn properties(text: &str) -> BTreeMap<&str, &str> {
     text.lines().filter_map(|line| line.split_once('=')).collect()
 }
 
-fn judge(unit: &BTreeMap<&str, &str>) -> Finding {
+fn evaluate(unit: &BTreeMap<&str, &str>) -> Finding {
     let is = |name: &str| unit.get(name).copied().unwrap_or_default();
     let restarts: u64 = is("NRestarts").parse().unwrap_or(0);
     let state = format!("{UNIT} is {} ({})", is("ActiveState"), is("SubState"));
@@ -92,7 +97,7 @@ mod tests {
         let text = format!(
             "LoadState={load}\nActiveState={active}\nSubState=running\nUnitFileState={file}\nNRestarts={restarts}\nResult=exit-code\n"
         );
-        judge(&properties(&text))
+        evaluate(&properties(&text))
     }
 
     #[test]

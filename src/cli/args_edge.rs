@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_asked_for_as_with_kubectl() {
+    fn get_takes_the_arguments_of_kubectl() {
         let words = ["edgesync", "get", "cm", "a", "b", "-n", "shop", "-l", "app=web", "-o", "yaml"];
         let args = EdgeArgs::try_parse_from(words).unwrap();
         let EdgeCommand::Get { get, .. } = args.command else { panic!("{args:?}") };

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments_are_wrong_usage_and_show_no_token() {
+    fn invalid_arguments_are_usage_errors_and_show_no_token() {
         for (args, input, words) in [
             (args("-", None), "", "it is empty"),
             (args("-", None), "secret.x", "64 hexadecimal digits"),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_tell_refusals_from_silence_and_wrong_configuration() {
+    fn exit_codes_distinguish_refusal_silence_and_configuration() {
         let broker = || "mqtts://b:8883".to_owned();
         let problem = || "x".to_owned();
         for (error, code) in [

@@ -93,7 +93,7 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
         return refused(&format!("{newer}: nothing is wrong with it"));
     }
     let owner = Owner::of(path).with_context(|| format!("looking at {}", path.display()))?;
-    let result = program::wait(mend(&config))?;
+    let result = program::wait(repair_database(&config))?;
     owner.give(path)?;
     let repaired = match result {
         Ok(repaired) => repaired,
@@ -195,7 +195,7 @@ struct Repaired {
 
 /// Opens the database, which salvages an unreadable one, and checks all rows, which repairs the
 /// others.
-async fn mend(config: &Config) -> Result<Repaired, StoreError> {
+async fn repair_database(config: &Config) -> Result<Repaired, StoreError> {
     // Sealed objects stay as they are: only the unit has the credential that may wrap their keys,
     // and without it they would count as lost.
     let options = EdgeOptions { seal: None, ..agent::store_options(config) };

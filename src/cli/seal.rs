@@ -30,7 +30,7 @@ mod tests {
     use edgesync_admin::samples;
 
     #[test]
-    fn what_was_done_is_said_in_a_sentence() {
+    fn the_result_is_one_sentence() {
         let done = SealStatus { wrapped: true, ..samples::seal() };
         assert_eq!(
             describe(&done),

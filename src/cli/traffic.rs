@@ -83,7 +83,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn frames_kinds_and_all_bytes_of_today_stand_beside_those_in_total() {
+    fn tables_show_todays_traffic_beside_the_total() {
         let expected = "\
 DIRECTION   TYPE    MESSAGES TODAY   TOTAL   BYTES TODAY   TOTAL
 up          Hello   0                20      0 B           2.6 KiB
@@ -104,7 +104,7 @@ Today is 2026-11-21 (UTC). The total is since 2026-11-01T00:00:00Z.
     }
 
     #[test]
-    fn what_an_agent_does_not_tell_is_an_error_that_names_it() {
+    fn an_incomplete_answer_is_an_error_that_names_the_gap() {
         for (odd, problem) in [
             (json!({}), "lacks `day`"),
             (json!({ "day": "d", "today": 7 }), "invalid type: integer `7`"),

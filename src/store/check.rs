@@ -61,12 +61,12 @@ const CACHE_KIB: u32 = 128;
 /// Rows between two pauses.
 const BATCH: u64 = 256;
 /// Interval at which a pause checks the log's size.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOG_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of damaged rows that are removed individually; with more the file is rebuilt.
 const MAX_DAMAGED: usize = 4096;
 
 /// Result of one pass, in one snapshot.
-struct Seen {
+struct ScanResult {
     epoch: Epoch,
     rows: u64,
     damaged: Vec<i64>,
@@ -148,14 +148,14 @@ impl Thread {
     fn pass(&self, waiting: &mut Vec<Reply>) -> Option<Result<CheckReport, StoreError>> {
         // Requests from here on get a pass of their own.
         let mut later = Vec::new();
-        let seen = open_reader(&self.path, &self.engine).and_then(|conn| {
+        let scanned = open_reader(&self.path, &self.engine).and_then(|conn| {
             let interrupt = Some(conn.get_interrupt_handle());
             *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = interrupt;
-            scan(&conn, &self.recent, &self.seals, || self.rest(&mut later))
+            scan(&conn, &self.recent, &self.seals, || self.wait_pause(&mut later))
         });
-        let result = match seen {
+        let result = match scanned {
             Ok(None) | Err(StoreError::Closed) => return None,
-            Ok(Some(seen)) => self.judge(seen),
+            Ok(Some(scanned)) => self.handle_result(scanned),
             Err(error @ StoreError::Corrupt(_)) => self.post(confirm_damage).and(Err(error)),
             Err(error) => Err(error),
         };
@@ -168,17 +168,17 @@ impl Thread {
 
     /// Pauses; cut short by a request for a check or by a long log, whose restart the snapshot of
     /// this thread prevents. Returns whether to continue.
-    fn rest(&self, later: &mut Vec<Reply>) -> bool {
+    fn wait_pause(&self, later: &mut Vec<Reply>) -> bool {
         let until = Instant::now() + self.pause;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            match self.requests.recv_timeout(left.min(LOOK_EVERY)) {
+            match self.requests.recv_timeout(left.min(LOG_CHECK_INTERVAL)) {
                 Ok(reply) => {
                     later.push(reply);
                     return true;
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => return false,
-                Err(mpsc::RecvTimeoutError::Timeout) if left <= LOOK_EVERY || self.log_is_long() => {
+                Err(mpsc::RecvTimeoutError::Timeout) if left <= LOG_CHECK_INTERVAL || self.log_is_long() => {
                     return true;
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -191,8 +191,8 @@ impl Thread {
         bytes > self.engine.wal_bytes.saturating_mul(2)
     }
 
-    fn judge(&self, seen: Seen) -> Result<CheckReport, StoreError> {
-        let Seen { epoch, rows, damaged, local_damaged, outbox_damaged, adds_up, structure } = seen;
+    fn handle_result(&self, scanned: ScanResult) -> Result<CheckReport, StoreError> {
+        let ScanResult { epoch, rows, damaged, local_damaged, outbox_damaged, adds_up, structure } = scanned;
         if let Some(text) = structure {
             let error = StoreError::corrupt(text);
             let posted = error.clone();
@@ -230,7 +230,7 @@ fn scan(
     recent: &Recent,
     seals: &Seals,
     mut pause: impl FnMut() -> bool,
-) -> Result<Option<Seen>, StoreError> {
+) -> Result<Option<ScanResult>, StoreError> {
     let tx = conn.unchecked_transaction()?;
     let (totals, _) = journal::totals(&tx, recent)?;
     let resources = Resources::load(&tx)?;
@@ -264,7 +264,15 @@ fn scan(
     let Some(structure) = check_structure(conn, pause)? else { return Ok(None) };
     let structure = (structure != "ok").then_some(structure);
     let epoch = totals.epoch;
-    Ok(Some(Seen { epoch, rows: rows_seen, damaged, local_damaged, outbox_damaged, adds_up, structure }))
+    Ok(Some(ScanResult {
+        epoch,
+        rows: rows_seen,
+        damaged,
+        local_damaged,
+        outbox_damaged,
+        adds_up,
+        structure,
+    }))
 }
 
 /// Returns SQLite's verdict on the structure of the file.
@@ -295,7 +303,7 @@ pub(super) fn confirm_damage(conn: &Connection, state: &mut State) -> Result<(),
     if verdict != "ok" {
         return Err(StoreError::corrupt(verdict));
     }
-    state.look_through(conn)?;
+    state.check_metadata(conn)?;
     state.reopen_readers();
     Ok(())
 }

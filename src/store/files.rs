@@ -136,7 +136,7 @@ pub(super) fn set_aside(path: &Path, why: Aside) -> Vec<PathBuf> {
 
 /// Closes the connection to a file that has lost its path: without a checkpoint, which would be
 /// useless, and without removing a log, whose path may belong to another database by now.
-pub(super) fn let_go(conn: Connection) {
+pub(super) fn close_detached(conn: Connection) {
     // Supported versions never fail here; SQLite also detects that the file has moved.
     let _ = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
     drop(conn);
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_damaged_files_are_kept_with_their_logs_and_older_ones_removed() {
+    fn two_damaged_files_are_kept_with_their_logs() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.db");
         for round in 0..4 {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_told_from_a_replaced_one() {
+    fn a_missing_file_is_distinguished_from_a_replaced_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.db");
         fs::write(&path, "a").unwrap();

@@ -25,10 +25,10 @@ use edgesync_store::engine::integer;
 const MAX_UNWRITTEN: usize = 128;
 /// Maximum number of such changes in a transaction: with more, the page of the journal hardly
 /// matters.
-const MAX_AT_ONCE: usize = 4;
+const MAX_IN_PLACE: usize = 4;
 /// Changes kept in memory: more than [`MAX_UNWRITTEN`], so that readers in a snapshot from before
 /// the last journal write still find theirs.
-const REMEMBERED: usize = 1024;
+const RECENT_CAPACITY: usize = 1024;
 
 /// The last in-place changes: hints, which are valid only if the rows confirm them.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl Recent {
 
     fn push(&self, revision: u64, object_id: i64) {
         let mut ring = self.lock();
-        if ring.len() == REMEMBERED {
+        if ring.len() == RECENT_CAPACITY {
             ring.pop_front();
         }
         ring.push_back((revision, object_id));
@@ -69,41 +69,46 @@ pub(super) struct Written {
 
 /// Kind of a change, for the journal.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum JournalChange {
     /// An object was written to this row.
     Put {
         object_id: i64,
         /// Whether the row existed and no index changed.
         in_place: bool,
     },
-    Removed { uid: Uid, resource_id: i64, key: ObjectKey, version: ResourceVersion },
+    Removed {
+        uid: Uid,
+        resource_id: i64,
+        key: ObjectKey,
+        version: ResourceVersion,
+    },
 }
 
 /// A change that the journal must record.
 #[derive(Debug)]
-pub(super) struct Noted {
+pub(super) struct JournalEntry {
     pub(super) revision: u64,
-    pub(super) what: What,
+    pub(super) change: JournalChange,
 }
 
 /// Records the changes of a batch and the totals after it.
-pub(super) fn note(
+pub(super) fn record(
     conn: &Connection,
     recent: &Recent,
     written: &mut Written,
-    noted: &[Noted],
+    entries: &[JournalEntry],
     totals: &Totals,
     confirmed: u64,
 ) -> Result<(), StoreError> {
-    let in_place: Option<Vec<(u64, i64)>> = noted.iter().map(Noted::in_place).collect();
+    let in_place: Option<Vec<(u64, i64)>> = entries.iter().map(JournalEntry::in_place).collect();
     let unwritten = recent.after(written.revision);
     match in_place {
         Some(in_place)
-            if in_place.len() <= MAX_AT_ONCE && unwritten.len() + in_place.len() <= MAX_UNWRITTEN =>
+            if in_place.len() <= MAX_IN_PLACE && unwritten.len() + in_place.len() <= MAX_UNWRITTEN =>
         {
             let Some((_, last)) = in_place.last() else { return Ok(()) };
             conn.prepare_cached("UPDATE objects SET totals = ?2 WHERE id = ?1")?
-                .execute((last, sealed(totals).as_slice()))?;
+                .execute((last, encode_totals(totals).as_slice()))?;
             for (revision, object_id) in in_place {
                 recent.push(revision, object_id);
             }
@@ -111,33 +116,33 @@ pub(super) fn note(
         }
         _ => {
             write_unwritten(conn, &unwritten, confirmed)?;
-            write(conn, noted)?;
+            write(conn, entries)?;
             *written = write_totals(conn, totals, confirmed)?;
             Ok(())
         }
     }
 }
 
-impl Noted {
+impl JournalEntry {
     fn in_place(&self) -> Option<(u64, i64)> {
-        match self.what {
-            What::Put { object_id, in_place: true } => Some((self.revision, object_id)),
+        match self.change {
+            JournalChange::Put { object_id, in_place: true } => Some((self.revision, object_id)),
             _ => None,
         }
     }
 }
 
-fn write(conn: &Connection, noted: &[Noted]) -> Result<(), StoreError> {
+fn write(conn: &Connection, entries: &[JournalEntry]) -> Result<(), StoreError> {
     let mut put = conn.prepare_cached("INSERT INTO journal (revision, object_id) VALUES (?1, ?2)")?;
     let mut removed = conn.prepare_cached(
         "INSERT INTO journal (revision, uid, resource_id, namespace, name, version)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?;
-    for Noted { revision, what } in noted {
+    for JournalEntry { revision, change } in entries {
         let revision = integer(*revision);
-        match what {
-            What::Put { object_id, .. } => put.execute((revision, object_id))?,
-            What::Removed { uid, resource_id, key, version } => {
+        match change {
+            JournalChange::Put { object_id, .. } => put.execute((revision, object_id))?,
+            JournalChange::Removed { uid, resource_id, key, version } => {
                 let (namespace, name) = (&*key.namespace, &*key.name);
                 removed.execute((revision, &**uid, resource_id, namespace, name, version.as_str()))?
             }
@@ -202,11 +207,12 @@ pub(super) fn totals(conn: &Connection, recent: &Recent) -> Result<(Totals, Writ
     // The snapshot exists by now: a newer hint is not valid in it.
     let mut row = conn.prepare_cached("SELECT totals FROM objects WHERE id = ?1 AND revision = ?2")?;
     for (revision, id) in recent.after(written.revision).into_iter().rev() {
-        let sealed =
+        let encode_totals =
             row.query_row((id, integer(revision)), |row| row.get::<_, Option<Vec<u8>>>(0)).optional()?;
-        if let Some(sealed) = sealed {
+        if let Some(encode_totals) = encode_totals {
             // The newest change was the last of its transaction: it has the totals, or is damaged.
-            let totals = sealed.and_then(|sealed| unseal(epoch, revision, &sealed));
+            let totals =
+                encode_totals.and_then(|encode_totals| decode_totals(epoch, revision, &encode_totals));
             let missing = || StoreError::corrupt(format!("no totals in row {id} of revision {revision}"));
             return Ok((totals.ok_or_else(missing)?, written));
         }
@@ -300,7 +306,7 @@ pub(super) fn choose_base(conn: &Connection, floor: u64) -> Result<u64, StoreErr
 }
 
 /// Encodes the totals for a row: count, digest, and a checksum over both and the revision.
-fn sealed(totals: &Totals) -> [u8; 32] {
+fn encode_totals(totals: &Totals) -> [u8; 32] {
     let Totals { revision, count, digest: Digest(digest), .. } = totals;
     let (count, digest) = (count.to_le_bytes(), digest.to_le_bytes());
     let check = checksum64(&[&revision.to_le_bytes(), &count, &digest]).to_le_bytes();
@@ -311,12 +317,12 @@ fn sealed(totals: &Totals) -> [u8; 32] {
     bytes
 }
 
-fn unseal(epoch: Epoch, revision: u64, bytes: &[u8]) -> Option<Totals> {
+fn decode_totals(epoch: Epoch, revision: u64, bytes: &[u8]) -> Option<Totals> {
     let (count, rest) = bytes.split_first_chunk::<8>()?;
     let (digest, _) = rest.split_first_chunk::<16>()?;
     let digest = Digest(u128::from_le_bytes(*digest));
     let totals = Totals { epoch, revision, count: u64::from_le_bytes(*count), digest };
-    (sealed(&totals) == bytes).then_some(totals)
+    (encode_totals(&totals) == bytes).then_some(totals)
 }
 
 #[cfg(test)]
@@ -324,26 +330,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sealed_totals_open_for_their_own_revision_only() {
+    fn encoded_totals_decode_for_their_own_revision_only() {
         let totals = Totals { epoch: Epoch(1), revision: 7, count: 3, digest: Digest(u128::MAX - 5) };
-        let bytes = sealed(&totals);
-        assert_eq!(unseal(Epoch(1), 7, &bytes), Some(totals));
-        assert_eq!(unseal(Epoch(1), 8, &bytes), None);
+        let bytes = encode_totals(&totals);
+        assert_eq!(decode_totals(Epoch(1), 7, &bytes), Some(totals));
+        assert_eq!(decode_totals(Epoch(1), 8, &bytes), None);
         for bit in 0..256 {
             let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(unseal(Epoch(1), 7, &flipped), None, "bit {bit}");
+            assert_eq!(decode_totals(Epoch(1), 7, &flipped), None, "bit {bit}");
         }
-        assert_eq!(unseal(Epoch(1), 7, &bytes[..31]), None);
+        assert_eq!(decode_totals(Epoch(1), 7, &bytes[..31]), None);
     }
 
     #[test]
-    fn what_is_remembered_is_bounded_and_forgets_what_was_rolled_back() {
+    fn recent_changes_are_bounded_and_rolled_back() {
         let recent = Recent::default();
         for revision in 1..=2000 {
             recent.push(revision, 1);
         }
-        assert_eq!(recent.after(0).len(), REMEMBERED);
+        assert_eq!(recent.after(0).len(), RECENT_CAPACITY);
         recent.cut(1990);
         assert_eq!(recent.after(1988), [(1989, 1), (1990, 1)]);
     }

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
+use super::commit_listener::{LocalTransition, Recorder};
 use super::journal;
-use super::observer::{LocalTransition, Recorder};
 use super::types::{LocalKind, LocalObject};
 use edgesync_object::with_resource_version;
 use edgesync_store::StoreError;
@@ -213,14 +213,14 @@ pub(super) fn damaged(conn: &Connection) -> Result<Vec<i64>, StoreError> {
 
 /// Returns the last version in a snapshot, at most `known`.
 pub(super) fn version(conn: &Connection, known: u64) -> Result<u64, StoreError> {
-    let noted = journal::number(conn, VERSION_KEY)?.unwrap_or(0);
+    let stored = journal::number(conn, VERSION_KEY)?.unwrap_or(0);
     let newest: Option<i64> = conn
         .prepare_cached("SELECT max(version) FROM local_objects")?
         .query_row([], |row| row.get(0))
         .optional()?
         .flatten();
     let newest = newest.and_then(|version| u64::try_from(version).ok()).unwrap_or(0);
-    Ok(newest.max(noted).min(known))
+    Ok(newest.max(stored).min(known))
 }
 
 /// An Event's share of the limits.
@@ -265,7 +265,7 @@ impl Local {
         let now = u64::try_from(jiff::Timestamp::now().as_microsecond()).unwrap_or(0);
         let mut local = Self::load(conn)?;
         local.version = (local.version.max(floor) + 1).max(now);
-        local.note_version(conn)
+        local.write_version(conn)
     }
 
     /// Prepares an opened file: drops damaged rows, and starts a sequence if it has none. A damaged
@@ -343,7 +343,7 @@ impl Local {
             (LocalWrite::Update(object, _), found) => self.put(conn, recorder, object, found, dropped),
             (LocalWrite::Remove(..), Some((id, held))) => {
                 let gone = self.remove(conn, recorder, id, held)?;
-                self.note_version(conn)?;
+                self.write_version(conn)?;
                 Ok(Ok(gone))
             }
         }
@@ -371,7 +371,7 @@ impl Local {
             self.uncount(object.kind, id);
         }
         if object.kind == LocalKind::Event {
-            *dropped += self.make_room(conn, recorder, Some(bytes), now)?;
+            *dropped += self.evict(conn, recorder, Some(bytes), now)?;
         }
         self.version += 1;
         let body = with_resource_version(&object.body, self.version);
@@ -415,7 +415,7 @@ impl Local {
 
     /// Drops expired Events, and the oldest others until one of so many bytes fits. Returns how
     /// many were dropped before they expired.
-    fn make_room(
+    fn evict(
         &mut self,
         conn: &Connection,
         recorder: &mut Recorder,
@@ -454,8 +454,8 @@ impl Local {
         recorder: &mut Recorder,
         now: i64,
     ) -> Result<(), StoreError> {
-        self.make_room(conn, recorder, None, now)?;
-        self.note_version(conn)
+        self.evict(conn, recorder, None, now)?;
+        self.write_version(conn)
     }
 
     /// Drops the given rows that are really damaged. Watches must relist: the content of those rows
@@ -475,11 +475,11 @@ impl Local {
         let version = self.version + 1;
         *self = Self::load(conn)?.at_least(version);
         recorder.forget();
-        self.note_version(conn)
+        self.write_version(conn)
     }
 
     /// Writes the last version, for when no row has it.
-    fn note_version(&self, conn: &Connection) -> Result<(), StoreError> {
+    fn write_version(&self, conn: &Connection) -> Result<(), StoreError> {
         journal::set_number(conn, VERSION_KEY, self.version)
     }
 }

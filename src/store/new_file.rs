@@ -2,9 +2,9 @@
 
 use rusqlite::Connection;
 
+use super::commit_listener::Versions;
 use super::journal::{self, Written};
 use super::local::Local;
-use super::observer::Versions;
 use super::outbox::{Numbering, Outbox};
 use super::rows::Resources;
 use super::seals;
@@ -42,7 +42,7 @@ pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<(), StoreError> 
         journal::set_meta(conn, "incarnation", incarnation)?;
     }
     if let Some(sealed) = &floor.sealed {
-        seals::note(conn, sealed)?;
+        seals::record_kinds(conn, sealed)?;
     }
     renew(conn, floor.revision)?;
     journal::choose_base(conn, floor.versions.objects)?;

@@ -2,14 +2,14 @@
 //! has confirmed it end to end. The writer writes items in its group commits, so no item costs an
 //! fsync of its own. A row that is damaged or sealed with a lost key is dropped and counted.
 
-mod mirror;
+mod outbox_totals;
 pub(super) mod row;
 mod shared;
 mod times;
 
 use rusqlite::Connection;
 
-use super::notes::MAX_NOTE_BYTES;
+use super::metadata::MAX_METADATA_BYTES;
 use super::seals::Seals;
 use super::types::LocalObject;
 use edgesync_object::without_managed_fields;
@@ -17,7 +17,7 @@ use edgesync_protocol::edge::OutboxMarks;
 use edgesync_protocol::upload::{Content, EffectContent, Lane, Lanes};
 use edgesync_store::StoreError;
 
-pub(super) use mirror::{Numbering, Outbox};
+pub(super) use outbox_totals::{Numbering, Outbox};
 pub(super) use row::{damaged, seal};
 pub(super) use shared::OutboxShared;
 pub(super) use times::shift_event;
@@ -159,7 +159,7 @@ impl Posting {
         ROW + match self {
             Self::Event { object, .. } => 2 * object.body.len(),
             Self::Upload(put) => put.content.len(),
-            Self::Note(_, text) => text.len().min(MAX_NOTE_BYTES),
+            Self::Note(_, text) => text.len().min(MAX_METADATA_BYTES),
         }
     }
 }

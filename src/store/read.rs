@@ -19,7 +19,7 @@ use edgesync_store::engine::integer;
 /// Maximum bytes of bodies on a page of a list; the first object always fits.
 const LIST_BYTES: usize = 1 << 20;
 /// Rows that a page may scan per row of its limit: bounds the time of a read.
-const LOOKED_AT: usize = 64;
+const SCAN_FACTOR: usize = 64;
 
 /// Returns a text column; an error if it is damaged.
 pub(super) fn text<'a>(row: &'a Row<'_>, index: usize) -> Result<&'a str, StoreError> {
@@ -99,7 +99,7 @@ fn journaled(
          WHERE j.revision > ?1 ORDER BY j.revision",
     )?;
     let mut rows = statement.query([integer(page.from)])?;
-    for _ in 0..most.saturating_mul(LOOKED_AT) {
+    for _ in 0..most.saturating_mul(SCAN_FACTOR) {
         let Some(row) = rows.next()? else { return Ok(true) };
         page.to = unsigned(row.get(0)?);
         page.entries.extend(change(row, resources)?);
@@ -152,9 +152,9 @@ pub(super) fn inventory(
     let mut rows = statement.query([after.map_or(i64::MIN, |InventoryCursor(id)| id)])?;
     let mut entries = Vec::new();
     let most = limit.max(1);
-    let mut looked_at = 0;
+    let mut scanned = 0;
     while let Some(row) = rows.next()? {
-        looked_at += 1;
+        scanned += 1;
         let uid = text(row, 1)?;
         if buckets.contains(totals.epoch.bucket(uid)) {
             entries.push(Entry {
@@ -164,7 +164,7 @@ pub(super) fn inventory(
                 object: object_ref(&resources, row.get(2)?, text(row, 3)?, text(row, 4)?)?,
             });
         }
-        if entries.len() == most || looked_at == most.saturating_mul(LOOKED_AT) {
+        if entries.len() == most || scanned == most.saturating_mul(SCAN_FACTOR) {
             return Ok(Inventory { totals, entries, next: Some(InventoryCursor(row.get(0)?)) });
         }
     }

@@ -71,10 +71,10 @@ impl EdgeStore {
         loop {
             // Rows may move while the file is replaced by its readable rows.
             let generation = self.inner.shared.snapshots.generation();
-            let anew = self.reseal_objects().await?;
+            let resealed = self.reseal_objects().await?;
             self.reseal_outbox().await?;
-            objects += anew;
-            if anew == 0 && generation == self.inner.shared.snapshots.generation() {
+            objects += resealed;
+            if resealed == 0 && generation == self.inner.shared.snapshots.generation() {
                 break;
             }
         }
@@ -87,8 +87,8 @@ impl EdgeStore {
         let (mut after, mut objects) = (i64::MIN, 0);
         loop {
             let job = move |conn: &Connection, state: &mut State| state.reseal(conn, after);
-            let (last, anew) = self.inner.writer.run(BATCH_BYTES, job).await?;
-            objects += anew;
+            let (last, resealed) = self.inner.writer.run(BATCH_BYTES, job).await?;
+            objects += resealed;
             match last {
                 Some(last) => after = last,
                 None => return Ok(objects),

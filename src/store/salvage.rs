@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Statement};
 
+use super::commit_listener::Versions;
 use super::files::{self, Aside};
 use super::journal::{self, Recent};
 use super::local;
+use super::metadata;
 use super::new_file::{self, Floor, KIND};
-use super::notes;
-use super::observer::Versions;
 use super::outbox::{Numbering, Outbox};
 use super::rows::{self, OBJECT_COLUMNS, ObjectRow, Resources};
 use super::seals;
@@ -77,7 +77,7 @@ fn attempt(
     let source = open_leniently(path, options);
     let counts = copy(path, options, source.as_ref(), floor)?;
     if let Some(source) = source {
-        files::let_go(source);
+        files::close_detached(source);
     }
     if counts.0 > 0 || why == Aside::Newer {
         return Ok(counts);
@@ -201,7 +201,7 @@ impl<'a> Copier<'a> {
             sealed: floor
                 .sealed
                 .clone()
-                .or_else(|| source.and_then(|source| seals::noted(source).ok().flatten())),
+                .or_else(|| source.and_then(|source| seals::recorded_kinds(source).ok().flatten())),
             base: source.and_then(|source| journal::base(source).ok()).unwrap_or(0),
             local: floor.versions.local,
             numbering: floor.numbering.clone().or_else(|| source.and_then(Outbox::salvaged)),
@@ -213,7 +213,7 @@ impl<'a> Copier<'a> {
     fn copy_all(&mut self, source: &Connection) -> Result<(), StoreError> {
         self.fresh.execute_batch("BEGIN")?;
         self.local = self.local.max(local::salvage(source, self.fresh)?);
-        notes::salvage(source, self.fresh)?;
+        metadata::salvage(source, self.fresh)?;
         Outbox::salvage(source, self.fresh)?;
         let upward = format!("SELECT {OBJECT_COLUMNS} FROM objects ORDER BY id");
         let Err(reached) = self.copy_run(source, &upward, i64::MIN)? else { return Ok(()) };

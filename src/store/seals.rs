@@ -15,7 +15,7 @@ use edgesync_object::{ObjectKey, Resource};
 use edgesync_store::StoreError;
 use edgesync_store::seal::{Binding, Keyring, SealOptions, Unopened, is_sealed};
 
-pub(super) use clean::{clean, needs_cleaning, note, noted};
+pub(super) use clean::{clean, needs_cleaning, record_kinds, recorded_kinds};
 
 /// Limits of a resealing transaction: rows, and bytes of bodies. Other jobs wait no longer than for
 /// a large object.
@@ -33,12 +33,12 @@ pub(super) struct Active {
 }
 
 /// Action that a row requires.
-pub(super) enum Need {
+pub(super) enum SealAction {
     Nothing,
     /// Its body can no longer be opened.
     Lost,
     /// Its body must be replaced by this text.
-    Anew(String),
+    Reseal(String),
 }
 
 impl Seals {
@@ -97,27 +97,27 @@ impl Seals {
     }
 
     /// Returns the action that a row with this body requires.
-    pub(super) fn need(
+    pub(super) fn action(
         &self,
         binding: Binding<'_>,
         body: &str,
         is_covered: impl FnOnce() -> bool,
-    ) -> Result<Need, StoreError> {
-        let Some(Active { keys, .. }) = self.0.as_deref() else { return Ok(Need::Nothing) };
+    ) -> Result<SealAction, StoreError> {
+        let Some(Active { keys, .. }) = self.0.as_deref() else { return Ok(SealAction::Nothing) };
         let plain = if is_sealed(body) {
             // The row's checksum is correct and the key exists, so it can be opened. Opening all
             // such rows would take too long here; the background check does.
             if keys.is_current(body) {
-                return Ok(Need::Nothing);
+                return Ok(SealAction::Nothing);
             }
-            let Ok(plain) = keys.open_body(binding, body) else { return Ok(Need::Lost) };
+            let Ok(plain) = keys.open_body(binding, body) else { return Ok(SealAction::Lost) };
             Cow::Owned(plain)
         } else if is_covered() {
             Cow::Borrowed(body)
         } else {
-            return Ok(Need::Nothing);
+            return Ok(SealAction::Nothing);
         };
-        Ok(Need::Anew(keys.seal(binding, &plain)?))
+        Ok(SealAction::Reseal(keys.seal(binding, &plain)?))
     }
 
     /// Deletes the old key after an unfinished rotation: no row has it any more.
@@ -136,42 +136,42 @@ impl Seals {
 
 /// Accumulated results of a batch.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct BatchResult {
     rows: usize,
     bytes: usize,
-    pub(super) anew: u64,
+    pub(super) resealed: u64,
     lost: Vec<i64>,
 }
 
-impl Seen {
+impl BatchResult {
     pub(super) fn is_enough(&self) -> bool {
         self.rows >= BATCH_ROWS || self.bytes >= BATCH_BYTES
     }
 }
 
 /// Seals a row if required. A damaged row is left to the check.
-pub(super) fn look_at(
+pub(super) fn reseal_row(
     conn: &Connection,
     seals: &Seals,
     resources: &Resources,
     row: &rusqlite::Row<'_>,
-    seen: &mut Seen,
+    batch: &mut BatchResult,
 ) -> Result<(), StoreError> {
-    seen.rows += 1;
+    batch.rows += 1;
     let Some(mut row) = ObjectRow::read(row)? else { return Ok(()) };
-    seen.bytes += row.body.len();
+    batch.bytes += row.body.len();
     let kind = resources.by_id(row.resource_id).filter(|kind| row.expected_checksum(kind) == row.checksum);
     let Some(Interned { resource, .. }) = kind else { return Ok(()) };
-    match seals.need(row.binding(), row.body, || seals.covers(resource))? {
-        Need::Nothing => {}
-        Need::Lost => seen.lost.push(row.id),
-        Need::Anew(body) => {
+    match seals.action(row.binding(), row.body, || seals.covers(resource))? {
+        SealAction::Nothing => {}
+        SealAction::Lost => batch.lost.push(row.id),
+        SealAction::Reseal(body) => {
             row.body = &body;
             if let Some(kind) = kind {
                 row.checksum = row.expected_checksum(kind);
             }
             rows::rewrite(conn, &row)?;
-            seen.anew += 1;
+            batch.resealed += 1;
         }
     }
     Ok(())
@@ -198,26 +198,26 @@ pub(super) fn settle(
         }
     }
     ids.sort_unstable();
-    let (mut anew, mut lost) = (0, Vec::new());
+    let (mut resealed, mut lost) = (0, Vec::new());
     let mut ids = ids.into_iter().peekable();
     while ids.peek().is_some() {
-        let (tx, mut seen) = (conn.unchecked_transaction()?, Seen::default());
+        let (tx, mut batch) = (conn.unchecked_transaction()?, BatchResult::default());
         {
             let mut by_id =
                 tx.prepare_cached(&format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1"))?;
-            while let Some(id) = ids.next_if(|_| !seen.is_enough()) {
+            while let Some(id) = ids.next_if(|_| !batch.is_enough()) {
                 let mut rows = by_id.query([id])?;
                 if let Some(row) = rows.next()? {
-                    look_at(&tx, seals, resources, row, &mut seen)?;
+                    reseal_row(&tx, seals, resources, row, &mut batch)?;
                 }
             }
         }
         tx.commit()?;
-        anew += seen.anew;
-        lost.append(&mut seen.lost);
+        resealed += batch.resealed;
+        lost.append(&mut batch.lost);
     }
-    if anew > 0 {
-        tracing::info!(objects = anew, "objects have been sealed");
+    if resealed > 0 {
+        tracing::info!(objects = resealed, "objects have been sealed");
     }
     Ok(lost)
 }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::EdgeStore;
+use super::commit_listener::{Observer, Versions};
 use super::local::{self, LocalOutcome, LocalWrite};
-use super::observer::{Observer, Versions};
 use super::outbox::Clocked;
 use super::types::{LocalKind, LocalObject};
 use edgesync_store::StoreError;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::watch;
 
+use super::commit_listener::{Observer, Versions};
 use super::journal::Recent;
-use super::notes::Pending;
-use super::observer::{Observer, Versions};
+use super::metadata::Pending;
 use super::outbox::OutboxShared;
 use super::{Facts, Health, READER_CACHE_KIB};
 use edgesync_protocol::replica::Totals;
@@ -46,7 +46,7 @@ pub(super) struct Shared {
     /// Open snapshots of lists.
     pub(super) snapshots: Snapshots,
     /// Metadata not yet written.
-    pub(super) notes: Pending,
+    pub(super) metadata: Pending,
 }
 
 impl Shared {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, Statement};
 
+use super::commit_listener::Versions;
 use super::local::{self, LocalRow};
-use super::observer::Versions;
 use super::rows::{OBJECT_COLUMNS, Resources, uid_key};
 use super::seals::Seals;
 use super::types::{LocalKind, LocalObject};
@@ -336,7 +336,7 @@ mod tests {
     use edgesync_store::migrate::EDGE;
 
     #[test]
-    fn every_list_walks_the_index_by_name_and_sorts_nothing() {
+    fn every_list_uses_the_name_index_without_sorting() {
         let conn = Connection::open_in_memory().unwrap();
         for migration in EDGE {
             conn.execute_batch(migration.sql).unwrap();

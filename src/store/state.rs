@@ -1,9 +1,9 @@
 //! The state beside the write connection: totals, kinds, confirmations, and the decisions about the
 //! health of the file. Runs in the writer's thread.
 
+mod jobs;
 mod opening;
 mod sealing;
-mod upstream;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use tokio::sync::watch;
 
+use super::commit_listener::{Recorder, Versions};
 use super::files::{self, Aside, Identity};
 use super::journal::{self, Recent, Written};
 use super::local::Local;
+use super::metadata::{MetadataWriter, Occasion, Pending};
 use super::new_file::{self, Floor, KIND, recount};
-use super::notes::{NoteWriter, Occasion, Pending};
-use super::observer::{Recorder, Versions};
 use super::outbox::{Outbox, OutboxShared};
 use super::rows::Resources;
 use super::salvage::{self, Salvaged};
@@ -36,17 +36,17 @@ use edgesync_store::StoreError;
 use edgesync_store::engine::{self, Checkpoint, EngineOptions, PAGE_BYTES, open_writer};
 use edgesync_store::reader::Generation;
 use edgesync_store::writer::WriterHooks;
-use opening::{Opened, open_settled};
+use opening::{Opened, open_sealed};
 
 /// Space beyond the limit of the database that deletes may use: a tombstone is written before the
 /// object's own space is free.
 const RESERVE_BYTES: u64 = 64 * PAGE_BYTES;
 
 /// Interval of the checks whether the file still has its path.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const PATH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval at which expired Events are dropped without other writes: each time costs a commit.
-const EXPIRE_EVERY: Duration = Duration::from_secs(5 * 60);
+const EXPIRE_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// The state beside the connection.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub(super) struct State {
     generation: Generation,
     stored: Stored,
     identity: Identity,
-    looked: Instant,
+    path_checked_at: Instant,
     /// Whether the file had lost its path at the last check and could not be replaced.
     misplaced: bool,
     /// Whether the in-memory state may differ from the database: then the next group rereads it
@@ -71,15 +71,15 @@ pub(super) struct State {
     /// The changes of the running group.
     recorder: Recorder,
     /// Versions after the last commit.
-    told: Versions,
+    published: Versions,
     /// When expired Events were last dropped.
-    expired: Instant,
+    expired_at: Instant,
     /// Writes frequently changing metadata.
-    scribe: NoteWriter,
+    metadata_writer: MetadataWriter,
     /// Whether the running transaction includes more than its jobs.
-    goes_along: bool,
+    has_additions: bool,
     /// When such a transaction last failed.
-    modest_since: Option<Instant>,
+    additions_failed_at: Option<Instant>,
     seals: Seals,
     /// Excludes other processes; released after the connection.
     _lock: File,
@@ -115,7 +115,7 @@ impl State {
         let seals = Seals::open(options.seal.as_ref())?;
         let mut reset = None;
         let recent = Arc::new(Recent::default());
-        let opened = match open_settled(path, &options.engine, &recent, &seals) {
+        let opened = match open_sealed(path, &options.engine, &recent, &seals) {
             Ok(opened) => opened,
             // A flipped bit in the schema makes a table or a column unknown.
             Err(
@@ -127,7 +127,7 @@ impl State {
                 let cause = describe(&error);
                 let salvaged =
                     salvage::rebuild(path, &options.engine, None, &Floor::default(), Aside::Corrupt)?;
-                let opened = open_settled(path, &options.engine, &recent, &seals)?;
+                let opened = open_sealed(path, &options.engine, &recent, &seals)?;
                 reset = Some((cause, salvaged));
                 opened
             }
@@ -142,7 +142,7 @@ impl State {
                     "a newer edgesync has written the database: it is set aside, and a new one is begun with what can \
                      be read of it; nothing needs to be done, the cloud sends what is missing"
                 );
-                let opened = open_settled(path, &options.engine, &recent, &seals)?;
+                let opened = open_sealed(path, &options.engine, &recent, &seals)?;
                 reset = Some((cause, salvaged));
                 opened
             }
@@ -169,9 +169,9 @@ impl State {
             events_dropped: AtomicU64::new(0),
             outbox,
             snapshots: shared::snapshots(path, &options.engine, generation.clone()),
-            notes: Pending::default(),
+            metadata: Pending::default(),
         };
-        let told = stored.versions();
+        let published = stored.versions();
         let state = Self {
             path: path.to_owned(),
             engine: options.engine.clone(),
@@ -180,17 +180,17 @@ impl State {
             generation,
             stored,
             identity: Identity::of(path)?,
-            looked: Instant::now(),
+            path_checked_at: Instant::now(),
             misplaced: false,
             stale: false,
             pending: None,
             unwritten_since: None,
             recorder: Recorder::default(),
-            told,
-            expired: Instant::now(),
-            scribe: NoteWriter::new(),
-            goes_along: false,
-            modest_since: None,
+            published,
+            expired_at: Instant::now(),
+            metadata_writer: MetadataWriter::new(),
+            has_additions: false,
+            additions_failed_at: None,
             seals,
             _lock: lock,
         };
@@ -214,7 +214,7 @@ impl State {
     }
 
     /// Checks that the file's metadata is readable.
-    pub(super) fn look_through(&self, conn: &Connection) -> Result<(), StoreError> {
+    pub(super) fn check_metadata(&self, conn: &Connection) -> Result<(), StoreError> {
         Stored::load(conn, &self.shared.recent).map(|_| ())
     }
 
@@ -250,8 +250,8 @@ impl State {
             replica::apply(&mut tables, &mut totals, change, &mut applied)?;
         }
         let confirmed = self.shared.confirmed.load(Ordering::Acquire).min(before);
-        let noted = tables.into_noted();
-        journal::note(conn, &self.shared.recent, &mut self.stored.written, &noted, &totals, confirmed)?;
+        let entries = tables.into_entries();
+        journal::record(conn, &self.shared.recent, &mut self.stored.written, &entries, &totals, confirmed)?;
         self.stored.totals = totals;
         Ok(Commit { before, totals, applied })
     }
@@ -305,7 +305,7 @@ impl State {
         Ok((lost, true))
     }
 
-    fn lose(&mut self, cause: String, salvaged: Salvaged) {
+    fn announce_loss(&mut self, cause: String, salvaged: Salvaged) {
         let number = self.shared.health.borrow().reset.as_ref().map_or(1, |reset| reset.number + 1);
         let reset = announce(number, cause, salvaged, &self.stored.totals);
         // Earlier confirmations belonged to the old epoch.
@@ -316,7 +316,7 @@ impl State {
     }
 
     fn publish(&mut self) {
-        self.tell();
+        self.notify_listener();
         let Stored { totals, incarnation, .. } = &self.stored;
         let changed = |old: &mut Totals| std::mem::replace(old, *totals) != *totals;
         self.shared.totals.send_if_modified(changed);
@@ -330,21 +330,21 @@ impl State {
     }
 
     /// Notifies the listener of the commit.
-    fn tell(&mut self) {
+    fn notify_listener(&mut self) {
         let versions = self.stored.versions();
-        let before = std::mem::replace(&mut self.told, versions);
-        let told = self.recorder.finish(before, versions);
+        let before = std::mem::replace(&mut self.published, versions);
+        let commit = self.recorder.finish(before, versions);
         if before == versions {
             return;
         }
         self.shared.set_versions(versions);
         if let Some(observer) = self.shared.observer.get() {
-            observer.committed(told);
+            observer.committed(commit);
         }
     }
 
     /// Starts to record changes, if the listener wants them.
-    fn listen(&mut self) {
+    fn start_recording(&mut self) {
         let room = self.shared.observer.get().map_or(0, |observer| observer.appetite());
         self.recorder.begin(room);
     }
@@ -352,22 +352,22 @@ impl State {
     /// Drops expired Events, if the check is due.
     fn expire_if_due(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let now = jiff::Timestamp::now().as_second();
-        if self.expired.elapsed() < EXPIRE_EVERY || self.stale || !self.stored.local.has_expired(now) {
+        if self.expired_at.elapsed() < EXPIRE_INTERVAL || self.stale || !self.stored.local.has_expired(now) {
             return Ok(());
         }
-        self.expired = Instant::now();
-        self.listen();
+        self.expired_at = Instant::now();
+        self.start_recording();
         let tx = conn.unchecked_transaction()?;
         // Until the commit returns, the in-memory state may be ahead of the file.
         self.stale = true;
         self.stored.local.expire(&tx, &mut self.recorder, now)?;
         tx.commit()?;
         self.stale = false;
-        self.tell();
+        self.notify_listener();
         Ok(())
     }
 
-    fn note_writing(&self, writing: Writing) {
+    fn set_writing(&self, writing: Writing) {
         self.shared.health.send_if_modified(|health| {
             let differs = health.writing != writing;
             if differs {
@@ -388,17 +388,17 @@ impl State {
             revision: self.stored.totals.revision,
             count: self.stored.totals.count,
             incarnation: self.stored.incarnation.clone(),
-            sealed: seals::noted(conn).ok().flatten(),
+            sealed: seals::recorded_kinds(conn).ok().flatten(),
             resources: self.stored.resources.clone(),
-            versions: self.told,
+            versions: self.published,
             numbering: Some(self.stored.outbox.numbering()),
         };
         let salvaged = salvage::rebuild(&self.path, &self.engine, Some(conn), &floor, Aside::Corrupt)?;
-        let opened = open_settled(&self.path, &self.engine, &self.shared.recent, &self.seals)?;
+        let opened = open_sealed(&self.path, &self.engine, &self.shared.recent, &self.seals)?;
         let Opened { conn: fresh, mut stored, settled, lost, .. } = opened;
         let with_lost = salvage::with_lost(Some((cause, salvaged)), lost, stored.totals.count);
-        files::let_go(std::mem::replace(conn, fresh));
-        stored.outbox.succeed(&self.stored.outbox);
+        files::close_detached(std::mem::replace(conn, fresh));
+        stored.outbox.inherit(&self.stored.outbox);
         self.shared.outbox.settle_all(settled);
         self.stored = stored;
         self.shared.outbox.publish(&self.stored.outbox);
@@ -406,27 +406,27 @@ impl State {
         self.identity = Identity::of(&self.path)?;
         self.generation.advance();
         if let Some((cause, salvaged)) = with_lost {
-            self.lose(cause, salvaged);
+            self.announce_loss(cause, salvaged);
         }
         Ok(())
     }
 
     /// Checks whether the file still has its path; replaces it if not.
-    fn look(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
-        let result = self.keep_in_place(conn);
+    fn check_path(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
+        let result = self.ensure_in_place(conn);
         match &result {
-            Ok(()) if std::mem::take(&mut self.misplaced) => self.note_writing(Writing::Works),
+            Ok(()) if std::mem::take(&mut self.misplaced) => self.set_writing(Writing::Works),
             Ok(()) => {}
             Err(error) => {
                 self.misplaced = true;
-                self.note_writing(Writing::Fails { reason: describe(error) });
+                self.set_writing(Writing::Fails { reason: describe(error) });
             }
         }
         result
     }
 
-    fn keep_in_place(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
-        self.looked = Instant::now();
+    fn ensure_in_place(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
+        self.path_checked_at = Instant::now();
         // A path that cannot be read proves nothing about the file.
         let Ok(now) = Identity::of(&self.path) else { return Ok(()) };
         match self.identity.compare(now) {
@@ -441,7 +441,7 @@ impl State {
         let outbox = std::mem::replace(&mut self.stored, stored).outbox;
         self.stored.outbox = outbox;
         let local = std::mem::take(&mut self.stored.local);
-        self.stored.local = local.at_least(self.told.local);
+        self.stored.local = local.at_least(self.published.local);
         self.shared.recent.cut(self.stored.totals.revision);
         self.recorder.cut(self.stored.versions());
         self.stale = false;
@@ -472,7 +472,7 @@ impl State {
         if waited < self.flush_after {
             return self.flush_after - waited;
         }
-        let done = self.flush(conn).and_then(|()| self.flush_upstream(conn, Occasion::Quiet));
+        let done = self.flush(conn).and_then(|()| self.flush_deferred(conn, Occasion::Quiet));
         if let Err(error) = done {
             // Only a repeated report depends on it.
             tracing::warn!(%error, "what the cloud has confirmed cannot be written");
@@ -495,27 +495,27 @@ impl WriterHooks for State {
 
     fn before_group(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
         // A file known to be gone must not accept writes that would be reported as held.
-        if self.misplaced || self.looked.elapsed() >= LOOK_EVERY {
-            self.look(conn)?;
+        if self.misplaced || self.path_checked_at.elapsed() >= PATH_CHECK_INTERVAL {
+            self.check_path(conn)?;
         }
         if self.stale {
             self.reload(conn)?;
         }
-        self.listen();
+        self.start_recording();
         Ok(())
     }
 
     fn before_commit(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        self.go_along(conn)
+        self.add_deferred(conn)
     }
 
     fn committed(&mut self, _conn: &Connection) {
-        self.went_along();
+        self.commit_deferred();
         match self.pending.take() {
-            Some((cause, salvaged)) => self.lose(cause, salvaged),
+            Some((cause, salvaged)) => self.announce_loss(cause, salvaged),
             None => self.publish(),
         }
-        self.note_writing(Writing::Works);
+        self.set_writing(Writing::Works);
     }
 
     fn rolled_back(&mut self, conn: &Connection) {
@@ -523,7 +523,7 @@ impl WriterHooks for State {
         // The rollback of a single job has restored its own counts.
         if conn.is_autocommit() {
             self.stored.outbox.revert();
-            self.scribe.rolled_back();
+            self.metadata_writer.rolled_back();
         }
         if let Err(error) = self.reload(conn) {
             tracing::error!(%error, "the state cannot be read after a rollback");
@@ -532,29 +532,29 @@ impl WriterHooks for State {
     }
 
     fn failed(&mut self, conn: &mut Connection, error: &StoreError) {
-        self.be_modest();
+        self.suspend_additions();
         match error {
-            StoreError::Full(_) => self.note_writing(Writing::Full),
+            StoreError::Full(_) => self.set_writing(Writing::Full),
             StoreError::Corrupt(_) => {
                 let cause = describe(error);
                 if let Err(error) = self.recover(conn, cause) {
-                    self.note_writing(Writing::Fails { reason: describe(&error) });
+                    self.set_writing(Writing::Fails { reason: describe(&error) });
                 }
             }
-            _ => self.note_writing(Writing::Fails { reason: describe(error) }),
+            _ => self.set_writing(Writing::Fails { reason: describe(error) }),
         }
     }
 
     fn idle(&mut self, conn: &mut Connection) -> Duration {
         // The health shows a failure, and the next call retries.
-        let _ = self.look(conn);
+        let _ = self.check_path(conn);
         if let Err(error) = self.expire_if_due(conn) {
             tracing::warn!(%error, "old Events cannot be dropped");
         }
         let patience = self.flush_if_due(conn);
         if !self.stale
-            && self.scribe.is_due(&self.shared.notes, Occasion::Quiet)
-            && let Err(error) = self.flush_upstream(conn, Occasion::Quiet)
+            && self.metadata_writer.is_due(&self.shared.metadata, Occasion::Quiet)
+            && let Err(error) = self.flush_deferred(conn, Occasion::Quiet)
         {
             tracing::warn!(%error, "facts about the agent cannot be written");
         }
@@ -566,7 +566,7 @@ impl WriterHooks for State {
             observer.closed();
         }
         // Only a journal that is up to date permits to drop the log: see `open_sound`.
-        let done = self.flush(conn).and_then(|()| self.flush_upstream(conn, Occasion::End)).and_then(|()| {
+        let done = self.flush(conn).and_then(|()| self.flush_deferred(conn, Occasion::End)).and_then(|()| {
             engine::checkpoint(conn, Checkpoint::Truncate)?;
             conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
             Ok(())

@@ -2,8 +2,8 @@
 
 use rusqlite::{Connection, Row};
 
-use super::journal::{Noted, What};
-use super::observer::{Recorder, Transition};
+use super::commit_listener::{Recorder, Transition};
+use super::journal::{JournalChange, JournalEntry};
 use super::rows::{ObjectRow, Resources, insert, uid_key};
 use super::seals::Seals;
 use super::{ObjectRef, Stored, read};
@@ -33,7 +33,7 @@ pub(super) struct RowRef {
 pub(super) struct Tables<'a> {
     conn: &'a Connection,
     resources: &'a mut Resources,
-    noted: Vec<Noted>,
+    entries: Vec<JournalEntry>,
     recorder: &'a mut Recorder,
     seals: &'a Seals,
     /// Revisions plus this base are versions.
@@ -48,12 +48,12 @@ impl<'a> Tables<'a> {
         seals: &'a Seals,
         base: u64,
     ) -> Self {
-        Self { conn, resources, noted: Vec::new(), recorder, seals, base }
+        Self { conn, resources, entries: Vec::new(), recorder, seals, base }
     }
 
     /// Returns the recorded changes.
-    pub(super) fn into_noted(self) -> Vec<Noted> {
-        self.noted
+    pub(super) fn into_entries(self) -> Vec<JournalEntry> {
+        self.entries
     }
 
     /// Returns the object in a row, for watches. A damaged one was not visible to them: they must
@@ -129,14 +129,14 @@ impl Rows for Tables<'_> {
         // The checksum covers the stored text, so that damage is detected without a key.
         row.body = sealed.as_deref().unwrap_or(row.body);
         row.checksum = row.expected_checksum(&kind);
-        let what = match replaced {
+        let change = match replaced {
             Some(held) => {
                 update(self.conn, &row, held)?;
-                What::Put { object_id: held.id, in_place: row.resource_id == held.resource_id }
+                JournalChange::Put { object_id: held.id, in_place: row.resource_id == held.resource_id }
             }
-            None => What::Put { object_id: insert(self.conn, &row)?, in_place: false },
+            None => JournalChange::Put { object_id: insert(self.conn, &row)?, in_place: false },
         };
-        self.noted.push(Noted { revision, what });
+        self.entries.push(JournalEntry { revision, change });
         if self.recorder.is_on() {
             let after = Stored {
                 uid: put.uid.clone(),
@@ -162,8 +162,8 @@ impl Rows for Tables<'_> {
             self.recorder.object(Transition { version: self.base + revision, before, after: None });
         }
         let Held { row, uid, version, key } = held;
-        let what = What::Removed { uid, resource_id: row.resource_id, key, version };
-        self.noted.push(Noted { revision, what });
+        let change = JournalChange::Removed { uid, resource_id: row.resource_id, key, version };
+        self.entries.push(JournalEntry { revision, change });
         Ok(())
     }
 }

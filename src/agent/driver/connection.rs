@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::wire::Waiting;
+use super::wire::PendingMessage;
 use edgesync_transport::link::presence::CloudPresence;
 
 /// State of the link, for the status.
@@ -22,8 +22,8 @@ pub(super) struct LinkState {
 /// Effect of a presence message on the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloudChange {
-    Same,
-    Gone,
+    Unchanged,
+    Offline,
     /// Online again, or restarted.
     Returned,
 }
@@ -41,7 +41,7 @@ pub(super) struct Connection {
     /// Time from the last Hello to its Welcome.
     pub(super) welcome_round_trip: Option<Duration>,
     /// The message that waits for space in the link's queue.
-    waiting: Option<Waiting>,
+    waiting: Option<PendingMessage>,
 }
 
 impl Connection {
@@ -81,9 +81,9 @@ impl Connection {
         let is_other = self.cloud_boot.as_ref().is_some_and(|known| *known != boot);
         self.cloud_boot = Some(boot);
         match online {
-            false => CloudChange::Gone,
+            false => CloudChange::Offline,
             true if was_online == Some(false) || is_other => CloudChange::Returned,
-            true => CloudChange::Same,
+            true => CloudChange::Unchanged,
         }
     }
 
@@ -100,12 +100,12 @@ impl Connection {
     }
 
     /// Holds a message until the link's queue has space.
-    pub(super) fn hold(&mut self, message: Waiting) {
+    pub(super) fn hold(&mut self, message: PendingMessage) {
         self.waiting = Some(message);
     }
 
     /// Returns the waiting message for another attempt.
-    pub(super) fn take_waiting(&mut self) -> Option<Waiting> {
+    pub(super) fn take_waiting(&mut self) -> Option<PendingMessage> {
         self.waiting.take()
     }
 
@@ -125,21 +125,21 @@ mod tests {
     #[test]
     fn a_cloud_returns_when_it_was_offline_or_restarted() {
         let mut connection = Connection::default();
-        assert_eq!(connection.observe_cloud(presence("a", true)), CloudChange::Same);
-        assert_eq!(connection.observe_cloud(presence("a", true)), CloudChange::Same);
+        assert_eq!(connection.observe_cloud(presence("a", true)), CloudChange::Unchanged);
+        assert_eq!(connection.observe_cloud(presence("a", true)), CloudChange::Unchanged);
         assert_eq!(connection.observe_cloud(presence("b", true)), CloudChange::Returned);
-        assert_eq!(connection.observe_cloud(presence("b", false)), CloudChange::Gone);
+        assert_eq!(connection.observe_cloud(presence("b", false)), CloudChange::Offline);
         assert_eq!(connection.observe_cloud(presence("b", true)), CloudChange::Returned);
         connection.forget_presence();
-        assert_eq!(connection.observe_cloud(presence("c", true)), CloudChange::Same);
+        assert_eq!(connection.observe_cloud(presence("c", true)), CloudChange::Unchanged);
     }
 
     #[test]
-    fn the_link_counts_connections_and_drops_what_waited_when_it_ends() {
+    fn the_link_counts_connections_and_drops_the_waiting_message() {
         let mut connection = Connection::default();
         connection.up();
         connection.link.was_in_sync = true;
-        connection.hold(Waiting { name: "Report", topic: String::new(), bytes: Vec::new() });
+        connection.hold(PendingMessage { name: "Report", topic: String::new(), bytes: Vec::new() });
         connection.down("broken pipe".to_owned(), Duration::from_secs(3));
         assert!(!connection.is_waiting());
         assert!(connection.link.was_in_sync, "until the next connection");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_is_news_once_until_the_cloud_admits_the_node() {
+    fn a_removal_is_new_once_until_the_cloud_admits_the_node() {
         let mut connection = Connection::default();
         assert!(connection.remove());
         assert!(!connection.remove());

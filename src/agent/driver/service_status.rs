@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use edgesync_runtime::systemd;
 
 /// Minimum interval between two lines.
-const EVERY: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sends the status line, rate-limited.
 pub(super) struct ServiceStatus {
@@ -28,11 +28,11 @@ impl ServiceStatus {
 
     /// Sends a line if it differs and the interval has passed. The loop turns at least once a
     /// second and retries, so the latest line arrives eventually.
-    pub(super) fn tell(&mut self, line: String) {
+    pub(super) fn send(&mut self, line: String) {
         if line != self.line && self.next_at <= Instant::now() {
             systemd::status(&line);
             self.line = line;
-            self.next_at = Instant::now() + EVERY;
+            self.next_at = Instant::now() + INTERVAL;
         }
     }
 }
@@ -42,13 +42,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_line_that_changes_too_often_is_told_later() {
+    async fn a_line_that_changes_too_often_is_sent_later() {
         let mut status = ServiceStatus::new();
-        status.tell("a".to_owned());
-        status.tell("b".to_owned());
+        status.send("a".to_owned());
+        status.send("b".to_owned());
         assert_eq!(status.line(), "a");
-        tokio::time::advance(EVERY).await;
-        status.tell("b".to_owned());
+        tokio::time::advance(INTERVAL).await;
+        status.send("b".to_owned());
         assert_eq!(status.line(), "b");
     }
 }

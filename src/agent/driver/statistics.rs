@@ -14,7 +14,7 @@ const MAX_REJECTED: usize = 64;
 /// Change of the sync state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyncChange {
-    Same,
+    Unchanged,
     InSync,
     OutOfSync,
 }
@@ -72,7 +72,7 @@ impl Statistics {
                 self.in_sync_since = None;
                 SyncChange::OutOfSync
             }
-            _ => SyncChange::Same,
+            _ => SyncChange::Unchanged,
         }
     }
 
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn rejected_objects_are_remembered_up_to_the_limit() {
+    fn rejected_objects_are_listed_up_to_the_limit() {
         let mut statistics = Statistics::default();
         for number in 0..=MAX_REJECTED {
             statistics.remember_rejected(&format!("{number:03}").into(), rejected("too large"));
@@ -111,11 +111,11 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_sync_and_held_removals_are_news_once() {
+    fn changes_of_sync_and_held_deletions_are_reported_once() {
         let mut statistics = Statistics::default();
-        assert_eq!(statistics.observe_sync(false), SyncChange::Same);
+        assert_eq!(statistics.observe_sync(false), SyncChange::Unchanged);
         assert_eq!(statistics.observe_sync(true), SyncChange::InSync);
-        assert_eq!(statistics.observe_sync(true), SyncChange::Same);
+        assert_eq!(statistics.observe_sync(true), SyncChange::Unchanged);
         assert_eq!(statistics.observe_sync(false), SyncChange::OutOfSync);
         assert_eq!(
             [0, 3, 5, 0, 1].map(|held| statistics.observe_held_back(held)),

@@ -7,28 +7,28 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::reading::Page;
-use crate::agent::files::Concerned;
+use crate::agent::files::AffectedRules;
 use crate::agent::objects;
 use crate::store::{Health, Reset, Writing};
 use edgesync_protocol::edge::Commit;
 use edgesync_store::StoreError;
 
 /// Time after the start at which memory is released, unless a burst of commits comes first.
-const SETTLED: Duration = Duration::from_secs(10);
+const SETTLE_TIME: Duration = Duration::from_secs(10);
 
 pub(super) type Applied = Result<Commit, StoreError>;
 
 /// A commit in flight.
-struct Applying {
+struct InFlightCommit {
     token: u64,
     /// Rules for files that its changes may affect.
-    rules: Concerned,
+    rules: AffectedRules,
     task: JoinHandle<Applied>,
 }
 
 /// Commits in flight, in the order of their requests, which is the order of the results.
 #[derive(Default)]
-pub(super) struct Commits(VecDeque<Applying>);
+pub(super) struct Commits(VecDeque<InFlightCommit>);
 
 /// Pending operations and observed health of the store.
 pub(super) struct Storing {
@@ -42,22 +42,22 @@ pub(super) struct Storing {
 }
 
 impl Commits {
-    pub(super) fn begin(&mut self, token: u64, rules: Concerned, task: JoinHandle<Applied>) {
-        self.0.push_back(Applying { token, rules, task });
+    pub(super) fn begin(&mut self, token: u64, rules: AffectedRules, task: JoinHandle<Applied>) {
+        self.0.push_back(InFlightCommit { token, rules, task });
     }
 
     /// Waits for the oldest commit's result; pends forever without one.
     pub(super) async fn front(&mut self) -> Result<Applied, tokio::task::JoinError> {
         match self.0.front_mut() {
-            Some(applying) => (&mut applying.task).await,
+            Some(commit) => (&mut commit.task).await,
             None => std::future::pending().await,
         }
     }
 
     /// Marks all rules for files as affected: the commits in flight were matched against the old
     /// rules.
-    pub(super) fn concern_all_rules(&mut self) {
-        self.0.iter_mut().for_each(|applying| applying.rules = Concerned::ALL);
+    pub(super) fn affect_all_rules(&mut self) {
+        self.0.iter_mut().for_each(|commit| commit.rules = AffectedRules::ALL);
     }
 }
 
@@ -67,16 +67,16 @@ impl Storing {
             commits: Commits::default(),
             reading: None,
             // Covers the memory that the start allocated.
-            release_at: Some(Instant::now() + SETTLED),
+            release_at: Some(Instant::now() + SETTLE_TIME),
             writing: Writing::Works,
             resets_seen: 0,
         }
     }
 
     /// Removes the oldest commit. Returns its token and the rules for files that it may affect.
-    pub(super) fn end_commit(&mut self) -> Option<(u64, Concerned)> {
-        let Applying { token, rules, .. } = self.commits.0.pop_front()?;
-        self.release_at = Some(Instant::now() + objects::QUIET);
+    pub(super) fn end_commit(&mut self) -> Option<(u64, AffectedRules)> {
+        let InFlightCommit { token, rules, .. } = self.commits.0.pop_front()?;
+        self.release_at = Some(Instant::now() + objects::QUIET_TIME);
         Some((token, rules))
     }
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_reset_is_seen_once() {
+    async fn each_reset_is_observed_once() {
         let mut storing = Storing::new();
         assert!(!storing.has_new_reset(&health(0)));
         assert!(storing.has_new_reset(&health(1)));
@@ -138,20 +138,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn memory_is_given_back_once_after_the_last_commit() {
+    async fn memory_is_released_once_after_the_last_commit() {
         let mut storing = Storing::new();
-        tokio::time::advance(SETTLED).await;
+        tokio::time::advance(SETTLE_TIME).await;
         assert!(storing.is_release_due());
         assert!(!storing.is_release_due());
         let task = tokio::spawn(async { Err(StoreError::Closed) });
-        storing.commits.begin(7, Concerned::default(), task);
-        storing.commits.concern_all_rules();
+        storing.commits.begin(7, AffectedRules::default(), task);
+        storing.commits.affect_all_rules();
         assert!(storing.commits.front().await.is_ok_and(|applied| applied.is_err()));
         let (token, rules) = storing.end_commit().unwrap();
-        assert_eq!((token, format!("{rules:?}")), (7, format!("{:?}", Concerned::ALL)));
+        assert_eq!((token, format!("{rules:?}")), (7, format!("{:?}", AffectedRules::ALL)));
         assert!(storing.end_commit().is_none());
         assert!(!storing.is_release_due());
-        tokio::time::advance(objects::QUIET).await;
+        tokio::time::advance(objects::QUIET_TIME).await;
         assert!(storing.is_release_due());
     }
 }

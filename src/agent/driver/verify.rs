@@ -11,10 +11,10 @@ use super::{Driver, random};
 use edgesync_admin::agent::VerifiedCloud;
 
 /// Time limit for both sides to agree.
-const PATIENCE: Duration = Duration::from_secs(60);
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the comparison with a CloudCore, object by object. Shorter than the client's
 /// timeout.
-const LONG_PATIENCE: Duration = Duration::from_secs(110);
+const COMPARE_TIMEOUT: Duration = Duration::from_secs(110);
 
 /// A verification in progress.
 pub(super) struct Verification {
@@ -40,10 +40,10 @@ impl Driver {
         if self.storing.has_new_reset(&health) {
             self.health_changed(&health);
         }
-        let mut patience = PATIENCE;
+        let mut timeout = VERIFY_TIMEOUT;
         if let Some(cloud_core) = self.wire.cloud_core_mut() {
             cloud_core.bridge.verify();
-            patience = LONG_PATIENCE;
+            timeout = COMPARE_TIMEOUT;
         }
         let counters = self.machine.counters();
         self.verification = Some(Verification {
@@ -51,7 +51,7 @@ impl Driver {
             hellos: counters.hellos,
             applied: counters.applied,
             differed: false,
-            until: Instant::now() + patience,
+            until: Instant::now() + timeout,
         });
         // As when the cloud returns. Hello waits for commits in flight, as always.
         self.machine.cloud_returned(self.now(), random());
@@ -65,7 +65,7 @@ impl Driver {
     }
 
     /// Answers once both sides agree, or the link is down, or the time is up.
-    pub(super) fn look_at_verification(&mut self) {
+    pub(super) fn poll_verification(&mut self) {
         let Some(verification) = &self.verification else { return };
         let counters = self.machine.counters();
         let agreed = counters.hellos > verification.hellos && self.machine.in_sync();
@@ -74,7 +74,7 @@ impl Driver {
         } else if !self.connection.link.connected {
             Some(format!("there is no connection to {}", self.wire.peer()))
         } else if verification.until <= Instant::now() {
-            Some(self.wire.doubt().to_owned())
+            Some(self.wire.timeout_message().to_owned())
         } else {
             return;
         };
@@ -85,9 +85,9 @@ impl Driver {
             problem,
         };
         let waiting = self.verification.take().map(|verification| verification.waiting);
-        for asker in waiting.into_iter().flatten() {
+        for requester in waiting.into_iter().flatten() {
             // The requester may have disconnected.
-            let _ = asker.send(answer.clone());
+            let _ = requester.send(answer.clone());
         }
     }
 }

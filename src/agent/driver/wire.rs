@@ -7,7 +7,7 @@ mod mqtt;
 use std::time::Duration;
 
 use super::{Driver, random};
-use crate::agent::events::{Regarding, Why};
+use crate::agent::events::{EventReason, Regarding};
 use crate::agent::traffic::Direction;
 use crate::store::EdgeStore;
 use cloud_core::{CloudCore, remember};
@@ -30,7 +30,7 @@ pub(in crate::agent) enum Wire {
 }
 
 /// A message that waits for space in the link's queue.
-pub(super) struct Waiting {
+pub(super) struct PendingMessage {
     /// Name of its type, for the meter.
     pub(super) name: &'static str,
     pub(super) topic: String,
@@ -75,7 +75,7 @@ impl Wire {
 
     /// Returns how long the silence lasts before an Event reports it: a restarted CloudCore is
     /// silent for a while.
-    pub(super) fn silence_patience(&self) -> Duration {
+    pub(super) fn silence_threshold(&self) -> Duration {
         match self {
             Self::Mqtt(_) => Duration::ZERO,
             Self::KubeEdge(_) => Duration::from_secs(60),
@@ -83,7 +83,7 @@ impl Wire {
     }
 
     /// Returns the message for a verification that timed out.
-    pub(super) fn doubt(&self) -> &'static str {
+    pub(super) fn timeout_message(&self) -> &'static str {
         match self {
             Self::Mqtt(_) => "the cloud did not confirm within a minute that both hold the same",
             Self::KubeEdge(_) => {
@@ -115,7 +115,7 @@ impl Wire {
 }
 
 impl Driver {
-    pub(super) fn heard(&mut self, event: LinkEvent) {
+    pub(super) fn link_event(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Connected { .. } => self.link_up(),
             LinkEvent::Disconnected { cause, retry_in } => self.link_down(&cause, retry_in),
@@ -123,8 +123,8 @@ impl Driver {
                 tracing::warn!(topic, code, reason, "the broker did not take a message");
             }
             LinkEvent::Message { topic, payload, .. } => match &self.wire {
-                Wire::Mqtt(_) => self.heard_on(&topic, &payload),
-                Wire::KubeEdge(_) => self.heard_cloud_core(&topic, &payload),
+                Wire::Mqtt(_) => self.receive_topic(&topic, &payload),
+                Wire::KubeEdge(_) => self.receive_cloud_core(&topic, &payload),
             },
         }
     }
@@ -135,13 +135,13 @@ impl Driver {
             Wire::Mqtt(topics) => {
                 self.connection.forget_presence();
                 tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
-                self.upstream.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
+                self.reporting.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
                 self.link.max_payload(&topics.up(&self.settings.node))
             }
             Wire::KubeEdge(_) => self.link.max_payload(TEXT),
         };
         tracing::info!(peer = self.settings.peer, limit, "connected");
-        self.look_soon();
+        self.schedule_device_check();
         if let Some(identity) = &self.identity {
             identity.connected();
         }
@@ -158,7 +158,7 @@ impl Driver {
         tracing::warn!(peer = self.settings.peer, %cause, retry_in = ?again, "{words}");
         self.connection.down(cause.to_string(), retry_in);
         if matches!(cause, Cause::TakenOver { .. }) {
-            self.upstream.events.emit(Why::SessionTakenOver, Regarding::Node, cause.to_string());
+            self.reporting.events.emit(EventReason::SessionTakenOver, Regarding::Node, cause.to_string());
         }
         if let Some(cloud_core) = self.wire.cloud_core_mut() {
             cloud_core.disconnected();
@@ -173,12 +173,12 @@ impl Driver {
     }
 
     /// Records objects on their way to the machine: traffic, kinds, cleared rejections.
-    pub(super) fn note_objects(&mut self, objects: &Objects) {
+    pub(super) fn record_objects(&mut self, objects: &Objects) {
         for change in &objects.changes {
             if let Change::Put(put) = change {
                 let bytes = put.body.get().len();
-                self.upstream.meter.object(Direction::Down, &put.resource, bytes);
-                self.kinds.learn(&put.resource);
+                self.reporting.meter.object(Direction::Down, &put.resource, bytes);
+                self.kinds.register(&put.resource);
                 self.statistics.rejected.remove(&*put.uid);
             }
         }
@@ -196,17 +196,17 @@ impl Driver {
     }
 
     /// Publishes a message, or holds it while the link's queue is full.
-    pub(super) fn publish(&mut self, message: Waiting) -> bool {
-        let Waiting { name, topic, bytes } = message;
+    pub(super) fn publish(&mut self, message: PendingMessage) -> bool {
+        let PendingMessage { name, topic, bytes } = message;
         let length = bytes.len();
         match self.link.try_publish(&topic, bytes.clone(), false) {
             Ok(()) => {
-                self.upstream.meter.frame(Direction::Up, name, length);
+                self.reporting.meter.frame(Direction::Up, name, length);
                 true
             }
             Err(PublishError::Full) => {
                 self.statistics.limits.link_queue += 1;
-                self.connection.hold(Waiting { name, topic, bytes });
+                self.connection.hold(PendingMessage { name, topic, bytes });
                 false
             }
             Err(PublishError::NotConnected) => false,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::why::Why;
+use super::reason::EventReason;
 use super::{EventLimits, Regarding};
 use crate::store::Clocked;
 
@@ -34,7 +34,7 @@ pub(super) struct Stamp {
 /// A condition that an operator must know.
 #[derive(Clone, Debug)]
 pub(super) struct Occurrence {
-    pub(super) why: Why,
+    pub(super) reason: EventReason,
     pub(super) regarding: Regarding,
     pub(super) note: Arc<str>,
     pub(super) stamp: Stamp,
@@ -42,10 +42,10 @@ pub(super) struct Occurrence {
 
 /// Content of an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct EventState {
     /// Determines name and UID.
     pub(super) id: u128,
-    pub(super) why: Why,
+    pub(super) reason: EventReason,
     pub(super) regarding: Regarding,
     /// Note of the first occurrence: Kubernetes does not allow to change it.
     pub(super) note: Arc<str>,
@@ -56,14 +56,14 @@ pub(super) struct Told {
     /// Time of the last one.
     pub(super) last: Stamp,
     /// Occurrences suppressed by the rate limit.
-    pub(super) left_out: u32,
+    pub(super) suppressed: u32,
 }
 
-impl Told {
+impl EventState {
     /// Creates the state at the first occurrence.
     pub(super) fn new(id: u128, occurrence: Occurrence) -> Self {
-        let Occurrence { why, regarding, note, stamp } = occurrence;
-        Self { id, why, regarding, note, latest: None, first: stamp, count: 1, last: stamp, left_out: 0 }
+        let Occurrence { reason, regarding, note, stamp } = occurrence;
+        Self { id, reason, regarding, note, latest: None, first: stamp, count: 1, last: stamp, suppressed: 0 }
     }
 
     pub(super) fn add(&mut self, note: Arc<str>, stamp: Stamp) {
@@ -75,7 +75,7 @@ impl Told {
 
 /// Cause of a suppression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LeftOut {
+pub(super) enum Suppression {
     /// The source is over its limit.
     Source,
     /// All sources of the reason together are over their limit.
@@ -140,8 +140,8 @@ impl Bucket {
 
 /// The Event of a source, while it continues.
 #[derive(Debug)]
-struct Open {
-    told: Told,
+struct OpenEvent {
+    state: EventState,
     /// Time of the last occurrence, suppressed or not.
     seen: u64,
     written: u64,
@@ -149,26 +149,26 @@ struct Open {
     due: Option<u64>,
 }
 
-impl Open {
-    fn goes_on(&self, now: u64) -> bool {
+impl OpenEvent {
+    fn continues(&self, now: u64) -> bool {
         now.saturating_sub(self.seen) <= WINDOW
     }
 
-    fn write(&mut self, now: u64, out: &mut Vec<Told>) {
+    fn write(&mut self, now: u64, out: &mut Vec<EventState>) {
         self.written = now;
         self.due = None;
-        out.push(self.told.clone());
+        out.push(self.state.clone());
     }
 
     fn write_by(&mut self, due: u64) {
         self.due = Some(self.due.unwrap_or(u64::MAX).min(due));
     }
 
-    fn again(&mut self, occurrence: Occurrence, now: u64, out: &mut Vec<Told>) {
-        self.told.add(occurrence.note, occurrence.stamp);
+    fn repeat(&mut self, occurrence: Occurrence, now: u64, out: &mut Vec<EventState>) {
+        self.state.add(occurrence.note, occurrence.stamp);
         self.seen = now;
         let due = self.written.saturating_add(PACE);
-        if self.told.count.is_power_of_two() || due <= now {
+        if self.state.count.is_power_of_two() || due <= now {
             self.write(now, out);
         } else {
             self.write_by(due);
@@ -176,8 +176,8 @@ impl Open {
     }
 
     /// Suppressed occurrences are less urgent to write.
-    fn leave_out(&mut self, rate: Rate, now: u64) {
-        self.told.left_out = self.told.left_out.saturating_add(1);
+    fn suppress(&mut self, rate: Rate, now: u64) {
+        self.state.suppressed = self.state.suppressed.saturating_add(1);
         self.seen = now;
         self.write_by(self.written.saturating_add(WINDOW.max(rate.every)));
     }
@@ -185,12 +185,12 @@ impl Open {
 
 #[derive(Debug)]
 struct Source {
-    why: Why,
+    reason: EventReason,
     regarding: Regarding,
     bucket: Bucket,
     /// Grows with each use of any source.
     used: u64,
-    event: Option<Open>,
+    event: Option<OpenEvent>,
     /// Occurrences suppressed while no Event continued.
     skipped: u32,
 }
@@ -199,38 +199,38 @@ impl Source {
     /// Returns whether the source's state equals that of a new one.
     fn is_idle(&mut self, rate: Rate, now: u64) -> bool {
         self.skipped == 0
-            && self.event.as_ref().is_none_or(|event| event.due.is_none() && !event.goes_on(now))
+            && self.event.as_ref().is_none_or(|event| event.due.is_none() && !event.continues(now))
             && self.bucket.is_full(rate, now)
     }
 
-    fn tell(
+    fn record(
         &mut self,
         occurrence: Occurrence,
         now: u64,
         fresh_id: impl FnOnce() -> u128,
-        out: &mut Vec<Told>,
+        out: &mut Vec<EventState>,
     ) {
         self.bucket.take();
-        if let Some(event) = self.event.as_mut().filter(|event| event.goes_on(now)) {
-            return event.again(occurrence, now, out);
+        if let Some(event) = self.event.as_mut().filter(|event| event.continues(now)) {
+            return event.repeat(occurrence, now, out);
         }
         self.finish(now, out);
-        let mut told = Told::new(fresh_id(), occurrence);
-        told.left_out = std::mem::take(&mut self.skipped);
-        let mut event = Open { told, seen: now, written: now, due: None };
+        let mut state = EventState::new(fresh_id(), occurrence);
+        state.suppressed = std::mem::take(&mut self.skipped);
+        let mut event = OpenEvent { state, seen: now, written: now, due: None };
         event.write(now, out);
         self.event = Some(event);
     }
 
-    fn leave_out(&mut self, rate: Rate, now: u64) {
-        match self.event.as_mut().filter(|event| event.goes_on(now)) {
-            Some(event) => event.leave_out(rate, now),
+    fn suppress(&mut self, rate: Rate, now: u64) {
+        match self.event.as_mut().filter(|event| event.continues(now)) {
+            Some(event) => event.suppress(rate, now),
             None => self.skipped = self.skipped.saturating_add(1),
         }
     }
 
     /// Writes the Event if it has changed since its last write.
-    fn finish(&mut self, now: u64, out: &mut Vec<Told>) {
+    fn finish(&mut self, now: u64, out: &mut Vec<EventState>) {
         if let Some(event) = self.event.as_mut().filter(|event| event.due.is_some()) {
             event.write(now, out);
         }
@@ -245,8 +245,8 @@ pub(super) struct Correlator {
     now: u64,
     uses: u64,
     sources: Vec<Source>,
-    reasons: [Bucket; Why::ALL.len()],
-    out: Vec<Told>,
+    reasons: [Bucket; EventReason::ALL.len()],
+    out: Vec<EventState>,
 }
 
 impl Correlator {
@@ -256,7 +256,7 @@ impl Correlator {
             now: 0,
             uses: 0,
             sources: Vec::new(),
-            reasons: [Bucket::FULL; Why::ALL.len()],
+            reasons: [Bucket::FULL; EventReason::ALL.len()],
             out: Vec::new(),
         }
     }
@@ -270,35 +270,34 @@ impl Correlator {
         &mut self,
         occurrence: Occurrence,
         fresh_id: impl FnOnce() -> u128,
-    ) -> Option<LeftOut> {
+    ) -> Option<Suppression> {
         let now = self.advance(occurrence.stamp.at.since_boot);
         let rate = self.rate;
-        let reason = self.reasons.get_mut(occurrence.why as usize)?;
+        let reason = self.reasons.get_mut(occurrence.reason as usize)?;
         let reason_has_some = reason.has_some(rate.of_reason(), now);
-        let known = self
-            .sources
-            .iter()
-            .position(|source| source.why == occurrence.why && source.regarding == occurrence.regarding);
+        let known = self.sources.iter().position(|source| {
+            source.reason == occurrence.reason && source.regarding == occurrence.regarding
+        });
         let at = match known {
             Some(at) => at,
             // A flood from many sources must not evict the tracked ones.
-            None if !reason_has_some => return Some(LeftOut::Reason),
+            None if !reason_has_some => return Some(Suppression::Reason),
             None => self.insert(&occurrence, now),
         };
         self.uses += 1;
         let source = self.sources.get_mut(at)?;
         source.used = self.uses;
-        let left_out = match source.bucket.has_some(rate, now) {
-            false => LeftOut::Source,
-            true if !reason_has_some => LeftOut::Reason,
+        let suppressed = match source.bucket.has_some(rate, now) {
+            false => Suppression::Source,
+            true if !reason_has_some => Suppression::Reason,
             true => {
-                self.reasons.get_mut(occurrence.why as usize)?.take();
-                source.tell(occurrence, now, fresh_id, &mut self.out);
+                self.reasons.get_mut(occurrence.reason as usize)?.take();
+                source.record(occurrence, now, fresh_id, &mut self.out);
                 return None;
             }
         };
-        source.leave_out(rate, now);
-        Some(left_out)
+        source.suppress(rate, now);
+        Some(suppressed)
     }
 
     /// Adds a source at the end; evicts others if necessary.
@@ -312,7 +311,7 @@ impl Correlator {
             }
         }
         self.sources.push(Source {
-            why: occurrence.why,
+            reason: occurrence.reason,
             regarding: occurrence.regarding.clone(),
             bucket: Bucket { tokens: rate.burst, since: now },
             used: 0,
@@ -346,7 +345,7 @@ impl Correlator {
     }
 
     /// Takes the Events to write, in the order of their occurrence.
-    pub(super) fn take(&mut self) -> Vec<Told> {
+    pub(super) fn take(&mut self) -> Vec<EventState> {
         std::mem::take(&mut self.out)
     }
 

@@ -8,8 +8,8 @@ use siphasher::sip::SipHasher13;
 use uuid::Uuid;
 
 use super::Regarding;
-use super::correlate::{Stamp, Told};
-use super::why::Why;
+use super::correlate::{EventState, Stamp};
+use super::reason::EventReason;
 use crate::store::{Clocked, TIME_CORRECTED, event_key};
 use edgesync_object::ObjectRef;
 use edgesync_object::name::{MAX_SUBDOMAIN, check_label, check_path_segment, check_uid};
@@ -27,7 +27,7 @@ pub(super) const CONTROLLER: &str = "edgesync.io/agent";
 /// Annotation with the note of the last occurrence.
 pub(super) const LATEST_NOTE: &str = "edgesync.io/latest-note";
 /// Annotation with the number of suppressed occurrences.
-pub(super) const LEFT_OUT: &str = "edgesync.io/left-out";
+pub(super) const SUPPRESSED: &str = "edgesync.io/left-out";
 /// Outbox key of the Event about dropped items: at most one is pending.
 const OVERFLOW_KEY: &str = "event/outbox-overflow";
 /// Maximum number of clock corrections kept.
@@ -84,7 +84,7 @@ fn shorten(name: &str, max: usize) -> String {
 }
 
 /// Truncates a note to the limit.
-pub(super) fn cut(mut note: String) -> String {
+pub(super) fn truncate(mut note: String) -> String {
     const MARK: &str = "…";
     if note.len() > MAX_NOTE {
         note.truncate(note.floor_char_boundary(MAX_NOTE - MARK.len()));
@@ -95,10 +95,10 @@ pub(super) fn cut(mut note: String) -> String {
 
 /// Validates the regarded object. An invalid one is replaced by the node, because the API would
 /// refuse the Event.
-pub(super) fn sound(regarding: Regarding) -> Regarding {
+pub(super) fn validated(regarding: Regarding) -> Regarding {
     match regarding {
         Regarding::Object(object, uid)
-            if is_sound(&object) && (uid.is_empty() || check_uid(&uid).is_ok()) =>
+            if is_valid(&object) && (uid.is_empty() || check_uid(&uid).is_ok()) =>
         {
             Regarding::Object(object, uid)
         }
@@ -106,7 +106,7 @@ pub(super) fn sound(regarding: Regarding) -> Regarding {
     }
 }
 
-fn is_sound(object: &ObjectRef) -> bool {
+fn is_valid(object: &ObjectRef) -> bool {
     (object.namespace.is_empty() || check_label(&object.namespace).is_ok())
         && check_path_segment(&object.name).is_ok()
         && (1..=MAX_KIND).contains(&object.kind.len())
@@ -126,7 +126,7 @@ pub(super) struct ClockSet {
 impl ClockSet {
     /// Returns whether a time is of the clock before the correction. Times between the correction
     /// and its detection are already right: the difference of both clocks shows it.
-    fn concerns(&self, stamp: Stamp) -> bool {
+    fn affects(&self, stamp: Stamp) -> bool {
         let ahead = |stamp: Stamp| {
             let since_boot = i64::try_from(stamp.at.since_boot).unwrap_or(i64::MAX);
             stamp.wall.as_millisecond().saturating_sub(since_boot)
@@ -153,7 +153,7 @@ impl Corrections {
     fn corrected(&self, stamp: Stamp) -> (Timestamp, i64) {
         let mut right = stamp;
         for set in self.0.iter().filter(|set| set.before.boot == stamp.at.boot) {
-            if set.concerns(right) {
+            if set.affects(right) {
                 let forward = SignedDuration::from_millis(set.forward_ms);
                 right.wall = right.wall.checked_add(forward).unwrap_or(right.wall);
             }
@@ -163,17 +163,17 @@ impl Corrections {
 }
 
 /// Builds the object of an Event, with corrected times.
-pub(super) fn record(told: &Told, names: &Names, corrections: &Corrections) -> Record {
-    let (about, namespace) = reference(&told.regarding, &names.node);
-    let name = names.event(told.id);
-    let (first, forward_ms) = corrections.corrected(told.first);
+pub(super) fn record(state: &EventState, names: &Names, corrections: &Corrections) -> Record {
+    let (about, namespace) = reference(&state.regarding, &names.node);
+    let name = names.event(state.id);
+    let (first, forward_ms) = corrections.corrected(state.first);
     let mut metadata = json!({
         "name": name,
         "namespace": namespace,
-        "uid": Uuid::from_u128(told.id).to_string(),
+        "uid": Uuid::from_u128(state.id).to_string(),
         "creationTimestamp": rfc3339(first),
     });
-    let annotations = annotations(told, forward_ms);
+    let annotations = annotations(state, forward_ms);
     if !annotations.is_empty() {
         metadata["annotations"] = Value::Object(annotations);
     }
@@ -184,32 +184,32 @@ pub(super) fn record(told: &Told, names: &Names, corrections: &Corrections) -> R
         "eventTime": rfc3339_micros(first),
         "reportingController": CONTROLLER,
         "reportingInstance": names.instance,
-        "action": told.why.action(),
-        "reason": told.why.reason(),
+        "action": state.reason.action(),
+        "reason": state.reason.name(),
         "regarding": about,
-        "note": &*told.note,
-        "type": told.why.kind().name(),
+        "note": &*state.note,
+        "type": state.reason.kind().name(),
     });
-    if told.count > 1 {
-        let count = i32::try_from(told.count).unwrap_or(i32::MAX);
-        let (last, _) = corrections.corrected(told.last);
+    if state.count > 1 {
+        let count = i32::try_from(state.count).unwrap_or(i32::MAX);
+        let (last, _) = corrections.corrected(state.last);
         event["series"] = json!({ "count": count, "lastObservedTime": rfc3339_micros(last) });
     }
-    let (lane, key) = match told.why {
-        Why::OutboxOverflow => (Lane::Status, OVERFLOW_KEY.to_owned()),
+    let (lane, key) = match state.reason {
+        EventReason::OutboxOverflow => (Lane::Status, OVERFLOW_KEY.to_owned()),
         _ => (Lane::Events, event_key(namespace, &name)),
     };
     let (body, namespace) = (event.to_string(), namespace.to_owned());
-    Record { namespace, name, body, lane, key, at: told.first.at }
+    Record { namespace, name, body, lane, key, at: state.first.at }
 }
 
-fn annotations(told: &Told, forward_ms: i64) -> Map<String, Value> {
+fn annotations(state: &EventState, forward_ms: i64) -> Map<String, Value> {
     let mut annotations = Map::new();
-    if let Some(latest) = &told.latest {
+    if let Some(latest) = &state.latest {
         annotations.insert(LATEST_NOTE.to_owned(), Value::from(&**latest));
     }
-    if told.left_out > 0 {
-        annotations.insert(LEFT_OUT.to_owned(), told.left_out.to_string().into());
+    if state.suppressed > 0 {
+        annotations.insert(SUPPRESSED.to_owned(), state.suppressed.to_string().into());
     }
     if forward_ms != 0 {
         annotations.insert(TIME_CORRECTED.to_owned(), signed_seconds(forward_ms).into());

@@ -7,7 +7,7 @@ use crate::store::{Clocked, EdgeStore, LocalKind, LocalObject, Posting};
 use edgesync_store::StoreError;
 
 /// Metadata key of the record about the run.
-const RUN: &str = "run";
+const RUN_KEY: &str = "run";
 
 /// An entry of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,13 +37,13 @@ impl Sink for EdgeStore {
     async fn post(&self, entries: Vec<Entry>) -> Result<(), StoreError> {
         let posting = |entry| match entry {
             Entry::Event(record) => posting_of(record),
-            Entry::Run(text) => Posting::Note(RUN, text),
+            Entry::Run(text) => Posting::Note(RUN_KEY, text),
         };
         EdgeStore::post(self, entries.into_iter().map(posting).collect()).await
     }
 
     async fn last_run(&self) -> Result<Option<String>, StoreError> {
-        self.note(RUN).await
+        self.metadata(RUN_KEY).await
     }
 
     async fn correct_times(&self, before: Clocked, forward_ms: i64) -> Result<u64, StoreError> {

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::correlate::{Correlator, LeftOut, Occurrence, Told, until};
+use super::correlate::{Correlator, EventState, Occurrence, Suppression, until};
 use super::object::{self, ClockSet, Corrections, MAX_CORRECTIONS, Names};
 use super::pending::{Item, Pending};
 use super::sink::{Entry, Sink};
@@ -93,7 +93,7 @@ impl<S: Sink> Writer<S> {
                     // Earlier occurrences precede the command.
                     Some(command) => {
                         self.drain(&mut queue);
-                        self.obey(command).await;
+                        self.execute(command).await;
                     }
                     None => break,
                 },
@@ -102,7 +102,7 @@ impl<S: Sink> Writer<S> {
             }
             self.drain(&mut queue);
             self.correlator.tick(self.shared.now().at.since_boot);
-            self.gather();
+            self.collect();
             self.write().await;
         }
         self.drain(&mut queue);
@@ -135,26 +135,26 @@ impl<S: Sink> Writer<S> {
         let counters = &self.shared.counters;
         match self.correlator.occurred(occurrence, fresh_id) {
             None => {}
-            Some(LeftOut::Source) => {
+            Some(Suppression::Source) => {
                 counters.source.fetch_add(1, Relaxed);
             }
-            Some(LeftOut::Reason) => {
+            Some(Suppression::Reason) => {
                 counters.reason.fetch_add(1, Relaxed);
             }
         }
     }
 
-    async fn obey(&mut self, command: Command) {
-        self.gather();
+    async fn execute(&mut self, command: Command) {
+        self.collect();
         match command {
             Command::Begin(answer) => {
                 let _ = answer.send(self.begin().await);
             }
             Command::End(answer) => {
-                let (told, note) = run::end(VERSION, self.shared.now(), fresh_id());
+                let (state, note) = run::end(VERSION, self.shared.now(), fresh_id());
                 self.correlator.finish();
-                self.gather();
-                self.add(told, Some(note));
+                self.collect();
+                self.add(state, Some(note));
                 self.finish().await;
                 let _ = answer.send(());
             }
@@ -173,28 +173,28 @@ impl<S: Sink> Writer<S> {
             tracing::warn!(%error, "how the last run ended cannot be read");
             None
         });
-        let (last, told, note) = run::begin(note.as_deref(), VERSION, self.shared.now(), fresh_id());
-        self.add(told, Some(note));
+        let (last, state, note) = run::begin(note.as_deref(), VERSION, self.shared.now(), fresh_id());
+        self.add(state, Some(note));
         self.write().await;
         last
     }
 
     /// Moves the decided Events to the queue.
-    fn gather(&mut self) {
-        for told in self.correlator.take() {
-            self.add(told, None);
+    fn collect(&mut self) {
+        for state in self.correlator.take() {
+            self.add(state, None);
         }
     }
 
-    fn add(&mut self, told: Told, run: Option<String>) {
-        let gone = self.pending.add(told, run);
+    fn add(&mut self, state: EventState, run: Option<String>) {
+        let gone = self.pending.add(state, run);
         self.shared.counters.unwritten.fetch_add(gone, Relaxed);
     }
 
     /// Writes everything, and gives up what fails at the first attempt.
     async fn finish(&mut self) {
         self.correlator.finish();
-        self.gather();
+        self.collect();
         self.retry = Retry::default();
         self.write().await;
         if self.has_work() {
@@ -222,7 +222,7 @@ impl<S: Sink> Writer<S> {
         while let Some(ClockSet { before, forward_ms, .. }) = self.to_correct.front().copied() {
             match self.sink.correct_times(before, forward_ms).await {
                 Ok(corrected) => tracing::info!(corrected, forward_ms, "times of Events are corrected"),
-                Err(error) if is_passing(&error) => return Err(error),
+                Err(error) if is_transient(&error) => return Err(error),
                 Err(error) => tracing::warn!(%error, "times of Events could not be corrected"),
             }
             self.to_correct.pop_front();
@@ -232,7 +232,7 @@ impl<S: Sink> Writer<S> {
             let count = self.pending.len().min(most);
             match self.sink.post(self.entries(count)).await {
                 Ok(()) => self.pending.remove_first(count),
-                Err(error) if is_passing(&error) => return Err(error),
+                Err(error) if is_transient(&error) => return Err(error),
                 // One of them must be the cause: it must not block the others.
                 Err(_) if count > 1 => most = 1,
                 Err(error) => {
@@ -247,8 +247,8 @@ impl<S: Sink> Writer<S> {
 
     fn entries(&self, count: usize) -> Vec<Entry> {
         let mut entries = Vec::with_capacity(count + 1);
-        for Item { told, run } in self.pending.first(count) {
-            entries.push(Entry::Event(object::record(told, &self.names, &self.corrections)));
+        for Item { state, run } in self.pending.first(count) {
+            entries.push(Entry::Event(object::record(state, &self.names, &self.corrections)));
             entries.extend(run.clone().map(Entry::Run));
         }
         entries
@@ -256,7 +256,7 @@ impl<S: Sink> Writer<S> {
 }
 
 /// Returns whether a retry may succeed.
-fn is_passing(error: &StoreError) -> bool {
+fn is_transient(error: &StoreError) -> bool {
     error.ends_transaction() || matches!(error, StoreError::Closed | StoreError::Replaced)
 }
 

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_begin_anew_are_not_taken_for_old_ones() {
+    fn restarted_numbers_are_not_mistaken_for_old_ones() {
         let mut lag = Lag::default();
         lag.observe(at(1), 100, 10);
         lag.observe(at(50), 3, 0);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_whose_items_were_all_dropped_waits_for_nothing() {
+    fn a_lane_without_items_has_no_age() {
         let mut ages = Ages::default();
         let lanes = |status, bulk| Lanes { status, events: 0, bulk };
         let mut marks = OutboxMarks { last: lanes(2, 4), rows: lanes(2, 4), ..OutboxMarks::default() };
@@ -136,7 +136,7 @@ mod tests {
     proptest! {
         /// Compares with a list of each number's time.
         #[test]
-        fn an_age_is_never_too_small_and_exact_while_few_moments_are_to_be_told_apart(
+        fn ages_are_exact_for_few_times_and_never_too_small(
             steps in prop::collection::vec((0_u64..3, 0_u64..4), 1..200),
         ) {
             let (mut lag, mut came) = (Lag::default(), Vec::<u64>::new());

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 /// Documentation addresses (RFC 5737, RFC 3849), which are routed by the default route.
-pub(super) const ELSEWHERE: [IpAddr; 2] =
+pub(super) const DEFAULT_ROUTE_PROBES: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
 /// Any port: nothing is sent.
@@ -90,14 +90,14 @@ Local:
 ";
 
     #[test]
-    fn the_address_of_an_interface_is_neither_loopback_nor_broadcast_nor_of_the_link_alone() {
+    fn interface_addresses_exclude_loopback_broadcast_link_local() {
         assert_eq!(in_fib_trie(TRIE), Some([10, 1, 7, 42].into()));
         assert_eq!(in_fib_trie("     |-- 127.0.0.1\n        /32 host LOCAL\n"), None);
         assert_eq!(in_fib_trie("/32 host LOCAL\n|-- x\n/32 host LOCAL"), None);
     }
 
     #[test]
-    fn addresses_that_come_and_go_are_not_told() {
+    fn temporary_addresses_are_not_reported() {
         let text = "\
 00000000000000000000000000000001 01 80 10 80       lo
 fe8000000000000002005efffe000001 02 40 20 80     eth0
@@ -112,12 +112,12 @@ fe8000000000000002005efffe000001 02 40 20 80     eth0
     }
 
     #[test]
-    fn the_way_to_this_machine_starts_at_this_machine() {
+    fn the_source_address_for_loopback_is_loopback() {
         assert_eq!(source(Ipv4Addr::LOCALHOST.into()), Some(Ipv4Addr::LOCALHOST.into()));
     }
 
     #[test]
-    fn only_what_others_can_reach_is_usable() {
+    fn usable_addresses_are_reachable_by_others() {
         for good in ["10.0.0.1", "192.168.1.2", "100.64.0.1", "2001:db8::1", "fd00::2"] {
             assert!(is_usable(&good.parse().unwrap()), "{good}");
         }
@@ -138,7 +138,7 @@ fe8000000000000002005efffe000001 02 40 20 80     eth0
 
     proptest! {
         #[test]
-        fn no_text_makes_them_panic(text in "[|/ \\-0-9a-f.\n LOCALhost]{0,200}") {
+        fn parsers_never_panic(text in "[|/ \\-0-9a-f.\n LOCALhost]{0,200}") {
             in_fib_trie(&text);
             in_if_inet6(&text);
         }

@@ -52,7 +52,7 @@ pub(in crate::agent) fn disk_condition(
     before: Option<&Condition>,
 ) -> Condition {
     let within = Space { total: max_bytes, free: max_bytes.saturating_sub(database_bytes) };
-    room_condition(Space::of(database), within, before)
+    space_condition(Space::of(database), within, before)
 }
 
 /// Returns whether the day's budget of bytes is spent. The message gives the use in quarters, and
@@ -99,20 +99,21 @@ pub(in crate::agent) fn certificate_condition(validity: Validity, until: Timesta
     condition(CERTIFICATE_VALID, status, reason, message)
 }
 
-fn room_condition(disk: Option<Space>, within: Space, before: Option<&Condition>) -> Condition {
+fn space_condition(disk: Option<Space>, within: Space, before: Option<&Condition>) -> Condition {
     let was = |reason| {
         before.is_some_and(|before| before.status == ConditionStatus::True && before.reason == reason)
     };
     let (status, reason, message) = if disk.is_some_and(|disk| disk.is_low(was(DISK_ALMOST_FULL))) {
-        let least = size(disk.map_or(0, Space::least));
+        let least = size(disk.map_or(0, Space::minimum_free));
         let message = format!("less than {least} are free on the disk of the database");
         (ConditionStatus::True, DISK_ALMOST_FULL, message)
     } else if within.is_low(was(DATABASE_ALMOST_FULL)) {
-        let (least, total) = (size(within.least()), size(within.total));
+        let (least, total) = (size(within.minimum_free()), size(within.total));
         let message = format!("less than {least} are left to the database of the {total} it may have");
         (ConditionStatus::True, DATABASE_ALMOST_FULL, message)
     } else if let Some(disk) = disk {
-        let (disk, left, total) = (size(disk.least()), size(within.least()), size(within.total));
+        let (disk, left, total) =
+            (size(disk.minimum_free()), size(within.minimum_free()), size(within.total));
         let message = format!(
             "more is free than should be at least: {disk} on the disk of the database, {left} of the {total} that it may have"
         );
@@ -126,15 +127,15 @@ fn room_condition(disk: Option<Space>, within: Space, before: Option<&Condition>
 
 impl Space {
     /// Returns the minimum of free space.
-    fn least(self) -> u64 {
+    fn minimum_free(self) -> u64 {
         (self.total / 10).min(LOW_DISK_BYTES)
     }
 
     /// Returns whether free space is below the minimum; after a low state, below five quarters of
     /// it.
     fn is_low(self, was: bool) -> bool {
-        let least = self.least();
-        self.free < if was { least + least / 4 } else { least }
+        let minimum_free = self.minimum_free();
+        self.free < if was { minimum_free + minimum_free / 4 } else { minimum_free }
     }
 }
 
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_is_healthy_while_it_takes_changes() {
+    fn the_store_is_healthy_while_it_accepts_changes() {
         let health = |writing, reset| Health { writing, reset };
         let works = store_condition(&health(Writing::Works, None));
         assert_eq!(works.condition, "edgesync.io/StoreHealthy");
@@ -207,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_smaller_of_a_tenth_and_256_mib_must_be_free() {
-        let on = |total, free| room_condition(Some(Space { total, free }), ROOM, None);
+        let on = |total, free| space_condition(Some(Space { total, free }), ROOM, None);
         assert_eq!(told(&on(GIB, GIB / 10)), (ConditionStatus::False, "EnoughRoom"));
         assert_eq!(told(&on(GIB, GIB / 10 - 1)), (ConditionStatus::True, "DiskAlmostFull"));
         assert_eq!(told(&on(64 * GIB, 256 * MIB)), (ConditionStatus::False, "EnoughRoom"));
@@ -227,7 +228,7 @@ mod tests {
     #[test]
     fn the_database_may_be_almost_full_on_an_empty_disk() {
         let with = |free, before: Option<&Condition>| {
-            room_condition(Some(ROOM), Space { total: 100 * MIB, free }, before)
+            space_condition(Some(ROOM), Space { total: 100 * MIB, free }, before)
         };
         let low = with(10 * MIB - 1, None);
         assert_eq!(told(&low), (ConditionStatus::True, "DatabaseAlmostFull"));
@@ -238,15 +239,15 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_does_not_say_is_unknown_unless_the_database_is_full() {
-        let unknown = room_condition(None, ROOM, None);
+    fn an_unreadable_disk_is_unknown_unless_the_database_is_full() {
+        let unknown = space_condition(None, ROOM, None);
         assert_eq!(told(&unknown), (ConditionStatus::Unknown, "RoomUnknown"));
-        let full = room_condition(None, Space { total: GIB, free: 0 }, None);
+        let full = space_condition(None, Space { total: GIB, free: 0 }, None);
         assert_eq!(told(&full), (ConditionStatus::True, "DatabaseAlmostFull"));
     }
 
     #[test]
-    fn the_disk_of_a_database_that_is_yet_to_be_made_is_known() {
+    fn the_disk_of_a_missing_database_is_known() {
         let directory = tempfile::tempdir().unwrap();
         let database = directory.path().join("edgesync.db");
         let space = Space::of(&database).unwrap();
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_is_said_to_be_spent_in_words_that_rarely_change() {
+    fn the_budget_condition_rarely_changes_its_message() {
         let none = traffic_condition(false, 5, None);
         assert_eq!(told(&none), (ConditionStatus::False, "NoBudget"));
         let within = traffic_condition(false, 5, Some(MIB));
@@ -287,16 +288,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn space_that_moves_by_less_than_a_quarter_changes_the_condition_at_most_once(
+        fn hysteresis_allows_one_change_within_a_quarter_of_the_limit(
             total in 1u64..1 << 45,
             frees in prop::collection::vec(0u64..100, 1..50),
         ) {
-            let least = Space { total, free: 0 }.least();
+            let minimum_free = Space { total, free: 0 }.minimum_free();
             let (mut before, mut changes) = (None::<Condition>, 0);
             for free in frees {
                 // From nine tenths to eleven tenths of the minimum.
-                let free = least / 10 * 9 + (u128::from(least / 5) * u128::from(free) / 100) as u64;
-                let now = room_condition(Some(Space { total, free }), ROOM, before.as_ref());
+                let free = minimum_free / 10 * 9 + (u128::from(minimum_free / 5) * u128::from(free) / 100) as u64;
+                let now = space_condition(Some(Space { total, free }), ROOM, before.as_ref());
                 changes += u32::from(before.is_some_and(|before| before.status != now.status));
                 before = Some(now);
             }
@@ -304,10 +305,10 @@ mod tests {
         }
 
         #[test]
-        fn no_number_makes_it_panic(total: u64, free: u64, max: u64, used: u64, spent: bool) {
+        fn conditions_never_panic(total: u64, free: u64, max: u64, used: u64, spent: bool) {
             let within = Space { total: max, free: max.saturating_sub(used) };
-            let low = room_condition(Some(Space { total, free }), within, None);
-            room_condition(None, within, Some(&low));
+            let low = space_condition(Some(Space { total, free }), within, None);
+            space_condition(None, within, Some(&low));
             traffic_condition(spent, used, Some(max));
         }
     }

@@ -13,9 +13,9 @@ use edgesync_api::{Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Stor
 use edgesync_object::status::Result;
 use edgesync_object::{Resource, Scope, Status, objectsync};
 
-use super::named::{OwnList, place};
+use super::named::{SynthesizedList, position};
 use super::statuses::Statuses;
-use super::{Place, record, shown, shown_local, unavailable};
+use super::{ObjectSource, record, shown, shown_local, unavailable};
 
 /// Maximum bytes of objects on a page.
 const PAGE_BYTES: usize = 1 << 20;
@@ -27,14 +27,14 @@ const READ_BYTES: usize = 8 << 20;
 pub(crate) enum EdgeList {
     Rows(RowList),
     /// A list of synthesized objects.
-    Own(OwnList),
+    Synthesized(SynthesizedList),
 }
 
 /// An open list of rows.
 #[derive(Debug)]
 pub(crate) struct RowList {
     snapshot: EdgeSnapshot,
-    place: Place,
+    source: ObjectSource,
     resource: Arc<Resource>,
     node: Arc<str>,
     statuses: Arc<Statuses>,
@@ -80,7 +80,7 @@ impl Collected {
             }
             ScanRow::Record(row) if self.names => {
                 let name = row.entry.object.namespace;
-                if let Err(at) = place(&self.items, &name) {
+                if let Err(at) = position(&self.items, &name) {
                     self.items.insert(at, Stored { name, ..Stored::default() });
                 }
                 None
@@ -108,17 +108,17 @@ impl Collected {
 impl RowList {
     pub(super) fn new(
         snapshot: EdgeSnapshot,
-        place: Place,
+        source: ObjectSource,
         resource: Arc<Resource>,
         node: Arc<str>,
         statuses: Arc<Statuses>,
     ) -> Self {
-        Self { snapshot, place, resource, node, statuses }
+        Self { snapshot, source, resource, node, statuses }
     }
 
     /// Continues with another source, in the same snapshot.
-    pub(super) fn turn_to(&mut self, place: Place) {
-        self.place = place;
+    pub(super) fn turn_to(&mut self, source: ObjectSource) {
+        self.source = source;
     }
 
     /// Returns the scan; `None` for a name that no record can have.
@@ -129,12 +129,12 @@ impl RowList {
         after: Option<&Cursor>,
     ) -> Result<Option<Scan>> {
         let by_name = || after.map(named).transpose();
-        Ok(Some(match self.place {
-            Place::Synced => {
+        Ok(Some(match self.source {
+            ObjectSource::Synced => {
                 Scan::Objects { resource: self.resource.clone(), namespace, name, after: by_name()? }
             }
-            Place::Local(kind) => Scan::Local { kind, namespace, name, after: by_name()? },
-            Place::Records(scope) => {
+            ObjectSource::Local(kind) => Scan::Local { kind, namespace, name, after: by_name()? },
+            ObjectSource::Records(scope) => {
                 let after = after.map(numbered).transpose()?;
                 let uid = match name.as_deref().map(objectsync::split_sync_name) {
                     None => None,
@@ -144,7 +144,9 @@ impl RowList {
                 Scan::Records { cluster: scope == Scope::Cluster, namespace, uid, after }
             }
             // Namespaces derive from records.
-            Place::Own(_) => Scan::Records { cluster: false, namespace: None, uid: None, after: None },
+            ObjectSource::Synthesized(_) => {
+                Scan::Records { cluster: false, namespace: None, uid: None, after: None }
+            }
         }))
     }
 }
@@ -167,23 +169,25 @@ impl Snapshot for EdgeList {
     fn version(&self) -> u64 {
         let list = match self {
             Self::Rows(list) => list,
-            Self::Own(own) => return own.version,
+            Self::Synthesized(synthesized) => return synthesized.version,
         };
         let versions = list.snapshot.versions();
-        match list.place {
-            Place::Synced | Place::Records(_) | Place::Own(_) => versions.objects,
-            Place::Local(_) => versions.local,
+        match list.source {
+            ObjectSource::Synced | ObjectSource::Records(_) | ObjectSource::Synthesized(_) => {
+                versions.objects
+            }
+            ObjectSource::Local(_) => versions.local,
         }
     }
 
     async fn page(&mut self, query: PageQuery) -> Result<Page> {
         let list = match self {
             Self::Rows(list) => list,
-            Self::Own(own) => return Ok(own.page(&query)),
+            Self::Synthesized(synthesized) => return Ok(synthesized.page(&query)),
         };
         let PageQuery { namespace, after, limit, name, filter, .. } = query;
         let Some(scan) = list.scan(namespace, name, after.as_ref())? else { return Ok(Page::default()) };
-        let names = matches!(list.place, Place::Own(_));
+        let names = matches!(list.source, ObjectSource::Synthesized(_));
         let collected = Collected {
             node: list.node.clone(),
             statuses: list.statuses.clone(),
@@ -204,7 +208,7 @@ impl Snapshot for EdgeList {
     async fn count(&mut self, namespace: Option<&str>) -> Result<u64> {
         let list = match self {
             Self::Rows(list) => list,
-            Self::Own(own) => return Ok(own.items.len() as u64),
+            Self::Synthesized(synthesized) => return Ok(synthesized.items.len() as u64),
         };
         match list.scan(namespace.map(str::to_owned), None, None)? {
             Some(scan) => list.snapshot.count(scan).await.map_err(|error| unavailable(&error)),

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use edgesync_api::{Cursor, Page, PageQuery, Stored};
 
 /// Returns the index of a name, or where to insert it.
-pub(super) fn place(items: &[Stored], name: &str) -> Result<usize, usize> {
+pub(super) fn position(items: &[Stored], name: &str) -> Result<usize, usize> {
     items.binary_search_by(|item| (*item.name).cmp(name))
 }
 
 /// The objects of one kind at one moment.
 #[derive(Debug)]
-pub(crate) struct OwnList {
+pub(crate) struct SynthesizedList {
     pub(super) version: u64,
     pub(super) items: Arc<Vec<Stored>>,
 }
 
-impl OwnList {
+impl SynthesizedList {
     pub(super) fn get(&self, name: &str) -> Option<Stored> {
-        place(&self.items, name).ok().and_then(|at| self.items.get(at)).cloned()
+        position(&self.items, name).ok().and_then(|at| self.items.get(at)).cloned()
     }
 
     pub(super) fn page(&self, query: &PageQuery) -> Page {

@@ -34,12 +34,12 @@ impl LazyRing {
     }
 
     /// Returns how many bytes of changes to record.
-    pub(super) fn appetite(&self) -> usize {
+    pub(super) fn wanted_bytes(&self) -> usize {
         if self.is_wanted() { self.ring.limit() } else { 0 }
     }
 
     /// Records a request. Returns whether it is the first one in a while.
-    pub(super) fn interest(&self) -> bool {
+    pub(super) fn record_interest(&self) -> bool {
         let news = !self.is_wanted();
         *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         news
@@ -80,7 +80,7 @@ impl LazyRing {
 
     /// Returns the changes of a kind after a version; waits until there is one of any kind.
     pub(super) async fn changes(&self, resource: &Resource, after: u64) -> Result<Batch> {
-        self.interest();
+        self.record_interest();
         self.ring.wait(after).await?;
         self.ring.after(after, |of| **of == *resource).ok_or_else(|| expired(after))
     }
@@ -105,16 +105,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_up_to_date_waits_for_the_next_change_and_who_is_behind_is_told() {
+    async fn a_current_reader_waits_and_a_late_one_expires() {
         let (ring, cm) = (LazyRing::new(1000, Duration::ZERO, 7), resource());
-        assert_eq!(ring.appetite(), 0);
+        assert_eq!(ring.wanted_bytes(), 0);
         let pushed = async {
-            assert_eq!(ring.appetite(), 1000, "somebody waits");
+            assert_eq!(ring.wanted_bytes(), 1000, "somebody waits");
             ring.note(8, || [entry(8)]);
         };
         let (batch, ()) = tokio::join!(ring.changes(&cm, 7), pushed);
         assert_eq!(batch.unwrap().changes.len(), 1);
-        assert_eq!(ring.appetite(), 0);
+        assert_eq!(ring.wanted_bytes(), 0);
         ring.note(9, || -> [Entry; 0] { unreachable!("nobody asks") });
         assert_eq!(ring.changes(&cm, 8).await.unwrap_err().code, 410);
         let (waited, ()) = tokio::join!(ring.changes(&cm, 9), async { ring.close() });
@@ -122,10 +122,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_wants_any_more_is_forgotten() {
+    async fn changes_without_readers_are_dropped() {
         let cm = resource();
         let ring = LazyRing::new(1000, LONG, 7);
-        assert!(ring.interest() && !ring.interest(), "interest is news once");
+        assert!(ring.record_interest() && !ring.record_interest(), "interest is news once");
         assert!(!ring.tidy(), "nothing is there");
         ring.note(8, || [entry(8)]);
         assert!(!ring.tidy());

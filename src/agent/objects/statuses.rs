@@ -27,14 +27,14 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::upload::{Content, StatusContent};
 
 /// Maximum number of objects whose status is written concurrently.
-const TURNS: usize = 16;
+const LOCKS: usize = 16;
 /// Maximum bytes kept in memory.
 const RECENT_BYTES: usize = 128 << 10;
 /// Bytes of an entry beside its texts.
 const ENTRY_BYTES: usize = 200;
 /// Time for which an accepted status is served, if no version of the object follows. None follows
 /// if the cloud has refused it.
-const KEEP: Duration = Duration::from_secs(30);
+const RETENTION: Duration = Duration::from_secs(30);
 
 /// A status to write.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(super) struct Change {
     /// `managedFields` of the status, as JSON text.
     pub(super) managers: Option<String>,
     /// Whether it differs from the previous one.
-    pub(super) is_news: bool,
+    pub(super) is_changed: bool,
 }
 
 impl Change {
@@ -53,7 +53,7 @@ impl Change {
         let empty = Value::Object(serde_json::Map::new());
         let status = object.fields().get("status").unwrap_or(&empty);
         let before = member(&old.json, &["status"]).map(serde_json::from_str::<Value>);
-        let is_news = match before {
+        let is_changed = match before {
             Some(before) => before.map_err(Status::internal)? != *status,
             None => object.fields().contains_key("status"),
         };
@@ -65,7 +65,7 @@ impl Change {
         Ok(Self {
             status: serde_json::to_string(status).map_err(Status::internal)?,
             managers: managers.map_err(Status::internal)?,
-            is_news,
+            is_changed,
         })
     }
 
@@ -96,13 +96,13 @@ pub(super) struct Statuses {
     outbox: watch::Receiver<OutboxState>,
     recent: Mutex<Recent>,
     hasher: RandomState,
-    turns: [tokio::sync::Mutex<()>; TURNS],
+    locks: [tokio::sync::Mutex<()>; LOCKS],
 }
 
 impl Statuses {
     pub(super) fn new(outbox: watch::Receiver<OutboxState>) -> Self {
-        let turns = std::array::from_fn(|_| tokio::sync::Mutex::new(()));
-        Self { outbox, recent: Mutex::default(), hasher: RandomState::new(), turns }
+        let locks = std::array::from_fn(|_| tokio::sync::Mutex::new(()));
+        Self { outbox, recent: Mutex::default(), hasher: RandomState::new(), locks }
     }
 
     fn recent(&self) -> MutexGuard<'_, Recent> {
@@ -115,12 +115,12 @@ impl Statuses {
     }
 
     /// Locks the status of an object. Objects with the same hash share a lock.
-    pub(super) async fn turn(&self, uid: &str) -> tokio::sync::MutexGuard<'_, ()> {
+    pub(super) async fn lock(&self, uid: &str) -> tokio::sync::MutexGuard<'_, ()> {
         let hash = self.hasher.hash_one(uid);
-        let at = usize::try_from(hash % TURNS as u64).unwrap_or_default();
+        let at = usize::try_from(hash % LOCKS as u64).unwrap_or_default();
         // The index is below the length.
-        let [first, ..] = &self.turns;
-        self.turns.get(at).unwrap_or(first).lock().await
+        let [first, ..] = &self.locks;
+        self.locks.get(at).unwrap_or(first).lock().await
     }
 
     /// Returns the object as clients see it. `waiting` is the status pending in the outbox.
@@ -179,7 +179,7 @@ impl Entry {
     /// Returns whether to overlay the status on this version although it has left the outbox.
     fn lingers(&mut self, version: u64, now: Instant) -> bool {
         let since = *self.settled.get_or_insert(now);
-        version == self.version && now.saturating_duration_since(since) < KEEP
+        version == self.version && now.saturating_duration_since(since) < RETENTION
     }
 }
 
@@ -233,7 +233,7 @@ impl Recent {
     fn drop_outdated(&mut self, uid: &str, version: u64, now: Instant) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
         let Some(since) = entry.settled else { return };
-        if version <= entry.version && now.saturating_duration_since(since) < KEEP {
+        if version <= entry.version && now.saturating_duration_since(since) < RETENTION {
             return;
         }
         let freed = entry.status.take().map_or(0, |status| status.len());
@@ -270,7 +270,7 @@ mod tests {
     }
 
     fn change(status: &Value, managers: Option<&str>) -> Change {
-        Change { status: status.to_string(), managers: managers.map(str::to_owned), is_news: true }
+        Change { status: status.to_string(), managers: managers.map(str::to_owned), is_changed: true }
     }
 
     fn uid(name: &str) -> Uid {
@@ -284,7 +284,7 @@ mod tests {
     const CLOUD: &str = "what the cloud has";
 
     #[test]
-    fn a_status_is_shown_from_the_write_until_the_version_that_has_it() {
+    fn a_status_is_shown_until_a_version_includes_it() {
         let (mut recent, start) = (Recent::default(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
         recent.note(uid("u"), 5, change(&json!("mine"), None));
@@ -302,12 +302,12 @@ mod tests {
     }
 
     #[test]
-    fn a_status_of_which_nothing_comes_is_shown_for_a_while_only() {
+    fn a_status_without_a_new_version_expires() {
         let (mut recent, start) = (Recent::default(), Instant::now());
         recent.note(uid("u"), 5, change(&json!("refused"), Some("[1]")));
         let late = start + Duration::from_secs(86_400);
         assert_eq!(status_of(&recent.show("u", object(5, json!(CLOUD)), None, late)), "refused");
-        let shown = recent.show("u", object(5, json!(CLOUD)), None, late + KEEP);
+        let shown = recent.show("u", object(5, json!(CLOUD)), None, late + RETENTION);
         assert_eq!(status_of(&shown), CLOUD);
         assert_eq!(
             member(&shown.json, &["metadata", "managedFields"]),
@@ -319,12 +319,12 @@ mod tests {
         recent.note(uid("v"), 5, change(&json!("unread"), None));
         recent.settle(late);
         assert_eq!(recent.entries.len(), 2);
-        recent.settle(late + KEEP);
+        recent.settle(late + RETENTION);
         assert_eq!(recent.entries.len(), 1);
     }
 
     #[test]
-    fn what_waits_is_shown_although_nothing_is_in_memory() {
+    fn a_pending_status_is_shown_without_memory() {
         let mut recent = Recent::default();
         let shown = recent.show("u", object(5, json!(CLOUD)), Some("{\"a\":1}"), Instant::now());
         assert_eq!(status_of(&shown), json!({"a": 1}));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_has_a_limit_and_the_oldest_go_first() {
+    fn memory_is_limited_and_evicts_the_oldest() {
         let mut recent = Recent::default();
         for number in 0..100 {
             recent.note(uid(&format!("u-{number}")), 5, change(&json!("x".repeat(4000)), None));
@@ -347,21 +347,21 @@ mod tests {
     }
 
     #[test]
-    fn only_the_status_and_who_manages_it_are_taken_from_an_object() {
+    fn a_change_has_only_the_status_and_its_managers() {
         let managed = |subresource: &str| json!({"manager": "m", "subresource": subresource});
         let sent = json!({"spec": {"a": 2}, "status": {"phase": "Running"},
             "metadata": {"managedFields": [managed(""), managed("status"), 7]}});
         let sent: Object = serde_json::from_value(sent).unwrap();
         let change = Change::new(&sent, &object(5, json!({"phase": "Pending"}))).unwrap();
-        assert_eq!((&*change.status, change.is_news), (r#"{"phase":"Running"}"#, true));
+        assert_eq!((&*change.status, change.is_changed), (r#"{"phase":"Running"}"#, true));
         assert_eq!(change.managers, Some(json!([managed("status")]).to_string()));
-        assert!(!Change::new(&sent, &object(5, json!({"phase": "Running"}))).unwrap().is_news);
+        assert!(!Change::new(&sent, &object(5, json!({"phase": "Running"}))).unwrap().is_changed);
 
         let none = Change::new(&Object::default(), &object(5, json!({"phase": "Running"}))).unwrap();
-        assert_eq!((&*none.status, none.is_news, none.managers), ("{}", true, None));
+        assert_eq!((&*none.status, none.is_changed, none.managers), ("{}", true, None));
         let bare = Stored { json: r#"{"kind":"Pod"}"#.into(), ..object(5, json!(0)) };
-        assert!(!Change::new(&Object::default(), &bare).unwrap().is_news);
-        assert!(Change::new(&sent, &bare).unwrap().is_news);
+        assert!(!Change::new(&Object::default(), &bare).unwrap().is_changed);
+        assert!(Change::new(&sent, &bare).unwrap().is_changed);
     }
 
     #[test]

@@ -10,10 +10,10 @@ use edgesync_api::{Change, ChangeType, Stored};
 use edgesync_object::{Resource, Scope, with_resource_version};
 
 use super::ring::{Entry, LazyRing};
-use super::{OwnKind, Place, kinds, record, shown, shown_local};
+use super::{ObjectSource, SynthesizedKind, kinds, record, shown, shown_local};
 
 /// Bytes of changes kept for watches of the Node, or of the namespaces.
-const OWN_BYTES: usize = 32 << 10;
+const SYNTHESIZED_BYTES: usize = 32 << 10;
 
 /// The rings, updated as a commit listener: see [`Observer`].
 #[derive(Debug)]
@@ -39,8 +39,8 @@ impl Watches {
             records: LazyRing::new(bytes / 4, keep, versions.objects),
             local: LazyRing::new(bytes / 4, keep, versions.local),
             // Not stored: with a correct clock, no run reuses a version of an earlier one.
-            nodes: LazyRing::new(OWN_BYTES, keep, versions.objects.max(now)),
-            namespaces: LazyRing::new(OWN_BYTES, keep, versions.objects),
+            nodes: LazyRing::new(SYNTHESIZED_BYTES, keep, versions.objects.max(now)),
+            namespaces: LazyRing::new(SYNTHESIZED_BYTES, keep, versions.objects),
             object_syncs: kinds::object_syncs(Scope::Namespaced),
             cluster_object_syncs: kinds::object_syncs(Scope::Cluster),
         }
@@ -55,13 +55,13 @@ impl Watches {
         [&self.objects, &self.records, &self.local, &self.nodes, &self.namespaces]
     }
 
-    pub(super) fn of(&self, place: &Place) -> &LazyRing {
-        match place {
-            Place::Synced => &self.objects,
-            Place::Records(_) => &self.records,
-            Place::Local(_) => &self.local,
-            Place::Own(OwnKind::Node) => &self.nodes,
-            Place::Own(OwnKind::Namespace) => &self.namespaces,
+    pub(super) fn of(&self, source: &ObjectSource) -> &LazyRing {
+        match source {
+            ObjectSource::Synced => &self.objects,
+            ObjectSource::Records(_) => &self.records,
+            ObjectSource::Local(_) => &self.local,
+            ObjectSource::Synthesized(SynthesizedKind::Node) => &self.nodes,
+            ObjectSource::Synthesized(SynthesizedKind::Namespace) => &self.namespaces,
         }
     }
 
@@ -140,7 +140,7 @@ fn local(transition: LocalTransition) -> Option<Entry> {
 
 impl Observer for Watches {
     fn appetite(&self) -> usize {
-        self.stored().into_iter().map(LazyRing::appetite).sum()
+        self.stored().into_iter().map(LazyRing::wanted_bytes).sum()
     }
 
     fn committed(&self, told: Told) {

@@ -29,13 +29,13 @@ impl Budget {
     /// Updates today's use. Returns the state if it has changed.
     pub(in crate::agent) fn update(&mut self, used: u64) -> Option<BudgetState> {
         self.used = used;
-        self.look()
+        self.update_state()
     }
 
     /// Sets another limit, which applies at once. Returns the state if it has changed.
     pub(in crate::agent) fn set_limit(&mut self, limit: Option<u64>) -> Option<BudgetState> {
         self.limit = limit;
-        self.look()
+        self.update_state()
     }
 
     pub(in crate::agent) fn is_spent(&self) -> bool {
@@ -52,7 +52,7 @@ impl Budget {
         self.limit
     }
 
-    fn look(&mut self) -> Option<BudgetState> {
+    fn update_state(&mut self) -> Option<BudgetState> {
         let state = state(self.limit, self.used);
         if state == self.state {
             return None;
@@ -73,7 +73,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_budget_is_spent_once_and_there_again_the_next_day() {
+    fn a_budget_is_spent_once_and_renewed_the_next_day() {
         let mut budget = Budget::new(Some(100), 0);
         assert_eq!(budget.update(99), None);
         assert!(!budget.is_spent());
@@ -85,14 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn a_start_within_a_day_that_is_spent_is_no_news() {
+    fn a_start_during_a_spent_day_is_no_change() {
         let mut budget = Budget::new(Some(100), 150);
         assert!(budget.is_spent());
         assert_eq!(budget.update(151), None);
     }
 
     #[test]
-    fn another_limit_counts_at_once() {
+    fn a_new_limit_applies_at_once() {
         let mut budget = Budget::new(None, u64::MAX);
         assert!(!budget.is_spent());
         assert_eq!(budget.set_limit(Some(100)), Some(Spent));
@@ -103,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_told_is_what_has_changed(
+        fn updates_return_exactly_the_changes(
             limit in prop::option::of(0u64..100),
             used in prop::collection::vec(0u64..200, 0..50),
         ) {

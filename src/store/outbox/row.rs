@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::{Clocked, EFFECT_PREFIX, OutboxPut, STATUS_PREFIX};
 use crate::store::rows::Resources;
-use crate::store::seals::{BATCH_BYTES, BATCH_ROWS, Need, Seals};
+use crate::store::seals::{BATCH_BYTES, BATCH_ROWS, SealAction, Seals};
 use edgesync_protocol::upload::{Content, Lane, Lanes, UploadItem};
 use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
@@ -25,7 +25,7 @@ const MAX_DAMAGED: usize = 256;
 /// Rows between two pauses of a check.
 const BATCH: u64 = 256;
 /// Placeholder for a namespace in the binding of sealed items: not a valid namespace.
-const NOT_A_NAMESPACE: &str = "/outbox";
+const NAMESPACE_PLACEHOLDER: &str = "/outbox";
 
 /// The columns of a row, in the order of reading.
 pub(in crate::store) const COLUMNS: &str = "id, hash, boot, made, checksum, key, body";
@@ -36,7 +36,7 @@ pub(super) fn id_of(lane: Lane, number: u64) -> i64 {
 }
 
 /// Returns the lane and the number of an id.
-pub(super) fn place(id: i64) -> Option<(Lane, u64)> {
+pub(super) fn lane_and_number(id: i64) -> Option<(Lane, u64)> {
     let lane = Lane::ALL.get(usize::try_from(id >> 56).ok()?)?;
     let number = id.cast_unsigned() & MAX_NUMBER;
     (number > 0).then_some((*lane, number))
@@ -69,7 +69,7 @@ impl<'a> OutboxRow<'a> {
         let (hash, boot, made, checksum) = (number(1)?, number(2)?, number(3)?, number(4)?);
         let (key, body) = (text(5)?, text(6)?);
         let read = || {
-            let (lane, number) = place(id)?;
+            let (lane, number) = lane_and_number(id)?;
             let at = Clocked { boot: boot?.cast_unsigned(), since_boot: made?.cast_unsigned() };
             let read = Self { lane, number, at, key: key?, body: body? };
             ((hash, checksum) == (Some(read.hash()), Some(read.checksum()))).then_some(read)
@@ -94,7 +94,12 @@ impl<'a> OutboxRow<'a> {
     /// Calls `run` with the binding of a sealed body.
     fn bound<T>(&self, run: impl FnOnce(Binding<'_>) -> T) -> T {
         let time = format!("{} {}", self.at.boot, self.at.since_boot);
-        run(Binding { uid: self.key, version: &time, namespace: NOT_A_NAMESPACE, name: self.lane.name() })
+        run(Binding {
+            uid: self.key,
+            version: &time,
+            namespace: NAMESPACE_PLACEHOLDER,
+            name: self.lane.name(),
+        })
     }
 
     /// Returns whether a plain item must be sealed: it concerns an object of a covered kind. A
@@ -111,8 +116,8 @@ impl<'a> OutboxRow<'a> {
         seals.covers_object(resources, &object.key())
     }
 
-    fn need(&self, seals: &Seals, resources: &Resources) -> Result<Need, StoreError> {
-        self.bound(|binding| seals.need(binding, self.body, || self.is_covered(seals, resources)))
+    fn action(&self, seals: &Seals, resources: &Resources) -> Result<SealAction, StoreError> {
+        self.bound(|binding| seals.action(binding, self.body, || self.is_covered(seals, resources)))
     }
 
     fn is_lost(&self, seals: &Seals) -> bool {
@@ -294,10 +299,10 @@ pub(super) fn reseal(
         let Ok(row) = row else { return true };
         bytes += row.body.len();
         last = Some(row.number);
-        let change = match row.need(seals, resources) {
-            Ok(Need::Nothing) => return rows < BATCH_ROWS && bytes < BATCH_BYTES,
-            Ok(Need::Lost) => Ok(None),
-            Ok(Need::Anew(body)) => {
+        let change = match row.action(seals, resources) {
+            Ok(SealAction::Nothing) => return rows < BATCH_ROWS && bytes < BATCH_BYTES,
+            Ok(SealAction::Lost) => Ok(None),
+            Ok(SealAction::Reseal(body)) => {
                 let checksum = OutboxRow { body: &body, ..row }.checksum();
                 Ok(Some((checksum, body)))
             }
@@ -346,7 +351,7 @@ pub(super) fn shift(conn: &Connection, lane: Lane, after: u64, upto: u64, by: u6
 
 /// Returns rows of a lane with this prefix of their keys, from before a time of the same boot, and
 /// their numbers: up to so many bytes, but at least one row.
-pub(super) fn made_before(
+pub(super) fn written_before(
     conn: &Connection,
     lane: Lane,
     (after, upto): (u64, u64),
@@ -416,17 +421,17 @@ pub(in crate::store) fn damaged(
     seals: &Seals,
     mut pause: impl FnMut() -> bool,
 ) -> Result<Option<Vec<i64>>, StoreError> {
-    let (mut seen, mut damaged) = (0u64, Vec::new());
+    let (mut scanned, mut damaged) = (0u64, Vec::new());
     let mut statement = conn.prepare(&format!("SELECT {COLUMNS} FROM outbox ORDER BY id"))?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        seen += 1;
+        scanned += 1;
         match OutboxRow::read(row)? {
             Ok(row) if row.is_lost(seals) => damaged.push(id_of(row.lane, row.number)),
             Ok(_) => {}
             Err(id) => damaged.push(id),
         }
-        if seen.is_multiple_of(BATCH) && !pause() {
+        if scanned.is_multiple_of(BATCH) && !pause() {
             return Ok(None);
         }
     }

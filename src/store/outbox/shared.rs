@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use super::mirror::{Outbox, Rules};
+use super::outbox_totals::{Outbox, Rules};
 use super::{OutboxLimits, OutboxState};
 use edgesync_protocol::upload::{Lane, Lanes};
 
@@ -62,7 +62,7 @@ impl OutboxShared {
         }
         // The caller needs no notification of its own change.
         self.state.send_if_modified(|state| {
-            self.leave_out_settled(state);
+            self.exclude_settled(state);
             false
         });
     }
@@ -91,7 +91,7 @@ impl OutboxShared {
         self.state.send_if_modified(|state| {
             let (marks, bytes, dropped) = (outbox.marks(), outbox.bytes(), outbox.dropped());
             let mut now = OutboxState { marks, bytes, dropped };
-            self.leave_out_settled(&mut now);
+            self.exclude_settled(&mut now);
             let differs = *state != now;
             *state = now;
             differs
@@ -99,7 +99,7 @@ impl OutboxShared {
     }
 
     /// Excludes rows that are confirmed and not yet removed.
-    fn leave_out_settled(&self, state: &mut OutboxState) {
+    fn exclude_settled(&self, state: &mut OutboxState) {
         state.marks.confirmed = self.settled();
         for lane in Lane::ALL {
             let waiting = state.marks.last.get(lane).saturating_sub(state.marks.confirmed.get(lane));

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn all_times_of_an_event_are_set_forward_in_the_form_they_have() {
+    fn all_times_of_an_event_are_corrected_in_their_format() {
         let event = json!({
             "metadata": {"name": "a", "creationTimestamp": "1970-01-01T00:01:00Z"},
             "eventTime": "1970-01-01T00:00:59.250000Z",
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_was_right_already_stays() {
+    fn a_correct_time_stays() {
         let event = json!({
             "event": {"metadata": {}, "eventTime": "2026-11-21T09:59:00.000000Z",
                 "series": {"lastObservedTime": "2026-11-20T00:00:00.000000Z"}},
@@ -141,7 +141,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(text in ".{0,60}", time in "[0-9T:.Z+-]{0,30}", forward: i64) {
+        fn corrections_never_panic(text in ".{0,60}", time in "[0-9T:.Z+-]{0,30}", forward: i64) {
             shift_event(&text, forward, now());
             let event = json!({"metadata": {"annotations": {TIME_CORRECTED: text}}, "eventTime": time});
             shift_event(&event.to_string(), forward, now());

@@ -20,18 +20,18 @@ use edgesync_store::engine::{self, Checkpoint, wal_path};
 const SEALED_KEY: &str = "sealed";
 
 /// Returns the recorded kinds without plain text in the file.
-pub(in crate::store) fn noted(conn: &Connection) -> Result<Option<String>, StoreError> {
+pub(in crate::store) fn recorded_kinds(conn: &Connection) -> Result<Option<String>, StoreError> {
     journal::meta(conn, SEALED_KEY)
 }
 
 /// Records that the file has no plain text of these kinds.
-pub(in crate::store) fn note(conn: &Connection, kinds: &str) -> Result<(), StoreError> {
+pub(in crate::store) fn record_kinds(conn: &Connection, kinds: &str) -> Result<(), StoreError> {
     journal::set_meta(conn, SEALED_KEY, kinds)
 }
 
 /// Returns the value to record for a store with these options: each kind, and its status, which is
 /// sealed too; Secrets have none.
-fn wanted(seals: &Seals) -> Option<String> {
+fn required(seals: &Seals) -> Option<String> {
     let kinds = &seals.0.as_ref()?.options.kinds;
     let with_status = kinds
         .iter()
@@ -44,9 +44,9 @@ fn wanted(seals: &Seals) -> Option<String> {
 }
 
 /// Returns whether plain text may remain: a kind was not sealed before.
-fn is_due(noted: Option<&str>, wanted: &str) -> bool {
-    let noted: Vec<&str> = noted.unwrap_or_default().split(' ').collect();
-    wanted.split(' ').any(|kind| !noted.contains(&kind))
+fn is_due(recorded_kinds: Option<&str>, required: &str) -> bool {
+    let recorded_kinds: Vec<&str> = recorded_kinds.unwrap_or_default().split(' ').collect();
+    required.split(' ').any(|kind| !recorded_kinds.contains(&kind))
 }
 
 /// Returns whether a file may contain plain text although all rows are sealed as required. `is_new`
@@ -56,15 +56,15 @@ pub(in crate::store) fn needs_cleaning(
     seals: &Seals,
     is_new: bool,
 ) -> Result<bool, StoreError> {
-    let Some(wanted) = wanted(seals) else { return Ok(false) };
-    let found = noted(conn)?;
-    if found.as_deref() == Some(&wanted) {
+    let Some(required) = required(seals) else { return Ok(false) };
+    let found = recorded_kinds(conn)?;
+    if found.as_deref() == Some(&required) {
         return Ok(false);
     }
-    if !is_new && is_due(found.as_deref(), &wanted) {
+    if !is_new && is_due(found.as_deref(), &required) {
         return Ok(true);
     }
-    note(conn, &wanted)?;
+    record_kinds(conn, &required)?;
     Ok(false)
 }
 
@@ -83,11 +83,11 @@ pub(in crate::store) fn clean(
         return Ok(conn);
     }
     files::remove_all_aside(path);
-    files::let_go(conn);
-    take_place(path)?;
+    files::close_detached(conn);
+    replace_database(path)?;
     let conn = open()?;
-    if let Some(wanted) = wanted(seals) {
-        note(&conn, &wanted)?;
+    if let Some(required) = required(seals) {
+        record_kinds(&conn, &required)?;
     }
     tracing::info!("the database has been written anew, without plain text of objects that are sealed");
     Ok(conn)
@@ -113,7 +113,7 @@ fn copy(conn: &Connection, path: &Path) -> Result<(), StoreError> {
 
 /// Moves the fresh file to the database's path. The log is empty, so both files are complete
 /// without it.
-fn take_place(path: &Path) -> Result<(), StoreError> {
+fn replace_database(path: &Path) -> Result<(), StoreError> {
     for gone in [wal_path(path), with_suffix(path, "-shm")] {
         durable::remove(&gone)?;
     }
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_cleaned_when_a_kind_is_new_among_the_sealed_ones() {
+    fn a_file_is_cleaned_when_a_new_kind_is_sealed() {
         assert!(is_due(None, "secrets"));
         assert!(is_due(Some("secrets"), "secrets widgets.example.com"));
         assert!(!is_due(Some("secrets widgets.example.com"), "secrets"));

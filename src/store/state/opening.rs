@@ -26,7 +26,7 @@ pub(super) struct Opened {
 /// Opens the database like [`open_sound`], seals plain rows as required, and drops those that
 /// cannot be opened, under a new epoch. If the disk is full, rows stay plain until the next
 /// opening.
-pub(super) fn open_settled(
+pub(super) fn open_sealed(
     path: &Path,
     options: &EngineOptions,
     recent: &Recent,
@@ -59,7 +59,7 @@ pub(super) fn open_settled(
 fn settle(conn: &Connection, seals: &Seals, stored: &mut Stored) -> Result<Vec<i64>, StoreError> {
     let Stored { resources, outbox, .. } = stored;
     let lost = seals::settle(conn, seals, resources)?;
-    outbox.settle_seals(conn, seals, resources)?;
+    outbox.seal_all(conn, seals, resources)?;
     seals.end_rotation()?;
     Ok(lost)
 }

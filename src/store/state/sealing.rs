@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use super::{State, Stored};
 use crate::store::rows::{OBJECT_COLUMNS, ObjectRow};
-use crate::store::seals::{BATCH_ROWS, Seen, look_at};
+use crate::store::seals::{BATCH_ROWS, BatchResult, reseal_row};
 use edgesync_store::StoreError;
 
 /// Damage of a row.
@@ -38,16 +38,16 @@ impl State {
     ) -> Result<(Option<i64>, u64), StoreError> {
         let sql =
             format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id > ?1 ORDER BY id LIMIT {BATCH_ROWS}");
-        let (mut seen, mut last) = (Seen::default(), None);
+        let (mut batch, mut last) = (BatchResult::default(), None);
         let mut statement = conn.prepare_cached(&sql)?;
         let mut rows = statement.query([after])?;
-        while !seen.is_enough()
+        while !batch.is_enough()
             && let Some(row) = rows.next()?
         {
             last = Some(row.get(0)?);
-            look_at(conn, &self.seals(), self.resources(), row, &mut seen)?;
+            reseal_row(conn, &self.seals(), self.resources(), row, &mut batch)?;
         }
-        Ok((last, seen.anew))
+        Ok((last, batch.resealed))
     }
 
     /// Does the same for outbox items after a number. Returns where to continue, `None` at the end.
@@ -56,7 +56,7 @@ impl State {
         conn: &Connection,
         after: u64,
     ) -> Result<Option<u64>, StoreError> {
-        self.undoing(|state| {
+        self.with_rollback(|state| {
             let Stored { outbox, resources, .. } = &mut state.stored;
             outbox.reseal(conn, &state.seals, resources, after)
         })

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_yet_is_null() {
+    fn unknown_values_are_null() {
         let shown = shown(BridgeStatus::default(), &BridgeCounters::default());
         for known_later in ["acknowledgedAt", "round", "verified"] {
             assert_eq!(shown[known_later], Value::Null, "{known_later}");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_and_times_are_those_that_cloud_core_has_told() {
+    fn versions_and_times_are_those_of_cloud_core() {
         let status = BridgeStatus {
             unacknowledged: 2,
             acknowledged_at: Some(1_795_219_210_000),

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
 
-use super::{Waiting, Wire, trace_frame};
+use super::{PendingMessage, Wire, trace_frame};
 use crate::agent::driver::Driver;
 use crate::agent::driver::reading::object_ref;
-use crate::agent::events::{Regarding, Why};
+use crate::agent::events::{EventReason, Regarding};
 use crate::agent::traffic::Direction;
 use crate::store::{EdgeStore, InventoryCursor, Posting};
 use edgesync_config::edge::Config;
@@ -35,7 +35,7 @@ const PODS: usize = 64;
 const ROWS: usize = 16;
 const NAMES: usize = 2048;
 /// Metadata key of the bridge's state.
-const NOTE: &str = "kubeedge";
+const METADATA_KEY: &str = "kubeedge";
 /// Bytes of a message searched for its operation: header and route precede the content.
 const MAX_ROUTE: usize = 2048;
 
@@ -92,7 +92,7 @@ pub(in crate::agent::driver) async fn remember(
     config: &Config,
     store: &EdgeStore,
 ) -> Result<(), StoreError> {
-    if let Some(text) = store.note(NOTE).await? {
+    if let Some(text) = store.metadata(METADATA_KEY).await? {
         bridge.recall(&text);
     }
     let (pods, mut after) = (Arc::new(guess("v1", "Pod", true)), None);
@@ -136,12 +136,12 @@ impl Driver {
     }
 
     /// Processes a message or a pong.
-    pub(in crate::agent::driver) fn heard_cloud_core(&mut self, topic: &str, payload: &[u8]) {
+    pub(in crate::agent::driver) fn receive_cloud_core(&mut self, topic: &str, payload: &[u8]) {
         let at = self.moment();
         let Wire::KubeEdge(cloud_core) = &mut self.wire else { return };
         match topic {
             TEXT => {
-                self.upstream.meter.frame(Direction::Down, operation(payload), payload.len());
+                self.reporting.meter.frame(Direction::Down, operation(payload), payload.len());
                 cloud_core.bridge.heard(at, payload);
                 self.hand_to_machine();
             }
@@ -171,11 +171,11 @@ impl Driver {
             return self.publish(match message {
                 Sent::Text { name, text } => {
                     tracing::debug!(name, bytes = text.len(), "sends");
-                    Waiting { name, topic: TEXT.to_owned(), bytes: text.into_bytes() }
+                    PendingMessage { name, topic: TEXT.to_owned(), bytes: text.into_bytes() }
                 }
                 Sent::Ping(number) => {
                     let bytes = number.to_be_bytes().to_vec();
-                    Waiting { name: "ping", topic: PING.to_owned(), bytes }
+                    PendingMessage { name: "ping", topic: PING.to_owned(), bytes }
                 }
             });
         }
@@ -199,7 +199,7 @@ impl Driver {
             let Wire::KubeEdge(cloud_core) = &mut self.wire else { break };
             let Some(frame) = cloud_core.bridge.poll_frame() else { break };
             if let Received::Objects(objects) = &frame {
-                self.note_objects(objects);
+                self.record_objects(objects);
             }
             self.machine.received(self.now(), frame, random());
             moved = true;
@@ -218,7 +218,7 @@ impl Driver {
             BridgeEffect::Remember(text) => {
                 let store = self.store.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = store.post(vec![Posting::Note(NOTE, text)]).await {
+                    if let Err(error) = store.post(vec![Posting::Note(METADATA_KEY, text)]).await {
                         tracing::warn!(%error, "what was compared with CloudCore could not be kept");
                     }
                 });
@@ -256,7 +256,11 @@ impl Driver {
                     self.records_differed();
                     let note =
                         "the database is not the one that CloudCore knows: everything is asked for again";
-                    self.upstream.events.emit(Why::RecordsDiffered, Regarding::Node, note.to_owned());
+                    self.reporting.events.emit(
+                        EventReason::RecordsDiffered,
+                        Regarding::Node,
+                        note.to_owned(),
+                    );
                 }
             }
             BridgeNotice::Verified { reason, compared, differed } => {
@@ -270,7 +274,7 @@ impl Driver {
                     let note = format!(
                         "{differed} of {compared} objects differed from the cloud's; they are corrected"
                     );
-                    self.upstream.events.emit(Why::RecordsDiffered, Regarding::Node, note);
+                    self.reporting.events.emit(EventReason::RecordsDiffered, Regarding::Node, note);
                 }
             }
             BridgeNotice::DynamicControllerSilent => {

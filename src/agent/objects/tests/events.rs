@@ -21,7 +21,7 @@ async fn waiting(node: &Node, name: &str) -> Option<Value> {
 }
 
 #[tokio::test]
-async fn events_of_both_forms_are_made_changed_and_sent_and_a_name_can_be_left_to_the_node() {
+async fn events_of_both_apis_are_created_updated_and_sent() {
     let node = Node::holding(Vec::new()).await;
     let made = node.ok("POST", PATH, JSON, &event(json!({"name": "jam", "namespace": "lab"}))).await;
     assert_eq!(waiting(&node, "jam").await.unwrap()["note"], made["note"]);
@@ -48,7 +48,7 @@ async fn events_of_both_forms_are_made_changed_and_sent_and_a_name_can_be_left_t
 }
 
 #[tokio::test]
-async fn an_event_that_is_deleted_here_still_reaches_the_cloud() {
+async fn a_deleted_event_still_reaches_the_cloud() {
     let node = Node::holding(Vec::new()).await;
     node.ok("POST", PATH, JSON, &event(json!({"name": "jam", "namespace": "lab"}))).await;
     node.ok("DELETE", &format!("{PATH}/jam"), JSON, &Value::Null).await;

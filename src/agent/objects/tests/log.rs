@@ -16,7 +16,7 @@ fn large(number: u64, version: u64) -> Change {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lists_that_nobody_finishes_keep_database_and_log_within_the_size() {
+async fn unfinished_lists_keep_database_and_log_within_the_limit() {
     // Virtual time advances only here: it does not advance while a thread is busy.
     let (hold, held) = std::sync::mpsc::channel::<()>();
     let holding = tokio::task::spawn_blocking(move || held.recv());

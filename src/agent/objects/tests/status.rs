@@ -38,7 +38,7 @@ impl Node {
         let storage = open_storage_with(&dir.path().join("edge.db"), options, 1 << 20, LONG).await;
         for change in &changes {
             if let Change::Put(put) = change {
-                storage.kinds.learn(&put.resource);
+                storage.kinds.register(&put.resource);
             }
         }
         storage.store.apply(changes).await.unwrap();
@@ -136,7 +136,7 @@ async fn node() -> Node {
 }
 
 #[tokio::test]
-async fn a_status_waits_in_the_outbox_and_is_shown_while_the_row_stays_as_it_is() {
+async fn a_pending_status_is_shown_and_the_row_is_unchanged() {
     let node = node().await;
     let pods = resource("pods");
     let stored =
@@ -167,7 +167,7 @@ async fn a_status_waits_in_the_outbox_and_is_shown_while_the_row_stays_as_it_is(
 }
 
 #[tokio::test]
-async fn every_kind_of_patch_and_a_replacement_write_the_status_alone() {
+async fn every_patch_type_and_put_write_only_the_status() {
     let node = node().await;
     let conditions = |ready: &str| json!([{"type": "Ready", "status": ready}]);
     let strategic = json!({"metadata": {"labels": {"mine": "1"}}, "spec": {"nodeName": "x"},
@@ -197,7 +197,7 @@ async fn every_kind_of_patch_and_a_replacement_write_the_status_alone() {
 }
 
 #[tokio::test]
-async fn who_applies_a_status_owns_its_fields_while_the_agent_runs() {
+async fn an_applied_status_has_field_owners_while_the_agent_runs() {
     let node = node().await;
     let apply = async |manager: &str, status: Value| {
         let path = format!("{POD_STATUS}?fieldManager={manager}");
@@ -228,7 +228,7 @@ async fn who_applies_a_status_owns_its_fields_while_the_agent_runs() {
 }
 
 #[tokio::test]
-async fn nothing_but_the_status_can_be_written_and_only_where_there_is_one() {
+async fn synced_objects_are_read_only_except_for_the_status() {
     let config = put(resource("cm"), 1, 1, 5);
     let deployment = object("deployments", "app", "u-2", 5, json!({}));
     let node = Node::holding(vec![pod(5, json!({"phase": "Pending"})), config, deployment]).await;
@@ -269,7 +269,7 @@ async fn nothing_but_the_status_can_be_written_and_only_where_there_is_one() {
 }
 
 #[tokio::test]
-async fn a_write_that_is_refused_or_changes_nothing_leaves_nothing_behind() {
+async fn a_refused_or_empty_write_leaves_no_outbox_item() {
     let node = node().await;
     let send = async |path: &str, body: Value| node.send("PATCH", path, MERGE, &body).await;
     let version = node.get(POD).await["metadata"]["resourceVersion"].clone();
@@ -298,7 +298,7 @@ async fn a_write_that_is_refused_or_changes_nothing_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn writers_at_the_same_time_do_not_undo_one_another() {
+async fn concurrent_writers_do_not_revert_each_other() {
     let node = node().await;
     // Each adds a condition of its own.
     let patch =
@@ -314,7 +314,7 @@ async fn writers_at_the_same_time_do_not_undo_one_another() {
 }
 
 #[tokio::test]
-async fn between_the_confirmation_and_the_version_that_has_it_a_status_is_still_shown() {
+async fn a_confirmed_status_is_shown_until_its_version_arrives() {
     let node = node().await;
     node.patch(POD_STATUS, json!({"phase": "Running"})).await;
     node.storage.store.settle_outbox(Lane::Status, node.last());
@@ -337,7 +337,7 @@ async fn between_the_confirmation_and_the_version_that_has_it_a_status_is_still_
 }
 
 #[tokio::test]
-async fn a_status_is_of_one_object_and_not_of_the_next_one_of_that_name() {
+async fn a_status_does_not_apply_to_the_next_object_of_the_name() {
     let node = node().await;
     node.patch(POD_STATUS, json!({"phase": "Running"})).await;
     let gone = Change::Delete(Delete { uid: "u-1".into(), key: resource("pods").key("ns", "web") });
@@ -350,7 +350,7 @@ async fn a_status_is_of_one_object_and_not_of_the_next_one_of_that_name() {
 }
 
 #[tokio::test]
-async fn a_status_that_waits_is_no_event_and_does_not_count_for_selectors() {
+async fn a_pending_status_causes_no_watch_event_nor_selector_match() {
     let node = node().await;
     let pods = resource("pods");
     let version = node.storage.version(&pods);
@@ -378,7 +378,7 @@ async fn a_status_that_waits_is_no_event_and_does_not_count_for_selectors() {
 }
 
 #[tokio::test]
-async fn the_status_of_a_kind_that_nobody_has_defined_here_can_be_written() {
+async fn the_status_of_a_custom_kind_is_writable() {
     let resource = Arc::new(Resource {
         group: "plant.example".into(),
         version: "v1".into(),
@@ -401,7 +401,7 @@ async fn the_status_of_a_kind_that_nobody_has_defined_here_can_be_written() {
 }
 
 #[tokio::test]
-async fn a_status_of_a_sealed_kind_waits_where_nobody_can_read_it() {
+async fn a_pending_status_of_a_sealed_kind_is_sealed() {
     let keys = tempfile::tempdir().unwrap();
     let sealing = |kinds: &[&str]| {
         let keys = KeySource { file: keys.path().join("seal.key"), ..KeySource::default() };

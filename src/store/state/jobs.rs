@@ -7,14 +7,14 @@ use rusqlite::Connection;
 use super::State;
 use crate::store::LocalKind;
 use crate::store::local::{self, LocalOutcome, LocalWrite};
-use crate::store::notes::{NoteWriter, Occasion};
+use crate::store::metadata::{MetadataWriter, Occasion};
 use crate::store::outbox::{self, Clocked, EVENT_PREFIX, OutboxPut, Posting};
 use edgesync_protocol::upload::Lane;
 use edgesync_store::StoreError;
 
 /// Time after a failed transaction for which transactions include only their jobs: confirmations
 /// and metadata that may be lost must not be why an object does not fit.
-const MODEST_FOR: Duration = Duration::from_secs(30);
+const ADDITIONS_BACKOFF: Duration = Duration::from_secs(30);
 
 impl State {
     /// Runs the job of [`crate::store::EdgeStore::write_local`].
@@ -26,7 +26,7 @@ impl State {
     ) -> Result<LocalOutcome, StoreError> {
         let object = write.object();
         let key = outbox::event_key(&object.namespace, &object.name);
-        self.undoing(|state| state.write_and_upload(conn, write, Some((Lane::Bulk, key.clone(), at))))
+        self.with_rollback(|state| state.write_and_upload(conn, write, Some((Lane::Bulk, key.clone(), at))))
     }
 
     /// Runs the job of [`crate::store::EdgeStore::post`].
@@ -35,7 +35,7 @@ impl State {
         conn: &Connection,
         postings: &[Posting],
     ) -> Result<(), StoreError> {
-        self.undoing(|state| postings.iter().try_for_each(|posting| state.post_one(conn, posting)))
+        self.with_rollback(|state| postings.iter().try_for_each(|posting| state.post_one(conn, posting)))
     }
 
     fn post_one(&mut self, conn: &Connection, posting: &Posting) -> Result<(), StoreError> {
@@ -44,7 +44,7 @@ impl State {
                 let sealed = outbox::seal(&self.seals, &self.stored.resources, put)?;
                 self.stored.outbox.put(conn, self.shared.outbox.rules(), put, sealed.as_deref())
             }
-            Posting::Note(key, text) => NoteWriter::post(conn, &self.shared.notes, key, text),
+            Posting::Note(key, text) => MetadataWriter::post(conn, &self.shared.metadata, key, text),
             Posting::Event { lane, key, at, object } => {
                 let write = LocalWrite::Put(object.clone());
                 if let Err(refusal) = self.write_and_upload(conn, &write, Some((*lane, key.clone(), *at)))? {
@@ -90,7 +90,7 @@ impl State {
         conn: &Connection,
         suspects: &[i64],
     ) -> Result<u64, StoreError> {
-        self.undoing(|state| state.stored.outbox.drop_damaged(conn, &state.seals, suspects))
+        self.with_rollback(|state| state.stored.outbox.drop_damaged(conn, &state.seals, suspects))
     }
 
     /// Runs the job of [`crate::store::EdgeStore::renumber_outbox`].
@@ -101,13 +101,13 @@ impl State {
         sent: u64,
         above: u64,
     ) -> Result<(), StoreError> {
-        self.undoing(|state| spilling(conn, || state.stored.outbox.renumber(conn, lane, sent, above)))
+        self.with_rollback(|state| spilling(conn, || state.stored.outbox.renumber(conn, lane, sent, above)))
     }
 
     /// Drops what exceeds the new limits.
     pub(in crate::store) fn trim_outbox(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let rules = self.shared.outbox.rules();
-        self.undoing(|state| spilling(conn, || state.stored.outbox.trim(conn, rules, u32::MAX)))
+        self.with_rollback(|state| spilling(conn, || state.stored.outbox.trim(conn, rules, u32::MAX)))
     }
 
     /// Runs a part of [`crate::store::EdgeStore::correct_times`]. Returns how many were corrected,
@@ -120,7 +120,7 @@ impl State {
         forward_ms: i64,
     ) -> Result<(u64, Option<u64>), StoreError> {
         let rules = self.shared.outbox.rules();
-        self.undoing(|state| {
+        self.with_rollback(|state| {
             let mut keys = Vec::new();
             let note = |key: &str| {
                 keys.push(key.to_owned());
@@ -149,7 +149,7 @@ impl State {
 
     /// Runs a part of a transaction that may be rolled back alone: the outbox's totals are restored
     /// with it.
-    pub(super) fn undoing<T>(
+    pub(super) fn with_rollback<T>(
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
@@ -158,29 +158,29 @@ impl State {
     }
 
     /// Adds confirmations and metadata to a transaction, at its end.
-    pub(super) fn go_along(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        if self.modest_since.is_none_or(|since| since.elapsed() >= MODEST_FOR) {
+    pub(super) fn add_deferred(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        if self.additions_failed_at.is_none_or(|since| since.elapsed() >= ADDITIONS_BACKOFF) {
             let settled = self.shared.outbox.settled();
-            self.goes_along = self.stored.outbox.has_confirmed(settled)
-                || self.scribe.is_due(&self.shared.notes, Occasion::Commit);
+            self.has_additions = self.stored.outbox.has_confirmed(settled)
+                || self.metadata_writer.is_due(&self.shared.metadata, Occasion::Commit);
             self.stored.outbox.clear(conn, settled)?;
-            self.scribe.write(conn, &self.shared.notes, Occasion::Commit)?;
+            self.metadata_writer.write(conn, &self.shared.metadata, Occasion::Commit)?;
         }
-        self.stored.outbox.note_last(conn)
+        self.stored.outbox.write_last_if_bare(conn)
     }
 
     /// Stops adding them for a while after a failed transaction that included some.
-    pub(super) fn be_modest(&mut self) {
-        if std::mem::take(&mut self.goes_along) {
-            self.modest_since = Some(Instant::now());
+    pub(super) fn suspend_additions(&mut self) {
+        if std::mem::take(&mut self.has_additions) {
+            self.additions_failed_at = Some(Instant::now());
         }
     }
 
     /// Marks the additions as durable.
-    pub(super) fn went_along(&mut self) {
-        self.goes_along = false;
+    pub(super) fn commit_deferred(&mut self) {
+        self.has_additions = false;
         self.stored.outbox.commit();
-        self.scribe.committed(&self.shared.notes);
+        self.metadata_writer.committed(&self.shared.metadata);
         self.shared.outbox.publish(&self.stored.outbox);
     }
 
@@ -190,15 +190,15 @@ impl State {
     }
 
     /// Writes pending confirmations and metadata, in transactions of its own.
-    pub(super) fn flush_upstream(&mut self, conn: &Connection, occasion: Occasion) -> Result<(), StoreError> {
-        while self.has_confirmed_uploads() || self.scribe.is_due(&self.shared.notes, occasion) {
+    pub(super) fn flush_deferred(&mut self, conn: &Connection, occasion: Occasion) -> Result<(), StoreError> {
+        while self.has_confirmed_uploads() || self.metadata_writer.is_due(&self.shared.metadata, occasion) {
             let done = self.flush_some(conn, occasion);
             if done.is_err() {
                 self.stored.outbox.revert();
-                self.scribe.rolled_back();
+                self.metadata_writer.rolled_back();
                 return done;
             }
-            self.went_along();
+            self.commit_deferred();
         }
         Ok(())
     }
@@ -207,8 +207,8 @@ impl State {
         let settled = self.shared.outbox.settled();
         let tx = conn.unchecked_transaction()?;
         self.stored.outbox.clear(&tx, settled)?;
-        self.scribe.write(&tx, &self.shared.notes, occasion)?;
-        self.stored.outbox.note_last(&tx)?;
+        self.metadata_writer.write(&tx, &self.shared.metadata, occasion)?;
+        self.stored.outbox.write_last_if_bare(&tx)?;
         Ok(tx.commit()?)
     }
 }

@@ -2,7 +2,7 @@
 
 /// Reason of an Event, with its type and action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(in crate::agent) enum Why {
+pub(in crate::agent) enum EventReason {
     /// The agent has started, after a clean stop or for the first time.
     AgentStarted,
     /// The agent has started after a run that ended without a stop signal.
@@ -90,7 +90,7 @@ impl EventType {
     }
 }
 
-impl Why {
+impl EventReason {
     /// All reasons, each at the index of its number.
     pub(super) const ALL: [Self; 33] = [
         Self::AgentStarted,
@@ -129,7 +129,7 @@ impl Why {
     ];
 
     /// Returns the field `reason`.
-    pub(in crate::agent) fn reason(self) -> &'static str {
+    pub(in crate::agent) fn name(self) -> &'static str {
         self.words().0
     }
 
@@ -188,29 +188,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_has_its_own_camel_case_word_and_place() {
+    fn each_reason_has_a_unique_camel_case_name_and_index() {
         let is_camel = |word: &str| {
             word.starts_with(|c: char| c.is_ascii_uppercase())
                 && word.chars().all(|c| c.is_ascii_alphanumeric())
         };
-        for (place, why) in Why::ALL.into_iter().enumerate() {
-            assert_eq!(why as usize, place, "{why:?}");
-            assert_eq!(why.reason(), format!("{why:?}"));
-            assert!(is_camel(why.reason()) && is_camel(why.action()), "{why:?}");
+        for (place, reason) in EventReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, place, "{reason:?}");
+            assert_eq!(reason.name(), format!("{reason:?}"));
+            assert!(is_camel(reason.name()) && is_camel(reason.action()), "{reason:?}");
         }
     }
 
     #[test]
-    fn docs_explain_every_reason_with_its_type_and_action_and_no_other() {
+    fn the_docs_list_exactly_the_reasons() {
         let page = include_str!("../../../docs/events.md");
         let rows: Vec<Vec<&str>> = page
             .lines()
             .filter(|line| line.starts_with("| `"))
             .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
             .collect();
-        let told = |cells: &Vec<&'static str>| [0, 1, 2].map(|cell| cells[cell].trim_matches('`'));
-        let told: Vec<_> = rows.iter().map(told).collect();
-        assert_eq!(told, Why::ALL.map(|why| [why.reason(), why.kind().name(), why.action()]));
+        let state = |cells: &Vec<&'static str>| [0, 1, 2].map(|cell| cells[cell].trim_matches('`'));
+        let state: Vec<_> = rows.iter().map(state).collect();
+        assert_eq!(
+            state,
+            EventReason::ALL.map(|reason| [reason.name(), reason.kind().name(), reason.action()])
+        );
         for cells in rows {
             assert_eq!(cells.len(), 6, "{cells:?}");
             assert!(cells[4].len() > 20 && cells[5].len() > 3, "{cells:?}");

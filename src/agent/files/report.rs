@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::events::{Events, Regarding, Why};
-use crate::agent::kinds::KnownKinds;
+use crate::agent::events::{EventReason, Events, Regarding};
+use crate::agent::kinds::KindRegistry;
 use crate::store::{Clocked, EdgeStore, OutboxPut, Posting};
 use edgesync_files::wire::{News, Told};
 use edgesync_files::{State, Status};
@@ -11,11 +11,11 @@ use edgesync_object::{ObjectRef, ResourceVersion};
 use edgesync_protocol::upload::{EffectContent, EffectState};
 
 /// Metadata key of the report position, written in the transaction of the report.
-const NOTE: &str = "files";
+const METADATA_KEY: &str = "files";
 /// Maximum number of items per transaction.
-const AT_ONCE: usize = 256;
+const MAX_BATCH: usize = 256;
 /// Maximum number of objects with an Event each that they are in effect; more share one Event.
-const NAMED: usize = 8;
+const MAX_SINGLE_EVENTS: usize = 8;
 
 /// The persisted report position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ pub(super) struct Kept {
 
 /// Reads the position; `None` if there were no reports.
 pub(super) async fn read(store: &EdgeStore) -> Option<Kept> {
-    let text = store.note(NOTE).await.ok().flatten()?;
+    let text = store.metadata(METADATA_KEY).await.ok().flatten()?;
     serde_json::from_str(&text).ok()
 }
 
@@ -39,9 +39,9 @@ pub(super) async fn post(store: &EdgeStore, news: &[News], kept: &Kept, at: Cloc
     let puts = news.iter().filter_map(|news| OutboxPut::effect(at, content(news)));
     let mut postings: Vec<Posting> = puts.map(Posting::Upload).collect();
     let Ok(note) = serde_json::to_string(kept) else { return false };
-    postings.push(Posting::Note(NOTE, note));
+    postings.push(Posting::Note(METADATA_KEY, note));
     while !postings.is_empty() {
-        let rest = postings.split_off(postings.len().min(AT_ONCE));
+        let rest = postings.split_off(postings.len().min(MAX_BATCH));
         if let Err(error) = store.post(postings).await {
             // The helper repeats it with the next outcome.
             tracing::warn!(%error, "what is in effect could not be kept for the cloud");
@@ -83,21 +83,21 @@ fn object_of(status: &Status) -> ObjectRef {
 }
 
 /// Emits Events for new results, except those already emitted.
-pub(super) fn emit(events: &Events, kinds: &KnownKinds, news: &[News], said: u64) {
+pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], said: u64) {
     let news: Vec<&News> = news.iter().filter(|news| news.status.seq > said).collect();
     let in_effect = news.iter().filter(|news| news.status.state == State::InEffect).count();
-    if in_effect > NAMED {
+    if in_effect > MAX_SINGLE_EVENTS {
         let note = format!("{in_effect} objects are in effect");
-        events.emit(Why::InEffect, Regarding::Node, note);
+        events.emit(EventReason::InEffect, Regarding::Node, note);
     }
     for News { uid, rule, status } in news {
         let why = match status.state {
             State::Gone if status.message.is_empty() => continue,
-            State::InEffect if in_effect > NAMED => continue,
-            State::InEffect => Why::InEffect,
-            State::NotInEffect if status.rolled_back => Why::RolledBack,
-            State::NotInEffect => Why::NotInEffect,
-            State::Conflict | State::Gone => Why::Conflict,
+            State::InEffect if in_effect > MAX_SINGLE_EVENTS => continue,
+            State::InEffect => EventReason::InEffect,
+            State::NotInEffect if status.rolled_back => EventReason::RolledBack,
+            State::NotInEffect => EventReason::NotInEffect,
+            State::Conflict | State::Gone => EventReason::Conflict,
         };
         let object = object_of(status);
         let version = |version: &Option<String>| version.clone().unwrap_or_else(|| "none".to_owned());
@@ -132,9 +132,9 @@ pub(super) fn emit(events: &Events, kinds: &KnownKinds, news: &[News], said: u64
 }
 
 /// Emits an Event for a failure that blocks all objects.
-pub(super) fn emit_trouble(events: &Events, problem: &str) {
+pub(super) fn emit_problem(events: &Events, problem: &str) {
     events.emit(
-        Why::NotInEffect,
+        EventReason::NotInEffect,
         Regarding::Node,
         format!("objects cannot be brought into effect: {problem}"),
     );

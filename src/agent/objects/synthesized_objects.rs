@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::list::EdgeList;
-use super::named::{OwnList, place};
+use super::named::{SynthesizedList, position};
 use super::ring::LazyRing;
-use super::{EdgeObjects, OwnKind, Place, watch};
+use super::{EdgeObjects, ObjectSource, SynthesizedKind, watch};
 use edgesync_api::{PAGE_ROWS, PageQuery, Snapshot as _, Stored};
 use edgesync_object::objectsync::record_uid;
 use edgesync_object::status::Result;
@@ -18,16 +18,16 @@ use edgesync_object::{Object, Resource, kinds, with_resource_version};
 use edgesync_protocol::node::{agent_ready, new_node, set_node_condition};
 
 /// Interval of the checks for changes during a watch.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The Node as last reported, shared by reporter and API.
-pub(in crate::agent) type OwnNode = Arc<Mutex<Object>>;
+pub(in crate::agent) type SharedNode = Arc<Mutex<Object>>;
 
 /// A boxed future, which keeps its callers' futures small.
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// Returns the Node of an agent that has just started: ready while it answers.
-pub(in crate::agent) fn own_node(name: &str) -> OwnNode {
+pub(in crate::agent) fn shared_node(name: &str) -> SharedNode {
     let mut node = new_node(name);
     node.set_metadata("uid", uid("Node", name));
     set_node_condition(&mut node, &agent_ready(), jiff::Timestamp::now());
@@ -35,50 +35,56 @@ pub(in crate::agent) fn own_node(name: &str) -> OwnNode {
 }
 
 /// The objects of one kind as last served.
-pub(super) struct Own {
+pub(super) struct Synthesized {
     resource: Arc<Resource>,
-    known: Mutex<Known>,
+    served: Mutex<Served>,
 }
 
 #[derive(Default)]
-struct Known {
+struct Served {
     /// The store's version that they derive from; `None` before the first request.
     objects: Option<u64>,
     version: u64,
     shown: Arc<Vec<Stored>>,
 }
 
-impl Own {
+impl Synthesized {
     pub(super) fn new(kind: &str) -> Self {
-        Self { resource: Arc::new(kinds::guess("v1", kind, false)), known: Mutex::default() }
+        Self { resource: Arc::new(kinds::guess("v1", kind, false)), served: Mutex::default() }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn served(&self) -> MutexGuard<'_, Served> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Replaces the served objects, and publishes the difference to watches. The first result is no
     /// change: no client has seen objects of this run.
-    fn tell(&self, known: &mut Known, ring: &LazyRing, mut items: Vec<Stored>, objects: u64) -> OwnList {
+    fn publish(
+        &self,
+        served: &mut Served,
+        ring: &LazyRing,
+        mut items: Vec<Stored>,
+        objects: u64,
+    ) -> SynthesizedList {
         let newest = ring.version();
-        let Some(before) = known.objects.replace(objects) else {
-            known.version = newest.max(objects);
+        let Some(before) = served.objects.replace(objects) else {
+            served.version = newest.max(objects);
             for item in &mut items {
-                set_version(item, known.version);
+                set_version(item, served.version);
             }
-            ring.skip(known.version);
-            known.shown = Arc::new(items);
-            return known.list();
+            ring.skip(served.version);
+            served.shown = Arc::new(items);
+            return served.list();
         };
         if before > objects {
             // A concurrent request with a newer version was faster.
-            known.objects = Some(before);
-            return known.list();
+            served.objects = Some(before);
+            return served.list();
         }
         let next = (newest + 1).max(objects);
         let mut changes = Vec::new();
         for item in &mut items {
-            let before = place(&known.shown, &item.name).ok().and_then(|at| known.shown.get(at));
+            let before = position(&served.shown, &item.name).ok().and_then(|at| served.shown.get(at));
             if let Some(before) = before {
                 set_version(item, before.version);
                 if item.json == before.json {
@@ -89,49 +95,50 @@ impl Own {
             let previous = before.map(|before| before.json.clone());
             changes.push(watch::entry(&self.resource, true, item.clone(), previous));
         }
-        for gone in known.shown.iter() {
-            if place(&items, &gone.name).is_err() {
+        for gone in served.shown.iter() {
+            if position(&items, &gone.name).is_err() {
                 changes.push(watch::removed(&self.resource, gone.clone(), next));
             }
         }
         if !changes.is_empty() {
-            known.version = next;
+            served.version = next;
             ring.note(next, || changes);
-            known.shown = Arc::new(items);
+            served.shown = Arc::new(items);
         }
-        known.list()
+        served.list()
     }
 }
 
-impl Known {
-    fn list(&self) -> OwnList {
-        OwnList { version: self.version, items: self.shown.clone() }
+impl Served {
+    fn list(&self) -> SynthesizedList {
+        SynthesizedList { version: self.version, items: self.shown.clone() }
     }
 }
 
 impl EdgeObjects {
     /// Returns the objects of a kind.
-    pub(super) fn own(&self, kind: OwnKind) -> Boxed<'_, OwnList> {
-        Box::pin(self.look(kind))
+    pub(super) fn synthesized(&self, kind: SynthesizedKind) -> Boxed<'_, SynthesizedList> {
+        Box::pin(self.refresh(kind))
     }
 
-    async fn look(&self, kind: OwnKind) -> Result<OwnList> {
-        let (own, ring) = (self.own_of(kind), self.watches.of(&Place::Own(kind)));
-        ring.interest();
-        if let OwnKind::Node = kind {
-            let mut known = own.known();
-            let json = self.own_node.lock().unwrap_or_else(PoisonError::into_inner).to_json();
+    async fn refresh(&self, kind: SynthesizedKind) -> Result<SynthesizedList> {
+        let (synthesized, ring) =
+            (self.synthesized_of(kind), self.watches.of(&ObjectSource::Synthesized(kind)));
+        ring.record_interest();
+        if let SynthesizedKind::Node = kind {
+            let mut served = synthesized.served();
+            let json = self.shared_node.lock().unwrap_or_else(PoisonError::into_inner).to_json();
             let node = Stored { name: self.node.to_string(), json, ..Stored::default() };
-            return Ok(own.tell(&mut known, ring, vec![node], 0));
+            return Ok(synthesized.publish(&mut served, ring, vec![node], 0));
         }
         let objects = self.store.versions().objects;
         {
-            let known = own.known();
-            if known.objects == Some(objects) {
-                return Ok(known.list());
+            let served = synthesized.served();
+            if served.objects == Some(objects) {
+                return Ok(served.list());
             }
         }
-        let mut list = self.rows(Place::Synced, &own.resource).await?;
+        let mut list = self.rows(ObjectSource::Synced, &synthesized.resource).await?;
         let objects = list.version();
         let (mut items, mut after) = (Vec::new(), None);
         loop {
@@ -144,37 +151,37 @@ impl EdgeObjects {
             }
         }
         if let EdgeList::Rows(rows) = &mut list {
-            rows.turn_to(Place::Own(kind));
+            rows.turn_to(ObjectSource::Synthesized(kind));
         }
         for mut found in list.page(PageQuery::default()).await?.items {
-            if let Err(at) = place(&items, &found.name) {
+            if let Err(at) = position(&items, &found.name) {
                 found.json = namespace(&found.name);
                 items.insert(at, found);
             }
         }
-        Ok(own.tell(&mut own.known(), ring, items, objects))
+        Ok(synthesized.publish(&mut synthesized.served(), ring, items, objects))
     }
 
     /// Waits for changes of a kind after a version.
-    pub(super) fn own_changed(&self, kind: OwnKind, after: u64) -> Boxed<'_, ()> {
+    pub(super) fn synthesized_changed(&self, kind: SynthesizedKind, after: u64) -> Boxed<'_, ()> {
         Box::pin(async move {
-            let ring = self.watches.of(&Place::Own(kind));
+            let ring = self.watches.of(&ObjectSource::Synthesized(kind));
             loop {
-                self.own(kind).await?;
+                self.synthesized(kind).await?;
                 if ring.version() > after {
                     return Ok(());
                 }
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
                 ring.check()?;
             }
         })
     }
 
-    fn own_of(&self, kind: OwnKind) -> &Own {
-        let [nodes, namespaces] = &self.own;
+    fn synthesized_of(&self, kind: SynthesizedKind) -> &Synthesized {
+        let [nodes, namespaces] = &self.synthesized;
         match kind {
-            OwnKind::Node => nodes,
-            OwnKind::Namespace => namespaces,
+            SynthesizedKind::Node => nodes,
+            SynthesizedKind::Namespace => namespaces,
         }
     }
 }

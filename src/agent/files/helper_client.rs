@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
-use crate::agent::kinds::KnownKinds;
+use crate::agent::kinds::KindRegistry;
 use crate::store::{EdgeStore, Entry, ObjectRef};
 use edgesync_admin::agent::{FilesList, FilesObject, FilesRule, FilesState};
 use edgesync_api::Role;
@@ -24,7 +24,7 @@ const PAGE: usize = 100;
 
 /// Failure of a request.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(super) enum RequestError {
     #[error("the helper cannot be asked at {path}: {source} (is edgesync-files.socket enabled?)")]
     Helper { path: String, source: io::Error },
     #[error("the helper refuses: {0}")]
@@ -35,14 +35,14 @@ pub(super) enum Trouble {
     NoRule(String),
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for RequestError {
     fn from(error: StoreError) -> Self {
         Self::Store(chain(&error))
     }
 }
 
 /// A connection to the helper, for one request.
-pub(super) struct Asking<'a> {
+pub(super) struct HelperClient<'a> {
     stream: UnixStream,
     socket: &'a Path,
     store: &'a EdgeStore,
@@ -50,28 +50,31 @@ pub(super) struct Asking<'a> {
 
 /// The objects that a request covers.
 #[derive(Clone, Copy)]
-pub(super) struct About<'a> {
-    pub(super) kinds: &'a KnownKinds,
+pub(super) struct RequestScope<'a> {
+    pub(super) kinds: &'a KindRegistry,
     pub(super) rule: &'a Rule,
     /// Epoch of the database that the request refers to: an object missing in another one is not
     /// deleted.
     pub(super) epoch: &'a str,
 }
 
-impl<'a> Asking<'a> {
-    pub(super) async fn begin(socket: &'a Path, store: &'a EdgeStore) -> Result<Self, Trouble> {
+impl<'a> HelperClient<'a> {
+    pub(super) async fn begin(socket: &'a Path, store: &'a EdgeStore) -> Result<Self, RequestError> {
         let stream = UnixStream::connect(socket).await.map_err(|source| failed(socket, source))?;
         Ok(Self { stream, socket, store })
     }
 
     /// Lists the objects that a rule affects, page by page. Reads bodies only if labels decide, one
     /// at a time.
-    async fn list(&mut self, About { kinds, rule, epoch }: About<'_>) -> Result<(), Trouble> {
+    async fn list(
+        &mut self,
+        RequestScope { kinds, rule, epoch }: RequestScope<'_>,
+    ) -> Result<(), RequestError> {
         let mut after = None;
         loop {
             let page = self.store.inventory(BucketSet::ALL, after, PAGE).await?;
             if page.totals.epoch.to_string() != epoch {
-                return Err(Trouble::Store("it was replaced while its objects were listed".to_owned()));
+                return Err(RequestError::Store("it was replaced while its objects were listed".to_owned()));
             }
             let mut list = Vec::new();
             for Entry { uid, version, object, .. } in &page.entries {
@@ -98,10 +101,10 @@ impl<'a> Asking<'a> {
     /// Lists the current state of changed objects.
     pub(super) async fn list_changed(
         &mut self,
-        kinds: &KnownKinds,
+        kinds: &KindRegistry,
         rule: &Rule,
         changed: &[Uid],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RequestError> {
         let mut list = Vec::new();
         for uid in changed {
             list.push(self.look_up(kinds, rule, uid).await?);
@@ -111,7 +114,7 @@ impl<'a> Asking<'a> {
 
     /// Looks up an object; the result has no version if the object is not held or the rule does not
     /// select it. An unreadable object is an error, not a deletion.
-    async fn look_up(&self, kinds: &KnownKinds, rule: &Rule, uid: &Uid) -> Result<Listed, Trouble> {
+    async fn look_up(&self, kinds: &KindRegistry, rule: &Rule, uid: &Uid) -> Result<Listed, RequestError> {
         let Some(held) = self.store.sound_by_uid(Uid::clone(uid)).await? else {
             return Ok(Listed { uid: uid.to_string(), ..Listed::default() });
         };
@@ -123,24 +126,28 @@ impl<'a> Asking<'a> {
         Ok(listed)
     }
 
-    async fn send(&mut self, value: &impl Serialize) -> Result<(), Trouble> {
+    async fn send(&mut self, value: &impl Serialize) -> Result<(), RequestError> {
         let text = serde_json::to_vec(value).map_err(|error| failed(self.socket, error.into()))?;
         self.write(&text).await
     }
 
-    async fn write(&mut self, frame: &[u8]) -> Result<(), Trouble> {
+    async fn write(&mut self, frame: &[u8]) -> Result<(), RequestError> {
         write(&mut self.stream, frame).await.map_err(|source| failed(self.socket, source))
     }
 
     /// Sends the request, supplies the requested objects, and waits for the outcome.
-    pub(super) async fn ask(mut self, request: &Request, about: About<'_>) -> Result<Outcome, Trouble> {
+    pub(super) async fn call(
+        mut self,
+        request: &Request,
+        about: RequestScope<'_>,
+    ) -> Result<Outcome, RequestError> {
         self.write(&[]).await?;
         self.send(request).await?;
         loop {
             let frame = read(&mut self.stream).await.map_err(|source| failed(self.socket, source))?;
             match serde_json::from_slice(&frame).map_err(|error| failed(self.socket, error.into()))? {
                 Reply::Done(outcome) => return Ok(*outcome),
-                Reply::Refused(why) => return Err(Trouble::Refused(why)),
+                Reply::Refused(why) => return Err(RequestError::Refused(why)),
                 Reply::Whole => self.list(about).await?,
                 Reply::Want(wanted) => {
                     for Member { uid, version } in wanted {
@@ -160,7 +167,7 @@ fn names(rule: &Rule, ObjectRef { resource, namespace, name }: &ObjectRef) -> bo
     rule.objects.names(resource, namespace, name)
 }
 
-fn listed(kinds: &KnownKinds, uid: &Uid, version: &ResourceVersion, object: &ObjectRef) -> Listed {
+fn listed(kinds: &KindRegistry, uid: &Uid, version: &ResourceVersion, object: &ObjectRef) -> Listed {
     let ObjectRef { resource, namespace, name } = object;
     Listed {
         uid: uid.to_string(),
@@ -173,8 +180,8 @@ fn listed(kinds: &KnownKinds, uid: &Uid, version: &ResourceVersion, object: &Obj
     }
 }
 
-fn failed(socket: &Path, source: io::Error) -> Trouble {
-    Trouble::Helper { path: socket.display().to_string(), source }
+fn failed(socket: &Path, source: io::Error) -> RequestError {
+    RequestError::Helper { path: socket.display().to_string(), source }
 }
 
 async fn write(stream: &mut UnixStream, frame: &[u8]) -> io::Result<()> {
@@ -253,7 +260,7 @@ mod tests {
     use tokio::net::UnixListener;
 
     #[tokio::test]
-    async fn objects_of_a_database_are_not_listed_as_those_of_another() {
+    async fn objects_of_a_replaced_database_are_not_listed() {
         let directory = tempfile::tempdir().unwrap();
         let store = EdgeStore::open(&directory.path().join("edge.db"), EdgeOptions::default()).unwrap();
         let socket = directory.path().join("files.sock");
@@ -261,10 +268,13 @@ mod tests {
         let own = store.facts().totals.epoch.to_string();
         for (epoch, is_listed) in [(own.as_str(), true), ("that of another", false)] {
             let asked = async {
-                let asking = Asking::begin(&socket, &store).await?;
+                let client = HelperClient::begin(&socket, &store).await?;
                 let request = Request { verb: Verb::Apply, ..Request::default() };
-                asking
-                    .ask(&request, About { kinds: &KnownKinds::default(), rule: &Rule::default(), epoch })
+                client
+                    .call(
+                        &request,
+                        RequestScope { kinds: &KindRegistry::default(), rule: &Rule::default(), epoch },
+                    )
                     .await
             };
             let served = async {

@@ -82,21 +82,21 @@ const CHANGE_BYTES: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     /// Remaining bytes; `None` while nothing is recorded.
-    room: Option<usize>,
+    remaining: Option<usize>,
     objects: Vec<Transition>,
     local: Vec<LocalTransition>,
 }
 
 impl Recorder {
     /// Starts to record up to so many bytes; records nothing for zero.
-    pub(super) fn begin(&mut self, room: usize) {
+    pub(super) fn begin(&mut self, remaining: usize) {
         self.forget();
-        self.room = (room > 0).then_some(room);
+        self.remaining = (remaining > 0).then_some(remaining);
     }
 
     /// Returns whether changes are recorded.
     pub(super) fn is_on(&self) -> bool {
-        self.room.is_some()
+        self.remaining.is_some()
     }
 
     /// Stops recording and drops the changes, which would be incomplete.
@@ -104,9 +104,10 @@ impl Recorder {
         *self = Self::default();
     }
 
-    fn take_room(&mut self, bytes: usize) -> bool {
-        self.room = self.room.and_then(|room| room.checked_sub(bytes.saturating_add(CHANGE_BYTES)));
-        if self.room.is_none() {
+    fn reserve(&mut self, bytes: usize) -> bool {
+        self.remaining =
+            self.remaining.and_then(|remaining| remaining.checked_sub(bytes.saturating_add(CHANGE_BYTES)));
+        if self.remaining.is_none() {
             self.forget();
         }
         self.is_on()
@@ -115,7 +116,7 @@ impl Recorder {
     /// Records a change of a synced object.
     pub(super) fn object(&mut self, change: Transition) {
         let bytes = [&change.before, &change.after].into_iter().flatten().map(|side| side.body.len()).sum();
-        if self.take_room(bytes) {
+        if self.reserve(bytes) {
             self.objects.push(change);
         }
     }
@@ -123,7 +124,7 @@ impl Recorder {
     /// Records a change of a local object.
     pub(super) fn local(&mut self, change: LocalTransition) {
         let bytes = [&change.before, &change.after].into_iter().flatten().map(|side| side.body.len()).sum();
-        if self.take_room(bytes) {
+        if self.reserve(bytes) {
             self.local.push(change);
         }
     }
@@ -136,11 +137,11 @@ impl Recorder {
 
     /// Returns the commit between two pairs of versions, for the listener.
     pub(super) fn finish(&mut self, before: Versions, versions: Versions) -> Told {
-        let Self { room, objects, local } = std::mem::take(self);
+        let Self { remaining, objects, local } = std::mem::take(self);
         Told {
             versions,
-            objects: part(before.objects != versions.objects, room.map(|_| objects)),
-            local: part(before.local != versions.local, room.map(|_| local)),
+            objects: part(before.objects != versions.objects, remaining.map(|_| objects)),
+            local: part(before.local != versions.local, remaining.map(|_| local)),
         }
     }
 }

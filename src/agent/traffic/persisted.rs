@@ -17,7 +17,7 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 
-use super::{Count, Counts, FRAMES, Kind, MAX_KINDS, Meter, OTHER, SECONDS_A_DAY, Ways, is_kind_name};
+use super::{Count, Counts, Directions, FRAMES, Kind, MAX_KINDS, Meter, OTHER, SECONDS_A_DAY, is_kind_name};
 
 /// Version mark of the format.
 const MARK: &str = "traffic 1";
@@ -27,22 +27,22 @@ const MAX_TEXT: usize = 64 << 10;
 pub(super) fn write(meter: &Meter) -> String {
     let mut out = format!("{MARK} {} {}\n", meter.day, meter.since);
     write_row(&mut out, "link", "", &meter.link);
-    for (name, ways) in FRAMES.iter().zip(&meter.frames) {
-        if *ways != Ways::default() {
-            write_row(&mut out, "frame ", name, ways);
+    for (name, directions) in FRAMES.iter().zip(&meter.frames) {
+        if *directions != Directions::default() {
+            write_row(&mut out, "frame ", name, directions);
         }
     }
-    for Kind { name, ways } in &meter.kinds {
-        write_row(&mut out, "kind ", name, ways);
+    for Kind { name, directions } in &meter.kinds {
+        write_row(&mut out, "kind ", name, directions);
     }
     out.push_str("end");
     out
 }
 
-fn write_row(out: &mut String, row: &str, name: &str, ways: &Ways) {
+fn write_row(out: &mut String, row: &str, name: &str, directions: &Directions) {
     out.push_str(row);
     out.push_str(name);
-    for Count { messages, bytes } in ways.iter().flat_map(|counts| [counts.today, counts.total]) {
+    for Count { messages, bytes } in directions.iter().flat_map(|counts| [counts.today, counts.total]) {
         // Writing to a String cannot fail.
         let _ = write!(out, " {messages} {bytes}");
     }
@@ -59,15 +59,15 @@ pub(super) fn read(text: &str) -> Option<Meter> {
     let (day, since) = (first.number::<i64>()?, first.number::<i64>()?);
     Timestamp::from_second(day.checked_mul(SECONDS_A_DAY)?).ok()?;
     Timestamp::from_second(since).ok()?;
-    let mut meter = Meter::starting(day, since);
+    let mut meter = Meter::empty(day, since);
     for line in lines {
         let mut words = Words(line);
         match words.next()? {
-            "link" => meter.link = words.ways()?,
+            "link" => meter.link = words.directions()?,
             "frame" => {
                 let name = words.next()?;
                 let row = FRAMES.iter().position(|frame| *frame == name)?;
-                *meter.frames.get_mut(row)? = words.ways()?;
+                *meter.frames.get_mut(row)? = words.directions()?;
             }
             "kind" => {
                 let name = words.next()?;
@@ -75,7 +75,7 @@ pub(super) fn read(text: &str) -> Option<Meter> {
                 if !is_sorted || !is_kind_name(name) {
                     return None;
                 }
-                meter.kinds.push(Kind { name: name.into(), ways: words.ways()? });
+                meter.kinds.push(Kind { name: name.into(), directions: words.directions()? });
             }
             _ => break,
         }
@@ -113,7 +113,7 @@ impl<'a> Words<'a> {
         is_part.then_some(Counts { today, total })
     }
 
-    fn ways(&mut self) -> Option<Ways> {
+    fn directions(&mut self) -> Option<Directions> {
         Some([self.counts()?, self.counts()?])
     }
 }

@@ -12,11 +12,11 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::Driver;
-use crate::agent::clock::{Clock, ClockNews};
-use crate::agent::events::{EventLimits, Events, Regarding, Why};
-use crate::agent::identity::Membership;
+use crate::agent::clock::{Clock, ClockChange};
+use crate::agent::events::{EventLimits, EventReason, Events, Regarding};
+use crate::agent::identity::NodeIdentity;
 use crate::agent::node_report;
-use crate::agent::objects::OwnNode;
+use crate::agent::objects::SharedNode;
 use crate::agent::traffic::{Budget, BudgetState, Meter};
 use crate::store::{
     EdgeStats, EdgeStore, Health, OutboxLimits, OutboxPut, OutboxState, Posting, Reset, Writing,
@@ -30,20 +30,20 @@ use edgesync_runtime::random;
 use edgesync_store::StoreError;
 
 /// Interval of the device checks: disk, addresses, Node report.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const DEVICE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Interval at which the store receives the traffic counts; it writes them with its next flush.
-const KEEP_EVERY: Duration = Duration::from_secs(60);
+const PERSIST_INTERVAL: Duration = Duration::from_secs(60);
 /// Time for which Events wait for the device's clock to be set.
-const CLOCK_PATIENCE: Duration = Duration::from_secs(120);
+const CLOCK_TIMEOUT: Duration = Duration::from_secs(120);
 /// Metadata key of the traffic counts.
-pub(in crate::agent) const TRAFFIC_NOTE: &str = "traffic";
+pub(in crate::agent) const TRAFFIC_KEY: &str = "traffic";
 /// Metadata key of the hash of the last Node report.
-const NODE_NOTE: &str = "node";
+const NODE_KEY: &str = "node";
 
 type Page = Result<Vec<UploadItem>, StoreError>;
 
 /// State of the outbound half.
-pub(in crate::agent) struct Upstream {
+pub(in crate::agent) struct Reporting {
     config: Config,
     pub(super) events: Events,
     clock: Clock,
@@ -51,7 +51,7 @@ pub(in crate::agent) struct Upstream {
     budget: Budget,
     pub(super) outbox: watch::Receiver<OutboxState>,
     /// State of the outbox when the store was opened, before this run added anything.
-    opened: OutboxMarks,
+    initial_marks: OutboxMarks,
     /// The page of the outbox that is being read.
     pub(super) page: Option<JoinHandle<Page>>,
     /// The renumbering of the outbox in progress.
@@ -63,12 +63,12 @@ pub(in crate::agent) struct Upstream {
     /// When this run of the agent acquired the Lease, in Unix microseconds.
     acquired: i64,
     /// Hash of the last Node report; `None` if it could not be stored.
-    told: Arc<Mutex<Option<u64>>>,
+    reported: Arc<Mutex<Option<u64>>>,
     /// The Node that the local API serves.
-    own_node: OwnNode,
+    shared_node: SharedNode,
     pub(super) conditions: Vec<Condition>,
-    look_at: Instant,
-    keep_at: Instant,
+    next_check: Instant,
+    persist_at: Instant,
     started: Instant,
     /// Dropped items at the last check.
     dropped: Lanes,
@@ -76,48 +76,48 @@ pub(in crate::agent) struct Upstream {
     /// last check.
     limits: (u64, u64),
     /// Since when the link is up without an answer of the cloud.
-    pub(super) silent: Option<Instant>,
+    pub(super) silent_since: Option<Instant>,
     /// Whether an Event has reported the silence.
-    pub(super) silence_told: bool,
+    pub(super) silence_reported: bool,
 }
 
-impl Upstream {
+impl Reporting {
     /// Restores what the store persisted in an earlier run.
     pub(in crate::agent) async fn new(
         config: &Config,
         store: &EdgeStore,
         clock: Clock,
         events: Events,
-        own_node: OwnNode,
+        shared_node: SharedNode,
     ) -> Self {
         // Unreadable metadata counts as absent.
-        let traffic = store.note(TRAFFIC_NOTE).await.unwrap_or_default();
-        let told = store.note(NODE_NOTE).await.unwrap_or_default();
+        let traffic = store.metadata(TRAFFIC_KEY).await.unwrap_or_default();
+        let reported = store.metadata(NODE_KEY).await.unwrap_or_default();
         let now = Instant::now();
         let meter = Meter::new(traffic.as_deref(), Timestamp::now());
         Self {
             config: config.clone(),
-            own_node,
+            shared_node,
             events,
             clock,
             budget: Budget::new(config.traffic.daily_budget, meter.today()),
             meter,
             outbox: store.outbox(),
-            opened: store.outbox().borrow().marks.clone(),
+            initial_marks: store.outbox().borrow().marks.clone(),
             page: None,
             renumbering: None,
             sizing: None,
             used_bytes: 0,
             acquired: Timestamp::now().as_microsecond(),
-            told: Arc::new(Mutex::new(told.and_then(|told| told.parse().ok()))),
+            reported: Arc::new(Mutex::new(reported.and_then(|reported| reported.parse().ok()))),
             conditions: Vec::new(),
-            look_at: now,
-            keep_at: now + KEEP_EVERY,
+            next_check: now,
+            persist_at: now + PERSIST_INTERVAL,
             started: now,
             dropped: Lanes::default(),
             limits: (0, 0),
-            silent: None,
-            silence_told: false,
+            silent_since: None,
+            silence_reported: false,
         }
     }
 
@@ -150,7 +150,7 @@ impl Upstream {
     /// Returns whether Events may be sent: their times are right, or the wait for the clock is
     /// over.
     fn times_are_settled(&self) -> bool {
-        self.clock.is_known() || self.started.elapsed() >= CLOCK_PATIENCE
+        self.clock.is_known() || self.started.elapsed() >= CLOCK_TIMEOUT
     }
 
     /// Returns the outbox as the machine sees it: without Events while they wait for the clock.
@@ -165,134 +165,139 @@ impl Upstream {
 
 impl Driver {
     /// Passes the initial state of outbox and budget to the machine.
-    pub(super) fn begin_upstream(&mut self) {
+    pub(super) fn begin_reporting(&mut self) {
         let now = self.now();
-        self.machine.set_frugal(now, self.upstream.budget.is_spent());
-        self.machine.outbox_changed(now, &self.upstream.opened);
+        self.machine.set_frugal(now, self.reporting.budget.is_spent());
+        self.machine.outbox_changed(now, &self.reporting.initial_marks);
         self.outbox_changed();
     }
 
     /// Persists the traffic counts at the end.
-    pub(super) fn end_upstream(&mut self) {
-        self.upstream.meter.link(&self.link.traffic(), Timestamp::now());
-        self.store.keep_note(TRAFFIC_NOTE, self.upstream.meter.keep());
+    pub(super) fn end_reporting(&mut self) {
+        self.reporting.meter.link(&self.link.traffic(), Timestamp::now());
+        self.store.defer_metadata(TRAFFIC_KEY, self.reporting.meter.keep());
     }
 
     /// Runs the checks that are due; called about once a second.
-    pub(super) fn look_around(&mut self) {
+    pub(super) fn run_checks(&mut self) {
         let now = Instant::now();
-        self.look_at_clock();
+        self.check_clock();
         let traffic = self.link.traffic();
-        self.upstream.meter.link(&traffic, Timestamp::now());
-        self.look_at_budget();
-        self.look_at_limits(traffic.stalled);
-        if now >= self.upstream.keep_at {
-            self.upstream.keep_at = now + KEEP_EVERY;
-            self.store.keep_note(TRAFFIC_NOTE, self.upstream.meter.keep());
+        self.reporting.meter.link(&traffic, Timestamp::now());
+        self.check_budget();
+        self.check_limits(traffic.stalled);
+        if now >= self.reporting.persist_at {
+            self.reporting.persist_at = now + PERSIST_INTERVAL;
+            self.store.defer_metadata(TRAFFIC_KEY, self.reporting.meter.keep());
         }
-        if now >= self.upstream.look_at {
-            self.upstream.look_at = now + LOOK_EVERY;
+        if now >= self.reporting.next_check {
+            self.reporting.next_check = now + DEVICE_CHECK_INTERVAL;
             let store = self.store.clone();
-            self.upstream.sizing = Some(tokio::spawn(async move { store.stats().await }));
+            self.reporting.sizing = Some(tokio::spawn(async move { store.stats().await }));
         }
     }
 
     /// Receives the size of the store, and checks the rest of the device.
     pub(super) fn sized(&mut self, stats: &Result<Result<EdgeStats, StoreError>, tokio::task::JoinError>) {
-        self.upstream.sizing = None;
+        self.reporting.sizing = None;
         if let Ok(Ok(stats)) = stats {
-            self.upstream.used_bytes = stats.database_bytes.saturating_sub(stats.free_bytes);
+            self.reporting.used_bytes = stats.database_bytes.saturating_sub(stats.free_bytes);
         }
-        self.tell_of_node(false);
+        self.report_node(false);
     }
 
     /// Schedules a check of the device: a new link may use another address.
-    pub(super) fn look_soon(&mut self) {
-        self.upstream.look_at = Instant::now();
+    pub(super) fn schedule_device_check(&mut self) {
+        self.reporting.next_check = Instant::now();
     }
 
-    fn look_at_clock(&mut self) {
-        let settled = self.upstream.times_are_settled();
-        if let Some(ClockNews::Jumped { at, by, doubtful, became_known }) = self.upstream.clock.look() {
+    fn check_clock(&mut self) {
+        let settled = self.reporting.times_are_settled();
+        if let Some(ClockChange::Jumped { at, by, doubtful, became_known }) =
+            self.reporting.clock.detect_jump()
+        {
             let seconds = by as f64 / 1000.0;
             tracing::warn!(seconds, became_known, "the clock was set");
             let more = if became_known { ", and can be right now: it could not before" } else { "" };
             let note = format!("the clock was set by {seconds:+.1} s{more}");
-            self.upstream.events.emit(Why::ClockJumped, Regarding::Node, note);
+            self.reporting.events.emit(EventReason::ClockJumped, Regarding::Node, note);
             // Times of a clock that could be right stay as they are: the correction may be the
             // wrong one.
             if doubtful {
-                self.upstream.events.clock_set(at, by);
+                self.reporting.events.clock_set(at, by);
             }
         }
-        if settled != self.upstream.times_are_settled() {
+        if settled != self.reporting.times_are_settled() {
             self.outbox_changed();
         }
     }
 
-    fn look_at_limits(&mut self, stalled: u64) {
+    fn check_limits(&mut self, stalled: u64) {
         let hit = (self.statistics.limits.link_queue, stalled);
-        let before = std::mem::replace(&mut self.upstream.limits, hit);
-        let tell = |what: &str, now: u64, before: u64| {
+        let before = std::mem::replace(&mut self.reporting.limits, hit);
+        let emit = |what: &str, now: u64, before: u64| {
             if now > before {
                 let note = format!("{what}, {now} times since the agent started");
-                self.upstream.events.emit(Why::LimitHit, Regarding::Node, note);
+                self.reporting.events.emit(EventReason::LimitHit, Regarding::Node, note);
             }
         };
-        tell("frames had to wait because the link's queue was full", hit.0, before.0);
-        tell("the connection was dropped because what was received was not taken in time", hit.1, before.1);
+        emit("frames had to wait because the link's queue was full", hit.0, before.0);
+        emit("the connection was dropped because what was received was not taken in time", hit.1, before.1);
     }
 
-    fn look_at_budget(&mut self) {
-        let used = self.upstream.meter.today();
-        let change = self.upstream.budget.update(used);
+    fn check_budget(&mut self) {
+        let used = self.reporting.meter.today();
+        let change = self.reporting.budget.update(used);
         self.budget_changed(change);
     }
 
     fn budget_changed(&mut self, change: Option<BudgetState>) {
         let Some(state) = change else { return };
-        let (used, limit) = (self.upstream.budget.used(), self.upstream.budget.limit().unwrap_or(0));
+        let (used, limit) = (self.reporting.budget.used(), self.reporting.budget.limit().unwrap_or(0));
         tracing::warn!(used, limit, ?state, "the daily budget of bytes");
         self.machine.set_frugal(self.now(), state == BudgetState::Spent);
         let (why, note) = match state {
             BudgetState::Spent => {
                 let till = "only what matters is sent until 00:00 UTC";
-                (Why::TrafficBudgetSpent, format!("{used} bytes of {limit} for today are spent: {till}"))
+                (
+                    EventReason::TrafficBudgetSpent,
+                    format!("{used} bytes of {limit} for today are spent: {till}"),
+                )
             }
             BudgetState::Within => {
-                (Why::TrafficBudgetRenewed, "what waited for a new budget goes on".to_owned())
+                (EventReason::TrafficBudgetRenewed, "what waited for a new budget goes on".to_owned())
             }
         };
-        self.upstream.events.emit(why, Regarding::Node, note);
-        self.tell_of_node(false);
+        self.reporting.events.emit(why, Regarding::Node, note);
+        self.report_node(false);
     }
 
     /// Checks the device, and queues a Node report if it differs from the last one or the cloud
     /// requests it. Without a link no report is queued, because the addresses depend on the link.
-    pub(super) fn tell_of_node(&mut self, asked: bool) {
-        let upstream = &mut self.upstream;
+    pub(super) fn report_node(&mut self, requested: bool) {
+        let reporting = &mut self.reporting;
         let health = self.store.health().borrow().clone();
-        let store = &upstream.config.store;
-        let before = |kind: &str| upstream.conditions.iter().find(|condition| condition.condition == kind);
+        let store = &reporting.config.store;
+        let before = |kind: &str| reporting.conditions.iter().find(|condition| condition.condition == kind);
         let disk = node_report::disk_condition(
             &store.path,
-            upstream.used_bytes,
+            reporting.used_bytes,
             self.store.max_file_bytes().unwrap_or(store.max_size),
             before(DISK_PRESSURE),
         );
         let budget = node_report::traffic_condition(
-            upstream.budget.is_spent(),
-            upstream.budget.used(),
-            upstream.budget.limit(),
+            reporting.budget.is_spent(),
+            reporting.budget.used(),
+            reporting.budget.limit(),
         );
         let mut conditions = vec![node_report::store_condition(&health), disk, budget];
-        if let Some(identity) = self.identity.as_ref().map(Membership::state) {
+        if let Some(identity) = self.identity.as_ref().map(NodeIdentity::state) {
             let until = identity.certificate.not_after();
             conditions.push(node_report::certificate_condition(identity.validity, until));
         }
         conditions.extend(self.files.view().summary.condition());
         for condition in &mut conditions {
-            let known = upstream.conditions.iter().find(|known| known.condition == condition.condition);
+            let known = reporting.conditions.iter().find(|known| known.condition == condition.condition);
             condition.last_transition_time = match known {
                 Some(known) if known.status == condition.status => known.last_transition_time,
                 // Unknown at the start: the cloud uses the time at which it receives the report.
@@ -300,42 +305,42 @@ impl Driver {
                 Some(_) => Some(Timestamp::now()),
             };
         }
-        tell_disk(&upstream.events, &upstream.conditions, &conditions);
-        upstream.conditions.clone_from(&conditions);
-        let report = node_report::report(&upstream.config, conditions);
-        merge_report(&mut lock(&upstream.own_node), &report, Timestamp::now());
-        if !self.connection.link.connected && !asked {
+        emit_disk(&reporting.events, &reporting.conditions, &conditions);
+        reporting.conditions.clone_from(&conditions);
+        let report = node_report::report(&reporting.config, conditions);
+        merge_report(&mut lock(&reporting.shared_node), &report, Timestamp::now());
+        if !self.connection.link.connected && !requested {
             return;
         }
         let Ok(text) = serde_json::value::to_raw_value(&report) else { return };
         let mut hasher = DefaultHasher::new();
         text.get().hash(&mut hasher);
         let hash = hasher.finish();
-        if !asked && *lock(&upstream.told) == Some(hash) {
+        if !requested && *lock(&reporting.reported) == Some(hash) {
             return;
         }
         let Ok(content) = serde_json::to_string(&Content::Node(&text)) else { return };
-        *lock(&upstream.told) = Some(hash);
-        let at = upstream.clock.clocked();
+        *lock(&reporting.reported) = Some(hash);
+        let at = reporting.clock.clocked();
         let put = OutboxPut { lane: Lane::Status, key: "node".into(), at, content };
-        let (store, told) = (self.store.clone(), Arc::clone(&upstream.told));
+        let (store, reported) = (self.store.clone(), Arc::clone(&reporting.reported));
         tokio::spawn(async move {
-            let postings = vec![Posting::Upload(put), Posting::Note(NODE_NOTE, hash.to_string())];
+            let postings = vec![Posting::Upload(put), Posting::Note(NODE_KEY, hash.to_string())];
             if let Err(error) = store.post(postings).await {
                 tracing::warn!(%error, "what the node tells of itself could not be kept");
                 // The next check retries it.
-                *lock(&told) = None;
+                *lock(&reported) = None;
             }
         });
     }
 
     pub(super) fn outbox_changed(&mut self) {
-        let marks = self.upstream.marks();
+        let marks = self.reporting.marks();
         let now = self.now();
         self.statistics.ages.outbox(now, &marks);
         self.machine.outbox_changed(now, &marks);
-        let dropped = self.upstream.outbox.borrow_and_update().dropped;
-        let before = std::mem::replace(&mut self.upstream.dropped, dropped);
+        let dropped = self.reporting.outbox.borrow_and_update().dropped;
+        let before = std::mem::replace(&mut self.reporting.dropped, dropped);
         let lost = |lane| dropped.get(lane).saturating_sub(before.get(lane));
         let all: u64 = Lane::ALL.into_iter().map(lost).sum();
         if all > 0 {
@@ -345,12 +350,12 @@ impl Driver {
                 "no room in the outbox, or unreadable: {} were dropped since the agent started",
                 lanes.join(", ")
             );
-            self.upstream.events.emit(Why::OutboxOverflow, Regarding::Node, note);
+            self.reporting.events.emit(EventReason::OutboxOverflow, Regarding::Node, note);
         }
     }
 
     pub(super) fn outbox_read(&mut self, page: Result<Page, tokio::task::JoinError>) {
-        self.upstream.page = None;
+        self.reporting.page = None;
         let now = self.now();
         match page {
             Ok(Ok(items)) => self.machine.outbox_read(now, items),
@@ -366,7 +371,7 @@ impl Driver {
     }
 
     pub(super) fn renumbered(&mut self, result: Result<Result<(), StoreError>, tokio::task::JoinError>) {
-        self.upstream.renumbering = None;
+        self.reporting.renumbering = None;
         let error = match result {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
@@ -377,11 +382,11 @@ impl Driver {
     }
 
     /// Performs an effect that concerns the outbox or the Lease.
-    pub(super) fn perform_upstream(&mut self, effect: &EdgeEffect) {
+    pub(super) fn perform_outbox(&mut self, effect: &EdgeEffect) {
         let store = self.store.clone();
         match *effect {
             EdgeEffect::ReadOutbox { lane, after, limit, bytes } => {
-                self.upstream.page =
+                self.reporting.page =
                     Some(tokio::spawn(async move { store.outbox_page(lane, after, limit, bytes).await }));
             }
             EdgeEffect::SettleOutbox { lane, upto } => store.settle_outbox(lane, upto),
@@ -392,12 +397,12 @@ impl Driver {
                     above,
                     "the database is an older copy: its outbox is numbered anew"
                 );
-                self.upstream.renumbering =
+                self.reporting.renumbering =
                     Some(tokio::spawn(async move { store.renumber_outbox(lane, sent, above).await }));
             }
             EdgeEffect::RenewLease => {
                 let renewed = Timestamp::now().as_microsecond();
-                self.machine.renew(self.now(), self.upstream.acquired, renewed, random());
+                self.machine.renew(self.now(), self.reporting.acquired, renewed, random());
             }
             _ => {}
         }
@@ -421,45 +426,47 @@ impl Driver {
         let Some(status) = status else { return };
         let note = format!("the cloud refused the status: {why}");
         let regarding = Regarding::Object(status.object, status.uid);
-        self.upstream.events.emit(Why::StatusRefused, regarding, note);
+        self.reporting.events.emit(EventReason::StatusRefused, regarding, note);
     }
 
-    pub(super) fn tell_reset(&self, reset: &Reset) {
+    pub(super) fn emit_reset(&self, reset: &Reset) {
         let Reset { cause, kept, lost, .. } = reset;
         let note = format!(
             "{cause}: {kept} objects are kept, {lost} are known to be lost; the cloud sends what is missing"
         );
-        self.upstream.events.emit(Why::StoreSalvaged, Regarding::Node, note);
+        self.reporting.events.emit(EventReason::StoreSalvaged, Regarding::Node, note);
     }
 
-    pub(super) fn tell_health(&mut self, before: &Writing, health: &Health) {
+    pub(super) fn emit_health(&mut self, before: &Writing, health: &Health) {
         let why = match (&health.writing, before) {
             (Writing::Works, Writing::Works) => return,
-            (Writing::Works, _) => (Why::StoreRecovered, "the database takes changes again".to_owned()),
+            (Writing::Works, _) => {
+                (EventReason::StoreRecovered, "the database takes changes again".to_owned())
+            }
             (Writing::Full, _) => (
-                Why::StoreFull,
+                EventReason::StoreFull,
                 "the database or its disk is full: nothing new is kept until there is room".to_owned(),
             ),
             (Writing::Fails { reason }, _) => {
-                (Why::StoreFailing, format!("the database cannot be written: {reason}"))
+                (EventReason::StoreFailing, format!("the database cannot be written: {reason}"))
             }
         };
-        self.upstream.events.emit(why.0, Regarding::Node, why.1);
-        self.tell_of_node(false);
+        self.reporting.events.emit(why.0, Regarding::Node, why.1);
+        self.report_node(false);
     }
 
-    pub(super) fn reload_upstream(&mut self, config: &Config) {
-        let upstream = &mut self.upstream;
-        upstream.config = config.clone();
-        upstream.events.set_limits(event_limits(config));
-        let change = upstream.budget.set_limit(config.traffic.daily_budget);
+    pub(super) fn reload_reporting(&mut self, config: &Config) {
+        let reporting = &mut self.reporting;
+        reporting.config = config.clone();
+        reporting.events.set_limits(event_limits(config));
+        let change = reporting.budget.set_limit(config.traffic.daily_budget);
         self.store.set_outbox_limits(outbox_limits(config));
         self.budget_changed(change);
     }
 
     /// Returns the status of the outbox's lanes.
-    pub(super) fn show_upstream(&self) -> BTreeMap<String, LaneStatus> {
-        let state = self.upstream.outbox.borrow();
+    pub(super) fn show_outbox(&self) -> BTreeMap<String, LaneStatus> {
+        let state = self.reporting.outbox.borrow();
         let shown = |lane: Lane| LaneStatus {
             waiting: state.marks.rows.get(lane),
             bytes: state.bytes.get(lane),
@@ -474,13 +481,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Emits an Event when disk pressure begins or ends.
-fn tell_disk(events: &Events, before: &[Condition], now: &[Condition]) {
+fn emit_disk(events: &Events, before: &[Condition], now: &[Condition]) {
     let find = |all: &[Condition]| all.iter().find(|condition| condition.condition == DISK_PRESSURE).cloned();
     let Some(disk) = find(now) else { return };
     let was = find(before).map_or(ConditionStatus::False, |condition| condition.status);
     let why = match (was, disk.status) {
-        (ConditionStatus::False, ConditionStatus::True) => Why::DiskPressure,
-        (ConditionStatus::True, ConditionStatus::False) => Why::DiskPressureOver,
+        (ConditionStatus::False, ConditionStatus::True) => EventReason::DiskPressure,
+        (ConditionStatus::True, ConditionStatus::False) => EventReason::DiskPressureOver,
         _ => return,
     };
     events.emit(why, Regarding::Node, disk.message);

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use super::row::{self, Found, MAX_NUMBER, OutboxRow};
 use super::times;
 use super::{Clocked, EVENT_PREFIX, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut};
-use crate::store::notes;
+use crate::store::metadata;
 use crate::store::rows::Resources;
 use crate::store::seals::Seals;
 use edgesync_protocol::edge::OutboxMarks;
@@ -21,11 +21,11 @@ const LAST_KEY: &str = "outbox_last";
 /// Numbers skipped where the used ones are not known.
 const LEAP: u64 = 1 << 20;
 /// Confirmed rows removed per transaction: bounds the pages in memory.
-const CLEARED_AT_ONCE: u32 = 512;
+const CLEAR_BATCH: u32 = 512;
 /// Rows that one put may drop. Only reduced limits require more than a few.
-const DROPPED_AT_ONCE: u32 = 1024;
+const DROP_BATCH: u32 = 1024;
 /// Bytes of rows whose times are corrected in one transaction.
-const CORRECTED_BYTES: usize = 128 << 10;
+const CORRECTION_BYTES: usize = 128 << 10;
 
 /// Identity of a file's outbox, and its last numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(in crate::store) struct Counts {
     bytes: Lanes,
     dropped: Lanes,
     /// Last numbers in table `meta`.
-    noted: Lanes,
+    written: Lanes,
     /// Numbers up to which all rows have been removed.
     cleared: Lanes,
 }
@@ -50,7 +50,7 @@ fn add(lanes: &mut Lanes, lane: Lane, number: u64) {
     lanes.set(lane, lanes.get(lane).saturating_add(number));
 }
 
-fn take(lanes: &mut Lanes, lane: Lane, number: u64) {
+fn subtract(lanes: &mut Lanes, lane: Lane, number: u64) {
     lanes.set(lane, lanes.get(lane).saturating_sub(number));
 }
 
@@ -84,8 +84,8 @@ impl Outbox {
         let all_seen = sum(&census.rows, &Lane::ALL) + damaged.len() as u64 == row::indexed(conn)?;
         let is_whole = all_seen && damaged.is_empty();
         let (numbering, is_known) = match read_numbering(conn) {
-            (Some(id), Some(noted)) => (Numbering { id, last: later(noted, census.last) }, true),
-            (id, noted) => (number_anew(id, later(noted.unwrap_or_default(), census.last)), false),
+            (Some(id), Some(written)) => (Numbering { id, last: later(written, census.last) }, true),
+            (id, written) => (new_numbering(id, later(written.unwrap_or_default(), census.last)), false),
         };
         let mut outbox = Self { numbering, ..Self::default() };
         if !(is_whole && is_known) {
@@ -103,7 +103,7 @@ impl Outbox {
         let last = outbox.numbering.last;
         let counts = &mut outbox.counts;
         (counts.rows, counts.bytes) = (census.rows, census.bytes);
-        counts.noted = read_numbering(conn).1.unwrap_or_default();
+        counts.written = read_numbering(conn).1.unwrap_or_default();
         let mut confirmed = last;
         for lane in Lane::ALL {
             if census.rows.get(lane) > 0 {
@@ -122,15 +122,15 @@ impl Outbox {
         let (census, _) = row::census(conn)?;
         let numbering = match numbering {
             Some(known) => Numbering { id: known.id.clone(), last: later(known.last, census.last) },
-            None => number_anew(None, census.last),
+            None => new_numbering(None, census.last),
         };
         Self { numbering, ..Self::default() }.write_numbering(conn)
     }
 
     /// Returns the numbering of a damaged file, as far as it is readable.
     pub(in crate::store) fn salvaged(source: &Connection) -> Option<Numbering> {
-        let (id, noted) = read_numbering(source);
-        id.map(|id| Numbering { id, last: leap(noted.unwrap_or_default()) })
+        let (id, written) = read_numbering(source);
+        id.map(|id| Numbering { id, last: leap(written.unwrap_or_default()) })
     }
 
     /// Copies the readable rows into another file, within its transaction, which is committed and
@@ -144,7 +144,7 @@ impl Outbox {
     }
 
     /// Continues the totals of a file that this one has replaced: lost rows count as dropped.
-    pub(in crate::store) fn succeed(&mut self, before: &Self) {
+    pub(in crate::store) fn inherit(&mut self, before: &Self) {
         for lane in Lane::ALL {
             let lost = before.committed.rows.get(lane).saturating_sub(self.counts.rows.get(lane));
             add(&mut self.counts.dropped, lane, before.committed.dropped.get(lane).saturating_add(lost));
@@ -194,8 +194,8 @@ impl Outbox {
     }
 
     fn uncount(&mut self, lane: Lane, row: Found) {
-        take(&mut self.counts.rows, lane, 1);
-        take(&mut self.counts.bytes, lane, row.bytes);
+        subtract(&mut self.counts.rows, lane, 1);
+        subtract(&mut self.counts.bytes, lane, row.bytes);
     }
 
     /// Appends an item to its lane and removes the pending one of its key. `sealed` replaces its
@@ -227,7 +227,7 @@ impl Outbox {
             self.uncount(lane, old);
         }
         self.append(conn, put, body)?;
-        self.trim(conn, rules, DROPPED_AT_ONCE)
+        self.trim(conn, rules, DROP_BATCH)
     }
 
     /// Numbers never approach their limit: [`Outbox::renumber`] and [`leap`] ensure it.
@@ -278,7 +278,7 @@ impl Outbox {
                     add(&mut self.counts.dropped, lane, u64::from(waited));
                 }
                 // Rows were removed without the store.
-                None => self.count_anew(conn)?,
+                None => self.recount(conn)?,
             }
         }
         Ok(())
@@ -301,11 +301,11 @@ impl Outbox {
                 continue;
             }
             let mut removed = 0;
-            row::remove_oldest(conn, lane, upto, CLEARED_AT_ONCE, |row| {
+            row::remove_oldest(conn, lane, upto, CLEAR_BATCH, |row| {
                 removed += 1;
                 self.uncount(lane, row);
             })?;
-            if removed < CLEARED_AT_ONCE {
+            if removed < CLEAR_BATCH {
                 self.counts.cleared.set(lane, upto);
             }
         }
@@ -313,9 +313,9 @@ impl Outbox {
     }
 
     /// Writes the last numbers if no row has them. Call it before each commit.
-    pub(in crate::store) fn note_last(&mut self, conn: &Connection) -> Result<(), StoreError> {
+    pub(in crate::store) fn write_last_if_bare(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let last = self.numbering.last;
-        let bare = |lane| self.counts.rows.get(lane) == 0 && self.counts.noted.get(lane) < last.get(lane);
+        let bare = |lane| self.counts.rows.get(lane) == 0 && self.counts.written.get(lane) < last.get(lane);
         if Lane::ALL.into_iter().any(bare) {
             self.write_last(conn)?;
         }
@@ -324,13 +324,13 @@ impl Outbox {
 
     fn write_last(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let Lanes { status, events, bulk } = self.numbering.last;
-        notes::set_checked(conn, LAST_KEY, &format!("{status} {events} {bulk}"))?;
-        self.counts.noted = self.numbering.last;
+        metadata::set_checked(conn, LAST_KEY, &format!("{status} {events} {bulk}"))?;
+        self.counts.written = self.numbering.last;
         Ok(())
     }
 
     fn write_numbering(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        notes::set_checked(conn, ID_KEY, &self.numbering.id)?;
+        metadata::set_checked(conn, ID_KEY, &self.numbering.id)?;
         self.write_last(conn)
     }
 
@@ -367,7 +367,7 @@ impl Outbox {
         mut corrected: impl FnMut(&str) -> Result<(), StoreError>,
     ) -> Result<Option<u64>, StoreError> {
         let range = (after, upto);
-        let found = row::made_before(conn, lane, range, EVENT_PREFIX, before, CORRECTED_BYTES)?;
+        let found = row::written_before(conn, lane, range, EVENT_PREFIX, before, CORRECTION_BYTES)?;
         let now = jiff::Timestamp::now();
         for (_, put) in &found {
             let Some(content) = times::shift_content(&put.content, forward_ms, now) else { continue };
@@ -380,7 +380,7 @@ impl Outbox {
     }
 
     /// Seals all items that require it, in transactions of its own, like [`Outbox::reseal`].
-    pub(in crate::store) fn settle_seals(
+    pub(in crate::store) fn seal_all(
         &mut self,
         conn: &Connection,
         seals: &Seals,
@@ -440,7 +440,7 @@ impl Outbox {
             }
         }
         if dropped > 0 {
-            self.count_anew(conn)?;
+            self.recount(conn)?;
             self.write_last(conn)?;
         }
         Ok(dropped)
@@ -450,12 +450,12 @@ impl Outbox {
         tracing::warn!(row = id, "a damaged item of the outbox is dropped");
         row::remove(conn, id)?;
         // An id without a lane is damaged itself.
-        let lane = row::place(id).map_or(Lane::Bulk, |(lane, _)| lane);
+        let lane = row::lane_and_number(id).map_or(Lane::Bulk, |(lane, _)| lane);
         add(&mut self.counts.dropped, lane, 1);
         Ok(())
     }
 
-    fn count_anew(&mut self, conn: &Connection) -> Result<(), StoreError> {
+    fn recount(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let (census, _) = row::census(conn)?;
         (self.counts.rows, self.counts.bytes) = (census.rows, census.bytes);
         Ok(())
@@ -464,7 +464,7 @@ impl Outbox {
 
 /// Reads id and last numbers of a file's outbox, each if its checksum is correct.
 fn read_numbering(conn: &Connection) -> (Option<String>, Option<Lanes>) {
-    let read = |key| notes::checked(conn, key).ok().flatten();
+    let read = |key| metadata::checked(conn, key).ok().flatten();
     let last = read(LAST_KEY).and_then(|text| {
         let mut numbers = text.split(' ').map(|number| number.parse().ok());
         let mut next = || numbers.next().flatten();
@@ -488,7 +488,7 @@ fn new_id() -> String {
 
 /// Returns a numbering where a part is unknown. Without the id it is a new outbox, which continues
 /// from its rows; without the numbers it continues far above them.
-fn number_anew(id: Option<String>, last: Lanes) -> Numbering {
+fn new_numbering(id: Option<String>, last: Lanes) -> Numbering {
     match id {
         Some(id) => Numbering { id, last: leap(last) },
         None => Numbering { id: new_id(), last },

@@ -15,14 +15,14 @@ use edgesync_config::edge::Config;
 use edgesync_transport::tls::certificate::sha256_hex;
 
 /// First UID of ordinary users. The lock of such a user does not stop the agent of another user.
-const FIRST_PERSON: u32 = 1000;
+const FIRST_USER_UID: u32 = 1000;
 
 /// Acquires the lock of a node's name, until the result is dropped. `None` if the lock is
 /// unavailable, which does not stop the agent.
 ///
 /// # Errors
 /// Fails if another agent holds it.
-pub(super) fn take_name(config: &Config) -> anyhow::Result<Option<UnixListener>> {
+pub(super) fn acquire(config: &Config) -> anyhow::Result<Option<UnixListener>> {
     let (node, peer) = (&config.node.name, config.peer());
     let name = format!("edgesync/{}", sha256_hex(format!("{node} {peer}").as_bytes()));
     let taken = SocketAddr::from_abstract_name(name).and_then(|address| {
@@ -53,7 +53,7 @@ fn holder(address: &SocketAddr) -> Option<String> {
     let stream = UnixStream::connect_addr(address).ok()?;
     stream.set_nonblocking(true).ok()?;
     let peer = tokio::net::UnixStream::from_std(stream).ok()?.peer_cred().ok()?;
-    let may = peer.uid() < FIRST_PERSON || peer.uid() == own_uid();
+    let may = peer.uid() < FIRST_USER_UID || peer.uid() == own_uid();
     may.then(|| peer.pid().map_or_else(|| "of another container".to_owned(), |pid| format!("process {pid}")))
 }
 
@@ -62,19 +62,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_name_is_one_agents_at_a_time() {
+    async fn the_lock_admits_one_agent_per_name() {
         let mut config = Config::default();
         config.node.name = format!("n-{}", std::process::id());
-        let first = take_name(&config).unwrap();
+        let first = acquire(&config).unwrap();
         assert!(first.is_some());
-        let refused = take_name(&config).unwrap_err().to_string();
+        let refused = acquire(&config).unwrap_err().to_string();
         assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
         assert!(refused.contains(&config.node.name), "{refused}");
         // The same name at another cloud is another node.
         let mut elsewhere = config.clone();
         elsewhere.link.broker.port += 1;
-        assert!(take_name(&elsewhere).unwrap().is_some());
+        assert!(acquire(&elsewhere).unwrap().is_some());
         drop(first);
-        assert!(take_name(&config).unwrap().is_some());
+        assert!(acquire(&config).unwrap().is_some());
     }
 }
