@@ -90,7 +90,7 @@ const SECTIONS: &[Section] = &[
 ];
 
 fn main() -> anyhow::Result<ExitCode> {
-    let (options, wanted): (Vec<String>, Vec<String>) =
+    let (options, names): (Vec<String>, Vec<String>) =
         std::env::args().skip(1).filter(|arg| arg != "--bench").partition(|arg| arg.starts_with('-'));
     let document = options.iter().any(|option| option == "--document");
     anyhow::ensure!(options.len() == usize::from(document), "the only option is --document, not {options:?}");
@@ -98,9 +98,8 @@ fn main() -> anyhow::Result<ExitCode> {
     eprintln!("… yardstick");
     table.section(YARDSTICK);
     table.bare_mosquitto = yardstick::measure(&mut table)?;
-    let is_wanted = |(name, ..): &&Section| {
-        wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
-    };
+    let is_wanted =
+        |(name, ..): &&Section| names.is_empty() || names.iter().any(|names| name.contains(names.as_str()));
     let (waiting, measuring): (Vec<&Section>, Vec<&Section>) =
         SECTIONS.iter().filter(is_wanted).partition(|(name, ..)| WAITING.contains(name));
     let bare_mosquitto = table.bare_mosquitto;

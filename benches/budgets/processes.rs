@@ -122,7 +122,7 @@ pub(crate) fn until_polled<T>(
             return Ok(value);
         }
         if Instant::now() > end {
-            bail!("{what} did not happen within {PATIENCE:?}");
+            bail!("{what} did not happen within {TIMEOUT:?}");
         }
         std::thread::park_timeout(every);
     }
@@ -612,8 +612,8 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
         until("the agent has told everything", || {
             let status = site.edge_get("/edgesync/v1/status").ok()?;
             let empty = |lane: &str| status["outbox"][lane]["waiting"] == 0;
-            let told = ["status", "events", "bulk"].into_iter().all(empty);
-            (status["sync"]["inSync"] == true && told).then_some(())
+            let reported = ["status", "events", "bulk"].into_iter().all(empty);
+            (status["sync"]["inSync"] == true && reported).then_some(())
         })?;
         for changed in [0usize, 10] {
             site.line().down();

@@ -200,7 +200,7 @@ impl Installation {
             if crossing.time > TIMEOUT {
                 let kilobytes = crossing.bytes / 1000;
                 bail!(
-                    "not in sync after {PATIENCE:?}: {kilobytes} KB crossed, {} Hellos",
+                    "not in sync after {TIMEOUT:?}: {kilobytes} KB crossed, {} Hellos",
                     counters["hellos"]
                 );
             }

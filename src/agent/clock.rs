@@ -351,8 +351,8 @@ mod tests {
             for (step, by) in steps {
                 boot += step;
                 set += by;
-                let told = tracker.compare(Reading { wall: FLOOR + boot as i64 + set, boot });
-                prop_assert_eq!(told.map_or(0, |told| told.by), by);
+                let reported = tracker.compare(Reading { wall: FLOOR + boot as i64 + set, boot });
+                prop_assert_eq!(reported.map_or(0, |reported| reported.by), by);
                 prop_assert_eq!(tracker.compare(Reading { wall: FLOOR + boot as i64 + set, boot }), None);
             }
         }
@@ -362,13 +362,13 @@ mod tests {
             looks in prop::collection::vec((0u64..10_000, -5_000i64..5_000), 1..100),
         ) {
             let mut tracker = tracker(FLOOR);
-            let (mut boot, mut set, mut told) = (0, 0, 0);
+            let (mut boot, mut set, mut reported) = (0, 0, 0);
             for (step, by) in looks {
                 boot += step;
                 set += by;
-                told += tracker.compare(Reading { wall: FLOOR + boot as i64 + set, boot }).map_or(0, |jump| jump.by);
+                reported += tracker.compare(Reading { wall: FLOOR + boot as i64 + set, boot }).map_or(0, |jump| jump.by);
                 let slew = (boot / SLEW_MS) as i64;
-                prop_assert!((set - told).abs() <= TOLERANCE_MS + slew);
+                prop_assert!((set - reported).abs() <= TOLERANCE_MS + slew);
             }
         }
 

@@ -206,11 +206,11 @@ impl EdgeObjects {
             return Ok(None);
         }
         let stored = self.store.by_uid(uid.into()).await.map_err(|error| unavailable(&error))?;
-        let wanted = |stored: &edge::Stored| {
+        let matches_scope = |stored: &edge::Stored| {
             stored.object.namespace == namespace && namespace.is_empty() == (scope == Scope::Cluster)
         };
         Ok(stored
-            .filter(wanted)
+            .filter(matches_scope)
             .and_then(|stored| record::of_stored(&self.node, &stored, stored.own_version)))
     }
 

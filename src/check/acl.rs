@@ -24,7 +24,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 /// A node of no fleet.
-const OTHER: &str = "edgesync-check.invalid";
+const FOREIGN_NODE: &str = "edgesync-check.invalid";
 /// Time limit for the broker's reaction to a message.
 const REACTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit of the farewell.
@@ -45,8 +45,8 @@ async fn examine(examined: &Examined) -> Finding {
     let Ok(topics) = Topics::new(&config.link.prefix) else {
         return Finding::skipped("link.prefix makes no topics");
     };
-    let foreign = topics.down(OTHER);
-    let subscriptions = |topics: &Topics, node: &str| vec![topics.down(node), topics.down(OTHER)];
+    let foreign = topics.down(FOREIGN_NODE);
+    let subscriptions = |topics: &Topics, node: &str| vec![topics.down(node), topics.down(FOREIGN_NODE)];
     match probe(examined, subscriptions).await {
         Err(ProbeError::Cause(Cause::SubscriptionRefused { filter, .. })) if filter == foreign => {
             Finding::ok("the own topic is granted, that of another node refused")

@@ -33,11 +33,11 @@ pub(super) fn user() -> Option<String> {
     properties(&text).get("User").map(|user| (*user).to_owned()).filter(|user| !user.is_empty())
 }
 
-fn show(wanted: &str) -> Result<String, String> {
+fn show(names: &str) -> Result<String, String> {
     if !Path::new(BOOTED).exists() {
         return Err("systemd does not run this machine".to_owned());
     }
-    let output = Command::new("systemctl").args(["show", UNIT, "-p", wanted]).output();
+    let output = Command::new("systemctl").args(["show", UNIT, "-p", names]).output();
     let output = output.map_err(|error| format!("systemctl cannot be run: {error}"))?;
     if !output.status.success() {
         return Err(format!("systemctl does not answer: {}", String::from_utf8_lossy(&output.stderr).trim()));

@@ -94,9 +94,9 @@ pub(super) fn config_map(number: u64, version: &str) -> Change {
 /// Flips a bit at the first occurrence of these bytes and a dot in a file.
 pub(super) fn flip_in(path: &Path, bytes: &[u8]) {
     let mut content = fs::read(path).unwrap();
-    let mut wanted = bytes.to_vec();
-    wanted.push(b'.');
-    let at = content.windows(wanted.len()).position(|window| window == wanted).unwrap();
+    let mut pattern = bytes.to_vec();
+    pattern.push(b'.');
+    let at = content.windows(pattern.len()).position(|window| window == pattern).unwrap();
     content[at] ^= 1;
     fs::write(path, content).unwrap();
 }

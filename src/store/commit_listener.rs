@@ -25,7 +25,7 @@ pub trait Observer: Send + Sync + fmt::Debug {
     fn appetite(&self) -> usize;
 
     /// Receives a commit, or a loss.
-    fn committed(&self, told: Told);
+    fn committed(&self, commit: Told);
 
     /// Called when the store has closed.
     fn closed(&self);

@@ -419,13 +419,13 @@ impl Local {
         &mut self,
         conn: &Connection,
         recorder: &mut Recorder,
-        wanted: Option<usize>,
+        required_bytes: Option<usize>,
         now: i64,
     ) -> Result<u64, StoreError> {
         let mut early = 0;
         while let Some(oldest) = self.events.front().copied() {
             let expired = is_expired(&oldest, now);
-            let full = wanted.is_some_and(|bytes| {
+            let full = required_bytes.is_some_and(|bytes| {
                 self.events.len() >= MAX_EVENTS || self.event_bytes + bytes > MAX_EVENTS_BYTES
             });
             if !expired && !full {

@@ -209,10 +209,10 @@ fn run(
             Ok(damaged)
         }
         Scan::Records { cluster, namespace, uid, after } => {
-            let wanted = |of: &str| {
+            let in_scope = |of: &str| {
                 of.is_empty() == *cluster && namespace.as_ref().is_none_or(|namespace| namespace == of)
             };
-            records(conn, &resources, base, uid.as_ref(), *after, &wanted, visit)?;
+            records(conn, &resources, base, uid.as_ref(), *after, &in_scope, visit)?;
             Ok(Vec::new())
         }
         Scan::Local { kind, namespace, name, after } => {
@@ -269,7 +269,7 @@ fn records(
     base: u64,
     uid: Option<&Uid>,
     after: Option<InventoryCursor>,
-    wanted: &dyn Fn(&str) -> bool,
+    in_scope: &dyn Fn(&str) -> bool,
     visit: &mut dyn FnMut(ScanRow) -> ControlFlow<()>,
 ) -> Result<(), StoreError> {
     let mut statement: Statement<'_> = conn.prepare(match uid {
@@ -286,7 +286,7 @@ fn records(
     let mut rows = statement.query((after, uid.map(|uid| uid_key(uid)), uid))?;
     while let Some(row) = rows.next()? {
         let namespace = read::text(row, 3)?;
-        if !wanted(namespace) {
+        if !in_scope(namespace) {
             continue;
         }
         let revision = read::unsigned(row.get(6)?);

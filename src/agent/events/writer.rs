@@ -21,8 +21,8 @@ use edgesync_store::StoreError;
 /// Maximum number of Events in one transaction.
 pub(super) const MAX_BATCH: usize = 64;
 /// Backoff after a failure of the store: first and maximum delay.
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_MOST: Duration = Duration::from_secs(60);
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// A command to the task.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ struct Retry {
 
 impl Retry {
     fn failed(&mut self) {
-        self.wait = (self.wait * 2).clamp(RETRY_FIRST, RETRY_MOST);
+        self.wait = (self.wait * 2).clamp(RETRY_MIN, RETRY_MAX);
         self.at = Some(Instant::now() + self.wait);
     }
 

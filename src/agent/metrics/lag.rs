@@ -148,11 +148,11 @@ mod tests {
                 confirmed = newest.min(confirmed + settled);
                 lag.observe(at(second), newest, confirmed);
                 let exact = came.get(confirmed as usize).map_or(0, |since| second - since);
-                let told = lag.age(at(second)).as_secs();
-                prop_assert!(told >= exact, "{told} < {exact}");
-                prop_assert!(exact > 0 || came.len() as u64 > confirmed || told == 0);
+                let age = lag.age(at(second)).as_secs();
+                prop_assert!(age >= exact, "{age} < {exact}");
+                prop_assert!(exact > 0 || came.len() as u64 > confirmed || age == 0);
                 if came.len() <= MAX_MARKS {
-                    prop_assert_eq!(told, exact);
+                    prop_assert_eq!(age, exact);
                 }
                 prop_assert!(lag.marks.len() <= MAX_MARKS);
             }

@@ -174,7 +174,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
     const ROOM: Space = Space { total: GIB, free: GIB };
 
-    fn told(condition: &Condition) -> (ConditionStatus, &str) {
+    fn status_and_reason(condition: &Condition) -> (ConditionStatus, &str) {
         (condition.status, &condition.reason)
     }
 
@@ -194,26 +194,26 @@ mod tests {
         let health = |writing, reset| Health { writing, reset };
         let works = store_condition(&health(Writing::Works, None));
         assert_eq!(works.condition, "edgesync.io/StoreHealthy");
-        assert_eq!(told(&works), (ConditionStatus::True, "StoreWorks"));
+        assert_eq!(status_and_reason(&works), (ConditionStatus::True, "StoreWorks"));
         let salvaged = store_condition(&health(Writing::Works, Some(reset())));
-        assert_eq!(told(&salvaged), (ConditionStatus::True, "StoreSalvaged"));
+        assert_eq!(status_and_reason(&salvaged), (ConditionStatus::True, "StoreSalvaged"));
         assert!(salvaged.message.ends_with("page 7 is damaged"), "{}", salvaged.message);
         let full = store_condition(&health(Writing::Full, Some(reset())));
-        assert_eq!(told(&full), (ConditionStatus::False, "StoreFull"));
+        assert_eq!(status_and_reason(&full), (ConditionStatus::False, "StoreFull"));
         let reason = "ä".repeat(1_000);
         let fails = store_condition(&health(Writing::Fails { reason }, None));
-        assert_eq!(told(&fails), (ConditionStatus::False, "StoreFailing"));
+        assert_eq!(status_and_reason(&fails), (ConditionStatus::False, "StoreFailing"));
         assert!((500..=512).contains(&fails.message.len()), "{}", fails.message.len());
     }
 
     #[test]
     fn the_smaller_of_a_tenth_and_256_mib_must_be_free() {
         let on = |total, free| space_condition(Some(Space { total, free }), ROOM, None);
-        assert_eq!(told(&on(GIB, GIB / 10)), (ConditionStatus::False, "EnoughRoom"));
-        assert_eq!(told(&on(GIB, GIB / 10 - 1)), (ConditionStatus::True, "DiskAlmostFull"));
-        assert_eq!(told(&on(64 * GIB, 256 * MIB)), (ConditionStatus::False, "EnoughRoom"));
+        assert_eq!(status_and_reason(&on(GIB, GIB / 10)), (ConditionStatus::False, "EnoughRoom"));
+        assert_eq!(status_and_reason(&on(GIB, GIB / 10 - 1)), (ConditionStatus::True, "DiskAlmostFull"));
+        assert_eq!(status_and_reason(&on(64 * GIB, 256 * MIB)), (ConditionStatus::False, "EnoughRoom"));
         let low = on(64 * GIB, 256 * MIB - 1);
-        assert_eq!(told(&low), (ConditionStatus::True, "DiskAlmostFull"));
+        assert_eq!(status_and_reason(&low), (ConditionStatus::True, "DiskAlmostFull"));
         assert_eq!(low.message, "less than 256 MiB are free on the disk of the database");
         assert_eq!(low, on(64 * GIB, 0), "the message does not change with what is free");
         // The required minimum is never mistaken for the free space.
@@ -231,19 +231,25 @@ mod tests {
             space_condition(Some(ROOM), Space { total: 100 * MIB, free }, before)
         };
         let low = with(10 * MIB - 1, None);
-        assert_eq!(told(&low), (ConditionStatus::True, "DatabaseAlmostFull"));
+        assert_eq!(status_and_reason(&low), (ConditionStatus::True, "DatabaseAlmostFull"));
         assert_eq!(low.message, "less than 10 MiB are left to the database of the 100 MiB it may have");
-        assert_eq!(told(&with(12 * MIB, Some(&low))), (ConditionStatus::True, "DatabaseAlmostFull"));
-        assert_eq!(told(&with(12 * MIB + MIB / 2, Some(&low))), (ConditionStatus::False, "EnoughRoom"));
-        assert_eq!(told(&with(12 * MIB, None)), (ConditionStatus::False, "EnoughRoom"));
+        assert_eq!(
+            status_and_reason(&with(12 * MIB, Some(&low))),
+            (ConditionStatus::True, "DatabaseAlmostFull")
+        );
+        assert_eq!(
+            status_and_reason(&with(12 * MIB + MIB / 2, Some(&low))),
+            (ConditionStatus::False, "EnoughRoom")
+        );
+        assert_eq!(status_and_reason(&with(12 * MIB, None)), (ConditionStatus::False, "EnoughRoom"));
     }
 
     #[test]
     fn an_unreadable_disk_is_unknown_unless_the_database_is_full() {
         let unknown = space_condition(None, ROOM, None);
-        assert_eq!(told(&unknown), (ConditionStatus::Unknown, "RoomUnknown"));
+        assert_eq!(status_and_reason(&unknown), (ConditionStatus::Unknown, "RoomUnknown"));
         let full = space_condition(None, Space { total: GIB, free: 0 }, None);
-        assert_eq!(told(&full), (ConditionStatus::True, "DatabaseAlmostFull"));
+        assert_eq!(status_and_reason(&full), (ConditionStatus::True, "DatabaseAlmostFull"));
     }
 
     #[test]
@@ -255,15 +261,15 @@ mod tests {
         let full = disk_condition(&database, GIB, GIB, None);
         assert!(full.status == ConditionStatus::True && full.condition == "edgesync.io/DiskPressure");
         let nowhere = disk_condition(&directory.path().join("no/such/edgesync.db"), 0, GIB, None);
-        assert_eq!(told(&nowhere), (ConditionStatus::Unknown, "RoomUnknown"));
+        assert_eq!(status_and_reason(&nowhere), (ConditionStatus::Unknown, "RoomUnknown"));
     }
 
     #[test]
     fn the_budget_condition_rarely_changes_its_message() {
         let none = traffic_condition(false, 5, None);
-        assert_eq!(told(&none), (ConditionStatus::False, "NoBudget"));
+        assert_eq!(status_and_reason(&none), (ConditionStatus::False, "NoBudget"));
         let within = traffic_condition(false, 5, Some(MIB));
-        assert_eq!(told(&within), (ConditionStatus::False, "WithinBudget"));
+        assert_eq!(status_and_reason(&within), (ConditionStatus::False, "WithinBudget"));
         assert_eq!(within, traffic_condition(false, MIB / 4 - 1, Some(MIB)));
         let said = |used| traffic_condition(false, used, Some(MIB)).message;
         assert!(said(MIB / 4 - 1).starts_with("less than a quarter of the budget of 1 MiB"), "{}", said(0));
@@ -271,7 +277,7 @@ mod tests {
         assert_eq!(said(MIB - 1), said(MIB * 3 / 4));
         assert!(said(MIB - 1).starts_with("three quarters"));
         let spent = traffic_condition(true, MIB, Some(MIB));
-        assert_eq!(told(&spent), (ConditionStatus::True, "BudgetSpent"));
+        assert_eq!(status_and_reason(&spent), (ConditionStatus::True, "BudgetSpent"));
         assert_eq!(spent, traffic_condition(true, 2 * MIB - 1, Some(MIB)));
         let far = traffic_condition(true, 3 * MIB + 5, Some(MIB));
         assert!(far.message.ends_with("; 3 times as much is used"), "{}", far.message);

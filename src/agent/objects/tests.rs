@@ -567,8 +567,8 @@ async fn namespaces_follow_the_held_objects() {
         storage.store.apply(vec![sent, delete(0)]).await.unwrap();
     };
     let (batch, ()) = tokio::join!(followed, changed);
-    let told: Vec<_> = batch.changes.iter().map(|change| (change.kind, &*change.object.name)).collect();
-    assert_eq!(told, [(ChangeType::Modified, "ns-2"), (ChangeType::Deleted, "ns-0")]);
+    let watched: Vec<_> = batch.changes.iter().map(|change| (change.kind, &*change.object.name)).collect();
+    assert_eq!(watched, [(ChangeType::Modified, "ns-2"), (ChangeType::Deleted, "ns-0")]);
     assert!(batch.changes[0].object.json.contains("north"));
     assert_eq!(names(&storage, "ns").await, (vec!["ns-1".to_owned(), "ns-2".to_owned()], batch.version));
     let mut list = storage.snapshot(&of).await.unwrap();
@@ -584,8 +584,8 @@ async fn namespaces_follow_the_held_objects() {
     // The first object brings it back, a second one is no change.
     storage.store.apply(vec![put(resource("cm"), 7, 0, 6)]).await.unwrap();
     let batch = storage.changes(&of, batch.version).await.unwrap();
-    let told: Vec<_> = batch.changes.iter().map(|change| (change.kind, &*change.object.name)).collect();
-    assert_eq!(told, [(ChangeType::Added, "ns-0")]);
+    let watched: Vec<_> = batch.changes.iter().map(|change| (change.kind, &*change.object.name)).collect();
+    assert_eq!(watched, [(ChangeType::Added, "ns-0")]);
     assert!(batch.changes[0].object.version <= storage.store.versions().objects);
     storage.store.apply(vec![put(resource("cm"), 8, 3, 6)]).await.unwrap();
     assert_eq!(names(&storage, "ns").await.1, batch.version);

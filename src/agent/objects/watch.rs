@@ -143,8 +143,8 @@ impl Observer for Watches {
         self.stored().into_iter().map(LazyRing::wanted_bytes).sum()
     }
 
-    fn committed(&self, told: Told) {
-        let Told { versions, objects: synced, local: made } = told;
+    fn committed(&self, commit: Told) {
+        let Told { versions, objects: synced, local: made } = commit;
         match synced {
             Part::Same => {}
             Part::Unknown => {

@@ -110,11 +110,11 @@ mod tests {
             let mut budget = Budget::new(limit, 0);
             let mut state = if budget.is_spent() { Spent } else { Within };
             for used in used {
-                let told = budget.update(used);
+                let returned = budget.update(used);
                 let spent = limit.is_some_and(|limit| used >= limit);
                 prop_assert_eq!(budget.is_spent(), spent);
-                prop_assert_eq!(told, (spent != (state == Spent)).then_some(if spent { Spent } else { Within }));
-                state = told.unwrap_or(state);
+                prop_assert_eq!(returned, (spent != (state == Spent)).then_some(if spent { Spent } else { Within }));
+                state = returned.unwrap_or(state);
             }
         }
     }
