@@ -199,10 +199,7 @@ impl Installation {
             }
             if crossing.time > TIMEOUT {
                 let kilobytes = crossing.bytes / 1000;
-                bail!(
-                    "not in sync after {TIMEOUT:?}: {kilobytes} KB crossed, {} Hellos",
-                    counters["hellos"]
-                );
+                bail!("not in sync after {TIMEOUT:?}: {kilobytes} KB crossed, {} Hellos", counters["hellos"]);
             }
         }
     }

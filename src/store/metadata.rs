@@ -31,7 +31,7 @@ impl EdgeStore {
     ///
     /// # Errors
     /// Fails if the store cannot be read.
-    pub async fn metadata(&self, key: &'static str) -> Result<Option<String>, StoreError> {
+    pub async fn note(&self, key: &'static str) -> Result<Option<String>, StoreError> {
         if let Some(text) = lock(&self.inner.shared.metadata).get(key) {
             return Ok(Some(text.to_string()));
         }
@@ -41,7 +41,7 @@ impl EdgeStore {
     /// Stores a frequently changing value that may be lost. It is written with another commit, at
     /// most every ten minutes, else once an hour in its own, and when the store closes. At most
     /// [`MAX_METADATA_BYTES`].
-    pub fn defer_metadata(&self, key: &'static str, text: String) {
+    pub fn keep_note(&self, key: &'static str, text: String) {
         if fits(key, &text) {
             lock(&self.inner.shared.metadata).insert(key, text.into());
         }

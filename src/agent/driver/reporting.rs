@@ -91,8 +91,8 @@ impl Reporting {
         shared_node: SharedNode,
     ) -> Self {
         // Unreadable metadata counts as absent.
-        let traffic = store.metadata(TRAFFIC_KEY).await.unwrap_or_default();
-        let reported = store.metadata(NODE_KEY).await.unwrap_or_default();
+        let traffic = store.note(TRAFFIC_KEY).await.unwrap_or_default();
+        let reported = store.note(NODE_KEY).await.unwrap_or_default();
         let now = Instant::now();
         let meter = Meter::new(traffic.as_deref(), Timestamp::now());
         Self {
@@ -175,7 +175,7 @@ impl Driver {
     /// Persists the traffic counts at the end.
     pub(super) fn end_reporting(&mut self) {
         self.reporting.meter.link(&self.link.traffic(), Timestamp::now());
-        self.store.defer_metadata(TRAFFIC_KEY, self.reporting.meter.keep());
+        self.store.keep_note(TRAFFIC_KEY, self.reporting.meter.keep());
     }
 
     /// Runs the checks that are due; called about once a second.
@@ -188,7 +188,7 @@ impl Driver {
         self.check_limits(traffic.stalled);
         if now >= self.reporting.persist_at {
             self.reporting.persist_at = now + PERSIST_INTERVAL;
-            self.store.defer_metadata(TRAFFIC_KEY, self.reporting.meter.keep());
+            self.store.keep_note(TRAFFIC_KEY, self.reporting.meter.keep());
         }
         if now >= self.reporting.next_check {
             self.reporting.next_check = now + DEVICE_CHECK_INTERVAL;

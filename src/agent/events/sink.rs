@@ -43,7 +43,7 @@ impl Sink for EdgeStore {
     }
 
     async fn last_run(&self) -> Result<Option<String>, StoreError> {
-        self.metadata(RUN_KEY).await
+        self.note(RUN_KEY).await
     }
 
     async fn correct_times(&self, before: Clocked, forward_ms: i64) -> Result<u64, StoreError> {

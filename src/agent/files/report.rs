@@ -30,7 +30,7 @@ pub(super) struct Kept {
 
 /// Reads the position; `None` if there were no reports.
 pub(super) async fn read(store: &EdgeStore) -> Option<Kept> {
-    let text = store.metadata(METADATA_KEY).await.ok().flatten()?;
+    let text = store.note(METADATA_KEY).await.ok().flatten()?;
     serde_json::from_str(&text).ok()
 }
 

@@ -92,7 +92,7 @@ pub(in crate::agent::driver) async fn remember(
     config: &Config,
     store: &EdgeStore,
 ) -> Result<(), StoreError> {
-    if let Some(text) = store.metadata(METADATA_KEY).await? {
+    if let Some(text) = store.note(METADATA_KEY).await? {
         bridge.recall(&text);
     }
     let (pods, mut after) = (Arc::new(guess("v1", "Pod", true)), None);
