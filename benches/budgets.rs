@@ -1,9 +1,11 @@
-//! Measures what the project promises and prints each figure beside its budget.
+//! Measures the project's promises and prints each figure beside its budget.
 //!
-//! `cargo bench` runs all; `cargo bench -- NAME…` only sections whose name contains a NAME. With `--document` what has been
-//! measured is written into docs/figures.md. The exit code is 1 if a budget was missed. Needs mosquitto on the PATH.
+//! `cargo bench` runs all sections; `cargo bench -- NAME…` only those whose name contains a NAME.
+//! With `--document` the results are written to docs/figures.md. The exit code is 1 if a budget was
+//! missed. Requires mosquitto on the PATH.
 //!
-//! Sections run one after another, those that wait for a line or for minutes without traffic at the end, all at once.
+//! Sections run one after another; those that wait for a slow line, or for minutes without traffic,
+//! run at the end, concurrently.
 
 #[path = "budgets/api.rs"]
 mod api;
@@ -51,13 +53,14 @@ use std::thread;
 
 use table::Table;
 
-/// Name, title, and what fills it.
+/// Name, title, and the function that fills it.
 type Section = (&'static str, &'static str, fn(&mut Table) -> anyhow::Result<()>);
 
-/// Sections that count bytes of a line that is slow or idle, for minutes, and take next to nothing of the processor.
+/// Sections that count bytes on a slow or idle line for minutes, with next to no load on the
+/// processor.
 const WAITING: [&str; 2] = ["idle", "slow"];
 
-/// The title of what the machine does without edgesync.
+/// Title of the section that measures the machine without edgesync.
 const YARDSTICK: &str = "The machine, without edgesync";
 
 const SECTIONS: &[Section] = &[
@@ -87,7 +90,7 @@ const SECTIONS: &[Section] = &[
 ];
 
 fn main() -> anyhow::Result<ExitCode> {
-    let (options, wanted): (Vec<String>, Vec<String>) =
+    let (options, names): (Vec<String>, Vec<String>) =
         std::env::args().skip(1).filter(|arg| arg != "--bench").partition(|arg| arg.starts_with('-'));
     let document = options.iter().any(|option| option == "--document");
     anyhow::ensure!(options.len() == usize::from(document), "the only option is --document, not {options:?}");
@@ -95,9 +98,8 @@ fn main() -> anyhow::Result<ExitCode> {
     eprintln!("… yardstick");
     table.section(YARDSTICK);
     table.bare_mosquitto = yardstick::measure(&mut table)?;
-    let is_wanted = |(name, ..): &&Section| {
-        wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()))
-    };
+    let is_wanted =
+        |(name, ..): &&Section| names.is_empty() || names.iter().any(|names| name.contains(names.as_str()));
     let (waiting, measuring): (Vec<&Section>, Vec<&Section>) =
         SECTIONS.iter().filter(is_wanted).partition(|(name, ..)| WAITING.contains(name));
     let bare_mosquitto = table.bare_mosquitto;
@@ -123,7 +125,7 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(missed > 0)))
 }
 
-/// One section, in a table of its own.
+/// Runs one section, into a table of its own.
 fn run((name, title, fill): &Section, bare_mosquitto: f64) -> Table {
     eprintln!("… {name}");
     let mut table = Table::default();

@@ -1,14 +1,15 @@
-//! The agent: a loop around the [`EdgeMachine`](edgesync_protocol::edge::EdgeMachine), with store, link and local API as tasks. The
-//! loop decides nothing: it passes events to the machine and carries out the effects that the machine returns.
+//! Runs the agent: a loop around the [`EdgeMachine`](edgesync_protocol::edge::EdgeMachine), with
+//! store, link and local API as tasks. The loop decides nothing: it passes events to the machine
+//! and performs the effects that the machine returns.
 
 mod access;
-mod alone;
 mod apply;
 mod clock;
 mod driver;
 mod events;
 mod files;
 mod identity;
+mod instance_lock;
 mod joining;
 mod kinds;
 mod listening;
@@ -44,35 +45,35 @@ use edgesync_transport::tls;
 
 use access::Tokens;
 use clock::Clock;
-use driver::{Driver, Upstream, Wire, event_limits, outbox_limits};
+use driver::{Driver, Reporting, Wire, event_limits, outbox_limits};
 use events::Events;
 use files::Files;
-use identity::Membership;
-use kinds::KnownKinds;
+use identity::NodeIdentity;
+use kinds::KindRegistry;
 use listening::ListenState;
-use objects::{EdgeObjects, OwnNode, ReadClock, own_node};
+use objects::{EdgeObjects, ReadClock, SharedNode, shared_node};
 use starting::Starting;
 use status::StatusExtension;
 
-/// How long the end waits for the broker to take the farewell.
-const FAREWELL: Duration = Duration::from_secs(2);
-/// Status requests that wait for the loop.
+/// Time limit for the farewell to reach the broker.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Status requests that may queue for the loop.
 const STATUS_QUEUE: usize = 16;
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until a signal stops it.
 ///
 /// # Errors
-/// What keeps it from starting: the database belongs to another process, the socket cannot be made.
+/// Fails if the database belongs to another process or the socket cannot be created.
 pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let mut signals = Signals::new().context("installing signal handlers")?;
     if !joining::wait(&mut service, &mut signals).await {
         return Ok(());
     }
     let config = service.config().clone();
-    let _name = alone::take_name(&config)?;
+    let _name = instance_lock::acquire(&config)?;
     make_parent(&config.store.path)?;
     let passed = last_written(&config.store.path);
-    let identity = Membership::open(&config, passed).context("reading the identity")?;
+    let identity = NodeIdentity::open(&config, passed).context("reading the identity")?;
     let clock = Clock::new(passed);
     let starting = Starting::watch(&config.store.path);
     let store = EdgeStore::open(&config.store.path, store_options(&config))
@@ -84,20 +85,20 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         Events::start(store.clone(), &config.node.name, event_limits(&config), move || read_clock())
     };
     let files_clock = clock.reader();
-    let node = own_node(&config.node.name);
-    let upstream = Upstream::new(&config, &store, clock, events.clone(), node.clone()).await;
-    // Before anything is served: whoever kills the agent from now on ends a run.
+    let node = shared_node(&config.node.name);
+    let reporting = Reporting::new(&config, &store, clock, events.clone(), node.clone()).await;
+    // Recorded before anything is served: a kill from here on counts as the end of a run.
     events.begin_run().await;
-    seal::tell(&store, &events).await;
-    let kinds = Arc::new(KnownKinds::sealing(seal::options(&config)));
-    kinds.learn_all(store.held_kinds().await.context("reading the kinds held")?);
-    let (questions, asked) = mpsc::channel(STATUS_QUEUE);
+    seal::emit_events(&store, &events).await;
+    let kinds = Arc::new(KindRegistry::sealing(seal::options(&config)));
+    kinds.register_all(store.held_kinds().await.context("reading the kinds held")?);
+    let (query_sender, queries) = mpsc::channel(STATUS_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
-    // Units that are ordered behind the agent find their files as they are to be, without a network.
+    // Ensures that units ordered after the agent find the desired files without a network.
     let files = Files::start(&config, store.clone(), events.clone(), Arc::clone(&kinds), files_clock).await;
-    let extension = (questions, files.clone(), node);
+    let extension = (query_sender, files.clone(), node);
     let mut api = serve_api(&config, &store, &kinds, read_clock, extension, api_stopped).await?;
-    let (link, heard, wire) = spawn_link(&config, identity.as_ref(), &store).await?;
+    let (link, link_events, wire) = spawn_link(&config, identity.as_ref(), &store).await?;
     let farewell = wire.farewell(&config.node.name);
     tracing::info!(
         node = config.node.name,
@@ -108,11 +109,11 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     );
     systemd::ready("looking for the cloud");
     let mut driver =
-        Driver::new(&config, store.clone(), kinds, link.clone(), wire, (upstream, files), identity);
-    driver.run(&mut service, &mut signals, heard, asked).await;
+        Driver::new(&config, store.clone(), kinds, link.clone(), wire, (reporting, files), identity);
+    driver.run(&mut service, &mut signals, link_events, queries).await;
     signals
         .during(async {
-            link.shutdown(farewell, FAREWELL).await;
+            link.shutdown(farewell, FAREWELL_TIMEOUT).await;
             drop(stop_api);
             while api.join_next().await.is_some() {}
             store.close().await;
@@ -129,19 +130,19 @@ fn make_parent(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// When a database was written last: a time in the past, if the clock was right then.
+/// Returns when the database was last written: a lower bound for the current time.
 fn last_written(path: &Path) -> Timestamp {
     let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified());
     modified.ok().and_then(|time| Timestamp::try_from(time).ok()).unwrap_or(Timestamp::MIN)
 }
 
-/// Serves the local API on the Unix socket, and over TCP as soon as its address can be had.
+/// Serves the local API on the Unix socket, and over TCP once its address can be bound.
 async fn serve_api(
     config: &Config,
     store: &EdgeStore,
-    kinds: &Arc<KnownKinds>,
+    kinds: &Arc<KindRegistry>,
     clock: ReadClock,
-    (questions, files, node): (mpsc::Sender<status::Question>, Files, OwnNode),
+    (query_sender, files, node): (mpsc::Sender<status::Query>, Files, SharedNode),
     stopped: watch::Receiver<()>,
 ) -> anyhow::Result<JoinSet<()>> {
     let address = Address::Unix(config.api.socket.clone());
@@ -153,14 +154,14 @@ async fn serve_api(
     let objects = EdgeObjects::new(store.clone(), kinds.clone(), name, api.watch_buffer, clock, node);
     let objects = Arc::new(objects);
     let (state, listening) = watch::channel(ListenState::default());
-    let extension = StatusExtension::new(questions, files, listening, store.clone());
+    let extension = StatusExtension::new(query_sender, files, listening, store.clone());
     let server = Server::new(objects.clone(), extension, tokens.access(), Limits::edge());
     let mut tasks = JoinSet::new();
     let (until, store) = (until_stopped(stopped.clone()), store.clone());
     tasks.spawn(async move {
         tokio::select! {
-            () = objects.keep_small() => {}
-            () = seal::replace_worn(&store) => {}
+            () = objects.release_periodically() => {}
+            () = seal::rotate_worn(&store) => {}
             () = until => {}
         }
     });
@@ -178,7 +179,7 @@ async fn serve_api(
     Ok(tasks)
 }
 
-/// Waits for the other end to be dropped.
+/// Completes when the sender is dropped.
 async fn until_stopped(mut stopped: watch::Receiver<()>) {
     let _ = stopped.changed().await;
 }
@@ -189,7 +190,7 @@ fn set_mode(path: &Path, mode: u32) -> anyhow::Result<()> {
         .with_context(|| format!("setting the mode of {}", path.display()))
 }
 
-/// How the configuration wants the store.
+/// Returns the store's options as configured.
 pub(crate) fn store_options(config: &Config) -> EdgeOptions {
     let mut options = EdgeOptions::default();
     let store = &config.store;
@@ -204,17 +205,17 @@ pub(crate) fn store_options(config: &Config) -> EdgeOptions {
     options
 }
 
-/// Starts the link that the configuration chooses.
+/// Starts the configured link.
 async fn spawn_link(
     config: &Config,
-    identity: Option<&Membership>,
+    identity: Option<&NodeIdentity>,
     store: &EdgeStore,
 ) -> anyhow::Result<(LinkHandle, mpsc::Receiver<LinkEvent>, Wire)> {
     match config.link_type {
         LinkType::Mqtt => {
             let topics = Topics::new(&config.link.prefix)?;
-            let (link, heard) = Link::spawn(mqtt_options(config, &topics, identity)?);
-            Ok((link, heard, Wire::Mqtt(topics)))
+            let (link, link_events) = Link::spawn(mqtt_options(config, &topics, identity)?);
+            Ok((link, link_events, Wire::Mqtt(topics)))
         }
         LinkType::KubeEdge => {
             let mut options = kubeedge_options(config)?;
@@ -223,8 +224,8 @@ async fn spawn_link(
                 options.tls = Some(identity.tls());
             }
             let wire = Wire::kubeedge(config, store).await;
-            let (link, heard) = edgesync_kubeedge::link::spawn(options);
-            Ok((link, heard, wire))
+            let (link, link_events) = edgesync_kubeedge::link::spawn(options);
+            Ok((link, link_events, wire))
         }
     }
 }
@@ -232,7 +233,7 @@ async fn spawn_link(
 fn mqtt_options(
     config: &Config,
     topics: &Topics,
-    identity: Option<&Membership>,
+    identity: Option<&NodeIdentity>,
 ) -> anyhow::Result<LinkOptions> {
     let node = &config.node.name;
     let mut options = configured_link(&config.link)?;
@@ -246,12 +247,12 @@ fn mqtt_options(
             Some(tls::Client::new(&trust, None, tls::Clock::system([last_written(&config.store.path)]))?)
         }
     };
-    // A broker that tells nodes apart does so by their user names.
+    // A broker that authorizes by node does so by user name.
     options.username.get_or_insert_with(|| node.clone());
     options.subscriptions = vec![topics.down(node), topics.cloud()];
     options.own_topic = Some(topics.presence(node));
     options.introduce = Presence::introduce(topics.clone(), node.clone());
-    // What was received and waits for the store is bounded by what the cloud may have under way.
+    // Received messages that wait for the store are bounded by the cloud's in-flight window.
     options.queue = 64;
     options.queue_bytes = config.link.max_frame.max(1 << 20);
     options.events = 64;
@@ -261,7 +262,7 @@ fn mqtt_options(
 fn edge_config(config: &Config) -> EdgeConfig {
     let max_frame = match config.link_type {
         LinkType::Mqtt => config.link.max_frame,
-        // The bridge takes frames apart: each item becomes a message.
+        // The bridge splits frames: each item becomes a message.
         LinkType::KubeEdge => config.kubeedge.max_message,
     };
     EdgeConfig {

@@ -1,8 +1,9 @@
-//! `edgesync check`: a doctor. One check per file, each with a result and the next step; none changes anything, none
-//! needs the agent to run.
+//! `edgesync check`: one check per file, each with a result and the next step. Checks change
+//! nothing, and do not require a running agent.
 //!
-//! Composes configuration, files, clock, database, TLS, link and the local API. What a check finds out is there for those
-//! after it in [`Examined`]. A check whose prerequisite has failed is skipped and names it.
+//! They cover configuration, files, clock, database, TLS, link and the local API. [`Examined`]
+//! passes the results of a check to later ones. A check is skipped if its prerequisite has failed,
+//! and names it.
 
 mod acl;
 pub mod bundle;
@@ -43,27 +44,27 @@ use edgesync_cli::check::{AS_ROOT, size};
 pub use edgesync_cli::check::{Finding, Report, render};
 use edgesync_runtime::chain;
 
-/// How long all checks may take together.
-const ALL: Duration = Duration::from_secs(55);
-/// How long one check may take unless it says otherwise.
-const ONE: Duration = Duration::from_secs(6);
+/// Time limit of all checks together.
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(55);
+/// Default time limit of a check.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// What to do about an identity that is of no use.
+/// Next step for an unusable identity.
 const JOIN_AGAIN: &str = "join again with a new token: 'edgesync join --force'";
 
-/// Why the identity, or the authority that is believed, cannot be used, and what to do.
+/// Why an identity or a trusted authority is unusable, and the next step.
 struct Unusable {
     problem: String,
     next: &'static str,
 }
 
 impl Unusable {
-    /// Another identity mends it.
+    /// An identity that must be replaced.
     fn identity(problem: impl Into<String>) -> Self {
         Self { problem: problem.into(), next: JOIN_AGAIN }
     }
 
-    /// What this user may not read need not be replaced.
+    /// Replaces the next step if this user lacks permission: then the file itself may be fine.
     fn of_io(self, cause: &std::io::Error) -> Self {
         let next = if cause.kind() == ErrorKind::PermissionDenied { AS_ROOT } else { self.next };
         Self { next, ..self }
@@ -86,20 +87,20 @@ impl From<Unusable> for Finding {
     }
 }
 
-/// What is looked at, and what earlier checks found out.
+/// Subject of the checks, and the results of earlier ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Examined {
-    /// The configuration file.
+    /// Path of the configuration file under check.
     pub config_path: PathBuf,
-    /// The configuration, once it could be read.
+    /// The configuration; `None` until it was read.
     pub config: Option<Config>,
-    /// What the agent that runs says of itself.
+    /// Status of the running agent.
     pub status: Option<AgentStatus>,
-    /// Whether a process has the database open, or answers at the socket.
+    /// Whether a process has opened the database, or answers at the socket.
     pub agent_runs: bool,
-    /// How many bodies are sealed with which key.
+    /// Number of bodies sealed with each key.
     pub sealed: Option<BTreeMap<u32, u64>>,
-    /// The addresses of the broker, or of CloudCore.
+    /// Addresses of the broker, or of CloudCore.
     pub addresses: Vec<SocketAddr>,
 }
 
@@ -108,23 +109,24 @@ impl Examined {
         Self { config_path: config_path.to_owned(), ..Self::default() }
     }
 
-    /// The configuration; the default one for a check that does not need it.
+    /// Returns the configuration, or the default one for checks that do not require it.
     fn config(&self) -> Config {
         self.config.clone().unwrap_or_default()
     }
 
-    /// Whether an agent runs by now: one that was being started when it was looked for has the database open a moment later.
+    /// Returns whether an agent runs by now: one that was just starting at the earlier check has
+    /// opened the database since.
     fn agent_runs_now(&self) -> bool {
         self.agent_runs || inspect::is_in_use(&self.config().store.path).unwrap_or(false)
     }
 
-    /// The identity on disk; none if the node has not joined.
+    /// Returns the identity on disk; `None` if the node has not joined.
     fn identity(&self) -> Option<Result<Stored, Unusable>> {
         let directory = self.config.as_ref()?.identity.directory.clone()?;
         Some(load(&RealDisk, &directory).map_err(Unusable::from))
     }
 
-    /// The clock with everything that has certainly passed.
+    /// Returns the clock, with all known lower bounds of the current time.
     fn clock(&self) -> Clock {
         let written = std::fs::metadata(&self.config().store.path).and_then(|metadata| metadata.modified());
         let written = written.ok().and_then(|time| jiff::Timestamp::try_from(time).ok());
@@ -139,7 +141,8 @@ impl Examined {
         Clock::system(made.chain(written).collect::<Vec<_>>())
     }
 
-    /// A client that shows the node's certificate and believes whom the agent would believe; none without TLS.
+    /// Returns a client with the node's certificate and the agent's trust anchors; `None` without
+    /// TLS.
     fn tls(&self) -> Option<Result<edgesync_transport::tls::Client, Unusable>> {
         let config = self.config();
         if !config.peer().tls {
@@ -157,7 +160,7 @@ impl Examined {
                     let problem = format!("link.ca_file: {what}: {error}");
                     Unusable { problem, next: "correct it in the configuration" }.of_io(&error)
                 })?;
-                // Whoever joins again has the same file in the configuration.
+                // A new join writes the same file to the configuration.
                 edgesync_transport::tls::Certificate::all_from_pem(&what, &text).map_err(|error| {
                     Unusable {
                         problem: format!("link.ca_file: {error}"),
@@ -174,30 +177,28 @@ impl Examined {
     }
 }
 
-/// The result of a check with what it has learned.
+/// The pending result of a check.
 type Answer<'e> = Pin<Box<dyn Future<Output = Finding> + Send + 'e>>;
 
-/// How a check looks.
+/// Kind of a check.
 #[derive(Clone, Copy)]
-enum Look {
-    /// At files: on a thread of its own, because a disk can hang.
+enum CheckFn {
+    /// Reads files, on a thread of its own, because a disk can hang.
     Files(fn(&mut Examined) -> Finding),
-    /// Over a connection.
+    /// Uses a connection; runs on the runtime.
     Wire(fn(&mut Examined) -> Answer<'_>),
 }
 
-/// One check.
 #[derive(Clone, Copy)]
 pub struct Check {
     /// Its id: `clock`, `database-integrity`.
     pub id: &'static str,
-    /// What it is about, for people.
+    /// Its title, for people.
     pub title: &'static str,
-    /// The checks without which it makes no sense.
+    /// Ids of the required checks.
     needs: &'static [&'static str],
-    /// How long it may take.
     limit: Duration,
-    look: Look,
+    examine: CheckFn,
 }
 
 /// All checks in their order.
@@ -222,19 +223,19 @@ pub(crate) const CHECKS: [Check; 18] = [
     cloud::CHECK,
 ];
 
-/// Runs all checks, within a minute. To be run in a runtime that does not wait for threads that hang.
+/// Runs all checks, within a minute. Requires a runtime that does not wait for blocked threads.
 pub async fn run(config_path: &Path) -> Report {
     let start = Instant::now();
     let mut examined = Examined::new(config_path);
     let mut report = Report::default();
-    // Which check each that is not to be relied on is blocked by.
+    // Maps each failed or skipped check to the check that blocks its dependants.
     let mut blocked: BTreeMap<&str, &str> = BTreeMap::new();
     for check in CHECKS {
         let by = check.needs.iter().find_map(|need| blocked.get(need).copied());
         let finding = match by {
             Some(by) => Finding::skipped(format!("not checked because of: {by}")),
             None => {
-                let limit = check.limit.min(ALL.saturating_sub(start.elapsed()));
+                let limit = check.limit.min(TOTAL_TIMEOUT.saturating_sub(start.elapsed()));
                 check.within(limit, &mut examined).await
             }
         };
@@ -251,14 +252,14 @@ impl Check {
     async fn within(&self, limit: Duration, examined: &mut Examined) -> Finding {
         let (mut own, broken) = (examined.clone(), examined.clone());
         let work = async {
-            match self.look {
-                Look::Wire(look) => {
-                    let finding = look(&mut own).await;
+            match self.examine {
+                CheckFn::Wire(examine) => {
+                    let finding = examine(&mut own).await;
                     (own, finding)
                 }
-                Look::Files(look) => {
+                CheckFn::Files(examine) => {
                     let work = tokio::task::spawn_blocking(move || {
-                        let finding = look(&mut own);
+                        let finding = examine(&mut own);
                         (own, finding)
                     });
                     work.await.unwrap_or_else(|error| {
@@ -281,8 +282,8 @@ impl Check {
     }
 }
 
-/// A duration in its two largest units.
-fn lasting(seconds: i64) -> String {
+/// Formats a duration in its two largest units.
+fn format_duration(seconds: i64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds % 86_400 / 3600, seconds % 3600 / 60);
     match (days, hours) {
         (0, 0) => format!("{minutes} min {} s", seconds % 60),

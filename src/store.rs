@@ -1,18 +1,21 @@
-//! The edge's store: the objects held, what the cloud has not confirmed yet, and proof of both.
+//! The edge's store: the held objects, the changes that the cloud has not confirmed, and digests of
+//! both.
 //!
-//! Rows, revision, count and digest change in one transaction, by the rules of [`edgesync_protocol::replica`].
-//! Losses never stop the store: a damaged or missing file is replaced by what can be saved of it, under a
-//! new epoch, and [`Health`] tells. `docs/decisions/0004-store-layout.md` has the reasons of the layout.
+//! Rows, revision, count and digest change in one transaction, by the rules of
+//! [`edgesync_protocol::replica`]. Losses never stop the store: a damaged or missing file is
+//! replaced by its readable rows under a new epoch, and [`Health`] reports it.
+//! `docs/decisions/0004-store-layout.md` explains the layout.
 
 mod check;
+mod commit_listener;
 mod files;
 pub mod inspect;
 mod journal;
 mod local;
+mod metadata;
 mod new_file;
-mod notes;
-mod observer;
 mod outbox;
+mod outbox_access;
 mod read;
 mod rotation;
 mod rows;
@@ -24,7 +27,6 @@ mod snapshot;
 mod state;
 mod tables;
 mod types;
-mod upstream;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,11 +46,11 @@ use edgesync_store::reader::{Generation, ReaderLimits, Readers};
 use edgesync_store::writer::{Writer, WriterLimits, WriterStats};
 
 pub use check::CheckReport;
+pub use commit_listener::{LocalTransition, Observer, Part, Told, Transition, Versions};
 pub(crate) use local::MAX_LOCAL_BYTES;
 pub use local::{
     EVENT_SECONDS, LocalOutcome, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES, MAX_LEASES,
 };
-pub use observer::{LocalTransition, Observer, Part, Told, Transition, Versions};
 pub use outbox::{
     Clocked, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut, OutboxState, Posting, TIME_CORRECTED, effect_key,
     event_key, status_key,
@@ -58,27 +60,27 @@ pub(crate) use shared::MAX_SNAPSHOTS;
 pub use snapshot::{EdgeSnapshot, RecordRow, Scan, ScanRow};
 pub use types::{LocalKind, LocalObject};
 
-/// The largest page cache of a reading connection, KiB.
+/// Maximum page cache of a reading connection, KiB.
 const READER_CACHE_KIB: u32 = 128;
 
-/// How the store is opened.
+/// Options for opening the store.
 #[derive(Clone, Debug)]
 pub struct EdgeOptions {
     /// Connections, cache and limits of the file.
     pub engine: EngineOptions,
-    /// The writer's queue. Its `wal_bytes` is taken from `engine`.
+    /// Limits of the writer's queue. `engine` overrides its `wal_bytes`.
     pub writer: WriterLimits,
-    /// Threads and queue of readers.
+    /// Threads and queue of the readers.
     pub readers: ReaderLimits,
-    /// How long a confirmation waits for a commit to go along with before it gets one of its own.
+    /// Time for which a confirmation waits for another commit before it gets its own.
     pub flush_after: Duration,
-    /// How often all rows are read, checked and counted; the first time is right after opening.
+    /// Interval of the checks of all rows; the first one starts right after opening.
     pub check_every: Duration,
-    /// A pause after every 256 rows of a check, so that it does not take the device from others.
+    /// Pause after each 256 rows of a check, which leaves the device to other programs.
     pub check_pause: Duration,
-    /// What may wait in the outbox.
+    /// Limits of the outbox.
     pub outbox: OutboxLimits,
-    /// What is sealed and where the keys are; nothing is if absent.
+    /// Sealed kinds and the location of the keys; `None` seals nothing.
     pub seal: Option<edgesync_store::seal::SealOptions>,
 }
 
@@ -97,189 +99,184 @@ impl Default for EdgeOptions {
     }
 }
 
-/// What the store says of itself: the content of a Hello.
+/// State of the store: the content of a Hello.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Facts {
     /// Epoch, revision, count and digest of the last commit.
     pub totals: Totals,
-    /// The largest revision the cloud is known to have recorded.
+    /// Last revision that the cloud is known to have recorded.
     pub confirmed: u64,
-    /// The incarnation of the cloud that was last spoken to.
+    /// Incarnation of the last connected cloud.
     pub incarnation: Option<String>,
 }
 
-/// A batch of changes, committed.
+/// The result of a committed batch.
 #[derive(Debug)]
 pub struct Commit {
-    /// The revision before the batch. The batch's own are `before + 1 ..= totals.revision`.
+    /// Revision before the batch. The batch's own are `before + 1 ..= totals.revision`.
     pub before: u64,
-    /// The totals after the batch.
+    /// Totals after the batch.
     pub totals: Totals,
-    /// What is held now, to be reported, and what could not be applied.
+    /// Held versions to report, and rejected changes.
     pub applied: Applied,
 }
 
-/// Whether the store takes changes, and what it has lost.
+/// Whether the store accepts changes, and its last loss.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Whether changes are taken.
+    /// Whether changes are accepted.
     pub writing: Writing,
-    /// The last loss since the store was opened, or while it was opened.
+    /// The last loss during or after opening.
     pub reset: Option<Reset>,
 }
 
-/// Whether changes are taken.
+/// Whether changes are accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Writing {
-    /// The last commit went through.
+    /// The last commit succeeded.
     #[default]
     Works,
-    /// The last commit found no room.
+    /// The last commit found the database or its disk full.
     Full,
     /// The last commit failed.
     Fails {
-        /// What SQLite or the system says.
+        /// The error of SQLite or the system.
         reason: String,
     },
 }
 
-/// A loss: there is a new epoch, the cloud must be told with a Hello.
+/// A loss. There is a new epoch, so the cloud needs a Hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reset {
-    /// Counts the losses since the store was opened, from one.
+    /// Number of the loss since the store was opened, from one.
     pub number: u64,
-    /// What has happened.
+    /// The cause as text, for log, Event and status.
     pub cause: String,
-    /// The new epoch.
     pub epoch: Epoch,
-    /// Objects that are held after it.
+    /// Objects held after the loss.
     pub kept: u64,
-    /// Objects that are known to be lost; more may be, unseen.
+    /// Objects known to be lost; others may be lost undetected.
     pub lost: u64,
-    /// Where the file has been put, if it was replaced.
+    /// Path of the replaced file; `None` if the file was not replaced.
     pub set_aside: Option<PathBuf>,
 }
 
-/// What an entry or object is, apart from its content.
+/// Identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectRef {
     /// Group, version, kind, plural and scope.
     pub resource: Arc<Resource>,
     /// Namespace, empty for cluster-scoped kinds.
     pub namespace: String,
-    /// Name.
     pub name: String,
 }
 
-/// What is held of one UID.
+/// The state of one UID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The revision of its last change.
+    /// Revision of its last change.
     pub revision: u64,
-    /// The UID.
     pub uid: Uid,
-    /// The version held; none if the object is held no more.
+    /// The held version; `None` if the object was deleted.
     pub version: Option<ResourceVersion>,
-    /// What it is, or was.
+    /// Identity of the object.
     pub object: ObjectRef,
 }
 
 /// Changes in the order of their revisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
-    /// What was asked for: everything after this revision.
+    /// The requested start: all changes after this revision.
     pub from: u64,
-    /// The page reaches up to this revision.
+    /// Last revision that the page covers.
     pub to: u64,
-    /// The last change of each row; rows that changed again later come later.
+    /// The last change of each row; a row changed again later appears later.
     pub entries: Vec<Entry>,
-    /// Whether there are changes after `to`.
+    /// Whether changes follow after `to`.
     pub more: bool,
 }
 
 /// A page of an inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inventory {
-    /// The totals of the commit that the page shows.
+    /// Totals of the commit that the page shows.
     pub totals: Totals,
-    /// What is held, in no order that means anything.
+    /// Held objects, in no particular order.
     pub entries: Vec<Entry>,
-    /// Where the next page starts; none after the last one.
+    /// Start of the next page; `None` after the last one.
     pub next: Option<InventoryCursor>,
 }
 
-/// Where a page of an inventory starts.
+/// Start of a page of an inventory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InventoryCursor(i64);
 
 impl InventoryCursor {
-    /// The cursor that [`InventoryCursor::number`] gave, or none for zero: the start.
+    /// Converts a number of [`InventoryCursor::number`] back; `None` for zero, the start.
     #[must_use]
     pub(crate) fn from_number(number: u64) -> Option<Self> {
         i64::try_from(number).ok().filter(|number| *number > 0).map(Self)
     }
 
-    /// The cursor as a number above zero.
+    /// Returns the cursor as a number above zero.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0.unsigned_abs()
     }
 }
 
-/// An object with its content.
+/// An object with its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// UID.
     pub uid: Uid,
-    /// The version held from the cloud.
+    /// The object's `resourceVersion` in the cloud.
     pub version: ResourceVersion,
-    /// The revision of the last change of this object in this store.
+    /// Revision of its last change in this store.
     pub revision: u64,
-    /// The version that this store gives it: the base of the epoch and the revision.
+    /// This store's version of it: the base of the epoch plus the revision.
     pub own_version: u64,
-    /// What it is.
+    /// Identity of the object.
     pub object: ObjectRef,
-    /// The object as JSON text, as it was received.
+    /// The object as JSON text, as received.
     pub body: String,
 }
 
-/// Where a page of a list starts: after this namespace and name.
+/// Start of a page of a list: after this namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListCursor {
-    /// Namespace of the last object of the page before.
+    /// Namespace of the last object of the previous page.
     pub namespace: String,
-    /// Name of the last object of the page before.
+    /// Name of the last object of the previous page.
     pub name: String,
 }
 
-/// A page of a list, by namespace and name.
+/// A page of a list, sorted by namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List {
-    /// The revision of the commit that the page shows.
+    /// Revision of the commit that the page shows.
     pub revision: u64,
-    /// The objects.
     pub items: Vec<Stored>,
-    /// Where the next page starts; none after the last one.
+    /// Start of the next page; `None` after the last one.
     pub next: Option<ListCursor>,
 }
 
-/// Sizes and counters.
+/// Sizes and counters of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EdgeStats {
-    /// The database file, bytes.
+    /// Bytes of the database file.
     pub database_bytes: u64,
-    /// The write-ahead log, bytes.
+    /// Bytes of the write-ahead log.
     pub wal_bytes: u64,
-    /// Space within the database file that is free for reuse, bytes.
+    /// Bytes within the database file that are free for reuse.
     pub free_bytes: u64,
-    /// Events that had to make room for others before their time, since the store was opened.
+    /// Events dropped for newer ones before they expired, since the store was opened.
     pub events_dropped: u64,
-    /// What the writer has done.
+    /// Counters of the writer.
     pub writer: WriterStats,
 }
 
-/// A handle of the edge's store, cheap to clone. The store closes with its last handle; [`EdgeStore::close`]
-/// waits for that.
+/// A handle of the edge's store, cheap to clone. The store closes with its last handle;
+/// [`EdgeStore::close`] waits for that.
 #[derive(Clone, Debug)]
 pub struct EdgeStore {
     inner: Arc<Inner>,
@@ -293,19 +290,21 @@ struct Inner {
     shared: Arc<shared::Shared>,
     checker: check::Checker,
     seals: seals::Seals,
-    /// Held while the keys are rotated.
+    /// Held during a rotation of the keys.
     rotating: tokio::sync::Mutex<()>,
     max_file_bytes: Option<u64>,
 }
 
 impl EdgeStore {
-    /// Opens the database, or makes one. A file that is damaged is set aside as
-    /// `<name>.corrupt-<time>`, one that a newer program has written as `<name>.newer-<time>`; what can be read of it goes
-    /// into a new file: see [`Health::reset`]. Objects that were sealed with a key that is lost are a loss of the same kind. What is to be sealed and is not yet is sealed now.
+    /// Opens or creates the database. Sets aside a damaged file as `<name>.corrupt-<time>`, and one
+    /// that a newer program has written as `<name>.newer-<time>`; readable rows move to a new file:
+    /// see [`Health::reset`]. Objects sealed with a lost key count as a loss, too. Seals every row
+    /// that must be sealed.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] if another process has it, [`StoreError::Foreign`] if it is not ours to touch, [`StoreError::Full`] or [`StoreError::Unavailable`] if the system
-    /// refuses, also if it refuses the file with the keys.
+    /// [`StoreError::InUse`] if another process has opened it, [`StoreError::Foreign`] if it
+    /// belongs to another program, [`StoreError::Full`] or [`StoreError::Unavailable`] if the
+    /// system refuses access to it or to the file with the keys.
     pub fn open(path: &Path, options: EdgeOptions) -> Result<Self, StoreError> {
         let mut options = options;
         options.engine = options.engine.with_room_for_log();
@@ -319,7 +318,7 @@ impl EdgeStore {
             tracing::warn!(%error, "a read found damage");
             drop(suspect.post(check::confirm_damage));
         });
-        // Readers go through rows once, in order: a large cache would only stay filled.
+        // Readers scan rows once, in order: a large cache would only keep memory.
         let cache_kib = options.engine.cache_kib.min(READER_CACHE_KIB);
         let engine = EngineOptions { cache_kib, ..options.engine.clone() };
         let readers = Readers::start(path, &engine, options.readers, &generation, on_corrupt)?;
@@ -332,35 +331,36 @@ impl EdgeStore {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// What the store says of itself, as of the last commit.
+    /// Returns the state of the last commit.
     #[must_use]
     pub fn facts(&self) -> Facts {
         self.inner.shared.facts()
     }
 
-    /// The largest size of the database without its log, bytes.
+    /// Returns the maximum size of the database without its log, in bytes.
     #[must_use]
     pub fn max_file_bytes(&self) -> Option<u64> {
         self.inner.max_file_bytes
     }
 
-    /// Told when the store begins or ceases to take changes, and of each loss.
+    /// Watches whether the store accepts changes, and its losses.
     #[must_use]
     pub fn health(&self) -> watch::Receiver<Health> {
         self.inner.shared.watch_health()
     }
 
-    /// Applies changes by the rules of [`edgesync_protocol::replica`], all in one commit, and answers after it.
+    /// Applies changes by the rules of [`edgesync_protocol::replica`] in one transaction, and
+    /// returns after its commit.
     ///
     /// # Errors
-    /// The store's; then nothing of the batch is in the database. Changes that the rules refuse are in
-    /// [`Commit::applied`], not errors.
+    /// Fails if the store does; then it holds no change of the batch. Changes that the rules reject
+    /// are no error, but listed in [`Commit::applied`].
     pub async fn apply(&self, changes: Vec<Change>) -> Result<Commit, StoreError> {
         let whole = 0..changes.len();
         self.apply_range(Arc::new(changes), whole).await
     }
 
-    /// Applies some of the changes, as [`EdgeStore::apply`] does: for a second try with fewer of them.
+    /// Applies a range of the changes like [`EdgeStore::apply`]: for a retry with fewer of them.
     ///
     /// # Errors
     /// See [`EdgeStore::apply`].
@@ -376,16 +376,16 @@ impl EdgeStore {
             .await
     }
 
-    /// Notes that the cloud has recorded everything up to `revision`. Written along with the next commit,
-    /// or after a while: losing it costs a repeated report, nothing more.
+    /// Records that the cloud has confirmed everything up to `revision`. Written with the next
+    /// commit or after a while: a loss costs only a repeated report.
     pub fn confirm(&self, revision: u64) {
         self.inner.shared.confirm(revision);
     }
 
-    /// Notes the incarnation of the cloud.
+    /// Records the incarnation of the cloud.
     ///
     /// # Errors
-    /// The store's.
+    /// Fails if the store cannot be written.
     pub async fn set_incarnation(&self, incarnation: Option<String>) -> Result<(), StoreError> {
         self.inner
             .writer
@@ -393,31 +393,30 @@ impl EdgeStore {
             .await
     }
 
-    /// Up to `limit` changes after a revision, in order; changes of a row that changed again later are
-    /// left out.
+    /// Returns up to `limit` changes after a revision, in order; omits changes of a row that
+    /// changed again later.
     ///
     /// # Errors
-    /// [`StoreError::Compacted`] if the journal does not reach back that far: confirmed changes are
-    /// dropped from it.
+    /// [`StoreError::Compacted`] if the journal starts later: it drops confirmed changes.
     pub async fn changes(&self, after: u64, limit: usize) -> Result<Changes, StoreError> {
         let recent = self.recent();
         self.inner.readers.run(move |conn| read::changes(conn, &recent, after, limit)).await
     }
 
-    /// The digests of all buckets, and the totals of the same commit.
+    /// Returns the digests of all buckets, and the totals of the same commit.
     ///
     /// # Errors
-    /// The store's.
+    /// Fails if the store cannot be read.
     pub async fn buckets(&self) -> Result<(Totals, Buckets), StoreError> {
         let recent = self.recent();
         self.inner.readers.run(move |conn| read::buckets(conn, &recent)).await
     }
 
-    /// Up to `limit` entries of what is held in some buckets. Pages are of different commits if changes
-    /// are applied meanwhile; those changes are in [`EdgeStore::changes`].
+    /// Returns up to `limit` held objects in some buckets. Pages differ in their commits if changes
+    /// are applied meanwhile; [`EdgeStore::changes`] has those changes.
     ///
     /// # Errors
-    /// The store's.
+    /// Fails if the store cannot be read.
     pub async fn inventory(
         &self,
         buckets: BucketSet,
@@ -428,10 +427,10 @@ impl EdgeStore {
         self.inner.readers.run(move |conn| read::inventory(conn, &recent, buckets, after, limit)).await
     }
 
-    /// The object of this name.
+    /// Returns the object of a name.
     ///
     /// # Errors
-    /// The store's. An object whose row turns out damaged is not found, and is removed.
+    /// Fails if the store cannot be read. A damaged row counts as missing, and is removed.
     pub async fn get(
         &self,
         resource: Arc<Resource>,
@@ -445,18 +444,19 @@ impl EdgeStore {
         Ok(stored)
     }
 
-    /// The object of this UID.
+    /// Returns the object of a UID.
     ///
     /// # Errors
-    /// The store's. An object whose row turns out damaged is not found, and is removed.
+    /// Fails if the store cannot be read. A damaged row counts as missing, and is removed.
     pub async fn by_uid(&self, uid: Uid) -> Result<Option<Stored>, StoreError> {
         Ok(self.read_by_uid(uid).await?.0)
     }
 
-    /// The same, for who must tell what is not there from what cannot be read.
+    /// Like [`EdgeStore::by_uid`], but distinguishes a damaged row from a missing one.
     ///
     /// # Errors
-    /// The store's. [`StoreError::Corrupt`] for an object whose row turns out damaged, which is removed.
+    /// Fails if the store cannot be read; [`StoreError::Corrupt`] for a damaged row, which is
+    /// removed.
     pub async fn sound_by_uid(&self, uid: Uid) -> Result<Option<Stored>, StoreError> {
         match self.read_by_uid(uid).await? {
             (stored, false) => Ok(stored),
@@ -464,7 +464,7 @@ impl EdgeStore {
         }
     }
 
-    /// The object, and whether its row is damaged.
+    /// Returns the object, and whether its row is damaged.
     async fn read_by_uid(&self, uid: Uid) -> Result<(Option<Stored>, bool), StoreError> {
         let seals = self.inner.seals.clone();
         let read = move |conn: &_| read::by_uid(conn, &seals, &uid);
@@ -474,11 +474,11 @@ impl EdgeStore {
         Ok((stored, is_damaged))
     }
 
-    /// Objects of one kind, of one namespace or of all, by namespace and name: up to `limit` of them and
-    /// up to 1 MiB.
+    /// Returns objects of one kind, in one namespace or all, sorted by namespace and name: up to
+    /// `limit` objects and 1 MiB.
     ///
     /// # Errors
-    /// The store's. Objects whose rows turn out damaged are left out, and are removed.
+    /// Fails if the store cannot be read. Omits damaged rows, which are removed.
     pub async fn list(
         &self,
         resource: Arc<Resource>,
@@ -495,27 +495,27 @@ impl EdgeStore {
         Ok(list)
     }
 
-    /// The kinds of which objects are held. Takes no longer with more objects.
+    /// Returns the kinds of held objects. The cost does not depend on the number of objects.
     ///
     /// # Errors
-    /// The store's.
+    /// Fails if the store cannot be read.
     pub(crate) async fn held_kinds(&self) -> Result<Vec<Arc<Resource>>, StoreError> {
         self.inner.readers.run(read::held_kinds).await
     }
 
-    /// The kinds of which objects are held, and how many of each: reads the index.
+    /// Returns the kinds of held objects, with the count of each: reads the index.
     ///
     /// # Errors
-    /// The store's.
+    /// Fails if the store cannot be read.
     pub async fn kinds(&self) -> Result<Vec<(Arc<Resource>, u64)>, StoreError> {
         self.inner.readers.run(read::kinds).await
     }
 
-    /// Gives the page caches of the connections and their prepared statements back to the allocator: for quiet times on small
+    /// Releases page caches and prepared statements of the connections: for quiet times on small
     /// devices.
     ///
     /// # Errors
-    /// The store's.
+    /// Fails if the store is closed or in failure.
     pub async fn release_memory(&self) -> Result<(), StoreError> {
         const SHRINK: &str = "PRAGMA shrink_memory";
         let shrink = |conn: &rusqlite::Connection| {
@@ -528,10 +528,10 @@ impl EdgeStore {
         self.inner.writer.run(0, move |conn, _| shrink(conn)).await
     }
 
-    /// Sizes and counters.
+    /// Returns sizes and counters.
     ///
     /// # Errors
-    /// The store's.
+    /// Fails if the store cannot be read.
     pub async fn stats(&self) -> Result<EdgeStats, StoreError> {
         let free_bytes = self.inner.readers.run(read::free_bytes).await?;
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
@@ -544,15 +544,15 @@ impl EdgeStore {
         })
     }
 
-    /// Reads, checks and counts all rows now, repairs what is wrong and says what it was.
+    /// Checks and counts all rows now, and repairs what is wrong. Returns what it was.
     ///
     /// # Errors
-    /// The store's.
+    /// Fails if the store cannot be read or repaired.
     pub async fn check(&self) -> Result<CheckReport, StoreError> {
         self.inner.checker.check().await
     }
 
-    /// Writes what is still to be written and closes the database.
+    /// Writes pending state and closes the database.
     pub async fn close(&self) {
         self.inner.checker.stop();
         self.inner.readers.close();

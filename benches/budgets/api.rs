@@ -1,4 +1,4 @@
-//! The cloud's API over HTTP: long lists, many watchers, single requests.
+//! The cloud's API over HTTP: long lists, many watches, single requests.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -22,7 +22,7 @@ const REQUESTS: usize = 4_000;
 const CONNECTIONS: usize = 32;
 const CONFIG_MAPS: &str = "/api/v1/namespaces/bench/configmaps";
 
-/// A ConfigMap of about 1 KB.
+/// Returns a ConfigMap of about 1 KB.
 fn config_map(name: &str, round: usize) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -31,7 +31,7 @@ fn config_map(name: &str, round: usize) -> Value {
     })
 }
 
-/// All figures of the API.
+/// Measures all figures of the API.
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let site = FleetSite::new()?;
     site.runtime().block_on(singles(&site, table))?;
@@ -45,7 +45,7 @@ fn client(site: &FleetSite) -> Client {
     Client::new(Address::Unix(site.api()))
 }
 
-/// Sends requests over several connections and gives how many were answered per second.
+/// Sends requests over several connections. Returns the responses per second.
 async fn rate<F>(site: &FleetSite, connections: usize, requests: usize, send: F) -> anyhow::Result<f64>
 where
     F: AsyncFn(&Client, usize) -> anyhow::Result<()> + Clone + 'static,
@@ -69,7 +69,7 @@ where
     Ok(requests as f64 / started.elapsed().as_secs_f64())
 }
 
-/// Drives futures at once, on this task.
+/// Polls futures concurrently, on this task.
 async fn join<F: Future<Output = anyhow::Result<()>> + Unpin>(mut all: Vec<F>) -> anyhow::Result<()> {
     std::future::poll_fn(move |cx| {
         let mut index = 0;
@@ -110,7 +110,7 @@ async fn singles(site: &FleetSite, table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the store hold exactly [`OBJECTS`] ConfigMaps.
+/// Fills the store up to exactly [`OBJECTS`] ConfigMaps.
 async fn fill(site: &FleetSite) -> anyhow::Result<()> {
     let there = REQUESTS + REQUESTS / 4;
     rate(site, CONNECTIONS, OBJECTS - there, async |client, n| create(client, format!("fill-{n}")).await)
@@ -139,7 +139,7 @@ fn lists(site: &FleetSite, table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the list as bytes: its length.
+/// Reads the list as bytes. Returns its length.
 fn read_list(api: &Path) -> anyhow::Result<usize> {
     let mut stream = UnixStream::connect(api)?;
     let request = format!("GET {CONFIG_MAPS} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -157,7 +157,7 @@ fn read_list(api: &Path) -> anyhow::Result<usize> {
     }
 }
 
-/// Megabytes per second of the same rows, read with nothing around SQLite.
+/// Returns the megabytes per second of the same rows, read with SQLite alone.
 fn bare_read(site: &FleetSite) -> anyhow::Result<f64> {
     let database = site.database();
     let open = || rusqlite::Connection::open(&database);

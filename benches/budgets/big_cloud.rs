@@ -1,4 +1,5 @@
-//! A cloud with 1,000,000 objects that nothing places: its start, its memory, and what it costs to find one of them.
+//! A cloud with 1,000,000 objects that no rule places: its start, its memory, and the cost of
+//! lookups.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -17,12 +18,12 @@ use crate::table::Table;
 
 const OBJECTS: usize = 1_000_000;
 const NAMESPACES: usize = 100;
-/// Objects that are written at a time.
 const TOGETHER: usize = 4096;
 const REQUESTS: usize = 200;
 const CHANGES: usize = 50;
 
-/// A ConfigMap of about 1 KB. One in 10,000 has the label that is asked for first, one in 50 the other one.
+/// Returns a ConfigMap of about 1 KB. One in 10,000 has the first label queried, one in 50 the
+/// other one.
 fn config_map(n: usize) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -34,7 +35,6 @@ fn config_map(n: usize) -> Value {
     })
 }
 
-/// All figures.
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -94,7 +94,7 @@ async fn fill(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A cloud side over a database.
+/// A cloud side with a given database.
 struct Site {
     api: std::path::PathBuf,
     log: std::path::PathBuf,
@@ -130,13 +130,13 @@ impl Site {
         Client::new(Address::Unix(self.api.clone()))
     }
 
-    /// The fleet answers once it knows what is to be where.
+    /// Waits until the fleet answers, which requires the placement index.
     async fn complete(&self) -> anyhow::Result<()> {
         let _: Value = self.client().get("/edgesync/v1/nodes").await?;
         Ok(())
     }
 
-    /// Anonymous memory, KiB.
+    /// Returns the anonymous memory in KiB.
     fn anonymous(&self) -> u64 {
         proc_number(&self.cloud, "status", "RssAnon:")
     }
@@ -146,7 +146,7 @@ impl Site {
     }
 }
 
-/// How long requests take that find one object or a few, each in the middle of several.
+/// Measures requests for one object or a few, each in the middle of many.
 async fn finding(site: &Site, table: &mut Table) -> anyhow::Result<()> {
     let client = site.client();
     let number = |request: usize| request * 4999 % OBJECTS;
@@ -187,7 +187,7 @@ async fn finding(site: &Site, table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long it takes from a write's request to the line of a watch.
+/// Measures the time from a write's request to the event of a watch.
 fn watching(site: &Site, runtime: &tokio::runtime::Runtime, table: &mut Table) -> anyhow::Result<()> {
     let path = "/api/v1/namespaces/plant-00/configmaps";
     let mut stream = UnixStream::connect(&site.api)?;

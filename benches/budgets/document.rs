@@ -1,5 +1,5 @@
-//! docs/figures.md: the figures of each section's last run, with what they were measured on. The page ends with a checksum over
-//! itself, so that a figure that was edited by hand is found (`tests/repository/figures.rs`).
+//! Writes docs/figures.md: the figures of each section's last run, with the machine's own. The page
+//! ends with a checksum over itself, which reveals manual edits (`tests/repository/figures.rs`).
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -24,7 +24,8 @@ EdgeCore is that of KubeEdge 1.23. Its figures were measured at another time and
 magnitude and are not comparable to the digit.
 ";
 
-/// Writes the page: what the run has measured, and of the other sections what the page has of them. `order` has the titles.
+/// Writes the page: this run's sections, and the page's earlier version of the others. `order` has
+/// the titles.
 pub(crate) fn write<'a>(table: &Table, order: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (date, cores) = (jiff::Timestamp::now().strftime("%Y-%m-%d"), std::thread::available_parallelism()?);

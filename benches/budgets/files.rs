@@ -1,5 +1,5 @@
-//! Objects that get into effect: from a change in the cloud to the file, many files at once beside a loop that does no more than
-//! writing them durably, and what rules cost an agent that has nothing to do.
+//! Objects applied to files: the time from a change in the cloud to the file, many files at once
+//! beside a loop that only writes them durably, and the cost of rules for an idle agent.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -8,24 +8,24 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::objects::object;
-use crate::processes::{Process, Site, edge_program, irreclaimable, median, until, until_looking, written};
+use crate::processes::{Process, Site, edge_program, irreclaimable, median, until, until_polled, written};
 use crate::table::Table;
 
-/// Changes whose way is timed.
+/// Changes that are timed.
 const CHANGES: usize = 300;
-/// ConfigMaps of one rule, each of which is one file.
+/// ConfigMaps of one rule, each of which becomes one file.
 const OBJECTS: usize = 1000;
-/// How often a file is looked at.
-const LOOK: Duration = Duration::from_micros(100);
-/// After this time an agent has given back what a burst took.
-const AT_REST: Duration = Duration::from_secs(5);
-/// The key that becomes a file, of some 650 bytes.
+/// Interval at which a file is checked.
+const CHECK_INTERVAL: Duration = Duration::from_micros(100);
+/// Time after which an agent has released the memory of a burst.
+const SETTLE_TIME: Duration = Duration::from_secs(5);
+/// The key that becomes a file, of about 650 bytes.
 const KEY: &str = "station.properties";
 
-/// ConfigMaps among the objects of the benchmark: so many of each ten.
+/// ConfigMaps among each ten objects of the benchmark.
 const EACH_TEN: usize = 6;
 
-/// Number `n` of the ConfigMaps among the objects.
+/// Returns the object number of the `n`th ConfigMap.
 fn number(n: usize) -> usize {
     n / EACH_TEN * 10 + n % EACH_TEN
 }
@@ -40,7 +40,7 @@ fn helper(site: &Site) -> anyhow::Result<Process> {
     Ok(helper)
 }
 
-/// How many objects of the rule are in effect.
+/// Returns how many objects of the rule are in effect.
 fn in_effect(site: &Site) -> Option<u64> {
     site.edge_get("/edgesync/v1/files").ok()?["rules"][0]["inEffect"].as_u64()
 }
@@ -59,11 +59,11 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     site.create(0..all)?;
     let agent = site.agent()?;
     site.wait_in_sync(all)?;
-    // What changes and questions leave in memory without rules is none of theirs.
+    // Memory that changes and queries use without rules must not count for the rules.
     for n in 0..CHANGES {
         change(&site, n, n)?;
     }
-    std::thread::park_timeout(AT_REST);
+    std::thread::park_timeout(SETTLE_TIME);
     let idle = irreclaimable(&agent);
 
     config += &format!(
@@ -91,7 +91,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
         let Changed { name, content, start, stored } = change(&site, n, CHANGES + n)?;
         let file = to.join(name).join(KEY);
         let replaced = || (fs::read_to_string(&file).ok()? == content).then_some(());
-        until_looking(LOOK, "the file is replaced", replaced)?;
+        until_polled(CHECK_INTERVAL, "the file is replaced", replaced)?;
         times.0.push(stored * 1e3);
         times.1.push((start.elapsed().as_secs_f64() - stored) * 1e3);
         until("it is told", || (in_effect(&site)? == count).then_some(()))?;
@@ -103,7 +103,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let what = "from the row to the file, p50 / p95";
     table.budget(what, format!("{p50:.1} / {p95:.1} ms"), "p50 ≤ 2.5 ms", p50 <= 2.5);
 
-    std::thread::park_timeout(AT_REST);
+    std::thread::park_timeout(SETTLE_TIME);
     let more = (irreclaimable(&agent) as f64 - idle as f64) / 1e3;
     let what = format!(
         "memory that cannot be given back, at rest, with {count} objects in effect, more than without rules"
@@ -112,16 +112,15 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An object that was changed.
 struct Changed {
     name: String,
     content: String,
     start: Instant,
-    /// Seconds until the device had the row.
+    /// Seconds until the device held the row.
     stored: f64,
 }
 
-/// Changes one of the objects and waits until the device has the row.
+/// Changes an object and waits until the device holds the row.
 fn change(site: &Site, n: usize, change: usize) -> anyhow::Result<Changed> {
     let number = number(n % 100);
     let metadata = object(number, 0)["metadata"].take();
@@ -135,7 +134,7 @@ fn change(site: &Site, n: usize, change: usize) -> anyhow::Result<Changed> {
     Ok(Changed { name: name.to_owned(), content, start, stored })
 }
 
-/// Seconds that a loop takes which writes as many files durably.
+/// Returns the seconds in which a plain loop writes as many files durably.
 fn plain_loop(directory: &Path, count: usize) -> anyhow::Result<f64> {
     fs::create_dir(directory)?;
     let text = "x".repeat(650);

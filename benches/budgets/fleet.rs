@@ -1,6 +1,6 @@
-//! 10,000 nodes that come back at once: real machines and real MQTT over TCP, rows in memory.
+//! 10,000 nodes that reconnect at once: real state machines and real MQTT over TCP, rows in memory.
 //!
-//! What thousands of nodes hold alike they share, so that it is the cloud side whose memory is measured.
+//! The nodes share identical rows, so that the memory measured is the cloud side's.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ const NODES: usize = 10_000;
 const OBJECTS: usize = 5;
 /// Objects that ten rules place on each node.
 const SHARED: usize = 1000;
-/// Objects of each node's own.
+/// Objects placed on one node each, per node.
 const OWN: usize = 10;
-const PATIENCE: Duration = Duration::from_secs(300);
-/// How long renewals are measured.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// Time for which renewals are measured.
 const RENEWING: Duration = Duration::from_secs(40);
 
-/// Connects all nodes at once; the time until the last one is in sync.
+/// Connects all nodes at once. Returns the time until the last one is in sync.
 pub(crate) async fn storm(
     endpoint: &Endpoint,
     memories: &mut Vec<Memory>,
@@ -49,7 +49,7 @@ pub(crate) async fn storm(
         });
     }
     let mut ticks = tokio::time::interval(Duration::from_millis(5));
-    while in_sync.load(Ordering::Relaxed) < nodes && start.elapsed() < PATIENCE {
+    while in_sync.load(Ordering::Relaxed) < nodes && start.elapsed() < TIMEOUT {
         ticks.tick().await;
     }
     let time = start.elapsed();
@@ -79,11 +79,11 @@ pub(crate) fn reconnect_storm(table: &mut Table) -> anyhow::Result<()> {
     let first = runtime.block_on(storm(&site.endpoint()?, &mut memories, async || ()))?;
     table
         .figure("10,000 new nodes with 5 objects each, all in sync", format!("{:.1} s", first.as_secs_f64()));
-    // Memories come back in the order in which their nodes ended; names must fit epochs again.
+    // Nodes end in any order; names must match epochs again.
     memories.sort_by_key(|memory| memory.totals.epoch.0);
     let mut spent = (Duration::ZERO, 0);
     let renew = async || {
-        // The first renewals come all at once, with the storm.
+        // The first renewals are part of the storm.
         tokio::time::sleep(Duration::from_secs(20)).await;
         let before = site.cloud_spent();
         tokio::time::sleep(RENEWING).await;
@@ -104,12 +104,12 @@ pub(crate) fn reconnect_storm(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// 10,000 nodes that hold the same 1,000 objects, placed by ten rules.
+/// Measures 10,000 nodes that hold the same 1,000 objects, placed by ten rules.
 pub(crate) fn shared_objects(table: &mut Table) -> anyhow::Result<()> {
     shared_objects_at(FleetSite::with_rules(&ten_rules())?, table)
 }
 
-/// The same over TLS, each node with a certificate of its own.
+/// Measures the same over TLS, each node with its own certificate.
 pub(crate) fn shared_objects_over_tls(table: &mut Table) -> anyhow::Result<()> {
     shared_objects_at(FleetSite::with_tls(&ten_rules())?, table)
 }
@@ -121,8 +121,8 @@ fn ten_rules() -> String {
     (0..10).map(rule).collect()
 }
 
-/// That the nodes were recorded to hold them is written into the database beside their records, which would be ten
-/// million rows: nobody reads those of a node in sync.
+/// The nodes' records go directly to the database. Rows for each held object would be ten million,
+/// and the cloud does not read them for a node in sync.
 fn shared_objects_at(mut site: FleetSite, table: &mut Table) -> anyhow::Result<()> {
     for n in 0..SHARED {
         let mut object = object(n, 0);
@@ -160,7 +160,7 @@ fn shared_objects_at(mut site: FleetSite, table: &mut Table) -> anyhow::Result<(
     Ok(())
 }
 
-/// A node that holds all of this, and was confirmed to.
+/// Returns a node that holds all objects, with confirmation.
 fn holding(shared: &Arc<HashMap<Uid, (ResourceVersion, ObjectKey)>>, epoch: Epoch) -> Memory {
     let mut tally = Tally::default();
     for (uid, (version, _)) in shared.iter() {
@@ -171,7 +171,7 @@ fn holding(shared: &Arc<HashMap<Uid, (ResourceVersion, ObjectKey)>>, epoch: Epoc
     Memory { shared: shared.clone(), wanted: count, totals, confirmed: count, ..Memory::default() }
 }
 
-/// Writes that the nodes were recorded to hold what they hold.
+/// Writes the nodes' records to the database.
 fn record(database: &std::path::Path, memories: &[Memory]) -> anyhow::Result<()> {
     let mut conn = rusqlite::Connection::open(database)?;
     let tx = conn.transaction()?;
@@ -195,7 +195,8 @@ fn record(database: &std::path::Path, memories: &[Memory]) -> anyhow::Result<()>
     Ok(tx.commit()?)
 }
 
-/// Changes an object that all nodes hold: the time until it is recorded of all, and of how many it was.
+/// Changes an object that all nodes hold. Returns the time until all have reported it, and how many
+/// have.
 async fn change_one(site: &FleetSite, mut object: serde_json::Value) -> anyhow::Result<(Duration, u64)> {
     object["data"] = serde_json::json!({ "changed": "yes" });
     let start = Instant::now();
@@ -206,7 +207,7 @@ async fn change_one(site: &FleetSite, mut object: serde_json::Value) -> anyhow::
         let held =
             metrics.lines().find_map(|line| line.strip_prefix("edgesync_cloud_reported_objects_total "));
         let held = held.and_then(|held| held.parse().ok()).unwrap_or_default();
-        if held >= NODES as u64 || start.elapsed() > PATIENCE {
+        if held >= NODES as u64 || start.elapsed() > TIMEOUT {
             return Ok((start.elapsed(), held));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -221,7 +222,7 @@ pub(crate) fn object_path(object: &serde_json::Value) -> String {
     )
 }
 
-/// 10,000 new nodes with ten objects each that name them.
+/// Measures 10,000 new nodes with ten objects each that name them.
 pub(crate) fn own_objects(table: &mut Table) -> anyhow::Result<()> {
     let site = FleetSite::with_rules("")?;
     for n in 0..NODES * OWN {

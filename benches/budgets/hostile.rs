@@ -1,4 +1,5 @@
-//! One node that was taken over, and strangers that connect and say nothing, beside 200 good nodes: what these notice.
+//! One compromised node, and idle connections of strangers, beside 200 good nodes: the effect on
+//! these.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -28,19 +29,18 @@ const NODES: usize = 200;
 const CHANGES: usize = 40;
 /// Objects that the hostile node invents in each frame.
 const INVENTED: u64 = 1500;
-/// Connections that stay idle, opened in each tenth of a second.
+/// Idle connections opened in each tenth of a second.
 const IDLE: usize = 20;
-/// How often a node joins.
 const JOINS: usize = 10;
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What the good nodes see.
-struct Seen {
-    /// From a change to its record of all nodes, of all changes in their order.
+/// Measurements of the good nodes.
+struct Measured {
+    /// Time from a change to all nodes' reports, in the order of the changes.
     changes: Vec<Duration>,
-    /// From TCP to the end of the handshake of MQTT.
+    /// Time from TCP connect to the end of the MQTT handshake.
     connects: Vec<Duration>,
-    /// From the start of `edgesync join` to its end.
+    /// Run time of `edgesync join`.
     joins: Vec<Duration>,
 }
 
@@ -56,8 +56,8 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(good_nodes(&endpoint, &gone))?;
     runtime.spawn(floods(endpoint.clone(), Arc::clone(&attacks), Arc::clone(&sent)));
-    let doors = [endpoint.address, SocketAddr::from((Ipv4Addr::LOCALHOST, site.joining()))];
-    runtime.spawn(idles(doors, Arc::clone(&attacks)));
+    let addresses = [endpoint.address, SocketAddr::from((Ipv4Addr::LOCALHOST, site.joining()))];
+    runtime.spawn(idles(addresses, Arc::clone(&attacks)));
     let quiet = runtime.block_on(watch_changes(&site, &shared, &endpoint))?;
     let before = site.cloud_rss_peak();
     show(table, "200 good nodes, nobody else", &quiet);
@@ -103,19 +103,23 @@ fn middle(times: &[Duration]) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-fn show(table: &mut Table, what: &str, seen: &Seen) {
+fn show(table: &mut Table, what: &str, measured: &Measured) {
     let slowest = |times: &[Duration]| times.iter().max().copied().unwrap_or_default();
     table.figure(
         &format!("{what}: a change to all of them, p50, slowest"),
-        format!("{}, {}", milliseconds(middle(&seen.changes)), milliseconds(slowest(&seen.changes))),
+        format!("{}, {}", milliseconds(middle(&measured.changes)), milliseconds(slowest(&measured.changes))),
     );
     table.figure(
         "  a node connects, p50, slowest",
-        format!("{}, {}", milliseconds(middle(&seen.connects)), milliseconds(slowest(&seen.connects))),
+        format!(
+            "{}, {}",
+            milliseconds(middle(&measured.connects)),
+            milliseconds(slowest(&measured.connects))
+        ),
     );
     table.figure(
         "  a node joins, p50, slowest",
-        format!("{}, {}", milliseconds(middle(&seen.joins)), milliseconds(slowest(&seen.joins))),
+        format!("{}, {}", milliseconds(middle(&measured.joins)), milliseconds(slowest(&measured.joins))),
     );
 }
 
@@ -132,16 +136,16 @@ async fn good_nodes(endpoint: &Endpoint, gone: &watch::Receiver<bool>) -> anyhow
     }
     let start = Instant::now();
     while in_sync.load(Ordering::Relaxed) < NODES {
-        anyhow::ensure!(start.elapsed() < PATIENCE, "the good nodes are not in sync");
+        anyhow::ensure!(start.elapsed() < TIMEOUT, "the good nodes are not in sync");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Ok(())
 }
 
-/// Changes the object that all hold, again and again.
-async fn watch_changes(site: &FleetSite, shared: &Value, endpoint: &Endpoint) -> anyhow::Result<Seen> {
+/// Repeatedly changes the object that all nodes hold.
+async fn watch_changes(site: &FleetSite, shared: &Value, endpoint: &Endpoint) -> anyhow::Result<Measured> {
     let client = site.client();
-    let mut seen = Seen { changes: Vec::new(), connects: Vec::new(), joins: Vec::new() };
+    let mut measured = Measured { changes: Vec::new(), connects: Vec::new(), joins: Vec::new() };
     let joiner = tempfile::tempdir()?;
     let config = joiner.path().join("edge.toml");
     let path = joiner.path().display();
@@ -158,25 +162,25 @@ async fn watch_changes(site: &FleetSite, shared: &Value, endpoint: &Endpoint) ->
         let changed: Value = client.put(&object_path(shared), &object).await?;
         let version = changed["metadata"]["resourceVersion"].as_str().context("it has a version")?.to_owned();
         until_recorded(&client, shared, &version, start).await?;
-        seen.changes.push(start.elapsed());
+        measured.changes.push(start.elapsed());
         let start = Instant::now();
         Line::open(endpoint, &format!("visitor-{number}")).await?;
-        seen.connects.push(start.elapsed());
+        measured.connects.push(start.elapsed());
     }
     for _ in 0..JOINS {
-        seen.joins.push(join(&config, &site.api(), site.joining())?);
+        measured.joins.push(join(&config, &site.api(), site.joining())?);
     }
-    Ok(seen)
+    Ok(measured)
 }
 
-/// Waits until all good nodes are recorded to hold a version.
+/// Waits until all good nodes have reported a version.
 async fn until_recorded(
     client: &Client,
     shared: &Value,
     version: &str,
     start: Instant,
 ) -> anyhow::Result<()> {
-    // Those of the hostile node are in another namespace.
+    // Records of the hostile node are in another namespace.
     let namespace = shared["metadata"]["namespace"].as_str().unwrap_or_default();
     let syncs = format!("/apis/reliablesyncs.kubeedge.io/v1alpha1/namespaces/{namespace}/objectsyncs");
     loop {
@@ -186,12 +190,13 @@ async fn until_recorded(
         if items.iter().filter(holds).count() >= NODES {
             return Ok(());
         }
-        anyhow::ensure!(start.elapsed() < PATIENCE, "a change did not reach all nodes");
+        anyhow::ensure!(start.elapsed() < TIMEOUT, "a change did not reach all nodes");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
-/// The hostile node: says Hello, and invents objects as fast as it is read; comes back when it is cut.
+/// The hostile node: sends Hello and then invented objects as fast as possible; reconnects when
+/// disconnected.
 async fn floods(endpoint: Endpoint, attacks: Arc<[AtomicBool; 2]>, sent: Arc<AtomicU64>) {
     for life in 0_u64.. {
         while !attacks[0].load(Ordering::Relaxed) {
@@ -202,7 +207,12 @@ async fn floods(endpoint: Endpoint, attacks: Arc<[AtomicBool; 2]>, sent: Arc<Ato
     }
 }
 
-async fn flood(endpoint: &Endpoint, life: u64, goes_on: &AtomicBool, sent: &AtomicU64) -> anyhow::Result<()> {
+async fn flood(
+    endpoint: &Endpoint,
+    life: u64,
+    continues: &AtomicBool,
+    sent: &AtomicU64,
+) -> anyhow::Result<()> {
     const UP: &str = "edgesync/v1/nodes/hostile/up";
     let mut line = Line::open(endpoint, "hostile").await?;
     let session = format!("life-{life}");
@@ -221,7 +231,7 @@ async fn flood(endpoint: &Endpoint, life: u64, goes_on: &AtomicBool, sent: &Atom
     };
     line.publish(UP, &Up::Hello(hello).encode(1024)?).await?;
     for page in 0_u64.. {
-        if !goes_on.load(Ordering::Relaxed) {
+        if !continues.load(Ordering::Relaxed) {
             return Ok(());
         }
         let objects = (0..INVENTED).map(|n| invented(life << 32 | (page * INVENTED + n))).collect();
@@ -230,7 +240,7 @@ async fn flood(endpoint: &Endpoint, life: u64, goes_on: &AtomicBool, sent: &Atom
         let bytes = Up::Report(report).encode(usize::MAX)?;
         line.publish(UP, &bytes).await?;
         sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        // What the endpoint says must be read, or it reads nothing more.
+        // The endpoint stops reading unless its messages are read.
         while let Ok(said) = tokio::time::timeout(Duration::from_millis(1), line.message()).await {
             said?;
         }
@@ -249,15 +259,15 @@ fn invented(number: u64) -> Item {
     Item { uid: name.into(), resource_version: ResourceVersion::from(1), object: Some(object) }
 }
 
-/// Strangers: they connect to the endpoint and to the join service, say nothing, and stay.
-async fn idles(doors: [SocketAddr; 2], attacks: Arc<[AtomicBool; 2]>) {
+/// Opens connections to the endpoint and to the enrollment service, which stay idle.
+async fn idles(addresses: [SocketAddr; 2], attacks: Arc<[AtomicBool; 2]>) {
     let mut open = std::collections::VecDeque::new();
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;
         if attacks[1].load(Ordering::Relaxed) {
-            for door in doors {
+            for address in addresses {
                 for _ in 0..IDLE {
-                    open.extend(TcpStream::connect(door).await);
+                    open.extend(TcpStream::connect(address).await);
                 }
             }
             let most = 4000_usize;

@@ -1,4 +1,4 @@
-//! What an idle node costs on the line: bytes handed to TCP in both directions, with everything that belongs to them.
+//! Traffic of an idle node: all bytes passed to TCP in both directions.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +7,9 @@ use serde_json::Value;
 use crate::processes::Site;
 use crate::table::Table;
 
-/// How long idle nodes are watched; a day is this many times longer.
+/// Observation time of idle nodes; extrapolated to a day.
 const WATCHED: Duration = Duration::from_secs(180);
-/// How long they have to become idle.
+/// Time for the nodes to become idle.
 const SETTLE: Duration = Duration::from_secs(20);
 
 fn bytes(status: &Value) -> f64 {
@@ -17,7 +17,7 @@ fn bytes(status: &Value) -> f64 {
     number("bytesIn") + number("bytesOut")
 }
 
-/// Two nodes at once: one renews its Lease every 10 s, the other every 60 s.
+/// Measures two nodes at once: one renews its Lease every 10 s, the other every 60 s.
 pub(crate) fn traffic(table: &mut Table) -> anyhow::Result<()> {
     let site = Site::new()?;
     site.create(0..100)?;

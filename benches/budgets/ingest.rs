@@ -1,4 +1,5 @@
-//! Durable ingest inside the agent, frames from memory, beside a bare SQLite loop with the same rows.
+//! Durable ingest inside the agent, frames from memory, beside a bare SQLite loop with the same
+//! rows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ fn row(n: usize, round: u64) -> Row {
     Row { uid, version, body: value.to_string(), value }
 }
 
-/// Frames with so many objects, made one at a time.
+/// Yields frames with so many objects, built one at a time.
 pub(crate) fn frames_of(objects: usize, batch: usize) -> impl Iterator<Item = anyhow::Result<Vec<u8>>> {
     (0..objects.div_ceil(batch)).map(move |chunk| {
         let numbers = chunk * batch..objects.min((chunk + 1) * batch);
@@ -78,8 +79,8 @@ fn outgoing(row: &Row) -> anyhow::Result<Outgoing> {
     })
 }
 
-/// The time in which the agent decodes the frames and has every object in a committed transaction. Up to
-/// `ahead` frames are at the store at a time, as in the agent.
+/// Returns the time in which the agent decodes the frames and commits every object. Up to `ahead`
+/// frames are in flight at the store, as in the agent.
 fn ours(store: &EdgeStore, frames: &[Vec<u8>], ahead: usize) -> anyhow::Result<Duration> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let start = Instant::now();
@@ -105,7 +106,7 @@ fn ours(store: &EdgeStore, frames: &[Vec<u8>], ahead: usize) -> anyhow::Result<D
     })
 }
 
-/// The same rows in the same batches into a plain table with the UID as its key.
+/// Writes the same rows in the same batches to a plain table with the UID as its key.
 fn bare(path: &std::path::Path, rows: &[Row], batch: usize) -> anyhow::Result<Duration> {
     let mut conn = rusqlite::Connection::open(path)?;
     conn.execute_batch(
@@ -138,7 +139,7 @@ fn bare(path: &std::path::Path, rows: &[Row], batch: usize) -> anyhow::Result<Du
     Ok(start.elapsed())
 }
 
-/// Rows a second of the bare loop: in batches, and one at a time.
+/// Returns the rows per second of the bare loop: in batches, and one at a time.
 pub(crate) fn bare_rates() -> anyhow::Result<(f64, f64)> {
     let (first, second) = (rows(0), rows(1));
     let directory = tempfile::tempdir()?;

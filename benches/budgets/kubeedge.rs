@@ -1,5 +1,6 @@
-//! The link to a CloudCore, with a peer that answers at once: what of KubeEdge's 150 to 230 messages a second is the
-//! edge's share. One message is under way at a time, as CloudCore does it, over TLS with certificates on both sides.
+//! The link to a CloudCore, with a peer that answers at once: the edge's share of KubeEdge's 150 to
+//! 230 messages per second. One message is in flight at a time, as with CloudCore, over TLS with
+//! certificates on both sides.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -26,16 +27,16 @@ use edgesync_testkit::cloudcore::{Options, Scripted};
 
 /// Objects of each round.
 const OBJECTS: usize = 10_000;
-/// The length of a message with a ConfigMap, in bytes: as in the measurements of EdgeCore.
+/// Bytes of a message with a ConfigMap: as in the measurements of EdgeCore.
 const MESSAGE: usize = 869;
-/// How long it has to become idle.
+/// Time for the agent to become idle.
 const SETTLE: Duration = Duration::from_secs(20);
 
 type Socket = WebSocketStream<tokio_rustls::server::TlsStream<TcpStream>>;
 
-/// What a round of messages came to.
+/// Results of a round of messages.
 struct Round {
-    /// From a message to its acknowledgement, in milliseconds, sorted.
+    /// Times from message to acknowledgement, in milliseconds, sorted.
     latencies: Vec<f64>,
     time: Duration,
 }
@@ -46,7 +47,8 @@ enum Command {
         version: u64,
         done: oneshot::Sender<anyhow::Result<Round>>,
     },
-    /// Closes the connection; gives the bytes of messages of the next one, up and down, once that is asked for.
+    /// Closes the connection. Then `Carried` returns the bytes of messages of the next one, up and
+    /// down.
     Reconnect(oneshot::Sender<()>),
     Carried(oneshot::Sender<(usize, usize)>),
 }
@@ -68,7 +70,7 @@ impl Peer {
             runtime.block_on(async move {
                 let mut lasts = (None, 0);
                 while let Ok((stream, _)) = listener.accept().await {
-                    // Whoever asks is told that nothing came of it. An agent that is killed says no good-bye.
+                    // The requester sees a dropped answer. A killed agent sends no close frame.
                     if let Err(error) = session(&acceptor, stream, &mut receiver, &mut lasts).await {
                         eprintln!("the peer: {error:#}");
                     }
@@ -92,7 +94,8 @@ impl Peer {
     }
 }
 
-/// The bytes of messages of one connection, up and down, and the Lease and the version of the objects, which outlive it.
+/// Bytes of a connection's messages, up and down; the Lease and the objects' version, which outlive
+/// it.
 #[derive(Default)]
 struct Carried(usize, usize, Option<Value>, u64);
 
@@ -130,7 +133,7 @@ async fn session(
     }
 }
 
-/// Sends one object after the other, each when the one before was acknowledged.
+/// Sends one object after the other, each after the acknowledgement of the one before.
 async fn push(
     socket: &mut Socket,
     carried: &mut Carried,
@@ -187,7 +190,8 @@ fn config_map(id: &str, operation: &str, number: usize, version: u64) -> String 
     message(&filler[..rest]) + "\n"
 }
 
-/// Answers as CloudCore does what a node asks and writes for itself; gives the message that an acknowledgement is for.
+/// Answers a node's queries and writes like CloudCore. Returns the acknowledged message, if it is
+/// an acknowledgement.
 async fn take(
     socket: &mut Socket,
     carried: &mut Carried,
@@ -246,7 +250,8 @@ async fn take(
     Ok(None)
 }
 
-/// A CA, the peer's side of TLS, and the identity of the node as `edgesync join` would have written it.
+/// Creates a CA and the peer's TLS configuration, and writes the node's identity as `edgesync join`
+/// does.
 fn certificates(identity: &Path) -> anyhow::Result<ServerConfig> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -274,7 +279,8 @@ fn certificates(identity: &Path) -> anyhow::Result<ServerConfig> {
         .with_single_cert(vec![server.der().clone()], key)?)
 }
 
-/// Inserts, updates, memory, disk, a reconnect; then what a lost database and a restart of CloudCore cost.
+/// Measures inserts, updates, memory, disk and a reconnect; then a lost database and a restart of
+/// CloudCore.
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     edge_program();
     messages(table)?;
@@ -330,7 +336,7 @@ fn messages(table: &mut Table) -> anyhow::Result<()> {
         "reconnect to CloudCore, nothing changed: messages up + down",
         format!("{up} + {down} bytes (EdgeCore with its handshake: 720 + 129)"),
     );
-    // Everything is compared, by questions, because this peer has no dynamic controller.
+    // All objects are compared by queries, because this peer has no dynamic controller.
     let socket = root.join("edge.sock");
     let round = std::thread::scope(|scope| {
         let verified = scope.spawn(|| {
@@ -354,7 +360,7 @@ fn messages(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The scripted CloudCore of the tests, with its dynamic controller: what is lost, and what is not.
+/// Measures recovery with the tests' scripted CloudCore and its dynamic controller.
 fn recovery(table: &mut Table) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let root = directory.path();
@@ -377,7 +383,7 @@ fn recovery(table: &mut Table) -> anyhow::Result<()> {
     let in_sync = || has_all().filter(|status| status["sync"]["inSync"] == true);
     let agent = spawn("edgesync", &config, &root.join("edge.log"))?;
     until("the node is in sync", in_sync)?;
-    // What the watch pushes at its beginning.
+    // Initial events of the watch.
     until("nothing waits", || cloud.with(|core, _| core.waiting("edge-1") == 0).then_some(()))?;
     drop(agent);
     for file in std::fs::read_dir(root)? {
@@ -416,7 +422,7 @@ fn recovery(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The configuration of an agent whose files are all in one directory.
+/// Returns the configuration of an agent with all files in one directory.
 fn configuration(root: &Path, url: &str) -> String {
     format!(
         "[node]\nname = \"edge-1\"\n[store]\npath = \"{0}/edge.db\"\n\

@@ -1,6 +1,6 @@
-//! Replicas over a real Kubernetes API server: whether they keep up with it, what they need, and what the end of one costs.
+//! Replicas over a real Kubernetes API server: their throughput, their cost, and a failover.
 //!
-//! Needs what `tests/cluster/run prepare` makes.
+//! Requires the binaries of `tests/cluster/run prepare`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -22,16 +22,15 @@ use crate::processes::{FleetSite, Process, cpu, free_port, spawn, until};
 use crate::table::Table;
 use edgesync_testkit::node::Memory;
 
-/// Objects that are created to compare rates.
+/// Objects created to compare rates.
 const OBJECTS: usize = 4000;
-/// Requests that are made at a time.
 const WORKERS: usize = 16;
-/// Changes whose way is timed.
+/// Changes that are timed.
 const CHANGES: usize = 200;
-/// Nodes of a large replica, and objects of each one's own.
+/// Nodes of a large replica, and objects placed on one node each, per node.
 const NODES: usize = 1000;
 const OWN: usize = 100;
-/// Nodes that change from a replica to another one, and objects that all of them hold.
+/// Nodes that fail over to another replica, and objects that all of them hold.
 const MOVING: usize = 5000;
 const SHARED: usize = 20;
 
@@ -59,8 +58,8 @@ fn programs() -> anyhow::Result<PathBuf> {
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home)?;
         Some(cache.join(format!("edgesync-tests/kubernetes-{version}")))
     };
-    let told = std::env::var_os("EDGESYNC_TEST_KUBERNETES").map(PathBuf::from);
-    let path = told.or_else(cache).context("neither HOME nor XDG_CACHE_HOME is set")?;
+    let configured = std::env::var_os("EDGESYNC_TEST_KUBERNETES").map(PathBuf::from);
+    let path = configured.or_else(cache).context("neither HOME nor XDG_CACHE_HOME is set")?;
     if !path.join("kube-apiserver").is_file() {
         bail!("needs kube-apiserver in {}: tests/cluster/run prepare", path.display());
     }
@@ -120,12 +119,12 @@ impl Server {
         let cluster = runtime.block_on(Cluster::connect(Some(&kubeconfig)))?;
         let server = Self { apiserver, etcd, kubeconfig, cluster, runtime, _directory: directory };
         until("the API server is ready", || server.runtime.block_on(server.cluster.kinds()).ok())?;
-        server.furnish()?;
+        server.create_prerequisites()?;
         Ok(server)
     }
 
-    /// The kinds and namespaces that are needed.
-    fn furnish(&self) -> anyhow::Result<()> {
+    /// Creates the required kinds and namespaces.
+    fn create_prerequisites(&self) -> anyhow::Result<()> {
         for text in KINDS {
             self.create(&yaml::parse(text)?)?;
         }
@@ -145,12 +144,12 @@ impl Server {
         Ok(())
     }
 
-    /// Processor time that it has taken so far.
+    /// Returns the processor time used so far.
     fn spent(&self) -> Duration {
         cpu(&self.apiserver) + cpu(&self.etcd)
     }
 
-    /// Creates objects as fast as the server takes them. Tells how long that took.
+    /// Creates objects as fast as the server accepts them. Returns the time.
     fn create_all(&self, objects: impl Iterator<Item = Value>) -> anyhow::Result<Duration> {
         let objects: Vec<Object> = objects.map(|object| to_object(&object)).collect::<anyhow::Result<_>>()?;
         let (objects, next) = (Arc::new(objects), Arc::new(AtomicUsize::new(0)));
@@ -189,7 +188,7 @@ fn kind_of(object: &Object) -> Resource {
     kinds::guess(object.api_version(), object.kind(), !object.namespace().is_empty())
 }
 
-/// A ConfigMap of about 1 KB.
+/// Returns a ConfigMap of about 1 KB.
 fn config_map(namespace: &str, name: &str, n: usize) -> Value {
     let mut object = object(n * 10, 0);
     object["metadata"]["namespace"] = namespace.into();
@@ -211,7 +210,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     failover(&server, table)
 }
 
-/// An agent in a directory of its own, with what is in it already.
+/// Starts an agent in a directory, with the files in it.
 fn node(directory: &Path, site: &FleetSite) -> anyhow::Result<Process> {
     let path = directory.display();
     let config = directory.join("edge.toml");
@@ -226,7 +225,7 @@ fn node(directory: &Path, site: &FleetSite) -> anyhow::Result<Process> {
     spawn("edgesync", &config, &directory.join("edge.log"))
 }
 
-/// From the cluster to the row of a node, beside what the API server does alone.
+/// Measures from the cluster to a node's row, beside the API server alone.
 fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     let each = |spent: Duration| spent.as_secs_f64() * 1e3 / OBJECTS as f64;
     let begun = server.spent();
@@ -261,7 +260,7 @@ fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     let share = 100.0 * arrived / created;
     let what = "from the cluster to the rows of the node, beside that";
     table.budget(what, format!("{arrived:.0}/s = {share:.0} %"), "≥ 80 %", share >= 80.0);
-    // What it can do when it does not share the processors with who creates.
+    // Its rate without competition for the processors.
     until("all is in sync", || (ask("/edgesync/v1/status")?["sync"]["inSync"] == true).then_some(()))?;
     drop((agent, site));
     std::fs::remove_file(directory.path().join("edge.db"))?;
@@ -298,7 +297,7 @@ fn memories(nodes: usize, wanted: usize) -> Vec<Memory> {
     (0..nodes).map(|n| Memory { totals: totals(n), wanted: wanted as u64, ..Memory::default() }).collect()
 }
 
-/// A replica with 100,000 objects of 1 KB and 1,000 nodes.
+/// Measures a replica with 100,000 objects of 1 KB and 1,000 nodes.
 fn large(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     let object = |n: usize| {
         let mut object = config_map("own", &format!("own-{n}"), n);
@@ -317,13 +316,13 @@ fn large(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// 5,000 nodes whose replica is killed come to another one.
+/// Measures 5,000 nodes that fail over from a killed replica to another one.
 fn failover(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     server.create(&placement("shared", "shared", "node-*"))?;
     server.create_all((0..SHARED).map(|n| config_map("shared", &format!("s-{n}"), n)))?;
     let (one, other) =
         (FleetSite::over_cluster(&server.kubeconfig)?, FleetSite::over_cluster(&server.kubeconfig)?);
-    // The first of them have objects of their own too.
+    // The first nodes have objects of their own, too.
     let mut nodes = memories(MOVING, SHARED);
     nodes.iter_mut().take(NODES).for_each(|node| node.wanted += OWN as u64);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -1,4 +1,4 @@
-//! The Leases of 10,000 nodes that renew every 10 s: what writing them costs the cloud.
+//! The Leases of 10,000 nodes that renew every 10 s: the cost of writing them in the cloud.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use serde_json::json;
 use crate::table::Table;
 
 const NODES: usize = 10_000;
-/// How often each node renews, and how often the cloud writes what has come: the defaults.
+/// Interval of each node's renewals; [`BATCHES`] writes per interval. Both are the defaults.
 const RENEWAL: Duration = Duration::from_secs(10);
 const BATCHES: usize = 2;
 const ROUNDS: usize = 10;
-/// Nodes that register at a time.
+/// Nodes that register concurrently.
 const TOGETHER: usize = 100;
 
 fn name(number: usize) -> String {
@@ -46,25 +46,25 @@ fn renewal(number: usize, round: usize) -> anyhow::Result<LeaseRenewal> {
     })
 }
 
-/// Time that all threads of this process have had on a processor.
+/// Returns the processor time of all threads of this process.
 fn cpu() -> anyhow::Result<Duration> {
     let mut nanos = 0;
     for task in fs::read_dir("/proc/self/task")? {
-        // One may have ended meanwhile.
+        // A thread may have ended meanwhile.
         let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
         nanos += text.split(' ').next().and_then(|field| field.parse().ok()).unwrap_or(0);
     }
     Ok(Duration::from_nanos(nanos))
 }
 
-/// Bytes that this process has caused to be written to disk.
+/// Returns the bytes that this process has written to disk.
 fn written() -> anyhow::Result<u64> {
     let io = fs::read_to_string("/proc/self/io")?;
     let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
     Ok(line.context("/proc/self/io has no write_bytes")?.parse()?)
 }
 
-/// Nodes come in groups, each with its Lease, between the other objects.
+/// Registers nodes in groups, each node with its Lease, interleaved as in practice.
 async fn register(store: &CloudStore) -> anyhow::Result<()> {
     for first in (0..NODES).step_by(TOGETHER) {
         let mut changes = Vec::new();
@@ -79,7 +79,7 @@ async fn register(store: &CloudStore) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes what has come between two flushes: each time another part of the nodes.
+/// Writes the renewals of a round in batches, each with another part of the nodes.
 async fn round(store: &CloudStore, round: usize, batches: usize) -> anyhow::Result<Vec<Duration>> {
     let mut times = Vec::new();
     for batch in 0..batches {
@@ -93,7 +93,7 @@ async fn round(store: &CloudStore, round: usize, batches: usize) -> anyhow::Resu
     Ok(times)
 }
 
-/// All figures of Leases.
+/// Measures all figures of Leases.
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     tokio::runtime::Builder::new_current_thread().build()?.block_on(measure(table))
 }

@@ -1,4 +1,4 @@
-//! Realistic objects of about 1 KB: ConfigMaps, Secrets and Pods as a cluster has them.
+//! Realistic objects of about 1 KB: ConfigMaps, Secrets and Pods of a cluster.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ impl Random {
     }
 }
 
-/// Object number `n`, in its version `round`.
+/// Returns object number `n`, in its version `round`.
 pub(crate) fn object(n: usize, round: u64) -> Value {
     let mut random = Random((n as u64) << 20 ^ round);
     match n % 10 {

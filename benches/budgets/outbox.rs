@@ -1,5 +1,5 @@
-//! A day offline: 100,000 Events of programs on a node without a link, against the limits of its outbox, and what
-//! happens when the link is back.
+//! A day offline: 100,000 Events of local programs on a node without a link, against the limits of
+//! its outbox, and the replay once the link returns.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! 50 pages that browsers show, beside 10,000 nodes: what they cost the cloud side, while nothing changes and while all nodes get a
-//! new version of an object.
+//! 50 open browser pages beside 10,000 nodes: their cost for the cloud side, while nothing changes
+//! and during a roll-out to all nodes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use edgesync_testkit::node::Memory;
 
 const NODES: usize = 10_000;
 const PAGES: usize = 50;
-/// How long is measured.
+/// Duration of a measurement.
 const MEASURED: Duration = Duration::from_secs(20);
-/// What the pages may take of the cloud side while nothing changes, of one core.
+/// Maximum processor share of the pages while nothing changes, in percent of a core.
 const QUIET_LIMIT: f64 = 10.0;
-/// What they may take of its memory, in bytes.
+/// Maximum memory of the pages, in bytes.
 const MEMORY_LIMIT: u64 = 100_000_000;
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What has been measured.
+/// Results of the measurement.
 #[derive(Default)]
 struct Measured {
     alone: f64,
@@ -41,7 +41,7 @@ struct Measured {
     lines: u64,
 }
 
-/// A page: it reads the stream as a browser does, and keeps nothing.
+/// A page: reads the stream like a browser, and discards it.
 async fn page(socket: &Path, read: Arc<AtomicU64>) -> anyhow::Result<()> {
     let mut stream = UnixStream::connect(socket).await?;
     let request = "GET /edgesync/v1/summary?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -54,7 +54,7 @@ async fn page(socket: &Path, read: Arc<AtomicU64>) -> anyhow::Result<()> {
     }
 }
 
-/// The share of a core that the cloud side takes, in percent.
+/// Returns the cloud side's share of a core, in percent.
 async fn share(site: &FleetSite) -> f64 {
     let before = site.cloud_spent().0;
     tokio::time::sleep(MEASURED).await;
@@ -63,7 +63,7 @@ async fn share(site: &FleetSite) -> f64 {
 
 async fn measure(site: &FleetSite, mut object: Value) -> anyhow::Result<Measured> {
     let mut measured = Measured::default();
-    // The first renewals come all at once, with the storm.
+    // The first renewals are part of the storm.
     tokio::time::sleep(MEASURED).await;
     measured.alone = share(site).await;
     let memory = site.cloud_rss();
@@ -84,11 +84,11 @@ async fn measure(site: &FleetSite, mut object: Value) -> anyhow::Result<Measured
         format!("/edgesync/v1/rollouts/objects/{}", object["metadata"]["uid"].as_str().context("a UID")?);
     let before: Value = client.get(&object_path(&object)).await?;
     loop {
-        let seen: Value = client.get(&path).await?;
-        if seen["version"] == before["metadata"]["resourceVersion"] && seen["holding"] == NODES {
+        let rollout: Value = client.get(&path).await?;
+        if rollout["version"] == before["metadata"]["resourceVersion"] && rollout["holding"] == NODES {
             break;
         }
-        anyhow::ensure!(start.elapsed() < PATIENCE, "the roll-out came to no end: {}", seen["holding"]);
+        anyhow::ensure!(start.elapsed() < TIMEOUT, "the roll-out came to no end: {}", rollout["holding"]);
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     measured.changed = start.elapsed();
@@ -100,7 +100,7 @@ async fn measure(site: &FleetSite, mut object: Value) -> anyhow::Result<Measured
     Ok(measured)
 }
 
-/// All figures of pages.
+/// Measures all figures of pages.
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let site = FleetSite::new()?;
     site.create(&object(0, 0))?;

@@ -1,4 +1,4 @@
-//! Cloud, mosquitto and agent as processes of their own, as they run in the field.
+//! Cloud, mosquitto and agent as separate processes, as in production.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
@@ -20,9 +20,9 @@ use crate::relay::Relay;
 use crate::table::Table;
 use edgesync_testkit::line::{Authority, Endpoint};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A child that is killed and waited for at the end.
+/// A child process, killed and reaped on drop.
 pub(crate) struct Process(Child);
 
 impl Process {
@@ -30,7 +30,7 @@ impl Process {
         Ok(Self(command.spawn()?))
     }
 
-    /// Sends it a signal.
+    /// Sends a signal by name.
     pub(crate) fn signal(&self, name: &str) -> anyhow::Result<()> {
         let sent = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).status()?;
         anyhow::ensure!(sent.success(), "the signal {name} could not be sent");
@@ -45,7 +45,7 @@ impl Drop for Process {
     }
 }
 
-/// mosquitto on a free port, with nothing kept on disk.
+/// A mosquitto on a free port, without persistence.
 pub(crate) struct Mosquitto {
     port: u16,
     _process: Process,
@@ -76,23 +76,23 @@ impl Mosquitto {
     }
 }
 
-/// The middle of some figures.
+/// Returns the median of some figures.
 pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
-/// Where everything of one installation is.
+/// The files and processes of one installation.
 pub(crate) struct Site {
     directory: tempfile::TempDir,
     runtime: tokio::runtime::Runtime,
-    /// A line of its own for agents whose link is cut.
+    /// A line for agents whose link is cut.
     line: Relay,
     _mosquitto: Mosquitto,
     _cloud: Process,
 }
 
-/// A port that nobody listens on, below those that the system gives to connections: these could take it meanwhile.
+/// Returns an unused port below the ephemeral range: connections cannot take it meanwhile.
 pub(crate) fn free_port() -> anyhow::Result<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const PORTS: std::ops::Range<u16> = 12_000..32_000;
@@ -107,22 +107,22 @@ pub(crate) fn free_port() -> anyhow::Result<u16> {
 }
 
 pub(crate) fn until<T>(what: &str, ready: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
-    until_looking(Duration::from_millis(2), what, ready)
+    until_polled(Duration::from_millis(2), what, ready)
 }
 
-/// The same; how long it waits between two looks is part of what is measured.
-pub(crate) fn until_looking<T>(
+/// Like [`until`], with its own polling interval, which is part of the measurement.
+pub(crate) fn until_polled<T>(
     every: Duration,
     what: &str,
     mut ready: impl FnMut() -> Option<T>,
 ) -> anyhow::Result<T> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         if let Some(value) = ready() {
             return Ok(value);
         }
         if Instant::now() > end {
-            bail!("{what} did not happen within {PATIENCE:?}");
+            bail!("{what} did not happen within {TIMEOUT:?}");
         }
         std::thread::park_timeout(every);
     }
@@ -135,13 +135,13 @@ pub(crate) fn program(name: &str) -> PathBuf {
     }
 }
 
-/// The agent as it is built for devices. The build is cargo's, so it takes time only if something has changed.
+/// Returns the agent, built as for devices. Cargo rebuilds it only after changes.
 pub(crate) fn edge_program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| built(&["--profile", "edge", "--package", "edgesync"], "edge/edgesync"))
 }
 
-/// The cloud side as it is shipped, with a cluster as the store.
+/// Returns the cloud side, built as for a release, with support for clusters.
 fn cloud_program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let build = ["--release", "--package", "edgesync-cloud", "--all-features"];
@@ -167,7 +167,7 @@ pub(crate) fn spawn(name: &str, config: &Path, log: &Path) -> anyhow::Result<Pro
 
 impl Site {
     pub(crate) fn new() -> anyhow::Result<Self> {
-        // Built before anything is measured.
+        // Built before any measurement.
         edge_program();
         let directory = tempfile::tempdir()?;
         let mosquitto = Mosquitto::start()?;
@@ -218,7 +218,7 @@ impl Site {
         Ok(self.runtime.block_on(Client::new(Address::Unix(self.path("edge.sock"))).get(path))?)
     }
 
-    /// The agent at the end of a line that is down at first.
+    /// Starts the agent behind a line that is down at first.
     pub(crate) fn agent_on_the_line(&self) -> anyhow::Result<Process> {
         let text = std::fs::read_to_string(self.path("edge.toml"))?;
         let lines = text.lines().map(|line| match line.strip_prefix("broker = ") {
@@ -233,22 +233,21 @@ impl Site {
         Ok(agent)
     }
 
-    /// The line to the broker.
     pub(crate) fn line(&self) -> &Relay {
         &self.line
     }
 
-    /// The socket of the agent's API.
+    /// Returns the socket of the agent's API.
     pub(crate) fn socket(&self) -> PathBuf {
         self.path("edge.sock")
     }
 
-    /// Runs a client.
+    /// Runs a future on the clients' runtime.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime.block_on(future)
     }
 
-    /// Another node of this installation, with more configuration, in a directory of its own.
+    /// Starts another node of this installation, with more configuration, in its own directory.
     pub(crate) fn another_agent(&self, number: usize, more: &str) -> anyhow::Result<Process> {
         let name = format!("edge-other-{number}");
         let directory = self.path(&name);
@@ -265,13 +264,13 @@ impl Site {
         spawn("edgesync", &config, &directory.join("edge.log"))
     }
 
-    /// Asks another node.
+    /// Queries the API of another node.
     pub(crate) fn get_from(&self, number: usize, path: &str) -> anyhow::Result<Value> {
         let socket = self.path(&format!("edge-other-{number}")).join("edge.sock");
         Ok(self.runtime.block_on(Client::new(Address::Unix(socket)).get(path))?)
     }
 
-    /// Creates objects over a few connections.
+    /// Creates objects over several connections.
     pub(crate) fn create(&self, range: std::ops::Range<usize>) -> anyhow::Result<()> {
         self.runtime.block_on(async {
             let mut tasks = tokio::task::JoinSet::new();
@@ -329,17 +328,17 @@ impl FleetSite {
         )
     }
 
-    /// A cloud side with these rules of placement.
+    /// Starts a cloud side with these placement rules.
     pub(crate) fn with_rules(rules: &str) -> anyhow::Result<Self> {
         Self::start(rules, false)
     }
 
-    /// The same whose endpoint takes nodes with a certificate only.
+    /// Like [`FleetSite::with_rules`], with an endpoint that requires client certificates.
     pub(crate) fn with_tls(rules: &str) -> anyhow::Result<Self> {
         Self::start(rules, true)
     }
 
-    /// A replica over a Kubernetes cluster.
+    /// Starts a replica over a Kubernetes cluster.
     pub(crate) fn over_cluster(kubeconfig: &Path) -> anyhow::Result<Self> {
         let store =
             format!("type = \"kubernetes\"\n[kubernetes]\nkubeconfig = \"{}\"\n", kubeconfig.display());
@@ -371,7 +370,7 @@ impl FleetSite {
         Ok(site)
     }
 
-    /// Where its nodes connect.
+    /// Returns the endpoint of its nodes.
     pub(crate) fn endpoint(&self) -> anyhow::Result<Endpoint> {
         let authority = self.has_tls.then(|| Authority::open(&self.directory.path().join("pki")));
         Ok(Endpoint {
@@ -386,7 +385,7 @@ impl FleetSite {
         Ok(())
     }
 
-    /// Ends the cloud side, has something done to its database, and starts it again.
+    /// Stops the cloud side, runs `act` on its database, and restarts it.
     pub(crate) fn while_stopped(
         &mut self,
         act: impl FnOnce(&Path) -> anyhow::Result<()>,
@@ -398,18 +397,18 @@ impl FleetSite {
         self.wait()
     }
 
-    /// All objects of a kind in the core group.
+    /// Returns all objects of a kind in the core group.
     pub(crate) fn list(&self, plural: &str) -> anyhow::Result<Vec<Value>> {
         let mut list: Value = self.runtime.block_on(self.client().get(&format!("/api/v1/{plural}")))?;
         Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
     }
 
-    /// A client of the API.
+    /// Returns a client of the API.
     pub(crate) fn client(&self) -> Client {
         Client::new(Address::Unix(self.api()))
     }
 
-    /// Memory of the cloud that is backed by no file, in bytes.
+    /// Returns the cloud's anonymous memory in bytes.
     pub(crate) fn cloud_anonymous(&self) -> u64 {
         proc_number(&self.cloud, "status", "RssAnon:") * 1024
     }
@@ -419,37 +418,37 @@ impl FleetSite {
         Ok(())
     }
 
-    /// The most memory that the cloud has had, in bytes.
+    /// Returns the cloud's peak memory in bytes.
     pub(crate) fn cloud_rss_peak(&self) -> u64 {
         proc_number(&self.cloud, "status", "VmHWM:") * 1024
     }
 
-    /// The memory that the cloud has now, in bytes.
+    /// Returns the cloud's current memory in bytes.
     pub(crate) fn cloud_rss(&self) -> u64 {
         proc_number(&self.cloud, "status", "VmRSS:") * 1024
     }
 
-    /// Processor time of the cloud so far, and bytes that it has written to disk.
+    /// Returns the cloud's processor time so far, and its bytes written to disk.
     pub(crate) fn cloud_spent(&self) -> (Duration, u64) {
         (cpu(&self.cloud), proc_number(&self.cloud, "io", "write_bytes:"))
     }
 
-    /// The socket of the API.
+    /// Returns the socket of the API.
     pub(crate) fn api(&self) -> PathBuf {
         self.directory.path().join("cloud.sock")
     }
 
-    /// The port of the join service.
+    /// Returns the port of the enrollment service.
     pub(crate) fn joining(&self) -> u16 {
         self.joining
     }
 
-    /// The database of the cloud.
+    /// Returns the path of the cloud's database.
     pub(crate) fn database(&self) -> PathBuf {
         self.directory.path().join("cloud.db")
     }
 
-    /// What clients run on.
+    /// Returns the clients' runtime.
     pub(crate) fn runtime(&self) -> &tokio::runtime::Runtime {
         &self.runtime
     }
@@ -467,17 +466,17 @@ pub(crate) fn proc_number(process: &Process, file: &str, key: &str) -> u64 {
     line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 
-/// Bytes that a process has written to disk.
+/// Returns the bytes that a process has written to disk.
 pub(crate) fn written(process: &Process) -> u64 {
     proc_number(process, "io", "write_bytes:")
 }
 
-/// The most memory that a process has had, in bytes.
+/// Returns the peak memory of a process, in bytes.
 pub(crate) fn memory_peak(process: &Process) -> u64 {
     proc_number(process, "status", "VmHWM:") * 1024
 }
 
-/// Processor time used so far, user and system.
+/// Returns the processor time used so far, user and system.
 pub(crate) fn cpu(process: &Process) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/{}/stat", process.0.id())).unwrap_or_default();
     let after = text.rsplit(')').next().unwrap_or_default();
@@ -486,7 +485,8 @@ pub(crate) fn cpu(process: &Process) -> Duration {
     Duration::from_millis((field(14).unwrap_or(0) + field(15).unwrap_or(0)) * 10)
 }
 
-/// The memory that a process cannot give back, in KiB: anonymous pages, and pages of files that it has changed.
+/// Returns the irreclaimable memory of a process, in KiB: anonymous pages, and modified pages of
+/// files.
 pub(crate) fn irreclaimable(process: &Process) -> u64 {
     let maps = std::fs::read_to_string(format!("/proc/{}/smaps", process.0.id())).unwrap_or_default();
     let (mut writable, mut anonymous, mut dirty, mut sum) = (false, 0, 0, 0);
@@ -498,7 +498,8 @@ pub(crate) fn irreclaimable(process: &Process) -> u64 {
             "Shared_Dirty:" => dirty = number,
             "Private_Dirty:" => dirty += number,
             "Anonymous:" => anonymous = number,
-            // The last line of each mapping. What is not writable is dirty only if its file was written a moment ago.
+            // The last line of each mapping. A read-only mapping is dirty only if its file was
+            // written recently.
             "VmFlags:" => sum += if writable { anonymous.max(dirty) } else { anonymous },
             _ if !key.ends_with(':') => writable = value.contains('w'),
             _ => {}
@@ -524,7 +525,7 @@ pub(crate) fn binary_size(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// 10,000 objects of 1 KB to an empty node: rate, memory, disk and processor time.
+/// Measures 10,000 objects of 1 KB to an empty node: rate, memory, disk and processor time.
 pub(crate) fn bulk_through_mosquitto(table: &mut Table) -> anyhow::Result<()> {
     const OBJECTS: usize = 10_000;
     let site = Site::new()?;
@@ -546,7 +547,7 @@ pub(crate) fn bulk_through_mosquitto(table: &mut Table) -> anyhow::Result<()> {
         spent <= 0.018,
     );
     table.figure("agent RSS, peak", mib(proc_number(&agent, "status", "VmHWM:")));
-    // Idle is when nothing has happened for a few seconds: memory is given back, the log is copied.
+    // Idle means a few seconds without activity: memory is released, the log is checkpointed.
     std::thread::park_timeout(Duration::from_secs(5));
     table.figure("agent RSS, idle", mib(proc_number(&agent, "status", "VmRSS:")));
     table.figure("  of which cannot be given back", mib(irreclaimable(&agent)));
@@ -556,7 +557,7 @@ pub(crate) fn bulk_through_mosquitto(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// 2,000 changes one after another, each reported before the next.
+/// Measures 2,000 changes one after another, each reported before the next.
 pub(crate) fn single_updates(table: &mut Table) -> anyhow::Result<()> {
     const OBJECTS: usize = 2_000;
     const UPDATES: usize = 2_000;
@@ -564,7 +565,7 @@ pub(crate) fn single_updates(table: &mut Table) -> anyhow::Result<()> {
     site.create(0..OBJECTS)?;
     let agent = site.agent()?;
     site.wait_in_sync(OBJECTS)?;
-    // The log of what came at first is copied into the database in a quiet moment: that is not the updates'.
+    // The checkpoint of the initial objects' log must not count for the updates.
     std::thread::park_timeout(Duration::from_secs(1));
     let before = proc_number(&agent, "io", "write_bytes:");
     let used = cpu(&agent);
@@ -582,7 +583,7 @@ pub(crate) fn single_updates(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The sums of what the agent's log says of the frames since its last connection, and what came down.
+/// Sums the bytes of frames in the agent's log since its last connection: sent, and received.
 fn frames_in_log(path: &Path) -> anyhow::Result<(u64, u64)> {
     let (mut up, mut down) = (0, 0);
     for line in BufReader::new(std::fs::File::open(path)?).lines() {
@@ -602,7 +603,7 @@ fn frames_in_log(path: &Path) -> anyhow::Result<(u64, u64)> {
     Ok((up, down))
 }
 
-/// Stop, change, start: bytes of application payload and the time from link to in sync.
+/// Measures stop, change, start: bytes of application payload, and the time from link to in sync.
 pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
     for objects in [1_000, 10_000] {
         let site = Site::new()?;
@@ -613,8 +614,8 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
         until("the agent has told everything", || {
             let status = site.edge_get("/edgesync/v1/status").ok()?;
             let empty = |lane: &str| status["outbox"][lane]["waiting"] == 0;
-            let told = ["status", "events", "bulk"].into_iter().all(empty);
-            (status["sync"]["inSync"] == true && told).then_some(())
+            let reported = ["status", "events", "bulk"].into_iter().all(empty);
+            (status["sync"]["inSync"] == true && reported).then_some(())
         })?;
         for changed in [0usize, 10] {
             site.line().down();
@@ -624,11 +625,11 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
             }
             let sent = |site: &Site| site.node().and_then(|node| node["counters"]["objectsSent"].as_u64());
             let before = sent(&site).unwrap_or(0);
-            let seen = std::fs::read_to_string(site.path("edge.log"))?.len();
+            let log_length = std::fs::read_to_string(site.path("edge.log"))?.len();
             site.line().up()?;
             until("the agent is in sync", || {
                 let log = std::fs::read_to_string(site.path("edge.log")).ok()?;
-                log.get(seen..)?.contains(": in sync ").then_some(())
+                log.get(log_length..)?.contains(": in sync ").then_some(())
             })?;
             site.wait_in_sync(objects)?;
             let (up, down) = frames_in_log(&site.path("edge.log"))?;
@@ -648,7 +649,7 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// From "connected" to "in sync" in the agent's log, in milliseconds.
+/// Returns the time from "connected" to "in sync" in the agent's log, in milliseconds.
 fn log_time(path: &Path) -> anyhow::Result<f64> {
     let log = std::fs::read_to_string(path)?;
     let at = |needle: &str| -> anyhow::Result<jiff::Timestamp> {
@@ -659,7 +660,7 @@ fn log_time(path: &Path) -> anyhow::Result<f64> {
     Ok(time.as_secs_f64() * 1000.0)
 }
 
-/// From a change on the cloud side to the row on the edge.
+/// Measures from a change on the cloud side to the row on the edge.
 pub(crate) fn latency(table: &mut Table) -> anyhow::Result<()> {
     const CHANGES: usize = 500;
     let site = Site::new()?;
@@ -668,7 +669,7 @@ pub(crate) fn latency(table: &mut Table) -> anyhow::Result<()> {
     site.wait_in_sync(100)?;
     let mut times = Vec::with_capacity(CHANGES);
     for n in 0..CHANGES {
-        // ConfigMaps: what Pods are to run cannot be changed.
+        // Only ConfigMaps: the spec of a Pod is immutable.
         let number = n * 10 % 100;
         let object = object(number, 0);
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -686,7 +687,8 @@ pub(crate) fn latency(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// From exec to the first answer of the local API, with 100,000 objects in the database, after a kill.
+/// Measures from exec to the first answer of the local API, with 100,000 objects in the database,
+/// after a kill.
 pub(crate) fn start(table: &mut Table) -> anyhow::Result<()> {
     const OBJECTS: usize = 100_000;
     let site = Site::new()?;
@@ -697,7 +699,7 @@ pub(crate) fn start(table: &mut Table) -> anyhow::Result<()> {
         until("the agent answers", || site.edge_get("/edgesync/v1/status").ok())?;
         Ok((agent, start.elapsed().as_secs_f64() * 1000.0))
     };
-    // The file was made without keys: the first start seals the Secrets in it and writes it anew.
+    // The file was created without keys: the first start seals its Secrets and rewrites it.
     let (agent, first) = start()?;
     table.figure("first start, 100,000 objects, of them 30,000 to be sealed", format!("{first:.0} ms"));
     drop(agent);

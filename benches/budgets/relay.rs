@@ -1,11 +1,11 @@
-//! A line to the broker that can be cut: everything that is handed on goes through it.
+//! A TCP relay to the broker that can be cut.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A line. Down at first.
+/// A relay; down at first.
 pub(crate) struct Relay {
     port: u16,
     to: u16,
@@ -14,22 +14,22 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// A line to a port of this machine.
+    /// Creates a relay to a port of this machine.
     pub(crate) fn new(port: u16, to: u16) -> Self {
         Self { port, to, open: Arc::default(), carried: Arc::default() }
     }
 
-    /// Where it begins.
+    /// Returns the relay's own port.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Bytes that went through in both directions.
+    /// Returns the bytes carried in both directions.
     pub(crate) fn carried(&self) -> u64 {
         self.carried.load(Ordering::Relaxed)
     }
 
-    /// Whoever connects gets through from now on.
+    /// Accepts connections from now on.
     pub(crate) fn up(&self) -> anyhow::Result<()> {
         let listener = TcpListener::bind(("127.0.0.1", self.port))?;
         *self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(Vec::new());
@@ -51,13 +51,13 @@ impl Relay {
         Ok(())
     }
 
-    /// Everybody is disconnected, and nobody gets through.
+    /// Closes all connections, and accepts no more.
     pub(crate) fn down(&self) {
         let streams = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         for stream in streams.into_iter().flatten() {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        // Wakes the thread that accepts, so that it ends.
+        // Wakes the accepting thread, so that it ends.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }

@@ -1,7 +1,8 @@
-//! A slow line: what crosses it in both directions, beside what has to.
+//! A slow line: the bytes that cross it in both directions, beside the bytes needed.
 //!
-//! The line is in user space: a bandwidth and a delay for each direction, and next to no room for what waits. What has to
-//! cross it is what the same takes on a line without limits, where nothing is sent twice: that is checked.
+//! The line is emulated in user space: a bandwidth and a delay for each direction, with minimal
+//! buffers. The bytes needed are those of the same transfer on an unlimited line, where nothing is
+//! sent twice: that is checked.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,22 +22,22 @@ use crate::processes::{Process, collection, free_port, spawn};
 use crate::table::Table;
 use crate::tls;
 
-/// Bytes a second in each direction.
+/// Bytes per second in each direction.
 const RATE: u32 = 10_000;
-/// From one end to the other.
+/// Delay of each direction.
 const DELAY: Duration = Duration::from_millis(100);
-/// Who waits so long to read found nothing there.
+/// A read that blocks longer than this found the line empty.
 const WAITED: Duration = Duration::from_millis(1);
-/// How much is carried at a time.
+/// Bytes carried at a time.
 const PIECE: usize = 512;
-/// What may wait at the beginning of the line, about: the system keeps twice as much.
+/// Approximate receive buffer of the line: the system doubles it.
 const WAITING: usize = 4 << 10;
-/// Objects of about 1 KB.
+/// Number of objects of about 1 KB.
 const SMALL: usize = 1000;
 /// Bytes of the large object, which hardly compress.
 const LARGE: usize = 4 << 20;
-/// The large object takes seven minutes; twice as long is no success.
-const PATIENCE: Duration = Duration::from_secs(660);
+/// The large object takes seven minutes; much more is a failure.
+const TIMEOUT: Duration = Duration::from_secs(660);
 
 /// A line to a port of this machine.
 struct Line {
@@ -45,7 +46,7 @@ struct Line {
 }
 
 impl Line {
-    /// With `rate`, a slow one.
+    /// Creates a line; slow with a `rate`.
     fn new(to: u16, rate: Option<u32>) -> anyhow::Result<Self> {
         let (port, carried) = (free_port()?, Arc::<AtomicU64>::default());
         let listener = TcpListener::bind(("127.0.0.1", port))?;
@@ -71,7 +72,7 @@ impl Line {
     }
 }
 
-/// The system must know of the small buffer before it offers the other side a window.
+/// Connects with the small buffer set first, because the system derives the TCP window from it.
 fn reach(port: u16, is_slow: bool) -> std::io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     if is_slow {
@@ -81,8 +82,7 @@ fn reach(port: u16, is_slow: bool) -> std::io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// Carries what comes from one side to the other: one thread takes it at the rate of the line, another hands it on after the
-/// delay.
+/// Copies one direction: one thread reads at the line's rate, another writes after the delay.
 #[allow(clippy::disallowed_methods)] // the line is slow on purpose
 fn carry(from: &TcpStream, to: &TcpStream, rate: Option<u32>, carried: &Arc<AtomicU64>) {
     let (Ok(mut from), Ok(mut to)) = (from.try_clone(), to.try_clone()) else { return };
@@ -95,7 +95,7 @@ fn carry(from: &TcpStream, to: &TcpStream, rate: Option<u32>, carried: &Arc<Atom
             let now = Instant::now();
             let at = match rate {
                 Some(rate) => {
-                    // A thread that wakes late does not make the line slower while something waits for it.
+                    // A thread that wakes late does not slow the line while data is queued.
                     let begun = if now - asked > WAITED { free.max(now) } else { free };
                     free = begun + Duration::from_secs(length as u64) / rate;
                     std::thread::park_timeout(free.saturating_duration_since(now));
@@ -122,7 +122,8 @@ fn carry(from: &TcpStream, to: &TcpStream, rate: Option<u32>, carried: &Arc<Atom
     });
 }
 
-/// A cloud side with the embedded endpoint, one node that has joined where there is TLS, and the line between them.
+/// A cloud side with the embedded endpoint, one node, joined if there is TLS, and the line between
+/// them.
 struct Installation {
     root: tempfile::TempDir,
     line: Line,
@@ -178,7 +179,8 @@ impl Installation {
         Ok(self.runtime.block_on(self.client().get(path))?)
     }
 
-    /// What crosses the line until the node holds the objects, the time that took, and how many objects were sent again.
+    /// Returns the bytes that cross the line until the node holds the objects, the time, and how
+    /// many objects were resent.
     #[allow(clippy::disallowed_methods)] // a measurement looks now and then
     fn fill(&self, objects: &[Value]) -> anyhow::Result<Crossing> {
         for object in objects {
@@ -195,28 +197,25 @@ impl Installation {
             if node["state"] == "in sync" && node["objects"] == objects.len() {
                 return Ok(crossing);
             }
-            if crossing.time > PATIENCE {
+            if crossing.time > TIMEOUT {
                 let kilobytes = crossing.bytes / 1000;
-                bail!(
-                    "not in sync after {PATIENCE:?}: {kilobytes} KB crossed, {} Hellos",
-                    counters["hellos"]
-                );
+                bail!("not in sync after {TIMEOUT:?}: {kilobytes} KB crossed, {} Hellos", counters["hellos"]);
             }
         }
     }
 }
 
-/// What a line carried, in both directions.
+/// Traffic of a line, in both directions.
 struct Crossing {
     bytes: u64,
     time: Duration,
     resent: u64,
 }
 
-/// An object that hardly compresses.
+/// Returns an object that hardly compresses.
 fn large() -> Value {
     let mut random = Random(7);
-    // As base64: six bits in each letter.
+    // Base64: six bits per letter.
     let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let text: String = (0..LARGE).map(|_| char::from(letters[(random.next() % 64) as usize])).collect();
     let metadata = json!({"name": "large", "namespace": "plant-0"});
@@ -227,7 +226,7 @@ fn measure(with_tls: bool, rate: Option<u32>, objects: &[Value]) -> anyhow::Resu
     Installation::new(with_tls, rate)?.fill(objects)
 }
 
-/// All at the same time, each on a line of its own: together they take as long as the longest.
+/// Runs all cases concurrently, each on its own line: together they take as long as the longest.
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     crate::processes::edge_program();
     let small: Vec<Value> = (0..SMALL).map(|number| object(number, 0)).collect();

@@ -1,20 +1,20 @@
-//! The table that the benchmark prints, and the page that it writes.
+//! The table that the benchmark prints, and its Markdown.
 
 use std::fmt::Write as _;
 
-/// One line: what, measured, budget, and whether it is met.
+/// One line: name, measured value, budget, verdict.
 type Row = [String; 4];
 
 /// The figures, by section.
 #[derive(Default)]
 pub(crate) struct Table {
     sections: Vec<(String, Vec<Row>)>,
-    /// Messages a second of 1 KB that mosquitto carries between two bare clients.
+    /// Messages of 1 KB per second that mosquitto carries between two bare clients.
     pub(crate) bare_mosquitto: f64,
 }
 
 impl Table {
-    /// Begins a section.
+    /// Starts a section; figures added later belong to it.
     pub(crate) fn section(&mut self, title: &str) {
         self.sections.push((title.to_owned(), Vec::new()));
     }
@@ -31,23 +31,23 @@ impl Table {
         }
     }
 
-    /// A figure with a budget.
+    /// Adds a figure with a budget.
     pub(crate) fn budget(&mut self, what: &str, measured: String, budget: &str, met: bool) {
         let verdict = if met { "met" } else { "MISSED" };
         self.add([what.into(), measured, budget.into(), verdict.into()]);
     }
 
-    /// A figure without one.
+    /// Adds a figure without a budget.
     pub(crate) fn figure(&mut self, what: &str, measured: String) {
         self.add([what.into(), measured, String::new(), String::new()]);
     }
 
-    /// How many budgets were missed.
+    /// Returns the number of missed budgets.
     pub(crate) fn missed(&self) -> usize {
         self.sections.iter().flat_map(|(_, rows)| rows).filter(|[.., verdict]| verdict == "MISSED").count()
     }
 
-    /// A rate of messages of 1 KB beside that of mosquitto alone.
+    /// Formats a rate of messages of 1 KB, beside that of mosquitto alone.
     pub(crate) fn of_mosquitto(&self, rate: f64) -> String {
         format!("{rate:.0}/s = {:.0} % of bare mosquitto", 100.0 * rate / self.bare_mosquitto)
     }
@@ -69,7 +69,7 @@ impl Table {
         }
     }
 
-    /// What the sections have measured, by their titles, as Markdown.
+    /// Returns the sections by title, as Markdown.
     pub(crate) fn to_markdown(&self) -> impl Iterator<Item = (&str, String)> {
         self.sections.iter().map(|(title, rows)| {
             let mut text = "| what | measured | budget | |\n|---|---|---|---|\n".to_owned();
@@ -80,7 +80,7 @@ impl Table {
         })
     }
 
-    /// The values of a section alone, in a line.
+    /// Returns the values of a section, in a line.
     pub(crate) fn values(&self, title: &str) -> String {
         let rows = self.sections.iter().filter(|(found, _)| found == title).flat_map(|(_, rows)| rows);
         rows.map(|[_, value, ..]| value.as_str()).collect::<Vec<_>>().join(", ")

@@ -1,4 +1,5 @@
-//! What certificates cost: a node that has joined, over TLS with the embedded endpoint. Bytes are counted on the line.
+//! The cost of certificates: a joined node over TLS with the embedded endpoint. Bytes are counted
+//! on the line.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,11 +16,11 @@ use crate::processes::{
 use crate::relay::Relay;
 use crate::table::Table;
 
-/// Objects held while it is looked at.
+/// Objects held during the measurement.
 const OBJECTS: usize = 10_000;
-/// How long an idle node is watched; a day is this many times longer.
+/// Observation time of an idle node; extrapolated to a day.
 const WATCHED: Duration = Duration::from_secs(120);
-/// How long it has to become idle.
+/// Time for the node to become idle.
 const SETTLE: Duration = Duration::from_secs(20);
 
 /// Joins one node, and measures it.
@@ -112,7 +113,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes a node into the fleet, with a token. Returns how long the node takes to join.
+/// Enrolls a node with a token. Returns the time that the join takes.
 pub(crate) fn join(config: &Path, api: &Path, joining: u16) -> anyhow::Result<Duration> {
     let made = Command::new(program("edgesync-cloud"))
         .args(["token", "create", "--node", "edge-1", "--server"])

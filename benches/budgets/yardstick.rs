@@ -1,5 +1,5 @@
-//! What this machine can do without us, measured in the same run: a bare SQLite loop, a sync of a small file, mosquitto
-//! between two bare clients. A figure means something beside them only.
+//! The machine's own performance in the same run: a bare SQLite loop, syncs of a small file,
+//! mosquitto between two bare clients. The other figures are meaningful only beside these.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -13,15 +13,15 @@ use crate::ingest;
 use crate::processes::{Mosquitto, median};
 use crate::table::Table;
 
-/// Messages that go through the broker.
+/// Messages sent through the broker.
 const MESSAGES: usize = 50_000;
-/// Their size in bytes: that of the objects of the other sections.
+/// Their size in bytes, as in the other sections.
 const PAYLOAD: usize = 1024;
 /// Syncs that are timed.
 const SYNCS: usize = 400;
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Measures all of them; gives the messages a second that mosquitto carries.
+/// Measures all of them. Returns the messages per second that mosquitto carries.
 pub(crate) fn measure(table: &mut Table) -> anyhow::Result<f64> {
     let (sqlite_bulk, sqlite_single) = ingest::bare_rates()?;
     let mosquitto = through_mosquitto()?;
@@ -32,7 +32,7 @@ pub(crate) fn measure(table: &mut Table) -> anyhow::Result<f64> {
     Ok(mosquitto)
 }
 
-/// The median of appending 4 KB and syncing them, in milliseconds.
+/// Returns the median time to append and sync 4 KB, in milliseconds.
 fn sync_time() -> anyhow::Result<f64> {
     let directory = tempfile::tempdir()?;
     let mut file = File::create(directory.path().join("file"))?;
@@ -55,22 +55,22 @@ fn through_mosquitto() -> anyhow::Result<f64> {
             options.subscriptions = subscriptions.iter().map(|topic| (*topic).to_owned()).collect();
             options
         };
-        let (_taker, mut taken) = Link::spawn(options("taker", &["bare"]));
-        let (giver, mut told) = Link::spawn(options("giver", &["none"]));
-        connected(&mut taken).await?;
-        connected(&mut told).await?;
+        let (_receiver, mut received) = Link::spawn(options("taker", &["bare"]));
+        let (sender, mut sender_events) = Link::spawn(options("giver", &["none"]));
+        connected(&mut received).await?;
+        connected(&mut sender_events).await?;
         let start = Instant::now();
-        let giving = tokio::spawn(async move {
+        let sending = tokio::spawn(async move {
             for _ in 0..MESSAGES {
-                while let Err(PublishError::Full) = giver.try_publish("bare", vec![b'x'; PAYLOAD], false) {
-                    let _ = giver.ready().await;
+                while let Err(PublishError::Full) = sender.try_publish("bare", vec![b'x'; PAYLOAD], false) {
+                    let _ = sender.ready().await;
                 }
             }
-            giver
+            sender
         });
         let mut count = 0;
         while count < MESSAGES {
-            match tokio::time::timeout(PATIENCE, taken.recv()).await? {
+            match tokio::time::timeout(TIMEOUT, received.recv()).await? {
                 Some(LinkEvent::Message { .. }) => count += 1,
                 Some(LinkEvent::Disconnected { cause, .. }) => bail!("mosquitto: {cause}"),
                 Some(_) => {}
@@ -78,13 +78,13 @@ fn through_mosquitto() -> anyhow::Result<f64> {
             }
         }
         let time = start.elapsed();
-        drop(giving.await?);
+        drop(sending.await?);
         Ok(MESSAGES as f64 / time.as_secs_f64())
     })
 }
 
 async fn connected(events: &mut Receiver<LinkEvent>) -> anyhow::Result<()> {
-    match tokio::time::timeout(PATIENCE, events.recv()).await?.context("the link has ended")? {
+    match tokio::time::timeout(TIMEOUT, events.recv()).await?.context("the link has ended")? {
         LinkEvent::Connected { .. } => Ok(()),
         other => bail!("not connected: {other:?}"),
     }

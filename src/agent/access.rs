@@ -1,8 +1,8 @@
-//! The tokens of the local API, its certificate, and the files that hold them, ready for `kubectl`. Made at the first start and
-//! kept; the kubeconfigs follow the address that the API answers on.
+//! Tokens, certificate and kubeconfigs of the local API, ready for `kubectl`. Created at the first
+//! start and kept; the kubeconfigs follow the address of the API.
 //!
-//! Everybody in the group of the files may read what gives the role `Local`; what gives Secrets is the agent's
-//! user's alone.
+//! The group of the files may read those of the role `Local`; those that give access to Secrets
+//! belong to the agent's user alone.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read as _};
@@ -18,26 +18,26 @@ use edgesync_api::{Access, Role, own_uid};
 use edgesync_store::durable;
 use edgesync_transport::tls::{Identity, Local};
 
-/// Certificate and key of the API, beside the kubeconfig.
+/// File with certificate and key of the API, beside the kubeconfig.
 const IDENTITY_FILE: &str = "api.pem";
-/// The longest file of them that is read, in bytes.
+/// Maximum bytes read from that file.
 const MAX_IDENTITY: u64 = 64 << 10;
-/// The random bytes of a token.
+/// Random bytes of a token.
 const TOKEN_BYTES: usize = 32;
-/// The longest token that is read from a file, in bytes, and the shortest.
+/// Valid lengths of a token in a file, in bytes.
 const TOKEN_LENGTHS: std::ops::RangeInclusive<usize> = 20..=512;
 
-/// The roles with what their files are called and who may read them.
+/// The roles, each with the suffix and the mode of its files.
 const ROLES: [(Role, &str, u32); 2] = [(Role::Local, "", 0o640), (Role::Admin, "-secrets", 0o600)];
 
-/// The tokens and where their files are.
+/// The tokens of the local API, and the path of their files.
 pub(super) struct Tokens {
     kubeconfig: PathBuf,
     /// In the order of [`ROLES`].
     tokens: [String; 2],
 }
 
-/// Tokens are not shown.
+/// Omits the tokens, which must not reach a log.
 impl std::fmt::Debug for Tokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tokens").field("kubeconfig", &self.kubeconfig).finish_non_exhaustive()
@@ -45,10 +45,9 @@ impl std::fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// Reads the tokens beside the kubeconfig, and makes those that are missing or no tokens.
+    /// Reads the tokens beside the kubeconfig, and replaces those that are missing or malformed.
     ///
-    /// # Errors
-    /// Names the file that cannot be read or written.
+    /// Fails on a file that cannot be read or written, and names it.
     pub(super) fn prepare(kubeconfig: &Path) -> anyhow::Result<Self> {
         let directory = durable::directory_of(kubeconfig);
         if !directory.is_dir() {
@@ -70,10 +69,10 @@ impl Tokens {
         Ok(Self { kubeconfig: kubeconfig.to_owned(), tokens })
     }
 
-    /// TLS for the programs on this device that come to an address, and the authority of its certificate, PEM.
+    /// Returns TLS for an address on this device, and the certificate authority as PEM.
     ///
     /// # Errors
-    /// Names the file that cannot be read or written.
+    /// Fails on a file that cannot be read or written, and names it.
     pub(super) fn secure(&self, address: IpAddr) -> anyhow::Result<(Local, String)> {
         let identity = prepare_identity(&self.kubeconfig.with_file_name(IDENTITY_FILE), address)?;
         let authority =
@@ -81,16 +80,17 @@ impl Tokens {
         Ok((Local::new(&identity)?, authority))
     }
 
-    /// Who has which role by these tokens.
+    /// Returns the mapping of tokens to roles.
     pub(super) fn access(&self) -> Access {
         let tokens = self.tokens.iter().zip(ROLES).map(|(token, (role, ..))| (token.clone(), role)).collect();
         Access::tokens(tokens, own_uid())
     }
 
-    /// Writes the kubeconfigs for an address and the authority that vouches for it, where they are not what they should be.
+    /// Writes the kubeconfigs for an address and a certificate authority; leaves those that are up
+    /// to date.
     ///
     /// # Errors
-    /// Names the file that cannot be written.
+    /// Fails on a file that cannot be written, and names it.
     pub(super) fn write_kubeconfigs(&self, address: SocketAddr, authority: &str) -> anyhow::Result<()> {
         for (token, (_, suffix, mode)) in self.tokens.iter().zip(ROLES) {
             let (path, text) =
@@ -111,7 +111,7 @@ fn new_token() -> io::Result<String> {
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// The token in a file; none if there is no file, or something else in it.
+/// Reads a token; `None` if there is no file, or no token in it.
 fn read_token(path: &Path) -> io::Result<Option<String>> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -121,7 +121,7 @@ fn read_token(path: &Path) -> io::Result<Option<String>> {
     let mut bytes = Vec::new();
     file.take(*TOKEN_LENGTHS.end() as u64 + 2).read_to_end(&mut bytes)?;
     let token = String::from_utf8(bytes).unwrap_or_default().trim().to_owned();
-    // Nothing that would have to be quoted in a header, an address or YAML.
+    // Only characters that need no quoting in a header, an address or YAML.
     let plain = token.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~'));
     let sound = plain && TOKEN_LENGTHS.contains(&token.len());
     if !sound {
@@ -130,7 +130,7 @@ fn read_token(path: &Path) -> io::Result<Option<String>> {
     Ok(sound.then_some(token))
 }
 
-/// Reads certificate and key of the API; makes new ones if there are none that can be used.
+/// Reads certificate and key of the API; creates new ones if there are none for the address.
 fn prepare_identity(path: &Path, address: IpAddr) -> anyhow::Result<Identity> {
     let mut text = String::new();
     let found = File::open(path).and_then(|file| file.take(MAX_IDENTITY).read_to_string(&mut text));
@@ -152,7 +152,7 @@ fn prepare_identity(path: &Path, address: IpAddr) -> anyhow::Result<Identity> {
     Ok(identity)
 }
 
-/// A configuration for `kubectl` and client libraries.
+/// Formats a kubeconfig for `kubectl` and client libraries.
 fn kubeconfig(address: SocketAddr, token: &str, authority: &str) -> String {
     let authority = STANDARD.encode(authority);
     format!(
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_tokens_are_made_once_and_kept() {
+    async fn two_tokens_are_created_once_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/kubeconfig");
         let first = Tokens::prepare(&path).unwrap();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_kubeconfigs_follow_the_port_and_are_otherwise_left_alone() {
+    async fn the_kubeconfigs_change_only_with_the_port() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kubeconfig");
         let secrets = dir.path().join("kubeconfig-secrets");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_certificate_is_kept_as_long_as_it_is_for_the_address() {
+    async fn the_certificate_is_kept_while_it_matches_the_address() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::prepare(&dir.path().join("kubeconfig")).unwrap();
         let authority = |last: u8| tokens.secure(IpAddr::from([127, 0, 0, last])).unwrap().1;
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_token_is_replaced() {
+    async fn malformed_tokens_are_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kubeconfig");
         for wrong in ["", "short", "with space and more than twenty bytes", &"x".repeat(5000)] {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_cannot_be_written_is_named() {
+    async fn the_error_names_a_file_that_cannot_be_written() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("token")).unwrap();
         let error = Tokens::prepare(&dir.path().join("kubeconfig")).unwrap_err();

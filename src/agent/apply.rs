@@ -1,4 +1,5 @@
-//! Applies a batch so that one object without room does not keep the others out.
+//! Applies a batch of changes, so that an object that does not fit the store does not block the
+//! others.
 
 use std::sync::Arc;
 
@@ -9,11 +10,11 @@ use edgesync_protocol::edge::Commit;
 use edgesync_protocol::replica::Applied;
 use edgesync_store::StoreError;
 
-/// Applies all changes in one transaction; where that finds no room, one by one, and rejects the ones that
-/// do not fit.
+/// Applies all changes in one transaction. If the store is full, applies them one by one and
+/// rejects those that do not fit.
 ///
 /// # Errors
-/// The store's, when it takes nothing at all.
+/// Fails if the store accepts nothing at all.
 pub(super) async fn apply(store: EdgeStore, changes: Vec<Change>) -> Result<Commit, StoreError> {
     let changes = Arc::new(changes);
     let whole = 0..changes.len();
@@ -45,7 +46,8 @@ async fn one_by_one(store: &EdgeStore, changes: &Arc<Vec<Change>>) -> Result<Com
     outcome.finish()
 }
 
-/// What has become of the changes so far. What was committed is told as such, whatever becomes of the others.
+/// Accumulated results of single changes. A committed change is reported as held, whatever the
+/// results of the others.
 #[derive(Default)]
 struct Outcome {
     committed: Option<Commit>,
@@ -54,7 +56,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Adds what has become of the first of the changes that are left; says whether to go on.
+    /// Adds the result of the first remaining change. Returns whether to continue.
     fn add(&mut self, left: &[Change], result: Result<edge::Commit, StoreError>) -> bool {
         match result {
             Ok(commit) => {
@@ -73,7 +75,7 @@ impl Outcome {
                     false => (Some(left), RejectReason::StoreUnavailable),
                 };
                 let refused = refused.unwrap_or_default().iter();
-                self.rejected.extend(refused.map(|change| refusal(change, reason, &error)));
+                self.rejected.extend(refused.map(|change| rejection(change, reason, &error)));
                 self.last = Some(error);
                 is_full
             }
@@ -84,8 +86,8 @@ impl Outcome {
         match (self.committed, self.last) {
             (Some(mut commit), _) => {
                 commit.applied.rejected.extend(self.rejected);
-                // Changes of other batches lie between these: claiming the whole range would cover them too.
-                // Claiming none makes the edge report the range again, row by row.
+                // Changes of other batches lie between these: claiming the whole range would cover
+                // them too. Claiming none makes the edge report the range again, row by row.
                 commit.before = commit.totals.revision;
                 Ok(commit)
             }
@@ -95,7 +97,7 @@ impl Outcome {
     }
 }
 
-fn refusal(change: &Change, reason: RejectReason, error: &StoreError) -> Rejected {
+fn rejection(change: &Change, reason: RejectReason, error: &StoreError) -> Rejected {
     let (resource_version, object) = match change {
         Change::Put(put) => (put.version.clone(), Some(Box::new(put.object_ref()))),
         Change::Delete(_) => ("".into(), None),
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_committed_before_a_failure_is_told_as_held() {
+    fn changes_committed_before_a_failure_are_reported_as_held() {
         let changes = changes(5);
         let mut outcome = Outcome::default();
         let full = StoreError::Full(Arc::new(std::io::Error::other("no room")));
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_takes_nothing_fails_the_batch() {
+    fn a_store_that_accepts_nothing_fails_the_batch() {
         let mut outcome = Outcome::default();
         assert!(!outcome.add(&changes(2), Err(StoreError::Closed)));
         assert!(matches!(outcome.finish(), Err(StoreError::Closed)));

@@ -1,7 +1,8 @@
-//! The device's clock: whether it can be right, and when it jumps. A device without a battery for its clock starts
-//! in the past; times that were taken before it is set are corrected by a clock that never jumps.
+//! The device's clock: whether it can be right, and when it jumps. A device without a battery for
+//! its clock starts in the past; a monotonic clock corrects the times taken before the clock is
+//! set.
 //!
-//! [`Pace`] compares readings of both clocks and is pure; [`Clock`] reads them.
+//! [`OffsetTracker`] compares readings of both clocks and is pure; [`Clock`] reads them.
 
 use std::fs;
 use std::hash::Hasher as _;
@@ -14,92 +15,94 @@ use uuid::Uuid;
 
 use crate::store::Clocked;
 
-/// A time in the past for sure: 2026-01-01. A clock that is before it is wrong.
+/// Lower bound of the current time: 2026-01-01. A clock before it is wrong.
 pub(super) const RELEASE: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
-/// What both clocks may differ by, in milliseconds, before the wall clock counts as set.
+/// Maximum difference of both clocks, in milliseconds, before the wall clock counts as set.
 const TOLERANCE_MS: i64 = 2_000;
-/// A clock that is slewed is changed by a millisecond in so many, at most: 500 ppm.
+/// Milliseconds in which a slew changes a clock by one millisecond at most: 500 ppm.
 const SLEW_MS: u64 = 2_000;
-/// Whoever looks less often than once an hour, as after a long sleep, is not told that a jump was a slew.
+/// Limit of the slew per comparison, as after an hour. Otherwise a comparison after a long sleep
+/// would take a jump for a slew.
 const MAX_SLEW_MS: u64 = 3_600_000 / SLEW_MS;
-/// Both clocks are read within so many milliseconds, or again.
+/// Maximum milliseconds between the readings of both clocks.
 const APART_MS: u64 = 50;
-/// How often they are read to get there.
+/// Attempts to read both clocks within [`APART_MS`].
 const READINGS: usize = 4;
-/// The identity of this boot.
+/// Identity of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What has become of the clock since it was last looked at.
+/// Change of the clock since the last comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ClockNews {
-    /// It was set, by so many milliseconds (negative: back).
+pub(super) enum ClockChange {
+    /// The clock was set, by a number of milliseconds (negative: back).
     Jumped {
-        /// The point before which times are off.
+        /// Times before this point are off.
         at: Clocked,
-        /// Milliseconds.
         by: i64,
-        /// Whether the clock could never have been right before: times of this boot that it gave are off by as much.
+        /// Whether the clock could never be right before. Then its times of this boot are off by as
+        /// much.
         doubtful: bool,
-        /// Whether the clock could never have been right before, and can be now.
+        /// Whether the clock could never be right before, and can be now.
         became_known: bool,
     },
 }
 
-/// The clock of this process: wall clock and boot clock, looked at together.
+/// The clock of this process: wall clock and boot clock, read together.
 #[derive(Debug)]
 pub(super) struct Clock {
     boot: u64,
-    pace: Pace,
+    tracker: OffsetTracker,
 }
 
 impl Clock {
-    /// `floor` is a time in the past for sure, such as one that was kept: a clock that is before it is wrong. So is
-    /// one that is before [`RELEASE`].
+    /// Creates a clock. `floor` is a lower bound of the current time, such as a persisted one: a
+    /// wall clock before it or before [`RELEASE`] is wrong.
     pub(super) fn new(floor: Timestamp) -> Self {
         let boot = boot_number(fs::read_to_string(BOOT_ID).ok().as_deref());
-        Self { boot, pace: Pace::new(floor, Reading::now()) }
+        Self { boot, tracker: OffsetTracker::new(floor, Reading::now()) }
     }
 
-    /// Tells the time as [`Clock::clocked`] does, for others.
+    /// Returns a function equal to [`Clock::clocked`], for other tasks.
     pub(super) fn reader(&self) -> Arc<dyn Fn() -> Clocked + Send + Sync> {
         let boot = self.boot;
         Arc::new(move || Clocked { boot, since_boot: since_boot() })
     }
 
-    /// The time by the clock that never jumps.
+    /// Returns the monotonic time.
     pub(super) fn clocked(&self) -> Clocked {
         Clocked { boot: self.boot, since_boot: since_boot() }
     }
 
-    /// Whether the wall clock can be right, as far as it was looked at. One that was before the floor and has gone
-    /// past it by running is as wrong as it was: it has to be set.
+    /// Returns whether the wall clock can be right, as of the last comparison. One that reaches the
+    /// floor by running, without being set, stays wrong.
     pub(super) fn is_known(&self) -> bool {
-        self.pace.known
+        self.tracker.known
     }
 
-    /// Compares both clocks; news if they have drifted apart by more than a tolerance since the last time. Costs
-    /// next to nothing: whoever dates something looks first, so that nothing is dated between a jump and its news.
-    pub(super) fn look(&mut self) -> Option<ClockNews> {
+    /// Compares both clocks. Returns a change if they differ by more than the tolerance since the
+    /// last time. Cheap: compare before dating anything, so that nothing is dated between a jump
+    /// and its detection.
+    pub(super) fn detect_jump(&mut self) -> Option<ClockChange> {
         let reading = Reading::now();
         let at = Clocked { boot: self.boot, since_boot: reading.boot };
-        let Jump { by, doubtful, became_known } = self.pace.compare(reading)?;
-        Some(ClockNews::Jumped { at, by, doubtful, became_known })
+        let Jump { by, doubtful, became_known } = self.tracker.compare(reading)?;
+        Some(ClockChange::Jumped { at, by, doubtful, became_known })
     }
 }
 
 /// Both clocks at one moment, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reading {
-    /// Unix time.
+    /// Unix time in milliseconds.
     wall: i64,
-    /// Since boot.
+    /// Milliseconds since boot.
     boot: u64,
 }
 
 impl Reading {
-    /// Reads both clocks. A process that is held up between the two would see a jump that was none, so the boot
-    /// clock is read before and after.
+    /// Reads both clocks. The boot clock is read before and after, because a process that is
+    /// suspended between two readings would see a false jump.
     fn now() -> Self {
         let mut best = None::<(u64, Self)>;
         for _ in 0..READINGS {
@@ -117,13 +120,13 @@ impl Reading {
         best.map_or(Self { wall: 0, boot: 0 }, |(_, reading)| reading)
     }
 
-    /// What the wall clock is ahead of the boot clock.
+    /// Returns the wall clock minus the boot clock.
     fn offset(self) -> i64 {
         self.wall.saturating_sub(i64::try_from(self.boot).unwrap_or(i64::MAX))
     }
 }
 
-/// The wall clock was set.
+/// A jump of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Jump {
     by: i64,
@@ -131,17 +134,17 @@ struct Jump {
     became_known: bool,
 }
 
-/// Follows the wall clock against the boot clock.
+/// Tracks the wall clock against the boot clock.
 ///
-/// A clock that is slewed is followed, at most at the pace of a slew. So small steps are not news on their own, and
-/// are as soon as they add up to more than the tolerance.
+/// The offset follows the wall clock at the rate of a slew at most. Small steps are no jump on
+/// their own, but are one once they add up to more than the tolerance.
 #[derive(Debug)]
-struct Pace {
+struct OffsetTracker {
     /// Unix time in milliseconds.
     floor: i64,
-    /// What the wall clock is ahead, as far as it was followed.
+    /// Offset of the wall clock, as far as tracked.
     offset: i64,
-    /// Time since boot up to which it was followed.
+    /// Time since boot of the last comparison.
     followed: u64,
     /// Whether the wall clock can be right.
     known: bool,
@@ -149,7 +152,7 @@ struct Pace {
     was_known: bool,
 }
 
-impl Pace {
+impl OffsetTracker {
     fn new(floor: Timestamp, first: Reading) -> Self {
         let floor = floor.max(RELEASE).as_millisecond();
         let known = first.wall.saturating_add(TOLERANCE_MS) >= floor;
@@ -170,7 +173,8 @@ impl Pace {
         Some(Jump { by, doubtful, became_known: doubtful && self.known })
     }
 
-    /// What a slew may have changed since the last time, in milliseconds; parts of one are left for the next time.
+    /// Returns the maximum slew since the last comparison, in milliseconds. Keeps fractions for the
+    /// next one.
     fn slew(&mut self, boot: u64) -> i64 {
         let elapsed = boot.saturating_sub(self.followed);
         let slew = (elapsed / SLEW_MS).min(MAX_SLEW_MS);
@@ -179,7 +183,7 @@ impl Pace {
     }
 }
 
-/// Milliseconds since boot.
+/// Returns the milliseconds since boot.
 fn since_boot() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
@@ -187,8 +191,8 @@ fn since_boot() -> u64 {
     seconds.saturating_mul(1_000).saturating_add(nanos / 1_000_000)
 }
 
-/// A number for the boot, within what a column of the database takes. Where the system does not name it, each
-/// process counts as a boot of its own: then nothing of an earlier one is taken to be of this boot.
+/// Returns a number for the boot that fits a column of the database. Where the system has no boot
+/// id, each process counts as a boot: then no time of an earlier process is comparable.
 fn boot_number(boot_id: Option<&str>) -> u64 {
     let mut hasher = SipHasher24::new();
     match boot_id.map(str::trim).filter(|id| !id.is_empty()) {
@@ -210,8 +214,8 @@ mod tests {
         Timestamp::from_millisecond(FLOOR).unwrap()
     }
 
-    fn pace(wall: i64) -> Pace {
-        Pace::new(floor(), Reading { wall, boot: 0 })
+    fn tracker(wall: i64) -> OffsetTracker {
+        OffsetTracker::new(floor(), Reading { wall, boot: 0 })
     }
 
     fn jump(by: i64, doubtful: bool, became_known: bool) -> Option<Jump> {
@@ -219,89 +223,92 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_runs_is_no_news_however_seldom_it_is_looked_at() {
-        let mut pace = pace(FLOOR);
+    fn a_running_clock_never_jumps_however_rarely_it_is_compared() {
+        let mut tracker = tracker(FLOOR);
         for boot in [0, 1, 1_999, 2_000, DAY, 400 * DAY] {
-            assert_eq!(pace.compare(Reading { wall: FLOOR + boot as i64, boot }), None);
+            assert_eq!(tracker.compare(Reading { wall: FLOOR + boot as i64, boot }), None);
         }
-        assert!(pace.known);
+        assert!(tracker.known);
     }
 
     #[test]
-    fn a_clock_that_is_set_is_told_once_and_by_how_much() {
-        let mut pace = pace(FLOOR);
+    fn a_jump_is_reported_once_with_its_size() {
+        let mut tracker = tracker(FLOOR);
         let ahead = Reading { wall: FLOOR + 3_000 + 1_000, boot: 1_000 };
-        assert_eq!(pace.compare(ahead), jump(3_000, false, false));
-        assert_eq!(pace.compare(ahead), None);
+        assert_eq!(tracker.compare(ahead), jump(3_000, false, false));
+        assert_eq!(tracker.compare(ahead), None);
         let back = Reading { wall: FLOOR + 1_500, boot: 1_500 };
-        assert_eq!(pace.compare(back), jump(-3_000, false, false));
+        assert_eq!(tracker.compare(back), jump(-3_000, false, false));
     }
 
     #[test]
-    fn two_seconds_are_no_jump_and_a_millisecond_more_is_one() {
-        assert_eq!(pace(FLOOR).compare(Reading { wall: FLOOR + 2_000, boot: 0 }), None);
-        assert_eq!(pace(FLOOR).compare(Reading { wall: FLOOR - 2_000, boot: 0 }), None);
-        assert_eq!(pace(FLOOR).compare(Reading { wall: FLOOR + 2_001, boot: 0 }), jump(2_001, false, false));
+    fn the_tolerance_is_two_seconds_inclusive() {
+        assert_eq!(tracker(FLOOR).compare(Reading { wall: FLOOR + 2_000, boot: 0 }), None);
+        assert_eq!(tracker(FLOOR).compare(Reading { wall: FLOOR - 2_000, boot: 0 }), None);
+        assert_eq!(
+            tracker(FLOOR).compare(Reading { wall: FLOOR + 2_001, boot: 0 }),
+            jump(2_001, false, false)
+        );
     }
 
     #[test]
-    fn small_steps_are_told_when_they_have_added_up() {
-        let mut pace = pace(FLOOR);
-        let looks = (1..=4).map(|n| pace.compare(Reading { wall: FLOOR + n * 910, boot: n as u64 * 10 }));
+    fn small_steps_are_a_jump_once_they_add_up() {
+        let mut tracker = tracker(FLOOR);
+        let looks = (1..=4).map(|n| tracker.compare(Reading { wall: FLOOR + n * 910, boot: n as u64 * 10 }));
         assert_eq!(looks.collect::<Vec<_>>(), [None, None, jump(2_700, false, false), None]);
     }
 
     #[test]
-    fn a_jump_is_seen_although_the_device_has_slept_for_long() {
-        let mut pace = pace(FLOOR);
-        assert_eq!(pace.compare(Reading { wall: FLOOR + 30 * DAY as i64, boot: 30 * DAY }), None);
+    fn a_jump_is_detected_after_a_long_sleep() {
+        let mut tracker = tracker(FLOOR);
+        assert_eq!(tracker.compare(Reading { wall: FLOOR + 30 * DAY as i64, boot: 30 * DAY }), None);
         let slept = Reading { wall: FLOOR + 60 * DAY as i64 + 5_000, boot: 60 * DAY };
-        assert_eq!(pace.compare(slept), jump(5_000, false, false));
+        assert_eq!(tracker.compare(slept), jump(5_000, false, false));
     }
 
     #[test]
-    fn a_clock_before_the_floor_becomes_known_when_it_is_set_and_only_once() {
-        let mut pace = pace(1_000);
-        assert!(!pace.known);
+    fn a_clock_before_the_floor_becomes_known_once_when_set() {
+        let mut tracker = tracker(1_000);
+        assert!(!tracker.known);
         let set = |by: i64, boot: u64| Reading { wall: by + boot as i64, boot };
-        assert_eq!(pace.compare(set(FLOOR, 60_000)), jump(FLOOR - 1_000, true, true));
-        assert!(pace.known);
-        // Whoever sets it back and forth later does not make earlier times doubtful that were right.
-        assert_eq!(pace.compare(set(0, 61_000)), jump(-FLOOR, false, false));
-        assert!(!pace.known);
-        assert_eq!(pace.compare(set(FLOOR, 62_000)), jump(FLOOR, false, false));
-        assert!(pace.known);
+        assert_eq!(tracker.compare(set(FLOOR, 60_000)), jump(FLOOR - 1_000, true, true));
+        assert!(tracker.known);
+        // A later correction does not make earlier times doubtful.
+        assert_eq!(tracker.compare(set(0, 61_000)), jump(-FLOOR, false, false));
+        assert!(!tracker.known);
+        assert_eq!(tracker.compare(set(FLOOR, 62_000)), jump(FLOOR, false, false));
+        assert!(tracker.known);
     }
 
     #[test]
     fn a_step_that_stays_before_the_floor_leaves_the_clock_doubtful() {
-        let mut pace = pace(0);
-        assert_eq!(pace.compare(Reading { wall: FLOOR - 1, boot: 1 }), jump(FLOOR - 2, true, false));
-        assert!(!pace.known);
+        let mut tracker = tracker(0);
+        assert_eq!(tracker.compare(Reading { wall: FLOOR - 1, boot: 1 }), jump(FLOOR - 2, true, false));
+        assert!(!tracker.known);
         assert_eq!(
-            pace.compare(Reading { wall: FLOOR + DAY as i64, boot: 1 }),
+            tracker.compare(Reading { wall: FLOOR + DAY as i64, boot: 1 }),
             jump(1 + DAY as i64, true, true)
         );
     }
 
     #[test]
-    fn a_wrong_clock_that_runs_past_the_floor_is_not_taken_for_right() {
-        let mut pace = pace(FLOOR - 10_000);
-        assert_eq!(pace.compare(Reading { wall: FLOOR + 10_000, boot: 20_000 }), None);
-        assert!(!pace.known);
+    fn a_wrong_clock_that_runs_past_the_floor_stays_wrong() {
+        let mut tracker = tracker(FLOOR - 10_000);
+        assert_eq!(tracker.compare(Reading { wall: FLOOR + 10_000, boot: 20_000 }), None);
+        assert!(!tracker.known);
     }
 
     #[test]
-    fn the_release_is_a_floor_of_its_own() {
+    fn the_release_is_a_floor() {
         assert_eq!(RELEASE.to_string(), "2026-01-01T00:00:00Z");
         let unset = Reading { wall: RELEASE.as_millisecond() - TOLERANCE_MS - 1, boot: 5 };
-        assert!(!Pace::new(Timestamp::UNIX_EPOCH, unset).known);
+        assert!(!OffsetTracker::new(Timestamp::UNIX_EPOCH, unset).known);
         let set = Reading { wall: RELEASE.as_millisecond(), boot: 5 };
-        assert!(Pace::new(Timestamp::UNIX_EPOCH, set).known);
+        assert!(OffsetTracker::new(Timestamp::UNIX_EPOCH, set).known);
     }
 
     #[test]
-    fn a_boot_has_one_number_that_fits_into_a_column() {
+    fn a_boot_number_is_stable_and_fits_a_column() {
         let one = boot_number(Some("0f3a8f0e-7c0b-4f5e-9d1c-2b6a9a5e7d10\n"));
         assert_eq!(one, boot_number(Some("0f3a8f0e-7c0b-4f5e-9d1c-2b6a9a5e7d10")));
         assert_ne!(one, boot_number(Some("1f3a8f0e-7c0b-4f5e-9d1c-2b6a9a5e7d10")));
@@ -320,56 +327,56 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_slewed_clock_is_never_news(
+        fn a_slewed_clock_never_jumps(
             ppm in -500i64..=500,
             steps in prop::collection::vec(1u64..3_600_000, 1..50),
         ) {
-            let mut pace = pace(FLOOR);
+            let mut tracker = tracker(FLOOR);
             let mut boot = 0;
             for step in steps {
                 boot += step;
                 let slewed = boot as i64 * ppm / 1_000_000;
-                prop_assert_eq!(pace.compare(Reading { wall: FLOOR + boot as i64 + slewed, boot }), None);
+                prop_assert_eq!(tracker.compare(Reading { wall: FLOOR + boot as i64 + slewed, boot }), None);
             }
         }
 
         #[test]
-        fn every_jump_is_told_once_and_to_the_millisecond(
+        fn every_jump_is_reported_once_to_the_millisecond(
             steps in prop::collection::vec((1u64..DAY, prop_oneof![
                 Just(0i64), -1_000_000_000i64..-10_000, 10_000i64..1_000_000_000,
             ]), 1..50),
         ) {
-            let mut pace = pace(FLOOR);
+            let mut tracker = tracker(FLOOR);
             let (mut boot, mut set) = (0, 0);
             for (step, by) in steps {
                 boot += step;
                 set += by;
-                let told = pace.compare(Reading { wall: FLOOR + boot as i64 + set, boot });
-                prop_assert_eq!(told.map_or(0, |told| told.by), by);
-                prop_assert_eq!(pace.compare(Reading { wall: FLOOR + boot as i64 + set, boot }), None);
+                let reported = tracker.compare(Reading { wall: FLOOR + boot as i64 + set, boot });
+                prop_assert_eq!(reported.map_or(0, |reported| reported.by), by);
+                prop_assert_eq!(tracker.compare(Reading { wall: FLOOR + boot as i64 + set, boot }), None);
             }
         }
 
         #[test]
-        fn what_is_told_adds_up_to_what_the_clock_was_set_by(
+        fn reported_jumps_add_up_to_the_corrections(
             looks in prop::collection::vec((0u64..10_000, -5_000i64..5_000), 1..100),
         ) {
-            let mut pace = pace(FLOOR);
-            let (mut boot, mut set, mut told) = (0, 0, 0);
+            let mut tracker = tracker(FLOOR);
+            let (mut boot, mut set, mut reported) = (0, 0, 0);
             for (step, by) in looks {
                 boot += step;
                 set += by;
-                told += pace.compare(Reading { wall: FLOOR + boot as i64 + set, boot }).map_or(0, |jump| jump.by);
+                reported += tracker.compare(Reading { wall: FLOOR + boot as i64 + set, boot }).map_or(0, |jump| jump.by);
                 let slew = (boot / SLEW_MS) as i64;
-                prop_assert!((set - told).abs() <= TOLERANCE_MS + slew);
+                prop_assert!((set - reported).abs() <= TOLERANCE_MS + slew);
             }
         }
 
         #[test]
-        fn no_reading_makes_it_panic(readings in prop::collection::vec((any::<i64>(), any::<u64>()), 1..20)) {
-            let mut pace = pace(FLOOR);
+        fn readings_never_panic(readings in prop::collection::vec((any::<i64>(), any::<u64>()), 1..20)) {
+            let mut tracker = tracker(FLOOR);
             for (wall, boot) in readings {
-                pace.compare(Reading { wall, boot });
+                tracker.compare(Reading { wall, boot });
             }
         }
     }

@@ -1,15 +1,15 @@
-//! The agent's loop: the only owner of the sync machine. It waits for whatever comes first, tells the
-//! machine, and carries out what the machine wants.
+//! The agent's loop, sole owner of the sync machine. It waits for the first of all event sources,
+//! passes the event to the machine, and performs the machine's effects.
 
 mod connection;
 mod notices;
 mod numbers;
 mod reading;
+mod reporting;
 mod service_status;
 mod show;
 mod statistics;
 mod storing;
-mod upstream;
 mod verify;
 mod wire;
 
@@ -36,36 +36,35 @@ use edgesync_transport::link::{LinkEvent, LinkHandle};
 
 use super::apply::apply;
 use super::edge_config;
-use super::events::{Regarding, Why};
+use super::events::{EventReason, Regarding};
 use super::files::{self, Files};
-use super::identity::{IdentityNews, Membership};
-use super::kinds::KnownKinds;
+use super::identity::{IdentityChange, NodeIdentity};
+use super::kinds::KindRegistry;
 use super::objects;
-use super::status::Question;
+use super::status::Query;
 use connection::Connection;
+pub(super) use reporting::{Reporting, event_limits, outbox_limits};
 use service_status::ServiceStatus;
 use statistics::Statistics;
 use storing::{Applied, Storing};
-pub(super) use upstream::{Upstream, event_limits, outbox_limits};
 pub(super) use wire::Wire;
 
-/// How often the loop looks at clock, traffic and device.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long the end waits for the outbox to empty.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Frames that are handled before other events get their turn.
+/// Interval of the checks of clock, traffic and device.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time limit for draining the outbox at shutdown.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// Link events handled before other events get a turn.
 const BURST: usize = 16;
 
-/// The part of the configuration that the loop itself reads.
+/// The configuration that the loop itself reads.
 struct Settings {
     node: String,
     /// The address of the broker or of CloudCore.
     peer: String,
     max_frame: usize,
     max_object: usize,
-    /// Frames of at least so many bytes are compressed.
+    /// Minimum size in bytes of a frame that is compressed.
     compress_above: usize,
-    /// The rules for files.
     rules: Vec<Rule>,
 }
 
@@ -81,7 +80,7 @@ impl Settings {
         }
     }
 
-    /// Takes over what may change while the agent runs.
+    /// Applies the settings that a reload may change.
     fn reload(&mut self, config: &Config) {
         self.max_object = config.sync.max_object;
         self.compress_above = config.sync.compress_above.unwrap_or(usize::MAX);
@@ -89,25 +88,25 @@ impl Settings {
     }
 }
 
-/// The time of the loop, which its machine counts from the start.
+/// The loop's clock, as an offset from its start.
 struct Timeline {
     origin: Instant,
     started: Timestamp,
-    look_at: Instant,
+    next_check: Instant,
 }
 
 impl Timeline {
     fn new() -> Self {
         let origin = Instant::now();
-        Self { origin, started: Timestamp::now(), look_at: origin }
+        Self { origin, started: Timestamp::now(), next_check: origin }
     }
 
-    /// Returns whether clock, traffic and device are due for a look.
-    fn is_look_due(&mut self) -> bool {
+    /// Returns whether the checks of clock, traffic and device are due, and schedules the next.
+    fn is_check_due(&mut self) -> bool {
         let now = Instant::now();
-        let is_due = self.look_at <= now;
+        let is_due = self.next_check <= now;
         if is_due {
-            self.look_at = now + LOOK_EVERY;
+            self.next_check = now + CHECK_INTERVAL;
         }
         is_due
     }
@@ -119,14 +118,14 @@ pub(super) struct Driver {
     machine: EdgeMachine,
     store: EdgeStore,
     storing: Storing,
-    kinds: Arc<KnownKinds>,
+    kinds: Arc<KindRegistry>,
     link: LinkHandle,
     wire: Wire,
     connection: Connection,
-    upstream: Upstream,
+    reporting: Reporting,
     files: Files,
-    /// Key and certificates, once the node has joined.
-    identity: Option<Membership>,
+    /// Key and certificates; `None` until the node has joined.
+    identity: Option<NodeIdentity>,
     verification: Option<verify::Verification>,
     statistics: Statistics,
     service_status: ServiceStatus,
@@ -136,11 +135,11 @@ impl Driver {
     pub(super) fn new(
         config: &Config,
         store: EdgeStore,
-        kinds: Arc<KnownKinds>,
+        kinds: Arc<KindRegistry>,
         link: LinkHandle,
         wire: Wire,
-        (upstream, files): (Upstream, Files),
-        identity: Option<Membership>,
+        (reporting, files): (Reporting, Files),
+        identity: Option<NodeIdentity>,
     ) -> Self {
         let facts = store.facts();
         let machine = EdgeMachine::new(edge_config(config), facts.totals, facts.confirmed, facts.incarnation);
@@ -154,7 +153,7 @@ impl Driver {
             link,
             wire,
             connection: Connection::default(),
-            upstream,
+            reporting,
             files,
             identity,
             verification: None,
@@ -167,30 +166,30 @@ impl Driver {
         self.timeline.origin.elapsed()
     }
 
-    /// Runs until the process is told to stop.
+    /// Runs until a signal stops the process.
     pub(super) async fn run(
         &mut self,
         service: &mut Service<Config>,
         signals: &mut Signals,
-        mut heard: mpsc::Receiver<LinkEvent>,
-        mut asked: mpsc::Receiver<Question>,
+        mut link_events: mpsc::Receiver<LinkEvent>,
+        mut queries: mpsc::Receiver<Query>,
     ) {
         let mut health = self.store.health();
         let watchdog = Watchdog::start();
         let before = health.borrow_and_update().clone();
         if let Some(reset) = self.storing.observe_reset(&before) {
-            self.tell_reset(reset);
+            self.emit_reset(reset);
         }
-        self.begin_upstream();
+        self.begin_reporting();
         let mut end: Option<Instant> = None;
         loop {
             watchdog.turned();
             self.drain();
-            if end.is_some_and(|end| end <= Instant::now() || !self.has_last_words()) {
+            if end.is_some_and(|end| end <= Instant::now() || !self.has_unsent_items()) {
                 break;
             }
             let deadline = self.deadline().map(|at| self.timeline.origin + at);
-            // The watchdog wants to see the loop turn even when nothing happens.
+            // The watchdog requires turns of the loop even without events.
             let idle = Instant::now() + Duration::from_secs(1);
             let wake = deadline.map_or(idle, |at| at.min(idle)).min(end.unwrap_or(idle));
             tokio::select! {
@@ -199,55 +198,55 @@ impl Driver {
                     Request::Stop => {
                         systemd::stopping("draining");
                         tracing::info!("told to stop: draining");
-                        self.upstream.events.end_run().await;
+                        self.reporting.events.end_run().await;
                         self.outbox_changed();
-                        end = Some(Instant::now() + LAST_WORDS);
+                        end = Some(Instant::now() + DRAIN_TIMEOUT);
                     }
                     Request::Reload => self.reload(service),
                 },
-                event = heard.recv(), if self.wants_event() => match event {
-                    Some(event) => self.heard_burst(event, &mut heard),
+                event = link_events.recv(), if self.wants_event() => match event {
+                    Some(event) => self.receive_burst(event, &mut link_events),
                     None => break,
                 },
                 result = self.storing.commits.front() => self.applied(result),
                 page = finished(&mut self.storing.reading) => self.page_read(page),
                 page = held_page(&mut self.wire) => self.held_read(page),
-                page = finished(&mut self.upstream.page) => self.outbox_read(page),
-                result = finished(&mut self.upstream.renumbering) => self.renumbered(result),
-                stats = finished(&mut self.upstream.sizing) => self.sized(&stats),
-                Ok(()) = self.upstream.outbox.changed() => self.outbox_changed(),
+                page = finished(&mut self.reporting.page) => self.outbox_read(page),
+                result = finished(&mut self.reporting.renumbering) => self.renumbered(result),
+                stats = finished(&mut self.reporting.sizing) => self.sized(&stats),
+                Ok(()) = self.reporting.outbox.changed() => self.outbox_changed(),
                 _ = self.link.ready(), if self.connection.is_waiting() => {}
                 Ok(()) = health.changed() => {
                     let health = health.borrow_and_update().clone();
                     self.health_changed(&health);
                 }
-                Some(question) = asked.recv() => self.answer(question),
-                () = self.files.changed() => self.tell_of_node(false),
-                Some(news) = identity_news(&mut self.identity) => self.tell_identity(news),
+                Some(query) = queries.recv() => self.answer(query),
+                () = self.files.changed() => self.report_node(false),
+                Some(change) = identity_change(&mut self.identity) => self.emit_identity(change),
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }
         }
-        self.end_upstream();
+        self.end_reporting();
     }
 
-    /// When [`Driver::tick`] has something to do for machine or bridge.
+    /// Returns when machine or bridge need [`Driver::tick`].
     fn deadline(&self) -> Option<Now> {
         let bridge = self.wire.cloud_core().and_then(|cloud_core| cloud_core.bridge.deadline());
         earlier(self.machine.deadline(), bridge)
     }
 
     fn tick(&mut self) {
-        if self.timeline.is_look_due() {
-            self.look_around();
+        if self.timeline.is_check_due() {
+            self.run_checks();
         }
-        self.look_at_progress();
+        self.update_progress();
         let now = self.now();
         if self.machine.deadline().is_some_and(|at| at <= now) {
             self.machine.tick(now, random());
         }
         if self.storing.is_release_due() {
             let store = self.store.clone();
-            tokio::spawn(async move { objects::give_back(&store).await });
+            tokio::spawn(async move { objects::release_memory(&store).await });
         }
         let at = self.moment();
         if let Some(cloud_core) = self.wire.cloud_core_mut()
@@ -257,14 +256,14 @@ impl Driver {
         }
     }
 
-    fn heard_burst(&mut self, first: LinkEvent, heard: &mut mpsc::Receiver<LinkEvent>) {
-        self.heard(first);
+    fn receive_burst(&mut self, first: LinkEvent, link_events: &mut mpsc::Receiver<LinkEvent>) {
+        self.link_event(first);
         for _ in 1..BURST {
             if !self.wants_event() {
                 return;
             }
-            let Ok(event) = heard.try_recv() else { return };
-            self.heard(event);
+            let Ok(event) = link_events.try_recv() else { return };
+            self.link_event(event);
         }
     }
 
@@ -286,7 +285,7 @@ impl Driver {
 
     fn health_changed(&mut self, health: &Health) {
         let before = self.storing.observe_writing(&health.writing);
-        self.tell_health(&before, health);
+        self.emit_health(&before, health);
         match &health.writing {
             Writing::Works => tracing::info!("the store takes changes"),
             Writing::Full => tracing::error!("the store is full: nothing new is kept until there is room"),
@@ -305,9 +304,9 @@ impl Driver {
             set_aside = ?reset.set_aside,
             "the database was replaced: what could be read is kept, the cloud is asked for the rest"
         );
-        self.tell_reset(reset);
-        self.files.due(files::Concerned::ALL);
-        self.files.tell_again();
+        self.emit_reset(reset);
+        self.files.due(files::AffectedRules::ALL);
+        self.files.report_again();
         let facts = self.store.facts();
         self.machine.store_reset(self.now(), facts.totals, facts.confirmed, random());
     }
@@ -316,7 +315,7 @@ impl Driver {
         systemd::reloading();
         if let Err(errors) = service.reload() {
             let note = format!("the configuration stays as it was: {errors}");
-            self.upstream.events.emit(Why::ConfigurationRejected, Regarding::Node, note);
+            self.reporting.events.emit(EventReason::ConfigurationRejected, Regarding::Node, note);
         }
         let config = service.config();
         self.settings.reload(config);
@@ -326,15 +325,15 @@ impl Driver {
             cloud_core.bridge.set_config(at, wire::bridge_config(config));
         }
         self.files.reload(config);
-        self.storing.commits.concern_all_rules();
-        self.reload_upstream(config);
+        self.storing.commits.affect_all_rules();
+        self.reload_reporting(config);
         if let Some(identity) = &self.identity {
             identity.reread();
         }
         systemd::ready(self.service_status.line());
     }
 
-    /// Carries out everything that the machine wants and that can be done now.
+    /// Performs all effects of the machine that can be performed now.
     fn drain(&mut self) {
         loop {
             while let Some(effect) = self.machine.poll_effect() {
@@ -346,16 +345,17 @@ impl Driver {
         }
         let (revision, confirmed) = (self.machine.totals().revision, self.machine.confirmed_revision());
         self.statistics.ages.changes(self.now(), revision, confirmed);
-        self.look_at_verification();
-        self.tell_service_manager();
+        self.poll_verification();
+        self.update_service_status();
     }
 
     fn perform(&mut self, effect: EdgeEffect) {
         let store = self.store.clone();
         match effect {
             EdgeEffect::Apply { token, changes } => {
-                // Spawned, so that it is queued at the writer at once: it joins the next group.
-                let rules = files::concerned(&self.settings.rules, &changes);
+                // Spawned, so that the writer queues it at once and includes it in the next group
+                // commit.
+                let rules = files::affected_rules(&self.settings.rules, &changes);
                 self.storing.commits.begin(token, rules, tokio::spawn(apply(store, changes)));
             }
             effect @ (EdgeEffect::ReadChanges { .. }
@@ -366,7 +366,7 @@ impl Driver {
                 store.confirm(revision);
             }
             EdgeEffect::SetIncarnation(incarnation) => {
-                self.files.tell_again();
+                self.files.report_again();
                 tokio::spawn(async move {
                     if let Err(error) = store.set_incarnation(Some(incarnation)).await {
                         tracing::warn!(%error, "the cloud's incarnation could not be noted");
@@ -376,33 +376,33 @@ impl Driver {
             EdgeEffect::ReadOutbox { .. }
             | EdgeEffect::SettleOutbox { .. }
             | EdgeEffect::RenumberOutbox { .. }
-            | EdgeEffect::RenewLease => self.perform_upstream(&effect),
+            | EdgeEffect::RenewLease => self.perform_outbox(&effect),
             EdgeEffect::Notice(notice) => self.notice(notice),
         }
     }
 
-    /// Whether something waits that the cloud should still hear before the end.
-    fn has_last_words(&self) -> bool {
+    /// Returns whether the outbox should still drain before shutdown.
+    fn has_unsent_items(&self) -> bool {
         self.machine.phase() == EdgePhase::Live && !self.machine.outbox_is_empty()
     }
 
-    fn answer(&mut self, question: Question) {
-        match question {
-            Question::Status(view, answer) => {
+    fn answer(&mut self, query: Query) {
+        match query {
+            Query::Status(view, answer) => {
                 let _ = answer.send(self.status(&view));
             }
-            Question::Numbers(answer) => {
+            Query::Numbers(answer) => {
                 let _ = answer.send(Box::new(self.numbers()));
             }
-            Question::Traffic(answer) => {
-                let _ = answer.send(self.upstream.meter.show());
+            Query::Traffic(answer) => {
+                let _ = answer.send(self.reporting.meter.show());
             }
-            Question::Verify(answer) => self.verify(answer),
+            Query::Verify(answer) => self.verify(answer),
         }
     }
 }
 
-/// The page of what is held that the bridge waits for; pending for ever when there is none.
+/// Waits for the page of held objects that the bridge requested; pends forever without one.
 async fn held_page(wire: &mut Wire) -> <JoinHandle<wire::HeldRead> as Future>::Output {
     match wire.cloud_core_mut() {
         Some(cloud_core) => finished(&mut cloud_core.reading).await,
@@ -410,15 +410,15 @@ async fn held_page(wire: &mut Wire) -> <JoinHandle<wire::HeldRead> as Future>::O
     }
 }
 
-/// What becomes of the certificate; pending for ever without one.
-async fn identity_news(identity: &mut Option<Membership>) -> Option<IdentityNews> {
+/// Waits for a change of the certificate; pends forever without an identity.
+async fn identity_change(identity: &mut Option<NodeIdentity>) -> Option<IdentityChange> {
     match identity {
-        Some(identity) => identity.news.recv().await,
+        Some(identity) => identity.changes.recv().await,
         None => std::future::pending().await,
     }
 }
 
-/// The page that is being read; pending for ever when none is.
+/// Waits for a task; pends forever without one.
 async fn finished<T>(reading: &mut Option<JoinHandle<T>>) -> Result<T, tokio::task::JoinError> {
     match reading {
         Some(task) => task.await,

@@ -1,15 +1,16 @@
-//! Events of the agent (`events.k8s.io/v1`): what an operator must know, kept on the node and sent to the cloud
-//! through the outbox. Repeats become a series; each source has a bucket of tokens. See docs/events.md.
+//! Events of the agent (`events.k8s.io/v1`): conditions that an operator must know, stored on the
+//! node and sent to the cloud through the outbox. Repeats become a series; each source has a token
+//! bucket. See docs/events.md.
 //!
-//! [`Events::emit`] puts an occurrence into a queue. One task takes them out, decides (`correlate`), makes objects of
-//! them (`object`) and writes them (`writer`), through a trait (`sink`) that the edge's store implements.
+//! [`Events::emit`] queues an occurrence. One task decides (`correlate`), builds objects (`object`)
+//! and writes them (`writer`), through a trait (`sink`) that the edge's store implements.
 
 mod correlate;
 mod object;
 mod pending;
+mod reason;
 mod run;
 mod sink;
-mod why;
 mod writer;
 
 use std::fmt;
@@ -28,64 +29,62 @@ use object::ClockSet;
 use sink::Sink;
 use writer::{Command, Writer};
 
-pub(super) use why::Why;
+pub(super) use reason::EventReason;
 
-/// Occurrences that wait for the task.
+/// Occurrences that may queue for the task.
 const QUEUE: usize = 256;
-/// Other things that the task is asked to do.
+/// Commands that may queue for the task.
 const COMMANDS: usize = 8;
 
-/// What an Event is about.
+/// The object that an Event regards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Regarding {
-    /// The Node.
     #[default]
     Node,
     /// An object. The UID may be empty.
     Object(ObjectRef, Uid),
 }
 
-/// How many Events a source may make.
+/// Rate limit of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EventLimits {
-    /// At once.
+    /// Maximum number of Events at once.
     pub(super) burst: u32,
-    /// After how long one more.
+    /// Time after which one more is allowed.
     pub(super) refill: Duration,
 }
 
-/// How the last run of the agent ended.
+/// End of the agent's last run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastRun {
-    /// There was none.
+    /// There was no run.
     None,
-    /// It was told to stop.
+    /// Stopped by a signal.
     Clean,
-    /// It was not.
+    /// Crashed or killed, or the device lost power.
     Unclean,
 }
 
-/// What was left out, by its cause.
+/// Suppressed occurrences, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LeftOut {
-    /// Occurrences whose source made too many.
+pub(super) struct SuppressedCounts {
+    /// Over the limit of their source.
     pub(super) source: u64,
-    /// Occurrences of which all sources of one reason together made too many.
+    /// Over the common limit of all sources of their reason.
     pub(super) reason: u64,
-    /// Occurrences that found the queue full.
+    /// The queue was full.
     pub(super) queue: u64,
-    /// Events that gave way to newer ones while the store took none, or that it refused.
+    /// Replaced by newer Events while the store failed, or refused by it.
     pub(super) unwritten: u64,
 }
 
-impl LeftOut {
-    /// All together.
+impl SuppressedCounts {
     pub(super) fn total(&self) -> u64 {
         self.source + self.reason + self.queue + self.unwritten
     }
 }
 
-/// Makes Events; cheap to clone. Never waits: what a full queue does not take is counted.
+/// Emits Events; cheap to clone. Never waits: occurrences that find the queue full are counted.
 #[derive(Clone, Debug)]
 pub(super) struct Events {
     shared: Arc<Shared>,
@@ -102,7 +101,7 @@ struct Counters {
     unwritten: AtomicU64,
 }
 
-/// What handles and task share.
+/// State shared by handles and task.
 struct Shared {
     clock: Box<dyn Fn() -> Stamp + Send + Sync>,
     limits: watch::Sender<EventLimits>,
@@ -126,8 +125,8 @@ impl fmt::Debug for Shared {
 }
 
 impl Events {
-    /// Starts the task that writes Events. It ends when all handles are dropped. `clocked` tells the time by the
-    /// clock that never jumps.
+    /// Starts the task that writes Events. It ends when all handles are dropped. `clocked` returns
+    /// the monotonic time.
     pub(super) fn start(
         store: EdgeStore,
         node: &str,
@@ -153,36 +152,37 @@ impl Events {
         Self { shared, queue, commands }
     }
 
-    /// Makes an Event. `note` is for people, at most 1,024 bytes; what is longer is cut.
-    pub(super) fn emit(&self, why: Why, regarding: Regarding, note: String) {
+    /// Emits an Event. `note` is text for people; it is truncated to 1,024 bytes.
+    pub(super) fn emit(&self, reason: EventReason, regarding: Regarding, note: String) {
         self.shared.counters.emitted.fetch_add(1, Relaxed);
-        let note = Arc::from(object::cut(note));
+        let note = Arc::from(object::truncate(note));
         let occurrence =
-            Occurrence { why, regarding: object::sound(regarding), note, stamp: self.shared.now() };
+            Occurrence { reason, regarding: object::validated(regarding), note, stamp: self.shared.now() };
         if self.queue.try_send(occurrence).is_err() {
             self.shared.counters.queue.fetch_add(1, Relaxed);
         }
     }
 
-    /// Notes in the database that the agent runs, along with the Event that says so, and says how the last run
-    /// ended. If the database takes nothing both wait.
+    /// Records in the database that the agent runs, in one transaction with the Event that says so.
+    /// Returns how the last run ended. If the database fails, both stay pending.
     pub(super) async fn begin_run(&self) -> LastRun {
         let (answer, answered) = oneshot::channel();
-        // The task ends after all handles.
+        // The task outlives all handles.
         let _ = self.commands.send(Command::Begin(answer)).await;
         answered.await.unwrap_or(LastRun::None)
     }
 
-    /// Notes in the database that the agent was told to stop, along with the Event that says so, and waits
-    /// until all Events are written. If the database takes nothing it does not wait for that.
+    /// Records in the database that the agent stops, in one transaction with the Event that says
+    /// so, and waits until all Events are written. If the database fails, it does not wait.
     pub(super) async fn end_run(&self) {
         let (answer, answered) = oneshot::channel();
         let _ = self.commands.send(Command::End(answer)).await;
         let _ = answered.await;
     }
 
-    /// The wall clock was wrong until `before` and was then set forward by so many milliseconds: corrects the times
-    /// of Events that were made before and wait, here and in the outbox. To be called when the clock is right.
+    /// Corrects the times of earlier pending Events, here and in the outbox: the wall clock was
+    /// wrong until `before` and was then set forward by so many milliseconds. Call it once the
+    /// clock is right.
     pub(super) fn clock_set(&self, before: Clocked, forward_ms: i64) {
         let set = ClockSet { before, forward_ms, now: self.shared.now() };
         if self.commands.try_send(Command::ClockSet(set)).is_err() {
@@ -190,20 +190,20 @@ impl Events {
         }
     }
 
-    /// Other limits.
     pub(super) fn set_limits(&self, limits: EventLimits) {
         self.shared.limits.send_replace(limits);
     }
 
-    /// Occurrences, also those that were left out; without those of begin and end of the run.
+    /// Returns the number of occurrences, suppressed ones included; without those for begin and end
+    /// of the run.
     pub(super) fn emitted(&self) -> u64 {
         self.shared.counters.emitted.load(Relaxed)
     }
 
-    /// What was left out: because there were too many, because the queue was full, and because the store took none.
-    pub(super) fn left_out(&self) -> LeftOut {
+    /// Returns the suppressed occurrences by cause: rate limits, full queue, failing store.
+    pub(super) fn suppressed_counts(&self) -> SuppressedCounts {
         let counters = &self.shared.counters;
-        LeftOut {
+        SuppressedCounts {
             source: counters.source.load(Relaxed),
             reason: counters.reason.load(Relaxed),
             queue: counters.queue.load(Relaxed),
@@ -211,9 +211,9 @@ impl Events {
         }
     }
 
-    /// The sum of [`Events::left_out`].
+    /// Returns the sum of [`Events::suppressed_counts`].
     pub(super) fn suppressed(&self) -> u64 {
-        self.left_out().total()
+        self.suppressed_counts().total()
     }
 }
 

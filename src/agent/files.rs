@@ -1,10 +1,11 @@
-//! From the database to files, the agent's half: which objects the rules concern, when they are brought into effect, and what
-//! is told of that. The other half, [`edgesync_helper`], is another process; it is given names of rules and objects.
+//! The agent's half of the sync from database to files: which objects the rules affect, when they
+//! are applied, and how the result is reported. The other half, [`edgesync_helper`], is another
+//! process; it receives names of rules and objects.
 //!
-//! A task of its own does it, so that no check, reload or hanging disk keeps the synchronisation waiting.
+//! A task of its own does this, so that no check, reload or hanging disk delays the sync.
 
-mod ask;
-mod tell;
+mod helper_client;
+mod report;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,11 +16,10 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::events::Events;
-use super::kinds::KnownKinds;
+use super::kinds::KindRegistry;
 use super::metrics::FilesNumbers;
 use super::objects::{self, ReadClock};
 use crate::store::EdgeStore;
-use ask::{About, Asking, Trouble};
 use edgesync_admin::agent::{FilesCheck, FilesList, FilesRule, PlannedSteps};
 use edgesync_api::Role;
 use edgesync_config::edge::Config;
@@ -32,47 +32,47 @@ use edgesync_protocol::change::{Change, Uid};
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::node::FilesSummary;
 use edgesync_runtime::systemd;
-use tell::Kept;
+use helper_client::{HelperClient, RequestError, RequestScope};
+use report::Kept;
 
-/// How often all files are looked at, whether somebody else has changed them.
-const LOOK_EVERY: Duration = Duration::from_secs(600);
-/// When the helper is asked again after it was not there.
-const ASK_AGAIN: Duration = Duration::from_secs(2);
-/// How long the start waits for files at most; what takes longer goes on beside it.
-const AT_START: Duration = Duration::from_secs(300);
-/// How many times the time to settle changes may put a pass off, in total.
-const PUT_OFF: u32 = 10;
-/// When it is asked again after it has refused a rule.
-const REFUSED: Duration = Duration::from_secs(30);
-/// What waits for the task.
+/// Interval at which all files are checked for changes by others.
+const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(600);
+/// Delay before the helper is tried again after a failure.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
+/// Time limit for applying files during the start; the rest continues in the background.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
+/// Maximum delay of a rule by further changes, as a multiple of its settle time.
+const MAX_DEFERRALS: u32 = 10;
+/// Delay before a rule is tried again after the helper has refused it.
+const REFUSED_RETRY_DELAY: Duration = Duration::from_secs(30);
+/// Commands that may queue for the task.
 const QUEUE: usize = 8;
-/// The rules that one number of 64 bits stands for; those behind the last one share its bit.
+/// Bits of the set of rules; the rules after the last bit share it.
 const BITS: usize = 64;
 
-/// What is known of files, for the status, the metrics and the Node.
+/// State of the files, for the status, the metrics and the Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FilesView {
-    /// The counts.
     pub(super) summary: FilesSummary,
-    /// How often programs were made to read their files.
+    /// Reloads of programs, since the rules exist.
     pub(super) reloads: u64,
-    /// How often files were put back.
+    /// Rollbacks of files, since the rules exist.
     pub(super) rollbacks: u64,
-    /// The files that are there.
+    /// Files that the rules have written and that exist.
     pub(super) files: u64,
-    /// Why nothing can be done.
+    /// The failure that blocks rules; `None` if there is none.
     pub(super) problem: Option<String>,
 }
 
 impl FilesView {
-    /// What the metrics show; none without rules.
+    /// Returns the values for the metrics; `None` without rules.
     pub(super) fn numbers(&self) -> Option<FilesNumbers> {
         let Self { summary, reloads, rollbacks, files, ref problem } = *self;
         let works = problem.is_none();
         (summary.rules > 0).then_some(FilesNumbers { summary, reloads, rollbacks, files, works })
     }
 
-    /// The part of the status; `None` without rules.
+    /// Returns the section of the status; `None` without rules.
     pub(super) fn show(&self) -> Option<edgesync_admin::agent::FilesSummary> {
         let FilesSummary { rules, objects, in_effect, not_in_effect, conflicts, .. } = self.summary;
         let problem = self.problem.clone();
@@ -92,72 +92,72 @@ impl FilesView {
 pub(super) struct Files {
     shared: Arc<Shared>,
     commands: mpsc::Sender<Command>,
-    /// The latest configuration, after the one at the start.
+    /// The latest reloaded configuration; `None` until the first reload.
     config: watch::Sender<Option<Box<Config>>>,
     view: watch::Receiver<FilesView>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// What has changed.
-    due: Mutex<Concerned>,
-    /// The database that has come to hold all that the node is to hold.
+    /// Changes not yet processed.
+    due: Mutex<AffectedRules>,
+    /// Epoch of the database that has come to hold all desired objects.
     synced: Mutex<Option<Epoch>>,
     changed: Notify,
 }
 
-/// What changes concern.
+/// The rules that changes may affect.
 #[derive(Debug)]
-pub(super) struct Concerned {
-    /// A bit for each rule.
+pub(super) struct AffectedRules {
+    /// One bit for each rule.
     rules: u64,
-    /// The objects that have changed; none if they are not known, or too many.
+    /// The changed objects; `None` if unknown or too many.
     changed: Option<Vec<Uid>>,
 }
 
-/// Nothing.
-impl Default for Concerned {
+/// The default affects no rule and no object.
+impl Default for AffectedRules {
     fn default() -> Self {
         Self { rules: 0, changed: Some(Vec::new()) }
     }
 }
 
-impl Concerned {
-    /// All that there is, perhaps.
+impl AffectedRules {
+    /// Possibly affects all rules and objects.
     pub(super) const ALL: Self = Self { rules: u64::MAX, changed: None };
 }
 
 #[derive(Debug)]
 enum Command {
-    TellAgain,
+    ReportAgain,
     List(Role, oneshot::Sender<Result<FilesList>>),
     Check(oneshot::Sender<Result<FilesCheck>>),
     Apply(String, oneshot::Sender<Result<FilesRule>>),
 }
 
 impl Files {
-    /// Brings what is held into effect, and starts the task that keeps it so.
+    /// Applies the held objects to files, and starts the task that keeps them applied.
     pub(super) async fn start(
         config: &Config,
         store: EdgeStore,
         events: Events,
-        kinds: Arc<KnownKinds>,
+        kinds: Arc<KindRegistry>,
         clock: ReadClock,
     ) -> Self {
         let shared = Arc::new(Shared::default());
         let (commands, asked) = mpsc::channel(QUEUE);
-        let (told_view, view) = watch::channel(FilesView::default());
-        let kept = tell::read(&store).await;
+        let (view_sender, view) = watch::channel(FilesView::default());
+        let kept = report::read(&store).await;
         let mut task = Task {
             store,
             events,
             kinds,
             clock,
             shared: Arc::clone(&shared),
-            view: told_view,
+            view: view_sender,
             socket: config.helper.socket.clone(),
             rules: Vec::new(),
-            said: kept.as_ref().map(|kept| kept.told.clone()),
+            emitted: kept.as_ref().map(|kept| kept.told.clone()),
             epoch: kept.as_ref().map(|kept| kept.store.clone()).unwrap_or_default(),
             whole: kept.as_ref().is_some_and(|kept| kept.whole),
             told: kept.map(|kept| kept.told),
@@ -167,8 +167,8 @@ impl Files {
         };
         task.set_rules(config);
         if !task.rules.is_empty() || task.told.is_some() {
-            let first = tokio::time::timeout(AT_START, task.work());
-            // What is not done by then is due, and goes on beside the rest.
+            let first = tokio::time::timeout(START_TIMEOUT, task.work());
+            // Rules that miss the time limit stay due.
             let _ = systemd::patiently("bringing objects into effect", first).await;
         }
         let (config, configs) = watch::channel(None);
@@ -176,7 +176,7 @@ impl Files {
         Self { shared, commands, config, view }
     }
 
-    /// A handle of no task: there are no rules.
+    /// Returns a handle without a task and without rules.
     #[cfg(test)]
     pub(super) fn idle() -> Self {
         let (commands, _) = mpsc::channel(1);
@@ -184,20 +184,20 @@ impl Files {
         Self { shared: Arc::default(), commands, config: watch::channel(None).0, view }
     }
 
-    /// What is known.
+    /// Returns the current state.
     pub(super) fn view(&self) -> FilesView {
         self.view.borrow().clone()
     }
 
-    /// Returns when something else is known.
+    /// Completes when the state changes.
     pub(super) async fn changed(&mut self) {
         if self.view.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Rules may concern something else now.
-    pub(super) fn due(&self, mut new: Concerned) {
+    /// Marks rules as due.
+    pub(super) fn due(&self, mut new: AffectedRules) {
         if new.rules != 0 {
             let mut due = self.shared.due();
             due.rules |= new.rules;
@@ -210,20 +210,21 @@ impl Files {
         }
     }
 
-    /// The database with this epoch holds all that the node is to hold: what is not there is not wanted.
+    /// Records that the database with this epoch holds all desired objects: an object missing in it
+    /// is not desired.
     pub(super) fn synced(&self, epoch: Epoch) {
         *self.shared.synced() = Some(epoch);
         self.shared.changed.notify_one();
     }
 
-    /// Other rules, perhaps.
+    /// Passes a reloaded configuration to the task.
     pub(super) fn reload(&self, config: &Config) {
         self.config.send_replace(Some(Box::new(config.clone())));
     }
 
-    /// The cloud is another one, or has forgotten: it is told everything again.
-    pub(super) fn tell_again(&self) {
-        self.command(Command::TellAgain);
+    /// Reports everything again, because the cloud's store is another one or has lost the reports.
+    pub(super) fn report_again(&self) {
+        self.command(Command::ReportAgain);
     }
 
     fn command(&self, command: Command) {
@@ -231,24 +232,23 @@ impl Files {
         tokio::spawn(async move { commands.send(command).await });
     }
 
-    /// Answers with rules and objects.
+    /// Returns rules and objects.
     pub(super) async fn list(&self, role: Role) -> Result<FilesList> {
-        self.ask(|answer| Command::List(role, answer)).await
+        self.query(|answer| Command::List(role, answer)).await
     }
 
-    /// Answers with what the rules would do.
+    /// Returns a plan of all rules.
     pub(super) async fn check(&self, role: Role) -> Result<FilesCheck> {
         admin_only(role)?;
-        self.ask(Command::Check).await
+        self.query(Command::Check).await
     }
 
-    /// Applies a rule.
     pub(super) async fn apply(&self, rule: &str, role: Role) -> Result<FilesRule> {
         admin_only(role)?;
-        self.ask(|answer| Command::Apply(rule.to_owned(), answer)).await
+        self.query(|answer| Command::Apply(rule.to_owned(), answer)).await
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command) -> Result<T> {
+    async fn query<T>(&self, command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command) -> Result<T> {
         let stopping = || Status::unavailable("the agent is stopping", 5);
         let (answer, answered) = oneshot::channel();
         self.commands.send(command(answer)).await.map_err(|_| stopping())?;
@@ -256,7 +256,8 @@ impl Files {
     }
 }
 
-/// Refuses all but administrators: a plan may quote Secrets, and rolls back first what an earlier change has left.
+/// Allows only administrators: a plan may quote Secrets, and a check first rolls back an
+/// interrupted change.
 fn admin_only(role: Role) -> Result<()> {
     if role == Role::Admin {
         return Ok(());
@@ -266,15 +267,15 @@ fn admin_only(role: Role) -> Result<()> {
     Err(Status::new(edgesync_object::status::Reason::Forbidden, message))
 }
 
-fn refused(trouble: &Trouble) -> Status {
-    match trouble {
-        Trouble::NoRule(_) => Status::new(edgesync_object::status::Reason::NotFound, trouble.to_string()),
+fn refused(error: &RequestError) -> Status {
+    match error {
+        RequestError::NoRule(_) => Status::new(edgesync_object::status::Reason::NotFound, error.to_string()),
         other => Status::unavailable(other.to_string(), 5),
     }
 }
 
 impl Shared {
-    fn due(&self) -> MutexGuard<'_, Concerned> {
+    fn due(&self) -> MutexGuard<'_, AffectedRules> {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -283,13 +284,13 @@ impl Shared {
     }
 }
 
-/// Which rules changes may concern.
-pub(super) fn concerned(rules: &[Rule], changes: &[Change]) -> Concerned {
+/// Returns the rules that changes may affect.
+pub(super) fn affected_rules(rules: &[Rule], changes: &[Change]) -> AffectedRules {
     let mut bits = 0;
     for (number, rule) in rules.iter().enumerate() {
         let concerns = |change: &Change| match change {
             Change::Put(put) => rule.objects.names(&put.resource, &put.namespace, &put.name),
-            // What it was is known by its UID alone.
+            // A deleted object's labels and fields are unknown here.
             Change::Delete(_) => true,
         };
         if changes.iter().any(concerns) {
@@ -298,55 +299,56 @@ pub(super) fn concerned(rules: &[Rule], changes: &[Change]) -> Concerned {
     }
     let named = bits != 0 && changes.len() <= MAX_CHANGED;
     let changed = named.then(|| changes.iter().map(|change| Uid::clone(change.uid())).collect());
-    Concerned { rules: bits, changed }
+    AffectedRules { rules: bits, changed }
 }
 
 fn bit(number: usize) -> u64 {
     1 << number.min(BITS - 1)
 }
 
-/// A rule and when it is carried out.
+/// A rule and its schedule.
 #[derive(Debug)]
-struct Due {
+struct ScheduledRule {
     rule: Rule,
-    /// Its place in the configuration.
+    /// Its index in the configuration.
     number: usize,
     at: Option<Instant>,
-    /// When the first change came that is waiting.
+    /// When the first pending change arrived.
     since: Option<Instant>,
-    /// Whether all its files are looked at.
+    /// Whether all its files must be checked.
     look: bool,
-    /// When they are the next time.
-    look_at: Instant,
-    /// The number of the list that the helper knows; none if it is to get the whole list.
+    /// When the next such check is due.
+    next_check: Instant,
+    /// Number of the list that the helper has; `None` requests the whole list.
     known: Option<u64>,
-    /// The objects that have changed since.
+    /// Objects changed since that list.
     changed: Vec<Uid>,
 }
 
 struct Task {
     store: EdgeStore,
     pub events: Events,
-    kinds: Arc<KnownKinds>,
+    kinds: Arc<KindRegistry>,
     clock: ReadClock,
     pub shared: Arc<Shared>,
     view: watch::Sender<FilesView>,
     socket: PathBuf,
-    /// In the order in which they are carried out.
-    rules: Vec<Due>,
-    /// Up to where the cloud has been told; none if there was never anything.
+    /// In the order of their execution.
+    rules: Vec<ScheduledRule>,
+    /// Position up to which the cloud has received reports; `None` if there never were any.
     told: Option<Told>,
-    /// Up to where Events have told it.
-    said: Option<Told>,
-    /// The epoch of the database that was told from.
+    /// Position up to which Events were emitted.
+    emitted: Option<Told>,
+    /// Epoch of the database that the reports stem from.
     epoch: String,
-    /// Whether it has held all that it was to hold since it was made: before that nothing that is missing in it is removed.
+    /// Whether this database has ever held all desired objects. Before that, nothing is removed
+    /// because it is missing.
     whole: bool,
-    /// When what rules have left that are not there any more is cleared away.
+    /// When files of deleted rules are removed.
     clear_at: Option<Instant>,
-    /// Why rules cannot be carried out, by name; without a name: why nothing can be asked.
+    /// Failures by rule; the empty name stands for the helper itself.
     problems: BTreeMap<String, String>,
-    /// When memory is given back.
+    /// When memory is released.
     release_at: Option<Instant>,
 }
 
@@ -355,17 +357,17 @@ impl Task {
         let now = Instant::now();
         let rules = &config.files.rules;
         let number = |rule: &Rule| rules.iter().position(|other| other.name == rule.name).unwrap_or(0);
-        let due = |rule: &Rule| Due {
+        let due = |rule: &Rule| ScheduledRule {
             number: number(rule),
             rule: rule.clone(),
             at: Some(now),
             since: None,
             look: true,
-            look_at: now + LOOK_EVERY,
+            next_check: now + FULL_CHECK_INTERVAL,
             known: None,
             changed: Vec::new(),
         };
-        // Their order was checked with the configuration.
+        // The order was validated with the configuration.
         self.rules = ordered(rules).unwrap_or_default().into_iter().map(due).collect();
         self.problems.clear();
         self.clear_at = (!self.rules.is_empty() || self.told.is_some()).then_some(now);
@@ -383,7 +385,7 @@ impl Task {
             let next = self
                 .rules
                 .iter()
-                .flat_map(|due| [due.at, Some(due.look_at)])
+                .flat_map(|due| [due.at, Some(due.next_check)])
                 .flatten()
                 .chain(self.clear_at)
                 .chain(self.release_at)
@@ -403,20 +405,21 @@ impl Task {
                     if let Some(epoch) = synced {
                         self.is_whole(epoch).await;
                     }
-                    self.take_due();
+                    self.schedule_due();
                 }
                 () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             }
             self.work().await;
             if self.release_at.take_if(|at| *at <= Instant::now()).is_some() {
-                objects::give_back(&self.store).await;
+                objects::release_memory(&self.store).await;
             }
         }
     }
 
-    /// The database with this epoch holds what it is to hold. Another one may have taken its place meanwhile.
+    /// Records that the database with this epoch holds all desired objects, unless another database
+    /// has replaced it.
     async fn is_whole(&mut self, epoch: Epoch) {
-        self.look_at_epoch();
+        self.check_epoch();
         if self.epoch != epoch.to_string()
             || std::mem::replace(&mut self.whole, true)
             || self.rules.is_empty()
@@ -426,12 +429,13 @@ impl Task {
         let now = Instant::now();
         self.rules.iter_mut().for_each(|due| due.at = Some(now));
         let kept = self.kept(self.told.clone().unwrap_or_default());
-        // If that cannot be kept it is found out again after the next start.
-        tell::post(&self.store, &[], &kept, (self.clock)()).await;
+        // If it cannot be stored, the next run detects it again.
+        report::post(&self.store, &[], &kept, (self.clock)()).await;
     }
 
-    /// Looks whether the database is the one of before; a new one knows nothing of what was told, and the cloud neither.
-    fn look_at_epoch(&mut self) {
+    /// Checks whether the database was replaced: neither the new one nor the cloud knows of earlier
+    /// reports.
+    fn check_epoch(&mut self) {
         let epoch = self.store.facts().totals.epoch.to_string();
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -446,9 +450,9 @@ impl Task {
         Kept { told, store: self.epoch.clone(), whole: self.whole }
     }
 
-    /// Notes which rules are due, and when: not before their changes have settled.
-    fn take_due(&mut self) {
-        let Concerned { rules, changed } = std::mem::take(&mut *self.shared.due());
+    /// Schedules the affected rules, each after its settle time.
+    fn schedule_due(&mut self) {
+        let AffectedRules { rules, changed } = std::mem::take(&mut *self.shared.due());
         let now = Instant::now();
         for due in self.rules.iter_mut().filter(|due| rules & bit(due.number) != 0) {
             for uid in changed.iter().flatten() {
@@ -460,10 +464,10 @@ impl Task {
                 (due.known, due.changed) = (None, Vec::new());
             }
             let since = *due.since.get_or_insert(now);
-            let settled = (now + due.rule.settle).min(since + due.rule.settle * PUT_OFF);
+            let settled = (now + due.rule.settle).min(since + due.rule.settle * MAX_DEFERRALS);
             due.at = Some(settled);
         }
-        // Those that rules name come first, and they are before them here.
+        // A rule runs after the rules that it names, which precede it here.
         for place in 0..self.rules.len() {
             let (before, rest) = self.rules.split_at_mut(place);
             let Some(due) = rest.first_mut().filter(|due| due.since.is_some()) else { continue };
@@ -481,17 +485,17 @@ impl Task {
         }
     }
 
-    /// Carries out what is due.
+    /// Executes everything that is due.
     async fn work(&mut self) {
         if self.clear_at.is_some_and(|at| at <= Instant::now()) {
             let cleared = self.show(Verb::Clear).await;
-            self.clear_at = cleared.is_err().then(|| Instant::now() + ASK_AGAIN);
+            self.clear_at = cleared.is_err().then(|| Instant::now() + RETRY_DELAY);
         }
         for place in 0..self.rules.len() {
-            self.take_due();
+            self.schedule_due();
             let now = Instant::now();
             let Some(due) = self.rules.get_mut(place) else { return };
-            let looks = due.look_at <= now;
+            let looks = due.next_check <= now;
             if due.at.is_none_or(|at| at > now) && !looks {
                 continue;
             }
@@ -499,87 +503,88 @@ impl Task {
             let (rule, look) = (due.rule.clone(), due.look);
             due.since = None;
             let changed = std::mem::take(&mut due.changed);
-            // When all is looked at, all is listed, too.
+            // A full check lists all objects, too.
             let since = due.known.take().filter(|_| !look).map(|known| (known, changed));
-            let outcome = self.carry_out(&rule, Verb::Apply, look, false, since).await;
+            let outcome = self.execute_rule(&rule, Verb::Apply, look, false, since).await;
             let whole = self.whole;
             let Some(due) = self.rules.get_mut(place) else { return };
             let again = match &outcome {
                 Ok(outcome) => outcome.retry.map(Duration::from_millis),
-                Err(Trouble::Refused(_)) => Some(REFUSED),
-                Err(_) => Some(ASK_AGAIN),
+                Err(RequestError::Refused(_)) => Some(REFUSED_RETRY_DELAY),
+                Err(_) => Some(RETRY_DELAY),
             };
             due.at = again.map(|after| Instant::now() + after);
             due.look = look && outcome.is_err();
             due.known = outcome.ok().and_then(|outcome| outcome.known).filter(|_| whole);
             if look {
-                due.look_at = now + LOOK_EVERY;
+                due.next_check = now + FULL_CHECK_INTERVAL;
             }
         }
     }
 
-    /// Has the helper bring the objects of a rule into effect, or say what that would mean: all of them, or those that have
-    /// changed since it had the list with a number.
-    async fn carry_out(
+    /// Requests the helper to apply or plan a rule: for all its objects, or for those changed since
+    /// the list that the helper has.
+    async fn execute_rule(
         &mut self,
         rule: &Rule,
         verb: Verb,
         look: bool,
         force: bool,
         since: Option<(u64, Vec<Uid>)>,
-    ) -> std::result::Result<Outcome, Trouble> {
+    ) -> std::result::Result<Outcome, RequestError> {
         let (store, socket) = (self.store.clone(), self.socket.clone());
         let result = async {
-            let mut asking = Asking::begin(&socket, &store).await?;
-            // Only what is in the database of before can be missing in it.
-            self.look_at_epoch();
+            let mut client = HelperClient::begin(&socket, &store).await?;
+            // Objects can be missing only in a database of the same epoch.
+            self.check_epoch();
             let since = since.filter(|_| self.whole);
             if let Some((_, changed)) = &since {
-                asking.list_changed(&self.kinds, rule, changed).await?;
+                client.list_changed(&self.kinds, rule, changed).await?;
             }
-            // After the objects were read: those of a new database are not told as those of the one before.
-            self.look_at_epoch();
+            // Checked after the objects were read: those of a new database are not reported under
+            // the old epoch.
+            self.check_epoch();
             let told = self.told.clone().unwrap_or_default();
             let keep = !self.whole;
             let since = since.map(|(known, _)| known);
             let request = Request { verb, rule: rule.name.clone(), look, force, keep, told, since };
-            asking.ask(&request, About { kinds: &self.kinds, rule, epoch: &self.epoch }).await
+            client.call(&request, RequestScope { kinds: &self.kinds, rule, epoch: &self.epoch }).await
         }
         .await;
-        self.release_at = Some(Instant::now() + objects::QUIET);
-        self.came_of(&rule.name, &result).await;
+        self.release_at = Some(Instant::now() + objects::QUIET_TIME);
+        self.record_result(&rule.name, &result).await;
         result
     }
 
-    /// Asks what is in effect, or has what rules have written removed that are not there any more.
-    async fn show(&mut self, verb: Verb) -> std::result::Result<Outcome, Trouble> {
-        self.look_at_epoch();
+    /// Requests the current state, or the removal of files whose rules were deleted.
+    async fn show(&mut self, verb: Verb) -> std::result::Result<Outcome, RequestError> {
+        self.check_epoch();
         let told = self.told.clone().unwrap_or_default();
         let request = Request { verb, look: verb == Verb::Show, told, ..Request::default() };
-        let about = About { kinds: &self.kinds, rule: &Rule::default(), epoch: &self.epoch };
-        let result = match Asking::begin(&self.socket, &self.store).await {
-            Ok(asking) => asking.ask(&request, about).await,
-            Err(trouble) => Err(trouble),
+        let about = RequestScope { kinds: &self.kinds, rule: &Rule::default(), epoch: &self.epoch };
+        let result = match HelperClient::begin(&self.socket, &self.store).await {
+            Ok(client) => client.call(&request, about).await,
+            Err(error) => Err(error),
         };
-        self.came_of("", &result).await;
-        self.release_at = Some(Instant::now() + objects::QUIET);
+        self.record_result("", &result).await;
+        self.release_at = Some(Instant::now() + objects::QUIET_TIME);
         result
     }
 
-    /// Notes whether a rule could be carried out, and what is known since.
-    async fn came_of(&mut self, rule: &str, result: &std::result::Result<Outcome, Trouble>) {
+    /// Records whether a rule was applied, and the resulting state.
+    async fn record_result(&mut self, rule: &str, result: &std::result::Result<Outcome, RequestError>) {
         match result {
             Ok(outcome) => {
                 self.problems.remove(rule);
                 self.problems.remove("");
-                self.learned(outcome).await;
+                self.publish_outcome(outcome).await;
             }
-            Err(trouble) => {
-                let problem = trouble.to_string();
+            Err(error) => {
+                let problem = error.to_string();
                 let known = self.problems.insert(rule.to_owned(), problem.clone());
                 if known.as_ref() != Some(&problem) {
                     tracing::error!(rule, problem, "objects cannot be brought into effect");
-                    tell::emit_trouble(&self.events, &problem);
+                    report::emit_problem(&self.events, &problem);
                 }
                 let view = self.view.borrow().clone();
                 self.show_view(view);
@@ -587,7 +592,7 @@ impl Task {
         }
     }
 
-    /// Shows what is known, with what keeps rules from being carried out.
+    /// Publishes the state, with the failures of rules.
     fn show_view(&self, mut view: FilesView) {
         view.problem = self.problems.values().next().cloned();
         view.summary.stuck = self.problems.len() as u64;
@@ -595,16 +600,16 @@ impl Task {
         self.view.send_if_modified(|known| std::mem::replace(known, view.clone()) != view);
     }
 
-    /// Tells the cloud what is new, and everybody else the counts.
-    async fn learned(&mut self, outcome: &Outcome) {
+    /// Reports new results to the cloud, and publishes the counts.
+    async fn publish_outcome(&mut self, outcome: &Outcome) {
         let is_new = self.told.as_ref() != Some(&outcome.told);
         let kept = self.kept(outcome.told.clone());
-        if is_new && tell::post(&self.store, &outcome.news, &kept, (self.clock)()).await {
-            let said = self.said.take().filter(|said| said.epoch == outcome.told.epoch);
-            let said = said.map_or(0, |said| said.seq);
-            tell::emit(&self.events, &self.kinds, &outcome.news, said);
+        if is_new && report::post(&self.store, &outcome.news, &kept, (self.clock)()).await {
+            let emitted = self.emitted.take().filter(|emitted| emitted.epoch == outcome.told.epoch);
+            let emitted = emitted.map_or(0, |emitted| emitted.seq);
+            report::emit(&self.events, &self.kinds, &outcome.news, emitted);
             self.told = Some(outcome.told.clone());
-            self.said.clone_from(&self.told);
+            self.emitted.clone_from(&self.told);
         }
         let mut view = FilesView::default();
         for rule in &outcome.rules {
@@ -622,13 +627,13 @@ impl Task {
 
     async fn answer(&mut self, command: Command) {
         match command {
-            Command::TellAgain => {
+            Command::ReportAgain => {
                 if let Some(told) = &mut self.told {
                     told.seq = 0;
                     self.clear_at = Some(Instant::now());
                 }
             }
-            // Who has asked may have gone.
+            // The requester may have disconnected.
             Command::List(role, answer) => {
                 drop(answer.send(self.list(role).await.map_err(|error| refused(&error))));
             }
@@ -639,29 +644,29 @@ impl Task {
         }
     }
 
-    async fn list(&mut self, role: Role) -> std::result::Result<FilesList, Trouble> {
-        // Who never had rules has no helper either.
+    async fn list(&mut self, role: Role) -> std::result::Result<FilesList, RequestError> {
+        // Without rules, now or earlier, no helper is needed.
         if self.rules.is_empty() && self.told.is_none() {
             return Ok(FilesList { rules: Vec::new() });
         }
-        self.show(Verb::Show).await.map(|outcome| ask::show(&outcome, role))
+        self.show(Verb::Show).await.map(|outcome| helper_client::show(&outcome, role))
     }
 
-    async fn check(&mut self) -> std::result::Result<FilesCheck, Trouble> {
+    async fn check(&mut self) -> std::result::Result<FilesCheck, RequestError> {
         let rules: Vec<Rule> = self.rules.iter().map(|due| due.rule.clone()).collect();
         let mut shown = Vec::new();
         for rule in rules {
-            let outcome = self.carry_out(&rule, Verb::Check, true, true, None).await?;
+            let outcome = self.execute_rule(&rule, Verb::Check, true, true, None).await?;
             shown.push(PlannedSteps { name: rule.name, steps: outcome.plan });
         }
         Ok(FilesCheck { rules: shown })
     }
 
-    async fn apply(&mut self, name: &str) -> std::result::Result<FilesRule, Trouble> {
+    async fn apply(&mut self, name: &str) -> std::result::Result<FilesRule, RequestError> {
         let rule = self.rules.iter().map(|due| &due.rule).find(|rule| rule.name == name).cloned();
-        let rule = rule.ok_or_else(|| Trouble::NoRule(name.to_owned()))?;
-        let outcome = self.carry_out(&rule, Verb::Apply, true, true, None).await?;
+        let rule = rule.ok_or_else(|| RequestError::NoRule(name.to_owned()))?;
+        let outcome = self.execute_rule(&rule, Verb::Apply, true, true, None).await?;
         let shown = outcome.rules.iter().find(|shown| shown.name == name);
-        shown.map(ask::show_rule).ok_or_else(|| Trouble::NoRule(name.to_owned()))
+        shown.map(helper_client::show_rule).ok_or_else(|| RequestError::NoRule(name.to_owned()))
     }
 }

@@ -1,7 +1,9 @@
-//! The node's key and certificates while the agent runs: read from disk, shown by the link, renewed in time.
+//! The node's key and certificates at run time: loaded from disk, presented by the link, renewed
+//! before they expire.
 //!
-//! A renewal interrupts nothing: the new certificate is made and proved beside the link, which shows it on its next
-//! connection. The one before stays, in memory and on disk, until a connection with the new one has worked.
+//! A renewal interrupts nothing: the new certificate is issued and verified beside the link, which
+//! presents it on the next connection. The previous one stays, in memory and on disk, until a
+//! connection with the new one succeeds.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -23,23 +25,22 @@ use edgesync_runtime::connection::read_trust;
 use edgesync_runtime::random;
 use edgesync_transport::tls::{Certificate, Client, Clock, Identity, Trust};
 
-/// The longest sleep: a device that was suspended, or whose clock was set, looks again soon.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// News that wait for the loop.
-const NEWS: usize = 16;
+/// Maximum sleep: limits the delay after a suspend or a change of the clock.
+const MAX_SLEEP: Duration = Duration::from_secs(60);
+/// Changes that may queue for the loop.
+const CHANGE_QUEUE: usize = 16;
 
-/// What has become of the certificate.
+/// A change of the certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum IdentityNews {
-    /// It was renewed.
+pub(super) enum IdentityChange {
     Renewed(Certificate),
-    /// It could not be renewed; it is tried again.
+    /// A renewal failed; it is retried.
     Failed(String),
-    /// How long it is good has changed for the worse.
+    /// The validity has degraded.
     Validity(Validity),
 }
 
-/// What is known of the certificate, for status, conditions and metrics.
+/// State of the certificate, for status, conditions and metrics.
 #[derive(Clone, Debug)]
 pub(super) struct IdentityState {
     pub(super) certificate: Certificate,
@@ -49,11 +50,11 @@ pub(super) struct IdentityState {
     failure: Option<String>,
 }
 
-/// The identity, as the loop sees it.
-pub(super) struct Membership {
+/// The loop's handle to the identity.
+pub(super) struct NodeIdentity {
     tls: Client,
     state: watch::Receiver<IdentityState>,
-    pub(super) news: mpsc::Receiver<IdentityNews>,
+    pub(super) changes: mpsc::Receiver<IdentityChange>,
     shared: Arc<Shared>,
 }
 
@@ -64,8 +65,8 @@ struct Shared {
     reread: Notify,
 }
 
-/// Renews, for as long as the agent runs.
-struct Keeper {
+/// The task that renews the certificate while the agent runs.
+struct Renewer {
     shared: Arc<Shared>,
     url: Option<JoinUrl>,
     node: String,
@@ -75,15 +76,15 @@ struct Keeper {
     clock: Clock,
     schedule: Schedule,
     state: watch::Sender<IdentityState>,
-    news: mpsc::Sender<IdentityNews>,
+    changes: mpsc::Sender<IdentityChange>,
 }
 
-impl Membership {
-    /// Reads the identity and begins to keep it; none if the node has not joined. `passed` is a time that has
-    /// certainly passed, for the clock.
+impl NodeIdentity {
+    /// Loads the identity and starts its renewal; `None` if the node has not joined. `passed` is a
+    /// lower bound of the current time, for the check of validity.
     ///
     /// # Errors
-    /// The files cannot be read, or are not what they are to be.
+    /// Fails if the files cannot be read or are invalid.
     pub(super) fn open(config: &Config, passed: Timestamp) -> anyhow::Result<Option<Self>> {
         let Some(set) = config.identity.directory.clone() else { return Ok(None) };
         let stored = load(&set)?;
@@ -103,15 +104,15 @@ impl Membership {
             set,
         });
         let schedule = Schedule::new(stored.identity.certificate(), fraction());
-        let (state, seen) = watch::channel(IdentityState {
+        let (state, state_receiver) = watch::channel(IdentityState {
             certificate: stored.identity.certificate().clone(),
             validity: schedule.validity(&clock),
             planned: schedule.planned(),
             renewed: 0,
             failure: None,
         });
-        let (news, heard) = mpsc::channel(NEWS);
-        let keeper = Keeper {
+        let (changes, change_receiver) = mpsc::channel(CHANGE_QUEUE);
+        let renewer = Renewer {
             shared: Arc::clone(&shared),
             url: config.identity.cloud.clone(),
             node: config.node.name.clone(),
@@ -121,23 +122,22 @@ impl Membership {
             clock,
             schedule,
             state,
-            news,
+            changes,
         };
-        tokio::spawn(keeper.run(broker));
-        Ok(Some(Self { tls, state: seen, news: heard, shared }))
+        tokio::spawn(renewer.run(broker));
+        Ok(Some(Self { tls, state: state_receiver, changes: change_receiver, shared }))
     }
 
-    /// TLS for the link.
+    /// Returns TLS for the link.
     pub(super) fn tls(&self) -> Client {
         self.tls.clone()
     }
 
-    /// What is known now.
     pub(super) fn state(&self) -> IdentityState {
         self.state.borrow().clone()
     }
 
-    /// The broker has let the node in: what it showed before the last renewal is removed.
+    /// Removes the previous identity: the broker has accepted the current one.
     pub(super) fn connected(&self) {
         let shows = self.tls.shows();
         let current = self.state.borrow().certificate.clone();
@@ -152,14 +152,14 @@ impl Membership {
         });
     }
 
-    /// The files may have changed: an operator has replaced them.
+    /// Rereads the files, which an operator may have replaced.
     pub(super) fn reread(&self) {
         self.shared.reread.notify_one();
     }
 }
 
 impl IdentityState {
-    /// For the status.
+    /// Returns the section of the status.
     pub(super) fn show(&self) -> IdentityStatus {
         let certificate = &self.certificate;
         IdentityStatus {
@@ -184,25 +184,25 @@ fn word(validity: Validity) -> &'static str {
     }
 }
 
-impl Keeper {
+impl Renewer {
     async fn run(mut self, broker: Trust) {
         loop {
-            self.look();
-            // Without a join service only the validity is watched.
+            self.check_validity();
+            // Without an enrollment service only the validity is watched.
             let wait = match &self.url {
                 Some(_) => self.schedule.wait(&self.clock, fraction()),
-                None => LOOK_EVERY,
+                None => MAX_SLEEP,
             };
-            // Shorter looks, because the clock may be set and the device may sleep meanwhile.
-            let look =
-                if wait > LOOK_EVERY && !self.schedule.is_due(&self.clock) { LOOK_EVERY } else { wait };
+            // Shorter sleeps, because the clock may be set and the device may suspend meanwhile.
+            let check_validity =
+                if wait > MAX_SLEEP && !self.schedule.is_due(&self.clock) { MAX_SLEEP } else { wait };
             tokio::select! {
-                () = sleep(look) => {}
+                () = sleep(check_validity) => {}
                 () = self.shared.reread.notified() => {
                     self.reread(&broker).await;
                     continue;
                 }
-                () = self.news.closed() => return,
+                () = self.changes.closed() => return,
             }
             if self.schedule.is_due(&self.clock) {
                 self.renew(&broker).await;
@@ -210,13 +210,13 @@ impl Keeper {
         }
     }
 
-    /// Tells how long the certificate is good, if that has changed.
-    fn look(&self) {
+    /// Publishes a change of the validity.
+    fn check_validity(&self) {
         let validity = self.schedule.validity(&self.clock);
         let changed =
             self.state.send_if_modified(|state| std::mem::replace(&mut state.validity, validity) != validity);
         if changed && matches!(validity, Validity::Tight | Validity::Expired) {
-            self.tell(IdentityNews::Validity(validity));
+            self.notify(IdentityChange::Validity(validity));
         }
     }
 
@@ -224,7 +224,7 @@ impl Keeper {
         let Some(url) = &self.url else { return };
         let renewed = renewal::renew(url, &self.trust, &self.identity, &self.node, self.clock).await;
         let result = match renewed {
-            Ok(identity) => self.keep(identity, broker).await,
+            Ok(identity) => self.store(identity, broker).await,
             Err(error) => Err(error.into()),
         };
         if let Err(error) = result {
@@ -232,12 +232,12 @@ impl Keeper {
             tracing::warn!(problem, "the certificate could not be renewed");
             self.schedule.failed();
             self.state.send_modify(|state| state.failure = Some(problem.clone()));
-            self.tell(IdentityNews::Failed(problem));
+            self.notify(IdentityChange::Failed(problem));
         }
     }
 
-    /// Writes a new identity and shows it from now on.
-    async fn keep(&mut self, identity: Identity, broker: &Trust) -> anyhow::Result<()> {
+    /// Stores a new identity and presents it from the next connection on.
+    async fn store(&mut self, identity: Identity, broker: &Trust) -> anyhow::Result<()> {
         let (set, written) = (self.shared.set.clone(), identity.clone());
         tokio::task::spawn_blocking(move || files::renew(&mut RealDisk, &set, &written)).await??;
         self.shared.previous.store(true, Ordering::Relaxed);
@@ -246,7 +246,7 @@ impl Keeper {
         tracing::info!(until = %certificate.not_after(), serial = certificate.serial(), "the certificate was renewed");
         self.take(identity);
         self.state.send_modify(|state| state.renewed += 1);
-        self.tell(IdentityNews::Renewed(certificate));
+        self.notify(IdentityChange::Renewed(certificate));
         Ok(())
     }
 
@@ -278,9 +278,9 @@ impl Keeper {
         });
     }
 
-    fn tell(&self, news: IdentityNews) {
-        // A loop that has fallen so far behind sees the state.
-        let _ = self.news.try_send(news);
+    fn notify(&self, changes: IdentityChange) {
+        // A loop that lags this far behind sees the state.
+        let _ = self.changes.try_send(changes);
     }
 }
 
@@ -296,7 +296,7 @@ fn load(set: &Path) -> anyhow::Result<Stored> {
     })
 }
 
-/// A number in `[0, 1)`.
+/// Returns a random number in `[0, 1)`.
 fn fraction() -> f64 {
     (random() >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -1,4 +1,4 @@
-//! The time before the device has joined: there is no cloud to look for.
+//! Waits for the device to join: before that, no cloud is configured.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use edgesync_config::edge::Config;
 use edgesync_runtime::Service;
 use edgesync_runtime::systemd::{self, Request, Signals, Watchdog};
 
-/// How often the configuration is looked at.
-const LOOK: Duration = Duration::from_secs(1);
-/// What is to be done.
-const WORDS: &str = "not joined: run 'edgesync join --cloud https://HOST:10002 --token TOKEN'";
+/// Interval at which the configuration is reread.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Instruction for the operator.
+const INSTRUCTION: &str = "not joined: run 'edgesync join --cloud https://HOST:10002 --token TOKEN'";
 
-/// Waits until the configuration says where the cloud is. Tells whether it does; if not, the agent is to stop.
+/// Waits until the configuration names the cloud. Returns `false` if the agent was stopped instead.
 pub(super) async fn wait(service: &mut Service<Config>, signals: &mut Signals) -> bool {
     if is_joined(service) {
         return true;
     }
-    tracing::warn!("{WORDS}; the agent waits for that");
-    systemd::ready(WORDS);
+    tracing::warn!("{INSTRUCTION}; the agent waits for that");
+    systemd::ready(INSTRUCTION);
     let watchdog = Watchdog::start();
     loop {
         watchdog.turned();
@@ -27,10 +27,10 @@ pub(super) async fn wait(service: &mut Service<Config>, signals: &mut Signals) -
                 Request::Stop => return false,
                 Request::Reload => {
                     systemd::reloading();
-                    systemd::ready(WORDS);
+                    systemd::ready(INSTRUCTION);
                 }
             },
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
         service.look_again();
         if is_joined(service) {
@@ -40,7 +40,7 @@ pub(super) async fn wait(service: &mut Service<Config>, signals: &mut Signals) -
     }
 }
 
-/// Whether a broker or CloudCore is named, or an identity with which one is.
+/// Returns whether a broker, a CloudCore or an identity is configured.
 fn is_joined(service: &Service<Config>) -> bool {
     let config = service.config();
     config.link_type != LinkType::Mqtt || config.identity.directory.is_some() || service.is_set("link.broker")

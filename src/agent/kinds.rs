@@ -1,6 +1,6 @@
-//! The kinds that the local API serves: those of which the node has held objects, the common built-in ones,
-//! the records about what is held, and the Leases and Events that can be made here. Of objects that came from
-//! the cloud the status can be changed here, and nothing else.
+//! The kinds that the local API serves: those of held objects, the common built-in ones, the sync
+//! records, and the Leases and Events of local programs. Of objects from the cloud only the status
+//! is writable here.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -14,18 +14,18 @@ use edgesync_schema as schema;
 use edgesync_schema::Schema;
 use edgesync_store::seal::SealOptions;
 
-/// Where to change what was received from the cloud.
+/// Hint for a write to an object from the cloud.
 const SYNCED_HINT: &str =
     "change it on the cloud side: with kubectl or edgesync-cloud apply; this node receives it from there";
-/// Why records cannot be changed.
+/// Hint for a write to a record.
 const RECORD_HINT: &str =
     "it says what this node holds and follows from that: change the object on the cloud side";
 
-/// Built-in kinds that are in the discovery although nothing of them is held: those that people ask for.
+/// Built-in groups that the discovery always includes.
 const COMMON_GROUPS: [&str; 3] = ["", "apps", "batch"];
 /// Kinds of these groups that no node holds.
 const VIRTUAL: [&str; 2] = ["Binding", "ComponentStatus"];
-/// Kinds that `kubectl get all` means.
+/// Kinds that `kubectl get all` includes.
 const ALL: [&str; 9] = [
     "Pod",
     "ReplicationController",
@@ -42,17 +42,17 @@ type Path = (String, String, String);
 
 /// Kinds by group, version and plural.
 #[derive(Debug, Default)]
-pub(super) struct KnownKinds {
-    known: RwLock<Known>,
-    /// What is sealed on this node: whoever may not have Secrets may not have that.
+pub(super) struct KindRegistry {
+    known: RwLock<RegistryState>,
+    /// Kinds that are sealed on this node: readable only with access to Secrets.
     sealed: Option<SealOptions>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct RegistryState {
     version: u64,
     held: HashMap<Path, Arc<Resource>>,
-    /// Made when they are first asked for; the built-in ones among them that are not in the discovery.
+    /// Cache of kinds, filled on first use; includes built-in ones outside the discovery.
     kinds: HashMap<Path, Arc<Kind>>,
     served: Option<Vec<Arc<Kind>>>,
 }
@@ -61,28 +61,28 @@ fn path(resource: &Resource) -> Path {
     (resource.group.clone(), resource.version.clone(), resource.plural.clone())
 }
 
-impl KnownKinds {
-    /// No kinds yet; of those to come some are sealed.
+impl KindRegistry {
+    /// Creates an empty set, with the kinds that are sealed.
     pub(super) fn sealing(sealed: SealOptions) -> Self {
         Self { sealed: Some(sealed), ..Self::default() }
     }
 
-    pub(super) fn learn_all(&self, held: Vec<Arc<Resource>>) {
+    pub(super) fn register_all(&self, held: Vec<Arc<Resource>>) {
         for resource in held {
-            self.learn(&resource);
+            self.register(&resource);
         }
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Known) -> T) -> T {
+    fn read<T>(&self, read: impl FnOnce(&RegistryState) -> T) -> T {
         read(&self.known.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write<T>(&self, write: impl FnOnce(&mut Known) -> T) -> T {
+    fn write<T>(&self, write: impl FnOnce(&mut RegistryState) -> T) -> T {
         write(&mut self.known.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes a kind known.
-    pub(super) fn learn(&self, resource: &Arc<Resource>) {
+    /// Adds the kind of a held object.
+    pub(super) fn register(&self, resource: &Arc<Resource>) {
         let path = path(resource);
         if self.read(|known| known.held.contains_key(&path)) {
             return;
@@ -90,22 +90,22 @@ impl KnownKinds {
         self.write(|known| {
             known.version += 1;
             known.held.insert(path, resource.clone());
-            // Which version is preferred may be another one now.
+            // The preferred version may change.
             (known.kinds, known.served) = (HashMap::new(), None);
         });
     }
 
-    /// Changes whenever a kind is learnt.
+    /// Returns a version that changes with each new kind.
     pub(super) fn version(&self) -> u64 {
         self.read(|known| known.version)
     }
 
-    /// Whether objects of a kind are sealed.
+    /// Returns whether objects of a kind are sealed.
     pub(super) fn seals(&self, resource: &Resource) -> bool {
         self.sealed.as_ref().is_some_and(|sealed| sealed.covers(resource))
     }
 
-    /// Whether what is said of an object is for those alone who may have Secrets.
+    /// Returns whether reports about an object require access to Secrets.
     pub(super) fn is_sealed(&self, object: &ObjectKey) -> bool {
         let covers = |sealed: &SealOptions| {
             self.read(|known| sealed.covers_object(object, known.held.values().map(|kind| &**kind)))
@@ -113,14 +113,14 @@ impl KnownKinds {
         self.sealed.as_ref().is_some_and(covers)
     }
 
-    /// The kind served under a path: one that was held, or a built-in one of which nothing is held.
+    /// Returns the kind served under a path: one of held objects, or a built-in one.
     pub(super) fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
         let path = (group.to_owned(), version.to_owned(), plural.to_owned());
         let held = self.read(|known| known.held.get(&path).cloned());
         held.or_else(|| kinds::by_plural(group, version, plural).map(|known| Arc::new(known.resource())))
     }
 
-    /// As [`KnownKinds::find`], with all that the API wants to know.
+    /// Like [`KindRegistry::find`], with everything that the API needs.
     pub(super) fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {
         let path = (group.to_owned(), version.to_owned(), plural.to_owned());
         if let Some(kind) = self.read(|known| known.kinds.get(&path).cloned()) {
@@ -137,7 +137,7 @@ impl KnownKinds {
         }))
     }
 
-    /// The kinds of the discovery, by group, version and plural.
+    /// Returns the kinds of the discovery, by group, version and plural.
     pub(super) fn served(&self) -> Vec<Arc<Kind>> {
         let (version, served) = self.read(|known| (known.version, known.served.clone()));
         if let Some(served) = served {
@@ -152,7 +152,7 @@ impl KnownKinds {
         let found = |resource: &Resource| self.kind(&resource.group, &resource.version, &resource.plural);
         let served: Vec<_> = resources.iter().filter_map(found).collect();
         self.write(|known| {
-            // Unless a kind was learnt meanwhile.
+            // Unless a kind was added meanwhile.
             if known.version == version {
                 known.served = Some(served.clone());
             }
@@ -161,7 +161,7 @@ impl KnownKinds {
     }
 }
 
-impl Known {
+impl RegistryState {
     fn make(&self, resource: &Arc<Resource>) -> Kind {
         let mut kind = Kind::bare(resource.clone());
         if let Some(known) = kinds::by_kind(&resource.api_version(), &resource.kind) {
@@ -184,13 +184,13 @@ impl Known {
     }
 }
 
-/// What can be changed here: what is made here, and the status of what the cloud sends.
+/// Returns what is writable here: local objects, and the status of objects from the cloud.
 fn writable(kind: &Kind) -> Writable {
     if local_kind(&kind.stored_as).is_some() {
         Writable::Everything
     } else if kind.status_subresource
         && objectsync::is_placeable(&kind.resource)
-        && OwnKind::of(&kind.resource).is_none()
+        && SynthesizedKind::of(&kind.resource).is_none()
     {
         Writable::Status
     } else {
@@ -198,41 +198,40 @@ fn writable(kind: &Kind) -> Writable {
     }
 }
 
-/// Whether the status of a kind is a subresource. Definitions of custom kinds are not on the node, so each of those
-/// may have one: the cloud knows, and refuses what does not fit.
+/// Returns whether the status of a kind is a subresource. The node has no custom resource
+/// definitions, so every custom kind may have one; the cloud refuses what does not fit.
 fn has_status(resource: &Resource) -> bool {
     let named = |known: &&KnownKind| known.group == resource.group && known.kind == resource.kind;
     kinds::KINDS.iter().find(named).is_none_or(KnownKind::has_status)
 }
 
-/// What the fields of a built-in kind are.
 fn schema_of(resource: &Resource) -> Option<Arc<Schema>> {
     schema::builtin(&resource.group, &resource.version, &resource.kind)
 }
 
-/// Whether a kind is in the discovery although nothing of it is held.
+/// Returns whether the discovery includes a built-in kind without held objects.
 fn is_common(known: &KnownKind) -> bool {
     let resource = known.resource();
     let common = COMMON_GROUPS.contains(&known.group) && !VIRTUAL.contains(&known.kind);
     common || objectsync::is_sync_record(&resource) || local_kind(&resource).is_some()
 }
 
-/// Whether one kind is another one in a version of the group that clients should rather use.
+/// Returns whether one kind is a preferred version of another.
 fn is_preferred(one: &Resource, other: &Resource) -> bool {
     one.group == other.group
         && one.plural == other.plural
         && compare_versions(&one.version, &other.version) == Ordering::Greater
 }
 
-/// The order of API versions as Kubernetes has it: `v2` is above `v1`, that above `v1beta1`, that above
-/// `v1alpha2`, and that above anything else.
+/// Compares API versions in the order of Kubernetes: `v2`, `v1`, `v1beta1`, `v1alpha2`, then all
+/// others.
 fn compare_versions(one: &str, other: &str) -> Ordering {
     let known = parse_version(one).cmp(&parse_version(other));
-    // Of those of no known form the first one in the alphabet comes first.
+    // Unknown forms sort in alphabetical order.
     known.then_with(|| if parse_version(one).is_none() { other.cmp(one) } else { Ordering::Equal })
 }
 
-/// Stability, major and minor number.
+/// Returns stability, major and minor number.
 fn parse_version(version: &str) -> Option<(u8, u32, u32)> {
     let rest = version.strip_prefix('v')?;
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -249,7 +248,7 @@ fn is_core_event(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.kind == "Event"
 }
 
-/// The resource of the records about objects of a scope.
+/// Returns the resource of the sync records of a scope.
 pub(super) fn object_syncs(scope: Scope) -> Arc<Resource> {
     static RECORDS: LazyLock<[Arc<Resource>; 2]> = LazyLock::new(|| {
         let resource = |kind| Arc::new(kinds::guess(objectsync::API_VERSION, kind, false));
@@ -262,13 +261,13 @@ pub(super) fn object_syncs(scope: Scope) -> Arc<Resource> {
     }
 }
 
-/// Which of the kinds that can be made here a resource is, if it is one. Should the cloud send such objects,
-/// they are held and reported but not shown: here the name belongs to what was made here.
+/// Returns the local kind of a resource, if it is one. Such objects from the cloud are held and
+/// reported but not served: the name belongs to the local ones.
 pub(super) fn local_kind(resource: &Resource) -> Option<LocalKind> {
     [LocalKind::Lease, LocalKind::Event].into_iter().find(|kind| *local_resource(*kind) == *resource)
 }
 
-/// The resource that local objects of a kind are kept as.
+/// Returns the resource under which local objects of a kind are stored.
 pub(super) fn local_resource(kind: LocalKind) -> Arc<Resource> {
     static LOCAL: LazyLock<[Arc<Resource>; 2]> = LazyLock::new(|| {
         let resource = |(api_version, kind)| Arc::new(kinds::guess(api_version, kind, true));
@@ -281,14 +280,14 @@ pub(super) fn local_resource(kind: LocalKind) -> Arc<Resource> {
     }
 }
 
-/// The kinds of which there are objects though nobody sends them: see [`super::objects`].
+/// The kinds whose objects the agent synthesizes: see [`super::objects`].
 #[derive(Clone, Copy, Debug)]
-pub(super) enum OwnKind {
+pub(super) enum SynthesizedKind {
     Node,
     Namespace,
 }
 
-impl OwnKind {
+impl SynthesizedKind {
     pub(super) fn of(resource: &Resource) -> Option<Self> {
         match (&*resource.group, &*resource.kind) {
             ("", "Node") => Some(Self::Node),
@@ -298,7 +297,7 @@ impl OwnKind {
     }
 }
 
-/// Where to change an object of a kind that cannot be changed here.
+/// Returns the hint for a write to a kind that is read-only here.
 pub(super) fn read_only_hint(resource: &Resource) -> &'static str {
     if objectsync::is_sync_record(resource) { RECORD_HINT } else { SYNCED_HINT }
 }
@@ -318,26 +317,26 @@ mod tests {
         })
     }
 
-    fn paths(known: &KnownKinds) -> Vec<String> {
+    fn paths(known: &KindRegistry) -> Vec<String> {
         let path = |kind: &Arc<Kind>| format!("{}/{}", kind.resource.api_version(), kind.resource.plural);
         known.served().iter().map(path).collect()
     }
 
     #[test]
-    fn what_is_sealed_is_for_those_who_may_have_secrets() {
+    fn sealed_kinds_require_access_to_secrets() {
         let kinds = ["configmaps", "robots.plant.example", "events.events.k8s.io"].map(str::to_owned).into();
-        let known = KnownKinds::sealing(SealOptions { kinds, keys: KeySource::default() });
-        known.learn(&custom("v1"));
+        let known = KindRegistry::sealing(SealOptions { kinds, keys: KeySource::default() });
+        known.register(&custom("v1"));
         let secret = |group: &str, plural: &str| known.kind(group, "v1", plural).unwrap().secret;
         assert!(secret("", "configmaps") && secret("plant.example", "robots") && secret("", "secrets"));
         assert!(secret("", "events") && secret("events.k8s.io", "events"), "one under two names");
         assert!(!secret("", "pods") && !secret("apps", "deployments"));
-        assert!(!KnownKinds::default().kind("", "v1", "configmaps").unwrap().secret);
+        assert!(!KindRegistry::default().kind("", "v1", "configmaps").unwrap().secret);
     }
 
     #[test]
-    fn a_node_that_holds_nothing_serves_what_people_ask_for() {
-        let known = KnownKinds::default();
+    fn an_empty_node_serves_the_common_kinds() {
+        let known = KindRegistry::default();
         let paths = paths(&known);
         for expected in [
             "v1/configmaps",
@@ -357,23 +356,23 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_is_learnt_is_served_and_changes_the_version() {
-        let known = KnownKinds::default();
+    fn a_registered_kind_is_served_and_changes_the_version() {
+        let known = KindRegistry::default();
         let (before, version) = (known.served().len(), known.version());
-        known.learn(&custom("v1beta1"));
-        known.learn(&custom("v1beta1"));
+        known.register(&custom("v1beta1"));
+        known.register(&custom("v1beta1"));
         assert_eq!((known.served().len(), known.version()), (before + 1, version + 1));
         assert!(known.kind("plant.example", "v1beta1", "robots").unwrap().preferred);
-        known.learn(&custom("v1"));
+        known.register(&custom("v1"));
         assert!(!known.kind("plant.example", "v1beta1", "robots").unwrap().preferred);
         assert!(known.kind("plant.example", "v1", "robots").unwrap().preferred);
         assert!(paths(&known).is_sorted_by_key(|path| path.contains('.')), "the core group comes first");
     }
 
     #[test]
-    fn only_leases_and_events_can_be_written_and_the_status_of_what_the_cloud_sends() {
-        let known = KnownKinds::default();
-        known.learn(&custom("v1"));
+    fn local_kinds_are_writable_and_synced_ones_only_in_their_status() {
+        let known = KindRegistry::default();
+        known.register(&custom("v1"));
         for kind in known.served() {
             let expected = match &*kind.resource.kind {
                 "Lease" | "Event" => Writable::Everything,
@@ -410,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_have_the_order_of_kubernetes() {
+    fn versions_sort_in_the_order_of_kubernetes() {
         let order = [
             "zoo", "alpha", "v1alpha1", "v1alpha2", "v2alpha1", "v1beta1", "v2beta1", "v2beta10", "v1", "v2",
             "v10",

@@ -1,5 +1,5 @@
-//! The TCP address of the local API. Syncing is the agent's job, so an address that cannot be had does not
-//! stop it: it is tried again for as long as the agent runs, and the status says so.
+//! Binds the TCP address of the local API. A failure does not stop the agent, whose job is sync: it
+//! retries as long as the agent runs, and the status shows it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,30 +10,29 @@ use super::access::Tokens;
 use edgesync_admin::agent::ListenStatus;
 use edgesync_api::{Address, Listener};
 
-/// The first wait before an address is tried again.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The longest wait.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Delay before the first retry.
+const MIN_BACKOFF: Duration = Duration::from_secs(1);
+/// Maximum delay between retries.
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// What has become of the address.
+/// State of the TCP address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum ListenState {
-    /// The configuration has none.
+    /// No address is configured.
     #[default]
     Off,
-    /// Clients can connect.
+    /// The listener is bound: clients can connect.
     Open(SocketAddr),
-    /// It cannot be listened on; it is tried again.
+    /// The address cannot be bound; it is retried.
     Waiting {
-        /// The address.
         address: SocketAddr,
-        /// Why, for people.
+        /// The cause, as text.
         why: String,
     },
 }
 
 impl ListenState {
-    /// The state for the status.
+    /// Returns the state for the status.
     pub(super) fn show(&self) -> ListenStatus {
         match self {
             Self::Off => ListenStatus::Off,
@@ -45,14 +44,13 @@ impl ListenState {
     }
 }
 
-/// Listens on the address, however long it takes, and writes the kubeconfigs for it. To be dropped when the
-/// agent stops.
+/// Binds the address, retrying without limit, and writes the kubeconfigs for it. Cancel-safe.
 pub(super) async fn listen(
     address: SocketAddr,
     tokens: &Tokens,
     state: &watch::Sender<ListenState>,
 ) -> Listener {
-    let mut wait = FIRST_WAIT;
+    let mut wait = MIN_BACKOFF;
     loop {
         match Listener::bind(&Address::Tcp(address)).await {
             Ok(listener) => {
@@ -67,7 +65,7 @@ pub(super) async fn listen(
                 let listener = match secured {
                     Ok(tls) => listener.with_local_tls(tls),
                     Err(error) => {
-                        // Who has a token can still connect, without TLS.
+                        // Clients with a token can still connect, without TLS.
                         tracing::warn!(error = format!("{error:#}"), "no kubeconfig could be written");
                         listener
                     }
@@ -78,13 +76,13 @@ pub(super) async fn listen(
             }
             Err(error) => {
                 let why = format!("{:#}", anyhow::Error::from(error));
-                if wait == FIRST_WAIT {
+                if wait == MIN_BACKOFF {
                     let hint = "another process has the port? api.listen says which one is used";
                     tracing::warn!(%address, why, hint, "the local API does not answer over TCP; trying again");
                 }
                 state.send_replace(ListenState::Waiting { address, why });
                 tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(LONGEST_WAIT);
+                wait = (wait * 2).min(MAX_BACKOFF);
             }
         }
     }
@@ -95,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_taken_port_is_waited_for_and_then_stands_in_the_kubeconfig() {
+    async fn a_used_port_is_retried_and_then_written_to_the_kubeconfig() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::prepare(&dir.path().join("kubeconfig")).unwrap();
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -114,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn port_zero_is_written_as_the_one_that_was_taken() {
+    async fn port_zero_is_written_as_the_bound_port() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::prepare(&dir.path().join("kubeconfig")).unwrap();
         let (state, _) = watch::channel(ListenState::Off);

@@ -1,5 +1,5 @@
-//! The numbers of the agent for Prometheus: what they are, and how `/metrics` shows them. Pure; the loop and
-//! [`super::status`] fill them in when somebody asks. `docs/metrics.md` describes each.
+//! The agent's metrics for Prometheus, and their output at `/metrics`. Pure: the loop and
+//! [`super::status`] collect the values on each request. `docs/metrics.md` describes each.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,94 +19,93 @@ mod lag;
 use edgesync_runtime::metrics::write_writer;
 pub(super) use lag::Ages;
 
-/// What the metrics of the agent show. Numbers of things that happened only grow while the agent runs.
+/// Values of the agent's metrics. Counters only grow while the agent runs.
 #[derive(Clone, Debug, Default)]
 pub struct AgentNumbers {
-    /// The name of the node.
+    /// Name of the node.
     pub node: String,
-    /// Whether there is a connection to the broker.
+    /// Whether the link is connected.
     pub connected: bool,
-    /// What the link counts.
+    /// Counters of the link.
     pub link: Traffic,
-    /// Why its connections ended and its attempts failed.
+    /// Ended connections and failed attempts, by cause.
     pub endings: Endings,
-    /// Where the session with the cloud stands.
+    /// Phase of the session with the cloud.
     pub phase: EdgePhase,
-    /// The time from the last Hello to its Welcome.
+    /// Time from the last Hello to its Welcome.
     pub welcome_round_trip: Option<Duration>,
-    /// Whether the node holds what it is to hold, and the cloud knows it.
+    /// Whether the node holds the desired objects and the cloud has confirmed it.
     pub in_sync: bool,
-    /// The age of the oldest change that the cloud has not confirmed; zero if there is none.
+    /// Age of the oldest change that the cloud has not confirmed; zero if there is none.
     pub lag: Duration,
     /// Changes that the cloud has not confirmed.
     pub unconfirmed: u64,
-    /// Objects that the cloud has announced and that have not come yet.
+    /// Objects that the cloud has announced and not yet sent.
     pub pending: u64,
-    /// Removals that the cloud holds back.
+    /// Deletions that the cloud holds back.
     pub held_back: u64,
-    /// Objects held.
     pub objects: u64,
-    /// Objects that are rejected as of now, as far as they are remembered.
+    /// Objects rejected now, up to the number that is remembered.
     pub rejected_now: u64,
-    /// Objects rejected, by reason.
+    /// Rejections by reason; each attempt counts.
     pub rejections: Rejections,
-    /// What the sync machine counts.
+    /// Counters of the sync machine.
     pub sync: EdgeCounters,
-    /// Frames that could not be read, by cause.
+    /// Unreadable frames, by cause.
     pub bad_frames: BTreeMap<&'static str, u64>,
     /// Frames by direction and type.
     pub frames: Vec<Transferred>,
-    /// Objects in frames by direction and kind; who counts them bounds the kinds.
+    /// Objects in frames by direction and kind; the meter bounds the kinds.
     pub kinds: Vec<Transferred>,
     /// Bytes of TCP in both directions today (UTC).
     pub traffic_today: u64,
-    /// The limit for them, if there is one.
+    /// Daily limit of these bytes; `None` if not configured.
     pub traffic_budget: Option<u64>,
-    /// When the certificate ends, as Unix time; none before the node has joined.
+    /// End of the certificate, as Unix time; `None` until the node has joined.
     pub certificate_end: Option<i64>,
     /// The outbox as of the last commit.
     pub outbox: OutboxState,
-    /// The age of the oldest item of each lane, in the order of [`Lane::ALL`]; zero if it is empty.
+    /// Age of the oldest item of each lane, in the order of [`Lane::ALL`]; zero if it is empty.
     pub outbox_ages: [Duration; Lane::ALL.len()],
-    /// Events that the agent has made, repeats included.
+    /// Events emitted, repeats included.
     pub events_emitted: u64,
-    /// Events that the agent has left out because there were too many.
+    /// Events suppressed by the rate limit.
     pub events_suppressed: u64,
-    /// Limits that were hit and are counted nowhere else.
+    /// Limits hit that have no other counter.
     pub limits: LimitsHit,
-    /// The bridge to a CloudCore; none with another link.
+    /// The bridge to a CloudCore; `None` with another link.
     pub kubeedge: Option<(BridgeCounters, BridgeStatus)>,
-    /// What the rules for files have come to; none without rules.
+    /// Results of the rules for files; `None` without rules.
     pub files: Option<FilesNumbers>,
-    /// Sizes and counters of the store; none if it cannot be read.
+    /// Sizes and counters of the store; `None` if it cannot be read.
     pub store: Option<EdgeStats>,
-    /// Whether the store takes changes.
+    /// Whether the store accepts changes.
     pub writing: Writing,
-    /// How often the database was lost or damaged since the agent was started.
+    /// Losses of or damage to the database since the start.
     pub resets: u64,
 }
 
-/// What the rules for files have come to.
+/// Results of the rules for files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilesNumbers {
-    /// Rules and objects.
+    /// Rules, and objects by state.
     pub summary: FilesSummary,
-    /// How often programs were made to read their files.
+    /// Reloads of programs after changes of their files.
     pub reloads: u64,
-    /// How often files were put back.
+    /// Rollbacks of files after a failed check or reload.
     pub rollbacks: u64,
-    /// The files that are there.
+    /// Files that the rules have written and that exist.
     pub files: u64,
-    /// Whether the helper does what it is asked.
+    /// Whether the helper completed its last request.
     pub works: bool,
 }
 
-/// Objects that were rejected, by reason.
+/// Counts of rejected objects, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rejections([u64; Self::REASONS.len()]);
 
 impl Rejections {
-    /// The reasons, each with its word, which is the one in the protocol.
+    /// The reasons, each with its name in the protocol.
     const REASONS: [(RejectReason, &'static str); 5] = [
         (RejectReason::TooLarge, "TooLarge"),
         (RejectReason::Invalid, "Invalid"),
@@ -115,7 +114,7 @@ impl Rejections {
         (RejectReason::StoreUnavailable, "StoreUnavailable"),
     ];
 
-    /// Counts an object.
+    /// Counts one rejection; reasons without a row are ignored.
     pub fn add(&mut self, reason: RejectReason) {
         let at = Self::REASONS.iter().position(|(known, _)| *known == reason);
         if let Some(count) = at.and_then(|at| self.0.get_mut(at)) {
@@ -128,27 +127,26 @@ impl Rejections {
     }
 }
 
-/// How often limits were hit.
+/// Counts of limits hit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitsHit {
     /// Objects larger than `sync.max_object`.
     pub object_size: u64,
-    /// Objects for which there was no room within `store.max_size` or on the disk.
+    /// Objects that did not fit `store.max_size` or the disk.
     pub store_size: u64,
-    /// Frames for which the link's queue had no room at once.
+    /// Frames that found the link's queue full.
     pub link_queue: u64,
 }
 
-/// What went through the link under one label.
+/// Traffic of the link under one label.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transferred {
     /// `up` to the cloud, `down` from it.
     pub direction: &'static str,
-    /// The type of frame, or the kind of object.
+    /// Type of frame, or kind of object.
     pub label: String,
-    /// How many.
+    /// Number of frames or objects.
     pub count: u64,
-    /// Their bytes.
     pub bytes: u64,
 }
 
@@ -162,7 +160,7 @@ impl Transferred {
     }
 }
 
-/// The words for where a session stands.
+/// The names of the phases of a session.
 const PHASES: [(EdgePhase, &str); 4] = [
     (EdgePhase::Down, "down"),
     (EdgePhase::Settling, "settling"),
@@ -170,7 +168,7 @@ const PHASES: [(EdgePhase, &str); 4] = [
     (EdgePhase::Live, "live"),
 ];
 
-/// Writes all families of the agent.
+/// Writes all metric families of the agent.
 pub fn write(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     families! { out;
         Gauge edgesync_agent_build_info[node, version] = [([&*numbers.node, edgesync_runtime::VERSION], true)],
@@ -368,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rejection_counts_under_the_word_of_the_protocol() {
+    fn rejections_count_under_the_protocols_reason() {
         let mut rejections = Rejections::default();
         for (reason, word) in Rejections::REASONS {
             assert_eq!(serde_json::to_value(reason).unwrap(), word);
@@ -385,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_phase_and_one_state_of_the_store_is_the_one_of_now() {
+    fn exactly_one_phase_and_one_store_state_is_current() {
         for (phase, word) in PHASES {
             let numbers = AgentNumbers { phase, writing: Writing::Full, ..AgentNumbers::default() };
             let text = text(&numbers);
@@ -403,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_measured_has_no_value() {
+    fn values_never_measured_are_absent() {
         let unknown = text(&AgentNumbers::default());
         let known = AgentNumbers {
             welcome_round_trip: Some(Duration::from_millis(1500)),

@@ -1,8 +1,8 @@
-//! What the device tells of itself: the Node's labels, `nodeInfo`, capacity and addresses, as far as the system says
-//! them, and the conditions that the node alone can know.
+//! The node's report on itself: the Node's labels, `nodeInfo`, capacity and addresses, as far as
+//! the system provides them, and the conditions that only the node can determine.
 //!
-//! Whatever is told is sent when it differs from what was told last. So nothing in it changes from one moment to the
-//! next: no amount of free memory, no counts in messages. What cannot be read is left out.
+//! A report is sent when it differs from the last one. Therefore it contains nothing volatile: no
+//! amount of free memory, no counts in messages. Unreadable values are omitted.
 
 use std::collections::BTreeMap;
 use std::env::consts::{ARCH, OS};
@@ -23,17 +23,18 @@ mod conditions;
 
 pub(super) use conditions::{certificate_condition, disk_condition, store_condition, traffic_condition};
 
-/// Free space of a disk below which it is under pressure: the smaller of a tenth of it and this.
+/// Upper bound of the free space below which a disk is under pressure; a tenth of the disk if that
+/// is less.
 pub(super) const LOW_DISK_BYTES: u64 = 256 << 20;
 
-/// The most that is read of a file, in bytes.
+/// Maximum bytes read from a file.
 const MAX_FILE: u64 = 64 << 10;
-/// The longest value that is told, in bytes.
+/// Maximum bytes of a reported value.
 const MAX_VALUE: usize = 256;
-/// What `kubectl get nodes` shows as the version.
+/// The version that `kubectl get nodes` shows.
 const AGENT_VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"), "-edgesync");
 
-/// Reads everything. Blocks for a moment: files under `/proc`, `/sys` and `/etc`.
+/// Builds the report. Blocks briefly: reads files under `/proc`, `/sys` and `/etc`.
 pub(super) fn report(config: &Config, conditions: Vec<Condition>) -> NodeReport {
     let space = Space::of(&config.store.path);
     let facts = Facts { root: Path::new("/"), source: address::source };
@@ -44,16 +45,16 @@ pub(super) fn report(config: &Config, conditions: Vec<Condition>) -> NodeReport 
     }
 }
 
-/// Where facts come from.
+/// Sources of the facts.
 struct Facts<'a> {
-    /// What stands for `/`.
+    /// Root of the file system.
     root: &'a Path,
-    /// The address that this machine sends from, by the address that it sends to.
+    /// Returns this machine's source address for a destination.
     source: fn(IpAddr) -> Option<IpAddr>,
 }
 
 impl Facts<'_> {
-    /// What an operator has configured comes before what the machine says.
+    /// Returns the labels. Configured ones take precedence over those of the machine.
     fn labels(&self, node: &str, configured: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         let mut labels = configured.clone();
         let mut add = |key: &str, value: String| {
@@ -62,8 +63,8 @@ impl Facts<'_> {
         add("kubernetes.io/arch", go_arch().to_owned());
         add("kubernetes.io/os", OS.to_owned());
         add("node-role.kubernetes.io/edge", String::new());
-        // Devices of one image often have one host name, so the name of the node comes first, as with a kubelet
-        // that was given one. It may be longer than a label.
+        // Devices of one image often share a host name, so the node's name comes first, like a
+        // kubelet's `--hostname-override`. It may be too long for a label.
         let names = [Some(node.to_owned()), self.host_name()];
         let fits = |name: &String| !name.is_empty() && name::check_label_value(name).is_ok();
         if let Some(name) = names.into_iter().flatten().find(fits) {
@@ -78,7 +79,7 @@ impl Facts<'_> {
             "type": "Hostname",
             "address": self.host_name().unwrap_or_else(|| node.to_owned()),
         })];
-        // One, because by the schema of Nodes the type tells addresses apart.
+        // Only one: the schema of Nodes distinguishes addresses by type.
         if let Some(address) = self.address(peer) {
             addresses.push(json!({"type": "InternalIP", "address": address.to_string()}));
         }
@@ -90,7 +91,7 @@ impl Facts<'_> {
         status
     }
 
-    /// All fields that a Node must have here; those of what this node has not are empty.
+    /// Returns all fields that a Node must have; inapplicable ones are empty.
     fn node_info(&self) -> Map<String, Value> {
         let first = |paths: &[&str]| paths.iter().find_map(|path| self.line(path)).unwrap_or_default();
         let fields = [
@@ -119,11 +120,11 @@ impl Facts<'_> {
         known.collect()
     }
 
-    /// The address that others reach this machine by: the one it sends from towards the broker if that is given as
-    /// an address, towards the default route otherwise, or else one of an interface. Nothing is sent for it and no
-    /// name is looked up.
+    /// Returns the address at which others reach this machine: the source address towards the
+    /// broker if that is configured as an IP address, else towards the default route, else one of
+    /// an interface. Sends nothing and resolves no name.
     fn address(&self, broker: &str) -> Option<IpAddr> {
-        let towards = broker.parse().ok().into_iter().chain(address::ELSEWHERE);
+        let towards = broker.parse().ok().into_iter().chain(address::DEFAULT_ROUTE_PROBES);
         let sources = towards.filter_map(self.source).map(|address| address.to_canonical());
         let interfaces = || {
             let v4 = address::in_fib_trie(&self.text("proc/net/fib_trie").unwrap_or_default());
@@ -140,10 +141,10 @@ impl Facts<'_> {
     fn os_image(&self) -> Option<String> {
         let release = self.text("etc/os-release").or_else(|| self.text("usr/lib/os-release"))?;
         let value = release.lines().find_map(|line| line.trim_start().strip_prefix("PRETTY_NAME="))?;
-        plain(&unquoted(value.trim()))
+        sanitized(&unquoted(value.trim()))
     }
 
-    /// Processors that are switched on, as in `0-3,6`: what a container or a service may use is less.
+    /// Counts the processors that are online, as in `0-3,6`. A container or service may use fewer.
     fn processors(&self) -> Option<u64> {
         let ranges = self.line("sys/devices/system/cpu/online")?;
         let counts = ranges.split(',').map(|range| {
@@ -160,12 +161,12 @@ impl Facts<'_> {
         total.trim().strip_suffix("kB")?.trim_end().parse().ok()
     }
 
-    /// The first line of a file.
+    /// Returns the first line of a file.
     fn line(&self, path: &str) -> Option<String> {
-        plain(self.text(path)?.lines().next()?)
+        sanitized(self.text(path)?.lines().next()?)
     }
 
-    /// The beginning of a file.
+    /// Returns the beginning of a file.
     fn text(&self, path: &str) -> Option<String> {
         let mut bytes = Vec::new();
         File::open(self.root.join(path)).ok()?.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
@@ -173,16 +174,16 @@ impl Facts<'_> {
     }
 }
 
-/// The room on a disk, in bytes.
+/// Space on a disk, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Space {
     total: u64,
-    /// For users other than root.
+    /// Available to users other than root.
     free: u64,
 }
 
 impl Space {
-    /// The file system of a file, or of the directory that it is to be in.
+    /// Returns the space on the file system of a file, or of its directory if it does not exist.
     fn of(file: &Path) -> Option<Self> {
         let stat = rustix::fs::statvfs(file).or_else(|_| rustix::fs::statvfs(directory_of(file))).ok()?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
@@ -190,7 +191,7 @@ impl Space {
     }
 }
 
-/// The architecture by the name that Go has for it, as in the labels of all Nodes.
+/// Returns the architecture by its Go name, as in the labels of all Nodes.
 fn go_arch() -> &'static str {
     match ARCH {
         "x86" => "386",
@@ -203,16 +204,16 @@ fn go_arch() -> &'static str {
     }
 }
 
-/// Text without control characters and without space around it, at most [`MAX_VALUE`] bytes; nothing if nothing is
-/// left.
-fn plain(text: &str) -> Option<String> {
-    let mut plain = text.chars().filter(|c| !c.is_control()).collect::<String>();
-    plain.truncate(plain.floor_char_boundary(MAX_VALUE));
-    let plain = plain.trim();
-    (!plain.is_empty()).then(|| plain.to_owned())
+/// Strips control characters and surrounding space, and truncates to [`MAX_VALUE`] bytes; `None` if
+/// nothing remains.
+fn sanitized(text: &str) -> Option<String> {
+    let mut sanitized = text.chars().filter(|c| !c.is_control()).collect::<String>();
+    sanitized.truncate(sanitized.floor_char_boundary(MAX_VALUE));
+    let sanitized = sanitized.trim();
+    (!sanitized.is_empty()).then(|| sanitized.to_owned())
 }
 
-/// A value as a shell would read it: os-release(5).
+/// Unquotes a value as a shell does: os-release(5).
 fn unquoted(value: &str) -> String {
     let within = |quote| value.strip_prefix(quote).and_then(|rest: &str| rest.strip_suffix(quote));
     if let Some(literal) = within('\'') {

@@ -1,15 +1,16 @@
-//! What the node holds, for the API: synced objects, the ObjectSync records about them, which are not stored
-//! but follow from the rows, and the Leases and Events that were made here.
+//! The node's objects for the API: synced objects; ObjectSync records, which are derived from the
+//! rows; and local Leases and Events.
 //!
-//! Synced objects and records share a sequence of versions, local objects have their own. Of a synced object the
-//! status can be written: it goes into the outbox, and the object keeps its version until the cloud sends another.
+//! Synced objects and records share a sequence of versions, local objects have their own. The
+//! status of a synced object is writable: it goes into the outbox, and the object keeps its version
+//! until the cloud sends another.
 
 mod list;
 mod named;
-mod own;
 mod record;
 mod ring;
 mod statuses;
+mod synthesized_objects;
 mod watch;
 
 use std::sync::Arc;
@@ -29,82 +30,83 @@ use edgesync_protocol::compression;
 use edgesync_protocol::upload::Lane;
 use edgesync_store::StoreError;
 
-use super::kinds::{self, KnownKinds, OwnKind};
+use super::kinds::{self, KindRegistry, SynthesizedKind};
 use list::{EdgeList, RowList};
-use own::Own;
-pub(super) use own::{OwnNode, own_node};
 use statuses::Statuses;
+use synthesized_objects::Synthesized;
+pub(super) use synthesized_objects::{SharedNode, shared_node};
 use watch::Watches;
 
-/// Seconds after which a client may ask again while the database cannot be read or written.
+/// Seconds after which a client may retry while the database is unavailable.
 const RETRY_SECONDS: u32 = 5;
-/// How long changes are kept in memory after somebody has listed or watched.
+/// Time for which changes are kept in memory after the last list or watch.
 const INTEREST: Duration = Duration::from_secs(5 * 60);
-/// How often memory is looked for that can be given back.
-const TIDY_EVERY: Duration = Duration::from_secs(60);
-/// How long a list waits at most for commits that are under way.
-const SETTLE: Duration = Duration::from_secs(1);
+/// Interval at which unused memory is released.
+const TIDY_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum time for which a list waits for commits in flight.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long after the last of a burst its memory is given back.
-pub(super) const QUIET: Duration = Duration::from_secs(2);
+/// Time after the last commit of a burst at which memory is released.
+pub(super) const QUIET_TIME: Duration = Duration::from_secs(2);
 
-/// Gives back what a burst has left: for the moment after it.
-pub(super) async fn give_back(store: &EdgeStore) {
-    // A store that cannot be read or written says so in its health.
+/// Releases the memory that a burst has left.
+pub(super) async fn release_memory(store: &EdgeStore) {
+    // The store's health shows its failures.
     let _ = store.release_memory().await;
     compression::release();
     edgesync_runtime::memory::release();
 }
 
-/// Tells the time by the clock that never jumps.
+/// Returns the monotonic time.
 pub(super) type ReadClock = Arc<dyn Fn() -> Clocked + Send + Sync>;
 
-/// The objects of the edge's store: synced ones read-only but for their status, local ones read-write.
+/// The objects of the edge's store: synced ones read-only except for their status, local ones
+/// read-write.
 pub(super) struct EdgeObjects {
     store: EdgeStore,
     clock: ReadClock,
     statuses: Arc<Statuses>,
-    kinds: Arc<KnownKinds>,
+    kinds: Arc<KindRegistry>,
     node: Arc<str>,
     watches: Arc<Watches>,
-    own: [Own; 2],
-    own_node: OwnNode,
-    /// Whether there was a list since memory was last given back.
+    synthesized: [Synthesized; 2],
+    shared_node: SharedNode,
+    /// Whether there was a list since memory was last released.
     listed: AtomicBool,
 }
 
-/// Where the objects of a kind are.
+/// The source of a kind's objects.
 #[derive(Clone, Debug)]
-enum Place {
+enum ObjectSource {
     /// Received from the cloud.
     Synced,
-    /// Records about those.
+    /// Records about received objects.
     Records(Scope),
-    /// Made on this node.
+    /// Created on this node.
     Local(LocalKind),
-    /// Of this node itself.
-    Own(OwnKind),
+    /// Synthesized by the agent.
+    Synthesized(SynthesizedKind),
 }
 
-impl Place {
+impl ObjectSource {
     fn of(resource: &Resource) -> Self {
         if objectsync::is_sync_record(resource) {
             return Self::Records(resource.scope);
         }
-        match (kinds::local_kind(resource), OwnKind::of(resource)) {
+        match (kinds::local_kind(resource), SynthesizedKind::of(resource)) {
             (Some(kind), _) => Self::Local(kind),
-            (None, Some(kind)) => Self::Own(kind),
+            (None, Some(kind)) => Self::Synthesized(kind),
             (None, None) => Self::Synced,
         }
     }
 }
 
-/// A synced object that was read.
+/// A synced object from the store.
 struct Synced {
     uid: Uid,
-    /// As it is stored.
+    /// As stored, under this store's version.
     object: Stored,
-    /// What waits in the outbox under its key.
+    /// The status pending in the outbox.
     waiting: Option<String>,
 }
 
@@ -122,7 +124,7 @@ fn unavailable(error: &StoreError) -> Status {
     }
 }
 
-/// A synced object as clients see it: under the version that this store gave.
+/// Returns a synced object as clients see it, under this store's version.
 fn shown(stored: edge::Stored) -> Stored {
     Stored {
         json: with_resource_version(&stored.body, stored.own_version),
@@ -138,44 +140,44 @@ fn shown_local(object: LocalObject) -> Stored {
 }
 
 impl EdgeObjects {
-    /// `watch_bytes` is what may be kept in memory for those who watch.
+    /// `watch_bytes` limits the memory for changes that watches read.
     pub(super) fn new(
         store: EdgeStore,
-        kinds: Arc<KnownKinds>,
+        kinds: Arc<KindRegistry>,
         node: &str,
         watch_bytes: usize,
         clock: ReadClock,
-        own_node: OwnNode,
+        shared_node: SharedNode,
     ) -> Self {
-        Self::keeping(store, kinds, node, watch_bytes, clock, own_node, INTEREST)
+        Self::keeping(store, kinds, node, watch_bytes, clock, shared_node, INTEREST)
     }
 
     fn keeping(
         store: EdgeStore,
-        kinds: Arc<KnownKinds>,
+        kinds: Arc<KindRegistry>,
         node: &str,
         watch_bytes: usize,
         clock: ReadClock,
-        own_node: OwnNode,
-        interest: Duration,
+        shared_node: SharedNode,
+        keep: Duration,
     ) -> Self {
         let node: Arc<str> = node.into();
-        let watches = Arc::new(Watches::new(node.clone(), watch_bytes, interest, store.versions()));
+        let watches = Arc::new(Watches::new(node.clone(), watch_bytes, keep, store.versions()));
         store.observe(watches.clone());
-        // A commit in between went unseen.
+        // A commit in between was not observed.
         watches.catch_up(store.versions());
         let statuses = Arc::new(Statuses::new(store.outbox()));
-        let own = ["Node", "Namespace"].map(Own::new);
+        let synthesized = ["Node", "Namespace"].map(Synthesized::new);
         let listed = AtomicBool::new(false);
-        Self { store, clock, statuses, kinds, node, watches, own, own_node, listed }
+        Self { store, clock, statuses, kinds, node, watches, synthesized, shared_node, listed }
     }
 
     /// Opens a list of rows.
-    async fn rows(&self, place: Place, resource: &Arc<Resource>) -> Result<EdgeList> {
+    async fn rows(&self, source: ObjectSource, resource: &Arc<Resource>) -> Result<EdgeList> {
         match self.store.snapshot().await.map_err(|error| unavailable(&error))? {
             Some(snapshot) => {
                 let (node, statuses) = (self.node.clone(), self.statuses.clone());
-                Ok(EdgeList::Rows(RowList::new(snapshot, place, resource.clone(), node, statuses)))
+                Ok(EdgeList::Rows(RowList::new(snapshot, source, resource.clone(), node, statuses)))
             }
             None => {
                 let message =
@@ -185,15 +187,15 @@ impl EdgeObjects {
         }
     }
 
-    /// Gives memory back now and then, for as long as it is polled: what lists took, and changes that nobody has
-    /// asked for in a while.
-    pub(super) async fn keep_small(&self) {
+    /// Releases memory periodically, until it is dropped: that of lists, and changes without recent
+    /// readers.
+    pub(super) async fn release_periodically(&self) {
         loop {
-            tokio::time::sleep(TIDY_EVERY).await;
+            tokio::time::sleep(TIDY_INTERVAL).await;
             self.statuses.tidy(Instant::now());
             let tidied = self.watches.tidy();
             if self.listed.swap(false, Ordering::Relaxed) || tidied {
-                give_back(&self.store).await;
+                release_memory(&self.store).await;
             }
         }
     }
@@ -204,11 +206,11 @@ impl EdgeObjects {
             return Ok(None);
         }
         let stored = self.store.by_uid(uid.into()).await.map_err(|error| unavailable(&error))?;
-        let wanted = |stored: &edge::Stored| {
+        let matches_scope = |stored: &edge::Stored| {
             stored.object.namespace == namespace && namespace.is_empty() == (scope == Scope::Cluster)
         };
         Ok(stored
-            .filter(wanted)
+            .filter(matches_scope)
             .and_then(|stored| record::of_stored(&self.node, &stored, stored.own_version)))
     }
 
@@ -225,23 +227,23 @@ impl EdgeObjects {
         Ok(Some(Synced { uid, object: shown(stored), waiting }))
     }
 
-    /// A synced object with the status that was written here last.
+    /// Returns a synced object with its last locally written status.
     fn show(&self, synced: &Synced) -> Stored {
         let Synced { uid, object, waiting } = synced;
         self.statuses.show(uid, object.clone(), waiting.as_deref(), Instant::now())
     }
 
-    /// Puts the status of a synced object into the outbox. It was worked out on `old`: if the object or its status is
-    /// another one by now, somebody else was faster.
+    /// Writes the status of a synced object to the outbox. It was computed from `old`: fails with a
+    /// conflict if the object or its status has changed since.
     async fn write_status(&self, resource: &Resource, object: &Object, old: &Stored) -> Result<Stored> {
-        let _turn = self.statuses.turn(object.uid()).await;
+        let _lock = self.statuses.lock(object.uid()).await;
         let synced = self.synced(resource, &old.namespace, &old.name).await?;
         let mut synced = synced.ok_or_else(|| Status::not_found(resource, &old.name))?;
         if self.show(&synced) != *old {
             return Err(Status::modified(resource, &old.name));
         }
         let change = statuses::Change::new(object, old)?;
-        if change.is_news {
+        if change.is_changed {
             let content = change.content(resource, &synced.uid, old)?;
             let (lane, key, at) = (Lane::Status, edge::status_key(&synced.uid), (self.clock)());
             self.statuses.forget(&synced.uid);
@@ -249,7 +251,7 @@ impl EdgeObjects {
             self.store.post(vec![Posting::Upload(put)]).await.map_err(|error| unavailable(&error))?;
             synced.waiting = Some(content);
         }
-        if change.is_news || change.managers.is_some() {
+        if change.is_changed || change.managers.is_some() {
             self.statuses.note(&synced.uid, old.version, change);
         }
         Ok(self.show(&synced))
@@ -270,7 +272,7 @@ impl EdgeObjects {
         })
     }
 
-    /// The object to be written.
+    /// Converts an object for the store.
     fn local(&self, resource: &Resource, object: &Object) -> Result<LocalObject> {
         let kind = local_kind(resource, object.name())?;
         Ok(LocalObject {
@@ -305,7 +307,7 @@ impl Storage for EdgeObjects {
 
     fn checks(&self) -> Vec<(&'static str, Result<()>)> {
         let store = match &self.store.health().borrow().writing {
-            // What is held can be read, and deletes go on.
+            // Held objects can be read, and deletes continue.
             Writing::Works | Writing::Full => Ok(()),
             Writing::Fails { reason } => {
                 Err(Status::unavailable(format!("the store cannot be written: {reason}"), RETRY_SECONDS))
@@ -316,47 +318,47 @@ impl Storage for EdgeObjects {
 
     fn version(&self, resource: &Resource) -> u64 {
         let versions = self.store.versions();
-        match Place::of(resource) {
-            Place::Synced | Place::Records(_) => versions.objects,
-            Place::Local(_) => versions.local,
-            place @ Place::Own(_) => self.watches.of(&place).version(),
+        match ObjectSource::of(resource) {
+            ObjectSource::Synced | ObjectSource::Records(_) => versions.objects,
+            ObjectSource::Local(_) => versions.local,
+            source @ ObjectSource::Synthesized(_) => self.watches.of(&source).version(),
         }
     }
 
     async fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Option<Stored>> {
-        match Place::of(resource) {
-            Place::Records(scope) => self.record(scope, namespace, name).await,
-            Place::Local(kind) => {
+        match ObjectSource::of(resource) {
+            ObjectSource::Records(scope) => self.record(scope, namespace, name).await,
+            ObjectSource::Local(kind) => {
                 let found = self.store.local(kind, namespace.to_owned(), name.to_owned()).await;
                 Ok(found.map_err(|error| unavailable(&error))?.map(shown_local))
             }
-            Place::Synced => {
+            ObjectSource::Synced => {
                 let synced = self.synced(resource, namespace, name).await?;
                 Ok(synced.map(|synced| self.show(&synced)))
             }
-            Place::Own(kind) => Ok(self.own(kind).await?.get(name)),
+            ObjectSource::Synthesized(kind) => Ok(self.synthesized(kind).await?.get(name)),
         }
     }
 
     async fn snapshot(&self, resource: &Arc<Resource>) -> Result<EdgeList> {
-        let place = Place::of(resource);
+        let source = ObjectSource::of(resource);
         self.listed.store(true, Ordering::Relaxed);
-        if let Place::Own(kind) = place {
-            return Ok(EdgeList::Own(self.own(kind).await?));
+        if let ObjectSource::Synthesized(kind) = source {
+            return Ok(EdgeList::Synthesized(self.synthesized(kind).await?));
         }
-        if self.watches.of(&place).interest() {
-            // Commits under way are not noted: whoever lists before them could not go on with a watch.
-            let _ = tokio::time::timeout(SETTLE, self.store.settle()).await;
+        if self.watches.of(&source).record_interest() {
+            // Commits in flight are not recorded: a list before them could not continue as a watch.
+            let _ = tokio::time::timeout(COMMIT_TIMEOUT, self.store.settle()).await;
         }
-        self.rows(place, resource).await
+        self.rows(source, resource).await
     }
 
     async fn changes(&self, resource: &Arc<Resource>, after: u64) -> Result<Batch> {
-        let place = Place::of(resource);
-        if let Place::Own(kind) = place {
-            self.own_changed(kind, after).await?;
+        let source = ObjectSource::of(resource);
+        if let ObjectSource::Synthesized(kind) = source {
+            self.synthesized_changed(kind, after).await?;
         }
-        self.watches.of(&place).changes(resource, after).await
+        self.watches.of(&source).changes(resource, after).await
     }
 
     async fn create(&self, resource: &Arc<Resource>, object: Object) -> Result<Stored> {
@@ -370,8 +372,8 @@ impl Storage for EdgeObjects {
     }
 
     async fn update_status(&self, resource: &Arc<Resource>, object: Object, old: &Stored) -> Result<Stored> {
-        match Place::of(resource) {
-            Place::Synced => self.write_status(resource, &object, old).await,
+        match ObjectSource::of(resource) {
+            ObjectSource::Synced => self.write_status(resource, &object, old).await,
             _ => self.update(resource, object, old.version).await,
         }
     }
@@ -384,7 +386,7 @@ impl Storage for EdgeObjects {
     }
 }
 
-/// 410: changes after a version are not known any more.
+/// Returns status 410: the changes after a version are no longer in memory.
 fn expired(after: u64) -> Status {
     Status::new(Reason::Expired, format!("too old resource version: {after}"))
 }

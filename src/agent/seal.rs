@@ -1,9 +1,9 @@
-//! The keys of sealed objects: where they are, what the status says of them, and their rotation.
+//! The keys of sealed objects: their location, status and rotation.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::events::{Events, Regarding, Why};
+use super::events::{EventReason, Events, Regarding};
 use crate::store::EdgeStore;
 use edgesync_admin::agent::SealStatus;
 use edgesync_api::Role;
@@ -13,13 +13,13 @@ use edgesync_object::status::{Reason, Result};
 use edgesync_store::seal::keyring::{KeyFacts, Opened};
 use edgesync_store::seal::{KeySource, SealOptions};
 
-/// The names of the credentials, as a systemd unit names them.
+/// Names of the credentials in a systemd unit.
 const CREDENTIAL: &str = "edgesync-seal";
 const PREVIOUS_CREDENTIAL: &str = "edgesync-seal-previous";
-/// How often it is looked whether a key has sealed too much.
-const LOOK_EVERY: Duration = Duration::from_secs(3600);
+/// Interval of the check whether a key has reached its usage limit.
+const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// What is sealed, and where the keys are. A credential that is not there is none.
+/// Returns the sealed kinds and the locations of the keys. A missing credential counts as absent.
 pub(super) fn options(config: &Config) -> SealOptions {
     options_with(config, std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from).as_deref())
 }
@@ -37,25 +37,25 @@ fn options_with(config: &Config, credentials: Option<&Path>) -> SealOptions {
     }
 }
 
-/// The part of the status.
+/// Returns the section of the status.
 pub(super) async fn show(store: &EdgeStore) -> Option<SealStatus> {
     match store.seal_facts().await {
         Ok(facts) => facts.map(|facts| show_keys(&facts.keys, facts.objects)),
-        // That the store cannot be read stands elsewhere in the status.
+        // Another section of the status reports an unreadable store.
         Err(_) => None,
     }
 }
 
-/// Tells in an Event if the credential was missing: if an earlier start was given up for it, or if keys were lost and new
-/// ones were made.
-pub(super) async fn tell(store: &EdgeStore, events: &Events) {
+/// Emits an Event if the credential was missing: an earlier start was refused, or keys were lost
+/// and replaced.
+pub(super) async fn emit_events(store: &EdgeStore, events: &Events) {
     let Ok(Some(facts)) = store.seal_facts().await else { return };
-    for note in notes(&facts.keys) {
-        events.emit(Why::SealCredentialMissing, Regarding::Node, note);
+    for note in event_notes(&facts.keys) {
+        events.emit(EventReason::SealCredentialMissing, Regarding::Node, note);
     }
 }
 
-fn notes(keys: &KeyFacts) -> Vec<String> {
+fn event_notes(keys: &KeyFacts) -> Vec<String> {
     let refused = keys.refused.as_ref().map(|since| {
         format!(
             "The agent did not start from {since} on: the credential that wraps the keys of sealed objects was missing, \
@@ -76,7 +76,7 @@ fn show_keys(keys: &KeyFacts, sealed_objects: u64) -> SealStatus {
     SealStatus { keys: keys.keys as u64, wrapped: keys.wrapped, newest: keys.newest.clone(), sealed_objects }
 }
 
-/// Replaces the keys, for somebody who may see Secrets.
+/// Rotates the keys, for a caller with access to Secrets.
 pub(super) async fn rotate(store: &EdgeStore, role: Role) -> Result<SealStatus> {
     if role != Role::Admin {
         let message = "the keys of sealed objects can be replaced by root and the user of the agent on its socket, and \
@@ -92,10 +92,10 @@ pub(super) async fn rotate(store: &EdgeStore, role: Role) -> Result<SealStatus> 
     Ok(show_keys(&rotated.keys, rotated.objects))
 }
 
-/// Replaces a key that has sealed so much that chance could betray it. Never ends.
-pub(super) async fn replace_worn(store: &EdgeStore) {
+/// Rotates a key that has reached its usage limit, where collisions become likely. Never returns.
+pub(super) async fn rotate_worn(store: &EdgeStore) {
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         if store.is_seal_worn()
             && let Err(error) = store.rotate_seal().await
         {
@@ -110,7 +110,7 @@ mod tests {
     use crate::store::EdgeOptions;
 
     #[test]
-    fn credentials_are_taken_where_they_are() {
+    fn credentials_are_found_in_their_directory() {
         let mut config = Config::default();
         config.seal.key_file = "/x/seal.key".into();
         config.seal.kinds = vec!["configmaps".into()];
@@ -125,26 +125,26 @@ mod tests {
     }
 
     #[test]
-    fn an_event_tells_that_the_credential_was_missing() {
+    fn an_event_reports_a_missing_credential() {
         let keys = |opened, refused: Option<&str>, wrapped| {
             let refused = refused.map(str::to_owned);
             KeyFacts { keys: 1, wrapped, newest: "2026-01-01T00:00:00Z".into(), opened, refused }
         };
         assert!(
-            notes(&keys(Opened::Kept, None, true)).is_empty()
-                && notes(&keys(Opened::Made, None, false)).is_empty()
+            event_notes(&keys(Opened::Kept, None, true)).is_empty()
+                && event_notes(&keys(Opened::Made, None, false)).is_empty()
         );
-        let refused = notes(&keys(Opened::Kept, Some("2026-01-02T00:00:00Z"), true));
+        let refused = event_notes(&keys(Opened::Kept, Some("2026-01-02T00:00:00Z"), true));
         assert!(
             refused.len() == 1 && refused[0].contains("did not start from 2026-01-02T00:00:00Z"),
             "{refused:?}"
         );
-        let lost = notes(&keys(Opened::Lost, None, false));
+        let lost = event_notes(&keys(Opened::Lost, None, false));
         assert!(lost.len() == 1 && lost[0].contains("in plain text"), "{lost:?}");
     }
 
     #[tokio::test]
-    async fn only_who_may_see_secrets_rotates() {
+    async fn rotation_requires_access_to_secrets() {
         let directory = tempfile::tempdir().unwrap();
         let mut config = Config::default();
         config.seal.key_file = directory.path().join("seal.key");

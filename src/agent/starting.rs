@@ -1,6 +1,6 @@
-//! The time before the agent is ready: opening the database may mean to rebuild it, to seal it or to free it of plain text,
-//! which takes as long as it is large. While files beside it change the service manager is asked for more time; work that
-//! hangs gets none.
+//! Requests more time of the service manager during the start. Opening the database may rebuild it,
+//! seal it or remove plain text, in a time proportional to its size. More time is requested only
+//! while files change, so a start that hangs still times out.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use std::time::Duration;
 use edgesync_runtime::systemd;
 use edgesync_store::durable::with_suffix;
 
-/// How often the files are looked at: often enough for the shortest time that a unit gives.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// The time that is asked for, from now on.
+/// Interval of the checks: shorter than any start timeout of a unit.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Time requested, from each check on.
 const EXTENSION: Duration = Duration::from_secs(60);
 
-/// Asks for time until it is dropped.
+/// Requests time until it is dropped.
 #[derive(Debug)]
 pub(super) struct Starting {
     done: Option<mpsc::Sender<()>>,
@@ -24,12 +24,12 @@ pub(super) struct Starting {
 }
 
 impl Starting {
-    /// Watches the files of a database. Without a thread the service manager waits as long as its unit says.
+    /// Watches the files of a database. Without a thread the unit's own timeout applies.
     pub(super) fn watch(database: &Path) -> Self {
         let (done, is_done) = mpsc::channel();
         let mut files = Files::of(database);
         let look = move || {
-            while is_done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+            while is_done.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 if let Some(bytes) = files.progress() {
                     let mib = bytes >> 20;
                     systemd::extend_start(EXTENSION, &format!("preparing the database, {mib} MiB so far"));
@@ -51,33 +51,34 @@ impl Drop for Starting {
     }
 }
 
-/// A size in bytes and the time of the last change, seconds and nanoseconds; none of a file that is not there.
-type Seen = Option<(u64, i64, i64)>;
+/// Size in bytes and time of the last change, in seconds and nanoseconds; `None` if the file is
+/// missing.
+type FileStamp = Option<(u64, i64, i64)>;
 
-/// What a database is written to while it is opened: itself, its log, and what is built beside it.
+/// The files written while a database opens: itself, its log, and the rebuilt copies beside it.
 #[derive(Debug)]
 struct Files {
     paths: Vec<PathBuf>,
-    seen: Vec<Seen>,
+    stamps: Vec<FileStamp>,
 }
 
 impl Files {
     fn of(database: &Path) -> Self {
         let names = ["", "-wal", ".fresh", ".fresh-wal", ".fresh-journal", ".mended", ".mended-wal"];
         let paths: Vec<PathBuf> = names.iter().map(|suffix| with_suffix(database, suffix)).collect();
-        let seen = paths.iter().map(|path| look(path)).collect();
-        Self { paths, seen }
+        let stamps = paths.iter().map(|path| look(path)).collect();
+        Self { paths, stamps }
     }
 
-    /// The bytes in all of them, if one has changed since it was asked for last.
+    /// Returns the bytes in all files, if one has changed since the last call.
     fn progress(&mut self) -> Option<u64> {
-        let now: Vec<Seen> = self.paths.iter().map(|path| look(path)).collect();
-        let before = std::mem::replace(&mut self.seen, now);
-        (before != self.seen).then(|| self.seen.iter().flatten().map(|(bytes, ..)| bytes).sum())
+        let now: Vec<FileStamp> = self.paths.iter().map(|path| look(path)).collect();
+        let before = std::mem::replace(&mut self.stamps, now);
+        (before != self.stamps).then(|| self.stamps.iter().flatten().map(|(bytes, ..)| bytes).sum())
     }
 }
 
-fn look(path: &Path) -> Seen {
+fn look(path: &Path) -> FileStamp {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
 }
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_that_writes_makes_progress_and_work_that_hangs_does_not() {
+    fn progress_requires_a_change_of_the_files() {
         let dir = tempfile::tempdir().unwrap();
         let database = dir.path().join("edge.db");
         std::fs::write(&database, [0; 100]).unwrap();
@@ -96,7 +97,7 @@ mod tests {
         std::fs::write(with_suffix(&database, ".fresh"), [0; 20]).unwrap();
         assert_eq!(files.progress(), Some(120));
         assert_eq!(files.progress(), None);
-        // A log that is written from its start again does not grow.
+        // A log rewritten from its start does not grow.
         let log = std::fs::File::create(with_suffix(&database, "-wal")).unwrap();
         assert_eq!(files.progress(), Some(120));
         log.set_modified(jiff::Timestamp::UNIX_EPOCH.into()).unwrap();
@@ -105,9 +106,9 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_at_once_with_the_opening() {
+    fn the_thread_ends_at_once_when_dropped() {
         let begun = std::time::Instant::now();
         drop(Starting::watch(Path::new("/nowhere/edge.db")));
-        assert!(begun.elapsed() < LOOK_EVERY);
+        assert!(begun.elapsed() < CHECK_INTERVAL);
     }
 }

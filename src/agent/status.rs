@@ -1,4 +1,4 @@
-//! What the agent says of itself: asked through the local API, answered by the loop.
+//! Serves the agent's status through the local API; the loop answers the queries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,33 +19,34 @@ use edgesync_object::status::Result;
 use edgesync_object::{Resource, Status};
 use edgesync_runtime::chain;
 
-/// How long those who want metrics wait for the loop: less than Prometheus waits for them.
-const METRICS_PATIENCE: Duration = Duration::from_secs(3);
+/// Time for which a request for metrics waits for the loop: less than a scrape's timeout.
+const METRICS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the loop is asked. Those who asked may have gone.
-pub(super) enum Question {
-    /// The status, with what it says of the store.
+/// A query to the loop. The requester may disconnect before the answer.
+pub(super) enum Query {
+    /// The status, which includes this view of the store.
     Status(Box<StoreView>, oneshot::Sender<Box<AgentStatus>>),
-    /// What went through the link.
+    /// Traffic counts of the link.
     Traffic(oneshot::Sender<Traffic>),
-    /// Prove by a fresh Hello that the cloud records what is held; answered once both sides agree.
+    /// Verifies by a new Hello that the cloud's records match what is held; answered once both
+    /// sides agree.
     Verify(oneshot::Sender<VerifiedCloud>),
-    /// The numbers for the metrics, but for those of the store, which are read beside the loop.
+    /// The metrics, except those of the store, which are read outside the loop.
     Numbers(oneshot::Sender<Box<AgentNumbers>>),
 }
 
-/// What the status says of the store. It is read beside the loop, which must wait for no read.
+/// The store's part of the status. Read outside the loop, which never waits for a read.
 #[derive(Debug, Default)]
 pub(super) struct StoreView {
-    /// Sizes and counters; none if the store cannot be read.
+    /// Sizes and counters; `None` if the store cannot be read.
     pub(super) stats: Option<EdgeStats>,
-    /// The kinds of which objects are held, and how many of each.
+    /// The kinds of held objects, with the count of each.
     pub(super) kinds: Vec<(Arc<Resource>, u64)>,
 }
 
 /// Serves `status`, `traffic`, `files`, `verify` and `seal/rotate` under `/edgesync/v1/`, and the metrics of the agent.
 pub(super) struct StatusExtension {
-    questions: mpsc::Sender<Question>,
+    query_sender: mpsc::Sender<Query>,
     files: Files,
     listening: watch::Receiver<ListenState>,
     store: EdgeStore,
@@ -53,15 +54,15 @@ pub(super) struct StatusExtension {
 
 impl StatusExtension {
     pub(super) fn new(
-        questions: mpsc::Sender<Question>,
+        query_sender: mpsc::Sender<Query>,
         files: Files,
         listening: watch::Receiver<ListenState>,
         store: EdgeStore,
     ) -> Self {
-        Self { questions, files, listening, store }
+        Self { query_sender, files, listening, store }
     }
 
-    /// Has all rows checked, and what is wrong mended; then has the loop compare with the cloud.
+    /// Checks all rows and repairs what is wrong, then requests a comparison with the cloud.
     async fn verify(&self) -> Result<Verification> {
         let store = match self.store.check().await {
             Ok(report) => VerifiedStore::Checked(CheckedRows {
@@ -72,33 +73,33 @@ impl StatusExtension {
                 renewed: report.renewed,
                 problem: None,
             }),
-            // The file is replaced by what can be read of it; the Hello that follows tells the cloud.
+            // The readable rows move to a new file; the next Hello announces that to the cloud.
             Err(error) => VerifiedStore::Damaged { problem: chain(&error) },
         };
-        Ok(Verification { store, cloud: self.ask(Question::Verify).await? })
+        Ok(Verification { store, cloud: self.ask(Query::Verify).await? })
     }
 
     async fn status(&self) -> Result<Box<AgentStatus>> {
-        let view = self.look_at_store().await;
-        let mut status = self.ask(|answer| Question::Status(view, answer)).await?;
+        let view = self.store_view().await;
+        let mut status = self.ask(|answer| Query::Status(view, answer)).await?;
         status.api = self.listening.borrow().show();
         status.files = self.files.view().show();
         status.store.seal = seal::show(&self.store).await;
         Ok(status)
     }
 
-    async fn look_at_store(&self) -> Box<StoreView> {
+    async fn store_view(&self) -> Box<StoreView> {
         Box::new(StoreView {
             stats: self.store.stats().await.ok(),
             kinds: self.store.kinds().await.unwrap_or_default(),
         })
     }
 
-    /// Asks the loop; fails when it ends.
-    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Result<T> {
+    /// Queries the loop; fails if the loop ends.
+    async fn ask<T>(&self, query: impl FnOnce(oneshot::Sender<T>) -> Query) -> Result<T> {
         let stopping = || Status::unavailable("the agent is stopping", 5);
         let (answer, answered) = oneshot::channel();
-        self.questions.send(question(answer)).await.map_err(|_| stopping())?;
+        self.query_sender.send(query(answer)).await.map_err(|_| stopping())?;
         answered.await.map_err(|_| stopping())
     }
 }
@@ -108,7 +109,7 @@ impl Extension for StatusExtension {
         match Route::parse(&call.method, &call.path) {
             Some(Route::Status) => answer(&self.status().await?),
             Some(Route::RotateSeal) => answer(&seal::rotate(&self.store, call.role).await?),
-            Some(Route::Traffic) => answer(&self.ask(Question::Traffic).await?),
+            Some(Route::Traffic) => answer(&self.ask(Query::Traffic).await?),
             Some(Route::Verify) => answer(&self.verify().await?),
             Some(Route::Files) => answer(&self.files.list(call.role).await?),
             Some(Route::CheckFiles) => answer(&self.files.check(call.role).await?),
@@ -118,10 +119,11 @@ impl Extension for StatusExtension {
     }
 
     async fn metrics(&self, out: &mut MetricsWriter<'_>) {
-        // Without an answer only the families of the API and the process are there: an alert can tell.
-        let answered = tokio::time::timeout(METRICS_PATIENCE, self.ask(Question::Numbers)).await;
+        // Without an answer only the families of the API and the process appear, which an alert can
+        // detect.
+        let answered = tokio::time::timeout(METRICS_TIMEOUT, self.ask(Query::Numbers)).await;
         let Ok(Ok(mut numbers)) = answered else { return };
-        let stats = tokio::time::timeout(METRICS_PATIENCE, self.store.stats()).await;
+        let stats = tokio::time::timeout(METRICS_TIMEOUT, self.store.stats()).await;
         numbers.store = stats.ok().and_then(std::result::Result::ok);
         let health = self.store.health().borrow().clone();
         numbers.writing = health.writing;
@@ -135,7 +137,7 @@ fn answer(answer: &impl Serialize) -> Result<Value> {
     edgesync_admin::write(answer).map_err(Status::internal)
 }
 
-/// Seconds with one decimal.
+/// Returns seconds, rounded to one decimal.
 pub(super) fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 10.0).round() / 10.0
 }
@@ -148,13 +150,13 @@ mod tests {
     use edgesync_admin::samples;
     use serde_json::json;
 
-    /// An extension over an empty store, and the loop's end of the questions.
-    fn extension(directory: &tempfile::TempDir) -> (StatusExtension, mpsc::Receiver<Question>) {
+    /// Returns an extension over an empty store, and the loop's end of the queue.
+    fn extension(directory: &tempfile::TempDir) -> (StatusExtension, mpsc::Receiver<Query>) {
         let store = EdgeStore::open(&directory.path().join("edge.db"), EdgeOptions::default()).unwrap();
-        let (questions, asked) = mpsc::channel(4);
+        let (query_sender, queries) = mpsc::channel(4);
         let (_, listening) = watch::channel(ListenState::default());
         let files = Files::idle();
-        (StatusExtension::new(questions, files, listening, store), asked)
+        (StatusExtension::new(query_sender, files, listening, store), queries)
     }
 
     fn get(path: &str) -> ExtensionCall {
@@ -162,19 +164,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_loop_answers_and_the_store_is_read_beside_it() {
+    async fn the_loop_answers_and_the_store_is_read_outside_it() {
         let directory = tempfile::tempdir().unwrap();
-        let (extension, mut asked) = extension(&directory);
+        let (extension, mut queries) = extension(&directory);
         let the_loop = tokio::spawn(async move {
-            while let Some(question) = asked.recv().await {
-                match question {
-                    Question::Status(view, answer) => {
+            while let Some(query) = queries.recv().await {
+                match query {
+                    Query::Status(view, answer) => {
                         assert!(view.stats.is_some());
                         drop(answer.send(Box::new(samples::status())));
                     }
-                    Question::Traffic(answer) => drop(answer.send(samples::traffic())),
-                    Question::Verify(answer) => drop(answer.send(samples::verification().cloud)),
-                    Question::Numbers(answer) => {
+                    Query::Traffic(answer) => drop(answer.send(samples::traffic())),
+                    Query::Verify(answer) => drop(answer.send(samples::verification().cloud)),
+                    Query::Numbers(answer) => {
                         drop(answer.send(Box::new(AgentNumbers { objects: 7, ..AgentNumbers::default() })));
                     }
                 }
@@ -202,13 +204,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_loop_that_does_not_answer_leaves_the_metrics_without_the_agent() {
+    async fn metrics_omit_the_agent_if_the_loop_does_not_answer() {
         let directory = tempfile::tempdir().unwrap();
-        let (extension, asked) = extension(&directory);
+        let (extension, queries) = extension(&directory);
         let mut text = String::new();
         extension.metrics(&mut MetricsWriter::new(&mut text)).await;
         assert_eq!(text, "");
-        drop(asked);
+        drop(queries);
         extension.metrics(&mut MetricsWriter::new(&mut text)).await;
         assert_eq!(text, "");
         assert_eq!(extension.call(get("traffic")).await.unwrap_err().code, 503);

@@ -1,15 +1,17 @@
-//! The broker keeps nodes apart: this one hears its own topics and neither hears nor writes those of another.
+//! Checks that the broker isolates nodes: this one receives its own topics and can neither read nor
+//! write those of another.
 //!
-//! The other is one that no fleet has. A broker may grant a subscription and then deliver nothing (mosquitto does), so
-//! where it is granted a message is sent, to a topic that only that other node would listen to.
+//! The other node belongs to no fleet. A broker may grant a subscription and then deliver nothing
+//! (mosquitto does), so after a grant a message is sent, to a topic that only the other node would
+//! subscribe to.
 
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::mqtt::{Problem, probe};
-use super::{Check, Examined, Finding, Look};
+use super::mqtt::{ProbeError, probe};
+use super::{Check, CheckFn, Examined, Finding};
 use edgesync_config::LinkType;
 use edgesync_transport::link::{Cause, LinkEvent, LinkHandle, Topics};
 
@@ -18,19 +20,19 @@ pub(super) const CHECK: Check = Check {
     title: "Access rules",
     needs: &["configuration", "name-resolution", "tcp", "tls", "mqtt"],
     limit: Duration::from_secs(10),
-    look: Look::Wire(|examined| Box::pin(look(examined))),
+    examine: CheckFn::Wire(|examined| Box::pin(examine(examined))),
 };
 
 /// A node of no fleet.
-const OTHER: &str = "edgesync-check.invalid";
-/// How long the broker may take to judge a message.
-const VERDICT: Duration = Duration::from_secs(2);
-/// How long the farewell may take.
-const FAREWELL: Duration = Duration::from_secs(1);
-const RULES: &str =
+const FOREIGN_NODE: &str = "edgesync-check.invalid";
+/// Time limit for the broker's reaction to a message.
+const REACTION_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time limit of the farewell.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+const ACL_ADVICE: &str =
     "give the broker access rules that keep nodes apart: 'edgesync-cloud broker-config' prints them";
 
-async fn look(examined: &Examined) -> Finding {
+async fn examine(examined: &Examined) -> Finding {
     if examined.config().link_type == LinkType::KubeEdge {
         return Finding::skipped("the link is kubeedge");
     }
@@ -43,80 +45,86 @@ async fn look(examined: &Examined) -> Finding {
     let Ok(topics) = Topics::new(&config.link.prefix) else {
         return Finding::skipped("link.prefix makes no topics");
     };
-    let foreign = topics.down(OTHER);
-    let subscriptions = |topics: &Topics, node: &str| vec![topics.down(node), topics.down(OTHER)];
+    let foreign = topics.down(FOREIGN_NODE);
+    let subscriptions = |topics: &Topics, node: &str| vec![topics.down(node), topics.down(FOREIGN_NODE)];
     match probe(examined, subscriptions).await {
-        Err(Problem::Cause(Cause::SubscriptionRefused { filter, .. })) if filter == foreign => {
+        Err(ProbeError::Cause(Cause::SubscriptionRefused { filter, .. })) if filter == foreign => {
             Finding::ok("the own topic is granted, that of another node refused")
         }
         Err(problem) => problem.finding(),
         Ok((link, mut events)) => {
-            let verdict = say(&link, &mut events, &foreign).await;
-            link.shutdown(Vec::new(), FAREWELL).await;
-            judge(verdict, config.link.broker.is_local() && !config.link.broker.tls)
+            let outcome = probe_foreign_topic(&link, &mut events, &foreign).await;
+            link.shutdown(Vec::new(), FAREWELL_TIMEOUT).await;
+            evaluate(outcome, config.link.broker.is_local() && !config.link.broker.tls)
         }
     }
 }
 
-/// What became of a message to another node's topic.
+/// Result of a message to another node's topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// The broker has not taken it.
+enum ProbeOutcome {
+    /// The broker refused it.
     Refused,
-    /// It came back: it was written and read.
-    Heard,
-    /// The broker took it, and nobody heard it here.
-    Taken,
+    /// It was delivered here: writing and reading are permitted.
+    Delivered,
+    /// The broker accepted it, without delivery here.
+    Accepted,
 }
 
-async fn say(link: &LinkHandle, events: &mut mpsc::Receiver<LinkEvent>, foreign: &str) -> Verdict {
+async fn probe_foreign_topic(
+    link: &LinkHandle,
+    events: &mut mpsc::Receiver<LinkEvent>,
+    foreign: &str,
+) -> ProbeOutcome {
     if link.try_publish(foreign, Vec::new(), false).is_err() {
-        return Verdict::Refused;
+        return ProbeOutcome::Refused;
     }
     let answer = async {
         while let Some(event) = events.recv().await {
             match event {
-                LinkEvent::NotTaken { topic, .. } if topic == foreign => return Verdict::Refused,
-                LinkEvent::Message { topic, .. } if topic == foreign => return Verdict::Heard,
-                // The embedded endpoint ends the connection of whoever writes to a topic of others.
-                LinkEvent::Disconnected { .. } => return Verdict::Refused,
+                LinkEvent::NotTaken { topic, .. } if topic == foreign => return ProbeOutcome::Refused,
+                LinkEvent::Message { topic, .. } if topic == foreign => return ProbeOutcome::Delivered,
+                // The embedded endpoint closes the connection of a client that writes to another
+                // node's topic.
+                LinkEvent::Disconnected { .. } => return ProbeOutcome::Refused,
                 _ => {}
             }
         }
-        Verdict::Refused
+        ProbeOutcome::Refused
     };
-    timeout(VERDICT, answer).await.unwrap_or(Verdict::Taken)
+    timeout(REACTION_TIMEOUT, answer).await.unwrap_or(ProbeOutcome::Accepted)
 }
 
-/// On one machine without certificates, where nodes are not told apart, open rules are only a warning.
-fn judge(verdict: Verdict, local: bool) -> Finding {
-    let seen = match verdict {
-        Verdict::Refused => {
+/// Rates the result. On one machine without certificates, which does not distinguish nodes, open
+/// rules are only a warning.
+fn evaluate(outcome: ProbeOutcome, local: bool) -> Finding {
+    let seen = match outcome {
+        ProbeOutcome::Refused => {
             return Finding::ok("the own topic is granted, writing to that of another node refused");
         }
-        Verdict::Heard => "the broker lets this node read and write the topics of other nodes",
-        Verdict::Taken => "the broker lets this node write to the topics of other nodes",
+        ProbeOutcome::Delivered => "the broker lets this node read and write the topics of other nodes",
+        ProbeOutcome::Accepted => "the broker lets this node write to the topics of other nodes",
     };
-    if local { Finding::warning(seen, RULES) } else { Finding::failed(seen, RULES) }
+    if local { Finding::warning(seen, ACL_ADVICE) } else { Finding::failed(seen, ACL_ADVICE) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok, warned};
+    use crate::check::tests::{Testbed, failed, ok, warned};
 
     #[test]
-    fn what_came_of_the_message_decides() {
-        ok(judge(Verdict::Refused, false), "refused");
-        failed(judge(Verdict::Heard, false), "read and write", "broker-config");
-        failed(judge(Verdict::Taken, false), "write to the topics", "broker-config");
-        warned(judge(Verdict::Heard, true), "read and write", "broker-config");
+    fn the_outcome_of_the_message_decides() {
+        ok(evaluate(ProbeOutcome::Refused, false), "refused");
+        failed(evaluate(ProbeOutcome::Delivered, false), "read and write", "broker-config");
+        failed(evaluate(ProbeOutcome::Accepted, false), "write to the topics", "broker-config");
+        warned(evaluate(ProbeOutcome::Delivered, true), "read and write", "broker-config");
     }
 
     #[tokio::test]
-    async fn a_running_agent_is_left_alone() {
-        let mut examined = Bed::new("").examined();
+    async fn a_running_agent_is_not_disturbed() {
+        let mut examined = Testbed::new("").examined();
         examined.agent_runs = true;
-        assert!(matches!(look(&examined).await, Finding::Skipped(why) if why.contains("throw it out")));
+        assert!(matches!(examine(&examined).await, Finding::Skipped(why) if why.contains("throw it out")));
     }
 }

@@ -1,6 +1,6 @@
-//! What a report of a problem of the agent needs: `edgesync support-bundle`.
+//! Collects the archive for a problem report: `edgesync support-bundle`.
 //!
-//! Files that hold secrets are listed, never read into it.
+//! Files with secrets are listed, never included.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -37,7 +37,7 @@ journal.txt          the journal of the unit, of the last day
 What could not be had says why.
 ";
 
-/// Collects everything; what cannot be had is noted in its place.
+/// Collects all files; a failure is recorded in the file's place.
 pub async fn collect(config_path: &Path, report: &Report, client: &Client) -> Bundle {
     let loaded = config::load::<Config>(config_path);
     let config = loaded.as_ref().map(|loaded| loaded.config.clone()).unwrap_or_default();
@@ -47,7 +47,7 @@ pub async fn collect(config_path: &Path, report: &Report, client: &Client) -> Bu
     bundle.text("versions.txt", &versions(&config));
     match &loaded {
         Ok(loaded) => bundle.text("config.toml", &loaded.show()),
-        // The lines in question are not shown: nobody knows what is in them.
+        // The invalid lines are omitted: their content is unknown.
         Err(_) => bundle.text("config.toml", "# It cannot be read: see check.json.\n"),
     }
     for (name, route) in [("status.json", Route::Status), ("traffic.json", Route::Traffic)] {
@@ -66,7 +66,7 @@ pub async fn collect(config_path: &Path, report: &Report, client: &Client) -> Bu
     bundle
 }
 
-/// Knows the secrets in the files of this device.
+/// Returns a redactor for the secrets in this device's files.
 fn redactor(config: &Config) -> Redactor {
     let kubeconfig = &config.api.kubeconfig;
     let files = [
@@ -78,7 +78,8 @@ fn redactor(config: &Config) -> Redactor {
     let texts = files.into_iter().flatten().filter_map(|path| fs::read_to_string(path).ok());
     let values: Vec<String> =
         texts.flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
-    // Words of the key file that are no keys, such as its title, are short or have a hyphen in them; or are times.
+    // Words of the key file that are no keys, such as its title, are short, contain a hyphen, or
+    // are times.
     let values = values.into_iter().filter(|value| value.len() >= 20 || config.link.password_file.is_some());
     let values = values.filter(|value| value.parse::<Timestamp>().is_err());
     let names = inspect::private_names(&config.store.path, &config.seal.kinds).unwrap_or_default();
@@ -97,7 +98,7 @@ fn versions(config: &Config) -> String {
     )
 }
 
-/// How many ObjectSync records there are; what they are of is told by no more than their number.
+/// Counts the ObjectSync records; reveals no more than the number.
 async fn syncs(client: &Client) -> String {
     let mut out = String::new();
     for plural in ["objectsyncs", "clusterobjectsyncs"] {

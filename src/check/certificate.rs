@@ -1,8 +1,8 @@
-//! The node's certificate is there, is this node's, fits its key, and lasts.
+//! Checks that the node's certificate exists, belongs to this node and to its key, and is valid.
 
 use jiff::Timestamp;
 
-use super::{Check, Examined, Finding, JOIN_AGAIN, Look, ONE, lasting};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding, JOIN_AGAIN, format_duration};
 use edgesync_join::files::{IDENTITY_FILE, Stored};
 use edgesync_join::renewal::{Schedule, Validity};
 use edgesync_transport::tls::{Certificate, Clock};
@@ -11,14 +11,14 @@ pub(super) const CHECK: Check = Check {
     id: "certificate",
     title: "Certificate",
     needs: &["configuration"],
-    limit: ONE,
-    look: Look::Files(look),
+    limit: DEFAULT_TIMEOUT,
+    examine: CheckFn::Files(examine),
 };
 
-/// The last moment at which renewals are planned, in parts of the lifetime.
+/// Latest planned renewal, as a fraction of the lifetime.
 const LATEST: f64 = 0.999;
 
-fn look(examined: &mut Examined) -> Finding {
+fn examine(examined: &mut Examined) -> Finding {
     let config = examined.config();
     match (examined.identity(), config.peer().tls) {
         (None, false) => Finding::skipped("this node has not joined, and the link is without TLS"),
@@ -28,12 +28,12 @@ fn look(examined: &mut Examined) -> Finding {
         ),
         (Some(Err(unusable)), _) => unusable.into(),
         (Some(Ok(stored)), _) => {
-            judge(&stored, &config.node.name, config.identity.cloud.is_some(), &examined.clock())
+            evaluate(&stored, &config.node.name, config.identity.cloud.is_some(), &examined.clock())
         }
     }
 }
 
-fn judge(stored: &Stored, node: &str, renews: bool, clock: &Clock) -> Finding {
+fn evaluate(stored: &Stored, node: &str, renews: bool, clock: &Clock) -> Finding {
     let certificate = stored.identity.certificate();
     match certificate.subject().requested_node() {
         Some(name) if name == node => {}
@@ -56,7 +56,7 @@ fn judge(stored: &Stored, node: &str, renews: bool, clock: &Clock) -> Finding {
 fn lifetime(certificate: &Certificate, renews: bool, clock: &Clock) -> Finding {
     let (now, until) = (clock.now(), certificate.not_after());
     let left = until.as_second().saturating_sub(now.as_second());
-    let seen = format!("valid until {}, {} left", date(until), lasting(left.max(0)));
+    let seen = format!("valid until {}, {} left", date(until), format_duration(left.max(0)));
     let renewal = match renews {
         true => {
             "see 'journalctl -u edgesync' why renewing fails, and that the cloud's join service can be reached"
@@ -66,7 +66,7 @@ fn lifetime(certificate: &Certificate, renews: bool, clock: &Clock) -> Finding {
     let overdue = Schedule::new(certificate, LATEST).planned() <= now;
     match Schedule::new(certificate, 0.0).validity(clock) {
         Validity::Expired => Finding::failed(
-            format!("expired on {}, {} ago", date(until), lasting(left.saturating_neg())),
+            format!("expired on {}, {} ago", date(until), format_duration(left.saturating_neg())),
             format!("start the agent, which renews it within the cloud's grace; else {JOIN_AGAIN}"),
         ),
         Validity::Unknown => Finding::warning(

@@ -1,21 +1,26 @@
-//! The clock can be right, and something keeps it right.
+//! Checks that the clock can be right, and is synchronized.
 
 use std::path::Path;
 
-use super::{Check, Examined, Finding, Look, ONE};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
 use edgesync_transport::tls::Clock;
 
-pub(super) const CHECK: Check =
-    Check { id: "clock", title: "Clock", needs: &["configuration"], limit: ONE, look: Look::Files(look) };
+pub(super) const CHECK: Check = Check {
+    id: "clock",
+    title: "Clock",
+    needs: &["configuration"],
+    limit: DEFAULT_TIMEOUT,
+    examine: CheckFn::Files(examine),
+};
 
-/// Where systemd-timesyncd notes that it has set the clock.
+/// Directory where systemd-timesyncd records that it has set the clock.
 const TIMESYNC: &str = "/run/systemd/timesync";
 
-fn look(examined: &mut Examined) -> Finding {
-    judge(&examined.clock(), Path::new(TIMESYNC))
+fn examine(examined: &mut Examined) -> Finding {
+    evaluate(&examined.clock(), Path::new(TIMESYNC))
 }
 
-fn judge(clock: &Clock, timesync: &Path) -> Finding {
+fn evaluate(clock: &Clock, timesync: &Path) -> Finding {
     let now = clock.now().strftime("%Y-%m-%dT%H:%M:%SZ");
     if !clock.is_plausible() {
         let seen = format!(
@@ -41,22 +46,22 @@ mod tests {
     use jiff::Timestamp;
 
     #[test]
-    fn a_clock_before_what_has_passed_fails_and_one_that_nobody_sets_is_a_warning() {
+    fn a_clock_in_the_past_fails_and_an_unsynced_one_warns() {
         let dir = tempfile::tempdir().unwrap();
         let nothing = dir.path().join("none");
         failed(
-            judge(&Clock::of(|| Timestamp::UNIX_EPOCH, []), &nothing),
+            evaluate(&Clock::of(|| Timestamp::UNIX_EPOCH, []), &nothing),
             "1970-01-01T00:00:00Z",
             "timedatectl",
         );
         fn later() -> Timestamp {
             "2030-01-01T00:00:00Z".parse().unwrap()
         }
-        ok(judge(&Clock::of(later, []), &nothing), "2030-01-01T00:00:00Z; without");
-        warned(judge(&Clock::of(later, []), dir.path()), "not been synchronized", "timesync-status");
+        ok(evaluate(&Clock::of(later, []), &nothing), "2030-01-01T00:00:00Z; without");
+        warned(evaluate(&Clock::of(later, []), dir.path()), "not been synchronized", "timesync-status");
         std::fs::write(dir.path().join("synchronized"), "").unwrap();
-        ok(judge(&Clock::of(later, []), dir.path()), ", synchronized");
+        ok(evaluate(&Clock::of(later, []), dir.path()), ", synchronized");
         let newer = "2031-01-01T00:00:00Z".parse().unwrap();
-        failed(judge(&Clock::of(later, [newer]), dir.path()), "in the past", "NTP");
+        failed(evaluate(&Clock::of(later, [newer]), dir.path()), "in the past", "NTP");
     }
 }

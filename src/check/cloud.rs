@@ -1,24 +1,24 @@
-//! The cloud answers the agent, and both hold the same.
+//! Checks that the cloud answers the agent, and that both are in sync.
 
-use super::{Check, Examined, Finding, Look, ONE};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
 use edgesync_admin::agent::{AgentStatus, CloudStatus};
 
 pub(super) const CHECK: Check = Check {
     id: "cloud",
     title: "Cloud",
     needs: &["configuration", "name-resolution", "tcp", "tls", "mqtt"],
-    limit: ONE,
-    look: Look::Files(look),
+    limit: DEFAULT_TIMEOUT,
+    examine: CheckFn::Files(examine),
 };
 
-fn look(examined: &mut Examined) -> Finding {
+fn examine(examined: &mut Examined) -> Finding {
     match &examined.status {
-        Some(status) => judge(status),
+        Some(status) => evaluate(status),
         None => Finding::skipped("only an agent that runs can ask it"),
     }
 }
 
-fn judge(status: &AgentStatus) -> Finding {
+fn evaluate(status: &AgentStatus) -> Finding {
     let (cloud, sync) = (&status.cloud, &status.sync);
     if cloud.removed {
         let next = "run 'edgesync-cloud node admit NODE' at the cloud side, or join another fleet";
@@ -70,12 +70,12 @@ mod tests {
     use edgesync_admin::samples;
 
     #[test]
-    fn what_the_agent_says_of_the_cloud_is_judged() {
+    fn the_agents_view_of_the_cloud_is_rated() {
         let status = |change: fn(&mut AgentStatus)| {
             let mut status = samples::status();
             (status.objects.total, status.sync.in_sync_since) = (7, Some("t".to_owned()));
             change(&mut status);
-            judge(&status)
+            evaluate(&status)
         };
         ok(status(|_| {}), "in sync with 7 objects since t");
         warned(status(|s| s.sync.in_sync = false), "0 objects are to come", "wait");

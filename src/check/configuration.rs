@@ -1,21 +1,26 @@
-//! The configuration file can be read and makes sense.
+//! Checks that the configuration file is readable and valid.
 
-use super::{Check, Examined, Finding, Look, ONE};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
 use edgesync_config as config;
 use edgesync_config::edge::Config;
 use edgesync_config::{ConfigErrors, Place, Problem};
 
-pub(super) const CHECK: Check =
-    Check { id: "configuration", title: "Configuration", needs: &[], limit: ONE, look: Look::Files(look) };
+pub(super) const CHECK: Check = Check {
+    id: "configuration",
+    title: "Configuration",
+    needs: &[],
+    limit: DEFAULT_TIMEOUT,
+    examine: CheckFn::Files(examine),
+};
 
-/// Problems that are shown; `check-config` shows all.
-const SHOWN: usize = 3;
+/// Maximum number of problems listed; `check-config` lists all.
+const MAX_LISTED: usize = 3;
 
-fn look(examined: &mut Examined) -> Finding {
+fn examine(examined: &mut Examined) -> Finding {
     let path = examined.config_path.display().to_string();
     let loaded = match config::load::<Config>(&examined.config_path) {
         Ok(loaded) => loaded,
-        Err(errors) => return wrong(&errors),
+        Err(errors) => return rejected(&errors),
     };
     examined.config = Some(loaded.config);
     if loaded.warnings.is_empty() {
@@ -24,7 +29,7 @@ fn look(examined: &mut Examined) -> Finding {
     Finding::warning(loaded.warnings.join("; "), format!("correct {path}, and see 'edgesync check-config'"))
 }
 
-fn wrong(errors: &ConfigErrors) -> Finding {
+fn rejected(errors: &ConfigErrors) -> Finding {
     let ConfigErrors { path, problems } = errors;
     let path = path.display();
     let show = |Problem { place, message }: &Problem| match place {
@@ -32,9 +37,9 @@ fn wrong(errors: &ConfigErrors) -> Finding {
         Place::Variable(name) => format!("variable {name}: {message}"),
         Place::Whole => format!("{path}: {message}"),
     };
-    let mut seen: Vec<String> = problems.iter().take(SHOWN).map(show).collect();
-    if problems.len() > SHOWN {
-        seen.push(format!("and {} more", problems.len() - SHOWN));
+    let mut seen: Vec<String> = problems.iter().take(MAX_LISTED).map(show).collect();
+    if problems.len() > MAX_LISTED {
+        seen.push(format!("and {} more", problems.len() - MAX_LISTED));
     }
     let missing = !errors.path.exists();
     let next = if missing {
@@ -48,26 +53,26 @@ fn wrong(errors: &ConfigErrors) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok};
+    use crate::check::tests::{Testbed, failed, ok};
 
     #[test]
-    fn a_file_that_is_right_is_ok_and_its_content_is_known_from_then_on() {
-        let bed = Bed::new("");
-        let mut examined = Examined::new(&bed.config_path());
-        ok(look(&mut examined), "edgesync.toml");
+    fn a_valid_file_is_ok_and_sets_the_configuration() {
+        let testbed = Testbed::new("");
+        let mut examined = Examined::new(&testbed.config_path());
+        ok(examine(&mut examined), "edgesync.toml");
         assert_eq!(examined.config.unwrap().node.name, "gw-1");
     }
 
     #[test]
-    fn a_missing_file_a_wrong_value_and_an_unknown_key_are_told_with_their_place() {
-        let bed = Bed::new("");
-        let mut examined = Examined::new(&bed.path("none.toml"));
-        failed(look(&mut examined), "cannot be read", "edgesync join");
-        bed.configure("[link]\nkeepalive = 20\n");
-        let mut examined = Examined::new(&bed.config_path());
-        failed(look(&mut examined), "link.keepalive: must be", "check-config");
+    fn configuration_problems_are_reported_with_their_location() {
+        let testbed = Testbed::new("");
+        let mut examined = Examined::new(&testbed.path("none.toml"));
+        failed(examine(&mut examined), "cannot be read", "edgesync join");
+        testbed.configure("[link]\nkeepalive = 20\n");
+        let mut examined = Examined::new(&testbed.config_path());
+        failed(examine(&mut examined), "link.keepalive: must be", "check-config");
         assert!(examined.config.is_none());
-        bed.configure("[link]\nkeepalife = \"20s\"\n");
-        failed(look(&mut Examined::new(&bed.config_path())), "keepalife", "check-config");
+        testbed.configure("[link]\nkeepalife = \"20s\"\n");
+        failed(examine(&mut Examined::new(&testbed.config_path())), "keepalife", "check-config");
     }
 }

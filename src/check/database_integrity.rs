@@ -1,22 +1,22 @@
-//! Every row of the database is as it was written, and count, digest and indexes fit.
+//! Checks every row of the database, and that count, digest and indexes match.
 
 use std::time::{Duration, Instant};
 
-use super::{Check, Examined, Finding, Look, chain};
+use super::{Check, CheckFn, Examined, Finding, chain};
 use crate::store::inspect;
 
-/// How long rows are read: all of a small database, as many as there is time for of a large one.
-const READING: Duration = Duration::from_secs(20);
+/// Time limit for reading rows: enough for all of a small database.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) const CHECK: Check = Check {
     id: "database-integrity",
     title: "Database integrity",
     needs: &["configuration", "database-version"],
     limit: Duration::from_secs(25),
-    look: Look::Files(look),
+    examine: CheckFn::Files(examine),
 };
 
-fn look(examined: &mut Examined) -> Finding {
+fn examine(examined: &mut Examined) -> Finding {
     let path = examined.config().store.path;
     if matches!(path.try_exists(), Ok(false)) {
         return Finding::skipped("there is no database yet");
@@ -30,7 +30,7 @@ fn look(examined: &mut Examined) -> Finding {
         }
         false => "run 'edgesync repair'",
     };
-    let until = Instant::now() + READING;
+    let until = Instant::now() + READ_TIMEOUT;
     match inspect::inspect(&path, || Instant::now() < until) {
         Ok(Some(found)) if found.is_sound() => {
             let (rows, revision) = (found.rows, found.totals.revision);
@@ -43,7 +43,7 @@ fn look(examined: &mut Examined) -> Finding {
             Finding::failed(problems, next)
         }
         Ok(None) => Finding::warning(
-            format!("it is too large to be read within {} s", READING.as_secs()),
+            format!("it is too large to be read within {} s", READ_TIMEOUT.as_secs()),
             "run 'edgesync verify', which takes its time",
         ),
         Err(error) => Finding::failed(chain(&error), next),
@@ -53,19 +53,19 @@ fn look(examined: &mut Examined) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, flip_in, ok};
+    use crate::check::tests::{Testbed, failed, flip_in, ok};
 
     #[tokio::test]
-    async fn a_flipped_bit_is_found_and_repair_recommended() {
-        let bed = Bed::new("");
-        let mut examined = bed.examined();
+    async fn a_flipped_bit_fails_and_recommends_repair() {
+        let testbed = Testbed::new("");
+        let mut examined = testbed.examined();
         let path = examined.config().store.path;
-        assert!(matches!(look(&mut examined), Finding::Skipped(_)));
-        let store = bed.filled_store(20).await;
-        ok(look(&mut examined), "20 objects");
+        assert!(matches!(examine(&mut examined), Finding::Skipped(_)));
+        let store = testbed.filled_store(20).await;
+        ok(examine(&mut examined), "20 objects");
         store.close().await;
-        ok(look(&mut examined), "20 objects");
+        ok(examine(&mut examined), "20 objects");
         flip_in(&path, b"marker-7");
-        failed(look(&mut examined), "the checksum of 1 object does not hold", "edgesync repair");
+        failed(examine(&mut examined), "the checksum of 1 object does not hold", "edgesync repair");
     }
 }

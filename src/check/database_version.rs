@@ -1,6 +1,6 @@
-//! The database is one that this program can open.
+//! Checks that this program can open the database.
 
-use super::{Check, Examined, Finding, Look, ONE, chain};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding, chain};
 use crate::store::inspect::{self, Schema};
 use edgesync_store::StoreError;
 
@@ -8,18 +8,18 @@ pub(super) const CHECK: Check = Check {
     id: "database-version",
     title: "Database version",
     needs: &["configuration"],
-    limit: ONE,
-    look: Look::Files(look),
+    limit: DEFAULT_TIMEOUT,
+    examine: CheckFn::Files(examine),
 };
 
-fn look(examined: &mut Examined) -> Finding {
+fn examine(examined: &mut Examined) -> Finding {
     let path = examined.config().store.path;
     let shown = path.display();
     if matches!(path.try_exists(), Ok(false)) {
         return Finding::skipped(format!("{shown} does not exist yet: the agent makes it when it starts"));
     }
     match inspect::schema(&path) {
-        Ok(schema) => judge(schema),
+        Ok(schema) => evaluate(schema),
         Err(error @ StoreError::Foreign { .. }) => {
             Finding::failed(error.to_string(), "set store.path to another file, or move that one away")
         }
@@ -35,7 +35,7 @@ fn look(examined: &mut Examined) -> Finding {
     }
 }
 
-fn judge(Schema { found, known }: Schema) -> Finding {
+fn evaluate(Schema { found, known }: Schema) -> Finding {
     if found > known {
         let seen = format!("it has schema version {found}, this program knows versions up to {known}");
         let next = "install the version of edgesync that wrote it, or a newer one; this one sets the database aside when \
@@ -51,29 +51,31 @@ fn judge(Schema { found, known }: Schema) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok, warned};
+    use crate::check::tests::{Testbed, failed, ok, warned};
 
     #[test]
-    fn a_newer_schema_is_told_and_an_older_one_is_well() {
-        ok(judge(Schema { found: 3, known: 3 }), "schema version 3");
-        ok(judge(Schema { found: 2, known: 3 }), "brings it to 3");
-        warned(judge(Schema { found: 4, known: 3 }), "schema version 4", "newer");
+    fn a_newer_schema_warns_and_an_older_one_is_ok() {
+        ok(evaluate(Schema { found: 3, known: 3 }), "schema version 3");
+        ok(evaluate(Schema { found: 2, known: 3 }), "brings it to 3");
+        warned(evaluate(Schema { found: 4, known: 3 }), "schema version 4", "newer");
     }
 
     #[tokio::test]
-    async fn what_is_no_database_of_the_agent_is_told_from_a_damaged_one() {
-        let bed = Bed::new("");
-        let mut examined = bed.examined();
-        assert!(matches!(look(&mut examined), Finding::Skipped(why) if why.contains("does not exist yet")));
-        bed.store().await.close().await;
-        ok(look(&mut examined), "schema version");
+    async fn a_foreign_database_is_distinguished_from_a_damaged_one() {
+        let testbed = Testbed::new("");
+        let mut examined = testbed.examined();
+        assert!(
+            matches!(examine(&mut examined), Finding::Skipped(why) if why.contains("does not exist yet"))
+        );
+        testbed.store().await.close().await;
+        ok(examine(&mut examined), "schema version");
         let path = examined.config().store.path;
         let unreleased = "PRAGMA application_id = 0x65737945";
         rusqlite::Connection::open(&path).unwrap().execute_batch(unreleased).unwrap();
-        warned(look(&mut examined), "before the first release", "sets it aside");
+        warned(examine(&mut examined), "before the first release", "sets it aside");
         std::fs::write(&path, vec![0xff; 8192]).unwrap();
-        failed(look(&mut examined), "damaged", "repair");
+        failed(examine(&mut examined), "damaged", "repair");
         std::fs::write(&path, "").unwrap();
-        failed(look(&mut examined), "another program", "store.path");
+        failed(examine(&mut examined), "another program", "store.path");
     }
 }

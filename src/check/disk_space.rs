@@ -1,8 +1,8 @@
-//! There is room for the database as large as it may get.
+//! Checks that the disk has space for the database at its maximum size.
 
 use std::path::Path;
 
-use super::{Check, Examined, Finding, Look, ONE, size};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding, size};
 use crate::store::inspect;
 pub(super) use edgesync_cli::bundle::existing;
 use edgesync_store::durable::directory_of;
@@ -11,14 +11,14 @@ pub(super) const CHECK: Check = Check {
     id: "disk-space",
     title: "Disk space",
     needs: &["configuration"],
-    limit: ONE,
-    look: Look::Files(look),
+    limit: DEFAULT_TIMEOUT,
+    examine: CheckFn::Files(examine),
 };
 
-/// With less room than this the next commits fail, in bytes.
-const LEAST: u64 = 8 << 20;
+/// Free bytes below which the next commits fail.
+const MIN_FREE_BYTES: u64 = 8 << 20;
 
-fn look(examined: &mut Examined) -> Finding {
+fn examine(examined: &mut Examined) -> Finding {
     let store = examined.config().store;
     let directory = existing(directory_of(&store.path));
     let found = match rustix::fs::statvfs(directory) {
@@ -34,17 +34,21 @@ fn look(examined: &mut Examined) -> Finding {
     }
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     let used = inspect::bytes_on_disk(&store.path);
-    judge(directory, free, used, store.max_size.saturating_add(store.wal_size))
+    evaluate(directory, free, used, store.max_size.saturating_add(store.wal_size))
 }
 
-fn judge(directory: &Path, free: u64, used: u64, most: u64) -> Finding {
+fn evaluate(directory: &Path, free: u64, used: u64, max_bytes: u64) -> Finding {
     let shown = directory.display();
-    let wanted = most.saturating_sub(used);
-    let seen =
-        format!("{} free in {shown}; the database has {} of at most {}", size(free), size(used), size(most));
-    if free < LEAST {
+    let required = max_bytes.saturating_sub(used);
+    let seen = format!(
+        "{} free in {shown}; the database has {} of at most {}",
+        size(free),
+        size(used),
+        size(max_bytes)
+    );
+    if free < MIN_FREE_BYTES {
         Finding::failed(seen, "make room on that disk: nothing new can be kept")
-    } else if free < wanted {
+    } else if free < required {
         Finding::warning(
             seen,
             format!("make room on that disk, or set store.max_size below {}", size(free + used)),
@@ -57,24 +61,26 @@ fn judge(directory: &Path, free: u64, used: u64, most: u64) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok, warned};
+    use crate::check::tests::{Testbed, failed, ok, warned};
 
     #[test]
-    fn room_is_compared_with_what_the_database_may_need() {
+    fn free_space_is_compared_with_the_databases_maximum() {
         let dir = Path::new("/x");
-        ok(judge(dir, 2 << 30, 0, 1 << 30), "2.0 GiB free in /x; the database has 0 B of at most 1.0 GiB");
-        ok(judge(dir, 600 << 20, 512 << 20, 1 << 30), "600 MiB free");
-        warned(judge(dir, 100 << 20, 0, 1 << 30), "100 MiB free", "store.max_size below 100 MiB");
-        failed(judge(dir, 1 << 20, 0, 1 << 30), "1 MiB free", "make room");
+        ok(evaluate(dir, 2 << 30, 0, 1 << 30), "2.0 GiB free in /x; the database has 0 B of at most 1.0 GiB");
+        ok(evaluate(dir, 600 << 20, 512 << 20, 1 << 30), "600 MiB free");
+        warned(evaluate(dir, 100 << 20, 0, 1 << 30), "100 MiB free", "store.max_size below 100 MiB");
+        failed(evaluate(dir, 1 << 20, 0, 1 << 30), "1 MiB free", "make room");
     }
 
     #[test]
-    fn a_directory_that_does_not_exist_yet_stands_for_the_one_above() {
-        let bed = Bed::new("[store]\nmax_size = \"16MiB\"\n");
-        let finding = look(&mut bed.examined());
+    fn a_missing_directory_is_replaced_by_its_parent() {
+        let testbed = Testbed::new("[store]\nmax_size = \"16MiB\"\n");
+        let finding = examine(&mut testbed.examined());
         let Finding::Ok(seen) = finding else { panic!("{finding:?}") };
         assert!(
-            seen.contains(&format!("free in {}", bed.path("").display()).trim_end_matches('/').to_owned()),
+            seen.contains(
+                &format!("free in {}", testbed.path("").display()).trim_end_matches('/').to_owned()
+            ),
             "{seen}"
         );
     }

@@ -1,30 +1,30 @@
-//! The database lies on a file system that keeps it.
+//! Checks that the database is on a durable file system.
 
-use super::{Check, Examined, Finding, Look, ONE, disk_space};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding, disk_space};
 use edgesync_store::durable::directory_of;
 
 pub(super) const CHECK: Check = Check {
     id: "disk-type",
     title: "Disk type",
     needs: &["configuration"],
-    limit: ONE,
-    look: Look::Files(look),
+    limit: DEFAULT_TIMEOUT,
+    examine: CheckFn::Files(examine),
 };
 
-/// How well a file system keeps a database.
+/// Suitability of a file system for a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Disk,
-    /// Gone with the next start.
+    /// Lost at the next boot.
     Memory,
-    /// Perhaps gone with the container, and slow.
+    /// Possibly lost with the container, and slow.
     Layered,
-    /// Locks and shared memory do not work across it.
+    /// Locks and shared memory do not work.
     Network,
     ReadOnly,
 }
 
-/// File systems by the number in `statfs` (`linux/magic.h`).
+/// File systems by their number in `statfs` (`linux/magic.h`).
 const KNOWN: [(u64, &str, Kind); 17] = [
     (0x0102_1994, "tmpfs", Kind::Memory),
     (0x8584_58f6, "ramfs", Kind::Memory),
@@ -45,19 +45,19 @@ const KNOWN: [(u64, &str, Kind); 17] = [
     (0x2fc1_2fc1, "ZFS", Kind::Disk),
 ];
 
-pub(super) fn look(examined: &mut Examined) -> Finding {
+pub(super) fn examine(examined: &mut Examined) -> Finding {
     let config = examined.config();
     let directory = disk_space::existing(directory_of(&config.store.path));
     let (Ok(kind), Ok(state)) = (rustix::fs::statfs(directory), rustix::fs::statvfs(directory)) else {
         return Finding::skipped(format!("the file system of {} cannot be looked at", directory.display()));
     };
-    // The number has 32 bits; some systems keep it in a signed word.
+    // The number has 32 bits; some systems store it in a signed word.
     let number = (kind.f_type as u64) & 0xffff_ffff;
     let read_only = state.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY);
-    judge(&directory.display().to_string(), number, read_only)
+    evaluate(&directory.display().to_string(), number, read_only)
 }
 
-fn judge(directory: &str, number: u64, read_only: bool) -> Finding {
+fn evaluate(directory: &str, number: u64, read_only: bool) -> Finding {
     let known = KNOWN.iter().find(|(known, ..)| *known == number);
     let unknown = format!("type {number:#x}");
     let (name, kind) = known.map_or((unknown.as_str(), Kind::Disk), |(_, name, kind)| (*name, *kind));
@@ -87,21 +87,21 @@ fn judge(directory: &str, number: u64, read_only: bool) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok, warned};
+    use crate::check::tests::{Testbed, failed, ok, warned};
 
     #[test]
     fn each_kind_of_file_system_has_its_verdict() {
-        ok(judge("/d", 0xef53, false), "/d is on ext4");
-        ok(judge("/d", 0x1234, false), "type 0x1234");
-        warned(judge("/d", 0x0102_1994, false), "tmpfs", "local disk");
-        warned(judge("/d", 0x794c_7630, false), "overlayfs", "volume");
-        failed(judge("/d", 0x6969, false), "NFS", "local disk");
-        failed(judge("/d", 0xef53, true), "read-only", "dmesg");
+        ok(evaluate("/d", 0xef53, false), "/d is on ext4");
+        ok(evaluate("/d", 0x1234, false), "type 0x1234");
+        warned(evaluate("/d", 0x0102_1994, false), "tmpfs", "local disk");
+        warned(evaluate("/d", 0x794c_7630, false), "overlayfs", "volume");
+        failed(evaluate("/d", 0x6969, false), "NFS", "local disk");
+        failed(evaluate("/d", 0xef53, true), "read-only", "dmesg");
     }
 
     #[test]
-    fn the_file_system_of_a_real_directory_is_told() {
-        let finding = look(&mut Bed::new("").examined());
+    fn the_file_system_of_a_real_directory_is_known() {
+        let finding = examine(&mut Testbed::new("").examined());
         assert!(!matches!(finding, Finding::Skipped(_) | Finding::Failed { .. }), "{finding:?}");
         let proc = rustix::fs::statfs("/proc").unwrap();
         assert_eq!((proc.f_type as u64) & 0xffff_ffff, 0x9fa0);

@@ -1,21 +1,26 @@
-//! Objects get into files: the helper answers, and what rules concern is in effect.
+//! Checks that the files helper answers, and that the objects of rules are in effect.
 
 use std::os::unix::net::UnixStream;
 
-use super::{Check, Examined, Finding, Look, ONE};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
 use edgesync_admin::agent::FilesSummary;
 use edgesync_runtime::systemd;
 
-pub(super) const CHECK: Check =
-    Check { id: "files", title: "Files", needs: &["configuration"], limit: ONE, look: Look::Files(look) };
+pub(super) const CHECK: Check = Check {
+    id: "files",
+    title: "Files",
+    needs: &["configuration"],
+    limit: DEFAULT_TIMEOUT,
+    examine: CheckFn::Files(examine),
+};
 
-fn look(examined: &mut Examined) -> Finding {
+fn examine(examined: &mut Examined) -> Finding {
     let config = examined.config();
     if config.files.rules.is_empty() {
         return Finding::skipped("there are no rules for files");
     }
     if let Some(files) = examined.status.as_ref().and_then(|status| status.files.as_ref()) {
-        return judge(files);
+        return evaluate(files);
     }
     let socket = config.helper.socket.display();
     match UnixStream::connect(&config.helper.socket) {
@@ -29,7 +34,7 @@ fn look(examined: &mut Examined) -> Finding {
     }
 }
 
-/// What to do about a helper that is not there.
+/// Returns the next step for a missing helper.
 fn enable() -> &'static str {
     systemd::advice(
         "systemctl enable --now edgesync-files.socket",
@@ -37,7 +42,7 @@ fn enable() -> &'static str {
     )
 }
 
-fn judge(files: &FilesSummary) -> Finding {
+fn evaluate(files: &FilesSummary) -> Finding {
     let seen = format!("{} of {} objects are in effect", files.in_effect, files.objects);
     if let Some(problem) = &files.problem {
         return Finding::failed(format!("{seen}: {problem}"), enable());
@@ -55,7 +60,7 @@ mod tests {
     use edgesync_admin::samples;
 
     #[test]
-    fn what_is_not_in_effect_has_its_next_step() {
+    fn objects_not_in_effect_have_a_next_step() {
         let files = |good: u64, bad: u64, problem: Option<&str>| FilesSummary {
             objects: good + bad,
             in_effect: good,
@@ -63,10 +68,10 @@ mod tests {
             problem: problem.map(str::to_owned),
             ..samples::files_summary()
         };
-        ok(judge(&files(3, 0, None)), "3 of 3 objects");
-        warned(judge(&files(2, 1, None)), "2 of 3", "edgesync files");
+        ok(evaluate(&files(3, 0, None)), "3 of 3 objects");
+        warned(evaluate(&files(2, 1, None)), "2 of 3", "edgesync files");
         failed(
-            judge(&files(0, 0, Some("the helper cannot be asked"))),
+            evaluate(&files(0, 0, Some("the helper cannot be asked"))),
             "cannot be asked",
             systemd::advice("systemctl enable --now edgesync-files.socket", "'edgesync files-helper'"),
         );

@@ -1,11 +1,11 @@
-//! The agent runs and answers at its socket, and it is of this version.
+//! Checks that the agent runs, answers at its socket, and has this version.
 
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Check, Examined, Finding, Look, chain};
+use super::{Check, CheckFn, Examined, Finding, chain};
 use crate::store::inspect;
 use edgesync_admin::agent::{AgentIdentity, AgentStatus, StoreStatus};
 use edgesync_admin::{Route, Unreadable, read};
@@ -18,18 +18,18 @@ pub(super) const CHECK: Check = Check {
     title: "Local API",
     needs: &["configuration"],
     limit: Duration::from_secs(8),
-    look: Look::Wire(|examined| Box::pin(look(examined))),
+    examine: CheckFn::Wire(|examined| Box::pin(examine(examined))),
 };
 
-/// What to do about an agent that is not the one of the configuration or the program.
+/// Returns the next step for an agent of another configuration or version.
 fn restart() -> &'static str {
     systemd::advice("systemctl restart edgesync", "restart the agent")
 }
 
-async fn look(examined: &mut Examined) -> Finding {
+async fn examine(examined: &mut Examined) -> Finding {
     let config = examined.config();
     let shown = config.api.socket.display().to_string();
-    // Whoever cannot look at the lock is told so by the check of permissions.
+    // The check of permissions reports an inaccessible lock.
     examined.agent_runs = inspect::is_in_use(&config.store.path).unwrap_or(false);
     let client = Client::new(Address::Unix(config.api.socket));
     match client.get::<Value>(&Route::Status.path()).await {
@@ -60,7 +60,7 @@ async fn look(examined: &mut Examined) -> Finding {
     }
 }
 
-/// Judges an answer, and returns the status unless it is that of another version.
+/// Rates an answer, and returns the status unless another version sent it.
 fn answered(answer: &Value, node: &str, socket: &str) -> (Finding, Option<AgentStatus>) {
     let status = read::<AgentStatus>(answer);
     let finding = match (read::<AgentIdentity>(answer), &status) {
@@ -72,7 +72,7 @@ fn answered(answer: &Value, node: &str, socket: &str) -> (Finding, Option<AgentS
     (finding, status.ok())
 }
 
-/// Another node or another version.
+/// Returns a finding for another node or version.
 fn of_node(identity: &AgentIdentity, node: &str, socket: &str) -> Option<Finding> {
     let (running, is) = (&identity.agent.version, &identity.node);
     if is != node {
@@ -102,31 +102,31 @@ fn of_status(status: &Result<AgentStatus, Unreadable>, socket: &str) -> Finding 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok, warned};
+    use crate::check::tests::{Testbed, failed, ok, warned};
     use edgesync_admin::samples;
     use serde_json::json;
 
     #[tokio::test]
-    async fn without_an_agent_its_start_is_recommended() {
-        let bed = Bed::new("");
-        let mut examined = bed.examined();
+    async fn a_stopped_agent_is_a_warning_to_start_it() {
+        let testbed = Testbed::new("");
+        let mut examined = testbed.examined();
         let start = systemd::advice("systemctl start edgesync", "'edgesync run'");
-        warned(look(&mut examined).await, "the agent does not run", start);
+        warned(examine(&mut examined).await, "the agent does not run", start);
         assert!(!examined.agent_runs);
     }
 
     #[tokio::test]
-    async fn a_database_that_is_open_without_an_answer_at_the_socket_fails() {
-        let bed = Bed::new("");
-        let mut examined = bed.examined();
-        let store = bed.store().await;
-        failed(look(&mut examined).await, "does not answer", "journalctl");
+    async fn an_open_database_without_an_answer_fails() {
+        let testbed = Testbed::new("");
+        let mut examined = testbed.examined();
+        let store = testbed.store().await;
+        failed(examine(&mut examined).await, "does not answer", "journalctl");
         assert!(examined.agent_runs);
         store.close().await;
     }
 
     #[test]
-    fn an_agent_of_another_version_or_node_is_to_be_restarted() {
+    fn an_agent_of_another_version_or_node_must_be_restarted() {
         let status = |version: &str, node: &str, writing: &str| {
             let mut status = samples::status();
             (status.agent.version, status.node) = (version.to_owned(), node.to_owned());

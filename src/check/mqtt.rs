@@ -1,12 +1,12 @@
-//! The broker lets this node in and grants its subscriptions. While the agent runs its own connection is what counts:
-//! a second one under its name would throw it out.
+//! Checks that the broker accepts this node and grants its subscriptions. With a running agent it
+//! checks the agent's connection: a second one under its name would take it over.
 
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Check, Examined, Finding, Look};
+use super::{Check, CheckFn, Examined, Finding};
 use edgesync_admin::agent::LinkStatus;
 use edgesync_config::LinkType;
 use edgesync_config::edge::Config;
@@ -18,15 +18,15 @@ pub(super) const CHECK: Check = Check {
     title: "MQTT",
     needs: &["configuration", "name-resolution", "tcp", "tls"],
     limit: Duration::from_secs(9),
-    look: Look::Wire(|examined| Box::pin(look(examined))),
+    examine: CheckFn::Wire(|examined| Box::pin(examine(examined))),
 };
 
-/// How long CONNECT and SUBSCRIBE may take.
-const CONNECT: Duration = Duration::from_secs(6);
-/// How long the farewell may take.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Time limit of CONNECT and SUBSCRIBE.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(6);
+/// Time limit of the farewell.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
-async fn look(examined: &Examined) -> Finding {
+async fn examine(examined: &Examined) -> Finding {
     if examined.config().link_type == LinkType::KubeEdge {
         return Finding::skipped("the link is kubeedge");
     }
@@ -38,7 +38,7 @@ async fn look(examined: &Examined) -> Finding {
     }
     match probe(examined, |topics, node| vec![topics.down(node), topics.cloud()]).await {
         Ok((link, _)) => {
-            link.shutdown(Vec::new(), FAREWELL).await;
+            link.shutdown(Vec::new(), FAREWELL_TIMEOUT).await;
             Finding::ok(format!(
                 "{} lets this node in and grants its subscriptions",
                 examined.config().link.broker
@@ -48,7 +48,7 @@ async fn look(examined: &Examined) -> Finding {
     }
 }
 
-/// The link as the agent that runs sees it.
+/// Rates the link of the running agent.
 fn of_agent(link: &LinkStatus) -> Finding {
     let broker = &link.broker;
     if link.is_connected() {
@@ -62,23 +62,23 @@ fn of_agent(link: &LinkStatus) -> Finding {
     )
 }
 
-/// Why there is no connection of the check's own.
+/// Failure of the check's own connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Problem {
-    /// The configuration does not make a link.
+pub(super) enum ProbeError {
+    /// The configuration permits no link.
     Options(String),
-    /// The broker or the network.
+    /// The broker or the network refused or failed.
     Cause(Cause),
-    /// Nothing came of it in time.
+    /// No answer in time.
     Silent,
 }
 
-impl Problem {
+impl ProbeError {
     pub(super) fn finding(&self) -> Finding {
         let cause = match self {
             Self::Options(problem) => return Finding::failed(problem.clone(), "correct the section [link]"),
             Self::Silent => {
-                let seen = format!("no answer within {} s", CONNECT.as_secs());
+                let seen = format!("no answer within {} s", CONNECT_TIMEOUT.as_secs());
                 return Finding::failed(seen, "see the broker's log");
             }
             Self::Cause(cause) => cause,
@@ -100,33 +100,33 @@ impl Problem {
     }
 }
 
-/// Connects as the agent would, without announcing the node's presence.
+/// Connects like the agent, without publishing the node's presence.
 pub(super) async fn probe(
     examined: &Examined,
     subscriptions: impl FnOnce(&Topics, &str) -> Vec<String>,
-) -> Result<(LinkHandle, mpsc::Receiver<LinkEvent>), Problem> {
+) -> Result<(LinkHandle, mpsc::Receiver<LinkEvent>), ProbeError> {
     let config = examined.config();
     let mut options = options(examined, &config)?;
-    let topics = Topics::new(&config.link.prefix).map_err(|error| Problem::Options(error.to_string()))?;
+    let topics = Topics::new(&config.link.prefix).map_err(|error| ProbeError::Options(error.to_string()))?;
     options.subscriptions = subscriptions(&topics, &config.node.name);
-    options.connect_timeout = CONNECT;
+    options.connect_timeout = CONNECT_TIMEOUT;
     let (link, mut events) = Link::spawn(options);
-    match timeout(CONNECT, first(&mut events)).await {
+    match timeout(CONNECT_TIMEOUT, first(&mut events)).await {
         Ok(Some(Ok(()))) => Ok((link, events)),
-        Ok(Some(Err(cause))) => Err(Problem::Cause(cause)),
-        Ok(None) | Err(_) => Err(Problem::Silent),
+        Ok(Some(Err(cause))) => Err(ProbeError::Cause(cause)),
+        Ok(None) | Err(_) => Err(ProbeError::Silent),
     }
 }
 
-fn options(examined: &Examined, config: &Config) -> Result<LinkOptions, Problem> {
+fn options(examined: &Examined, config: &Config) -> Result<LinkOptions, ProbeError> {
     let mut options =
-        configured_link(&config.link).map_err(|error| Problem::Options(format!("{error:#}")))?;
+        configured_link(&config.link).map_err(|error| ProbeError::Options(format!("{error:#}")))?;
     options.username.get_or_insert_with(|| config.node.name.clone());
-    options.tls = examined.tls().transpose().map_err(|unusable| Problem::Options(unusable.problem))?;
+    options.tls = examined.tls().transpose().map_err(|unusable| ProbeError::Options(unusable.problem))?;
     Ok(options)
 }
 
-/// Whether the first attempt led to a connection.
+/// Returns the result of the first attempt to connect.
 async fn first(events: &mut mpsc::Receiver<LinkEvent>) -> Option<Result<(), Cause>> {
     loop {
         match events.recv().await? {
@@ -140,54 +140,56 @@ async fn first(events: &mut mpsc::Receiver<LinkEvent>) -> Option<Result<(), Caus
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok};
+    use crate::check::tests::{Testbed, failed, ok};
     use crate::store::{EdgeOptions, EdgeStore};
     use edgesync_admin::agent::LinkState;
     use edgesync_admin::samples;
 
     #[tokio::test]
-    async fn an_agent_that_runs_is_asked_and_not_disturbed() {
-        let mut examined = Bed::new("").examined();
+    async fn a_running_agent_is_queried_and_not_disturbed() {
+        let mut examined = Testbed::new("").examined();
         examined.agent_runs = true;
-        assert!(matches!(look(&examined).await, Finding::Skipped(_)));
+        assert!(matches!(examine(&examined).await, Finding::Skipped(_)));
         let mut status = samples::status();
         status.link.broker = "mqtt://b:1883".to_owned();
         status.link.cause = Some("no route".to_owned());
         examined.status = Some(status.clone());
-        ok(look(&examined).await, "the agent is connected to mqtt://b:1883");
+        ok(examine(&examined).await, "the agent is connected to mqtt://b:1883");
         status.link.state = LinkState::Disconnected;
         examined.status = Some(status);
-        failed(look(&examined).await, "no route", "check again");
+        failed(examine(&examined).await, "no route", "check again");
     }
 
     #[tokio::test]
-    async fn an_agent_that_was_started_meanwhile_is_not_thrown_out() {
-        let bed = Bed::new("[link]\nbroker = \"mqtt://127.0.0.1:1\"\n");
-        let path = bed.path("state/edgesync.db");
+    async fn an_agent_started_meanwhile_keeps_its_connection() {
+        let testbed = Testbed::new("[link]\nbroker = \"mqtt://127.0.0.1:1\"\n");
+        let path = testbed.path("state/edgesync.db");
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let store = EdgeStore::open(&path, EdgeOptions::default()).unwrap();
-        assert!(matches!(look(&bed.examined()).await, Finding::Skipped(why) if why.contains("throw it out")));
+        assert!(
+            matches!(examine(&testbed.examined()).await, Finding::Skipped(why) if why.contains("throw it out"))
+        );
         store.close().await;
     }
 
     #[tokio::test]
     async fn a_kubeedge_link_has_no_broker() {
-        let bed = Bed::new("[link]\ntype = \"kubeedge\"\n[kubeedge]\nurl = \"ws://127.0.0.1:1\"\n");
-        assert_eq!(look(&bed.examined()).await, Finding::skipped("the link is kubeedge"));
+        let testbed = Testbed::new("[link]\ntype = \"kubeedge\"\n[kubeedge]\nurl = \"ws://127.0.0.1:1\"\n");
+        assert_eq!(examine(&testbed.examined()).await, Finding::skipped("the link is kubeedge"));
     }
 
     #[tokio::test]
-    async fn a_port_that_nobody_listens_at_and_a_missing_password_are_told() {
+    async fn a_closed_port_and_a_missing_password_are_reported() {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let broker = format!("[link]\nbroker = \"mqtt://{closed}\"\n");
-        failed(look(&Bed::new(&broker).examined()).await, "nothing listens at", "broker's log");
-        let bed = Bed::new(&format!("{broker}username = \"x\"\npassword_file = \"/nowhere/p\"\n"));
-        failed(look(&bed.examined()).await, "/nowhere/p", "[link]");
+        failed(examine(&Testbed::new(&broker).examined()).await, "nothing listens at", "broker's log");
+        let testbed = Testbed::new(&format!("{broker}username = \"x\"\npassword_file = \"/nowhere/p\"\n"));
+        failed(examine(&testbed.examined()).await, "/nowhere/p", "[link]");
     }
 
     #[test]
     fn refusals_have_their_own_next_step() {
-        let refused = |cause| Problem::Cause(cause).finding();
+        let refused = |cause| ProbeError::Cause(cause).finding();
         let reason = || "not authorized".to_owned();
         failed(
             refused(Cause::NotAuthorized { code: 0x87, reason: reason() }),

@@ -1,26 +1,26 @@
-//! The name of the broker, or of CloudCore, has an address.
+//! Checks that the name of the broker, or of CloudCore, resolves to an address.
 
 use std::net::IpAddr;
 
-use super::{Check, Examined, Finding, Look, ONE};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
 
 pub(super) const CHECK: Check = Check {
     id: "name-resolution",
     title: "Name resolution",
     needs: &["configuration"],
-    limit: ONE,
-    look: Look::Wire(|examined| Box::pin(look(examined))),
+    limit: DEFAULT_TIMEOUT,
+    examine: CheckFn::Wire(|examined| Box::pin(examine(examined))),
 };
 
-/// Addresses that are kept, as many as the link tries.
-const MOST: usize = 8;
+/// Maximum number of addresses, as many as the link tries.
+const MAX_ADDRESSES: usize = 8;
 
-async fn look(examined: &mut Examined) -> Finding {
+async fn examine(examined: &mut Examined) -> Finding {
     let config = examined.config();
     let peer = config.peer();
     let found = tokio::net::lookup_host((peer.host, peer.port)).await;
     examined.addresses = match found {
-        Ok(found) => found.take(MOST).collect(),
+        Ok(found) => found.take(MAX_ADDRESSES).collect(),
         Err(error) => {
             let next = format!(
                 "see that {} is right and that this device has a name server (/etc/resolv.conf)",
@@ -42,15 +42,15 @@ async fn look(examined: &mut Examined) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok};
+    use crate::check::tests::{Testbed, failed, ok};
 
     #[tokio::test]
-    async fn addresses_are_kept_and_names_that_nobody_has_fail() {
-        let bed = Bed::new("[link]\nbroker = \"mqtt://127.0.0.1:1\"\n");
-        let mut examined = bed.examined();
-        ok(look(&mut examined).await, "127.0.0.1 is an address");
+    async fn addresses_are_kept_and_unknown_names_fail() {
+        let testbed = Testbed::new("[link]\nbroker = \"mqtt://127.0.0.1:1\"\n");
+        let mut examined = testbed.examined();
+        ok(examine(&mut examined).await, "127.0.0.1 is an address");
         assert_eq!(examined.addresses.len(), 1);
-        bed.configure("[link]\nbroker = \"mqtt://nobody.invalid\"\n");
-        failed(look(&mut bed.examined()).await, "'nobody.invalid' has no address", "resolv.conf");
+        testbed.configure("[link]\nbroker = \"mqtt://nobody.invalid\"\n");
+        failed(examine(&mut testbed.examined()).await, "'nobody.invalid' has no address", "resolv.conf");
     }
 }

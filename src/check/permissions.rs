@@ -1,11 +1,11 @@
-//! Who may read and write the files of the agent.
+//! Checks who can read and write the agent's files.
 
 use std::fs::{self, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{Check, Examined, Finding, Look, ONE, systemd_unit};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding, systemd_unit};
 use edgesync_config::edge::Config;
 use edgesync_join::files::{CA_FILE, IDENTITY_FILE, PREVIOUS_FILE};
 use edgesync_store::durable::directory_of;
@@ -15,11 +15,11 @@ pub(super) const CHECK: Check = Check {
     id: "permissions",
     title: "Permissions",
     needs: &["configuration"],
-    limit: ONE,
-    look: Look::Files(look),
+    limit: DEFAULT_TIMEOUT,
+    examine: CheckFn::Files(examine),
 };
 
-/// The user that the agent runs as.
+/// The user whose access is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct User {
     uid: u32,
@@ -27,24 +27,24 @@ struct User {
     name: String,
 }
 
-/// What is wrong, the worst first.
+/// The problems found, failures before warnings.
 #[derive(Default)]
-struct Wrongs {
+struct Problems {
     failures: Vec<(String, String)>,
     warnings: Vec<(String, String)>,
 }
 
-fn look(examined: &mut Examined) -> Finding {
+fn examine(examined: &mut Examined) -> Finding {
     let config = examined.config();
     let user = user(&config);
-    let mut wrongs = Wrongs::default();
-    let seen = wrongs.look_at(&examined.config_path, &config, &user);
-    wrongs.finding(seen, &user)
+    let mut problems = Problems::default();
+    let seen = problems.examine_all(&examined.config_path, &config, &user);
+    problems.finding(seen, &user)
 }
 
-impl Wrongs {
-    /// Looks at everything, and says how many files there were.
-    fn look_at(&mut self, config_path: &Path, config: &Config, user: &User) -> usize {
+impl Problems {
+    /// Checks all files and directories. Returns the number of existing files.
+    fn examine_all(&mut self, config_path: &Path, config: &Config, user: &User) -> usize {
         let mut seen = 0;
         for (path, rule) in files(config_path, config) {
             match fs::metadata(&path) {
@@ -137,14 +137,13 @@ impl Wrongs {
     }
 }
 
-/// Who may read a file.
+/// Permitted readers of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// Nobody but its owner: a private key.
+    /// Only the owner: a private key.
     Key,
-    /// Not everybody: it has Secrets or a password in it.
+    /// Not others: Secrets or a password.
     Private,
-    /// Everybody.
     Public,
 }
 
@@ -166,7 +165,7 @@ fn files(config_path: &Path, config: &Config) -> Vec<(PathBuf, Rule)> {
 }
 
 impl User {
-    /// Whether it may do all of `bits` (4 read, 2 write, 1 enter).
+    /// Returns whether the user has all of `bits` (4 read, 2 write, 1 enter).
     fn may(&self, metadata: &Metadata, bits: u32) -> bool {
         let shift = match (self.uid == metadata.uid(), self.gid == metadata.gid()) {
             (true, _) => 6,
@@ -177,7 +176,7 @@ impl User {
     }
 }
 
-/// The owner of the socket that the agent has made, the user of its unit, or whoever asks.
+/// Returns the owner of the agent's socket, else the unit's user, else the caller.
 fn user(config: &Config) -> User {
     let by_owner = |path: &Path| fs::metadata(path).ok().map(|found| (found.uid(), found.gid()));
     if let Some((uid, gid)) = by_owner(&config.api.socket) {
@@ -204,7 +203,7 @@ fn in_passwd(text: &str, name: &str) -> Option<User> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok, warned};
+    use crate::check::tests::{Testbed, failed, ok, warned};
     use std::os::unix::fs::PermissionsExt as _;
 
     fn set_mode(path: &Path, mode: u32) {
@@ -212,47 +211,47 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_others_can_read_fails_and_a_database_for_the_group_is_a_warning() {
-        let bed = Bed::new("");
-        let mut examined = bed.examined();
+    fn a_readable_key_fails_and_a_group_readable_database_warns() {
+        let testbed = Testbed::new("");
+        let mut examined = testbed.examined();
         let config = examined.config();
         fs::create_dir_all(directory_of(&config.store.path)).unwrap();
         for path in [&config.store.path, &config.seal.key_file] {
             fs::write(path, "").unwrap();
             set_mode(path, 0o600);
         }
-        ok(look(&mut examined), "3 files");
+        ok(examine(&mut examined), "3 files");
         set_mode(&config.store.path, 0o640);
-        warned(look(&mut examined), "the group of", "chmod 600");
+        warned(examine(&mut examined), "the group of", "chmod 600");
         set_mode(&config.seal.key_file, 0o640);
-        failed(look(&mut examined), "others than its owner can read", "chmod 600");
+        failed(examine(&mut examined), "others than its owner can read", "chmod 600");
         set_mode(&config.seal.key_file, 0o600);
-        set_mode(&bed.config_path(), 0o666);
-        failed(look(&mut examined), "can write", "chmod go-w");
+        set_mode(&testbed.config_path(), 0o666);
+        failed(examine(&mut examined), "can write", "chmod go-w");
     }
 
     #[test]
-    fn a_state_directory_that_is_missing_or_open_to_everybody_is_told() {
-        let bed = Bed::new("");
-        let mut examined = bed.examined();
+    fn a_missing_or_world_writable_state_directory_is_reported() {
+        let testbed = Testbed::new("");
+        let mut examined = testbed.examined();
         let directory = directory_of(&examined.config().store.path).to_owned();
-        warned(look(&mut examined), "does not exist yet", "start the agent");
+        warned(examine(&mut examined), "does not exist yet", "start the agent");
         fs::create_dir_all(&directory).unwrap();
         set_mode(&directory, 0o777);
-        failed(look(&mut examined), "everybody can write", "chmod o-w");
+        failed(examine(&mut examined), "everybody can write", "chmod o-w");
     }
 
     #[test]
-    fn what_another_user_may_do_follows_from_the_mode() {
-        let bed = Bed::new("");
-        let path = bed.config_path();
+    fn permissions_of_another_user_follow_from_the_mode() {
+        let testbed = Testbed::new("");
+        let path = testbed.config_path();
         set_mode(&path, 0o600);
         let metadata = fs::metadata(&path).unwrap();
         let other = User { uid: metadata.uid() + 7, gid: metadata.gid() + 7, name: "x".into() };
         assert!(!other.may(&metadata, 4));
-        let mut wrongs = Wrongs::default();
-        wrongs.file(&path, &metadata, Rule::Key, &other);
-        failed(wrongs.finding(1, &other), "x cannot read", "chown");
+        let mut problems = Problems::default();
+        problems.file(&path, &metadata, Rule::Key, &other);
+        failed(problems.finding(1, &other), "x cannot read", "chown");
     }
 
     #[test]

@@ -1,23 +1,23 @@
-//! The keys with which Secrets are sealed are there.
+//! Checks that the keys of sealed Secrets exist.
 
 use std::fs;
 use std::io::ErrorKind;
 
-use super::{Check, Examined, Finding, Look, ONE};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
 use edgesync_store::seal::keys_in;
 
 pub(super) const CHECK: Check = Check {
     id: "seal-key",
     title: "Seal key",
     needs: &["configuration"],
-    limit: ONE,
-    look: Look::Files(look),
+    limit: DEFAULT_TIMEOUT,
+    examine: CheckFn::Files(examine),
 };
 
-/// The largest file with keys, in bytes.
-const LARGEST: u64 = 1 << 20;
+/// Maximum bytes of the file with the keys.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
-fn look(examined: &mut Examined) -> Finding {
+fn examine(examined: &mut Examined) -> Finding {
     let path = examined.config().seal.key_file;
     let shown = path.display();
     let bodies: u64 = examined.sealed.iter().flat_map(|keys| keys.values()).sum();
@@ -32,11 +32,11 @@ fn look(examined: &mut Examined) -> Finding {
         Err(error) => {
             Finding::failed(format!("{shown} cannot be looked at: {error}"), "run the check as root")
         }
-        Ok(metadata) if !metadata.is_file() || metadata.len() > LARGEST => {
+        Ok(metadata) if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES => {
             Finding::failed(format!("{shown} is no file with keys"), "set seal.key_file to another place")
         }
         Ok(_) => match fs::read_to_string(&path) {
-            Ok(text) => fitting(&shown.to_string(), &text, examined, again),
+            Ok(text) => check_keys(&shown.to_string(), &text, examined, again),
             Err(error) if error.kind() == ErrorKind::InvalidData => {
                 Finding::failed(format!("{shown} is damaged: it is no text"), again)
             }
@@ -47,8 +47,8 @@ fn look(examined: &mut Examined) -> Finding {
     }
 }
 
-/// Whether each sealed body has its key in the file.
-fn fitting(shown: &str, text: &str, examined: &Examined, again: &str) -> Finding {
+/// Checks that the file has the key of each sealed body.
+fn check_keys(shown: &str, text: &str, examined: &Examined, again: &str) -> Finding {
     let Some(keys) = keys_in(text) else {
         return Finding::failed(format!("{shown} is damaged: its checksum does not hold"), again);
     };
@@ -82,7 +82,7 @@ fn fitting(shown: &str, text: &str, examined: &Examined, again: &str) -> Finding
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok, warned};
+    use crate::check::tests::{Testbed, failed, ok, warned};
     use edgesync_transport::tls::certificate::sha256_hex;
 
     fn file(keys: &[&str]) -> String {
@@ -93,26 +93,26 @@ mod tests {
 
     #[test]
     fn sealed_objects_need_their_key_and_the_key_is_never_shown() {
-        let bed = Bed::new("");
-        let mut examined = bed.examined();
+        let testbed = Testbed::new("");
+        let mut examined = testbed.examined();
         let path = examined.config().seal.key_file;
-        assert!(matches!(look(&mut examined), Finding::Skipped(_)));
+        assert!(matches!(examine(&mut examined), Finding::Skipped(_)));
         examined.sealed = Some([(17, 3)].into());
-        failed(look(&mut examined), "is lost, and 3 objects", "start the agent");
+        failed(examine(&mut examined), "is lost, and 3 objects", "start the agent");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, file(&["17"])).unwrap();
-        ok(look(&mut examined), "3 sealed objects fit");
+        ok(examine(&mut examined), "3 sealed objects fit");
         fs::write(&path, file(&["18"])).unwrap();
         failed(
-            look(&mut examined),
+            examine(&mut examined),
             "3 objects are sealed with keys that are not in",
             "put the right key file back",
         );
         fs::write(&path, file(&["17", "18"])).unwrap();
-        warned(look(&mut examined), "a rotation has not ended", "seal rotate");
+        warned(examine(&mut examined), "a rotation has not ended", "seal rotate");
         let damaged = file(&["17"]).replace("c2Vj", "c2Vk");
         fs::write(&path, &damaged).unwrap();
-        let finding = look(&mut examined);
+        let finding = examine(&mut examined);
         assert!(!format!("{finding:?}").contains("c2V"), "{finding:?}");
         failed(finding, "damaged", "start the agent");
     }

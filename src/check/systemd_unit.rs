@@ -1,38 +1,43 @@
-//! The unit of the agent is loaded, enabled and runs.
+//! Checks that the agent's unit is loaded, enabled and active.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Check, Examined, Finding, Look, ONE};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
 
-pub(super) const CHECK: Check =
-    Check { id: "systemd-unit", title: "Systemd unit", needs: &[], limit: ONE, look: Look::Files(look) };
+pub(super) const CHECK: Check = Check {
+    id: "systemd-unit",
+    title: "Systemd unit",
+    needs: &[],
+    limit: DEFAULT_TIMEOUT,
+    examine: CheckFn::Files(examine),
+};
 
 const UNIT: &str = "edgesync.service";
-/// It is there if systemd runs this machine.
+/// Exists if systemd manages this machine.
 const BOOTED: &str = "/run/systemd/system";
-/// More restarts than this since the unit was started by hand are worth a look.
+/// Maximum number of automatic restarts without a warning.
 const RESTARTS: u64 = 3;
 
-fn look(_: &mut Examined) -> Finding {
+fn examine(_: &mut Examined) -> Finding {
     match show("LoadState,ActiveState,SubState,UnitFileState,NRestarts,Result") {
-        Ok(text) => judge(&properties(&text)),
+        Ok(text) => evaluate(&properties(&text)),
         Err(why) => Finding::skipped(why),
     }
 }
 
-/// The user that the unit runs as, if systemd knows.
+/// Returns the unit's user, if systemd knows it.
 pub(super) fn user() -> Option<String> {
     let text = show("User").ok()?;
     properties(&text).get("User").map(|user| (*user).to_owned()).filter(|user| !user.is_empty())
 }
 
-fn show(wanted: &str) -> Result<String, String> {
+fn show(names: &str) -> Result<String, String> {
     if !Path::new(BOOTED).exists() {
         return Err("systemd does not run this machine".to_owned());
     }
-    let output = Command::new("systemctl").args(["show", UNIT, "-p", wanted]).output();
+    let output = Command::new("systemctl").args(["show", UNIT, "-p", names]).output();
     let output = output.map_err(|error| format!("systemctl cannot be run: {error}"))?;
     if !output.status.success() {
         return Err(format!("systemctl does not answer: {}", String::from_utf8_lossy(&output.stderr).trim()));
@@ -44,7 +49,7 @@ fn properties(text: &str) -> BTreeMap<&str, &str> {
     text.lines().filter_map(|line| line.split_once('=')).collect()
 }
 
-fn judge(unit: &BTreeMap<&str, &str>) -> Finding {
+fn evaluate(unit: &BTreeMap<&str, &str>) -> Finding {
     let is = |name: &str| unit.get(name).copied().unwrap_or_default();
     let restarts: u64 = is("NRestarts").parse().unwrap_or(0);
     let state = format!("{UNIT} is {} ({})", is("ActiveState"), is("SubState"));
@@ -92,7 +97,7 @@ mod tests {
         let text = format!(
             "LoadState={load}\nActiveState={active}\nSubState=running\nUnitFileState={file}\nNRestarts={restarts}\nResult=exit-code\n"
         );
-        judge(&properties(&text))
+        evaluate(&properties(&text))
     }
 
     #[test]

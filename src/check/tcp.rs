@@ -1,4 +1,4 @@
-//! Broker or CloudCore, and join service can be reached.
+//! Checks that broker or CloudCore, and the enrollment service accept connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,20 +7,20 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Check, Examined, Finding, Look};
+use super::{Check, CheckFn, Examined, Finding};
 
 pub(super) const CHECK: Check = Check {
     id: "tcp",
     title: "TCP",
     needs: &["configuration", "name-resolution"],
     limit: Duration::from_secs(9),
-    look: Look::Wire(|examined| Box::pin(look(examined))),
+    examine: CheckFn::Wire(|examined| Box::pin(examine(examined))),
 };
 
-/// How long one side may take to answer.
-const EACH: Duration = Duration::from_secs(4);
+/// Time limit for each side.
+const SIDE_TIMEOUT: Duration = Duration::from_secs(4);
 
-async fn look(examined: &Examined) -> Finding {
+async fn examine(examined: &Examined) -> Finding {
     let config = examined.config();
     let peer = config.peer();
     if let Err(problem) = reach(&examined.addresses).await {
@@ -28,7 +28,7 @@ async fn look(examined: &Examined) -> Finding {
     }
     let Some(join) = &config.identity.cloud else { return Finding::ok(format!("{peer} answers")) };
     let addresses = async { tokio::net::lookup_host((join.host.as_str(), join.port)).await };
-    let reached = match timeout(EACH, addresses).await {
+    let reached = match timeout(SIDE_TIMEOUT, addresses).await {
         Ok(Ok(addresses)) => reach(&addresses.collect::<Vec<_>>()).await,
         Ok(Err(error)) => Err(error),
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
@@ -42,9 +42,9 @@ async fn look(examined: &Examined) -> Finding {
     }
 }
 
-/// Tries addresses in turn, within the time for all.
+/// Tries addresses in turn, within the time limit for all.
 async fn reach(addresses: &[SocketAddr]) -> io::Result<()> {
-    let share = EACH / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+    let share = SIDE_TIMEOUT / u32::try_from(addresses.len().max(1)).unwrap_or(1);
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for address in addresses {
         last = match timeout(share, TcpStream::connect(address)).await {
@@ -69,7 +69,7 @@ fn advice(problem: &io::Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, ok, warned};
+    use crate::check::tests::{Testbed, failed, ok, warned};
     use tokio::net::TcpListener;
 
     #[tokio::test]
@@ -77,16 +77,16 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let bed = Bed::new(&format!("[link]\nbroker = \"mqtt://{address}\"\n"));
-        let mut examined = bed.examined();
+        let testbed = Testbed::new(&format!("[link]\nbroker = \"mqtt://{address}\"\n"));
+        let mut examined = testbed.examined();
         examined.addresses = vec![closed, address];
-        ok(look(&examined).await, "answers");
-        bed.configure(&format!(
+        ok(examine(&examined).await, "answers");
+        testbed.configure(&format!(
             "[link]\nbroker = \"mqtt://{address}\"\n[identity]\ncloud = \"https://{closed}\"\n"
         ));
-        examined.config = bed.examined().config;
-        warned(look(&examined).await, "where the certificate is renewed", "nothing listens");
+        examined.config = testbed.examined().config;
+        warned(examine(&examined).await, "where the certificate is renewed", "nothing listens");
         examined.addresses = vec![closed];
-        failed(look(&examined).await, "refused", "nothing listens");
+        failed(examine(&examined).await, "refused", "nothing listens");
     }
 }

@@ -14,18 +14,18 @@ use edgesync_object::{Resource, ResourceVersion, Scope};
 use edgesync_protocol::change::{Change, Put};
 
 /// A directory with a configuration whose paths are in it.
-pub(super) struct Bed {
+pub(super) struct Testbed {
     directory: TempDir,
 }
 
-impl Bed {
-    /// With further sections of the configuration.
+impl Testbed {
+    /// Creates one with further sections of the configuration.
     pub(super) fn new(more: &str) -> Self {
         use std::os::unix::fs::PermissionsExt as _;
-        let bed = Self { directory: tempfile::tempdir().unwrap() };
-        fs::set_permissions(bed.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        bed.configure(more);
-        bed
+        let testbed = Self { directory: tempfile::tempdir().unwrap() };
+        fs::set_permissions(testbed.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        testbed.configure(more);
+        testbed
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -50,7 +50,7 @@ impl Bed {
         fs::set_permissions(self.config_path(), fs::Permissions::from_mode(0o644)).unwrap();
     }
 
-    /// A examined whose configuration has been read.
+    /// Returns an `Examined` with a loaded configuration.
     pub(super) fn examined(&self) -> Examined {
         let text = fs::read_to_string(self.config_path()).unwrap();
         let loaded = edgesync_config::parse(&self.config_path(), &text, []).unwrap();
@@ -61,7 +61,7 @@ impl Bed {
         EdgeStore::open(&self.path("state/edgesync.db"), EdgeOptions::default()).unwrap()
     }
 
-    /// A store with so many ConfigMaps.
+    /// Returns a store with so many ConfigMaps.
     pub(super) async fn filled_store(&self, count: u64) -> EdgeStore {
         let store = self.store().await;
         store.apply((0..count).map(|number| config_map(number, "1")).collect()).await.unwrap();
@@ -69,7 +69,7 @@ impl Bed {
     }
 }
 
-/// A ConfigMap with `marker-<number>` in its body.
+/// Returns a ConfigMap with `marker-<number>` in its body.
 pub(super) fn config_map(number: u64, version: &str) -> Change {
     let body = format!(
         r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"m-{number}","namespace":"x"}},"data":{{"a":"marker-{number}."}}}}"#
@@ -91,12 +91,12 @@ pub(super) fn config_map(number: u64, version: &str) -> Change {
     })
 }
 
-/// Flips a bit of the first place in a file that has these bytes and a dot behind them.
+/// Flips a bit at the first occurrence of these bytes and a dot in a file.
 pub(super) fn flip_in(path: &Path, bytes: &[u8]) {
     let mut content = fs::read(path).unwrap();
-    let mut wanted = bytes.to_vec();
-    wanted.push(b'.');
-    let at = content.windows(wanted.len()).position(|window| window == wanted).unwrap();
+    let mut pattern = bytes.to_vec();
+    pattern.push(b'.');
+    let at = content.windows(pattern.len()).position(|window| window == pattern).unwrap();
     content[at] ^= 1;
     fs::write(path, content).unwrap();
 }
@@ -133,13 +133,13 @@ fn ids_are_unique_and_prerequisites_come_first() {
 
 #[test]
 fn all_checks_together_fit_into_a_minute() {
-    assert!(ALL < Duration::from_secs(60));
+    assert!(TOTAL_TIMEOUT < Duration::from_secs(60));
 }
 
 #[tokio::test]
-async fn what_depends_on_a_failed_check_is_skipped_and_names_it() {
-    let bed = Bed::new("[link]\nkeepalive = 20\n");
-    let report = run(&bed.config_path()).await;
+async fn dependants_of_a_failed_check_are_skipped_and_name_it() {
+    let testbed = Testbed::new("[link]\nkeepalive = 20\n");
+    let report = run(&testbed.config_path()).await;
     assert_eq!(report.0.len(), CHECKS.len());
     let finding = |id| &report.0.iter().find(|(other, ..)| *other == id).unwrap().2;
     assert!(matches!(finding("configuration"), Finding::Failed { .. }));
@@ -149,11 +149,12 @@ async fn what_depends_on_a_failed_check_is_skipped_and_names_it() {
 }
 
 #[tokio::test]
-async fn a_check_that_hangs_ends_at_its_limit_and_the_others_go_on() {
+async fn a_hanging_check_ends_at_its_limit_and_the_others_continue() {
     fn hang(_: &mut Examined) -> Answer<'_> {
         Box::pin(std::future::pending())
     }
-    let check = Check { id: "x", title: "X", needs: &[], limit: ONE, look: Look::Wire(hang) };
+    let check =
+        Check { id: "x", title: "X", needs: &[], limit: DEFAULT_TIMEOUT, examine: CheckFn::Wire(hang) };
     let mut examined = Examined::new(Path::new("/etc/x.toml"));
     let finding = check.within(Duration::from_millis(1), &mut examined).await;
     failed(finding, "no result within", "hangs");
@@ -161,13 +162,16 @@ async fn a_check_that_hangs_ends_at_its_limit_and_the_others_go_on() {
 }
 
 #[test]
-fn sizes_and_durations_are_told_in_two_units_at_most() {
+fn sizes_and_durations_use_two_units_at_most() {
     assert_eq!([size(5), size(2048), size(3 << 20), size(3 << 29)], ["5 B", "2 KiB", "3 MiB", "1.5 GiB"]);
-    assert_eq!([lasting(61), lasting(7260), lasting(180_000)], ["1 min 1 s", "2 h 1 min", "2 d 2 h"]);
+    assert_eq!(
+        [format_duration(61), format_duration(7260), format_duration(180_000)],
+        ["1 min 1 s", "2 h 1 min", "2 d 2 h"]
+    );
 }
 
 #[test]
-fn an_identity_that_may_not_be_read_is_not_to_be_replaced() {
+fn an_unreadable_identity_must_not_be_replaced() {
     use edgesync_store::durable::FileError;
     let failed = |code| {
         let error = std::io::Error::from_raw_os_error(code);
@@ -178,16 +182,18 @@ fn an_identity_that_may_not_be_read_is_not_to_be_replaced() {
     let Finding::Failed { seen, next } = failed(13) else { panic!() };
     assert!(seen.contains("Permission denied") && next.contains("root"), "{seen}: {next}");
     assert!(!next.contains("--force"), "{next}");
-    let bed = Bed::new("[link]\nbroker = \"mqtts://broker.example\"\nca_file = \"/nowhere/ca.crt\"\n");
-    let Some(Err(unusable)) = bed.examined().tls() else { panic!() };
+    let testbed =
+        Testbed::new("[link]\nbroker = \"mqtts://broker.example\"\nca_file = \"/nowhere/ca.crt\"\n");
+    let Some(Err(unusable)) = testbed.examined().tls() else { panic!() };
     let Finding::Failed { seen, next } = Finding::from(unusable) else { panic!() };
     assert!(seen.starts_with("link.ca_file: /nowhere/ca.crt: No such file"), "{seen}");
     assert_eq!(next, "correct it in the configuration");
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, "-----BEGIN CERTIFICATE-----\nnonsense").unwrap();
     let path = file.path().display();
-    let bed = Bed::new(&format!("[link]\nbroker = \"mqtts://broker.example\"\nca_file = \"{path}\"\n"));
-    let Some(Err(unusable)) = bed.examined().tls() else { panic!() };
+    let testbed =
+        Testbed::new(&format!("[link]\nbroker = \"mqtts://broker.example\"\nca_file = \"{path}\"\n"));
+    let Some(Err(unusable)) = testbed.examined().tls() else { panic!() };
     let Finding::Failed { seen, next } = Finding::from(unusable) else { panic!() };
     assert!(seen.starts_with("link.ca_file: ") && seen.contains(&path.to_string()), "{seen}");
     assert!(next.contains("authority") && !next.contains("--force"), "{next}");

@@ -1,5 +1,5 @@
-//! The broker, or CloudCore, has a certificate that is believed, and takes the one of this node. No more than the
-//! handshake is made: a session would throw out that of the agent.
+//! Checks that the certificate of the broker, or of CloudCore, is trusted, and that it accepts this
+//! node's. Ends after the handshake: a session would take over the agent's.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Check, Examined, Finding, Look};
+use super::{Check, CheckFn, Examined, Finding};
 use edgesync_transport::tls::HandshakeError;
 
 pub(super) const CHECK: Check = Check {
@@ -15,13 +15,13 @@ pub(super) const CHECK: Check = Check {
     title: "TLS",
     needs: &["configuration", "name-resolution", "tcp"],
     limit: Duration::from_secs(8),
-    look: Look::Wire(|examined| Box::pin(look(examined))),
+    examine: CheckFn::Wire(|examined| Box::pin(examine(examined))),
 };
 
-/// How long a refusal of the certificate, which comes after the handshake, is waited for.
-const REFUSAL: Duration = Duration::from_secs(1);
+/// Time to wait after the handshake for a refusal of the certificate.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-async fn look(examined: &Examined) -> Finding {
+async fn examine(examined: &Examined) -> Finding {
     let config = examined.config();
     let peer = config.peer();
     let host = peer.host;
@@ -57,8 +57,9 @@ async fn handshake(
         |error: std::io::Error| HandshakeError::Network { host: host.to_owned(), problem: error.to_string() };
     let stream = TcpStream::connect(examined.addresses.as_slice()).await.map_err(network)?;
     let mut stream = client.connect(host, stream).await?;
-    // With TLS 1.3 the client's certificate is judged only now; who takes it waits for a CONNECT or a request.
-    match timeout(REFUSAL, stream.read_u8()).await {
+    // TLS 1.3 verifies the client's certificate only now; a peer that accepts it waits for a
+    // CONNECT or a request.
+    match timeout(REFUSAL_TIMEOUT, stream.read_u8()).await {
         Ok(Err(error)) => match HandshakeError::of_io(host, &error) {
             Some(refused) => Err(refused),
             None => Err(HandshakeError::Network {
@@ -67,14 +68,14 @@ async fn handshake(
             }),
         },
         Ok(Ok(_)) | Err(_) => {
-            // Without a good-bye the log there would tell of a broken connection.
-            let _ = timeout(REFUSAL, stream.shutdown()).await;
+            // Without a close_notify the peer would log a broken connection.
+            let _ = timeout(REFUSAL_TIMEOUT, stream.shutdown()).await;
             Ok(())
         }
     }
 }
 
-/// What to do about each way a handshake can fail.
+/// Returns the next step for each failure of a handshake.
 fn explain(error: &HandshakeError, key: &str) -> Finding {
     let next = match error {
         HandshakeError::OtherAuthority { .. } => {
@@ -107,7 +108,7 @@ fn explain(error: &HandshakeError, key: &str) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Bed, failed, warned};
+    use crate::check::tests::{Testbed, failed, warned};
 
     #[test]
     fn every_way_a_handshake_fails_has_its_next_step() {
@@ -133,10 +134,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_link_without_tls_is_a_warning_unless_it_stays_on_this_machine() {
-        let bed = Bed::new("[link]\nbroker = \"mqtt://127.0.0.1\"\n");
-        assert!(matches!(look(&bed.examined()).await, Finding::Skipped(_)));
-        bed.configure("[link]\nbroker = \"mqtt://broker.example\"\n");
-        warned(look(&bed.examined()).await, "without TLS", "edgesync join");
+    async fn a_remote_link_without_tls_is_a_warning() {
+        let testbed = Testbed::new("[link]\nbroker = \"mqtt://127.0.0.1\"\n");
+        assert!(matches!(examine(&testbed.examined()).await, Finding::Skipped(_)));
+        testbed.configure("[link]\nbroker = \"mqtt://broker.example\"\n");
+        warned(examine(&testbed.examined()).await, "without TLS", "edgesync join");
     }
 }

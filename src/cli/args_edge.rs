@@ -1,6 +1,6 @@
 //! The command line of `edgesync`.
 
-// The words are in the help texts; fields that only flatten a group have none of their own.
+// The help texts document the items; fields that only flatten a group have none.
 #![allow(missing_docs)]
 
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub struct EdgeArgs {
     pub command: EdgeCommand,
 }
 
-/// What `edgesync` does.
+/// The subcommands of `edgesync`.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum EdgeCommand {
     /// Run the agent
@@ -131,7 +131,7 @@ pub enum EdgeCommand {
     },
 }
 
-/// How what a running agent says is shown.
+/// Output and socket of commands that query the agent.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct ShowArgs {
     #[command(flatten)]
@@ -140,7 +140,7 @@ pub struct ShowArgs {
     pub socket: SocketArgs,
 }
 
-/// What is done with files.
+/// The subcommands of `edgesync files`.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum FilesCommand {
     /// Show what would be written and removed; nothing is done
@@ -155,14 +155,14 @@ pub enum FilesCommand {
     },
 }
 
-/// What is done with the keys.
+/// The subcommands of `edgesync seal`.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum SealCommand {
     /// Make a new key, seal everything with it, and forget the old one; the agent goes on meanwhile
     Rotate(SocketArgs),
 }
 
-/// How to join.
+/// The arguments of `edgesync join`.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct JoinArgs {
     /// Address of the cloud's join service
@@ -182,7 +182,7 @@ pub struct JoinArgs {
     pub force: bool,
 }
 
-/// Which configuration file.
+/// The configuration file.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct ConfigArgs {
     /// Configuration file
@@ -198,7 +198,7 @@ pub struct ConfigArgs {
     pub path: PathBuf,
 }
 
-/// Which agent is asked.
+/// The socket of the queried agent.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct SocketArgs {
     /// Socket of the running agent
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_asked_for_as_with_kubectl() {
+    fn get_takes_the_arguments_of_kubectl() {
         let words = ["edgesync", "get", "cm", "a", "b", "-n", "shop", "-l", "app=web", "-o", "yaml"];
         let args = EdgeArgs::try_parse_from(words).unwrap();
         let EdgeCommand::Get { get, .. } = args.command else { panic!("{args:?}") };

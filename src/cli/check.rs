@@ -1,4 +1,4 @@
-//! `edgesync check`.
+//! The command `edgesync check`.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The program `edgesync`.
+//! Entry point of the program `edgesync`.
 
 use std::process::ExitCode;
 

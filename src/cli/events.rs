@@ -1,4 +1,4 @@
-//! `events`: what has happened on the node, the newest last.
+//! The command `events`: lists the node's Events, newest last.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -9,10 +9,10 @@ use edgesync_cli::{CliError, Terminal};
 
 const PATH: &str = "/api/v1/events";
 
-/// Shows the Events that the node keeps.
+/// Prints the Events that the node stores.
 ///
 /// # Errors
-/// The request fails.
+/// Fails if the request fails.
 pub(super) async fn run(
     client: &Client,
     output: Output,
@@ -49,7 +49,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// When an Event occurred last, as text of which the later one is the greater.
+/// Returns when an Event last occurred, as text that sorts by time.
 fn time(event: &Value) -> &str {
     let fields = ["/series/lastObservedTime", "/lastTimestamp", "/eventTime", "/metadata/creationTimestamp"];
     fields.iter().find_map(|field| event.pointer(field)?.as_str()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! `edgesync files`: what is in effect, and having it so; and the helper that writes files.
+//! The command `edgesync files`: lists, plans and applies; and the helper that writes files.
 
 use std::path::Path;
 
@@ -15,31 +15,31 @@ use edgesync_helper as helper;
 use edgesync_helper::HelperError;
 use edgesync_runtime::log::Log;
 
-/// The longest message in a table, in characters.
-const SHOWN: usize = 80;
+/// Maximum characters of a message in a table.
+const MAX_MESSAGE_CHARS: usize = 80;
 
-/// Shows rules and objects.
+/// Prints rules and objects.
 pub(super) fn show(ShowArgs { output, socket }: ShowArgs) -> anyhow::Result<u8> {
     program::ask(async |terminal| {
         records::answer(
             &client(socket),
             Route::Files,
             output.output,
-            |said| tables(said, Timestamp::now()),
+            |answer| tables(answer, Timestamp::now()),
             terminal,
         )
         .await
     })
 }
 
-/// Shows what would be done.
+/// Prints the plan of all rules.
 pub(super) fn check(ShowArgs { output, socket }: ShowArgs) -> anyhow::Result<u8> {
     program::ask(async |terminal| {
         records::answer(&client(socket), Route::CheckFiles, output.output, steps, terminal).await
     })
 }
 
-/// Brings the objects of a rule into effect. Exit code 1 if one of them is not.
+/// Applies the objects of a rule. Exit code 1 if one of them is not in effect.
 pub(super) fn apply(rule: &str, ShowArgs { output, socket }: ShowArgs) -> anyhow::Result<u8> {
     let path = Route::ApplyFiles(rule).path();
     let mut is_good = true;
@@ -52,7 +52,7 @@ pub(super) fn apply(rule: &str, ShowArgs { output, socket }: ShowArgs) -> anyhow
     Ok(if is_good { code } else { EXIT_FAILED })
 }
 
-/// Runs the helper.
+/// Runs the helper until it is stopped.
 pub(super) fn help(config: &Path, listen: Option<&Path>) -> anyhow::Result<u8> {
     let settings = edgesync_config::load::<edgesync_config::edge::Config>(config)?.config;
     let _log = Log::open(&settings.log)?;
@@ -67,10 +67,10 @@ fn client(socket: SocketArgs) -> Client {
     Client::new(Address::Unix(socket.path))
 }
 
-fn tables(said: &FilesList, now: Timestamp) -> String {
+fn tables(answer: &FilesList, now: Timestamp) -> String {
     let mut summary = Table::new(["rule", "in effect", "not", "conflicts", "files", "reloads", "put back"]);
     let mut objects = Table::new(["rule", "kind", "object", "state", "version", "in effect", "since", "why"]);
-    for rule in &said.rules {
+    for rule in &answer.rules {
         let numbers =
             [rule.in_effect, rule.not_in_effect, rule.conflicts, rule.files, rule.reloads, rule.rollbacks];
         summary.row([text(&rule.name)].into_iter().chain(numbers.map(|number| number.to_string())));
@@ -86,7 +86,7 @@ fn tables(said: &FilesList, now: Timestamp) -> String {
                 text(object.wanted.as_deref().unwrap_or_default()),
                 text(object.version.as_deref().unwrap_or_default()),
                 since.map_or_else(|| NONE.to_owned(), |since| age(now, &since.to_string())),
-                text(&why.chars().take(SHOWN).collect::<String>()),
+                text(&why.chars().take(MAX_MESSAGE_CHARS).collect::<String>()),
             ]);
         }
     }
@@ -98,7 +98,7 @@ fn tables(said: &FilesList, now: Timestamp) -> String {
         out.push('\n');
         out.push_str(&objects.render());
     }
-    for rule in said.rules.iter().filter(|rule| rule.not_in_effect > 0 && !rule.output.is_empty()) {
+    for rule in answer.rules.iter().filter(|rule| rule.not_in_effect > 0 && !rule.output.is_empty()) {
         let (name, output) = (text(&rule.name), printable(&rule.output));
         out.push_str(&format!("\nWhat was said last for {name}:\n{output}\n"));
     }
@@ -109,14 +109,14 @@ fn text(text: &str) -> String {
     cell(&Value::from(text))
 }
 
-/// Lines of a program: what moves a terminal stays out.
+/// Removes control characters except line breaks from a program's output.
 fn printable(text: &str) -> String {
     text.trim().chars().filter(|c| *c == '\n' || !c.is_control()).collect()
 }
 
-fn steps(said: &FilesCheck) -> String {
+fn steps(answer: &FilesCheck) -> String {
     let mut out = String::new();
-    for PlannedSteps { name, steps } in &said.rules {
+    for PlannedSteps { name, steps } in &answer.rules {
         let lines: String = steps.iter().map(|step| format!("  {}\n", text(step))).collect();
         let what = if lines.is_empty() { "nothing to do" } else { "would" };
         out.push_str(&format!("{}: {what}\n{lines}", text(name)));
@@ -144,7 +144,7 @@ mod tests {
     use edgesync_admin::samples;
 
     #[test]
-    fn rules_and_objects_are_tables_and_the_words_of_programs_stand_below() {
+    fn tables_show_rules_and_objects_above_program_output() {
         let now = Timestamp::from_second(1_700_000_060).unwrap();
         let expected = "\
 RULE    IN EFFECT   NOT   CONFLICTS   FILES   RELOADS   PUT BACK
@@ -161,7 +161,7 @@ What was said last for nginx:
     }
 
     #[test]
-    fn what_would_be_done_stands_below_its_rule() {
+    fn planned_steps_follow_their_rule() {
         assert_eq!(steps(&samples::files_check()), "a: would\n  remove /x\nb: nothing to do\n");
         let mut done = samples::files().rules.remove(0);
         (done.name, done.in_effect, done.not_in_effect) = ("a".to_owned(), 1, 0);

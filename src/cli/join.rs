@@ -1,4 +1,4 @@
-//! `edgesync join`.
+//! The command `edgesync join`.
 
 use std::io::{self, Read, Write as _};
 use std::path::Path;
@@ -11,7 +11,8 @@ use edgesync_join::files::FilesError;
 use edgesync_join::token::{MAX_TOKEN, Token};
 use edgesync_object::name;
 
-/// Joins. Exit code 1 when the cloud or this device refuses, 69 when nobody answers.
+/// Joins a cloud. Exit code 1 if the cloud or this device refuses, 69 if the service is
+/// unreachable.
 pub(super) fn run(args: &JoinArgs, config: &Path) -> anyhow::Result<u8> {
     let options = options(args, config, &mut io::stdin().lock())?;
     let result = wait(command::run(&options, &mut io::stdout()))?;
@@ -19,7 +20,7 @@ pub(super) fn run(args: &JoinArgs, config: &Path) -> anyhow::Result<u8> {
         Ok(()) => Ok(0),
         Err(JoinError::Config(errors)) => Err(errors.into()),
         Err(error) => {
-            // Nobody is left to tell if the terminal is gone.
+            // Write errors are ignored: the terminal may be closed.
             let _ = writeln!(io::stderr(), "error: {error}");
             if let Some(advice) = error.advice() {
                 let _ = writeln!(io::stderr(), "hint: {advice}");
@@ -29,7 +30,7 @@ pub(super) fn run(args: &JoinArgs, config: &Path) -> anyhow::Result<u8> {
     }
 }
 
-/// What the arguments ask for; the token may come from `input`.
+/// Converts the arguments; reads the token from `input` if requested.
 fn options(args: &JoinArgs, config: &Path, input: &mut dyn Read) -> Result<JoinOptions, CliError> {
     if let Some(Err(problem)) = args.node.as_deref().map(name::check_subdomain) {
         return Err(CliError::Usage(format!("--node {problem}")));
@@ -49,7 +50,7 @@ fn options(args: &JoinArgs, config: &Path, input: &mut dyn Read) -> Result<JoinO
     })
 }
 
-/// The first line of a stream, within the length of a token.
+/// Reads the first line, up to the length of a token.
 fn read_line(input: &mut dyn Read) -> io::Result<String> {
     let mut text = String::new();
     input.take(MAX_TOKEN as u64 + 2).read_to_string(&mut text)?;
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments_are_wrong_usage_and_show_no_token() {
+    fn invalid_arguments_are_usage_errors_and_show_no_token() {
         for (args, input, words) in [
             (args("-", None), "", "it is empty"),
             (args("-", None), "secret.x", "64 hexadecimal digits"),
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_tell_refusals_from_silence_and_wrong_configuration() {
+    fn exit_codes_distinguish_refusal_silence_and_configuration() {
         let broker = || "mqtts://b:8883".to_owned();
         let problem = || "x".to_owned();
         for (error, code) in [

@@ -1,4 +1,4 @@
-//! `edgesync backup`, `verify`, `repair` and `support-bundle`.
+//! The commands `edgesync backup`, `verify`, `repair` and `support-bundle`.
 
 use std::fs;
 use std::io::{self};
@@ -25,7 +25,7 @@ use edgesync_config::edge::Config;
 use edgesync_runtime::{chain, systemd};
 use edgesync_store::StoreError;
 
-/// Copies the database while the agent runs or not.
+/// Copies the database, with or without a running agent.
 pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let config = load(config)?;
     if fs::symlink_metadata(file).is_ok() {
@@ -74,18 +74,18 @@ pub(super) fn verify(config: &Path, agent: Option<Client>) -> anyhow::Result<u8>
     let Some(agent) = agent else { return Ok(offline) };
     let answer: Value =
         program::wait(agent.post(&Route::Verify.path(), &json!({})))?.map_err(CliError::Client)?;
-    // What was damaged is mended by now: only whether both sides agree counts.
+    // Damage is repaired by now, so only the agreement of both sides counts.
     online(&mut sheet, &read(&answer).map_err(CliError::Answer)?)
 }
 
-/// Replaces a damaged database by what can be read of it.
+/// Replaces a damaged database by its readable rows.
 pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
     let config = load(config)?;
     let path = &config.store.path;
     if !path.exists() {
         return refused(&format!("{} does not exist: the agent makes it when it starts", path.display()));
     }
-    // The agent would set it aside: that is no repair.
+    // The agent would set it aside, which is no repair.
     if let Ok(Schema { found, known }) = inspect::schema(path)
         && found > known
     {
@@ -93,7 +93,7 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
         return refused(&format!("{newer}: nothing is wrong with it"));
     }
     let owner = Owner::of(path).with_context(|| format!("looking at {}", path.display()))?;
-    let result = program::wait(mend(&config))?;
+    let result = program::wait(repair_database(&config))?;
     owner.give(path)?;
     let repaired = match result {
         Ok(repaired) => repaired,
@@ -111,7 +111,7 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
     repaired.show(&mut sheet)
 }
 
-/// Collects what a report of a problem needs.
+/// Collects an archive for a problem report.
 pub(super) fn support_bundle(config: &Path, file: Option<&Path>, agent: &Client) -> anyhow::Result<u8> {
     let bundle = check::wait(async {
         let report = doctor::run(config).await;
@@ -152,7 +152,7 @@ fn verdict(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<u8> {
     Ok(EXIT_FAILED)
 }
 
-/// Shows what the agent found and what the cloud said.
+/// Prints the results of agent and cloud.
 fn online(sheet: &mut Sheet<'_>, answer: &Verification) -> anyhow::Result<u8> {
     match &answer.store {
         VerifiedStore::Damaged { problem } => {
@@ -185,7 +185,7 @@ fn online(sheet: &mut Sheet<'_>, answer: &Verification) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// What a repair came to.
+/// Result of a repair.
 struct Repaired {
     resets: Vec<Reset>,
     objects: u64,
@@ -193,17 +193,19 @@ struct Repaired {
     others_removed: u64,
 }
 
-/// Opens the database, which salvages one that cannot be opened, and checks all rows, which mends the others.
-async fn mend(config: &Config) -> Result<Repaired, StoreError> {
-    // Sealed objects stay as they are: the credential that their keys may be wrapped with is the unit's alone, and
-    // without it they would count as lost.
+/// Opens the database, which salvages an unreadable one, and checks all rows, which repairs the
+/// others.
+async fn repair_database(config: &Config) -> Result<Repaired, StoreError> {
+    // Sealed objects stay as they are: only the unit has the credential that may wrap their keys,
+    // and without it they would count as lost.
     let options = EdgeOptions { seal: None, ..agent::store_options(config) };
     let store = EdgeStore::open(&config.store.path, options)?;
     let health = store.health();
     let mut resets: Vec<Reset> = Vec::new();
     let mut repaired = Repaired { resets: Vec::new(), objects: 0, rows_removed: 0, others_removed: 0 };
     let mut last = Ok(());
-    // Damage of the structure makes the first check fail and the file new; the second one looks at that.
+    // Structural damage fails the first check and replaces the file; the second check covers the
+    // new one.
     for _ in 0..3 {
         last = match store.check().await {
             Ok(report) => {

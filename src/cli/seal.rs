@@ -1,4 +1,4 @@
-//! `edgesync seal`.
+//! The command `edgesync seal`.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use edgesync_admin::{Route, read};
 use edgesync_api::Client;
 use edgesync_cli::{CliError, Terminal};
 
-/// Asks the agent for a rotation and says what was done.
+/// Requests a rotation of the agent and prints the result.
 pub(super) async fn rotate(client: &Client, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let done: Value = client.post(&Route::RotateSeal.path(), &json!({})).await?;
     Ok(writeln!(terminal.out, "{}", describe(&read(&done)?))?)
@@ -30,7 +30,7 @@ mod tests {
     use edgesync_admin::samples;
 
     #[test]
-    fn what_was_done_is_said_in_a_sentence() {
+    fn the_result_is_one_sentence() {
         let done = SealStatus { wrapped: true, ..samples::seal() };
         assert_eq!(
             describe(&done),

@@ -1,4 +1,4 @@
-//! `status`: whether all is well, in a few lines.
+//! The command `status`: summarizes the agent's health in a few lines.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -6,21 +6,21 @@ use serde_json::Value;
 use edgesync_admin::agent::{AgentStatus, CloudStatus, Condition, ListenStatus, RejectedObject};
 use edgesync_cli::output::{age, cell, size};
 
-/// The status of an agent for people who want to know whether something is to be done.
+/// Returns the summary of a status, with all problems.
 #[must_use]
 pub fn summary(status: &AgentStatus) -> String {
     let now = Timestamp::now();
-    let mut wrong: Vec<String> = Vec::new();
+    let mut problems: Vec<String> = Vec::new();
     let mut lines: Vec<(&str, String)> = Vec::new();
 
     let (version, runs) = (&status.agent.version, age(now, &status.agent.started));
     lines.push(("Node", format!("{}, the agent {version} runs for {runs}", status.node)));
     let connected = status.link.is_connected();
-    lines.push(("Link", link(status, now, &mut wrong)));
+    lines.push(("Link", link(status, now, &mut problems)));
     if connected {
         let cloud = &status.cloud.state;
         if cloud != CloudStatus::CONNECTED {
-            wrong.push(format!("the cloud: {cloud}"));
+            problems.push(format!("the cloud: {cloud}"));
         }
         lines.push(("Cloud", cloud.clone()));
     }
@@ -34,7 +34,7 @@ pub fn summary(status: &AgentStatus) -> String {
         }
     }
     if held > 0 {
-        wrong.push(format!("{held} removals wait for 'edgesync-cloud confirm-deletions'"));
+        problems.push(format!("{held} removals wait for 'edgesync-cloud confirm-deletions'"));
     }
     lines.push(("Objects", objects));
     let waiting: u64 = status.outbox.values().map(|lane| lane.waiting).sum();
@@ -45,42 +45,42 @@ pub fn summary(status: &AgentStatus) -> String {
             format!("{waiting} items wait for the cloud, {unconfirmed} changes are not confirmed"),
         ));
     }
-    wrong.extend(status.rejected.iter().map(rejection));
+    problems.extend(status.rejected.iter().map(rejection));
     let bad = status.conditions.iter().filter(|condition| !is_good(condition));
-    wrong.extend(bad.map(|condition| text(&condition.message)));
+    problems.extend(bad.map(|condition| text(&condition.message)));
     if let Some(files) = &status.files {
         let not = files.not_in_effect + files.conflicts;
         lines.push(("Files", format!("{} objects in effect, {not} not: edgesync files", files.in_effect)));
         if not > 0 {
-            wrong.push(format!("{not} objects are not in effect in files"));
+            problems.push(format!("{not} objects are not in effect in files"));
         }
     }
     let database = status.store.database_bytes.unwrap_or(0) + status.store.wal_bytes.unwrap_or(0);
     lines.push(("Database", format!("{}, {}", status.store.writing, size(database))));
     if let Some(identity) = &status.identity {
-        // Only the cloud knows whether it has revoked it.
+        // Only the cloud knows about a revocation.
         let judged = if connected { "" } else { " by its dates" };
         lines.push(("Certificate", format!("{}{judged}, until {}", identity.validity, identity.not_after)));
         if let Some(failure) = &identity.renewal_failure {
-            wrong.push(format!("the certificate could not be renewed: {failure}"));
+            problems.push(format!("the certificate could not be renewed: {failure}"));
         }
     }
     if matches!(status.api, ListenStatus::Waiting { .. }) {
-        wrong.push("another program has the address of the local API".to_owned());
+        problems.push("another program has the address of the local API".to_owned());
     }
     lines.push(("Today", format!("{} sent and received", size(status.traffic.bytes_today))));
-    render(&lines, &wrong)
+    render(&lines, &problems)
 }
 
-/// The state of the link. Without a connection the reason is added to what is wrong.
-fn link(status: &AgentStatus, now: Timestamp, wrong: &mut Vec<String>) -> String {
+/// Returns the state of the link. Without a connection adds the cause to the problems.
+fn link(status: &AgentStatus, now: Timestamp, problems: &mut Vec<String>) -> String {
     let link = &status.link;
     let since = link.since.as_ref().map_or_else(String::new, |since| format!(" for {}", age(now, since)));
     if link.is_connected() {
         return format!("connected{since} to {}", link.broker);
     }
     let cause = link.cause.as_deref().unwrap_or_default();
-    wrong.push(match cause {
+    problems.push(match cause {
         "" => "no connection to the cloud".to_owned(),
         cause => format!("no connection to the cloud: {cause}"),
     });
@@ -96,28 +96,28 @@ fn rejection(rejected: &RejectedObject) -> String {
     format!("{name} is rejected, {}: {}", rejected.reason, text(&rejected.message))
 }
 
-/// Pressure and what is spent are bad if they are so, health is bad if it is not.
+/// Pressure and spent budgets are bad if true, all others if false.
 fn is_good(condition: &Condition) -> bool {
     let is_bad_if_true = condition.kind.ends_with("Pressure") || condition.kind.ends_with("Spent");
     condition.status == if is_bad_if_true { "False" } else { "True" }
 }
 
-/// A text of others: what moves a terminal is escaped.
+/// Escapes control characters in foreign text.
 fn text(text: &str) -> String {
     cell(&Value::from(text))
 }
 
-fn render(lines: &[(&str, String)], wrong: &[String]) -> String {
+fn render(lines: &[(&str, String)], problems: &[String]) -> String {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or_default() + 1;
     let mut out = String::new();
-    let well = if wrong.is_empty() { "yes" } else { "no" };
+    let well = if problems.is_empty() { "yes" } else { "no" };
     for (name, value) in std::iter::once(&("All well", well.to_owned())).chain(lines) {
         out.push_str(&format!("{:<width$}   {value}\n", format!("{name}:")));
     }
-    for problem in wrong {
+    for problem in problems {
         out.push_str(&format!("- {problem}\n"));
     }
-    if !wrong.is_empty() {
+    if !problems.is_empty() {
         out.push_str("'edgesync check' says what to do, 'edgesync status -v' all there is to know.\n");
     }
     out
@@ -130,7 +130,7 @@ mod tests {
     use edgesync_admin::samples;
 
     #[test]
-    fn all_is_well_in_ten_lines() {
+    fn a_healthy_status_takes_ten_lines() {
         let shown = summary(&samples::status());
         assert!(shown.starts_with("All well:      yes\nNode:          edge-1, "), "{shown}");
         assert!(shown.lines().count() <= 10, "{shown}");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_wrong_is_said() {
+    fn every_problem_is_listed() {
         let mut status = samples::status();
         status.link.state = LinkState::Disconnected;
         status.link.since = None;

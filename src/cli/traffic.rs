@@ -1,11 +1,12 @@
-//! `traffic`: what went between the node and the cloud, by type of frame and by kind of object.
+//! The command `traffic`: prints the traffic between node and cloud, by type of frame and kind of
+//! object.
 
 use serde_json::Value;
 
 use edgesync_admin::agent::{Direction, FrameTraffic, KindTraffic, Traffic, TrafficSpan};
 use edgesync_cli::output::{Table, cell, size};
 
-/// The counts as tables.
+/// Formats the counts as tables.
 #[must_use]
 pub(super) fn tables(traffic: &Traffic) -> String {
     let (today, total) = (&traffic.today, &traffic.total.span);
@@ -24,7 +25,6 @@ pub(super) fn tables(traffic: &Traffic) -> String {
     out
 }
 
-/// A row of one of the tables.
 struct Row {
     direction: Direction,
     label: String,
@@ -44,7 +44,7 @@ impl From<&KindTraffic> for Row {
     }
 }
 
-/// The rows in total, each beside the same row of today, where those that count nothing are left out.
+/// Returns the table of the totals beside today's counts; omits rows without any.
 fn table([label, count]: [&'static str; 2], today: &[Row], total: &[Row]) -> Table {
     let headers = ["direction", label, &format!("{count} today"), "total", "bytes today", "total"];
     let mut table = Table::new(headers);
@@ -63,7 +63,7 @@ fn table([label, count]: [&'static str; 2], today: &[Row], total: &[Row]) -> Tab
     table
 }
 
-/// All bytes of TCP by direction, and what of them is in no frame.
+/// Returns the table of all TCP bytes by direction, and of those outside frames.
 fn all_bytes(today: &TrafficSpan, total: &TrafficSpan) -> String {
     let mut table = Table::new(["all bytes", "today", "total"]);
     let mut line = |name: &str, read: fn(&TrafficSpan) -> u64| {
@@ -83,7 +83,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn frames_kinds_and_all_bytes_of_today_stand_beside_those_in_total() {
+    fn tables_show_todays_traffic_beside_the_total() {
         let expected = "\
 DIRECTION   TYPE    MESSAGES TODAY   TOTAL   BYTES TODAY   TOTAL
 up          Hello   0                20      0 B           2.6 KiB
@@ -104,7 +104,7 @@ Today is 2026-11-21 (UTC). The total is since 2026-11-01T00:00:00Z.
     }
 
     #[test]
-    fn what_an_agent_does_not_tell_is_an_error_that_names_it() {
+    fn an_incomplete_answer_is_an_error_that_names_the_gap() {
         for (odd, problem) in [
             (json!({}), "lacks `day`"),
             (json!({ "day": "d", "today": 7 }), "invalid type: integer `7`"),

@@ -1,5 +1,4 @@
-//! Reading, checking and counting all rows in the background: damage and drift are found before someone
-//! depends on them.
+//! Background check of all rows: detects damage and drift before a read depends on them.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -20,30 +19,29 @@ use edgesync_store::StoreError;
 use edgesync_store::engine::{EngineOptions, open_reader, wal_path};
 use edgesync_store::writer::Writer;
 
-/// What a check has seen and done.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Rows read.
     pub rows: u64,
-    /// Rows removed because their checksum did not hold, or because they were sealed with a key that is lost.
+    /// Objects removed because of a wrong checksum or a lost key.
     pub removed: u64,
     /// Leases and Events of this node removed for the same reason.
     pub local_removed: u64,
-    /// Items of the outbox removed for the same reason.
+    /// Outbox items removed for the same reason.
     pub outbox_removed: u64,
-    /// Whether the store has a new epoch because of what was found.
+    /// Whether the result required a new epoch.
     pub renewed: bool,
 }
 
 type Reply = oneshot::Sender<Result<CheckReport, StoreError>>;
 
-/// A handle of the thread that checks. The thread ends with it.
+/// A handle of the checking thread. The thread ends with it.
 pub(super) struct Checker {
     requests: Mutex<Option<mpsc::Sender<Reply>>>,
     reading: Reading,
 }
 
-/// Ends what the checking connection runs, while there is one.
+/// Interrupts the checking connection, while there is one.
 type Reading = Arc<Mutex<Option<InterruptHandle>>>;
 
 struct Thread {
@@ -58,24 +56,24 @@ struct Thread {
     reading: Reading,
 }
 
-/// The page cache of the checking connection, KiB: it reads everything once, in order.
+/// Page cache of the checking connection, KiB: it reads everything once, in order.
 const CACHE_KIB: u32 = 128;
 /// Rows between two pauses.
 const BATCH: u64 = 256;
-/// How often a pause looks at the log.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// More damaged rows than this are not picked out one by one: the file is rebuilt.
+/// Interval at which a pause checks the log's size.
+const LOG_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum number of damaged rows that are removed individually; with more the file is rebuilt.
 const MAX_DAMAGED: usize = 4096;
 
-/// What one pass has seen, in one snapshot.
-struct Seen {
+/// Result of one pass, in one snapshot.
+struct ScanResult {
     epoch: Epoch,
     rows: u64,
     damaged: Vec<i64>,
     local_damaged: Vec<i64>,
     outbox_damaged: Vec<i64>,
     adds_up: bool,
-    /// What is wrong with the structure of the file.
+    /// The structural damage of the file.
     structure: Option<String>,
 }
 
@@ -118,7 +116,7 @@ impl Checker {
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 
-    /// Ends the check that runs, and the thread.
+    /// Interrupts the running check, and ends the thread.
     pub(super) fn stop(&self) {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(reading) = &*self.reading.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -146,18 +144,18 @@ impl Thread {
         }
     }
 
-    /// One pass; none if the store is closed meanwhile.
+    /// Runs one pass; `None` if the store closes meanwhile.
     fn pass(&self, waiting: &mut Vec<Reply>) -> Option<Result<CheckReport, StoreError>> {
-        // Those who ask later than this get a pass of their own.
+        // Requests from here on get a pass of their own.
         let mut later = Vec::new();
-        let seen = open_reader(&self.path, &self.engine).and_then(|conn| {
+        let scanned = open_reader(&self.path, &self.engine).and_then(|conn| {
             let interrupt = Some(conn.get_interrupt_handle());
             *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = interrupt;
-            scan(&conn, &self.recent, &self.seals, || self.rest(&mut later))
+            scan(&conn, &self.recent, &self.seals, || self.wait_pause(&mut later))
         });
-        let result = match seen {
+        let result = match scanned {
             Ok(None) | Err(StoreError::Closed) => return None,
-            Ok(Some(seen)) => self.judge(seen),
+            Ok(Some(scanned)) => self.handle_result(scanned),
             Err(error @ StoreError::Corrupt(_)) => self.post(confirm_damage).and(Err(error)),
             Err(error) => Err(error),
         };
@@ -168,19 +166,19 @@ impl Thread {
         Some(result)
     }
 
-    /// Pauses, but no longer than somebody asks for a check or the log has grown: the snapshot of this thread keeps it from
-    /// being begun anew. Says whether to go on.
-    fn rest(&self, later: &mut Vec<Reply>) -> bool {
+    /// Pauses; cut short by a request for a check or by a long log, whose restart the snapshot of
+    /// this thread prevents. Returns whether to continue.
+    fn wait_pause(&self, later: &mut Vec<Reply>) -> bool {
         let until = Instant::now() + self.pause;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            match self.requests.recv_timeout(left.min(LOOK_EVERY)) {
+            match self.requests.recv_timeout(left.min(LOG_CHECK_INTERVAL)) {
                 Ok(reply) => {
                     later.push(reply);
                     return true;
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => return false,
-                Err(mpsc::RecvTimeoutError::Timeout) if left <= LOOK_EVERY || self.log_is_long() => {
+                Err(mpsc::RecvTimeoutError::Timeout) if left <= LOG_CHECK_INTERVAL || self.log_is_long() => {
                     return true;
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -193,8 +191,8 @@ impl Thread {
         bytes > self.engine.wal_bytes.saturating_mul(2)
     }
 
-    fn judge(&self, seen: Seen) -> Result<CheckReport, StoreError> {
-        let Seen { epoch, rows, damaged, local_damaged, outbox_damaged, adds_up, structure } = seen;
+    fn handle_result(&self, scanned: ScanResult) -> Result<CheckReport, StoreError> {
+        let ScanResult { epoch, rows, damaged, local_damaged, outbox_damaged, adds_up, structure } = scanned;
         if let Some(text) = structure {
             let error = StoreError::corrupt(text);
             let posted = error.clone();
@@ -225,13 +223,14 @@ impl Thread {
     }
 }
 
-/// Reads all rows in one snapshot; `pause` is called between batches and says whether to go on.
+/// Reads all rows in one snapshot; calls `pause` between batches, which returns whether to
+/// continue.
 fn scan(
     conn: &Connection,
     recent: &Recent,
     seals: &Seals,
     mut pause: impl FnMut() -> bool,
-) -> Result<Option<Seen>, StoreError> {
+) -> Result<Option<ScanResult>, StoreError> {
     let tx = conn.unchecked_transaction()?;
     let (totals, _) = journal::totals(&tx, recent)?;
     let resources = Resources::load(&tx)?;
@@ -241,7 +240,7 @@ fn scan(
     while let Some(row) = rows.next()? {
         rows_seen += 1;
         match ObjectRow::read(row)? {
-            // The file is sound all the same. Those beyond the limit are left to the next check.
+            // The file itself is sound. Rows beyond the limit wait for the next check.
             Some(row) if row.is_sound(&resources) && seals.is_lost(row.binding(), row.body) => {
                 if damaged.len() < MAX_DAMAGED {
                     damaged.push(row.id);
@@ -260,21 +259,30 @@ fn scan(
     let Some(outbox_damaged) = outbox::damaged(&tx, seals, &mut pause)? else { return Ok(None) };
     drop(rows);
     drop(statement);
-    // What follows has a snapshot of its own, so that the log can be begun anew in between.
+    // The next statement has its own snapshot, so that the log can restart in between.
     tx.finish()?;
     let Some(structure) = check_structure(conn, pause)? else { return Ok(None) };
     let structure = (structure != "ok").then_some(structure);
     let epoch = totals.epoch;
-    Ok(Some(Seen { epoch, rows: rows_seen, damaged, local_damaged, outbox_damaged, adds_up, structure }))
+    Ok(Some(ScanResult {
+        epoch,
+        rows: rows_seen,
+        damaged,
+        local_damaged,
+        outbox_damaged,
+        adds_up,
+        structure,
+    }))
 }
 
-/// What SQLite says of the structure of the file.
+/// Returns SQLite's verdict on the structure of the file.
 ///
-/// It is one statement for all, since one for a table would leave out the list of free pages, and nearly everything
-/// is in one table. It reads in a snapshot: writers and other readers go on, and what they write meanwhile stays in the
-/// log. Only who closes the store has to wait for readers, and interrupts it ([`Checker::stop`]).
+/// One statement covers all tables: a statement per table would omit the list of free pages, and
+/// one table has nearly all rows. It reads in a snapshot: writers and other readers continue, and
+/// their writes stay in the log meanwhile. Closing the store waits for readers, and interrupts this
+/// one ([`Checker::stop`]).
 fn check_structure(conn: &Connection, mut pause: impl FnMut() -> bool) -> Result<Option<String>, StoreError> {
-    // As long as one statement runs, an interrupt is not forgotten that comes between two others.
+    // SQLite keeps an interrupt between two statements only while another statement runs.
     let mut running = conn.prepare("VALUES (1), (2)")?;
     let mut running = running.query([])?;
     running.next()?;
@@ -284,17 +292,18 @@ fn check_structure(conn: &Connection, mut pause: impl FnMut() -> bool) -> Result
     Ok(Some(conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?))
 }
 
-/// A job for the writer: looks whether the file is damaged as another connection believes. If so it
-/// fails, and with that the file is replaced.
+/// A job for the writer: checks whether the file is damaged, as another connection reports. If so
+/// it fails, which makes the store replace the file.
 ///
-/// The writer's own connection may have sound pages in its cache that are damaged in the file: a new one looks.
+/// It opens a new connection, because the writer's own may cache sound copies of pages that are
+/// damaged in the file.
 pub(super) fn confirm_damage(conn: &Connection, state: &mut State) -> Result<(), StoreError> {
     let fresh = state.open_reader()?;
     let verdict: String = fresh.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     if verdict != "ok" {
         return Err(StoreError::corrupt(verdict));
     }
-    state.look_through(conn)?;
+    state.check_metadata(conn)?;
     state.reopen_readers();
     Ok(())
 }

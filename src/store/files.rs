@@ -1,5 +1,5 @@
-//! The files around the database: the lock, copies set aside, and whether the open file is still the one
-//! its path names.
+//! The files around the database: the lock, copies set aside, and the check whether the open file
+//! still has its path.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,22 +14,22 @@ use edgesync_store::durable::with_suffix;
 pub(super) use edgesync_store::engine::remove;
 use edgesync_store::engine::{self, wal_path};
 
-/// How many files of each sort are kept aside.
+/// Files of each sort that are kept aside.
 const KEPT_ASIDE: usize = 2;
 
 /// Why a file is set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Aside {
-    /// It is damaged; kept for inspection.
+    /// Damaged; kept for inspection.
     Corrupt,
-    /// A newer program has written it.
+    /// Written by a newer program.
     Newer,
 }
 
 impl Aside {
     const ALL: [Self; 2] = [Self::Corrupt, Self::Newer];
 
-    /// What stands behind the name of the database; the time follows.
+    /// Returns the suffix of the database's name, which precedes the time.
     fn suffix(self) -> &'static str {
         match self {
             Self::Corrupt => ".corrupt-",
@@ -38,7 +38,7 @@ impl Aside {
     }
 }
 
-/// Which files the paths of a database name.
+/// The inodes at the paths of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     database: Option<(u64, u64)>,
@@ -46,13 +46,14 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Looks at the paths. A file that cannot be looked at for another reason than that it is missing
-    /// is an error: it says nothing.
+    /// Reads the inodes. A path that cannot be read is an error unless the file is missing: it
+    /// proves nothing.
     pub(super) fn of(path: &Path) -> Result<Self, StoreError> {
         Ok(Self { database: inode(path)?, wal: inode(&wal_path(path))? })
     }
 
-    /// What has become of the files that were open as `self`, in words, if they are not in place.
+    /// Returns how the files differ from those that were open as `self`; `None` if they are in
+    /// place.
     pub(super) fn compare(self, now: Self) -> Option<&'static str> {
         match (self.database == now.database, self.wal == now.wal) {
             (true, true) => None,
@@ -72,18 +73,18 @@ fn inode(path: &Path) -> Result<Option<(u64, u64)>, StoreError> {
     }
 }
 
-/// Where a new file is built before it takes the place of a damaged one.
+/// Returns the path of a new file before it replaces a damaged one.
 pub(super) fn fresh_path(path: &Path) -> PathBuf {
     with_suffix(path, ".fresh")
 }
 
-/// Where a copy of a damaged file is mended.
+/// Returns the path of a damaged file's repaired copy.
 pub(super) fn mended_path(path: &Path) -> PathBuf {
     with_suffix(path, ".mended")
 }
 
-/// Puts the fresh file, complete and closed, in the place of the other one, which is set aside. Says
-/// where; none if there was no file any more.
+/// Replaces the database by the fresh file, which is complete and closed, and sets the old one
+/// aside. Returns its new path; `None` if there was no old file.
 pub(super) fn replace(path: &Path, why: Aside) -> Result<Option<PathBuf>, StoreError> {
     let aside = free_name(path, why);
     let existed = engine::replace(&fresh_path(path), path, &aside)?;
@@ -91,11 +92,11 @@ pub(super) fn replace(path: &Path, why: Aside) -> Result<Option<PathBuf>, StoreE
     Ok(existed.then_some(aside))
 }
 
-/// A name that no file has: `<name>.corrupt-20261121T040000.123456Z`.
+/// Returns an unused name: `<name>.corrupt-20261121T040000.123456Z`.
 fn free_name(path: &Path, why: Aside) -> PathBuf {
     let time = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S.%6fZ").to_string();
     let name = with_suffix(path, &format!("{}{time}", why.suffix()));
-    // A clock that stands still or is set back must not cost a file.
+    // A clock that stops or is set back must not cost a file.
     let numbered = (2u32..).map(|number| with_suffix(&name, &format!("-{number}")));
     let free = |candidate: &PathBuf| !candidate.exists() && !wal_path(candidate).exists();
     std::iter::once(name.clone()).chain(numbered).take(1000).find(free).unwrap_or(name)
@@ -106,7 +107,7 @@ pub(super) fn remove_all_aside(path: &Path) {
     Aside::ALL.into_iter().for_each(|why| prune(path, why, 0, None));
 }
 
-/// Removes the oldest of the files of a sort that were set aside, all but `keep`, not counting `newest`.
+/// Removes the oldest files of a sort that were set aside, except `keep` of them and `newest`.
 pub(super) fn prune(path: &Path, why: Aside, keep: usize, newest: Option<&Path>) {
     let mut aside = set_aside(path, why);
     aside.retain(|file| Some(file.as_path()) != newest);
@@ -118,7 +119,7 @@ pub(super) fn prune(path: &Path, why: Aside, keep: usize, newest: Option<&Path>)
     }
 }
 
-/// The files of a sort that were set aside, the oldest first.
+/// Returns the files of a sort that were set aside, oldest first.
 pub(super) fn set_aside(path: &Path, why: Aside) -> Vec<PathBuf> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return Vec::new() };
     let prefix = format!("{}{}", name.to_string_lossy(), why.suffix());
@@ -133,10 +134,10 @@ pub(super) fn set_aside(path: &Path, why: Aside) -> Vec<PathBuf> {
     files
 }
 
-/// Closes the connection to a file that is no longer in its place: without a checkpoint, which is of no
-/// use, and above all without removing a log, whose path may be another database's by now.
-pub(super) fn let_go(conn: Connection) {
-    // It fails on no supported version; SQLite itself notices as well that the file has moved.
+/// Closes the connection to a file that has lost its path: without a checkpoint, which would be
+/// useless, and without removing a log, whose path may belong to another database by now.
+pub(super) fn close_detached(conn: Connection) {
+    // Supported versions never fail here; SQLite also detects that the file has moved.
     let _ = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
     drop(conn);
 }
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_damaged_files_are_kept_with_their_logs_and_older_ones_removed() {
+    fn two_damaged_files_are_kept_with_their_logs() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.db");
         for round in 0..4 {
@@ -162,7 +163,7 @@ mod tests {
         assert_eq!(texts, ["old 2", "old 3"]);
         assert_eq!(fs::read_to_string(wal_path(&kept[0])).unwrap(), "log 2");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5);
-        // Another sort of files does not make them go.
+        // Files of another sort do not evict them.
         fs::write(fresh_path(&path), "newest").unwrap();
         replace(&path, Aside::Newer).unwrap().unwrap();
         assert_eq!((set_aside(&path, Aside::Corrupt), set_aside(&path, Aside::Newer).len()), (kept, 1));
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_told_from_a_replaced_one() {
+    fn a_missing_file_is_distinguished_from_a_replaced_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.db");
         fs::write(&path, "a").unwrap();
@@ -183,7 +184,7 @@ mod tests {
             before.compare(Identity::of(&path).unwrap()),
             Some("the write-ahead log has been deleted")
         );
-        // The old file keeps its inode until after the new one has been made.
+        // The old file keeps its inode until the new one exists.
         fs::write(fresh_path(&path), "b").unwrap();
         fs::rename(fresh_path(&path), &path).unwrap();
         let now = Identity::of(&path).unwrap();

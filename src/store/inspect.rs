@@ -1,5 +1,5 @@
-//! Looking at the database from outside: for the doctor, for backups and for whoever verifies it. Works while an agent
-//! has it open and while none has; the database is never changed, and nobody who uses it has to wait.
+//! Read-only inspection of the database: for checks, backups and verification. Works with or
+//! without a running agent, and blocks neither its writes nor its reads.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,49 +19,48 @@ pub use edgesync_store::engine::is_in_use;
 use edgesync_store::engine::{self, open_as_it_is};
 use edgesync_store::mark;
 
-/// Rows between two looks at whether to go on.
+/// Rows between two calls of `go_on`.
 const BATCH: u64 = 256;
 
 /// The schema of a file, and the newest one of this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schema {
-    /// The version in the file.
+    /// Version in the file.
     pub found: u32,
-    /// The newest version of this program.
+    /// Newest version of this program.
     pub known: u32,
 }
 
-/// What is in a database, and what of it is damaged.
+/// Content of a database, and its damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// Epoch, revision, count and digest as recorded.
     pub totals: Totals,
-    /// The largest revision the cloud is known to have recorded.
+    /// Last revision that the cloud is known to have recorded.
     pub confirmed: u64,
-    /// Rows read.
     pub rows: u64,
-    /// Objects whose checksum does not hold.
+    /// Objects with a wrong checksum.
     pub damaged: u64,
-    /// Leases and Events of this node whose checksum does not hold.
+    /// Leases and Events of this node with a wrong checksum.
     pub local_damaged: u64,
-    /// Items that wait for the cloud whose checksum does not hold.
+    /// Outbox items with a wrong checksum.
     pub outbox_damaged: u64,
-    /// Whether count and digest of the sound rows are those recorded.
+    /// Whether count and digest of the sound rows match the recorded ones.
     pub adds_up: bool,
-    /// What is wrong with the structure of the file, its indexes included.
+    /// The structural damage of the file and its indexes.
     pub structure: Option<String>,
-    /// How many bodies are sealed with which key, by its number.
+    /// Number of bodies sealed with each key, by the key's number.
     pub sealed: BTreeMap<u32, u64>,
 }
 
 impl Inspection {
-    /// Whether nothing is wrong.
+    /// Returns whether there is no problem.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.problems().is_empty()
     }
 
-    /// What is wrong, in words.
+    /// Returns the problems as text.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -85,18 +84,20 @@ impl Inspection {
     }
 }
 
-/// The version of the schema.
+/// Returns the version of the schema.
 ///
 /// # Errors
-/// [`StoreError::Foreign`] for the database of another program, [`StoreError::Unreleased`] for one from before the first release; the system's, among them that there is no file.
+/// [`StoreError::Foreign`] for the database of another program, [`StoreError::Unreleased`] for one
+/// from before the first release; otherwise the system's, such as for a missing file.
 pub fn schema(path: &Path) -> Result<Schema, StoreError> {
     schema_of(&open_as_it_is(path)?, path)
 }
 
-/// Reads, checks and counts all rows in one snapshot. `go_on` is asked between batches of rows; none if it says no.
+/// Checks and counts all rows in one snapshot. Calls `go_on` between batches of rows; returns
+/// `None` if it returns false.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] if so much is damaged that rows cannot be told; see also [`schema`].
+/// [`StoreError::Corrupt`] if the damage prevents reading rows; see also [`schema`].
 pub fn inspect(path: &Path, go_on: impl FnMut() -> bool) -> Result<Option<Inspection>, StoreError> {
     let conn = open_as_it_is(path)?;
     let Schema { found, known } = schema_of(&conn, path)?;
@@ -135,7 +136,7 @@ fn scan(
         }
     }
     let local_damaged = local::damaged(tx)?.len() as u64;
-    // Without keys nothing is opened: what is sealed counts as sound if its checksum holds.
+    // Without keys nothing is opened: a sealed row with a correct checksum counts as sound.
     let Some(outbox_damaged) = outbox::damaged(tx, &Seals::default(), &mut go_on)? else { return Ok(None) };
     let verdict: String = tx.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     Ok(Some(Inspection {
@@ -151,17 +152,19 @@ fn scan(
     }))
 }
 
-/// Copies the database as of one moment into a new file for its owner only, flushes the copy, and looks through it.
+/// Copies the database as of one moment into a new file with mode 0600, flushes the copy, and
+/// inspects it.
 ///
 /// # Errors
-/// See [`inspect`]; a file that exists is not touched. What was written of the copy is removed.
+/// See [`inspect`]; an existing file stays untouched. A partial copy is removed.
 pub fn backup(path: &Path, to: &Path) -> Result<Inspection, StoreError> {
     let source = open_as_it_is(path)?;
     schema_of(&source, path)?;
     engine::copy(&source, to, |copy| inspect(copy, || true)?.ok_or(StoreError::Closed))
 }
 
-/// The names of objects that must not be told: of sealed kinds, given as `secrets` or `widgets.example.com`.
+/// Returns the names of objects that reports must omit: of sealed kinds, given as `secrets` or
+/// `widgets.example.com`.
 ///
 /// # Errors
 /// See [`schema`].
@@ -178,14 +181,14 @@ pub(crate) fn private_names(path: &Path, kinds: &[String]) -> Result<Vec<String>
     Ok(names)
 }
 
-/// How many bodies are sealed with which key.
+/// Counts the bodies sealed with each key.
 fn sealed_with(conn: &Connection) -> Result<BTreeMap<u32, u64>, StoreError> {
     let mut statement = conn.prepare("SELECT substr(body, 1, 64) FROM objects WHERE body GLOB 'sealed:*'")?;
     let mut rows = statement.query([])?;
     let mut keys = BTreeMap::new();
     while let Some(row) = rows.next()? {
         let start: String = row.get(0)?;
-        // Zero for what cannot be read: no key has that number, so it counts as lost.
+        // Zero for an unreadable number: no key has it, so it counts as lost.
         let key = start.split(':').nth(2).and_then(|number| number.parse().ok()).unwrap_or(0);
         *keys.entry(key).or_default() += 1;
     }
@@ -201,7 +204,7 @@ fn schema_of(conn: &Connection, path: &Path) -> Result<Schema, StoreError> {
     Ok(Schema { found, known: u32::try_from(KIND.migrations.len()).unwrap_or(u32::MAX) })
 }
 
-/// The largest number of bytes that files of the database take now: the file and its log.
+/// Returns the bytes of the database's files: database and log.
 #[must_use]
 pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
     let size = |path: &Path| fs::metadata(path).map_or(0, |metadata| metadata.len());

@@ -1,10 +1,11 @@
-//! The totals and the order of changes: in the journal, and for small updates in the rows themselves.
+//! The totals and the order of changes: in the journal, and for small updates in the rows
+//! themselves.
 //!
-//! A transaction that only updates a few rows in place writes no journal: its last row carries the totals
-//! and each row its revision, so that one page is written instead of two. Which rows these are is kept in
-//! memory ([`Recent`]) until the next transaction that writes the journal anyway, at the latest after
-//! [`MAX_UNWRITTEN`] changes and when the store is closed. After a crash they are found by reading all
-//! rows once: a write-ahead log that is not empty says that there was one.
+//! A transaction that only updates a few rows in place does not write the journal: its last row has
+//! the totals and each row its revision, so that one page is written instead of two. [`Recent`]
+//! keeps these rows in memory until the next transaction that writes the journal anyway, at the
+//! latest after [`MAX_UNWRITTEN`] changes and when the store closes. After a crash, which a
+//! non-empty write-ahead log indicates, a scan of all rows finds them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,15 +20,17 @@ use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 use edgesync_store::engine::integer;
 
-/// Changes that may stand in their rows alone: bounds the memory, and what the next journal write adds.
+/// Maximum number of changes that only their rows record: bounds the memory, and the size of the
+/// next journal write.
 const MAX_UNWRITTEN: usize = 128;
-/// Changes of one transaction that may: with more, the page of the journal hardly counts.
-const MAX_AT_ONCE: usize = 4;
-/// Changes that are remembered: more than may be unwritten, so that readers in a snapshot from before
-/// the journal was written still find theirs.
-const REMEMBERED: usize = 1024;
+/// Maximum number of such changes in a transaction: with more, the page of the journal hardly
+/// matters.
+const MAX_IN_PLACE: usize = 4;
+/// Changes kept in memory: more than [`MAX_UNWRITTEN`], so that readers in a snapshot from before
+/// the last journal write still find theirs.
+const RECENT_CAPACITY: usize = 1024;
 
-/// The last changes made in place: hints, of which the rows themselves tell whether they hold.
+/// The last in-place changes: hints, which are valid only if the rows confirm them.
 #[derive(Debug, Default)]
 pub(super) struct Recent(Mutex<VecDeque<(u64, i64)>>);
 
@@ -38,70 +41,74 @@ impl Recent {
 
     fn push(&self, revision: u64, object_id: i64) {
         let mut ring = self.lock();
-        if ring.len() == REMEMBERED {
+        if ring.len() == RECENT_CAPACITY {
             ring.pop_front();
         }
         ring.push_back((revision, object_id));
     }
 
-    /// Revisions after the given one and the rows they were made in, in order.
+    /// Returns the revisions after the given one and their rows, in order.
     pub(super) fn after(&self, revision: u64) -> Vec<(u64, i64)> {
         self.lock().iter().filter(|(of, _)| *of > revision).copied().collect()
     }
 
-    /// Forgets what was rolled back: everything after the revision that holds.
+    /// Removes what was rolled back: everything after the committed revision.
     pub(super) fn cut(&self, revision: u64) {
         self.lock().retain(|(of, _)| *of <= revision);
     }
 }
 
-/// How far the journal has been written.
+/// Extent of the written journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Written {
-    /// The revision of its newest row.
+    /// Revision of its newest row.
     pub(super) revision: u64,
-    /// The confirmed revision in it; the journal does not reach back further.
+    /// Confirmed revision in it, where the journal starts.
     pub(super) confirmed: u64,
 }
 
-/// What a change was, for the journal.
+/// Kind of a change, for the journal.
 #[derive(Debug)]
-pub(super) enum What {
-    /// An object was put into this row.
+pub(super) enum JournalChange {
+    /// An object was written to this row.
     Put {
         object_id: i64,
         /// Whether the row existed and no index changed.
         in_place: bool,
     },
-    /// An object was removed.
-    Removed { uid: Uid, resource_id: i64, key: ObjectKey, version: ResourceVersion },
+    Removed {
+        uid: Uid,
+        resource_id: i64,
+        key: ObjectKey,
+        version: ResourceVersion,
+    },
 }
 
-/// A change that was made and is still to be noted.
+/// A change that the journal must record.
 #[derive(Debug)]
-pub(super) struct Noted {
+pub(super) struct JournalEntry {
     pub(super) revision: u64,
-    pub(super) what: What,
+    pub(super) change: JournalChange,
 }
 
-/// Notes the changes of a batch and the totals after it.
-pub(super) fn note(
+/// Records the changes of a batch and the totals after it.
+pub(super) fn record(
     conn: &Connection,
     recent: &Recent,
     written: &mut Written,
-    noted: &[Noted],
+    entries: &[JournalEntry],
     totals: &Totals,
     confirmed: u64,
 ) -> Result<(), StoreError> {
-    let in_place: Option<Vec<(u64, i64)>> = noted.iter().map(Noted::in_place).collect();
+    let in_place: Option<Vec<(u64, i64)>> = entries.iter().map(JournalEntry::in_place).collect();
     let unwritten = recent.after(written.revision);
     match in_place {
         Some(in_place)
-            if in_place.len() <= MAX_AT_ONCE && unwritten.len() + in_place.len() <= MAX_UNWRITTEN =>
+            if in_place.len() <= MAX_IN_PLACE && unwritten.len() + in_place.len() <= MAX_UNWRITTEN =>
         {
             let Some((_, last)) = in_place.last() else { return Ok(()) };
             conn.prepare_cached("UPDATE objects SET totals = ?2 WHERE id = ?1")?
-                .execute((last, sealed(totals).as_slice()))?;
+                .execute((last, encode_totals(totals).as_slice()))?;
             for (revision, object_id) in in_place {
                 recent.push(revision, object_id);
             }
@@ -109,33 +116,33 @@ pub(super) fn note(
         }
         _ => {
             write_unwritten(conn, &unwritten, confirmed)?;
-            write(conn, noted)?;
+            write(conn, entries)?;
             *written = write_totals(conn, totals, confirmed)?;
             Ok(())
         }
     }
 }
 
-impl Noted {
+impl JournalEntry {
     fn in_place(&self) -> Option<(u64, i64)> {
-        match self.what {
-            What::Put { object_id, in_place: true } => Some((self.revision, object_id)),
+        match self.change {
+            JournalChange::Put { object_id, in_place: true } => Some((self.revision, object_id)),
             _ => None,
         }
     }
 }
 
-fn write(conn: &Connection, noted: &[Noted]) -> Result<(), StoreError> {
+fn write(conn: &Connection, entries: &[JournalEntry]) -> Result<(), StoreError> {
     let mut put = conn.prepare_cached("INSERT INTO journal (revision, object_id) VALUES (?1, ?2)")?;
     let mut removed = conn.prepare_cached(
         "INSERT INTO journal (revision, uid, resource_id, namespace, name, version)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?;
-    for Noted { revision, what } in noted {
+    for JournalEntry { revision, change } in entries {
         let revision = integer(*revision);
-        match what {
-            What::Put { object_id, .. } => put.execute((revision, object_id))?,
-            What::Removed { uid, resource_id, key, version } => {
+        match change {
+            JournalChange::Put { object_id, .. } => put.execute((revision, object_id))?,
+            JournalChange::Removed { uid, resource_id, key, version } => {
                 let (namespace, name) = (&*key.namespace, &*key.name);
                 removed.execute((revision, &**uid, resource_id, namespace, name, version.as_str()))?
             }
@@ -144,7 +151,7 @@ fn write(conn: &Connection, noted: &[Noted]) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Writes the changes that stand in their rows alone, as far as they are not confirmed, and still hold.
+/// Writes the unconfirmed changes that only their rows record, if the rows still have them.
 fn write_unwritten(conn: &Connection, unwritten: &[(u64, i64)], confirmed: u64) -> Result<(), StoreError> {
     let mut insert = conn.prepare_cached(
         "INSERT INTO journal (revision, object_id) SELECT revision, id FROM objects WHERE id = ?2 AND revision = ?1",
@@ -155,7 +162,7 @@ fn write_unwritten(conn: &Connection, unwritten: &[(u64, i64)], confirmed: u64) 
     Ok(())
 }
 
-/// Puts the totals into the row of the newest revision and drops the rows up to the confirmed one.
+/// Writes the totals to the row of the newest revision, and drops the rows up to the confirmed one.
 fn write_totals(conn: &Connection, totals: &Totals, confirmed: u64) -> Result<Written, StoreError> {
     let Totals { revision, count, digest: Digest(digest), .. } = totals;
     conn.prepare_cached(
@@ -185,26 +192,27 @@ pub(super) fn flush(
     write_totals(conn, totals, confirmed)
 }
 
-/// Starts the journal anew: no change before this revision can be asked for.
+/// Restarts the journal: no change before this revision is available.
 pub(super) fn restart(conn: &Connection, totals: &Totals) -> Result<Written, StoreError> {
     conn.execute("DELETE FROM journal", [])?;
     write_totals(conn, totals, totals.revision)
 }
 
-/// The totals as of this commit, and how far the journal has been written.
+/// Returns the totals as of this commit, and the extent of the written journal.
 pub(super) fn totals(conn: &Connection, recent: &Recent) -> Result<(Totals, Written), StoreError> {
     let epoch = meta(conn, "epoch")?.ok_or_else(|| StoreError::corrupt("no epoch in table meta"))?;
     let epoch = epoch.parse().map_err(|error| StoreError::corrupt(format!("epoch {error}")))?;
     let (journaled, confirmed) = newest(conn, epoch)?;
     let written = Written { revision: journaled.revision, confirmed };
-    // The snapshot is taken by now: a hint that is newer than it does not hold in it.
+    // The snapshot exists by now: a newer hint is not valid in it.
     let mut row = conn.prepare_cached("SELECT totals FROM objects WHERE id = ?1 AND revision = ?2")?;
     for (revision, id) in recent.after(written.revision).into_iter().rev() {
-        let sealed =
+        let encode_totals =
             row.query_row((id, integer(revision)), |row| row.get::<_, Option<Vec<u8>>>(0)).optional()?;
-        if let Some(sealed) = sealed {
-            // The newest change was the last of its transaction: it carries the totals, or is damaged.
-            let totals = sealed.and_then(|sealed| unseal(epoch, revision, &sealed));
+        if let Some(encode_totals) = encode_totals {
+            // The newest change was the last of its transaction: it has the totals, or is damaged.
+            let totals =
+                encode_totals.and_then(|encode_totals| decode_totals(epoch, revision, &encode_totals));
             let missing = || StoreError::corrupt(format!("no totals in row {id} of revision {revision}"));
             return Ok((totals.ok_or_else(missing)?, written));
         }
@@ -212,7 +220,7 @@ pub(super) fn totals(conn: &Connection, recent: &Recent) -> Result<(Totals, Writ
     Ok((journaled, written))
 }
 
-/// The totals and the confirmed revision in the newest row of the journal.
+/// Returns the totals and the confirmed revision in the newest row of the journal.
 fn newest(conn: &Connection, epoch: Epoch) -> Result<(Totals, u64), StoreError> {
     let sql = "SELECT revision, count, digest, confirmed FROM journal ORDER BY revision DESC LIMIT 1";
     let read = |row: &Row<'_>| {
@@ -227,7 +235,7 @@ fn newest(conn: &Connection, epoch: Epoch) -> Result<(Totals, u64), StoreError> 
     Ok((Totals { epoch, revision: whole(revision)?, count: whole(count)?, digest }, whole(confirmed)?))
 }
 
-/// Finds the changes that stand in their rows alone, after a crash.
+/// Finds the changes that only their rows record, after a crash.
 pub(super) fn find_unwritten(conn: &Connection, recent: &Recent) -> Result<(), StoreError> {
     let newest: i64 =
         conn.query_row("SELECT coalesce(max(revision), 0) FROM journal", [], |row| row.get(0))?;
@@ -240,7 +248,7 @@ pub(super) fn find_unwritten(conn: &Connection, recent: &Recent) -> Result<(), S
     Ok(())
 }
 
-/// Reads a fact about the file.
+/// Reads a text of table `meta`.
 pub(super) fn meta(conn: &Connection, key: &str) -> Result<Option<String>, StoreError> {
     let mut statement = conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
     Ok(statement.query_row([key], |row| row.get(0)).optional()?)
@@ -255,7 +263,7 @@ pub(super) fn set_meta(conn: &Connection, key: &str, value: &str) -> Result<(), 
     Ok(())
 }
 
-/// Notes a number among the facts about the file, with a checksum.
+/// Writes a number to table `meta`, with a checksum.
 pub(super) fn set_number(conn: &Connection, key: &str, number: u64) -> Result<(), StoreError> {
     conn.prepare_cached(
         "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
@@ -264,7 +272,7 @@ pub(super) fn set_number(conn: &Connection, key: &str, number: u64) -> Result<()
     Ok(())
 }
 
-/// Reads a number that [`set_number`] noted; none if it is missing or not as it was written.
+/// Reads a number of [`set_number`]; `None` if it is missing or its checksum is wrong.
 pub(super) fn number(conn: &Connection, key: &str) -> Result<Option<u64>, StoreError> {
     let Some(text) = meta(conn, key)? else { return Ok(None) };
     let number = text.split(' ').next().and_then(|number| number.parse().ok());
@@ -275,21 +283,21 @@ fn checked(key: &str, number: u64) -> String {
     format!("{number} {:016x}", checksum64(&[key.as_bytes(), &number.to_le_bytes()]))
 }
 
-/// The key in table `meta` of what is added to revisions to make the versions that clients see.
+/// Key in table `meta` of the base: revisions plus the base are the versions that clients see.
 const BASE_KEY: &str = "api_base";
 
-/// What is added to the revisions of this epoch.
+/// Returns the base of this epoch.
 pub(super) fn base(conn: &Connection) -> Result<u64, StoreError> {
     number(conn, BASE_KEY)?.ok_or_else(|| StoreError::corrupt("no sound api_base in table meta"))
 }
 
-/// Whether the file has a sound base.
+/// Returns whether the file has a sound base.
 pub(super) fn has_base(conn: &Connection) -> Result<bool, StoreError> {
     Ok(number(conn, BASE_KEY)?.is_some())
 }
 
-/// Chooses the base of a new epoch: every version that it gives is above `floor`, and above all that other
-/// files gave as long as the clock is right.
+/// Chooses the base of a new epoch: all its versions are above `floor`, and, with a correct clock,
+/// above those of other files.
 pub(super) fn choose_base(conn: &Connection, floor: u64) -> Result<u64, StoreError> {
     let now = u64::try_from(jiff::Timestamp::now().as_microsecond()).unwrap_or(0);
     let base = now.max(floor);
@@ -297,8 +305,8 @@ pub(super) fn choose_base(conn: &Connection, floor: u64) -> Result<u64, StoreErr
     Ok(base)
 }
 
-/// The totals as a row carries them: count, digest, and a checksum over both and the revision.
-fn sealed(totals: &Totals) -> [u8; 32] {
+/// Encodes the totals for a row: count, digest, and a checksum over both and the revision.
+fn encode_totals(totals: &Totals) -> [u8; 32] {
     let Totals { revision, count, digest: Digest(digest), .. } = totals;
     let (count, digest) = (count.to_le_bytes(), digest.to_le_bytes());
     let check = checksum64(&[&revision.to_le_bytes(), &count, &digest]).to_le_bytes();
@@ -309,12 +317,12 @@ fn sealed(totals: &Totals) -> [u8; 32] {
     bytes
 }
 
-fn unseal(epoch: Epoch, revision: u64, bytes: &[u8]) -> Option<Totals> {
+fn decode_totals(epoch: Epoch, revision: u64, bytes: &[u8]) -> Option<Totals> {
     let (count, rest) = bytes.split_first_chunk::<8>()?;
     let (digest, _) = rest.split_first_chunk::<16>()?;
     let digest = Digest(u128::from_le_bytes(*digest));
     let totals = Totals { epoch, revision, count: u64::from_le_bytes(*count), digest };
-    (sealed(&totals) == bytes).then_some(totals)
+    (encode_totals(&totals) == bytes).then_some(totals)
 }
 
 #[cfg(test)]
@@ -322,26 +330,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sealed_totals_open_for_their_own_revision_only() {
+    fn encoded_totals_decode_for_their_own_revision_only() {
         let totals = Totals { epoch: Epoch(1), revision: 7, count: 3, digest: Digest(u128::MAX - 5) };
-        let bytes = sealed(&totals);
-        assert_eq!(unseal(Epoch(1), 7, &bytes), Some(totals));
-        assert_eq!(unseal(Epoch(1), 8, &bytes), None);
+        let bytes = encode_totals(&totals);
+        assert_eq!(decode_totals(Epoch(1), 7, &bytes), Some(totals));
+        assert_eq!(decode_totals(Epoch(1), 8, &bytes), None);
         for bit in 0..256 {
             let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(unseal(Epoch(1), 7, &flipped), None, "bit {bit}");
+            assert_eq!(decode_totals(Epoch(1), 7, &flipped), None, "bit {bit}");
         }
-        assert_eq!(unseal(Epoch(1), 7, &bytes[..31]), None);
+        assert_eq!(decode_totals(Epoch(1), 7, &bytes[..31]), None);
     }
 
     #[test]
-    fn what_is_remembered_is_bounded_and_forgets_what_was_rolled_back() {
+    fn recent_changes_are_bounded_and_rolled_back() {
         let recent = Recent::default();
         for revision in 1..=2000 {
             recent.push(revision, 1);
         }
-        assert_eq!(recent.after(0).len(), REMEMBERED);
+        assert_eq!(recent.after(0).len(), RECENT_CAPACITY);
         recent.cut(1990);
         assert_eq!(recent.after(1988), [(1989, 1), (1990, 1)]);
     }

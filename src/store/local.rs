@@ -1,49 +1,47 @@
-//! The objects that were made on this node: Leases and Events. They have a table and a sequence of versions
-//! of their own and are no part of revision, count and digest: the cloud is not told of them.
+//! Local objects: Leases and Events created on this node. They have their own table and sequence of
+//! versions and are not part of revision, count and digest.
 //!
-//! They are written by the writer within its groups. A row that turns out damaged is dropped.
+//! The writer writes them in its group commits. Damaged rows are dropped.
 
 use std::collections::VecDeque;
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
+use super::commit_listener::{LocalTransition, Recorder};
 use super::journal;
-use super::observer::{LocalTransition, Recorder};
 use super::types::{LocalKind, LocalObject};
 use edgesync_object::with_resource_version;
 use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 use edgesync_store::engine::integer;
 
-/// The longest local object, in bytes of JSON.
+/// Maximum bytes of a local object's JSON.
 pub(crate) const MAX_LOCAL_BYTES: usize = 64 << 10;
-/// The most Leases that are kept.
+/// Maximum number of Leases.
 pub const MAX_LEASES: usize = 256;
-/// The most Events that are kept; the oldest make room for new ones.
+/// Maximum number of Events; the oldest are dropped for new ones.
 pub const MAX_EVENTS: usize = 1000;
-/// The most bytes of Events that are kept; the oldest make room for new ones.
+/// Maximum bytes of Events; the oldest are dropped for new ones.
 pub const MAX_EVENTS_BYTES: usize = 1 << 20;
-/// How long an Event is kept after its last change, in seconds.
+/// Seconds for which an Event is kept after its last change.
 pub const EVENT_SECONDS: i64 = 3600;
 
-/// The key in table `meta` of the last version, where no row has it.
+/// Key in table `meta` of the last version, for when no row has it.
 const VERSION_KEY: &str = "local_version";
 
-/// A write that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalWrite {
-    /// A new object.
     Create(LocalObject),
-    /// A new object, or a new content for the one of this name, whatever it is.
+    /// Creates the object or replaces its content, whatever its version.
     Put(LocalObject),
-    /// A new content for the object of this name, if its version is still this one.
+    /// Replaces the content if the object still has this version.
     Update(LocalObject, u64),
-    /// The object of this name is to go, if its version is still this one. The body is ignored.
+    /// Deletes the object if it still has this version. The body is ignored.
     Remove(LocalObject, u64),
 }
 
 impl LocalWrite {
-    /// The object that it is about.
+    /// Returns the object of the write.
     #[must_use]
     pub fn object(&self) -> &LocalObject {
         match self {
@@ -54,28 +52,29 @@ impl LocalWrite {
     }
 }
 
-/// Why a write was not done.
+/// Why a write was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalRefusal {
-    /// The name is taken.
+    /// The name exists already.
     Exists,
-    /// There is no object of this name.
+    /// No object has this name.
     Missing,
-    /// The version is another one.
+    /// The object has another version.
     Modified,
-    /// The object is longer than [`MAX_LOCAL_BYTES`].
+    /// The object is larger than [`MAX_LOCAL_BYTES`].
     TooLarge,
-    /// There are [`MAX_LEASES`] already.
+    /// The node has [`MAX_LEASES`] already.
     TooMany,
 }
 
-/// What came of a write: the object as it is now, or as it was last with the version of its removal.
+/// Result of a write: the object in its new state, or a deleted one with the version of its
+/// deletion.
 pub type LocalOutcome = Result<LocalObject, LocalRefusal>;
 
-/// The columns that [`LocalRow::read`] wants, in its order.
+/// The columns of [`LocalRow::read`], in its order.
 pub(super) const COLUMNS: &str = "id, kind, namespace, name, version, changed, checksum, body";
 
-/// A row, borrowed.
+/// A row, borrowed from the statement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalRow<'a> {
     id: i64,
@@ -88,7 +87,7 @@ pub(super) struct LocalRow<'a> {
 }
 
 impl<'a> LocalRow<'a> {
-    /// Takes the columns of a row; the row's id if it is not as it was written.
+    /// Reads a row; `Err` with its id if the row is damaged.
     pub(super) fn read(row: &'a Row<'_>) -> Result<Result<Self, i64>, StoreError> {
         let id: i64 = row.get(0)?;
         let text = |index: usize| row.get_ref(index).map(|value| value.as_str().ok());
@@ -133,7 +132,7 @@ impl<'a> LocalRow<'a> {
         }
     }
 
-    /// Writes the row anew, over an older one of this id if there is one.
+    /// Writes the row, over the older one of this id if there is one.
     fn put(&self, conn: &Connection, replaced: Option<i64>) -> Result<i64, StoreError> {
         let (version, checksum) = (integer(self.version), self.checksum());
         match replaced {
@@ -164,7 +163,7 @@ impl<'a> LocalRow<'a> {
     }
 }
 
-/// Reads the object of a name; the row's id if it is damaged.
+/// Reads the object of a name, or the ids of damaged rows.
 pub(super) fn by_name(
     conn: &Connection,
     kind: LocalKind,
@@ -201,7 +200,7 @@ fn by_id(conn: &Connection, id: i64) -> Result<Option<LocalObject>, StoreError> 
     Ok(LocalRow::read(row)?.ok().map(|row| row.object()))
 }
 
-/// The ids of all rows that are damaged.
+/// Returns the ids of all damaged rows.
 pub(super) fn damaged(conn: &Connection) -> Result<Vec<i64>, StoreError> {
     let mut damaged = Vec::new();
     let mut statement = conn.prepare(&format!("SELECT {COLUMNS} FROM local_objects"))?;
@@ -212,19 +211,19 @@ pub(super) fn damaged(conn: &Connection) -> Result<Vec<i64>, StoreError> {
     Ok(damaged)
 }
 
-/// The last version as a snapshot shows it, where it cannot be more than `known`.
+/// Returns the last version in a snapshot, at most `known`.
 pub(super) fn version(conn: &Connection, known: u64) -> Result<u64, StoreError> {
-    let noted = journal::number(conn, VERSION_KEY)?.unwrap_or(0);
+    let stored = journal::number(conn, VERSION_KEY)?.unwrap_or(0);
     let newest: Option<i64> = conn
         .prepare_cached("SELECT max(version) FROM local_objects")?
         .query_row([], |row| row.get(0))
         .optional()?
         .flatten();
     let newest = newest.and_then(|version| u64::try_from(version).ok()).unwrap_or(0);
-    Ok(newest.max(noted).min(known))
+    Ok(newest.max(stored).min(known))
 }
 
-/// An Event, as far as making room needs to know it.
+/// An Event's share of the limits.
 #[derive(Clone, Copy, Debug)]
 struct EventRow {
     id: i64,
@@ -232,13 +231,12 @@ struct EventRow {
     changed: i64,
 }
 
-/// What mirrors the table.
+/// In-memory totals of the table.
 #[derive(Debug, Default)]
 pub(super) struct Local {
-    /// The last version.
     version: u64,
     leases: usize,
-    /// The one that changed longest ago comes first.
+    /// Sorted by the time of the last change, oldest first.
     events: VecDeque<EventRow>,
     event_bytes: usize,
 }
@@ -248,7 +246,7 @@ impl Local {
         self.version
     }
 
-    /// Reads the table. Rows that are damaged do not count; they go with the next check.
+    /// Reads the table. Damaged rows do not count; the next check removes them.
     pub(super) fn load(conn: &Connection) -> Result<Self, StoreError> {
         let mut local = Self { version: journal::number(conn, VERSION_KEY)?.unwrap_or(0), ..Self::default() };
         let mut statement = conn.prepare(&format!("SELECT {COLUMNS} FROM local_objects ORDER BY version"))?;
@@ -262,16 +260,16 @@ impl Local {
         Ok(local)
     }
 
-    /// Begins the sequence of a file anew: its versions were never given before.
+    /// Starts a new sequence: no version of it was ever used before.
     pub(super) fn start(conn: &Connection, floor: u64) -> Result<(), StoreError> {
         let now = u64::try_from(jiff::Timestamp::now().as_microsecond()).unwrap_or(0);
         let mut local = Self::load(conn)?;
         local.version = (local.version.max(floor) + 1).max(now);
-        local.note_version(conn)
+        local.write_version(conn)
     }
 
-    /// Makes a file ready that is opened: drops damaged rows, and gives it a sequence if it has none. The last
-    /// version may have stood in such a row, so the sequence begins anew then.
+    /// Prepares an opened file: drops damaged rows, and starts a sequence if it has none. A damaged
+    /// row may have had the last version, so the sequence restarts then.
     pub(super) fn prepare(conn: &Connection) -> Result<(), StoreError> {
         let damaged = damaged(conn)?;
         if damaged.is_empty() && journal::number(conn, VERSION_KEY)?.is_some() {
@@ -286,7 +284,7 @@ impl Local {
         Ok(tx.commit()?)
     }
 
-    /// Never goes below a version that was given.
+    /// Raises the version to at least this one.
     pub(super) fn at_least(mut self, version: u64) -> Self {
         self.version = self.version.max(version);
         self
@@ -315,7 +313,7 @@ impl Local {
         }
     }
 
-    /// Does a write; the counter is of Events that had to make room.
+    /// Performs a write. Adds to `dropped` the Events dropped for it before they expired.
     pub(super) fn write(
         &mut self,
         conn: &Connection,
@@ -345,7 +343,7 @@ impl Local {
             (LocalWrite::Update(object, _), found) => self.put(conn, recorder, object, found, dropped),
             (LocalWrite::Remove(..), Some((id, held))) => {
                 let gone = self.remove(conn, recorder, id, held)?;
-                self.note_version(conn)?;
+                self.write_version(conn)?;
                 Ok(Ok(gone))
             }
         }
@@ -359,7 +357,7 @@ impl Local {
         replaced: Option<(i64, LocalObject)>,
         dropped: &mut u64,
     ) -> Result<LocalOutcome, StoreError> {
-        // Its version will be no longer than this one.
+        // Its actual version has at most as many digits.
         let bytes = with_resource_version(&object.body, u64::MAX).len();
         if bytes > MAX_LOCAL_BYTES {
             return Ok(Err(LocalRefusal::TooLarge));
@@ -373,7 +371,7 @@ impl Local {
             self.uncount(object.kind, id);
         }
         if object.kind == LocalKind::Event {
-            *dropped += self.make_room(conn, recorder, Some(bytes), now)?;
+            *dropped += self.evict(conn, recorder, Some(bytes), now)?;
         }
         self.version += 1;
         let body = with_resource_version(&object.body, self.version);
@@ -396,7 +394,7 @@ impl Local {
         Ok(Ok(object))
     }
 
-    /// Removes the object of a row; returns it as it was last, with the version of its removal.
+    /// Removes the object of a row; returns its last state, with the version of its deletion.
     fn remove(
         &mut self,
         conn: &Connection,
@@ -415,19 +413,19 @@ impl Local {
         Ok(gone)
     }
 
-    /// Drops the Events that are too old, and the oldest others until there is room for one of so many bytes.
-    /// Says how many had to go before their time.
-    fn make_room(
+    /// Drops expired Events, and the oldest others until one of so many bytes fits. Returns how
+    /// many were dropped before they expired.
+    fn evict(
         &mut self,
         conn: &Connection,
         recorder: &mut Recorder,
-        wanted: Option<usize>,
+        required_bytes: Option<usize>,
         now: i64,
     ) -> Result<u64, StoreError> {
         let mut early = 0;
         while let Some(oldest) = self.events.front().copied() {
             let expired = is_expired(&oldest, now);
-            let full = wanted.is_some_and(|bytes| {
+            let full = required_bytes.is_some_and(|bytes| {
                 self.events.len() >= MAX_EVENTS || self.event_bytes + bytes > MAX_EVENTS_BYTES
             });
             if !expired && !full {
@@ -444,24 +442,24 @@ impl Local {
         Ok(early)
     }
 
-    /// Whether there are Events that are too old.
+    /// Returns whether there are expired Events.
     pub(super) fn has_expired(&self, now: i64) -> bool {
         self.events.front().is_some_and(|oldest| is_expired(oldest, now))
     }
 
-    /// Drops the Events that are too old.
+    /// Drops expired Events, and writes the last version.
     pub(super) fn expire(
         &mut self,
         conn: &Connection,
         recorder: &mut Recorder,
         now: i64,
     ) -> Result<(), StoreError> {
-        self.make_room(conn, recorder, None, now)?;
-        self.note_version(conn)
+        self.evict(conn, recorder, None, now)?;
+        self.write_version(conn)
     }
 
-    /// Drops those of the rows that are really damaged. Who watches must list again: what they were
-    /// is not known.
+    /// Drops the given rows that are really damaged. Watches must relist: the content of those rows
+    /// is unknown.
     pub(super) fn drop_damaged(
         &mut self,
         conn: &Connection,
@@ -477,11 +475,11 @@ impl Local {
         let version = self.version + 1;
         *self = Self::load(conn)?.at_least(version);
         recorder.forget();
-        self.note_version(conn)
+        self.write_version(conn)
     }
 
-    /// Writes the last version, where no row has it.
-    fn note_version(&self, conn: &Connection) -> Result<(), StoreError> {
+    /// Writes the last version, for when no row has it.
+    fn write_version(&self, conn: &Connection) -> Result<(), StoreError> {
         journal::set_number(conn, VERSION_KEY, self.version)
     }
 }
@@ -490,7 +488,7 @@ fn is_expired(event: &EventRow, now: i64) -> bool {
     event.changed.saturating_add(EVENT_SECONDS) < now
 }
 
-/// Copies the rows that can be read into another file, as far as that goes; the last version seen.
+/// Copies the readable rows into another file. Returns the last version found.
 pub(super) fn salvage(source: &Connection, fresh: &Connection) -> Result<u64, StoreError> {
     let mut newest = journal::number(source, VERSION_KEY).ok().flatten().unwrap_or(0);
     let Ok(mut statement) = source.prepare(&format!("SELECT {COLUMNS} FROM local_objects")) else {
@@ -501,7 +499,7 @@ pub(super) fn salvage(source: &Connection, fresh: &Connection) -> Result<u64, St
         let Ok(Ok(row)) = LocalRow::read(row) else { continue };
         newest = newest.max(row.version);
         match row.put(fresh, None) {
-            // Pages that appear twice in a damaged tree show their rows twice.
+            // Pages that a damaged tree references twice show their rows twice.
             Ok(_) | Err(StoreError::Internal(_)) => {}
             Err(error) => return Err(error),
         }

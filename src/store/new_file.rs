@@ -1,10 +1,10 @@
-//! What makes a new database of a node: its epoch, and what it must not fall below.
+//! Initialization of a new database: its epoch, and lower bounds for its numbers.
 
 use rusqlite::Connection;
 
+use super::commit_listener::Versions;
 use super::journal::{self, Written};
 use super::local::Local;
-use super::observer::Versions;
 use super::outbox::{Numbering, Outbox};
 use super::rows::Resources;
 use super::seals;
@@ -15,36 +15,34 @@ use edgesync_store::engine::Kind;
 use edgesync_store::mark;
 use edgesync_store::migrate;
 
-/// What an edge database is.
+/// Application id and migrations of an edge database.
 pub(super) const KIND: Kind = Kind { application_id: mark::AGENT, migrations: migrate::EDGE };
 
-/// What a salvage must not fall below, known from memory.
+/// Lower bounds for a salvage, known from memory.
 #[derive(Debug, Default)]
 pub(super) struct Floor {
-    /// The last revision.
     pub(super) revision: u64,
-    /// The number of objects that were held.
+    /// Number of held objects.
     pub(super) count: u64,
-    /// The incarnation of the cloud.
+    /// Incarnation of the cloud.
     pub(super) incarnation: Option<String>,
-    /// Of which kinds no plain text is in the file.
+    /// Kinds without plain text in the file.
     pub(super) sealed: Option<String>,
     /// The kinds, in case their table is damaged.
     pub(super) resources: Resources,
-    /// The last versions.
     pub(super) versions: Versions,
-    /// Of the outbox, if it is known for sure.
+    /// The outbox's numbering, if it is known for certain.
     pub(super) numbering: Option<Numbering>,
 }
 
-/// Makes the facts of a new file; the rows, if there are any, are in it already.
+/// Writes the metadata of a new file; its rows, if any, exist already.
 pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<(), StoreError> {
     journal::set_meta(conn, "created", &jiff::Timestamp::now().to_string())?;
     if let Some(incarnation) = &floor.incarnation {
         journal::set_meta(conn, "incarnation", incarnation)?;
     }
     if let Some(sealed) = &floor.sealed {
-        seals::note(conn, sealed)?;
+        seals::record_kinds(conn, sealed)?;
     }
     renew(conn, floor.revision)?;
     journal::choose_base(conn, floor.versions.objects)?;
@@ -52,7 +50,7 @@ pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<(), StoreError> 
     Local::start(conn, floor.versions.local)
 }
 
-/// Gives the file a new epoch, with totals that are counted, at a revision after `revision`.
+/// Gives the file a new epoch, with recounted totals, at a revision after `revision`.
 pub(super) fn renew(conn: &Connection, revision: u64) -> Result<(Totals, Written), StoreError> {
     let epoch = Epoch(uuid::Uuid::new_v4().as_u128());
     journal::set_meta(conn, "epoch", &epoch.to_string())?;
@@ -64,7 +62,7 @@ pub(super) fn renew(conn: &Connection, revision: u64) -> Result<(Totals, Written
     Ok((totals, written))
 }
 
-/// Count and digest of the rows.
+/// Returns count and digest of the rows.
 pub(super) fn recount(conn: &Connection, epoch: Epoch) -> Result<(u64, Digest), StoreError> {
     let (mut count, mut digest) = (0, Digest::default());
     let mut statement = conn.prepare_cached("SELECT uid, version FROM objects")?;

@@ -1,15 +1,15 @@
-//! The outbox: what must reach the cloud and does not follow from the rows. It waits here until the cloud has
-//! confirmed it end to end. Rows are written by the writer within its groups, along with whatever else is written:
-//! no message costs an fsync of its own. A row that turns out damaged, or sealed with a lost key, is dropped and counted.
+//! The outbox: items for the cloud that do not derive from the rows. An item stays until the cloud
+//! has confirmed it end to end. The writer writes items in its group commits, so no item costs an
+//! fsync of its own. A row that is damaged or sealed with a lost key is dropped and counted.
 
-mod mirror;
+mod outbox_totals;
 pub(super) mod row;
 mod shared;
 mod times;
 
 use rusqlite::Connection;
 
-use super::notes::MAX_NOTE_BYTES;
+use super::metadata::MAX_METADATA_BYTES;
 use super::seals::Seals;
 use super::types::LocalObject;
 use edgesync_object::without_managed_fields;
@@ -17,42 +17,42 @@ use edgesync_protocol::edge::OutboxMarks;
 use edgesync_protocol::upload::{Content, EffectContent, Lane, Lanes};
 use edgesync_store::StoreError;
 
-pub(super) use mirror::{Numbering, Outbox};
+pub(super) use outbox_totals::{Numbering, Outbox};
 pub(super) use row::{damaged, seal};
 pub(super) use shared::OutboxShared;
 pub(super) use times::shift_event;
 
 pub use times::TIME_CORRECTED;
 
-/// How keys of Events begin; namespace, a slash and the name follow.
+/// Prefix of the keys of Events; namespace, a slash and the name follow.
 pub(super) const EVENT_PREFIX: &str = "event/";
 
-/// The key of an Event.
+/// Returns the key of an Event.
 #[must_use]
 pub fn event_key(namespace: &str, name: &str) -> String {
     format!("{EVENT_PREFIX}{namespace}/{name}")
 }
 
-/// How keys of the status of objects begin; the UID follows.
+/// Prefix of the keys of objects' status; the UID follows.
 const STATUS_PREFIX: &str = "status/";
 
-/// The key of the status of an object.
+/// Returns the key of an object's status.
 #[must_use]
 pub fn status_key(uid: &str) -> String {
     format!("{STATUS_PREFIX}{uid}")
 }
 
-/// How keys of what is in effect of objects begin; the UID follows.
+/// Prefix of the keys of objects' effect; the UID follows.
 const EFFECT_PREFIX: &str = "effect/";
 
-/// The key of what is in effect of an object.
+/// Returns the key of an object's effect.
 #[must_use]
 pub fn effect_key(uid: &str) -> String {
     format!("{EFFECT_PREFIX}{uid}")
 }
 
-/// The status of an object that waits, as a connection sees it: what has a number up to `settled` is confirmed. A
-/// damaged one, or one that cannot be opened, is left to the next check.
+/// Returns the pending status of an object, as a connection sees it: numbers up to `settled` are
+/// confirmed. A damaged one, or one that cannot be opened, is left to the next check.
 pub(super) fn waiting_status(
     conn: &Connection,
     seals: &Seals,
@@ -63,16 +63,16 @@ pub(super) fn waiting_status(
     Ok(found.filter(|(number, _)| *number > settled).map(|(_, content)| content))
 }
 
-/// The longest item, in bytes of JSON.
+/// Maximum bytes of an item's JSON.
 pub const MAX_UPLOAD_BYTES: usize = 64 << 10;
 
-/// What may wait. Beyond it the oldest items of the least important lane are dropped, and counted; an item that is
-/// of no more importance than all others and larger than the room they leave is dropped itself.
+/// Limits of the outbox. Beyond them the oldest items of the least important lane are dropped, and
+/// counted. A new item is dropped itself if more important items leave too little space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutboxLimits {
-    /// Items.
+    /// Maximum number of items.
     pub rows: u64,
-    /// Bytes of items.
+    /// Maximum bytes of all items.
     pub bytes: u64,
 }
 
@@ -82,69 +82,68 @@ impl Default for OutboxLimits {
     }
 }
 
-/// When something happened by a clock that never jumps.
+/// A time by the monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clocked {
-    /// Names the boot of the device: other boots have other clocks.
+    /// Number of the device's boot: each boot has its own clock.
     pub boot: u64,
-    /// Milliseconds since that boot, with the time spent asleep.
+    /// Milliseconds since that boot, including suspended time.
     pub since_boot: u64,
 }
 
-/// An item to be put into the outbox, in the place of the one that waits under the same key, if there is one.
+/// An item for the outbox, which replaces the pending one of the same key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboxPut {
-    /// Its lane.
     pub lane: Lane,
-    /// What it is about: at most one item of a key waits.
+    /// Its subject: at most one item of a key is pending.
     pub key: String,
-    /// When it happened.
+    /// Time of the occurrence.
     pub at: Clocked,
     /// A [`edgesync_protocol::upload::Content`] as JSON text, at most [`MAX_UPLOAD_BYTES`].
     pub content: String,
 }
 
-/// Something to be written with other things in one transaction.
+/// An entry of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Posting {
-    /// An Event of this node, created or replaced, and put into the outbox. One that is refused goes nowhere: the others
-    /// are written.
+    /// An Event of this node, created or replaced, and put into the outbox. A refused one is
+    /// skipped: the others are written.
     Event {
-        /// The lane.
         lane: Lane,
-        /// The key of the item: [`event_key`], or one that other Events share with it.
+        /// Key of the item: [`event_key`], or one shared with other Events.
         key: String,
-        /// When it happened.
+        /// Time of the occurrence.
         at: Clocked,
-        /// The Event.
         object: LocalObject,
     },
     /// An item for the outbox.
     Upload(OutboxPut),
-    /// A fact about the agent, under a key of its own, such as whether it has ended in order: durable with the
-    /// others. See [`EdgeStore::keep_note`] for those that may be lost.
+    /// Metadata of the agent under its own key, such as whether the last run ended cleanly: durable
+    /// with the other entries. See [`EdgeStore::keep_note`] for values that may be lost.
     Note(&'static str, String),
 }
 
-/// How the outbox stands after the last commit.
+/// State of the outbox after the last commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutboxState {
-    /// Numbers and rows.
+    /// Last numbers and row counts, by lane.
     pub marks: OutboxMarks,
-    /// Bytes of the items that wait, by lane.
+    /// Bytes of the pending items, by lane.
     pub bytes: Lanes,
-    /// Items dropped since the store was opened, by lane: no room, damaged, or sealed with a lost key.
+    /// Items dropped since the store was opened, by lane: over the limits, damaged, or sealed with
+    /// a lost key.
     pub dropped: Lanes,
 }
 
 impl OutboxPut {
-    /// An Event that is kept on the node, for the cloud.
+    /// Returns the item of an Event that the node stores, too.
     pub(super) fn event(lane: Lane, key: String, at: Clocked, event: &LocalObject) -> Self {
         let body = without_managed_fields(event.body.clone());
         Self { lane, key, at, content: format!(r#"{{"event":{body}}}"#) }
     }
 
-    /// What is in effect of an object, in the place of what waits of it. None if it is beyond its limits.
+    /// Returns the item of an object's effect, which replaces the pending one. `None` if it exceeds
+    /// its limits.
     #[must_use]
     pub fn effect(at: Clocked, effect: EffectContent) -> Option<Self> {
         let key = effect_key(&effect.uid);
@@ -154,13 +153,13 @@ impl OutboxPut {
 }
 
 impl Posting {
-    /// What it holds in memory, about.
+    /// Returns the approximate bytes in memory.
     pub(super) fn weight(&self) -> usize {
         const ROW: usize = 256;
         ROW + match self {
             Self::Event { object, .. } => 2 * object.body.len(),
             Self::Upload(put) => put.content.len(),
-            Self::Note(_, text) => text.len().min(MAX_NOTE_BYTES),
+            Self::Note(_, text) => text.len().min(MAX_METADATA_BYTES),
         }
     }
 }

@@ -16,12 +16,12 @@ use edgesync_protocol::replica::Totals;
 use edgesync_store::StoreError;
 use edgesync_store::engine::integer;
 
-/// Bytes of bodies on one page of a list; the first object always fits.
+/// Maximum bytes of bodies on a page of a list; the first object always fits.
 const LIST_BYTES: usize = 1 << 20;
-/// Rows that one page looks at for each that it may return: bounds the time of a read.
-const LOOKED_AT: usize = 64;
+/// Rows that a page may scan per row of its limit: bounds the time of a read.
+const SCAN_FACTOR: usize = 64;
 
-/// Text of a row, or damage.
+/// Returns a text column; an error if it is damaged.
 pub(super) fn text<'a>(row: &'a Row<'_>, index: usize) -> Result<&'a str, StoreError> {
     Ok(row.get_ref(index)?.as_str().map_err(rusqlite::Error::from)?)
 }
@@ -64,7 +64,7 @@ pub(super) fn changes(
         page.more = page.to < totals.revision;
         return Ok(page);
     }
-    // The journal is read to its end; what follows stands in the rows alone.
+    // The journal ends here; only the rows record what follows.
     let mut statement = conn.prepare_cached(
         "SELECT revision, NULL, resource_id, namespace, name, uid, version FROM objects
          WHERE id = ?1 AND revision = ?2",
@@ -85,7 +85,7 @@ pub(super) fn changes(
     Ok(page)
 }
 
-/// Adds what the journal has to the page; whether its end was reached.
+/// Adds the journal's changes to the page. Returns whether its end was reached.
 fn journaled(
     conn: &Connection,
     resources: &Resources,
@@ -99,7 +99,7 @@ fn journaled(
          WHERE j.revision > ?1 ORDER BY j.revision",
     )?;
     let mut rows = statement.query([integer(page.from)])?;
-    for _ in 0..most.saturating_mul(LOOKED_AT) {
+    for _ in 0..most.saturating_mul(SCAN_FACTOR) {
         let Some(row) = rows.next()? else { return Ok(true) };
         page.to = unsigned(row.get(0)?);
         page.entries.extend(change(row, resources)?);
@@ -110,7 +110,7 @@ fn journaled(
     Ok(false)
 }
 
-/// The entry of a change; none if the row changed again later.
+/// Returns the entry of a change; `None` if the row changed again later.
 fn change(row: &Row<'_>, resources: &Resources) -> Result<Option<Entry>, StoreError> {
     let removed: Option<&str> = row.get_ref(1)?.as_str_or_null().map_err(rusqlite::Error::from)?;
     let (uid, version) = match removed {
@@ -152,9 +152,9 @@ pub(super) fn inventory(
     let mut rows = statement.query([after.map_or(i64::MIN, |InventoryCursor(id)| id)])?;
     let mut entries = Vec::new();
     let most = limit.max(1);
-    let mut looked_at = 0;
+    let mut scanned = 0;
     while let Some(row) = rows.next()? {
-        looked_at += 1;
+        scanned += 1;
         let uid = text(row, 1)?;
         if buckets.contains(totals.epoch.bucket(uid)) {
             entries.push(Entry {
@@ -164,14 +164,14 @@ pub(super) fn inventory(
                 object: object_ref(&resources, row.get(2)?, text(row, 3)?, text(row, 4)?)?,
             });
         }
-        if entries.len() == most || looked_at == most.saturating_mul(LOOKED_AT) {
+        if entries.len() == most || scanned == most.saturating_mul(SCAN_FACTOR) {
             return Ok(Inventory { totals, entries, next: Some(InventoryCursor(row.get(0)?)) });
         }
     }
     Ok(Inventory { totals, entries, next: None })
 }
 
-/// A row as an object, opened; the row's id if it is damaged or cannot be opened.
+/// Returns a row's object, opened; the row's id if it is damaged or cannot be opened.
 pub(super) fn stored(
     row: &Row<'_>,
     resources: &Resources,
@@ -191,7 +191,7 @@ pub(super) fn stored(
     }))
 }
 
-/// An object, or the ids of rows that turned out damaged.
+/// An object, or the ids of damaged rows.
 type Found = (Option<Stored>, Vec<i64>);
 
 fn one(row: Option<&Row<'_>>, resources: &Resources, seals: &Seals, base: u64) -> Result<Found, StoreError> {
@@ -229,7 +229,7 @@ pub(super) fn by_uid(conn: &Connection, seals: &Seals, uid: &Uid) -> Result<Foun
     one(rows.next()?, &resources, seals, journal::base(conn)?)
 }
 
-/// The object in the row of this id; none if it is damaged or cannot be opened.
+/// Returns the object of a row; `None` if it is damaged or cannot be opened.
 pub(super) fn by_id(
     conn: &Connection,
     resources: &Resources,
@@ -319,12 +319,12 @@ pub(super) fn kinds(conn: &Connection) -> Result<Vec<(Arc<Resource>, u64)>, Stor
     Ok(kinds)
 }
 
-/// How many objects of these kinds there are.
+/// Counts the objects of the selected kinds.
 pub(super) fn count_of(conn: &Connection, counts: impl Fn(&Resource) -> bool) -> Result<u64, StoreError> {
     Ok(kinds(conn)?.iter().filter(|(resource, _)| counts(resource)).map(|(_, count)| count).sum())
 }
 
-/// Bytes within the file that are free for reuse.
+/// Returns the bytes within the file that are free for reuse.
 pub(super) fn free_bytes(conn: &Connection) -> Result<u64, StoreError> {
     let pages: i64 = conn.pragma_query_value(None, "freelist_count", |row| row.get(0))?;
     Ok(unsigned(pages) * edgesync_store::engine::PAGE_BYTES)

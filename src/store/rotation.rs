@@ -1,4 +1,4 @@
-//! The keys of sealed bodies, for those who hold the store: what is sealed, and a new key for all of it.
+//! The keys of sealed bodies: state and rotation.
 
 use std::sync::Arc;
 
@@ -11,29 +11,28 @@ use edgesync_store::StoreError;
 use edgesync_store::seal::keyring::KeyFacts;
 use edgesync_store::seal::{Keyring, SealError};
 
-/// What a rotation of the keys has done.
+/// Result of a rotation of the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rotated {
-    /// Objects sealed anew.
+    /// Objects sealed with the new key.
     pub objects: u64,
-    /// The keys after it.
+    /// The keys after the rotation.
     pub keys: KeyFacts,
 }
 
-/// What the status says about sealed bodies.
+/// State of sealed bodies, for the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealFacts {
-    /// The keys.
     pub keys: KeyFacts,
-    /// Objects of kinds that are sealed.
+    /// Objects of sealed kinds.
     pub objects: u64,
 }
 
 impl EdgeStore {
-    /// What the status says about sealed bodies; none if nothing is sealed.
+    /// Returns the state of sealed bodies; `None` if nothing is sealed.
     ///
     /// # Errors
-    /// The store's.
+    /// Fails if the store cannot be read.
     pub async fn seal_facts(&self) -> Result<Option<SealFacts>, StoreError> {
         let Some(active) = self.inner.seals.0.clone() else { return Ok(None) };
         let keys = active.keys.facts();
@@ -41,18 +40,19 @@ impl EdgeStore {
         Ok(Some(SealFacts { keys, objects: self.inner.readers.run(count).await? }))
     }
 
-    /// Whether so much has been sealed with one key that it should be replaced with [`EdgeStore::rotate_seal`].
+    /// Returns whether a key has reached its usage limit and requires [`EdgeStore::rotate_seal`].
     #[must_use]
     pub(crate) fn is_seal_worn(&self) -> bool {
         self.inner.seals.0.as_ref().is_some_and(|active| active.keys.is_worn())
     }
 
-    /// Makes a new key, seals all rows with it and forgets the old one, while everything goes on: no version and no
-    /// revision changes, who watches sees nothing. A rotation that was interrupted is finished instead, also by the
-    /// next opening; until it is, the old key is kept. Goes on to its end if nobody waits for it.
+    /// Creates a new key, seals all rows with it and deletes the old one, during normal operation:
+    /// no version and no revision changes, and watches see nothing. Finishes an interrupted
+    /// rotation instead, as the next opening does; until then the old key is kept. Continues even
+    /// if the caller stops waiting.
     ///
     /// # Errors
-    /// The store's; [`StoreError::Internal`] if nothing is sealed.
+    /// Fails if the store does; [`StoreError::Internal`] if nothing is sealed.
     pub async fn rotate_seal(&self) -> Result<Rotated, StoreError> {
         let store = self.clone();
         let done = tokio::spawn(async move { store.rotate().await }).await;
@@ -69,12 +69,12 @@ impl EdgeStore {
         }
         let mut objects = 0;
         loop {
-            // Rows may move while the file is replaced by what can be saved of it.
+            // Rows may move while the file is replaced by its readable rows.
             let generation = self.inner.shared.snapshots.generation();
-            let anew = self.reseal_objects().await?;
+            let resealed = self.reseal_objects().await?;
             self.reseal_outbox().await?;
-            objects += anew;
-            if anew == 0 && generation == self.inner.shared.snapshots.generation() {
+            objects += resealed;
+            if resealed == 0 && generation == self.inner.shared.snapshots.generation() {
                 break;
             }
         }
@@ -87,8 +87,8 @@ impl EdgeStore {
         let (mut after, mut objects) = (i64::MIN, 0);
         loop {
             let job = move |conn: &Connection, state: &mut State| state.reseal(conn, after);
-            let (last, anew) = self.inner.writer.run(BATCH_BYTES, job).await?;
-            objects += anew;
+            let (last, resealed) = self.inner.writer.run(BATCH_BYTES, job).await?;
+            objects += resealed;
             match last {
                 Some(last) => after = last,
                 None => return Ok(objects),
@@ -106,7 +106,7 @@ impl EdgeStore {
     }
 }
 
-/// Changes the file with the keys on a thread that may block.
+/// Changes the file with the keys on a blocking thread.
 async fn change_keys(
     active: &Arc<Active>,
     change: fn(&Keyring) -> Result<(), SealError>,

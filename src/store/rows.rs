@@ -1,4 +1,4 @@
-//! The rows of the table of objects, and the kinds that they are of.
+//! The rows of the table of objects, and their kinds.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 use edgesync_store::seal::Binding;
 
-/// The key of the index over UIDs: short, so that the index is small; rows compare the text.
+/// Returns the hash of a UID for the index: short, to keep the index small; lookups compare the
+/// text, too.
 pub(super) fn uid_key(uid: &str) -> i64 {
     // Truncation is the intent.
     #[allow(clippy::cast_possible_truncation)]
@@ -17,22 +18,22 @@ pub(super) fn uid_key(uid: &str) -> i64 {
     i64::from(key)
 }
 
-/// A kind and the number it has in this file.
+/// A kind and its number in this file.
 #[derive(Clone, Debug)]
 pub(super) struct Interned {
     pub(super) id: i64,
     pub(super) resource: Arc<Resource>,
-    /// Checksum of the kind, part of the checksum of each row.
+    /// Checksum of the kind, included in the checksum of each row.
     pub(super) checksum: i64,
     pub(super) group: Arc<str>,
     pub(super) kind: Arc<str>,
 }
 
-/// All kinds in this file: few, so they are kept in memory and searched one by one.
+/// All kinds in this file: few, so they are kept in memory and searched linearly.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resources(Vec<Interned>);
 
-/// The checksum of a kind.
+/// Returns the checksum of a kind.
 fn resource_checksum(resource: &Resource) -> i64 {
     let namespaced = [u8::from(resource.scope == Scope::Namespaced)];
     let Resource { group, version, kind, plural, .. } = resource;
@@ -41,7 +42,6 @@ fn resource_checksum(resource: &Resource) -> i64 {
 }
 
 impl Resources {
-    /// Reads the kinds.
     pub(super) fn load(conn: &Connection) -> Result<Self, StoreError> {
         let mut statement = conn.prepare_cached(FROM_TABLE)?;
         let mut rows = statement.query([])?;
@@ -56,8 +56,8 @@ impl Resources {
         Ok(Self(list))
     }
 
-    /// Reads what can be read of the kinds, from their table and from its copy in table `meta`: without
-    /// its kind no object could be saved.
+    /// Reads the readable kinds, from their table and from its copy in table `meta`: without its
+    /// kind no object could be salvaged.
     pub(super) fn salvage(conn: &Connection) -> Self {
         let mut list: Vec<Interned> = Vec::new();
         for sql in [FROM_TABLE, FROM_META] {
@@ -86,7 +86,7 @@ impl Resources {
         self.0.iter()
     }
 
-    /// The number of a kind, given to it now if it is new.
+    /// Returns the number of a kind; assigns one to a new kind.
     pub(super) fn intern(
         &mut self,
         conn: &Connection,
@@ -116,7 +116,7 @@ impl Resources {
 }
 
 const FROM_TABLE: &str = "SELECT id, \"group\", version, kind, plural, namespaced, checksum FROM resources";
-/// Each kind stands in table `meta` once more, on another page.
+/// Copies each kind to table `meta`, which is on another page.
 const COPY_TO_META: &str = "INSERT OR REPLACE INTO meta (key, value)
     SELECT 'kind/' || id, json_array(id, \"group\", version, kind, plural, namespaced, checksum)
     FROM resources WHERE id = ?1";
@@ -125,7 +125,7 @@ const FROM_META: &str = "SELECT value ->> 0, value ->> 1, value ->> 2, value ->>
     FROM meta WHERE key GLOB 'kind/*'";
 
 impl Interned {
-    /// Reads a row of [`FROM_TABLE`] or [`FROM_META`], and the checksum that came with it.
+    /// Reads a row of [`FROM_TABLE`] or [`FROM_META`], and its stored checksum.
     fn read(row: &Row<'_>) -> Result<(Self, i64), StoreError> {
         let scope = if row.get::<_, i64>(5)? == 1 { Scope::Namespaced } else { Scope::Cluster };
         let resource = Resource {
@@ -144,7 +144,7 @@ impl Interned {
         Self { id, resource, checksum, group, kind }
     }
 
-    /// Whether the kind is as it was written with this checksum.
+    /// Returns whether the kind matches the stored checksum.
     fn is_sound(&self, checksum: i64) -> bool {
         self.checksum == checksum
     }
@@ -173,12 +173,12 @@ pub(super) struct ObjectRow<'a> {
     pub(super) body: &'a str,
 }
 
-/// The columns that [`ObjectRow::read`] wants, in its order.
+/// The columns of [`ObjectRow::read`], in its order.
 pub(super) const OBJECT_COLUMNS: &str =
     "id, uid, resource_id, namespace, name, version, revision, checksum, body";
 
 impl<'a> ObjectRow<'a> {
-    /// Takes the columns of a row. Text that is not UTF-8 is damage of this row alone, hence `None`.
+    /// Reads a row. Text that is not UTF-8 is damage of this row alone, hence `None`.
     pub(super) fn read(row: &'a Row<'_>) -> Result<Option<Self>, StoreError> {
         let text =
             |index: usize| -> Result<Option<&'a str>, StoreError> { Ok(row.get_ref(index)?.as_str().ok()) };
@@ -203,17 +203,17 @@ impl<'a> ObjectRow<'a> {
         }))
     }
 
-    /// What its body is bound to.
+    /// Returns the binding of its sealed body.
     pub(super) fn binding(&self) -> Binding<'a> {
         Binding { uid: self.uid, version: self.version, namespace: self.namespace, name: self.name }
     }
 
-    /// Whether the row is as it was written.
+    /// Returns whether the checksum is correct.
     pub(super) fn is_sound(&self, resources: &Resources) -> bool {
         resources.by_id(self.resource_id).is_some_and(|kind| self.expected_checksum(kind) == self.checksum)
     }
 
-    /// The checksum over everything that makes the row what it is.
+    /// Computes the checksum over the kind and all columns.
     pub(super) fn expected_checksum(&self, kind: &Interned) -> i64 {
         checksum64(&[
             &kind.checksum.to_le_bytes(),
@@ -227,7 +227,7 @@ impl<'a> ObjectRow<'a> {
     }
 }
 
-/// Inserts a row and says its id; its `id` is ignored.
+/// Inserts a row and returns its id; ignores its `id`.
 pub(super) fn insert(conn: &Connection, row: &ObjectRow<'_>) -> Result<i64, StoreError> {
     conn.prepare_cached(
         "INSERT INTO objects
@@ -248,7 +248,7 @@ pub(super) fn insert(conn: &Connection, row: &ObjectRow<'_>) -> Result<i64, Stor
     Ok(conn.last_insert_rowid())
 }
 
-/// Writes another text for the same body: nothing else of the row changes, and no version.
+/// Replaces the text of the same body: no other column and no version changes.
 pub(super) fn rewrite(conn: &Connection, row: &ObjectRow<'_>) -> Result<(), StoreError> {
     conn.prepare_cached("UPDATE objects SET checksum = ?2, body = ?3 WHERE id = ?1")?.execute((
         row.id,

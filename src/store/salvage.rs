@@ -1,9 +1,9 @@
-//! Saving what can be read of a damaged database into a fresh one.
+//! Salvages the readable rows of a damaged database into a fresh one.
 //!
-//! A row counts as readable if its checksum holds. The table is read from both ends up to the damage;
-//! what lies between is asked for one by one, by the row ids that the indexes still know. Where not even
-//! the header or the schema can be read, both are taken from a new file. A page in the inner part of the
-//! table's tree is the one thing that costs more than what stands on it.
+//! A row is readable if its checksum is correct. The table is read from both ends up to the damage;
+//! rows between are read one by one, by the row ids that the indexes still have. If even the header
+//! or the schema is unreadable, both are taken from a new file. Only damage to an inner page of the
+//! table's tree costs more than the rows on that page.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -12,31 +12,30 @@ use std::path::{Path, PathBuf};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Statement};
 
+use super::commit_listener::Versions;
 use super::files::{self, Aside};
 use super::journal::{self, Recent};
 use super::local;
+use super::metadata;
 use super::new_file::{self, Floor, KIND};
-use super::notes;
-use super::observer::Versions;
 use super::outbox::{Numbering, Outbox};
 use super::rows::{self, OBJECT_COLUMNS, ObjectRow, Resources};
 use super::seals;
 use edgesync_store::StoreError;
 use edgesync_store::engine::{EngineOptions, PAGE_BYTES, open_reader, open_writer, wal_path};
 
-/// What came of it.
+/// Result of a salvage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Salvaged {
-    /// Objects saved.
     pub(super) kept: u64,
-    /// Objects that are known to be lost.
+    /// Objects known to be lost.
     pub(super) lost: u64,
-    /// Where the damaged file is.
+    /// Path of the damaged file.
     pub(super) set_aside: Option<PathBuf>,
 }
 
-/// Builds a fresh file from what can be read, through the open connection or by opening the file, and
-/// puts it in the place of the damaged one.
+/// Builds a fresh file from what is readable, through the open connection or by opening the file,
+/// and replaces the damaged one by it.
 pub(super) fn rebuild(
     path: &Path,
     options: &EngineOptions,
@@ -49,8 +48,8 @@ pub(super) fn rebuild(
     }
     let (kept, lost) = match attempt(path, options, open, floor, why) {
         Err(StoreError::Full(_)) => {
-            // Being able to go on is worth more than evidence, and even more than what could be saved:
-            // the cloud has it.
+            // Continued operation has precedence over evidence, and even over the salvaged rows:
+            // the cloud has them.
             files::remove_all_aside(path);
             match attempt(path, options, open, floor, why) {
                 Err(StoreError::Full(_)) => copy(path, options, None, floor)?,
@@ -63,7 +62,7 @@ pub(super) fn rebuild(
     Ok(Salvaged { kept, lost, set_aside })
 }
 
-/// Copies from the best source there is: the open connection, the file, or the file with its first page
+/// Copies from the best source: the open connection, the file, or the file with its first page
 /// replaced.
 fn attempt(
     path: &Path,
@@ -78,7 +77,7 @@ fn attempt(
     let source = open_leniently(path, options);
     let counts = copy(path, options, source.as_ref(), floor)?;
     if let Some(source) = source {
-        files::let_go(source);
+        files::close_detached(source);
     }
     if counts.0 > 0 || why == Aside::Newer {
         return Ok(counts);
@@ -91,25 +90,26 @@ fn attempt(
             files::remove(&mended)?;
             result
         }
-        // Nothing could be saved, the fresh file is empty.
+        // Nothing was salvaged; the fresh file is empty.
         _ => Ok(counts),
     }
 }
 
-/// Opens a damaged file for reading what is readable.
+/// Opens a damaged file to read what is readable.
 fn open_leniently(path: &Path, options: &EngineOptions) -> Option<Connection> {
     let conn = open_reader(path, options).ok()?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, false).ok()?;
-    // With this SQLite also reads a file that is shorter than its header says.
+    // Makes SQLite read a file that is shorter than its header says, too.
     conn.pragma_update(None, "writable_schema", true).ok()?;
     Some(conn)
 }
 
-/// The largest file that is copied to be mended, bytes.
+/// Maximum size of a file that is copied for repair, in bytes.
 const MENDED_BYTES: u64 = 1 << 30;
 
-/// Copies the file and gives the copy the first page of a new database: header and schema are the same
-/// in every file that this program's migrations have made, so one flipped bit there need not cost all.
+/// Copies the file and gives the copy the first page of a new database. Header and schema are the
+/// same in every file with this program's migrations, so a flipped bit there need not cost all
+/// rows.
 fn mend(path: &Path, options: &EngineOptions) -> Result<Option<PathBuf>, StoreError> {
     let length = std::fs::metadata(path)?.len();
     if !(2 * PAGE_BYTES..=MENDED_BYTES).contains(&length) {
@@ -120,7 +120,7 @@ fn mend(path: &Path, options: &EngineOptions) -> Result<Option<PathBuf>, StoreEr
     open_writer(&template, KIND, options)?.close().map_err(|(_, error)| error)?;
     let mut page = vec![0; usize::try_from(PAGE_BYTES).unwrap_or(4096)];
     File::open(&template)?.read_exact_at(&mut page, 0)?;
-    // The number of pages: zero stands for "as long as the file".
+    // The number of pages: zero means "the size of the file".
     page[28..32].fill(0);
     let mended = files::mended_path(path);
     files::remove(&mended)?;
@@ -132,7 +132,8 @@ fn mend(path: &Path, options: &EngineOptions) -> Result<Option<PathBuf>, StoreEr
     Ok(Some(mended))
 }
 
-/// Builds the fresh file and closes it; says what was kept and what is known to be lost.
+/// Builds the fresh file and closes it. Returns how many objects were kept and are known to be
+/// lost.
 fn copy(
     path: &Path,
     options: &EngineOptions,
@@ -141,9 +142,9 @@ fn copy(
 ) -> Result<(u64, u64), StoreError> {
     let fresh = files::fresh_path(path);
     files::remove(&fresh)?;
-    // The limit of size is that of the file in use: copying must not fail by it.
+    // Without the size limit of the file in use: the copy must not fail by it.
     let fresh = open_writer(&fresh, KIND, &EngineOptions { max_bytes: None, ..options.clone() })?;
-    // The file is synced as a whole before it is put in place.
+    // The file is synced as a whole before it replaces the other one.
     fresh.pragma_update(None, "synchronous", "off")?;
     let mut copier = Copier::new(&fresh, source, floor);
     if let Some(source) = source {
@@ -156,31 +157,30 @@ fn copy(
 
 struct Copier<'a> {
     fresh: &'a Connection,
-    /// The kinds as the damaged file numbers them.
+    /// Kinds by their numbers in the damaged file.
     known: Resources,
-    /// The kinds as the fresh file numbers them.
+    /// Kinds by their numbers in the fresh file.
     interned: Resources,
     kept: u64,
     damaged: u64,
     expected: u64,
     revision: u64,
     incarnation: Option<String>,
-    /// The kinds whose bodies are sealed in it.
+    /// Kinds whose bodies are sealed in the file.
     sealed: Option<String>,
-    /// The base of the old epoch.
+    /// Base of the old epoch.
     base: u64,
-    /// The last version of a local object.
+    /// Last version of a local object.
     local: u64,
-    /// Of the outbox.
     numbering: Option<Numbering>,
 }
 
-/// Rows in one transaction of the fresh file.
+/// Rows per transaction of the fresh file.
 const BATCH: u64 = 256;
 
 impl<'a> Copier<'a> {
     fn new(fresh: &'a Connection, source: Option<&Connection>, floor: &Floor) -> Self {
-        // Updates that the journal does not know yet change no count.
+        // Updates that the journal does not have change no count.
         let totals = |source| journal::totals(source, &Recent::default()).ok();
         let stored = source.and_then(totals).map(|(totals, _)| totals);
         let in_memory = floor.resources.iter().next().is_some();
@@ -201,19 +201,19 @@ impl<'a> Copier<'a> {
             sealed: floor
                 .sealed
                 .clone()
-                .or_else(|| source.and_then(|source| seals::noted(source).ok().flatten())),
+                .or_else(|| source.and_then(|source| seals::recorded_kinds(source).ok().flatten())),
             base: source.and_then(|source| journal::base(source).ok()).unwrap_or(0),
             local: floor.versions.local,
             numbering: floor.numbering.clone().or_else(|| source.and_then(Outbox::salvaged)),
         }
     }
 
-    /// Reads the table from both ends, then what the damage between hides. Only failures of the fresh
-    /// file are errors.
+    /// Reads the table from both ends, then the rows that the damage hides. Only failures of the
+    /// fresh file are errors.
     fn copy_all(&mut self, source: &Connection) -> Result<(), StoreError> {
         self.fresh.execute_batch("BEGIN")?;
         self.local = self.local.max(local::salvage(source, self.fresh)?);
-        notes::salvage(source, self.fresh)?;
+        metadata::salvage(source, self.fresh)?;
         Outbox::salvage(source, self.fresh)?;
         let upward = format!("SELECT {OBJECT_COLUMNS} FROM objects ORDER BY id");
         let Err(reached) = self.copy_run(source, &upward, i64::MIN)? else { return Ok(()) };
@@ -228,7 +228,8 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Copies the rows of a query up to its end (`Ok`), or up to damage: then the last id that was read.
+    /// Copies the rows of a query to its end (`Ok`), or up to damage: then returns the last id
+    /// read.
     fn copy_run(
         &mut self,
         source: &Connection,
@@ -273,7 +274,7 @@ impl<'a> Copier<'a> {
         row.checksum = row.expected_checksum(kind);
         match rows::insert(self.fresh, &row) {
             Ok(_) => {}
-            // Pages that appear twice in a damaged tree show their rows twice.
+            // Pages that a damaged tree references twice show their rows twice.
             Err(StoreError::Internal(_)) => return Ok(()),
             Err(error) => return Err(error),
         }
@@ -307,7 +308,7 @@ impl<'a> Copier<'a> {
     }
 }
 
-/// The row ids between two others, as far as the indexes tell.
+/// Returns the row ids between two others, as far as the indexes have them.
 fn hidden_ids(source: &Connection, above: i64, below: i64) -> Vec<i64> {
     let mut ids = Vec::new();
     for index in ["objects_by_uid", "objects_by_name"] {
@@ -327,7 +328,7 @@ fn hidden_ids(source: &Connection, above: i64, below: i64) -> Vec<i64> {
     ids
 }
 
-/// A loss, or none, with the objects that could not be opened added to it.
+/// Adds objects that could not be opened to a loss, if there is one.
 pub(super) fn with_lost(
     loss: Option<(String, Salvaged)>,
     lost: u64,
@@ -356,7 +357,7 @@ mod tests {
         let path = dir.path().join("x.db");
         drop(open_writer(&path, KIND, &EngineOptions::default()).unwrap());
         let page = std::fs::read(&path).unwrap();
-        // Behind the header of the file: the type of the page, here a leaf of a table.
+        // After the file's header: the type of the page, here a leaf of a table.
         assert_eq!(page[100], 13, "a damaged schema could not be mended any more");
     }
 }

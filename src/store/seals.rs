@@ -1,7 +1,7 @@
-//! Sealed bodies in the rows, of objects and of the outbox: what is sealed, opened, sealed anew with another key, and found
-//! to be lost.
+//! Sealed bodies in the rows of objects and outbox: sealing, opening, resealing with another key,
+//! and detection of lost ones.
 //!
-//! A row's checksum is over the sealed text, so everything but the content is done without a key.
+//! A row's checksum covers the sealed text, so only access to the content needs a key.
 
 mod clean;
 
@@ -15,13 +15,14 @@ use edgesync_object::{ObjectKey, Resource};
 use edgesync_store::StoreError;
 use edgesync_store::seal::{Binding, Keyring, SealOptions, Unopened, is_sealed};
 
-pub(super) use clean::{clean, needs_cleaning, note, noted};
+pub(super) use clean::{clean, needs_cleaning, record_kinds, recorded_kinds};
 
-/// Rows of one transaction that are looked at, and bytes of bodies in it: others wait no longer than for a large object.
+/// Limits of a resealing transaction: rows, and bytes of bodies. Other jobs wait no longer than for
+/// a large object.
 pub(super) const BATCH_ROWS: usize = 256;
 pub(super) const BATCH_BYTES: usize = 256 << 10;
 
-/// What is sealed, and the keys; nothing is sealed without. Cheap to clone.
+/// The sealed kinds and the keys; `None` seals nothing. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seals(pub(super) Option<Arc<Active>>);
 
@@ -31,17 +32,17 @@ pub(super) struct Active {
     pub(super) keys: Keyring,
 }
 
-/// What a row needs.
-pub(super) enum Need {
+/// Action that a row requires.
+pub(super) enum SealAction {
     Nothing,
-    /// It cannot be opened any more.
+    /// Its body can no longer be opened.
     Lost,
-    /// Another text as its body.
-    Anew(String),
+    /// Its body must be replaced by this text.
+    Reseal(String),
 }
 
 impl Seals {
-    /// Reads the keys, or makes them.
+    /// Reads the keys, or creates them.
     pub(super) fn open(options: Option<&SealOptions>) -> Result<Self, StoreError> {
         let Some(options) = options else { return Ok(Self::default()) };
         if let Some(directory) = options.keys.file.parent() {
@@ -52,18 +53,18 @@ impl Seals {
         Ok(Self(Some(Arc::new(Active { options: options.clone(), keys }))))
     }
 
-    /// Whether what is of a kind is sealed.
+    /// Returns whether objects of a kind are sealed.
     pub(super) fn covers(&self, resource: &Resource) -> bool {
         self.0.as_ref().is_some_and(|active| active.options.covers(resource))
     }
 
-    /// Whether what is said of an object is sealed.
+    /// Returns whether items about an object are sealed.
     pub(super) fn covers_object(&self, resources: &Resources, object: &ObjectKey) -> bool {
         let known = resources.iter().map(|kind| &*kind.resource);
         self.0.as_ref().is_some_and(|active| active.options.covers_object(object, known))
     }
 
-    /// The sealed body of a row that is to be written; none if it is not to be sealed.
+    /// Returns the sealed body of a row to write; `None` if it stays plain.
     pub(super) fn seal(
         &self,
         binding: Binding<'_>,
@@ -76,7 +77,7 @@ impl Seals {
         }
     }
 
-    /// The body of a row.
+    /// Returns the opened body of a row.
     pub(super) fn open_body<'a>(
         &self,
         binding: Binding<'_>,
@@ -89,36 +90,37 @@ impl Seals {
         active.keys.open_body(binding, body).map(Cow::Owned)
     }
 
-    /// Whether the body of a row cannot be opened and never will be. A store that was opened without keys does not know.
+    /// Returns whether the body of a row can never be opened. A store opened without keys cannot
+    /// know it.
     pub(super) fn is_lost(&self, binding: Binding<'_>, body: &str) -> bool {
         self.0.is_some() && self.open_body(binding, body).is_err()
     }
 
-    /// What a row with this body needs.
-    pub(super) fn need(
+    /// Returns the action that a row with this body requires.
+    pub(super) fn action(
         &self,
         binding: Binding<'_>,
         body: &str,
         is_covered: impl FnOnce() -> bool,
-    ) -> Result<Need, StoreError> {
-        let Some(Active { keys, .. }) = self.0.as_deref() else { return Ok(Need::Nothing) };
+    ) -> Result<SealAction, StoreError> {
+        let Some(Active { keys, .. }) = self.0.as_deref() else { return Ok(SealAction::Nothing) };
         let plain = if is_sealed(body) {
-            // The checksum of the row holds and the key is there, so that it can be opened. Opening all of them would take as
-            // long as there are such rows; the check in the background does.
+            // The row's checksum is correct and the key exists, so it can be opened. Opening all
+            // such rows would take too long here; the background check does.
             if keys.is_current(body) {
-                return Ok(Need::Nothing);
+                return Ok(SealAction::Nothing);
             }
-            let Ok(plain) = keys.open_body(binding, body) else { return Ok(Need::Lost) };
+            let Ok(plain) = keys.open_body(binding, body) else { return Ok(SealAction::Lost) };
             Cow::Owned(plain)
         } else if is_covered() {
             Cow::Borrowed(body)
         } else {
-            return Ok(Need::Nothing);
+            return Ok(SealAction::Nothing);
         };
-        Ok(Need::Anew(keys.seal(binding, &plain)?))
+        Ok(SealAction::Reseal(keys.seal(binding, &plain)?))
     }
 
-    /// Forgets the old key if an earlier rotation was not finished: nothing may be sealed with it any more.
+    /// Deletes the old key after an unfinished rotation: no row has it any more.
     pub(super) fn end_rotation(&self) -> Result<(), StoreError> {
         match &self.0 {
             Some(active) if self.is_rotating() => Ok(active.keys.forget_old()?),
@@ -126,57 +128,57 @@ impl Seals {
         }
     }
 
-    /// Whether an earlier rotation was not finished.
+    /// Returns whether a rotation is unfinished.
     pub(super) fn is_rotating(&self) -> bool {
         self.0.as_ref().is_some_and(|active| active.keys.facts().keys > 1)
     }
 }
 
-/// What was found in some rows.
+/// Accumulated results of a batch.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct BatchResult {
     rows: usize,
     bytes: usize,
-    pub(super) anew: u64,
+    pub(super) resealed: u64,
     lost: Vec<i64>,
 }
 
-impl Seen {
+impl BatchResult {
     pub(super) fn is_enough(&self) -> bool {
         self.rows >= BATCH_ROWS || self.bytes >= BATCH_BYTES
     }
 }
 
-/// Seals a row if it needs it. One that is damaged is left to those who look for damage.
-pub(super) fn look_at(
+/// Seals a row if required. A damaged row is left to the check.
+pub(super) fn reseal_row(
     conn: &Connection,
     seals: &Seals,
     resources: &Resources,
     row: &rusqlite::Row<'_>,
-    seen: &mut Seen,
+    batch: &mut BatchResult,
 ) -> Result<(), StoreError> {
-    seen.rows += 1;
+    batch.rows += 1;
     let Some(mut row) = ObjectRow::read(row)? else { return Ok(()) };
-    seen.bytes += row.body.len();
+    batch.bytes += row.body.len();
     let kind = resources.by_id(row.resource_id).filter(|kind| row.expected_checksum(kind) == row.checksum);
     let Some(Interned { resource, .. }) = kind else { return Ok(()) };
-    match seals.need(row.binding(), row.body, || seals.covers(resource))? {
-        Need::Nothing => {}
-        Need::Lost => seen.lost.push(row.id),
-        Need::Anew(body) => {
+    match seals.action(row.binding(), row.body, || seals.covers(resource))? {
+        SealAction::Nothing => {}
+        SealAction::Lost => batch.lost.push(row.id),
+        SealAction::Reseal(body) => {
             row.body = &body;
             if let Some(kind) = kind {
                 row.checksum = row.expected_checksum(kind);
             }
             rows::rewrite(conn, &row)?;
-            seen.anew += 1;
+            batch.resealed += 1;
         }
     }
     Ok(())
 }
 
-/// Looks at the objects of covered kinds when a file is opened, at all objects if a rotation was interrupted: seals what is
-/// not sealed, in batches, and gives the ids of rows that cannot be opened.
+/// Checks the objects of covered kinds when a file is opened, or all objects after an interrupted
+/// rotation: seals plain bodies, in batches. Returns the ids of rows that cannot be opened.
 pub(super) fn settle(
     conn: &Connection,
     seals: &Seals,
@@ -187,7 +189,7 @@ pub(super) fn settle(
     }
     let rotating = seals.is_rotating();
     let mut ids = Vec::new();
-    // Read from the index alone, and then in the order of the file.
+    // Read from the index alone, then in the order of the file.
     let mut of_kind = conn.prepare("SELECT id FROM objects WHERE resource_id = ?1")?;
     for kind in resources.iter().filter(|kind| rotating || seals.covers(&kind.resource)) {
         let mut rows = of_kind.query([kind.id])?;
@@ -196,31 +198,31 @@ pub(super) fn settle(
         }
     }
     ids.sort_unstable();
-    let (mut anew, mut lost) = (0, Vec::new());
+    let (mut resealed, mut lost) = (0, Vec::new());
     let mut ids = ids.into_iter().peekable();
     while ids.peek().is_some() {
-        let (tx, mut seen) = (conn.unchecked_transaction()?, Seen::default());
+        let (tx, mut batch) = (conn.unchecked_transaction()?, BatchResult::default());
         {
             let mut by_id =
                 tx.prepare_cached(&format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1"))?;
-            while let Some(id) = ids.next_if(|_| !seen.is_enough()) {
+            while let Some(id) = ids.next_if(|_| !batch.is_enough()) {
                 let mut rows = by_id.query([id])?;
                 if let Some(row) = rows.next()? {
-                    look_at(&tx, seals, resources, row, &mut seen)?;
+                    reseal_row(&tx, seals, resources, row, &mut batch)?;
                 }
             }
         }
         tx.commit()?;
-        anew += seen.anew;
-        lost.append(&mut seen.lost);
+        resealed += batch.resealed;
+        lost.append(&mut batch.lost);
     }
-    if anew > 0 {
-        tracing::info!(objects = anew, "objects have been sealed");
+    if resealed > 0 {
+        tracing::info!(objects = resealed, "objects have been sealed");
     }
     Ok(lost)
 }
 
-/// Says why rows were dropped.
+/// Returns the cause of dropped rows.
 pub(super) fn cause_of_loss(lost: u64) -> String {
     let were = if lost == 1 { "object was" } else { "objects were" };
     format!("{lost} {were} sealed with a lost key")

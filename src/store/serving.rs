@@ -1,38 +1,39 @@
-//! What serving an API needs of the store beyond syncing: versions, one who is told of commits, and the objects
-//! that are made on the node.
+//! Store operations for the local API beyond sync: versions, the commit listener, and local
+//! objects.
 
 use std::sync::Arc;
 
 use super::EdgeStore;
+use super::commit_listener::{Observer, Versions};
 use super::local::{self, LocalOutcome, LocalWrite};
-use super::observer::{Observer, Versions};
 use super::outbox::Clocked;
 use super::types::{LocalKind, LocalObject};
 use edgesync_store::StoreError;
 
 impl EdgeStore {
-    /// The newest committed versions.
+    /// Returns the newest committed versions.
     #[must_use]
     pub fn versions(&self) -> Versions {
         self.inner.shared.versions()
     }
 
-    /// Sets who is told of commits from the next one on. There is one; later calls change nothing.
+    /// Sets the listener for commits, from the next one on. There is one; later calls have no
+    /// effect.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         // The first one stays.
         let _ = self.inner.shared.observer.set(observer);
     }
 
-    /// Waits until the commits that are under way are done, so that the observer's appetite counts.
+    /// Waits until the commits in flight are done, so that the listener's current appetite applies.
     pub async fn settle(&self) {
-        // Nothing depends on the outcome.
+        // Nothing depends on the result.
         let _ = self.inner.writer.post(|_, _| Ok::<(), StoreError>(())).await;
     }
 
-    /// The object of this name that was made on this node.
+    /// Returns the local object of a name.
     ///
     /// # Errors
-    /// The store's. An object whose row turns out damaged is not found, and is removed.
+    /// Fails if the store cannot be read. A damaged row counts as missing, and is removed.
     pub async fn local(
         &self,
         kind: LocalKind,
@@ -45,11 +46,11 @@ impl EdgeStore {
         Ok(object)
     }
 
-    /// Writes an object that is made on this node, in the next commit. An Event that is created or updated goes
-    /// into the outbox with it, as one of programs on the device; `at` says when that happened.
+    /// Writes a local object, in the next commit. A created or updated Event also goes into the
+    /// outbox, with the lane for local programs; `at` is the time of the write.
     ///
     /// # Errors
-    /// The store's; a refusal is in the outcome.
+    /// Fails if the store cannot be written; a refusal is part of the outcome.
     pub async fn write_local(&self, write: LocalWrite, at: Clocked) -> Result<LocalOutcome, StoreError> {
         let bytes = 2 * write.object().body.len();
         self.inner.writer.run(bytes, move |conn, state| state.write_local(conn, &write, at)).await

@@ -1,4 +1,4 @@
-//! What the handles of the store see without asking the writer.
+//! State shared with the store's handles, which do not wait for the writer.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::watch;
 
+use super::commit_listener::{Observer, Versions};
 use super::journal::Recent;
-use super::notes::Pending;
-use super::observer::{Observer, Versions};
+use super::metadata::Pending;
 use super::outbox::OutboxShared;
 use super::{Facts, Health, READER_CACHE_KIB};
 use edgesync_protocol::replica::Totals;
@@ -16,36 +16,37 @@ use edgesync_store::engine::EngineOptions;
 use edgesync_store::reader::Generation;
 use edgesync_store::snapshots::{SnapshotLimits, Snapshots, Threads};
 
-/// How many snapshots may be open at one time.
+/// Maximum number of open snapshots.
 pub(crate) const MAX_SNAPSHOTS: usize = 8;
 
-/// The connections of snapshots. They are read beside the reader, which must not wait for a long list.
+/// Returns the connections of snapshots. They are separate from the reader, which must not wait for
+/// a long list.
 pub(super) fn snapshots(path: &Path, engine: &EngineOptions, generation: Generation) -> Snapshots {
     let limits = SnapshotLimits { open: MAX_SNAPSHOTS, idle: 1 };
     let engine = EngineOptions { cache_kib: engine.cache_kib.min(READER_CACHE_KIB), ..engine.clone() };
     Snapshots::new(path, &engine, limits, generation, Threads::Blocking)
 }
 
-/// What the handles see without asking the writer.
+/// The shared state of the store.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// The largest confirmed revision; ahead of what is written.
+    /// Last confirmed revision; ahead of the written one.
     pub(super) confirmed: AtomicU64,
     pub(super) totals: watch::Sender<Totals>,
     pub(super) incarnation: watch::Sender<Option<String>>,
     pub(super) health: watch::Sender<Health>,
-    /// The last changes made in place.
+    /// The last in-place changes.
     pub(super) recent: Arc<Recent>,
-    /// Who is told of commits.
+    /// The listener for commits.
     pub(super) observer: OnceLock<Arc<dyn Observer>>,
     pub(super) versions: Mutex<Versions>,
-    /// Events that had to go before their time.
+    /// Events dropped before they expired.
     pub(super) events_dropped: AtomicU64,
     pub(super) outbox: OutboxShared,
-    /// Lists that are being read.
+    /// Open snapshots of lists.
     pub(super) snapshots: Snapshots,
-    /// Facts that wait to be written.
-    pub(super) notes: Pending,
+    /// Metadata not yet written.
+    pub(super) metadata: Pending,
 }
 
 impl Shared {
@@ -67,8 +68,8 @@ impl Shared {
         self.health.subscribe()
     }
 
-    /// Revisions never go back within a process, so the largest one counts; one that this store never
-    /// had confirms nothing.
+    /// Records a confirmation. Revisions never decrease within a process, so the largest one
+    /// counts; a revision that this store never had confirms nothing.
     pub(super) fn confirm(&self, revision: u64) {
         if revision <= self.totals.borrow().revision {
             self.confirmed.fetch_max(revision, Ordering::AcqRel);

@@ -1,12 +1,12 @@
-//! Lists: rows of one commit, in the order of their names or of the table, from the first page to the last.
+//! Lists: rows of one commit, sorted by name or in the order of the table, across all pages.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use rusqlite::{Connection, Statement};
 
+use super::commit_listener::Versions;
 use super::local::{self, LocalRow};
-use super::observer::Versions;
 use super::rows::{OBJECT_COLUMNS, Resources, uid_key};
 use super::seals::Seals;
 use super::types::{LocalKind, LocalObject};
@@ -16,40 +16,38 @@ use edgesync_protocol::change::Uid;
 use edgesync_store::StoreError;
 use edgesync_store::snapshots::Snapshot;
 
-/// What is read, in which order, and from where on.
+/// What to read, in which order, and from which position.
 #[derive(Clone, Debug)]
 pub enum Scan {
-    /// Synced objects of a kind, by namespace and name.
+    /// Synced objects of a kind, sorted by namespace and name.
     Objects {
-        /// The kind.
         resource: Arc<Resource>,
         /// Only this namespace.
         namespace: Option<String>,
         /// Only objects of this name.
         name: Option<String>,
-        /// Behind this object.
+        /// Start after this object.
         after: Option<ListCursor>,
     },
-    /// What is known of all synced objects without their bodies, in the order of their rows.
+    /// All synced objects without their bodies, in the order of their rows.
     Records {
-        /// Cluster-scoped objects, or those with a namespace.
+        /// Cluster-scoped objects, or namespaced ones.
         cluster: bool,
         /// Only this namespace.
         namespace: Option<String>,
         /// Only the object of this UID.
         uid: Option<Uid>,
-        /// Behind this row.
+        /// Start after this row.
         after: Option<InventoryCursor>,
     },
-    /// Objects that were made on this node, by namespace and name.
+    /// Local objects, sorted by namespace and name.
     Local {
-        /// The kind.
         kind: LocalKind,
         /// Only this namespace.
         namespace: Option<String>,
         /// Only objects of this name.
         name: Option<String>,
-        /// Behind this object.
+        /// Start after this object.
         after: Option<ListCursor>,
     },
 }
@@ -57,8 +55,7 @@ pub enum Scan {
 /// A row of a scan.
 #[derive(Clone, Debug)]
 pub enum ScanRow {
-    /// Of [`Scan::Objects`], with the content of what waits in the outbox under its key, if its status was written
-    /// here.
+    /// Of [`Scan::Objects`], with the content of the pending status in the outbox, if there is one.
     Object(Stored, Option<String>),
     /// Of [`Scan::Records`].
     Record(RecordRow),
@@ -69,15 +66,15 @@ pub enum ScanRow {
 /// A synced object without its body.
 #[derive(Clone, Debug)]
 pub struct RecordRow {
-    /// Its place in the scan.
+    /// Its position in the scan.
     pub cursor: InventoryCursor,
-    /// The version that this store gives it.
+    /// This store's version of it.
     pub own_version: u64,
-    /// What it is, and which version of it is held.
+    /// Its identity, and the held version.
     pub entry: Entry,
 }
 
-/// An open snapshot. It is let go of when it is dropped.
+/// An open snapshot. Dropping it releases it.
 #[derive(Debug)]
 pub struct EdgeSnapshot {
     snapshot: Snapshot,
@@ -86,16 +83,16 @@ pub struct EdgeSnapshot {
 }
 
 impl EdgeStore {
-    /// Opens a snapshot; none if there are [`super::MAX_SNAPSHOTS`] already.
+    /// Opens a snapshot; `None` if [`super::MAX_SNAPSHOTS`] are open.
     ///
     /// # Errors
-    /// The store's.
+    /// Fails if the store cannot be read.
     pub async fn snapshot(&self) -> Result<Option<EdgeSnapshot>, StoreError> {
         let store = self.clone();
         let opened = self.inner.shared.snapshots.open(move |conn| {
             let (totals, _) = journal::totals(conn, &store.recent())?;
             let objects = journal::base(conn)?.saturating_add(totals.revision);
-            // What is in the snapshot has been told by now, or will be in a moment.
+            // The listener has received what is in the snapshot, or will in a moment.
             let local = local::version(conn, store.versions().local)?;
             Ok::<_, StoreError>(Versions { objects, local })
         });
@@ -109,7 +106,7 @@ impl EdgeStore {
         }
     }
 
-    /// Has the writer look at what a read took for damage.
+    /// Makes the writer verify damage that a read has found.
     fn suspect(&self, error: &StoreError) {
         if matches!(error, StoreError::Corrupt(_)) {
             tracing::warn!(%error, "a read found damage");
@@ -119,18 +116,19 @@ impl EdgeStore {
 }
 
 impl EdgeSnapshot {
-    /// The versions that it shows.
+    /// Returns the versions that it shows.
     #[must_use]
     pub fn versions(&self) -> Versions {
         self.versions
     }
 
-    /// Hands rows to `visit` until it breaks off or there are no more, and returns what it made of them.
-    /// Damaged rows are left out, and removed.
+    /// Passes rows to `visit` until it breaks or the rows end. Returns its state. Damaged rows are
+    /// omitted, and removed.
     ///
     /// # Errors
-    /// [`StoreError::Replaced`] if the file is not the one any more that the snapshot was opened in,
-    /// [`StoreError::GivenUp`] if it kept the log from beginning anew; otherwise the store's.
+    /// [`StoreError::Replaced`] if the file was replaced since the snapshot was opened,
+    /// [`StoreError::GivenUp`] if the snapshot was closed because it prevented a restart of the
+    /// log; otherwise the store's.
     pub async fn scan<S: Send + 'static>(
         &self,
         scan: Scan,
@@ -154,7 +152,7 @@ impl EdgeSnapshot {
         Ok(state)
     }
 
-    /// How many rows a scan of everything would go through, damaged ones included.
+    /// Returns how many rows a full scan would visit, damaged ones included.
     ///
     /// # Errors
     /// As for [`EdgeSnapshot::scan`].
@@ -175,8 +173,8 @@ fn from(namespace: Option<&String>, after: Option<&ListCursor>) -> (String, Stri
     (namespace.or(in_namespace).cloned().unwrap_or_default(), name.cloned().unwrap_or_default())
 }
 
-/// Runs a scan; the ids of rows that turned out damaged. `settled` is the last status confirmed, if one waits behind
-/// it.
+/// Runs a scan. Returns the ids of damaged rows. `settled` is the last confirmed number of the
+/// status lane, if a status is pending.
 fn run(
     conn: &Connection,
     scan: &Scan,
@@ -211,10 +209,10 @@ fn run(
             Ok(damaged)
         }
         Scan::Records { cluster, namespace, uid, after } => {
-            let wanted = |of: &str| {
+            let in_scope = |of: &str| {
                 of.is_empty() == *cluster && namespace.as_ref().is_none_or(|namespace| namespace == of)
             };
-            records(conn, &resources, base, uid.as_ref(), *after, &wanted, visit)?;
+            records(conn, &resources, base, uid.as_ref(), *after, &in_scope, visit)?;
             Ok(Vec::new())
         }
         Scan::Local { kind, namespace, name, after } => {
@@ -235,8 +233,8 @@ fn run(
     }
 }
 
-/// The statement for rows of one kind (?1) behind a place (?2, ?3): of all namespaces or of that one, of all names or of
-/// one (?4).
+/// Returns the statement for rows of one kind (?1) after a position (?2, ?3): of all namespaces or
+/// of that one, of all names or of one (?4).
 fn by_name(table: &str, one_namespace: bool, one_name: bool) -> String {
     let (columns, kind) = match table {
         "objects" => (OBJECT_COLUMNS, "resource_id"),
@@ -252,7 +250,7 @@ fn by_name(table: &str, one_namespace: bool, one_name: bool) -> String {
             "SELECT {columns} FROM {table}
              WHERE {kind} = ?1 AND (namespace, name) > (?2, ?3) AND {name} ORDER BY namespace, name"
         ),
-        // From one namespace to the next, without the names between them.
+        // From one namespace to the next, skipping the names between them.
         (false, true) => format!(
             "WITH RECURSIVE spaces (space) AS (
                SELECT min(namespace) FROM {table} WHERE {kind} = ?1 AND namespace >= ?2
@@ -271,7 +269,7 @@ fn records(
     base: u64,
     uid: Option<&Uid>,
     after: Option<InventoryCursor>,
-    wanted: &dyn Fn(&str) -> bool,
+    in_scope: &dyn Fn(&str) -> bool,
     visit: &mut dyn FnMut(ScanRow) -> ControlFlow<()>,
 ) -> Result<(), StoreError> {
     let mut statement: Statement<'_> = conn.prepare(match uid {
@@ -288,7 +286,7 @@ fn records(
     let mut rows = statement.query((after, uid.map(|uid| uid_key(uid)), uid))?;
     while let Some(row) = rows.next()? {
         let namespace = read::text(row, 3)?;
-        if !wanted(namespace) {
+        if !in_scope(namespace) {
             continue;
         }
         let revision = read::unsigned(row.get(6)?);
@@ -338,7 +336,7 @@ mod tests {
     use edgesync_store::migrate::EDGE;
 
     #[test]
-    fn every_list_walks_the_index_by_name_and_sorts_nothing() {
+    fn every_list_uses_the_name_index_without_sorting() {
         let conn = Connection::open_in_memory().unwrap();
         for migration in EDGE {
             conn.execute_batch(migration.sql).unwrap();

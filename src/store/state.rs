@@ -1,9 +1,9 @@
-//! What lives beside the write connection: the totals, the kinds, what is confirmed, and the decisions
-//! about the health of the file. Runs in the writer's thread.
+//! The state beside the write connection: totals, kinds, confirmations, and the decisions about the
+//! health of the file. Runs in the writer's thread.
 
+mod jobs;
 mod opening;
 mod sealing;
-mod upstream;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use tokio::sync::watch;
 
+use super::commit_listener::{Recorder, Versions};
 use super::files::{self, Aside, Identity};
 use super::journal::{self, Recent, Written};
 use super::local::Local;
+use super::metadata::{MetadataWriter, Occasion, Pending};
 use super::new_file::{self, Floor, KIND, recount};
-use super::notes::{NoteWriter, Occasion, Pending};
-use super::observer::{Recorder, Versions};
 use super::outbox::{Outbox, OutboxShared};
 use super::rows::Resources;
 use super::salvage::{self, Salvaged};
@@ -36,17 +36,17 @@ use edgesync_store::StoreError;
 use edgesync_store::engine::{self, Checkpoint, EngineOptions, PAGE_BYTES, open_writer};
 use edgesync_store::reader::Generation;
 use edgesync_store::writer::WriterHooks;
-use opening::{Opened, open_settled};
+use opening::{Opened, open_sealed};
 
-/// Pages beyond the limit of the database that deletes may use: a tombstone needs a place before the
-/// object's own is free.
+/// Space beyond the limit of the database that deletes may use: a tombstone is written before the
+/// object's own space is free.
 const RESERVE_BYTES: u64 = 64 * PAGE_BYTES;
 
-/// How often it is looked whether the file is still in its place.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval of the checks whether the file still has its path.
+const PATH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often Events that are too old are dropped when nothing else is written: each time costs a commit.
-const EXPIRE_EVERY: Duration = Duration::from_secs(5 * 60);
+/// Interval at which expired Events are dropped without other writes: each time costs a commit.
+const EXPIRE_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// The state beside the connection.
 #[derive(Debug)]
@@ -58,47 +58,48 @@ pub(super) struct State {
     generation: Generation,
     stored: Stored,
     identity: Identity,
-    looked: Instant,
-    /// The file was not in its place when last looked at, and could not be replaced.
+    path_checked_at: Instant,
+    /// Whether the file had lost its path at the last check and could not be replaced.
     misplaced: bool,
-    /// The mirror may differ from the database: it must be read again before the next group.
+    /// Whether the in-memory state may differ from the database: then the next group rereads it
+    /// first.
     stale: bool,
-    /// A loss that is announced once its transaction has been committed.
+    /// A loss to announce once its transaction is committed.
     pending: Option<(String, Salvaged)>,
-    /// When a confirmation was first seen that is not written yet.
+    /// When the oldest unwritten confirmation was first seen.
     unwritten_since: Option<Instant>,
-    /// The changes of the group that runs.
+    /// The changes of the running group.
     recorder: Recorder,
-    /// The versions after the last commit.
-    told: Versions,
-    /// When Events that are too old were last looked for.
-    expired: Instant,
-    /// Writes facts that change often.
-    scribe: NoteWriter,
-    /// Whether the transaction that runs has more in it than was asked for.
-    goes_along: bool,
-    /// When such a transaction failed last.
-    modest_since: Option<Instant>,
+    /// Versions after the last commit.
+    published: Versions,
+    /// When expired Events were last dropped.
+    expired_at: Instant,
+    /// Writes frequently changing metadata.
+    metadata_writer: MetadataWriter,
+    /// Whether the running transaction includes more than its jobs.
+    has_additions: bool,
+    /// When such a transaction last failed.
+    additions_failed_at: Option<Instant>,
     seals: Seals,
-    /// Keeps other processes out; let go of after the connection.
+    /// Excludes other processes; released after the connection.
     _lock: File,
 }
 
-/// What mirrors the database.
+/// The in-memory copy of the database's state.
 #[derive(Debug)]
 struct Stored {
     totals: Totals,
     written: Written,
     incarnation: Option<String>,
     resources: Resources,
-    /// What is added to revisions to make versions.
+    /// Revisions plus this base are versions.
     base: u64,
     local: Local,
     outbox: Outbox,
 }
 
 impl State {
-    /// Opens the file, or what can be saved of it.
+    /// Opens the file, or a new one with its readable rows.
     pub(super) fn open(
         path: &Path,
         options: &EdgeOptions,
@@ -114,9 +115,9 @@ impl State {
         let seals = Seals::open(options.seal.as_ref())?;
         let mut reset = None;
         let recent = Arc::new(Recent::default());
-        let opened = match open_settled(path, &options.engine, &recent, &seals) {
+        let opened = match open_sealed(path, &options.engine, &recent, &seals) {
             Ok(opened) => opened,
-            // A flipped bit in the schema makes a table or a column one that nobody knows.
+            // A flipped bit in the schema makes a table or a column unknown.
             Err(
                 error @ (StoreError::Corrupt(_)
                 | StoreError::Unreleased { .. }
@@ -126,7 +127,7 @@ impl State {
                 let cause = describe(&error);
                 let salvaged =
                     salvage::rebuild(path, &options.engine, None, &Floor::default(), Aside::Corrupt)?;
-                let opened = open_settled(path, &options.engine, &recent, &seals)?;
+                let opened = open_sealed(path, &options.engine, &recent, &seals)?;
                 reset = Some((cause, salvaged));
                 opened
             }
@@ -141,7 +142,7 @@ impl State {
                     "a newer edgesync has written the database: it is set aside, and a new one is begun with what can \
                      be read of it; nothing needs to be done, the cloud sends what is missing"
                 );
-                let opened = open_settled(path, &options.engine, &recent, &seals)?;
+                let opened = open_sealed(path, &options.engine, &recent, &seals)?;
                 reset = Some((cause, salvaged));
                 opened
             }
@@ -168,9 +169,9 @@ impl State {
             events_dropped: AtomicU64::new(0),
             outbox,
             snapshots: shared::snapshots(path, &options.engine, generation.clone()),
-            notes: Pending::default(),
+            metadata: Pending::default(),
         };
-        let told = stored.versions();
+        let published = stored.versions();
         let state = Self {
             path: path.to_owned(),
             engine: options.engine.clone(),
@@ -179,17 +180,17 @@ impl State {
             generation,
             stored,
             identity: Identity::of(path)?,
-            looked: Instant::now(),
+            path_checked_at: Instant::now(),
             misplaced: false,
             stale: false,
             pending: None,
             unwritten_since: None,
             recorder: Recorder::default(),
-            told,
-            expired: Instant::now(),
-            scribe: NoteWriter::new(),
-            goes_along: false,
-            modest_since: None,
+            published,
+            expired_at: Instant::now(),
+            metadata_writer: MetadataWriter::new(),
+            has_additions: false,
+            additions_failed_at: None,
             seals,
             _lock: lock,
         };
@@ -212,22 +213,22 @@ impl State {
         self.stored.totals.epoch
     }
 
-    /// Reads the facts of the file as they are in it.
-    pub(super) fn look_through(&self, conn: &Connection) -> Result<(), StoreError> {
+    /// Checks that the file's metadata is readable.
+    pub(super) fn check_metadata(&self, conn: &Connection) -> Result<(), StoreError> {
         Stored::load(conn, &self.shared.recent).map(|_| ())
     }
 
-    /// Another connection to the file.
+    /// Opens another connection to the file.
     pub(super) fn open_reader(&self) -> Result<Connection, StoreError> {
         engine::open_reader(&self.path, &self.engine)
     }
 
-    /// Makes the readers open the file anew.
+    /// Makes the readers reopen the file.
     pub(super) fn reopen_readers(&self) {
         self.generation.advance();
     }
 
-    /// The job of [`super::EdgeStore::apply`].
+    /// Runs the job of [`super::EdgeStore::apply`].
     pub(super) fn apply(&mut self, conn: &Connection, changes: &[Change]) -> Result<Commit, StoreError> {
         let deletes_only = changes.iter().all(|change| matches!(change, Change::Delete(_)));
         let Some(limit) = self.engine.max_file_bytes().filter(|_| deletes_only) else {
@@ -249,13 +250,13 @@ impl State {
             replica::apply(&mut tables, &mut totals, change, &mut applied)?;
         }
         let confirmed = self.shared.confirmed.load(Ordering::Acquire).min(before);
-        let noted = tables.into_noted();
-        journal::note(conn, &self.shared.recent, &mut self.stored.written, &noted, &totals, confirmed)?;
+        let entries = tables.into_entries();
+        journal::record(conn, &self.shared.recent, &mut self.stored.written, &entries, &totals, confirmed)?;
         self.stored.totals = totals;
         Ok(Commit { before, totals, applied })
     }
 
-    /// The job of [`super::EdgeStore::set_incarnation`].
+    /// Runs the job of [`super::EdgeStore::set_incarnation`].
     pub(super) fn set_incarnation(
         &mut self,
         conn: &Connection,
@@ -274,9 +275,9 @@ impl State {
         Ok(())
     }
 
-    /// Removes those of the rows that are really damaged or cannot be opened, counts anew, and if anything was wrong gives
-    /// the file a new epoch: the cloud compares inventories and sends again what is missing. Says how
-    /// many rows were removed, and whether the epoch is new.
+    /// Removes the given rows that are really damaged or cannot be opened, and recounts. If
+    /// anything was wrong the file gets a new epoch: the cloud then compares inventories and
+    /// resends what is missing. Returns how many rows were removed, and whether the epoch is new.
     pub(super) fn repair(&mut self, conn: &Connection, suspects: &[i64]) -> Result<(u64, bool), StoreError> {
         let (mut lost, mut sealed) = (0, 0);
         for id in suspects {
@@ -304,11 +305,10 @@ impl State {
         Ok((lost, true))
     }
 
-    /// Announces a loss.
-    fn lose(&mut self, cause: String, salvaged: Salvaged) {
+    fn announce_loss(&mut self, cause: String, salvaged: Salvaged) {
         let number = self.shared.health.borrow().reset.as_ref().map_or(1, |reset| reset.number + 1);
         let reset = announce(number, cause, salvaged, &self.stored.totals);
-        // Whatever was confirmed belonged to the old epoch.
+        // Earlier confirmations belonged to the old epoch.
         self.shared.confirmed.fetch_max(self.stored.written.confirmed, Ordering::AcqRel);
         self.recorder.forget();
         self.publish();
@@ -316,7 +316,7 @@ impl State {
     }
 
     fn publish(&mut self) {
-        self.tell();
+        self.notify_listener();
         let Stored { totals, incarnation, .. } = &self.stored;
         let changed = |old: &mut Totals| std::mem::replace(old, *totals) != *totals;
         self.shared.totals.send_if_modified(changed);
@@ -329,45 +329,45 @@ impl State {
         });
     }
 
-    /// Tells the observer what was committed.
-    fn tell(&mut self) {
+    /// Notifies the listener of the commit.
+    fn notify_listener(&mut self) {
         let versions = self.stored.versions();
-        let before = std::mem::replace(&mut self.told, versions);
-        let told = self.recorder.finish(before, versions);
+        let before = std::mem::replace(&mut self.published, versions);
+        let commit = self.recorder.finish(before, versions);
         if before == versions {
             return;
         }
         self.shared.set_versions(versions);
         if let Some(observer) = self.shared.observer.get() {
-            observer.committed(told);
+            observer.committed(commit);
         }
     }
 
-    /// Begins to note changes, if somebody wants them.
-    fn listen(&mut self) {
+    /// Starts to record changes, if the listener wants them.
+    fn start_recording(&mut self) {
         let room = self.shared.observer.get().map_or(0, |observer| observer.appetite());
         self.recorder.begin(room);
     }
 
-    /// Drops Events that are too old, if it is time to look for them.
+    /// Drops expired Events, if the check is due.
     fn expire_if_due(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let now = jiff::Timestamp::now().as_second();
-        if self.expired.elapsed() < EXPIRE_EVERY || self.stale || !self.stored.local.has_expired(now) {
+        if self.expired_at.elapsed() < EXPIRE_INTERVAL || self.stale || !self.stored.local.has_expired(now) {
             return Ok(());
         }
-        self.expired = Instant::now();
-        self.listen();
+        self.expired_at = Instant::now();
+        self.start_recording();
         let tx = conn.unchecked_transaction()?;
-        // Until the commit has returned the mirror may be ahead of the file.
+        // Until the commit returns, the in-memory state may be ahead of the file.
         self.stale = true;
         self.stored.local.expire(&tx, &mut self.recorder, now)?;
         tx.commit()?;
         self.stale = false;
-        self.tell();
+        self.notify_listener();
         Ok(())
     }
 
-    fn note_writing(&self, writing: Writing) {
+    fn set_writing(&self, writing: Writing) {
         self.shared.health.send_if_modified(|health| {
             let differs = health.writing != writing;
             if differs {
@@ -382,23 +382,23 @@ impl State {
         });
     }
 
-    /// Replaces the file by what can be saved, through the connection that is still open.
+    /// Replaces the file by its readable rows, through the connection that is still open.
     fn recover(&mut self, conn: &mut Connection, cause: String) -> Result<(), StoreError> {
         let floor = Floor {
             revision: self.stored.totals.revision,
             count: self.stored.totals.count,
             incarnation: self.stored.incarnation.clone(),
-            sealed: seals::noted(conn).ok().flatten(),
+            sealed: seals::recorded_kinds(conn).ok().flatten(),
             resources: self.stored.resources.clone(),
-            versions: self.told,
+            versions: self.published,
             numbering: Some(self.stored.outbox.numbering()),
         };
         let salvaged = salvage::rebuild(&self.path, &self.engine, Some(conn), &floor, Aside::Corrupt)?;
-        let opened = open_settled(&self.path, &self.engine, &self.shared.recent, &self.seals)?;
+        let opened = open_sealed(&self.path, &self.engine, &self.shared.recent, &self.seals)?;
         let Opened { conn: fresh, mut stored, settled, lost, .. } = opened;
         let with_lost = salvage::with_lost(Some((cause, salvaged)), lost, stored.totals.count);
-        files::let_go(std::mem::replace(conn, fresh));
-        stored.outbox.succeed(&self.stored.outbox);
+        files::close_detached(std::mem::replace(conn, fresh));
+        stored.outbox.inherit(&self.stored.outbox);
         self.shared.outbox.settle_all(settled);
         self.stored = stored;
         self.shared.outbox.publish(&self.stored.outbox);
@@ -406,28 +406,28 @@ impl State {
         self.identity = Identity::of(&self.path)?;
         self.generation.advance();
         if let Some((cause, salvaged)) = with_lost {
-            self.lose(cause, salvaged);
+            self.announce_loss(cause, salvaged);
         }
         Ok(())
     }
 
-    /// Looks whether the file is still in its place; replaces it if not.
-    fn look(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
-        let result = self.keep_in_place(conn);
+    /// Checks whether the file still has its path; replaces it if not.
+    fn check_path(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
+        let result = self.ensure_in_place(conn);
         match &result {
-            Ok(()) if std::mem::take(&mut self.misplaced) => self.note_writing(Writing::Works),
+            Ok(()) if std::mem::take(&mut self.misplaced) => self.set_writing(Writing::Works),
             Ok(()) => {}
             Err(error) => {
                 self.misplaced = true;
-                self.note_writing(Writing::Fails { reason: describe(error) });
+                self.set_writing(Writing::Fails { reason: describe(error) });
             }
         }
         result
     }
 
-    fn keep_in_place(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
-        self.looked = Instant::now();
-        // A path that cannot be looked at says nothing about the file.
+    fn ensure_in_place(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
+        self.path_checked_at = Instant::now();
+        // A path that cannot be read proves nothing about the file.
         let Ok(now) = Identity::of(&self.path) else { return Ok(()) };
         match self.identity.compare(now) {
             None => Ok(()),
@@ -435,20 +435,20 @@ impl State {
         }
     }
 
-    /// Reads what mirrors the database anew, after a rollback.
+    /// Rereads the database's state after a rollback.
     fn reload(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let stored = Stored::load(conn, &self.shared.recent)?;
         let outbox = std::mem::replace(&mut self.stored, stored).outbox;
         self.stored.outbox = outbox;
         let local = std::mem::take(&mut self.stored.local);
-        self.stored.local = local.at_least(self.told.local);
+        self.stored.local = local.at_least(self.published.local);
         self.shared.recent.cut(self.stored.totals.revision);
         self.recorder.cut(self.stored.versions());
         self.stale = false;
         Ok(())
     }
 
-    /// Brings the journal up to date, and with it what is confirmed.
+    /// Brings the journal and its confirmed revision up to date.
     fn flush(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let confirmed = self.shared.facts().confirmed;
         let Stored { totals, written, .. } = &self.stored;
@@ -472,9 +472,9 @@ impl State {
         if waited < self.flush_after {
             return self.flush_after - waited;
         }
-        let done = self.flush(conn).and_then(|()| self.flush_upstream(conn, Occasion::Quiet));
+        let done = self.flush(conn).and_then(|()| self.flush_deferred(conn, Occasion::Quiet));
         if let Err(error) = done {
-            // Nothing but a repeated report depends on it.
+            // Only a repeated report depends on it.
             tracing::warn!(%error, "what the cloud has confirmed cannot be written");
         }
         self.unwritten_since = None;
@@ -494,36 +494,36 @@ impl WriterHooks for State {
     }
 
     fn before_group(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
-        // A file known to be gone takes nothing that would be reported as kept.
-        if self.misplaced || self.looked.elapsed() >= LOOK_EVERY {
-            self.look(conn)?;
+        // A file known to be gone must not accept writes that would be reported as held.
+        if self.misplaced || self.path_checked_at.elapsed() >= PATH_CHECK_INTERVAL {
+            self.check_path(conn)?;
         }
         if self.stale {
             self.reload(conn)?;
         }
-        self.listen();
+        self.start_recording();
         Ok(())
     }
 
     fn before_commit(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        self.go_along(conn)
+        self.add_deferred(conn)
     }
 
     fn committed(&mut self, _conn: &Connection) {
-        self.went_along();
+        self.commit_deferred();
         match self.pending.take() {
-            Some((cause, salvaged)) => self.lose(cause, salvaged),
+            Some((cause, salvaged)) => self.announce_loss(cause, salvaged),
             None => self.publish(),
         }
-        self.note_writing(Writing::Works);
+        self.set_writing(Writing::Works);
     }
 
     fn rolled_back(&mut self, conn: &Connection) {
         self.pending = None;
-        // Of one job alone its own counts were undone with it.
+        // The rollback of a single job has restored its own counts.
         if conn.is_autocommit() {
             self.stored.outbox.revert();
-            self.scribe.rolled_back();
+            self.metadata_writer.rolled_back();
         }
         if let Err(error) = self.reload(conn) {
             tracing::error!(%error, "the state cannot be read after a rollback");
@@ -532,29 +532,29 @@ impl WriterHooks for State {
     }
 
     fn failed(&mut self, conn: &mut Connection, error: &StoreError) {
-        self.be_modest();
+        self.suspend_additions();
         match error {
-            StoreError::Full(_) => self.note_writing(Writing::Full),
+            StoreError::Full(_) => self.set_writing(Writing::Full),
             StoreError::Corrupt(_) => {
                 let cause = describe(error);
                 if let Err(error) = self.recover(conn, cause) {
-                    self.note_writing(Writing::Fails { reason: describe(&error) });
+                    self.set_writing(Writing::Fails { reason: describe(&error) });
                 }
             }
-            _ => self.note_writing(Writing::Fails { reason: describe(error) }),
+            _ => self.set_writing(Writing::Fails { reason: describe(error) }),
         }
     }
 
     fn idle(&mut self, conn: &mut Connection) -> Duration {
-        // What is wrong is in the health, and tried again.
-        let _ = self.look(conn);
+        // The health shows a failure, and the next call retries.
+        let _ = self.check_path(conn);
         if let Err(error) = self.expire_if_due(conn) {
             tracing::warn!(%error, "old Events cannot be dropped");
         }
         let patience = self.flush_if_due(conn);
         if !self.stale
-            && self.scribe.is_due(&self.shared.notes, Occasion::Quiet)
-            && let Err(error) = self.flush_upstream(conn, Occasion::Quiet)
+            && self.metadata_writer.is_due(&self.shared.metadata, Occasion::Quiet)
+            && let Err(error) = self.flush_deferred(conn, Occasion::Quiet)
         {
             tracing::warn!(%error, "facts about the agent cannot be written");
         }
@@ -565,8 +565,8 @@ impl WriterHooks for State {
         if let Some(observer) = self.shared.observer.get() {
             observer.closed();
         }
-        // Only a journal that is up to date may do without the log: see `open_sound`.
-        let done = self.flush(conn).and_then(|()| self.flush_upstream(conn, Occasion::End)).and_then(|()| {
+        // Only a journal that is up to date permits to drop the log: see `open_sound`.
+        let done = self.flush(conn).and_then(|()| self.flush_deferred(conn, Occasion::End)).and_then(|()| {
             engine::checkpoint(conn, Checkpoint::Truncate)?;
             conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
             Ok(())
@@ -579,7 +579,7 @@ impl WriterHooks for State {
 }
 
 impl Stored {
-    /// Reads everything but the outbox, which takes as long as it has rows.
+    /// Reads everything except the outbox, whose cost depends on its rows.
     fn load(conn: &Connection, recent: &Recent) -> Result<Self, StoreError> {
         let (totals, written) = journal::totals(conn, recent)?;
         let incarnation = journal::meta(conn, "incarnation")?;
@@ -593,11 +593,11 @@ impl Stored {
     }
 }
 
-/// Opens the database and reads its state, and what is known of the outbox to be confirmed; a new file gets its
-/// first epoch.
+/// Opens the database and reads its state, and the confirmed numbers of the outbox; a new file gets
+/// its first epoch.
 ///
-/// A log that is not empty says that the file was not closed in order, so that the journal may lack
-/// changes. For that to hold no connection may tidy the log away on its own when it is closed.
+/// A log that is not empty shows that the file was not closed cleanly, so the journal may lack
+/// changes. This requires that no connection removes the log on its own when it closes.
 fn open_sound(
     path: &Path,
     options: &EngineOptions,
@@ -615,7 +615,7 @@ fn open_sound(
         journal::find_unwritten(&conn, recent)?;
     }
     if !journal::has_base(&conn)? {
-        // Damage in this one row costs a jump of the versions, and no object.
+        // Damage to this one row costs a jump of the versions, and no object.
         journal::choose_base(&conn, 0)?;
     }
     Local::prepare(&conn)?;
@@ -627,7 +627,7 @@ fn open_sound(
 fn open_file(path: &Path, options: &EngineOptions) -> Result<Connection, StoreError> {
     let conn = open_writer(path, KIND, options)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    // Sealed text that was replaced is overwritten where that costs no further page.
+    // Replaced sealed text is overwritten where that costs no additional page.
     conn.pragma_update_and_check(None, "secure_delete", "fast", |_| Ok(()))?;
     Ok(conn)
 }
@@ -645,7 +645,7 @@ fn announce(number: u64, cause: String, salvaged: Salvaged, totals: &Totals) -> 
     Reset { number, cause, epoch, kept, lost, set_aside }
 }
 
-/// An error with its causes, in one line.
+/// Returns an error with its causes, in one line.
 fn describe(error: &StoreError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);

@@ -1,9 +1,9 @@
-//! The rows of an open transaction, as [`edgesync_protocol::replica`] wants them.
+//! The rows of an open transaction, as [`edgesync_protocol::replica`] requires them.
 
 use rusqlite::{Connection, Row};
 
-use super::journal::{Noted, What};
-use super::observer::{Recorder, Transition};
+use super::commit_listener::{Recorder, Transition};
+use super::journal::{JournalChange, JournalEntry};
 use super::rows::{ObjectRow, Resources, insert, uid_key};
 use super::seals::Seals;
 use super::{ObjectRef, Stored, read};
@@ -13,7 +13,7 @@ use edgesync_protocol::replica::{Held, Rows};
 use edgesync_store::StoreError;
 use edgesync_store::engine::integer;
 
-/// What a change weighs in the writer's queue, bytes.
+/// Returns the approximate bytes of a change in the writer's queue.
 pub(super) fn weight(change: &Change) -> usize {
     const ROW: usize = 256;
     match change {
@@ -22,7 +22,7 @@ pub(super) fn weight(change: &Change) -> usize {
     }
 }
 
-/// How a row is found again.
+/// Reference to a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowRef {
     id: i64,
@@ -33,10 +33,10 @@ pub(super) struct RowRef {
 pub(super) struct Tables<'a> {
     conn: &'a Connection,
     resources: &'a mut Resources,
-    noted: Vec<Noted>,
+    entries: Vec<JournalEntry>,
     recorder: &'a mut Recorder,
     seals: &'a Seals,
-    /// What is added to revisions to make versions.
+    /// Revisions plus this base are versions.
     base: u64,
 }
 
@@ -48,16 +48,16 @@ impl<'a> Tables<'a> {
         seals: &'a Seals,
         base: u64,
     ) -> Self {
-        Self { conn, resources, noted: Vec::new(), recorder, seals, base }
+        Self { conn, resources, entries: Vec::new(), recorder, seals, base }
     }
 
-    /// What was changed.
-    pub(super) fn into_noted(self) -> Vec<Noted> {
-        self.noted
+    /// Returns the recorded changes.
+    pub(super) fn into_entries(self) -> Vec<JournalEntry> {
+        self.entries
     }
 
-    /// The object in a row, for those who watch. One that is damaged was not shown to them: they must list
-    /// again.
+    /// Returns the object in a row, for watches. A damaged one was not visible to them: they must
+    /// relist.
     fn before(&mut self, row: Option<RowRef>) -> Result<Option<Stored>, StoreError> {
         let Some(row) = row.filter(|_| self.recorder.is_on()) else { return Ok(None) };
         let before = read::by_id(self.conn, self.resources, self.seals, self.base, row.id)?;
@@ -126,17 +126,17 @@ impl Rows for Tables<'_> {
             body: put.body.get(),
         };
         let sealed = self.seals.seal(row.binding(), row.body, || self.seals.covers(&kind.resource))?;
-        // The checksum is over what stands in the row, so that damage is found without a key.
+        // The checksum covers the stored text, so that damage is detected without a key.
         row.body = sealed.as_deref().unwrap_or(row.body);
         row.checksum = row.expected_checksum(&kind);
-        let what = match replaced {
+        let change = match replaced {
             Some(held) => {
                 update(self.conn, &row, held)?;
-                What::Put { object_id: held.id, in_place: row.resource_id == held.resource_id }
+                JournalChange::Put { object_id: held.id, in_place: row.resource_id == held.resource_id }
             }
-            None => What::Put { object_id: insert(self.conn, &row)?, in_place: false },
+            None => JournalChange::Put { object_id: insert(self.conn, &row)?, in_place: false },
         };
-        self.noted.push(Noted { revision, what });
+        self.entries.push(JournalEntry { revision, change });
         if self.recorder.is_on() {
             let after = Stored {
                 uid: put.uid.clone(),
@@ -162,14 +162,14 @@ impl Rows for Tables<'_> {
             self.recorder.object(Transition { version: self.base + revision, before, after: None });
         }
         let Held { row, uid, version, key } = held;
-        let what = What::Removed { uid, resource_id: row.resource_id, key, version };
-        self.noted.push(Noted { revision, what });
+        let change = JournalChange::Removed { uid, resource_id: row.resource_id, key, version };
+        self.entries.push(JournalEntry { revision, change });
         Ok(())
     }
 }
 
-/// Updates a row in place. A column that an index has is only named if it changes: naming it alone would
-/// rewrite the index.
+/// Updates a row in place. Names an indexed column only if it changes: naming it would rewrite the
+/// index.
 fn update(conn: &Connection, row: &ObjectRow<'_>, held: RowRef) -> Result<(), StoreError> {
     if row.resource_id != held.resource_id {
         conn.prepare_cached("UPDATE objects SET resource_id = ?2 WHERE id = ?1")?

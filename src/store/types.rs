@@ -1,6 +1,6 @@
-//! What is made on the node, as it goes in and out.
+//! Types of local objects.
 
-/// The kinds that can be made on the node.
+/// The kinds of local objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LocalKind {
     /// `coordination.k8s.io/v1` Lease.
@@ -22,16 +22,13 @@ impl LocalKind {
     }
 }
 
-/// An object that was made on the node.
+/// An object created on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalObject {
-    /// Its kind.
     pub kind: LocalKind,
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// Its version; ignored in what is to be written.
+    /// Its version; ignored in writes.
     pub version: u64,
     /// The object as JSON text, with its version.
     pub body: String,

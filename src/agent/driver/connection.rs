@@ -1,13 +1,13 @@
-//! The connection to the cloud as the loop knows it: the link, the presence of the cloud, and whether it admits this node.
+//! State of the connection to the cloud: link, presence, admission.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::wire::Waiting;
+use super::wire::PendingMessage;
 use edgesync_transport::link::presence::CloudPresence;
 
-/// What the link is doing, for the status.
+/// State of the link, for the status.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LinkState {
     pub(super) connected: bool,
@@ -19,35 +19,33 @@ pub(super) struct LinkState {
     pub(super) reconnects: u64,
 }
 
-/// What a presence of the cloud means for the session.
+/// Effect of a presence message on the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloudChange {
-    /// It is as it was.
-    Same,
-    /// It is offline.
-    Gone,
-    /// It is online again, or was restarted.
+    Unchanged,
+    Offline,
+    /// Online again, or restarted.
     Returned,
 }
 
-/// See the module.
+/// Tracks link, presence and admission.
 #[derive(Default)]
 pub(super) struct Connection {
     pub(super) link: LinkState,
     cloud_boot: Option<String>,
     pub(super) cloud_online: Option<bool>,
-    /// Whether the cloud has said that this node was removed from the fleet.
+    /// Whether the cloud has reported this node as removed from the fleet.
     pub(super) removed: bool,
-    /// Why the cloud does not talk to this node, until it does.
+    /// Why the cloud refuses this node; `None` once it welcomes it.
     pub(super) refusal: Option<String>,
-    /// The time from the last Hello to its Welcome.
+    /// Time from the last Hello to its Welcome.
     pub(super) welcome_round_trip: Option<Duration>,
-    /// The message that waits until the link has room.
-    waiting: Option<Waiting>,
+    /// The message that waits for space in the link's queue.
+    waiting: Option<PendingMessage>,
 }
 
 impl Connection {
-    /// Takes note that the link is up.
+    /// Records that the link is up.
     pub(super) fn up(&mut self) {
         self.link = LinkState {
             connected: true,
@@ -57,7 +55,7 @@ impl Connection {
         };
     }
 
-    /// Takes note that the link is down, or still is, and drops the message that waits for it.
+    /// Records a failed connection or attempt, and drops the waiting message.
     pub(super) fn down(&mut self, cause: String, retry_in: Duration) {
         let LinkState { was_in_sync, reconnects, .. } = self.link;
         self.link = LinkState {
@@ -71,43 +69,43 @@ impl Connection {
         self.waiting = None;
     }
 
-    /// Forgets the presence of the cloud: the broker sends the retained one.
+    /// Clears the presence of the cloud: the broker resends the retained one.
     pub(super) fn forget_presence(&mut self) {
         (self.cloud_boot, self.cloud_online) = (None, None);
     }
 
-    /// Takes note of the presence of the cloud.
+    /// Records the presence of the cloud.
     pub(super) fn observe_cloud(&mut self, presence: CloudPresence) -> CloudChange {
         let CloudPresence { boot, online } = presence;
         let was_online = self.cloud_online.replace(online);
         let is_other = self.cloud_boot.as_ref().is_some_and(|known| *known != boot);
         self.cloud_boot = Some(boot);
         match online {
-            false => CloudChange::Gone,
+            false => CloudChange::Offline,
             true if was_online == Some(false) || is_other => CloudChange::Returned,
-            true => CloudChange::Same,
+            true => CloudChange::Unchanged,
         }
     }
 
-    /// Takes note of a Welcome: the cloud admits this node.
+    /// Records a Welcome: the cloud admits this node.
     pub(super) fn welcomed(&mut self, round_trip: Duration) {
         self.removed = false;
         self.refusal = None;
         self.welcome_round_trip = Some(round_trip);
     }
 
-    /// Takes note that the node was removed from the fleet. Returns whether that is new.
+    /// Records the node's removal from the fleet. Returns whether it was not recorded before.
     pub(super) fn remove(&mut self) -> bool {
         !std::mem::replace(&mut self.removed, true)
     }
 
-    /// Keeps a message until the link has room.
-    pub(super) fn hold(&mut self, message: Waiting) {
+    /// Holds a message until the link's queue has space.
+    pub(super) fn hold(&mut self, message: PendingMessage) {
         self.waiting = Some(message);
     }
 
-    /// Returns the message that waits for room, to be tried again.
-    pub(super) fn take_waiting(&mut self) -> Option<Waiting> {
+    /// Returns the waiting message for another attempt.
+    pub(super) fn take_waiting(&mut self) -> Option<PendingMessage> {
         self.waiting.take()
     }
 
@@ -127,21 +125,21 @@ mod tests {
     #[test]
     fn a_cloud_returns_when_it_was_offline_or_restarted() {
         let mut connection = Connection::default();
-        assert_eq!(connection.observe_cloud(presence("a", true)), CloudChange::Same);
-        assert_eq!(connection.observe_cloud(presence("a", true)), CloudChange::Same);
+        assert_eq!(connection.observe_cloud(presence("a", true)), CloudChange::Unchanged);
+        assert_eq!(connection.observe_cloud(presence("a", true)), CloudChange::Unchanged);
         assert_eq!(connection.observe_cloud(presence("b", true)), CloudChange::Returned);
-        assert_eq!(connection.observe_cloud(presence("b", false)), CloudChange::Gone);
+        assert_eq!(connection.observe_cloud(presence("b", false)), CloudChange::Offline);
         assert_eq!(connection.observe_cloud(presence("b", true)), CloudChange::Returned);
         connection.forget_presence();
-        assert_eq!(connection.observe_cloud(presence("c", true)), CloudChange::Same);
+        assert_eq!(connection.observe_cloud(presence("c", true)), CloudChange::Unchanged);
     }
 
     #[test]
-    fn the_link_counts_connections_and_drops_what_waited_when_it_ends() {
+    fn the_link_counts_connections_and_drops_the_waiting_message() {
         let mut connection = Connection::default();
         connection.up();
         connection.link.was_in_sync = true;
-        connection.hold(Waiting { name: "Report", topic: String::new(), bytes: Vec::new() });
+        connection.hold(PendingMessage { name: "Report", topic: String::new(), bytes: Vec::new() });
         connection.down("broken pipe".to_owned(), Duration::from_secs(3));
         assert!(!connection.is_waiting());
         assert!(connection.link.was_in_sync, "until the next connection");
@@ -152,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_is_news_once_until_the_cloud_admits_the_node() {
+    fn a_removal_is_new_once_until_the_cloud_admits_the_node() {
         let mut connection = Connection::default();
         assert!(connection.remove());
         assert!(!connection.remove());

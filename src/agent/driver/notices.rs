@@ -1,11 +1,11 @@
-//! What the machine wants an operator to know: said in the log, in the status, as Events, to the service manager.
+//! Publishes the machine's notices: to the log, the status, Events and the service manager.
 
 use tokio::time::Instant;
 
 use super::Driver;
 use super::statistics::SyncChange;
-use crate::agent::events::{Regarding, Why};
-use crate::agent::identity::IdentityNews;
+use crate::agent::events::{EventReason, Regarding};
+use crate::agent::identity::IdentityChange;
 use edgesync_admin::agent::RejectedObject;
 use edgesync_join::renewal::Validity;
 use edgesync_object::ObjectRef;
@@ -19,32 +19,36 @@ impl Driver {
             EdgeNotice::Welcomed { pending, held, round_trip } => {
                 self.connection.welcomed(round_trip);
                 tracing::info!(pending, held, ?round_trip, "welcomed by the cloud");
-                let was_told = std::mem::take(&mut self.upstream.silence_told);
-                if let Some(since) = self.upstream.silent.take().filter(|_| was_told) {
+                let was_reported = std::mem::take(&mut self.reporting.silence_reported);
+                if let Some(since) = self.reporting.silent_since.take().filter(|_| was_reported) {
                     let note = format!("the cloud side answers again, after {} s", since.elapsed().as_secs());
-                    self.upstream.events.emit(Why::CloudReachable, Regarding::Node, note);
+                    self.reporting.events.emit(EventReason::CloudReachable, Regarding::Node, note);
                 }
             }
             EdgeNotice::IncarnationChanged { from, to } => {
                 tracing::warn!(from, to, "the cloud's store is another one than before");
                 let note =
                     format!("the cloud's store is another one than before: incarnation {to}, was {from}");
-                self.upstream.events.emit(Why::CloudIncarnationChanged, Regarding::Node, note);
+                self.reporting.events.emit(EventReason::CloudIncarnationChanged, Regarding::Node, note);
             }
             EdgeNotice::Repairing => {
                 self.records_differed();
                 tracing::warn!("the cloud's records differ from what is held: sending the inventory");
                 let note =
                     "what the cloud had on record differs from what is held; it is corrected".to_owned();
-                self.upstream.events.emit(Why::RecordsDiffered, Regarding::Node, note);
+                self.reporting.events.emit(EventReason::RecordsDiffered, Regarding::Node, note);
             }
             EdgeNotice::CloudSilent { attempts } => {
                 let silence = self.wire.silence();
                 tracing::warn!(attempts, "cloud unreachable: {silence}");
-                let since = *self.upstream.silent.get_or_insert_with(Instant::now);
-                let is_long = since.elapsed() >= self.wire.silence_patience();
-                if is_long && !std::mem::replace(&mut self.upstream.silence_told, true) {
-                    self.upstream.events.emit(Why::CloudUnreachable, Regarding::Node, silence.to_owned());
+                let since = *self.reporting.silent_since.get_or_insert_with(Instant::now);
+                let is_long = since.elapsed() >= self.wire.silence_threshold();
+                if is_long && !std::mem::replace(&mut self.reporting.silence_reported, true) {
+                    self.reporting.events.emit(
+                        EventReason::CloudUnreachable,
+                        Regarding::Node,
+                        silence.to_owned(),
+                    );
                 }
             }
             EdgeNotice::HelloRequested { reason, retry_after_seconds } => {
@@ -55,11 +59,11 @@ impl Driver {
                     tracing::info!(reason, "the cloud asks for a Hello");
                 }
             }
-            EdgeNotice::Register => self.tell_of_node(true),
+            EdgeNotice::Register => self.report_node(true),
             EdgeNotice::Removed { reason } => {
                 tracing::error!(reason, "this node was removed from the fleet");
                 if self.connection.remove() {
-                    self.upstream.events.emit(Why::NodeRemoved, Regarding::Node, reason);
+                    self.reporting.events.emit(EventReason::NodeRemoved, Regarding::Node, reason);
                 }
             }
             EdgeNotice::UploadRefused { content, reason, message } => {
@@ -82,42 +86,47 @@ impl Driver {
                     Some(object) => Regarding::Object(*object, uid.clone()),
                     None => Regarding::Node,
                 };
-                self.upstream.events.emit(Why::ObjectRejected, regarding, note);
+                self.reporting.events.emit(EventReason::ObjectRejected, regarding, note);
                 self.statistics.remember_rejected(&uid, entry);
             }
         }
     }
 
-    /// What becomes of the certificate is told as Events, and of the Node at once.
-    pub(super) fn tell_identity(&mut self, news: IdentityNews) {
-        let (why, note) = match news {
-            IdentityNews::Renewed(certificate) => {
+    /// Emits an Event for a change of the certificate, and schedules a check of the device.
+    pub(super) fn emit_identity(&mut self, change: IdentityChange) {
+        let (why, note) = match change {
+            IdentityChange::Renewed(certificate) => {
                 let until = rfc3339(certificate.not_after());
-                (Why::CertificateRenewed, format!("the certificate was renewed and is good until {until}"))
+                (
+                    EventReason::CertificateRenewed,
+                    format!("the certificate was renewed and is good until {until}"),
+                )
             }
-            IdentityNews::Failed(problem) => {
-                (Why::CertificateRenewalFailed, format!("the certificate could not be renewed: {problem}"))
-            }
-            IdentityNews::Validity(Validity::Expired) => {
+            IdentityChange::Failed(problem) => (
+                EventReason::CertificateRenewalFailed,
+                format!("the certificate could not be renewed: {problem}"),
+            ),
+            IdentityChange::Validity(Validity::Expired) => {
                 let note = "the certificate has expired; it is still being renewed".to_owned();
-                (Why::CertificateExpired, note)
+                (EventReason::CertificateExpired, note)
             }
-            IdentityNews::Validity(_) => {
+            IdentityChange::Validity(_) => {
                 let note =
                     "less than a tenth of the certificate's lifetime is left, and it is not renewed yet";
-                (Why::CertificateExpiring, note.to_owned())
+                (EventReason::CertificateExpiring, note.to_owned())
             }
         };
-        self.upstream.events.emit(why, Regarding::Node, note);
-        self.look_soon();
+        self.reporting.events.emit(why, Regarding::Node, note);
+        self.schedule_device_check();
     }
 
-    pub(super) fn tell_service_manager(&mut self) {
+    pub(super) fn update_service_status(&mut self) {
         let in_sync = self.machine.in_sync();
         if self.statistics.observe_sync(in_sync) == SyncChange::InSync {
             self.files.synced(self.machine.totals().epoch);
             let objects = self.machine.totals().count;
-            // It is so again after each change: that is worth a line once for each connection.
+            // Each change leaves and reaches sync; only the first time per connection is worth an
+            // info line.
             if std::mem::replace(&mut self.connection.link.was_in_sync, true) {
                 tracing::debug!(objects, "in sync");
             } else {
@@ -128,7 +137,7 @@ impl Driver {
         if self.statistics.observe_held_back(held) {
             let note =
                 format!("the cloud holds back the removal of {held} objects until it is confirmed there");
-            self.upstream.events.emit(Why::DeletionsHeldBack, Regarding::Node, note);
+            self.reporting.events.emit(EventReason::DeletionsHeldBack, Regarding::Node, note);
         }
         let line = match (self.connection.link.connected, self.machine.phase()) {
             _ if in_sync => format!("in sync, {} objects", self.machine.totals().count),
@@ -136,11 +145,11 @@ impl Driver {
             (true, EdgePhase::Live) => "receiving".to_owned(),
             (true, _) => format!("connected to {}, waiting for the cloud", self.wire.peer()),
         };
-        self.service_status.tell(line);
+        self.service_status.send(line);
     }
 }
 
-/// An object in a word: `ConfigMap plant/line-1`.
+/// Formats an object as `ConfigMap plant/line-1`.
 fn named(object: &ObjectRef) -> String {
     let ObjectRef { kind, namespace, name, .. } = object;
     if namespace.is_empty() { format!("{kind} {name}") } else { format!("{kind} {namespace}/{name}") }

@@ -1,11 +1,11 @@
-//! The numbers for the metrics, as far as the loop has them.
+//! Collects the loop's share of the metrics.
 
 use super::Driver;
 use crate::agent::metrics::{AgentNumbers, Transferred};
 use crate::agent::traffic::Direction;
 
 impl Driver {
-    /// The numbers of now, but for those of the store.
+    /// Returns the current values, except those of the store.
     pub(super) fn numbers(&self) -> AgentNumbers {
         let (machine, now) = (&self.machine, self.now());
         let totals = machine.totals();
@@ -27,17 +27,17 @@ impl Driver {
             rejections: self.statistics.rejections,
             sync: machine.counters(),
             bad_frames: self.statistics.bad_frames.clone(),
-            frames: transferred(self.upstream.meter.frames()),
-            kinds: transferred(self.upstream.meter.kinds()),
-            traffic_today: self.upstream.meter.today(),
-            traffic_budget: self.upstream.budget(),
+            frames: transferred(self.reporting.meter.frames()),
+            kinds: transferred(self.reporting.meter.kinds()),
+            traffic_today: self.reporting.meter.today(),
+            traffic_budget: self.reporting.budget(),
             certificate_end: self
                 .identity
                 .as_ref()
                 .map(|identity| identity.state().certificate.not_after().as_second()),
-            outbox: self.upstream.outbox.borrow().clone(),
-            events_emitted: self.upstream.events.emitted(),
-            events_suppressed: self.upstream.events.suppressed(),
+            outbox: self.reporting.outbox.borrow().clone(),
+            events_emitted: self.reporting.events.emitted(),
+            events_suppressed: self.reporting.events.suppressed(),
             outbox_ages: self.statistics.ages.oldest_items(now),
             limits: self.statistics.limits,
             kubeedge: self.wire.cloud_core().map(|core| (core.bridge.counters(), core.bridge.status())),

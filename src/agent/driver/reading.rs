@@ -1,4 +1,4 @@
-//! Pages of the store for the machine.
+//! Reads pages of the store for the machine.
 
 use tokio::task::JoinHandle;
 
@@ -11,14 +11,14 @@ use edgesync_protocol::edge::{ChangesPage, EdgeEffect, Entry, InventoryPage};
 use edgesync_protocol::replica::Totals;
 use edgesync_store::StoreError;
 
-/// The answer to a read that the machine asked for.
+/// Result of a read that the machine requested.
 pub(super) enum Page {
     Changes(Result<edge::Changes, StoreError>),
     Buckets(Result<(Totals, Buckets), StoreError>),
     Inventory(Result<edge::Inventory, StoreError>),
 }
 
-/// Begins to read what the machine asks for; none if that is nothing to read.
+/// Starts the read that the machine requests; `None` if the effect is no read.
 pub(super) fn read(store: EdgeStore, effect: &EdgeEffect) -> Option<JoinHandle<Page>> {
     let task = match *effect {
         EdgeEffect::ReadChanges { after, limit } => {
@@ -48,7 +48,7 @@ impl Driver {
                 self.machine.buckets_read(&buckets);
             }
             Ok(Page::Buckets(Ok(_))) => {
-                // A row was damaged and then changed before anything noticed.
+                // A row was damaged, and then changed before a check detected the damage.
                 tracing::error!("the digest does not fit the rows: checking all of them");
                 self.machine.read_failed(now);
                 let store = self.store.clone();
@@ -80,7 +80,7 @@ fn entry(entry: edge::Entry) -> Entry {
     Entry { uid, version, object: object_ref(object) }
 }
 
-/// Which object a row is about.
+/// Converts a row's object reference to the protocol's.
 pub(super) fn object_ref(object: edge::ObjectRef) -> ObjectRef {
     ObjectRef {
         api_version: object.resource.api_version().into(),

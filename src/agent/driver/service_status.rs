@@ -1,4 +1,4 @@
-//! The line that the service manager shows.
+//! The status line in the service manager.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use tokio::time::Instant;
 
 use edgesync_runtime::systemd;
 
-/// How often the service manager is told something new, at most.
-const EVERY: Duration = Duration::from_secs(1);
+/// Minimum interval between two lines.
+const INTERVAL: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// Sends the status line, rate-limited.
 pub(super) struct ServiceStatus {
     line: String,
-    /// Before this the service manager is told nothing new.
+    /// Earliest time for the next line.
     next_at: Instant,
 }
 
@@ -21,17 +21,18 @@ impl ServiceStatus {
         Self { line: String::new(), next_at: Instant::now() }
     }
 
-    /// Returns the line that the service manager was told last.
+    /// Returns the line last sent.
     pub(super) fn line(&self) -> &str {
         &self.line
     }
 
-    /// Tells a new line. The loop turns at least once a second: what changes more often is told later.
-    pub(super) fn tell(&mut self, line: String) {
+    /// Sends a line if it differs and the interval has passed. The loop turns at least once a
+    /// second and retries, so the latest line arrives eventually.
+    pub(super) fn send(&mut self, line: String) {
         if line != self.line && self.next_at <= Instant::now() {
             systemd::status(&line);
             self.line = line;
-            self.next_at = Instant::now() + EVERY;
+            self.next_at = Instant::now() + INTERVAL;
         }
     }
 }
@@ -41,13 +42,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_line_that_changes_too_often_is_told_later() {
+    async fn a_line_that_changes_too_often_is_sent_later() {
         let mut status = ServiceStatus::new();
-        status.tell("a".to_owned());
-        status.tell("b".to_owned());
+        status.send("a".to_owned());
+        status.send("b".to_owned());
         assert_eq!(status.line(), "a");
-        tokio::time::advance(EVERY).await;
-        status.tell("b".to_owned());
+        tokio::time::advance(INTERVAL).await;
+        status.send("b".to_owned());
         assert_eq!(status.line(), "b");
     }
 }

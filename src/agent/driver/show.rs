@@ -1,4 +1,4 @@
-//! The status: what the agent holds, is connected to, waits for, and has run into.
+//! Builds the agent's status: objects, connections, queues, failures.
 
 mod cloud_core;
 
@@ -13,7 +13,8 @@ use edgesync_protocol::edge::EdgePhase;
 use edgesync_runtime::VERSION;
 
 impl Driver {
-    /// Returns the status. Files, the local API and the keys of sealed objects are known beside the loop and added there.
+    /// Returns the status. The callers add files, local API and seal keys, which the loop does not
+    /// own.
     pub(super) fn status(&self, StoreView { stats, kinds }: &StoreView) -> Box<AgentStatus> {
         let traffic = self.link.traffic();
         let kinds = kinds
@@ -28,9 +29,9 @@ impl Driver {
             identity: self.identity.as_ref().map(|identity| identity.state().show()),
             cloud: self.show_cloud(),
             sync: self.show_sync(),
-            outbox: self.show_upstream(),
-            conditions: self.upstream.show_conditions(),
-            traffic: self.upstream.show_traffic(),
+            outbox: self.show_outbox(),
+            conditions: self.reporting.show_conditions(),
+            traffic: self.reporting.show_traffic(),
             objects: ObjectCounts { total: self.machine.totals().count, kinds },
             store: self.show_store(stats.as_ref()),
             limits_hit: LimitsHit {

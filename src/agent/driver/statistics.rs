@@ -8,43 +8,42 @@ use crate::agent::metrics::{Ages, LimitsHit, Rejections};
 use edgesync_admin::agent::RejectedObject;
 use edgesync_protocol::change::{RejectReason, Uid};
 
-/// Rejected objects that the status remembers.
+/// Rejected objects that the status lists.
 const MAX_REJECTED: usize = 64;
 
-/// How the state of sync has changed.
+/// Change of the sync state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyncChange {
-    Same,
+    Unchanged,
     InSync,
     OutOfSync,
 }
 
-/// See the module.
+/// Counters, ages and rejected objects.
 #[derive(Default)]
 pub(super) struct Statistics {
-    /// Frames that could not be read, by their error.
+    /// Unreadable frames, by error.
     pub(super) bad_frames: BTreeMap<&'static str, u64>,
     pub(super) limits: LimitsHit,
     pub(super) rejections: Rejections,
-    /// The objects that are rejected now, by UID.
+    /// Objects rejected now, by UID.
     pub(super) rejected: BTreeMap<String, RejectedObject>,
     pub(super) ages: Ages,
-    /// When the cloud confirmed a report last.
+    /// When the cloud last confirmed a report.
     pub(super) last_report: Option<Timestamp>,
     pub(super) in_sync_since: Option<Timestamp>,
-    /// Removals that the cloud holds back.
+    /// Deletions that the cloud holds back.
     held_back: u64,
 }
 
 impl Statistics {
-    /// Counts a frame that could not be read. Returns how many there were of the same error.
+    /// Counts an unreadable frame. Returns the count of the same error.
     pub(super) fn count_bad_frame(&mut self, error: &'static str) -> u64 {
         let count = self.bad_frames.entry(error).or_default();
         *count += 1;
         *count
     }
 
-    /// Counts a rejection.
     pub(super) fn count_rejection(&mut self, reason: RejectReason) {
         self.rejections.add(reason);
         match reason {
@@ -54,7 +53,7 @@ impl Statistics {
         }
     }
 
-    /// Remembers a rejected object, in place of another one if there are too many.
+    /// Records a rejected object; evicts another one at the limit.
     pub(super) fn remember_rejected(&mut self, uid: &Uid, entry: RejectedObject) {
         if self.rejected.len() >= MAX_REJECTED && !self.rejected.contains_key(&**uid) {
             self.rejected.pop_first();
@@ -62,7 +61,7 @@ impl Statistics {
         self.rejected.insert(uid.to_string(), entry);
     }
 
-    /// Takes note of whether the node is in sync.
+    /// Records whether the node is in sync.
     pub(super) fn observe_sync(&mut self, in_sync: bool) -> SyncChange {
         match (in_sync, self.in_sync_since) {
             (true, None) => {
@@ -73,11 +72,11 @@ impl Statistics {
                 self.in_sync_since = None;
                 SyncChange::OutOfSync
             }
-            _ => SyncChange::Same,
+            _ => SyncChange::Unchanged,
         }
     }
 
-    /// Takes note of how many removals the cloud holds back. Returns whether it has just begun to.
+    /// Records how many deletions the cloud holds back. Returns whether it has just begun to.
     pub(super) fn observe_held_back(&mut self, held: u64) -> bool {
         let before = std::mem::replace(&mut self.held_back, held);
         held > 0 && before == 0
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn rejected_objects_are_remembered_up_to_the_limit() {
+    fn rejected_objects_are_listed_up_to_the_limit() {
         let mut statistics = Statistics::default();
         for number in 0..=MAX_REJECTED {
             statistics.remember_rejected(&format!("{number:03}").into(), rejected("too large"));
@@ -112,11 +111,11 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_sync_and_held_removals_are_news_once() {
+    fn changes_of_sync_and_held_deletions_are_reported_once() {
         let mut statistics = Statistics::default();
-        assert_eq!(statistics.observe_sync(false), SyncChange::Same);
+        assert_eq!(statistics.observe_sync(false), SyncChange::Unchanged);
         assert_eq!(statistics.observe_sync(true), SyncChange::InSync);
-        assert_eq!(statistics.observe_sync(true), SyncChange::Same);
+        assert_eq!(statistics.observe_sync(true), SyncChange::Unchanged);
         assert_eq!(statistics.observe_sync(false), SyncChange::OutOfSync);
         assert_eq!(
             [0, 3, 5, 0, 1].map(|held| statistics.observe_held_back(held)),

@@ -1,4 +1,4 @@
-//! The work that the store does for the loop, and the health of the store when last looked at.
+//! The loop's pending store operations, and the store's health as last observed.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,56 +7,57 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::reading::Page;
-use crate::agent::files::Concerned;
+use crate::agent::files::AffectedRules;
 use crate::agent::objects;
 use crate::store::{Health, Reset, Writing};
 use edgesync_protocol::edge::Commit;
 use edgesync_store::StoreError;
 
-/// How long after the start its memory is given back, unless a burst comes before.
-const SETTLED: Duration = Duration::from_secs(10);
+/// Time after the start at which memory is released, unless a burst of commits comes first.
+const SETTLE_TIME: Duration = Duration::from_secs(10);
 
 pub(super) type Applied = Result<Commit, StoreError>;
 
-/// A commit under way.
-struct Applying {
+/// A commit in flight.
+struct InFlightCommit {
     token: u64,
-    /// The rules for files that its changes may concern.
-    rules: Concerned,
+    /// Rules for files that its changes may affect.
+    rules: AffectedRules,
     task: JoinHandle<Applied>,
 }
 
-/// Commits under way, in the order in which they were asked for: the store answers in it.
+/// Commits in flight, in the order of their requests, which is the order of the results.
 #[derive(Default)]
-pub(super) struct Commits(VecDeque<Applying>);
+pub(super) struct Commits(VecDeque<InFlightCommit>);
 
-/// See the module.
+/// Pending operations and observed health of the store.
 pub(super) struct Storing {
     pub(super) commits: Commits,
-    /// The page that is being read for the machine.
+    /// The page that is read for the machine.
     pub(super) reading: Option<JoinHandle<Page>>,
-    /// When the memory that a burst took is given back: once nothing has been applied for a while.
+    /// When to release the memory of a burst: a quiet period after the last commit.
     release_at: Option<Instant>,
     writing: Writing,
     resets_seen: u64,
 }
 
 impl Commits {
-    pub(super) fn begin(&mut self, token: u64, rules: Concerned, task: JoinHandle<Applied>) {
-        self.0.push_back(Applying { token, rules, task });
+    pub(super) fn begin(&mut self, token: u64, rules: AffectedRules, task: JoinHandle<Applied>) {
+        self.0.push_back(InFlightCommit { token, rules, task });
     }
 
-    /// Waits for the result of the oldest commit; for ever when there is none.
+    /// Waits for the oldest commit's result; pends forever without one.
     pub(super) async fn front(&mut self) -> Result<Applied, tokio::task::JoinError> {
         match self.0.front_mut() {
-            Some(applying) => (&mut applying.task).await,
+            Some(commit) => (&mut commit.task).await,
             None => std::future::pending().await,
         }
     }
 
-    /// Takes note of new rules for files: the changes under way were compared with those of before.
-    pub(super) fn concern_all_rules(&mut self) {
-        self.0.iter_mut().for_each(|applying| applying.rules = Concerned::ALL);
+    /// Marks all rules for files as affected: the commits in flight were matched against the old
+    /// rules.
+    pub(super) fn affect_all_rules(&mut self) {
+        self.0.iter_mut().for_each(|commit| commit.rules = AffectedRules::ALL);
     }
 }
 
@@ -65,41 +66,41 @@ impl Storing {
         Self {
             commits: Commits::default(),
             reading: None,
-            // Includes what the start took.
-            release_at: Some(Instant::now() + SETTLED),
+            // Covers the memory that the start allocated.
+            release_at: Some(Instant::now() + SETTLE_TIME),
             writing: Writing::Works,
             resets_seen: 0,
         }
     }
 
-    /// Ends the oldest commit. Returns its token and the rules for files that it may concern.
-    pub(super) fn end_commit(&mut self) -> Option<(u64, Concerned)> {
-        let Applying { token, rules, .. } = self.commits.0.pop_front()?;
-        self.release_at = Some(Instant::now() + objects::QUIET);
+    /// Removes the oldest commit. Returns its token and the rules for files that it may affect.
+    pub(super) fn end_commit(&mut self) -> Option<(u64, AffectedRules)> {
+        let InFlightCommit { token, rules, .. } = self.commits.0.pop_front()?;
+        self.release_at = Some(Instant::now() + objects::QUIET_TIME);
         Some((token, rules))
     }
 
-    /// Returns whether memory is to be given back now, once after each burst.
+    /// Returns whether memory should be released now; true once per burst.
     pub(super) fn is_release_due(&mut self) -> bool {
         self.release_at.take_if(|at| *at <= Instant::now()).is_some()
     }
 
-    /// Takes note of whether the store takes changes. Returns what was known before.
+    /// Records whether the store accepts changes. Returns the previous state.
     pub(super) fn observe_writing(&mut self, writing: &Writing) -> Writing {
         std::mem::replace(&mut self.writing, writing.clone())
     }
 
-    /// Returns how often the database was replaced, as far as the loop has seen.
+    /// Returns how many replacements of the database the loop has observed.
     pub(super) fn resets_seen(&self) -> u64 {
         self.resets_seen
     }
 
-    /// Returns whether the database was replaced since the loop looked last.
+    /// Returns whether the database was replaced since the last observation.
     pub(super) fn has_new_reset(&self, health: &Health) -> bool {
         health.reset.as_ref().is_some_and(|reset| reset.number > self.resets_seen)
     }
 
-    /// Takes note of a replacement of the database, if there was one since the loop looked last.
+    /// Records a replacement of the database; `None` if there was none since the last observation.
     pub(super) fn observe_reset<'a>(&mut self, health: &'a Health) -> Option<&'a Reset> {
         let reset = health.reset.as_ref().filter(|reset| reset.number > self.resets_seen)?;
         self.resets_seen = reset.number;
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_reset_is_seen_once() {
+    async fn each_reset_is_observed_once() {
         let mut storing = Storing::new();
         assert!(!storing.has_new_reset(&health(0)));
         assert!(storing.has_new_reset(&health(1)));
@@ -137,20 +138,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn memory_is_given_back_once_after_the_last_commit() {
+    async fn memory_is_released_once_after_the_last_commit() {
         let mut storing = Storing::new();
-        tokio::time::advance(SETTLED).await;
+        tokio::time::advance(SETTLE_TIME).await;
         assert!(storing.is_release_due());
         assert!(!storing.is_release_due());
         let task = tokio::spawn(async { Err(StoreError::Closed) });
-        storing.commits.begin(7, Concerned::default(), task);
-        storing.commits.concern_all_rules();
+        storing.commits.begin(7, AffectedRules::default(), task);
+        storing.commits.affect_all_rules();
         assert!(storing.commits.front().await.is_ok_and(|applied| applied.is_err()));
         let (token, rules) = storing.end_commit().unwrap();
-        assert_eq!((token, format!("{rules:?}")), (7, format!("{:?}", Concerned::ALL)));
+        assert_eq!((token, format!("{rules:?}")), (7, format!("{:?}", AffectedRules::ALL)));
         assert!(storing.end_commit().is_none());
         assert!(!storing.is_release_due());
-        tokio::time::advance(objects::QUIET).await;
+        tokio::time::advance(objects::QUIET_TIME).await;
         assert!(storing.is_release_due());
     }
 }

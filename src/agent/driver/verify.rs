@@ -1,5 +1,6 @@
-//! Proving on demand that the cloud records what is held: one more Hello, as after a new connection, and how it ends.
-//! A CloudCore, which records nothing of it, is asked for everything instead.
+//! Verifies on demand that the cloud's records match what is held: sends one more Hello, as after a
+//! new connection, and reports the result. A CloudCore keeps no such records, so every object is
+//! queried instead.
 
 use std::time::Duration;
 
@@ -9,39 +10,40 @@ use tokio::time::Instant;
 use super::{Driver, random};
 use edgesync_admin::agent::VerifiedCloud;
 
-/// How long both sides have until they agree again.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long all that is held may take to be compared with a CloudCore, object by object: less than those who ask wait.
-const LONG_PATIENCE: Duration = Duration::from_secs(110);
+/// Time limit for both sides to agree.
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for the comparison with a CloudCore, object by object. Shorter than the client's
+/// timeout.
+const COMPARE_TIMEOUT: Duration = Duration::from_secs(110);
 
-/// A verification under way.
+/// A verification in progress.
 pub(super) struct Verification {
     waiting: Vec<oneshot::Sender<VerifiedCloud>>,
-    /// Hellos said before it.
+    /// Hellos sent before it.
     hellos: u64,
     /// Changes applied before it.
     applied: u64,
-    /// Whether the cloud had something else on record.
+    /// Whether the cloud's records differed.
     differed: bool,
     until: Instant,
 }
 
 impl Driver {
-    /// Says Hello again. Whoever asks meanwhile gets the same answer.
+    /// Sends a Hello. Requests that arrive meanwhile share its answer.
     pub(super) fn verify(&mut self, answer: oneshot::Sender<VerifiedCloud>) {
         if let Some(verification) = &mut self.verification {
             verification.waiting.push(answer);
             return;
         }
-        // What was found just before is told with this Hello already.
+        // A reset found just before is reported with this Hello.
         let health = self.store.health().borrow().clone();
         if self.storing.has_new_reset(&health) {
             self.health_changed(&health);
         }
-        let mut patience = PATIENCE;
+        let mut timeout = VERIFY_TIMEOUT;
         if let Some(cloud_core) = self.wire.cloud_core_mut() {
             cloud_core.bridge.verify();
-            patience = LONG_PATIENCE;
+            timeout = COMPARE_TIMEOUT;
         }
         let counters = self.machine.counters();
         self.verification = Some(Verification {
@@ -49,21 +51,21 @@ impl Driver {
             hellos: counters.hellos,
             applied: counters.applied,
             differed: false,
-            until: Instant::now() + patience,
+            until: Instant::now() + timeout,
         });
-        // As when the cloud returns. While commits are under way Hello waits for them, as it always does.
+        // As when the cloud returns. Hello waits for commits in flight, as always.
         self.machine.cloud_returned(self.now(), random());
     }
 
-    /// The cloud asks for the inventory: its records differ.
+    /// Records that the cloud requests the inventory, because its records differ.
     pub(super) fn records_differed(&mut self) {
         if let Some(verification) = &mut self.verification {
             verification.differed = true;
         }
     }
 
-    /// Answers once both sides agree, or will not in time.
-    pub(super) fn look_at_verification(&mut self) {
+    /// Answers once both sides agree, or the link is down, or the time is up.
+    pub(super) fn poll_verification(&mut self) {
         let Some(verification) = &self.verification else { return };
         let counters = self.machine.counters();
         let agreed = counters.hellos > verification.hellos && self.machine.in_sync();
@@ -72,7 +74,7 @@ impl Driver {
         } else if !self.connection.link.connected {
             Some(format!("there is no connection to {}", self.wire.peer()))
         } else if verification.until <= Instant::now() {
-            Some(self.wire.doubt().to_owned())
+            Some(self.wire.timeout_message().to_owned())
         } else {
             return;
         };
@@ -83,9 +85,9 @@ impl Driver {
             problem,
         };
         let waiting = self.verification.take().map(|verification| verification.waiting);
-        for asker in waiting.into_iter().flatten() {
-            // Whoever asked may have gone.
-            let _ = asker.send(answer.clone());
+        for requester in waiting.into_iter().flatten() {
+            // The requester may have disconnected.
+            let _ = requester.send(answer.clone());
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What lies between the machine and the link: topics and frames of MQTT, or the bridge to a CloudCore. The loop is the
-//! same for both.
+//! The layer between machine and link: topics and frames of MQTT, or the bridge to a CloudCore. The
+//! loop is the same for both.
 
 mod cloud_core;
 mod mqtt;
@@ -7,7 +7,7 @@ mod mqtt;
 use std::time::Duration;
 
 use super::{Driver, random};
-use crate::agent::events::{Regarding, Why};
+use crate::agent::events::{EventReason, Regarding};
 use crate::agent::traffic::Direction;
 use crate::store::EdgeStore;
 use cloud_core::{CloudCore, remember};
@@ -21,34 +21,35 @@ use edgesync_protocol::frame::{Objects, Up};
 use edgesync_transport::link::presence::Presence;
 use edgesync_transport::link::{Cause, LinkEvent, Publish, PublishError, Topics};
 
-/// See the module.
+/// The link's protocol and its state.
 pub(in crate::agent) enum Wire {
     /// Frames on the topics of a broker.
     Mqtt(Topics),
-    /// Messages of KubeEdge.
+    /// Messages of KubeEdge's CloudCore.
     KubeEdge(Box<CloudCore>),
 }
 
-/// A message for which the link had no room.
-pub(super) struct Waiting {
-    /// The name of its type, for the meter.
+/// A message that waits for space in the link's queue.
+pub(super) struct PendingMessage {
+    /// Name of its type, for the meter.
     pub(super) name: &'static str,
     pub(super) topic: String,
     pub(super) bytes: Vec<u8>,
 }
 
 impl Wire {
-    /// A wire to the CloudCore of the configuration, which knows what is wanted of what the store holds.
+    /// Returns the wire to the configured CloudCore. Its bridge starts with the names that the held
+    /// Pods reference.
     pub(in crate::agent) async fn kubeedge(config: &Config, store: &EdgeStore) -> Self {
         let mut bridge = Bridge::new(bridge_config(config));
         if let Err(error) = remember(&mut bridge, config, store).await {
-            // The next walk over what is held finds it.
+            // The next verification of held objects reads them again.
             tracing::warn!(%error, "what the Pods held here reference cannot be read");
         }
         Self::KubeEdge(Box::new(CloudCore::new(bridge)))
     }
 
-    /// What is published before the link ends.
+    /// Returns the messages to publish before the link ends.
     pub(in crate::agent) fn farewell(&self, node: &str) -> Vec<Publish> {
         match self {
             Self::Mqtt(topics) => vec![Presence::farewell(topics, node)],
@@ -56,7 +57,7 @@ impl Wire {
         }
     }
 
-    /// What the node is connected to, in messages.
+    /// Returns the peer's name for messages.
     pub(super) fn peer(&self) -> &'static str {
         match self {
             Self::Mqtt(_) => "the broker",
@@ -64,7 +65,7 @@ impl Wire {
         }
     }
 
-    /// What it means that the link is there and the cloud says nothing.
+    /// Returns the message for a link that is up while the cloud is silent.
     pub(super) fn silence(&self) -> &'static str {
         match self {
             Self::Mqtt(_) => "the broker answers, the cloud does not",
@@ -72,16 +73,17 @@ impl Wire {
         }
     }
 
-    /// How long that may last before an Event tells it: a CloudCore that was started again is silent for a while.
-    pub(super) fn silence_patience(&self) -> Duration {
+    /// Returns how long the silence lasts before an Event reports it: a restarted CloudCore is
+    /// silent for a while.
+    pub(super) fn silence_threshold(&self) -> Duration {
         match self {
             Self::Mqtt(_) => Duration::ZERO,
             Self::KubeEdge(_) => Duration::from_secs(60),
         }
     }
 
-    /// What a verification says that did not end in time.
-    pub(super) fn doubt(&self) -> &'static str {
+    /// Returns the message for a verification that timed out.
+    pub(super) fn timeout_message(&self) -> &'static str {
         match self {
             Self::Mqtt(_) => "the cloud did not confirm within a minute that both hold the same",
             Self::KubeEdge(_) => {
@@ -113,7 +115,7 @@ impl Wire {
 }
 
 impl Driver {
-    pub(super) fn heard(&mut self, event: LinkEvent) {
+    pub(super) fn link_event(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Connected { .. } => self.link_up(),
             LinkEvent::Disconnected { cause, retry_in } => self.link_down(&cause, retry_in),
@@ -121,8 +123,8 @@ impl Driver {
                 tracing::warn!(topic, code, reason, "the broker did not take a message");
             }
             LinkEvent::Message { topic, payload, .. } => match &self.wire {
-                Wire::Mqtt(_) => self.heard_on(&topic, &payload),
-                Wire::KubeEdge(_) => self.heard_cloud_core(&topic, &payload),
+                Wire::Mqtt(_) => self.receive_topic(&topic, &payload),
+                Wire::KubeEdge(_) => self.receive_cloud_core(&topic, &payload),
             },
         }
     }
@@ -133,13 +135,13 @@ impl Driver {
             Wire::Mqtt(topics) => {
                 self.connection.forget_presence();
                 tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
-                self.upstream.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
+                self.reporting.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
                 self.link.max_payload(&topics.up(&self.settings.node))
             }
             Wire::KubeEdge(_) => self.link.max_payload(TEXT),
         };
         tracing::info!(peer = self.settings.peer, limit, "connected");
-        self.look_soon();
+        self.schedule_device_check();
         if let Some(identity) = &self.identity {
             identity.connected();
         }
@@ -156,7 +158,7 @@ impl Driver {
         tracing::warn!(peer = self.settings.peer, %cause, retry_in = ?again, "{words}");
         self.connection.down(cause.to_string(), retry_in);
         if matches!(cause, Cause::TakenOver { .. }) {
-            self.upstream.events.emit(Why::SessionTakenOver, Regarding::Node, cause.to_string());
+            self.reporting.events.emit(EventReason::SessionTakenOver, Regarding::Node, cause.to_string());
         }
         if let Some(cloud_core) = self.wire.cloud_core_mut() {
             cloud_core.disconnected();
@@ -164,24 +166,25 @@ impl Driver {
         self.machine.disconnected();
     }
 
-    /// Whether another event may be taken from the link: what the last ones have led to is taken care of.
+    /// Returns whether the link's next event may be received: the results of the last ones are
+    /// processed.
     pub(super) fn wants_event(&self) -> bool {
         self.machine.wants_frame() && self.wire.cloud_core().is_none_or(|core| !core.bridge.has_frame())
     }
 
-    /// Objects are on their way to the machine.
-    pub(super) fn note_objects(&mut self, objects: &Objects) {
+    /// Records objects on their way to the machine: traffic, kinds, cleared rejections.
+    pub(super) fn record_objects(&mut self, objects: &Objects) {
         for change in &objects.changes {
             if let Change::Put(put) = change {
                 let bytes = put.body.get().len();
-                self.upstream.meter.object(Direction::Down, &put.resource, bytes);
-                self.kinds.learn(&put.resource);
+                self.reporting.meter.object(Direction::Down, &put.resource, bytes);
+                self.kinds.register(&put.resource);
                 self.statistics.rejected.remove(&*put.uid);
             }
         }
     }
 
-    /// Takes one step with what waits on either side. Gives whether there was one.
+    /// Forwards one pending message or frame in either direction. Returns whether there was one.
     pub(super) fn move_one(&mut self) -> bool {
         if let Some(waiting) = self.connection.take_waiting() {
             return self.publish(waiting);
@@ -192,18 +195,18 @@ impl Driver {
         }
     }
 
-    /// Hands a message to the link, or keeps it while that has no room.
-    pub(super) fn publish(&mut self, message: Waiting) -> bool {
-        let Waiting { name, topic, bytes } = message;
+    /// Publishes a message, or holds it while the link's queue is full.
+    pub(super) fn publish(&mut self, message: PendingMessage) -> bool {
+        let PendingMessage { name, topic, bytes } = message;
         let length = bytes.len();
         match self.link.try_publish(&topic, bytes.clone(), false) {
             Ok(()) => {
-                self.upstream.meter.frame(Direction::Up, name, length);
+                self.reporting.meter.frame(Direction::Up, name, length);
                 true
             }
             Err(PublishError::Full) => {
                 self.statistics.limits.link_queue += 1;
-                self.connection.hold(Waiting { name, topic, bytes });
+                self.connection.hold(PendingMessage { name, topic, bytes });
                 false
             }
             Err(PublishError::NotConnected) => false,

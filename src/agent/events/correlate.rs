@@ -1,72 +1,71 @@
-//! Decides what becomes of an occurrence: a new Event, the next one of a series, or nothing because its source has
-//! made too many. Pure: times come in, what is to be written is taken out.
+//! Decides the effect of an occurrence: a new Event, an update of a series, or suppression by the
+//! rate limit. Pure: times are parameters, Events to write are pulled.
 //!
-//! A source is a reason and what it is about. What occurs again within [`WINDOW`] of the last time goes on in the
-//! Event that there is. A series is written at its second occurrence and whenever its count is a power of two, else
-//! [`PACE`] after it was written last; the last count is written in any case, at a deadline.
+//! A source is a reason and the object it regards. An occurrence within [`WINDOW`] of the last one
+//! continues the Event. A series is written at its second occurrence and whenever its count is a
+//! power of two, else [`PACE`] after its last write; a deadline ensures that the last count is
+//! written.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::why::Why;
+use super::reason::EventReason;
 use super::{EventLimits, Regarding};
 use crate::store::Clocked;
 
-/// How long after the last occurrence an Event goes on.
+/// Time after the last occurrence for which an Event continues, in milliseconds.
 pub(super) const WINDOW: u64 = 6 * 60 * 1000;
-/// How long a series waits before it is written again, in milliseconds.
+/// Minimum time between two writes of a series, in milliseconds.
 pub(super) const PACE: u64 = 30 * 1000;
-/// The most sources that are known: the one that was quiet for longest goes.
+/// Maximum number of sources; the least recently used one is evicted.
 pub(super) const MAX_SOURCES: usize = 256;
-/// All sources of one reason together may make so many times as much as one source.
+/// Ratio of the limit for all sources of a reason to the limit of one source.
 pub(super) const REASON_FACTOR: u32 = 10;
 
-/// When something happened, by the wall clock and by the clock that never jumps.
+/// A time by the wall clock and by the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) wall: Timestamp,
     pub(super) at: Clocked,
 }
 
-/// Something that an operator must know.
+/// A condition that an operator must know.
 #[derive(Clone, Debug)]
 pub(super) struct Occurrence {
-    pub(super) why: Why,
+    pub(super) reason: EventReason,
     pub(super) regarding: Regarding,
     pub(super) note: Arc<str>,
     pub(super) stamp: Stamp,
 }
 
-/// What an Event is to say.
+/// Content of an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
-    /// Makes name and UID.
+pub(super) struct EventState {
+    /// Determines name and UID.
     pub(super) id: u128,
-    pub(super) why: Why,
+    pub(super) reason: EventReason,
     pub(super) regarding: Regarding,
-    /// The note of the first occurrence: Kubernetes lets nobody change it.
+    /// Note of the first occurrence: Kubernetes does not allow to change it.
     pub(super) note: Arc<str>,
-    /// The note of the last occurrence, if it is another one.
+    /// Note of the last occurrence, if it differs.
     pub(super) latest: Option<Arc<str>>,
     pub(super) first: Stamp,
-    /// Occurrences that are told.
     pub(super) count: u32,
-    /// The last one of them.
+    /// Time of the last one.
     pub(super) last: Stamp,
-    /// Occurrences that are left out because there were too many.
-    pub(super) left_out: u32,
+    /// Occurrences suppressed by the rate limit.
+    pub(super) suppressed: u32,
 }
 
-impl Told {
-    /// The first occurrence of an Event.
+impl EventState {
+    /// Creates the state at the first occurrence.
     pub(super) fn new(id: u128, occurrence: Occurrence) -> Self {
-        let Occurrence { why, regarding, note, stamp } = occurrence;
-        Self { id, why, regarding, note, latest: None, first: stamp, count: 1, last: stamp, left_out: 0 }
+        let Occurrence { reason, regarding, note, stamp } = occurrence;
+        Self { id, reason, regarding, note, latest: None, first: stamp, count: 1, last: stamp, suppressed: 0 }
     }
 
-    /// Adds an occurrence.
     pub(super) fn add(&mut self, note: Arc<str>, stamp: Stamp) {
         self.count = self.count.saturating_add(1);
         self.last = stamp;
@@ -74,16 +73,16 @@ impl Told {
     }
 }
 
-/// Why an occurrence is left out.
+/// Cause of a suppression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LeftOut {
-    /// Its source makes too many.
+pub(super) enum Suppression {
+    /// The source is over its limit.
     Source,
-    /// All sources of its reason together make too many.
+    /// All sources of the reason together are over their limit.
     Reason,
 }
 
-/// How many at once, and after how many milliseconds one more.
+/// Parameters of a token bucket: its size, and the milliseconds per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rate {
     burst: u32,
@@ -104,16 +103,16 @@ impl Rate {
     }
 }
 
-/// A bucket of tokens.
+/// A token bucket, refilled on use.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     tokens: u32,
-    /// Since when the next token is on its way.
+    /// Start of the next token's period.
     since: u64,
 }
 
 impl Bucket {
-    /// As full as it may be.
+    /// A full bucket of any size.
     const FULL: Self = Self { tokens: u32::MAX, since: 0 };
 
     fn refill(&mut self, rate: Rate, now: u64) {
@@ -139,46 +138,46 @@ impl Bucket {
     }
 }
 
-/// The Event of a source that goes on while it occurs.
+/// The Event of a source, while it continues.
 #[derive(Debug)]
-struct Open {
-    told: Told,
-    /// When it occurred last, also if that was left out.
+struct OpenEvent {
+    state: EventState,
+    /// Time of the last occurrence, suppressed or not.
     seen: u64,
     written: u64,
-    /// When it is to be written because it says more than what was written.
+    /// Deadline for writing what has changed since the last write.
     due: Option<u64>,
 }
 
-impl Open {
-    fn goes_on(&self, now: u64) -> bool {
+impl OpenEvent {
+    fn continues(&self, now: u64) -> bool {
         now.saturating_sub(self.seen) <= WINDOW
     }
 
-    fn write(&mut self, now: u64, out: &mut Vec<Told>) {
+    fn write(&mut self, now: u64, out: &mut Vec<EventState>) {
         self.written = now;
         self.due = None;
-        out.push(self.told.clone());
+        out.push(self.state.clone());
     }
 
     fn write_by(&mut self, due: u64) {
         self.due = Some(self.due.unwrap_or(u64::MAX).min(due));
     }
 
-    fn again(&mut self, occurrence: Occurrence, now: u64, out: &mut Vec<Told>) {
-        self.told.add(occurrence.note, occurrence.stamp);
+    fn repeat(&mut self, occurrence: Occurrence, now: u64, out: &mut Vec<EventState>) {
+        self.state.add(occurrence.note, occurrence.stamp);
         self.seen = now;
         let due = self.written.saturating_add(PACE);
-        if self.told.count.is_power_of_two() || due <= now {
+        if self.state.count.is_power_of_two() || due <= now {
             self.write(now, out);
         } else {
             self.write_by(due);
         }
     }
 
-    /// That something was left out is worth less writing than an occurrence.
-    fn leave_out(&mut self, rate: Rate, now: u64) {
-        self.told.left_out = self.told.left_out.saturating_add(1);
+    /// Suppressed occurrences are less urgent to write.
+    fn suppress(&mut self, rate: Rate, now: u64) {
+        self.state.suppressed = self.state.suppressed.saturating_add(1);
         self.seen = now;
         self.write_by(self.written.saturating_add(WINDOW.max(rate.every)));
     }
@@ -186,68 +185,68 @@ impl Open {
 
 #[derive(Debug)]
 struct Source {
-    why: Why,
+    reason: EventReason,
     regarding: Regarding,
     bucket: Bucket,
     /// Grows with each use of any source.
     used: u64,
-    event: Option<Open>,
-    /// Left out while no Event went on.
+    event: Option<OpenEvent>,
+    /// Occurrences suppressed while no Event continued.
     skipped: u32,
 }
 
 impl Source {
-    /// Whether a source that is not known would behave as this one does.
+    /// Returns whether the source's state equals that of a new one.
     fn is_idle(&mut self, rate: Rate, now: u64) -> bool {
         self.skipped == 0
-            && self.event.as_ref().is_none_or(|event| event.due.is_none() && !event.goes_on(now))
+            && self.event.as_ref().is_none_or(|event| event.due.is_none() && !event.continues(now))
             && self.bucket.is_full(rate, now)
     }
 
-    fn tell(
+    fn record(
         &mut self,
         occurrence: Occurrence,
         now: u64,
         fresh_id: impl FnOnce() -> u128,
-        out: &mut Vec<Told>,
+        out: &mut Vec<EventState>,
     ) {
         self.bucket.take();
-        if let Some(event) = self.event.as_mut().filter(|event| event.goes_on(now)) {
-            return event.again(occurrence, now, out);
+        if let Some(event) = self.event.as_mut().filter(|event| event.continues(now)) {
+            return event.repeat(occurrence, now, out);
         }
         self.finish(now, out);
-        let mut told = Told::new(fresh_id(), occurrence);
-        told.left_out = std::mem::take(&mut self.skipped);
-        let mut event = Open { told, seen: now, written: now, due: None };
+        let mut state = EventState::new(fresh_id(), occurrence);
+        state.suppressed = std::mem::take(&mut self.skipped);
+        let mut event = OpenEvent { state, seen: now, written: now, due: None };
         event.write(now, out);
         self.event = Some(event);
     }
 
-    fn leave_out(&mut self, rate: Rate, now: u64) {
-        match self.event.as_mut().filter(|event| event.goes_on(now)) {
-            Some(event) => event.leave_out(rate, now),
+    fn suppress(&mut self, rate: Rate, now: u64) {
+        match self.event.as_mut().filter(|event| event.continues(now)) {
+            Some(event) => event.suppress(rate, now),
             None => self.skipped = self.skipped.saturating_add(1),
         }
     }
 
-    /// Writes what is not yet written.
-    fn finish(&mut self, now: u64, out: &mut Vec<Told>) {
+    /// Writes the Event if it has changed since its last write.
+    fn finish(&mut self, now: u64, out: &mut Vec<EventState>) {
         if let Some(event) = self.event.as_mut().filter(|event| event.due.is_some()) {
             event.write(now, out);
         }
     }
 }
 
-/// Knows the sources.
+/// Tracks the sources, and collects the Events to write.
 #[derive(Debug)]
 pub(super) struct Correlator {
     rate: Rate,
-    /// Milliseconds since the boot of the device, never less than before.
+    /// Milliseconds since boot, never decreasing.
     now: u64,
     uses: u64,
     sources: Vec<Source>,
-    reasons: [Bucket; Why::ALL.len()],
-    out: Vec<Told>,
+    reasons: [Bucket; EventReason::ALL.len()],
+    out: Vec<EventState>,
 }
 
 impl Correlator {
@@ -257,7 +256,7 @@ impl Correlator {
             now: 0,
             uses: 0,
             sources: Vec::new(),
-            reasons: [Bucket::FULL; Why::ALL.len()],
+            reasons: [Bucket::FULL; EventReason::ALL.len()],
             out: Vec::new(),
         }
     }
@@ -266,43 +265,42 @@ impl Correlator {
         self.rate = Rate::of(limits);
     }
 
-    /// Something has occurred. Says why it is left out, if it is.
+    /// Processes an occurrence. Returns the cause if it is suppressed.
     pub(super) fn occurred(
         &mut self,
         occurrence: Occurrence,
         fresh_id: impl FnOnce() -> u128,
-    ) -> Option<LeftOut> {
+    ) -> Option<Suppression> {
         let now = self.advance(occurrence.stamp.at.since_boot);
         let rate = self.rate;
-        let reason = self.reasons.get_mut(occurrence.why as usize)?;
+        let reason = self.reasons.get_mut(occurrence.reason as usize)?;
         let reason_has_some = reason.has_some(rate.of_reason(), now);
-        let known = self
-            .sources
-            .iter()
-            .position(|source| source.why == occurrence.why && source.regarding == occurrence.regarding);
+        let known = self.sources.iter().position(|source| {
+            source.reason == occurrence.reason && source.regarding == occurrence.regarding
+        });
         let at = match known {
             Some(at) => at,
-            // A flood from many sources must not push out those that are known.
-            None if !reason_has_some => return Some(LeftOut::Reason),
+            // A flood from many sources must not evict the tracked ones.
+            None if !reason_has_some => return Some(Suppression::Reason),
             None => self.insert(&occurrence, now),
         };
         self.uses += 1;
         let source = self.sources.get_mut(at)?;
         source.used = self.uses;
-        let left_out = match source.bucket.has_some(rate, now) {
-            false => LeftOut::Source,
-            true if !reason_has_some => LeftOut::Reason,
+        let suppressed = match source.bucket.has_some(rate, now) {
+            false => Suppression::Source,
+            true if !reason_has_some => Suppression::Reason,
             true => {
-                self.reasons.get_mut(occurrence.why as usize)?.take();
-                source.tell(occurrence, now, fresh_id, &mut self.out);
+                self.reasons.get_mut(occurrence.reason as usize)?.take();
+                source.record(occurrence, now, fresh_id, &mut self.out);
                 return None;
             }
         };
-        source.leave_out(rate, now);
-        Some(left_out)
+        source.suppress(rate, now);
+        Some(suppressed)
     }
 
-    /// Makes room for a source, and puts it at the end.
+    /// Adds a source at the end; evicts others if necessary.
     fn insert(&mut self, occurrence: &Occurrence, now: u64) -> usize {
         let rate = self.rate;
         self.sources.retain_mut(|source| !source.is_idle(rate, now));
@@ -313,7 +311,7 @@ impl Correlator {
             }
         }
         self.sources.push(Source {
-            why: occurrence.why,
+            reason: occurrence.reason,
             regarding: occurrence.regarding.clone(),
             bucket: Bucket { tokens: rate.burst, since: now },
             used: 0,
@@ -323,7 +321,7 @@ impl Correlator {
         self.sources.len() - 1
     }
 
-    /// When [`Correlator::tick`] is to be called at the latest, in milliseconds since the boot of the device.
+    /// Returns when to call [`Correlator::tick`] at the latest, in milliseconds since boot.
     pub(super) fn deadline(&self) -> Option<u64> {
         self.sources.iter().filter_map(|source| source.event.as_ref()?.due).min()
     }
@@ -339,15 +337,15 @@ impl Correlator {
         }
     }
 
-    /// Writes all that is not yet written.
+    /// Writes all pending changes.
     pub(super) fn finish(&mut self) {
         for source in &mut self.sources {
             source.finish(self.now, &mut self.out);
         }
     }
 
-    /// What is to be written, in the order of its occurrence.
-    pub(super) fn take(&mut self) -> Vec<Told> {
+    /// Takes the Events to write, in the order of their occurrence.
+    pub(super) fn take(&mut self) -> Vec<EventState> {
         std::mem::take(&mut self.out)
     }
 
@@ -357,7 +355,7 @@ impl Correlator {
     }
 }
 
-/// A number of milliseconds as the clock counts them.
+/// Returns the time from `now` to a deadline, both in milliseconds.
 pub(super) fn until(now: u64, deadline: u64) -> Duration {
     Duration::from_millis(deadline.saturating_sub(now))
 }

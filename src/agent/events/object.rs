@@ -1,4 +1,4 @@
-//! Events as objects (`events.k8s.io/v1`): names, references, times. Pure.
+//! Builds Event objects (`events.k8s.io/v1`): names, references, times. Pure.
 
 use std::hash::Hasher as _;
 
@@ -8,33 +8,32 @@ use siphasher::sip::SipHasher13;
 use uuid::Uuid;
 
 use super::Regarding;
-use super::correlate::{Stamp, Told};
-use super::why::Why;
+use super::correlate::{EventState, Stamp};
+use super::reason::EventReason;
 use crate::store::{Clocked, TIME_CORRECTED, event_key};
 use edgesync_object::ObjectRef;
 use edgesync_object::name::{MAX_SUBDOMAIN, check_label, check_path_segment, check_uid};
 use edgesync_object::time::{rfc3339, rfc3339_micros, signed_seconds};
 use edgesync_protocol::upload::Lane;
 
-/// The longest note, in bytes.
+/// Maximum bytes of a note.
 const MAX_NOTE: usize = 1024;
-/// The longest instance, in characters.
+/// Maximum characters of an instance.
 const MAX_INSTANCE: usize = 128;
-/// The longest kind and `apiVersion` of what an Event is about, in bytes.
+/// Maximum bytes of kind and `apiVersion` of the regarded object.
 const MAX_KIND: usize = 63;
 const MAX_API_VERSION: usize = 320;
-/// Who makes the Events.
 pub(super) const CONTROLLER: &str = "edgesync.io/agent";
-/// The annotation with the note of the last occurrence.
+/// Annotation with the note of the last occurrence.
 pub(super) const LATEST_NOTE: &str = "edgesync.io/latest-note";
-/// The annotation with the number of occurrences that are left out.
-pub(super) const LEFT_OUT: &str = "edgesync.io/left-out";
-/// The key of the Event that items of the outbox were dropped: at most one waits.
+/// Annotation with the number of suppressed occurrences.
+pub(super) const SUPPRESSED: &str = "edgesync.io/left-out";
+/// Outbox key of the Event about dropped items: at most one is pending.
 const OVERFLOW_KEY: &str = "event/outbox-overflow";
-/// The most corrections of the clock that are known.
+/// Maximum number of clock corrections kept.
 pub(super) const MAX_CORRECTIONS: usize = 8;
 
-/// An Event that is to be written: as a local object, and as an item of the outbox.
+/// An Event to write: as a local object, and as an item of the outbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) namespace: String,
@@ -42,13 +41,13 @@ pub(super) struct Record {
     /// The object as JSON text.
     pub(super) body: String,
     pub(super) lane: Lane,
-    /// The key of the item.
+    /// Key of the outbox item.
     pub(super) key: String,
-    /// When it occurred first.
+    /// Time of the first occurrence.
     pub(super) at: Clocked,
 }
 
-/// The names that a node gives.
+/// Names derived from the node's name.
 #[derive(Debug)]
 pub(super) struct Names {
     node: String,
@@ -65,15 +64,15 @@ impl Names {
         }
     }
 
-    /// The name of an Event: the node's, and sixteen digits.
+    /// Returns the name of an Event: the node's, and sixteen digits.
     fn event(&self, id: u128) -> String {
-        // The low half of a random UUID: 62 random bits.
+        // The low half of a random UUID has 62 random bits.
         let low = id & u128::from(u64::MAX);
         format!("{}.{low:016x}", self.prefix)
     }
 }
 
-/// A name that is too long ends in a hash of the whole.
+/// Shortens a name that is too long; it then ends in a hash of the whole.
 fn shorten(name: &str, max: usize) -> String {
     if name.len() <= max {
         return name.to_owned();
@@ -84,8 +83,8 @@ fn shorten(name: &str, max: usize) -> String {
     format!("{}-{:08x}", head.trim_end_matches(['.', '-']), hasher.finish() >> 32)
 }
 
-/// A note that is not too long.
-pub(super) fn cut(mut note: String) -> String {
+/// Truncates a note to the limit.
+pub(super) fn truncate(mut note: String) -> String {
     const MARK: &str = "…";
     if note.len() > MAX_NOTE {
         note.truncate(note.floor_char_boundary(MAX_NOTE - MARK.len()));
@@ -94,12 +93,12 @@ pub(super) fn cut(mut note: String) -> String {
     note
 }
 
-/// What an Event can be about: an object whose names cannot be those of an object stands for the node, because the
-/// Event would be refused.
-pub(super) fn sound(regarding: Regarding) -> Regarding {
+/// Validates the regarded object. An invalid one is replaced by the node, because the API would
+/// refuse the Event.
+pub(super) fn validated(regarding: Regarding) -> Regarding {
     match regarding {
         Regarding::Object(object, uid)
-            if is_sound(&object) && (uid.is_empty() || check_uid(&uid).is_ok()) =>
+            if is_valid(&object) && (uid.is_empty() || check_uid(&uid).is_ok()) =>
         {
             Regarding::Object(object, uid)
         }
@@ -107,28 +106,27 @@ pub(super) fn sound(regarding: Regarding) -> Regarding {
     }
 }
 
-fn is_sound(object: &ObjectRef) -> bool {
+fn is_valid(object: &ObjectRef) -> bool {
     (object.namespace.is_empty() || check_label(&object.namespace).is_ok())
         && check_path_segment(&object.name).is_ok()
         && (1..=MAX_KIND).contains(&object.kind.len())
         && (1..=MAX_API_VERSION).contains(&object.api_version.len())
 }
 
-/// The wall clock was set.
+/// A correction of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockSet {
     /// Times of this boot before that are off.
     pub(super) before: Clocked,
-    /// By so many milliseconds.
     pub(super) forward_ms: i64,
-    /// A time after that, which is right.
+    /// A later time, which is right.
     pub(super) now: Stamp,
 }
 
 impl ClockSet {
-    /// Whether a time was told by the clock as it was. Between the moment when it was set and the one when that was
-    /// noticed, times are right already: those tell themselves by what is between both clocks.
-    fn concerns(&self, stamp: Stamp) -> bool {
+    /// Returns whether a time is of the clock before the correction. Times between the correction
+    /// and its detection are already right: the difference of both clocks shows it.
+    fn affects(&self, stamp: Stamp) -> bool {
         let ahead = |stamp: Stamp| {
             let since_boot = i64::try_from(stamp.at.since_boot).unwrap_or(i64::MAX);
             stamp.wall.as_millisecond().saturating_sub(since_boot)
@@ -139,7 +137,7 @@ impl ClockSet {
     }
 }
 
-/// What is known of times that are off.
+/// Known corrections of the clock.
 #[derive(Debug, Default)]
 pub(super) struct Corrections(Vec<ClockSet>);
 
@@ -151,11 +149,11 @@ impl Corrections {
         self.0.push(set);
     }
 
-    /// The right time, and by how many milliseconds it differs.
+    /// Returns the corrected time, and its difference in milliseconds.
     fn corrected(&self, stamp: Stamp) -> (Timestamp, i64) {
         let mut right = stamp;
         for set in self.0.iter().filter(|set| set.before.boot == stamp.at.boot) {
-            if set.concerns(right) {
+            if set.affects(right) {
                 let forward = SignedDuration::from_millis(set.forward_ms);
                 right.wall = right.wall.checked_add(forward).unwrap_or(right.wall);
             }
@@ -164,18 +162,18 @@ impl Corrections {
     }
 }
 
-/// Makes the object.
-pub(super) fn record(told: &Told, names: &Names, corrections: &Corrections) -> Record {
-    let (about, namespace) = reference(&told.regarding, &names.node);
-    let name = names.event(told.id);
-    let (first, forward_ms) = corrections.corrected(told.first);
+/// Builds the object of an Event, with corrected times.
+pub(super) fn record(state: &EventState, names: &Names, corrections: &Corrections) -> Record {
+    let (about, namespace) = reference(&state.regarding, &names.node);
+    let name = names.event(state.id);
+    let (first, forward_ms) = corrections.corrected(state.first);
     let mut metadata = json!({
         "name": name,
         "namespace": namespace,
-        "uid": Uuid::from_u128(told.id).to_string(),
+        "uid": Uuid::from_u128(state.id).to_string(),
         "creationTimestamp": rfc3339(first),
     });
-    let annotations = annotations(told, forward_ms);
+    let annotations = annotations(state, forward_ms);
     if !annotations.is_empty() {
         metadata["annotations"] = Value::Object(annotations);
     }
@@ -186,32 +184,32 @@ pub(super) fn record(told: &Told, names: &Names, corrections: &Corrections) -> R
         "eventTime": rfc3339_micros(first),
         "reportingController": CONTROLLER,
         "reportingInstance": names.instance,
-        "action": told.why.action(),
-        "reason": told.why.reason(),
+        "action": state.reason.action(),
+        "reason": state.reason.name(),
         "regarding": about,
-        "note": &*told.note,
-        "type": told.why.kind().name(),
+        "note": &*state.note,
+        "type": state.reason.kind().name(),
     });
-    if told.count > 1 {
-        let count = i32::try_from(told.count).unwrap_or(i32::MAX);
-        let (last, _) = corrections.corrected(told.last);
+    if state.count > 1 {
+        let count = i32::try_from(state.count).unwrap_or(i32::MAX);
+        let (last, _) = corrections.corrected(state.last);
         event["series"] = json!({ "count": count, "lastObservedTime": rfc3339_micros(last) });
     }
-    let (lane, key) = match told.why {
-        Why::OutboxOverflow => (Lane::Status, OVERFLOW_KEY.to_owned()),
+    let (lane, key) = match state.reason {
+        EventReason::OutboxOverflow => (Lane::Status, OVERFLOW_KEY.to_owned()),
         _ => (Lane::Events, event_key(namespace, &name)),
     };
     let (body, namespace) = (event.to_string(), namespace.to_owned());
-    Record { namespace, name, body, lane, key, at: told.first.at }
+    Record { namespace, name, body, lane, key, at: state.first.at }
 }
 
-fn annotations(told: &Told, forward_ms: i64) -> Map<String, Value> {
+fn annotations(state: &EventState, forward_ms: i64) -> Map<String, Value> {
     let mut annotations = Map::new();
-    if let Some(latest) = &told.latest {
+    if let Some(latest) = &state.latest {
         annotations.insert(LATEST_NOTE.to_owned(), Value::from(&**latest));
     }
-    if told.left_out > 0 {
-        annotations.insert(LEFT_OUT.to_owned(), told.left_out.to_string().into());
+    if state.suppressed > 0 {
+        annotations.insert(SUPPRESSED.to_owned(), state.suppressed.to_string().into());
     }
     if forward_ms != 0 {
         annotations.insert(TIME_CORRECTED.to_owned(), signed_seconds(forward_ms).into());
@@ -219,10 +217,10 @@ fn annotations(told: &Told, forward_ms: i64) -> Map<String, Value> {
     annotations
 }
 
-/// The ObjectReference, and the namespace of the Event.
+/// Returns the ObjectReference, and the namespace of the Event.
 fn reference<'a>(regarding: &'a Regarding, node: &'a str) -> (Value, &'a str) {
     let Regarding::Object(object, uid) = regarding else {
-        // As the kubelet does: at its start it does not know the UID of its Node.
+        // Like the kubelet, which does not know its Node's UID when it starts.
         let about = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
         return (about, "default");
     };

@@ -1,12 +1,13 @@
-//! What the database knows about the last run of the agent, so that the next one can tell how it ended. An agent
-//! that ends badly again and again is one Event, a series, although each run knows nothing but this note. Pure.
+//! The record in the database about the agent's run: the next run reads it to determine how the
+//! last one ended. Repeated unclean ends are one Event, a series, although each run knows only this
+//! record. Pure.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::correlate::{Occurrence, Stamp, Told, WINDOW};
-use super::why::Why;
+use super::correlate::{EventState, Occurrence, Stamp, WINDOW};
+use super::reason::EventReason;
 use super::{LastRun, Regarding};
 use crate::store::Clocked;
 use edgesync_object::time::{rfc3339, rfc3339_micros};
@@ -14,8 +15,9 @@ use edgesync_object::time::{rfc3339, rfc3339_micros};
 const RUNNING: &str = "running";
 const STOPPED: &str = "stopped";
 
-/// The note as it was read: `stopped <time>`, or `running <since> <boot>` and, if this run began uncleanly,
-/// `<id> <count> <first> <first since boot> <last since boot> <note>` of the Event about that.
+/// The record as read: `stopped <time>`, or `running <since> <boot>` and, if this run began
+/// uncleanly, `<id> <count> <first> <first since boot> <last since boot> <note>` of the Event about
+/// that.
 #[derive(Debug)]
 enum Last<'a> {
     None,
@@ -63,36 +65,41 @@ impl<'a> Series<'a> {
         Some(Self { id, count, first, last_since_boot, note: words.next()? })
     }
 
-    /// Whether a run that begins now goes on with it.
-    fn goes_on(&self, now: Stamp) -> bool {
+    /// Returns whether a run that begins now continues it.
+    fn continues(&self, now: Stamp) -> bool {
         self.first.at.boot == now.at.boot
             && now.at.since_boot.checked_sub(self.last_since_boot).is_some_and(|quiet| quiet <= WINDOW)
     }
 }
 
-/// A run that begins: how the last one ended, the Event that says so, and the note from now on.
-pub(super) fn begin(note: Option<&str>, version: &str, now: Stamp, id: u128) -> (LastRun, Told, String) {
+/// Begins a run. Returns how the last one ended, the Event that says so, and the new record.
+pub(super) fn begin(
+    note: Option<&str>,
+    version: &str,
+    now: Stamp,
+    id: u128,
+) -> (LastRun, EventState, String) {
     let running = format!("{RUNNING} {} {:016x}", rfc3339(now.wall), now.at.boot);
     let plain = |text: String| {
-        let occurrence = occurrence(Why::AgentStarted, text, now);
-        (Told::new(id, occurrence), running.clone())
+        let occurrence = occurrence(EventReason::AgentStarted, text, now);
+        (EventState::new(id, occurrence), running.clone())
     };
     match Last::read(note) {
         Last::None => {
-            let (told, note) = plain(format!("edgesync {version} has started for the first time here"));
-            (LastRun::None, told, note)
+            let (state, note) = plain(format!("edgesync {version} has started for the first time here"));
+            (LastRun::None, state, note)
         }
         Last::Stopped(when) => {
-            let (told, note) = plain(format!("edgesync {version} has started; it was stopped at {when}"));
-            (LastRun::Clean, told, note)
+            let (state, note) = plain(format!("edgesync {version} has started; it was stopped at {when}"));
+            (LastRun::Clean, state, note)
         }
         Last::Running { since, boot, event } => {
-            let told = unclean(since, boot, event, version, now, id);
-            let Told { id, count, first, note, .. } = &told;
+            let state = unclean(since, boot, event, version, now, id);
+            let EventState { id, count, first, note, .. } = &state;
             let (first_wall, first_boot) = (rfc3339_micros(first.wall), first.at.since_boot);
             let kept = now.at.since_boot;
             let note = format!("{running} {id:032x} {count} {first_wall} {first_boot} {kept} {note}");
-            (LastRun::Unclean, told, note)
+            (LastRun::Unclean, state, note)
         }
     }
 }
@@ -104,7 +111,7 @@ fn unclean(
     version: &str,
     now: Stamp,
     id: u128,
-) -> Told {
+) -> EventState {
     let how = match boot {
         Some(boot) if boot == now.at.boot => "the device was not rebooted meanwhile",
         Some(_) => "the device was rebooted meanwhile",
@@ -113,27 +120,28 @@ fn unclean(
     let text = format!(
         "edgesync {version} has started; the run that began at {since} ended without being told to, and {how}"
     );
-    match series.filter(|series| series.goes_on(now)) {
-        None => Told::new(id, occurrence(Why::AgentRestartedUncleanly, text, now)),
+    match series.filter(|series| series.continues(now)) {
+        None => EventState::new(id, occurrence(EventReason::AgentRestartedUncleanly, text, now)),
         Some(series) => {
-            let first = occurrence(Why::AgentRestartedUncleanly, series.note.to_owned(), series.first);
-            let mut told = Told::new(series.id, first);
-            told.count = series.count;
-            told.add(text.into(), now);
-            told
+            let first =
+                occurrence(EventReason::AgentRestartedUncleanly, series.note.to_owned(), series.first);
+            let mut state = EventState::new(series.id, first);
+            state.count = series.count;
+            state.add(text.into(), now);
+            state
         }
     }
 }
 
-/// A run that ends: the Event that says so, and the note from now on.
-pub(super) fn end(version: &str, now: Stamp, id: u128) -> (Told, String) {
+/// Ends a run. Returns the Event that says so, and the new record.
+pub(super) fn end(version: &str, now: Stamp, id: u128) -> (EventState, String) {
     let text = format!("edgesync {version} was told to stop");
-    let told = Told::new(id, occurrence(Why::AgentStopped, text, now));
-    (told, format!("{STOPPED} {}", rfc3339(now.wall)))
+    let state = EventState::new(id, occurrence(EventReason::AgentStopped, text, now));
+    (state, format!("{STOPPED} {}", rfc3339(now.wall)))
 }
 
-fn occurrence(why: Why, text: String, stamp: Stamp) -> Occurrence {
-    Occurrence { why, regarding: Regarding::Node, note: Arc::from(super::object::cut(text)), stamp }
+fn occurrence(reason: EventReason, text: String, stamp: Stamp) -> Occurrence {
+    Occurrence { reason, regarding: Regarding::Node, note: Arc::from(super::object::truncate(text)), stamp }
 }
 
 #[cfg(test)]
@@ -148,71 +156,78 @@ mod tests {
     }
 
     #[test]
-    fn the_first_run_and_one_after_an_orderly_end_are_normal() {
-        let (last, told, note) = begin(None, "1.0", at(7, 10), 1);
-        assert_eq!((last, told.why), (LastRun::None, Why::AgentStarted));
+    fn a_first_run_and_one_after_a_clean_end_are_normal() {
+        let (last, state, note) = begin(None, "1.0", at(7, 10), 1);
+        assert_eq!((last, state.reason), (LastRun::None, EventReason::AgentStarted));
         assert_eq!(note, "running 2027-01-15T08:00:10Z 0000000000000007");
-        let (told, note) = end("1.0", at(7, 20), 2);
-        assert_eq!((told.why, note.as_str()), (Why::AgentStopped, "stopped 2027-01-15T08:00:20Z"));
-        let (last, told, _) = begin(Some(&note), "1.1", at(7, 30), 3);
-        assert_eq!((last, told.why), (LastRun::Clean, Why::AgentStarted));
-        assert_eq!(&*told.note, "edgesync 1.1 has started; it was stopped at 2027-01-15T08:00:20Z");
+        let (state, note) = end("1.0", at(7, 20), 2);
+        assert_eq!(
+            (state.reason, note.as_str()),
+            (EventReason::AgentStopped, "stopped 2027-01-15T08:00:20Z")
+        );
+        let (last, state, _) = begin(Some(&note), "1.1", at(7, 30), 3);
+        assert_eq!((last, state.reason), (LastRun::Clean, EventReason::AgentStarted));
+        assert_eq!(&*state.note, "edgesync 1.1 has started; it was stopped at 2027-01-15T08:00:20Z");
     }
 
     #[test]
-    fn a_run_that_did_not_end_in_order_is_told_with_its_begin_and_whether_the_device_rebooted() {
+    fn an_unclean_end_is_reported_with_begin_and_reboot() {
         let (_, _, note) = begin(None, "1.0", at(7, 10), 1);
-        let (last, told, _) = begin(Some(&note), "1.0", at(7, 500), 2);
-        assert_eq!((last, told.why, told.count), (LastRun::Unclean, Why::AgentRestartedUncleanly, 1));
-        assert!(told.note.contains("began at 2027-01-15T08:00:10Z"), "{}", told.note);
-        assert!(told.note.ends_with("was not rebooted meanwhile"), "{}", told.note);
-        let (_, told, _) = begin(Some(&note), "1.0", at(8, 5), 2);
-        assert!(told.note.ends_with("was rebooted meanwhile"), "{}", told.note);
-        assert!(!told.note.contains("was not"), "{}", told.note);
+        let (last, state, _) = begin(Some(&note), "1.0", at(7, 500), 2);
+        assert_eq!(
+            (last, state.reason, state.count),
+            (LastRun::Unclean, EventReason::AgentRestartedUncleanly, 1)
+        );
+        assert!(state.note.contains("began at 2027-01-15T08:00:10Z"), "{}", state.note);
+        assert!(state.note.ends_with("was not rebooted meanwhile"), "{}", state.note);
+        let (_, state, _) = begin(Some(&note), "1.0", at(8, 5), 2);
+        assert!(state.note.ends_with("was rebooted meanwhile"), "{}", state.note);
+        assert!(!state.note.contains("was not"), "{}", state.note);
     }
 
     #[test]
-    fn an_agent_that_dies_again_and_again_makes_one_event() {
+    fn a_repeatedly_crashing_agent_emits_one_event() {
         let (_, _, mut note) = begin(None, "1.0", at(7, 0), 1);
         let mut first = None;
         for run in 1_u32..=100 {
-            let (_, told, next) = begin(Some(&note), "1.0", at(7, u64::from(run) * 5), 100 + u128::from(run));
+            let (_, state, next) =
+                begin(Some(&note), "1.0", at(7, u64::from(run) * 5), 100 + u128::from(run));
             note = next;
-            let first = first.get_or_insert_with(|| told.clone());
-            assert_eq!((told.id, told.count, told.first), (101, run, first.first));
-            assert_eq!(told.note, first.note);
-            assert_eq!(told.last, at(7, u64::from(run) * 5));
+            let first = first.get_or_insert_with(|| state.clone());
+            assert_eq!((state.id, state.count, state.first), (101, run, first.first));
+            assert_eq!(state.note, first.note);
+            assert_eq!(state.last, at(7, u64::from(run) * 5));
         }
-        let (_, told, _) = begin(Some(&note), "1.0", at(7, 500 + 361), 2);
-        assert_eq!((told.id, told.count), (2, 1), "after a while it is another Event");
-        let (_, told, _) = begin(Some(&note), "1.0", at(8, 501), 3);
-        assert_eq!((told.id, told.count), (3, 1), "after a reboot it is another Event");
+        let (_, state, _) = begin(Some(&note), "1.0", at(7, 500 + 361), 2);
+        assert_eq!((state.id, state.count), (2, 1), "after a while it is another Event");
+        let (_, state, _) = begin(Some(&note), "1.0", at(8, 501), 3);
+        assert_eq!((state.id, state.count), (3, 1), "after a reboot it is another Event");
     }
 
     #[test]
-    fn what_cannot_be_read_of_a_note_is_taken_for_unknown() {
-        let (last, told, _) = begin(Some("running"), "1.0", at(7, 0), 1);
+    fn unreadable_parts_of_a_record_count_as_unknown() {
+        let (last, state, _) = begin(Some("running"), "1.0", at(7, 0), 1);
         assert_eq!(last, LastRun::Unclean);
-        assert!(told.note.contains("is not known"), "{}", told.note);
+        assert!(state.note.contains("is not known"), "{}", state.note);
         let (last, ..) = begin(Some("asleep"), "1.0", at(7, 0), 1);
         assert_eq!(last, LastRun::None);
     }
 
     proptest! {
         #[test]
-        fn no_note_panics_and_each_gives_one_that_can_be_read(
+        fn records_never_panic_and_their_successors_are_readable(
             text in "(running |stopped )?[ -~]{0,80}|running 2027-01-15T08:00:10Z [0-9a-f]{16} [0-9a-f]{1,40} [0-9]{1,12} 2027-01-15T08:00:10Z [0-9]{1,22} [0-9]{1,22} .{0,9}",
             boot: u64,
             second in 0_u64..1 << 36,
         ) {
             let now = at(boot, second);
-            let (_, told, note) = begin(Some(&text), "1.0", now, 9);
-            prop_assert!(told.note.len() <= 1024);
+            let (_, state, note) = begin(Some(&text), "1.0", now, 9);
+            prop_assert!(state.note.len() <= 1024);
             let (last, next, _) = begin(Some(&note), "1.0", now, 10);
             prop_assert_eq!(last, LastRun::Unclean);
-            if told.why == Why::AgentRestartedUncleanly {
-                prop_assert_eq!((next.id, next.count), (told.id, told.count.saturating_add(1)));
-                prop_assert_eq!(&next.note, &told.note);
+            if state.reason == EventReason::AgentRestartedUncleanly {
+                prop_assert_eq!((next.id, next.count), (state.id, state.count.saturating_add(1)));
+                prop_assert_eq!(&next.note, &state.note);
             }
         }
     }

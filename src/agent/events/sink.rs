@@ -1,4 +1,4 @@
-//! Where Events are written: the edge's store, or what stands for it in tests.
+//! Destination of Events: the edge's store, or a fake in tests.
 
 use std::future::Future;
 
@@ -6,27 +6,26 @@ use super::object::Record;
 use crate::store::{Clocked, EdgeStore, LocalKind, LocalObject, Posting};
 use edgesync_store::StoreError;
 
-/// The key of the note about the run.
-const RUN: &str = "run";
+/// Metadata key of the record about the run.
+const RUN_KEY: &str = "run";
 
-/// Something to be written with other things in one transaction.
+/// An entry of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// An Event.
     Event(Record),
-    /// What is known of the run from now on.
+    /// The new record about the run.
     Run(String),
 }
 
 /// A store of Events.
 pub(super) trait Sink: Send + Sync + 'static {
-    /// Writes all of it in one transaction, and answers after the commit.
+    /// Writes all entries in one transaction, and returns after the commit.
     fn post(&self, entries: Vec<Entry>) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// What was noted about the last run.
+    /// Returns the record about the last run.
     fn last_run(&self) -> impl Future<Output = Result<Option<String>, StoreError>> + Send;
 
-    /// Corrects the times of Events that wait and were made before the clock was set.
+    /// Corrects the times of pending Events from before the clock was set.
     fn correct_times(
         &self,
         before: Clocked,
@@ -38,13 +37,13 @@ impl Sink for EdgeStore {
     async fn post(&self, entries: Vec<Entry>) -> Result<(), StoreError> {
         let posting = |entry| match entry {
             Entry::Event(record) => posting_of(record),
-            Entry::Run(text) => Posting::Note(RUN, text),
+            Entry::Run(text) => Posting::Note(RUN_KEY, text),
         };
         EdgeStore::post(self, entries.into_iter().map(posting).collect()).await
     }
 
     async fn last_run(&self) -> Result<Option<String>, StoreError> {
-        self.note(RUN).await
+        self.note(RUN_KEY).await
     }
 
     async fn correct_times(&self, before: Clocked, forward_ms: i64) -> Result<u64, StoreError> {
@@ -52,7 +51,7 @@ impl Sink for EdgeStore {
     }
 }
 
-/// The object, in the place of an older state of it, and the item of the outbox.
+/// Returns the object, which replaces its older state, and the outbox item.
 fn posting_of(record: Record) -> Posting {
     let Record { namespace, name, body, lane, key, at } = record;
     let object = LocalObject { kind: LocalKind::Event, namespace, name, version: 0, body };

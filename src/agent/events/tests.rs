@@ -13,14 +13,14 @@ use edgesync_store::StoreError;
 
 const LIMITS: EventLimits = EventLimits { burst: 1000, refill: Duration::from_secs(60) };
 
-/// What stands for the store.
+/// A fake store that records each transaction.
 #[derive(Default)]
 struct Table {
     posts: Vec<Vec<Entry>>,
     run: Option<String>,
     /// Corrections, with the number of posts before them.
     corrected: Vec<(Clocked, i64, usize)>,
-    /// Attempts that failed, by milliseconds since the start.
+    /// Failed attempts, in milliseconds since the start.
     failures: Vec<u64>,
     fails: bool,
     /// An Event with this note can never be written.
@@ -35,7 +35,7 @@ impl Table {
         })
     }
 
-    /// The Events as they were written last, by name; and how often something was written.
+    /// Returns the last state of each Event by name, and the number of writes.
     fn events(&self) -> (BTreeMap<String, Value>, usize) {
         let read =
             |record: &Record| (record.name.clone(), serde_json::from_str::<Value>(&record.body).unwrap());
@@ -121,7 +121,7 @@ impl Sink for Fake {
     }
 }
 
-/// Lets virtual time pass: it goes on only when all tasks wait for it.
+/// Advances virtual time once all tasks are idle.
 async fn pass(milliseconds: u64) {
     tokio::time::sleep(Duration::from_millis(milliseconds)).await;
 }
@@ -138,12 +138,12 @@ fn object(number: usize) -> Regarding {
 
 fn emit(events: &Events, numbers: std::ops::Range<usize>) {
     for number in numbers {
-        events.emit(Why::ObjectRejected, object(number), format!("note {number}"));
+        events.emit(EventReason::ObjectRejected, object(number), format!("note {number}"));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_gathered_is_written_in_few_transactions() {
+async fn queued_events_are_written_in_few_transactions() {
     let fake = Fake::new();
     let events = fake.events(LIMITS);
     emit(&events, 0..130);
@@ -159,26 +159,29 @@ async fn what_has_gathered_is_written_in_few_transactions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_full_queue_does_not_take_is_counted_and_nothing_waits() {
+async fn occurrences_beyond_a_full_queue_are_counted() {
     let fake = Fake::new();
     let events = fake.events(LIMITS);
     for _ in 0..1000 {
-        events.emit(Why::LimitHit, Regarding::Node, "n".into());
+        events.emit(EventReason::LimitHit, Regarding::Node, "n".into());
     }
     pass(60_000).await;
     let (last, _) = fake.with(|table| table.events());
     let counted: u64 = last.values().map(|event| event["series"]["count"].as_u64().unwrap()).sum();
     assert_eq!((last.len(), counted), (1, QUEUE as u64));
-    assert_eq!(events.left_out(), LeftOut { queue: 1000 - QUEUE as u64, ..LeftOut::default() });
+    assert_eq!(
+        events.suppressed_counts(),
+        SuppressedCounts { queue: 1000 - QUEUE as u64, ..SuppressedCounts::default() }
+    );
     assert_eq!(counted + events.suppressed(), events.emitted());
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_count_of_a_series_is_written_although_nothing_more_occurs() {
+async fn the_last_count_of_a_series_is_written_in_any_case() {
     let fake = Fake::new();
     let events = fake.events(LIMITS);
     for _ in 0..7 {
-        events.emit(Why::SessionTakenOver, Regarding::Node, "n".into());
+        events.emit(EventReason::SessionTakenOver, Regarding::Node, "n".into());
         pass(10).await;
     }
     pass(correlate::PACE).await;
@@ -190,22 +193,25 @@ async fn the_last_count_of_a_series_is_written_although_nothing_more_occurs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_limits_count_for_what_comes_next() {
+async fn new_limits_apply_to_the_next_occurrence() {
     let fake = Fake::new();
     let events = fake.events(LIMITS);
     events.set_limits(EventLimits { burst: 1, refill: Duration::from_secs(3600) });
     for _ in 0..5 {
-        events.emit(Why::LimitHit, Regarding::Node, "n".into());
+        events.emit(EventReason::LimitHit, Regarding::Node, "n".into());
         pass(1).await;
     }
-    assert_eq!(events.left_out(), LeftOut { source: 4, ..LeftOut::default() });
+    assert_eq!(events.suppressed_counts(), SuppressedCounts { source: 4, ..SuppressedCounts::default() });
     emit(&events, 0..12);
     pass(1).await;
-    assert_eq!(events.left_out(), LeftOut { source: 4, reason: 2, ..LeftOut::default() });
+    assert_eq!(
+        events.suppressed_counts(),
+        SuppressedCounts { source: 4, reason: 2, ..SuppressedCounts::default() }
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_wait_for_a_store_that_fails_and_the_newest_win() {
+async fn events_wait_for_a_failing_store_and_the_newest_win() {
     let fake = Fake::new();
     let events = fake.events(LIMITS);
     fake.with(|table| table.fails = true);
@@ -213,7 +219,7 @@ async fn events_wait_for_a_store_that_fails_and_the_newest_win() {
     pass(100).await;
     emit(&events, 200..300);
     pass(200_000).await;
-    assert_eq!(events.left_out(), LeftOut { unwritten: 44, ..LeftOut::default() });
+    assert_eq!(events.suppressed_counts(), SuppressedCounts { unwritten: 44, ..SuppressedCounts::default() });
     let failures = fake.with(|table| {
         table.fails = false;
         std::mem::take(&mut table.failures)
@@ -225,14 +231,14 @@ async fn events_wait_for_a_store_that_fails_and_the_newest_win() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_cannot_be_written_does_not_keep_back_others() {
+async fn an_unwritable_event_does_not_block_others() {
     let fake = Fake::new();
     let events = fake.events(LIMITS);
     fake.with(|table| table.poison = Some("note 3\""));
     emit(&events, 0..6);
     pass(1).await;
     assert_eq!(fake.with(|table| table.notes()), ["note 0", "note 1", "note 2", "note 4", "note 5"]);
-    assert_eq!(events.left_out(), LeftOut { unwritten: 1, ..LeftOut::default() });
+    assert_eq!(events.suppressed_counts(), SuppressedCounts { unwritten: 1, ..SuppressedCounts::default() });
 }
 
 fn reasons(table: &Table) -> Vec<String> {
@@ -244,17 +250,17 @@ fn reasons(table: &Table) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn begin_and_end_of_a_run_are_noted_with_their_events_in_one_transaction() {
+async fn run_records_share_the_transaction_of_their_events() {
     let fake = Fake::new();
     let events = fake.events(LIMITS);
-    events.emit(Why::StoreSalvaged, Regarding::Node, "before".into());
+    events.emit(EventReason::StoreSalvaged, Regarding::Node, "before".into());
     assert_eq!(events.begin_run().await, LastRun::None);
     assert_eq!(fake.with(|table| reasons(table)), ["StoreSalvaged", "AgentStarted"]);
     drop(events);
     let events = fake.events(LIMITS);
     assert_eq!(events.begin_run().await, LastRun::Unclean);
     for _ in 0..3 {
-        events.emit(Why::LimitHit, Regarding::Node, "n".into());
+        events.emit(EventReason::LimitHit, Regarding::Node, "n".into());
     }
     events.end_run().await;
     let (last, run) = fake.with(|table| (table.posts.last().unwrap().clone(), table.run.clone()));
@@ -277,7 +283,7 @@ async fn begin_and_end_of_a_run_are_noted_with_their_events_in_one_transaction()
 }
 
 #[tokio::test(start_paused = true)]
-async fn neither_begin_nor_end_waits_for_a_store_that_fails_and_nothing_is_lost_when_it_recovers() {
+async fn begin_and_end_do_not_block_and_survive_a_failing_store() {
     let fake = Fake::new();
     let events = fake.events(LIMITS);
     fake.with(|table| table.fails = true);
@@ -291,14 +297,14 @@ async fn neither_begin_nor_end_waits_for_a_store_that_fails_and_nothing_is_lost_
 }
 
 #[tokio::test(start_paused = true)]
-async fn times_are_corrected_in_the_store_and_then_here() {
+async fn times_are_corrected_in_the_store_and_then_in_memory() {
     let fake = Fake::new();
     let events = fake.events(LIMITS);
     pass(1000).await;
     fake.with(|table| table.fails = true);
     emit(&events, 0..1);
     pass(10_000).await;
-    // The clock of this test is not set: it tells the time as it is after that.
+    // This test's clock is not set: it shows the time as after the correction.
     let before = Clocked { boot: 7, since_boot: 5_000 };
     let hour = 3_600_000;
     let mut now = events.shared.now();
@@ -322,12 +328,12 @@ async fn times_are_corrected_in_the_store_and_then_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_task_ends_with_the_last_handle_and_writes_what_is_left() {
+async fn the_task_ends_with_its_last_handle_and_writes_the_rest() {
     let fake = Fake::new();
     let events = fake.events(LIMITS);
     let other = events.clone();
     for _ in 0..3 {
-        events.emit(Why::LimitHit, Regarding::Node, "n".into());
+        events.emit(EventReason::LimitHit, Regarding::Node, "n".into());
     }
     drop(events);
     pass(1).await;

@@ -1,5 +1,5 @@
-//! The task that writes Events. It takes what was emitted, has [`Correlator`] decide, and writes what has gathered in
-//! one transaction each. While the store takes nothing, what is to be written waits, and is tried again.
+//! The task that writes Events. It receives occurrences, has [`Correlator`] decide, and writes the
+//! results in batches, one transaction each. While the store fails, they wait and are retried.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::correlate::{Correlator, LeftOut, Occurrence, Told, until};
+use super::correlate::{Correlator, EventState, Occurrence, Suppression, until};
 use super::object::{self, ClockSet, Corrections, MAX_CORRECTIONS, Names};
 use super::pending::{Item, Pending};
 use super::sink::{Entry, Sink};
@@ -18,24 +18,22 @@ use super::{LastRun, QUEUE, Shared, run};
 use edgesync_runtime::VERSION;
 use edgesync_store::StoreError;
 
-/// The most Events in one transaction.
+/// Maximum number of Events in one transaction.
 pub(super) const MAX_BATCH: usize = 64;
-/// How long the store is left alone after it has failed: at first, and at most.
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_MOST: Duration = Duration::from_secs(60);
+/// Backoff after a failure of the store: first and maximum delay.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// What the task is asked to do beside writing what was emitted.
+/// A command to the task.
 #[derive(Debug)]
 pub(super) enum Command {
-    /// The agent's run begins.
     Begin(oneshot::Sender<LastRun>),
-    /// The agent's run ends.
     End(oneshot::Sender<()>),
     /// The clock was wrong and was set.
     ClockSet(ClockSet),
 }
 
-/// When the store is tried again.
+/// Schedule of the next retry.
 #[derive(Debug, Default)]
 struct Retry {
     at: Option<Instant>,
@@ -44,7 +42,7 @@ struct Retry {
 
 impl Retry {
     fn failed(&mut self) {
-        self.wait = (self.wait * 2).clamp(RETRY_FIRST, RETRY_MOST);
+        self.wait = (self.wait * 2).clamp(RETRY_MIN, RETRY_MAX);
         self.at = Some(Instant::now() + self.wait);
     }
 
@@ -53,7 +51,7 @@ impl Retry {
     }
 }
 
-/// The task's own.
+/// State of the task.
 #[derive(Debug)]
 pub(super) struct Writer<S> {
     sink: S,
@@ -62,7 +60,7 @@ pub(super) struct Writer<S> {
     correlator: Correlator,
     pending: Pending,
     corrections: Corrections,
-    /// Corrections that the store has yet to take.
+    /// Corrections not yet applied to the store.
     to_correct: VecDeque<ClockSet>,
     retry: Retry,
 }
@@ -82,7 +80,7 @@ impl<S: Sink> Writer<S> {
         }
     }
 
-    /// Works until all handles are dropped, and writes what is left then.
+    /// Runs until all handles are dropped, then writes what is left.
     pub(super) async fn run(
         mut self,
         mut queue: mpsc::Receiver<Occurrence>,
@@ -92,10 +90,10 @@ impl<S: Sink> Writer<S> {
             let wake = self.wake();
             tokio::select! {
                 command = commands.recv() => match command {
-                    // What was emitted before comes before.
+                    // Earlier occurrences precede the command.
                     Some(command) => {
                         self.drain(&mut queue);
-                        self.obey(command).await;
+                        self.execute(command).await;
                     }
                     None => break,
                 },
@@ -104,14 +102,14 @@ impl<S: Sink> Writer<S> {
             }
             self.drain(&mut queue);
             self.correlator.tick(self.shared.now().at.since_boot);
-            self.gather();
+            self.collect();
             self.write().await;
         }
         self.drain(&mut queue);
         self.finish().await;
     }
 
-    /// When there is something to do although nothing comes.
+    /// Returns when to wake without new input.
     fn wake(&self) -> Option<Instant> {
         let now = self.shared.now().at.since_boot;
         let due = self.correlator.deadline().map(|due| Instant::now() + until(now, due));
@@ -137,26 +135,26 @@ impl<S: Sink> Writer<S> {
         let counters = &self.shared.counters;
         match self.correlator.occurred(occurrence, fresh_id) {
             None => {}
-            Some(LeftOut::Source) => {
+            Some(Suppression::Source) => {
                 counters.source.fetch_add(1, Relaxed);
             }
-            Some(LeftOut::Reason) => {
+            Some(Suppression::Reason) => {
                 counters.reason.fetch_add(1, Relaxed);
             }
         }
     }
 
-    async fn obey(&mut self, command: Command) {
-        self.gather();
+    async fn execute(&mut self, command: Command) {
+        self.collect();
         match command {
             Command::Begin(answer) => {
                 let _ = answer.send(self.begin().await);
             }
             Command::End(answer) => {
-                let (told, note) = run::end(VERSION, self.shared.now(), fresh_id());
+                let (state, note) = run::end(VERSION, self.shared.now(), fresh_id());
                 self.correlator.finish();
-                self.gather();
-                self.add(told, Some(note));
+                self.collect();
+                self.add(state, Some(note));
                 self.finish().await;
                 let _ = answer.send(());
             }
@@ -175,28 +173,28 @@ impl<S: Sink> Writer<S> {
             tracing::warn!(%error, "how the last run ended cannot be read");
             None
         });
-        let (last, told, note) = run::begin(note.as_deref(), VERSION, self.shared.now(), fresh_id());
-        self.add(told, Some(note));
+        let (last, state, note) = run::begin(note.as_deref(), VERSION, self.shared.now(), fresh_id());
+        self.add(state, Some(note));
         self.write().await;
         last
     }
 
-    /// Takes over what is decided.
-    fn gather(&mut self) {
-        for told in self.correlator.take() {
-            self.add(told, None);
+    /// Moves the decided Events to the queue.
+    fn collect(&mut self) {
+        for state in self.correlator.take() {
+            self.add(state, None);
         }
     }
 
-    fn add(&mut self, told: Told, run: Option<String>) {
-        let gone = self.pending.add(told, run);
+    fn add(&mut self, state: EventState, run: Option<String>) {
+        let gone = self.pending.add(state, run);
         self.shared.counters.unwritten.fetch_add(gone, Relaxed);
     }
 
-    /// Writes all there is, and gives up what cannot be written at the first attempt.
+    /// Writes everything, and gives up what fails at the first attempt.
     async fn finish(&mut self) {
         self.correlator.finish();
-        self.gather();
+        self.collect();
         self.retry = Retry::default();
         self.write().await;
         if self.has_work() {
@@ -204,7 +202,7 @@ impl<S: Sink> Writer<S> {
         }
     }
 
-    /// Writes what waits, unless the store has failed a moment ago.
+    /// Writes the queue, unless a retry is pending.
     async fn write(&mut self) {
         if !self.has_work() || self.retry.is_waiting() {
             return;
@@ -219,11 +217,12 @@ impl<S: Sink> Writer<S> {
     }
 
     async fn try_write(&mut self) -> Result<(), StoreError> {
-        // Before anything is written: what waits here is corrected when it is made an object, and must not be twice.
+        // First of all: Events still in the queue are corrected when their objects are built, and
+        // must not be corrected twice.
         while let Some(ClockSet { before, forward_ms, .. }) = self.to_correct.front().copied() {
             match self.sink.correct_times(before, forward_ms).await {
                 Ok(corrected) => tracing::info!(corrected, forward_ms, "times of Events are corrected"),
-                Err(error) if is_passing(&error) => return Err(error),
+                Err(error) if is_transient(&error) => return Err(error),
                 Err(error) => tracing::warn!(%error, "times of Events could not be corrected"),
             }
             self.to_correct.pop_front();
@@ -233,8 +232,8 @@ impl<S: Sink> Writer<S> {
             let count = self.pending.len().min(most);
             match self.sink.post(self.entries(count)).await {
                 Ok(()) => self.pending.remove_first(count),
-                Err(error) if is_passing(&error) => return Err(error),
-                // One of them must be the reason: it must not keep back the others.
+                Err(error) if is_transient(&error) => return Err(error),
+                // One of them must be the cause: it must not block the others.
                 Err(_) if count > 1 => most = 1,
                 Err(error) => {
                     tracing::warn!(%error, "an Event could not be written");
@@ -248,16 +247,16 @@ impl<S: Sink> Writer<S> {
 
     fn entries(&self, count: usize) -> Vec<Entry> {
         let mut entries = Vec::with_capacity(count + 1);
-        for Item { told, run } in self.pending.first(count) {
-            entries.push(Entry::Event(object::record(told, &self.names, &self.corrections)));
+        for Item { state, run } in self.pending.first(count) {
+            entries.push(Entry::Event(object::record(state, &self.names, &self.corrections)));
             entries.extend(run.clone().map(Entry::Run));
         }
         entries
     }
 }
 
-/// Whether the same can be written later.
-fn is_passing(error: &StoreError) -> bool {
+/// Returns whether a retry may succeed.
+fn is_transient(error: &StoreError) -> bool {
     error.ends_transaction() || matches!(error, StoreError::Closed | StoreError::Replaced)
 }
 

@@ -1,4 +1,4 @@
-//! What the bridge to a CloudCore counts.
+//! The metrics of the bridge to a CloudCore.
 
 use edgesync_api::{MetricsWriter, families};
 use edgesync_kubeedge::{BridgeCounters, BridgeStatus, DynamicController};

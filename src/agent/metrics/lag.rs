@@ -1,4 +1,4 @@
-//! For how long something has waited to be confirmed, of things that are numbered in their order. Pure.
+//! Measures how long numbered items have waited for confirmation. Pure.
 
 use std::collections::VecDeque;
 
@@ -6,22 +6,22 @@ use edgesync_protocol::edge::OutboxMarks;
 use edgesync_protocol::timing::Now;
 use edgesync_protocol::upload::Lane;
 
-/// The most moments that are told apart. With more, two are taken for the earlier one.
+/// Maximum number of distinct times. Beyond it, two times merge into the earlier one.
 const MAX_MARKS: usize = 32;
 
-/// Since when the oldest unconfirmed thing has waited. What waited before the start counts from the start.
+/// Age of the oldest unconfirmed item. Items from before the start age from the start.
 #[derive(Clone, Debug, Default)]
 pub(in crate::agent) struct Lag {
-    /// Everything up to a number was there at a time; both ascend.
+    /// Pairs of a number and the time when it was the newest; both ascend.
     marks: VecDeque<(u64, Now)>,
     newest: u64,
 }
 
 impl Lag {
-    /// The newest number, and the last one that is confirmed, are these now.
+    /// Updates the newest number and the last confirmed one.
     pub(in crate::agent) fn observe(&mut self, now: Now, newest: u64, confirmed: u64) {
         if newest < self.newest {
-            // The numbers have begun anew.
+            // The numbers have restarted.
             self.marks.clear();
         }
         self.newest = newest;
@@ -37,7 +37,7 @@ impl Lag {
         }
     }
 
-    /// How long the oldest has waited; zero if nothing waits.
+    /// Returns the age of the oldest unconfirmed item; zero if there is none.
     pub(in crate::agent) fn age(&self, now: Now) -> Now {
         self.marks.front().map_or(Now::ZERO, |(_, since)| now.saturating_sub(*since))
     }
@@ -52,7 +52,7 @@ impl Lag {
     }
 }
 
-/// For how long changes and items of the outbox have waited for the cloud.
+/// Ages of unconfirmed changes and outbox items.
 #[derive(Clone, Debug, Default)]
 pub(in crate::agent) struct Ages {
     changes: Lag,
@@ -60,12 +60,12 @@ pub(in crate::agent) struct Ages {
 }
 
 impl Ages {
-    /// The store's revision, and the last one that the cloud has confirmed, are these now.
+    /// Updates the store's revision and the last one that the cloud has confirmed.
     pub(in crate::agent) fn changes(&mut self, now: Now, revision: u64, confirmed: u64) {
         self.changes.observe(now, revision, confirmed);
     }
 
-    /// The outbox stands like this now.
+    /// Updates the state of the outbox.
     pub(in crate::agent) fn outbox(&mut self, now: Now, marks: &OutboxMarks) {
         for (lag, lane) in self.lanes.iter_mut().zip(Lane::ALL) {
             let last = marks.last.get(lane);
@@ -75,12 +75,12 @@ impl Ages {
         }
     }
 
-    /// The age of the oldest change that is not confirmed.
+    /// Returns the age of the oldest unconfirmed change.
     pub(in crate::agent) fn oldest_change(&self, now: Now) -> Now {
         self.changes.age(now)
     }
 
-    /// The age of the oldest item of each lane.
+    /// Returns the age of the oldest item of each lane.
     pub(in crate::agent) fn oldest_items(&self, now: Now) -> [Now; Lane::ALL.len()] {
         self.lanes.each_ref().map(|lag| lag.age(now))
     }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_begin_anew_are_not_taken_for_old_ones() {
+    fn restarted_numbers_are_not_mistaken_for_old_ones() {
         let mut lag = Lag::default();
         lag.observe(at(1), 100, 10);
         lag.observe(at(50), 3, 0);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_whose_items_were_all_dropped_waits_for_nothing() {
+    fn a_lane_without_items_has_no_age() {
         let mut ages = Ages::default();
         let lanes = |status, bulk| Lanes { status, events: 0, bulk };
         let mut marks = OutboxMarks { last: lanes(2, 4), rows: lanes(2, 4), ..OutboxMarks::default() };
@@ -134,9 +134,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of when each number came.
+        /// Compares with a list of each number's time.
         #[test]
-        fn an_age_is_never_too_small_and_exact_while_few_moments_are_to_be_told_apart(
+        fn ages_are_exact_for_few_times_and_never_too_small(
             steps in prop::collection::vec((0_u64..3, 0_u64..4), 1..200),
         ) {
             let (mut lag, mut came) = (Lag::default(), Vec::<u64>::new());
@@ -148,11 +148,11 @@ mod tests {
                 confirmed = newest.min(confirmed + settled);
                 lag.observe(at(second), newest, confirmed);
                 let exact = came.get(confirmed as usize).map_or(0, |since| second - since);
-                let told = lag.age(at(second)).as_secs();
-                prop_assert!(told >= exact, "{told} < {exact}");
-                prop_assert!(exact > 0 || came.len() as u64 > confirmed || told == 0);
+                let age = lag.age(at(second)).as_secs();
+                prop_assert!(age >= exact, "{age} < {exact}");
+                prop_assert!(exact > 0 || came.len() as u64 > confirmed || age == 0);
                 if came.len() <= MAX_MARKS {
-                    prop_assert_eq!(told, exact);
+                    prop_assert_eq!(age, exact);
                 }
                 prop_assert!(lag.marks.len() <= MAX_MARKS);
             }

@@ -1,18 +1,19 @@
-//! Which address this machine has, as the kernel says it.
+//! Determines this machine's address from the kernel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// Addresses that are nobody's (RFC 5737, RFC 3849): the way to them is the default route.
-pub(super) const ELSEWHERE: [IpAddr; 2] =
+/// Documentation addresses (RFC 5737, RFC 3849), which are routed by the default route.
+pub(super) const DEFAULT_ROUTE_PROBES: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
-/// Any port: none is reached.
+/// Any port: nothing is sent.
 const PORT: u16 = 9;
-/// Flags of an address in `if_inet6` that keep others from relying on it: temporary, found on another machine too,
-/// deprecated, tentative.
+/// Flags in `if_inet6` that make an address unreliable: temporary, duplicate, deprecated,
+/// tentative.
 const UNRELIABLE: u8 = 0x01 | 0x08 | 0x20 | 0x40;
 
-/// The address that the kernel would send from. Connecting a datagram socket chooses the route and sends nothing.
+/// Returns the kernel's source address for a destination. Connecting a datagram socket selects the
+/// route and sends nothing.
 pub(super) fn source(to: IpAddr) -> Option<IpAddr> {
     let any = if to.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;
@@ -20,7 +21,7 @@ pub(super) fn source(to: IpAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// Whether others can reach a machine by this address.
+/// Returns whether others can reach a machine at this address.
 #[allow(clippy::trivially_copy_pass_by_ref)] // As a filter.
 pub(super) fn is_usable(address: &IpAddr) -> bool {
     let is_link_local = match address {
@@ -30,8 +31,8 @@ pub(super) fn is_usable(address: &IpAddr) -> bool {
     !(is_link_local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
 }
 
-/// The lowest usable address of this machine in `/proc/net/fib_trie`: a leaf with its address is followed by what
-/// the address is.
+/// Returns the lowest usable address of this machine in `/proc/net/fib_trie`: the line after a
+/// leaf's address has its type.
 pub(super) fn in_fib_trie(text: &str) -> Option<IpAddr> {
     let mut leaf = None;
     let mut found = None::<IpAddr>;
@@ -46,7 +47,8 @@ pub(super) fn in_fib_trie(text: &str) -> Option<IpAddr> {
     found
 }
 
-/// The lowest usable address in `/proc/net/if_inet6`: address, index, prefix, scope, flags, interface.
+/// Returns the lowest usable address in `/proc/net/if_inet6`: address, index, prefix, scope, flags,
+/// interface.
 pub(super) fn in_if_inet6(text: &str) -> Option<IpAddr> {
     let address = |line: &str| {
         let mut fields = line.split_ascii_whitespace();
@@ -88,14 +90,14 @@ Local:
 ";
 
     #[test]
-    fn the_address_of_an_interface_is_neither_loopback_nor_broadcast_nor_of_the_link_alone() {
+    fn interface_addresses_exclude_loopback_broadcast_link_local() {
         assert_eq!(in_fib_trie(TRIE), Some([10, 1, 7, 42].into()));
         assert_eq!(in_fib_trie("     |-- 127.0.0.1\n        /32 host LOCAL\n"), None);
         assert_eq!(in_fib_trie("/32 host LOCAL\n|-- x\n/32 host LOCAL"), None);
     }
 
     #[test]
-    fn addresses_that_come_and_go_are_not_told() {
+    fn temporary_addresses_are_not_reported() {
         let text = "\
 00000000000000000000000000000001 01 80 10 80       lo
 fe8000000000000002005efffe000001 02 40 20 80     eth0
@@ -110,12 +112,12 @@ fe8000000000000002005efffe000001 02 40 20 80     eth0
     }
 
     #[test]
-    fn the_way_to_this_machine_starts_at_this_machine() {
+    fn the_source_address_for_loopback_is_loopback() {
         assert_eq!(source(Ipv4Addr::LOCALHOST.into()), Some(Ipv4Addr::LOCALHOST.into()));
     }
 
     #[test]
-    fn only_what_others_can_reach_is_usable() {
+    fn usable_addresses_are_reachable_by_others() {
         for good in ["10.0.0.1", "192.168.1.2", "100.64.0.1", "2001:db8::1", "fd00::2"] {
             assert!(is_usable(&good.parse().unwrap()), "{good}");
         }
@@ -136,7 +138,7 @@ fe8000000000000002005efffe000001 02 40 20 80     eth0
 
     proptest! {
         #[test]
-        fn no_text_makes_them_panic(text in "[|/ \\-0-9a-f.\n LOCALhost]{0,200}") {
+        fn parsers_never_panic(text in "[|/ \\-0-9a-f.\n LOCALhost]{0,200}") {
             in_fib_trie(&text);
             in_if_inet6(&text);
         }

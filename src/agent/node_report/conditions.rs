@@ -1,4 +1,4 @@
-//! The conditions that the node alone can know. Since when they hold is left to those who keep them.
+//! The conditions that only the node can determine. The caller sets their transition times.
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ use edgesync_object::time::rfc3339;
 use edgesync_protocol::node::{CERTIFICATE_VALID, DISK_PRESSURE, STORE_HEALTHY, TRAFFIC_BUDGET_SPENT};
 use edgesync_protocol::node::{Condition, ConditionStatus};
 
-/// The longest message, in bytes.
+/// Maximum bytes of a message.
 const MAX_MESSAGE: usize = 512;
 
 const DISK_ALMOST_FULL: &str = "DiskAlmostFull";
 const DATABASE_ALMOST_FULL: &str = "DatabaseAlmostFull";
 
-/// Whether the store takes changes.
+/// Returns the condition of the store: whether it accepts changes.
 pub(in crate::agent) fn store_condition(health: &Health) -> Condition {
     let (status, reason, message) = match (&health.writing, &health.reset) {
         (Writing::Full, _) => {
@@ -41,9 +41,10 @@ pub(in crate::agent) fn store_condition(health: &Health) -> Condition {
     condition(STORE_HEALTHY, status, reason, message)
 }
 
-/// Whether the disk of the database, or the database within its limit, is almost full: less than a tenth is left,
-/// and less than [`LOW_DISK_BYTES`]. `before` is the condition as it was: it goes away with a quarter more than that,
-/// so that it does not flap. `database_bytes` is what is in use, without pages that are free.
+/// Returns whether the database's disk, or the database within its limit, is almost full: less than
+/// a tenth is free, and less than [`LOW_DISK_BYTES`]. `before` is the previous condition. For
+/// hysteresis the pressure ends only with a quarter more free space. `database_bytes` is in use,
+/// without free pages.
 pub(in crate::agent) fn disk_condition(
     database: &Path,
     database_bytes: u64,
@@ -51,11 +52,11 @@ pub(in crate::agent) fn disk_condition(
     before: Option<&Condition>,
 ) -> Condition {
     let within = Space { total: max_bytes, free: max_bytes.saturating_sub(database_bytes) };
-    room_condition(Space::of(database), within, before)
+    space_condition(Space::of(database), within, before)
 }
 
-/// Whether the budget of bytes for the day is spent: `used` of `budget`. How much of it was used is told in quarters, and beyond it
-/// in multiples: the message must not change with every message that is sent.
+/// Returns whether the day's budget of bytes is spent. The message gives the use in quarters, and
+/// beyond the budget in multiples, so that it does not change with each message sent.
 pub(in crate::agent) fn traffic_condition(spent: bool, used: u64, budget: Option<u64>) -> Condition {
     let Some(budget) = budget else {
         let message = "there is no budget".to_owned();
@@ -76,7 +77,8 @@ pub(in crate::agent) fn traffic_condition(spent: bool, used: u64, budget: Option
     condition(TRAFFIC_BUDGET_SPENT, ConditionStatus::True, "BudgetSpent", message)
 }
 
-/// Whether the certificate is good for a while: until when is in the message, which changes with a renewal only.
+/// Returns whether the certificate is valid. The message names its end, which changes only with a
+/// renewal.
 pub(in crate::agent) fn certificate_condition(validity: Validity, until: Timestamp) -> Condition {
     let until = rfc3339(until);
     let (status, reason, message) = match validity {
@@ -97,20 +99,21 @@ pub(in crate::agent) fn certificate_condition(validity: Validity, until: Timesta
     condition(CERTIFICATE_VALID, status, reason, message)
 }
 
-fn room_condition(disk: Option<Space>, within: Space, before: Option<&Condition>) -> Condition {
+fn space_condition(disk: Option<Space>, within: Space, before: Option<&Condition>) -> Condition {
     let was = |reason| {
         before.is_some_and(|before| before.status == ConditionStatus::True && before.reason == reason)
     };
     let (status, reason, message) = if disk.is_some_and(|disk| disk.is_low(was(DISK_ALMOST_FULL))) {
-        let least = size(disk.map_or(0, Space::least));
+        let least = size(disk.map_or(0, Space::minimum_free));
         let message = format!("less than {least} are free on the disk of the database");
         (ConditionStatus::True, DISK_ALMOST_FULL, message)
     } else if within.is_low(was(DATABASE_ALMOST_FULL)) {
-        let (least, total) = (size(within.least()), size(within.total));
+        let (least, total) = (size(within.minimum_free()), size(within.total));
         let message = format!("less than {least} are left to the database of the {total} it may have");
         (ConditionStatus::True, DATABASE_ALMOST_FULL, message)
     } else if let Some(disk) = disk {
-        let (disk, left, total) = (size(disk.least()), size(within.least()), size(within.total));
+        let (disk, left, total) =
+            (size(disk.minimum_free()), size(within.minimum_free()), size(within.total));
         let message = format!(
             "more is free than should be at least: {disk} on the disk of the database, {left} of the {total} that it may have"
         );
@@ -123,15 +126,16 @@ fn room_condition(disk: Option<Space>, within: Space, before: Option<&Condition>
 }
 
 impl Space {
-    /// What should be free.
-    fn least(self) -> u64 {
+    /// Returns the minimum of free space.
+    fn minimum_free(self) -> u64 {
         (self.total / 10).min(LOW_DISK_BYTES)
     }
 
-    /// Whether less is free than should be; if that was so before, whether a quarter more is not free either.
+    /// Returns whether free space is below the minimum; after a low state, below five quarters of
+    /// it.
     fn is_low(self, was: bool) -> bool {
-        let least = self.least();
-        self.free < if was { least + least / 4 } else { least }
+        let minimum_free = self.minimum_free();
+        self.free < if was { minimum_free + minimum_free / 4 } else { minimum_free }
     }
 }
 
@@ -146,7 +150,7 @@ fn condition(kind: &str, status: ConditionStatus, reason: &str, mut message: Str
     }
 }
 
-/// A size for people: at most one decimal, rounded down.
+/// Formats a size with at most one decimal, rounded down.
 fn size(bytes: u64) -> String {
     const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let Some((shift, unit)) = UNITS.into_iter().find(|(shift, _)| bytes >> shift > 0) else {
@@ -170,7 +174,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
     const ROOM: Space = Space { total: GIB, free: GIB };
 
-    fn told(condition: &Condition) -> (ConditionStatus, &str) {
+    fn status_and_reason(condition: &Condition) -> (ConditionStatus, &str) {
         (condition.status, &condition.reason)
     }
 
@@ -186,33 +190,33 @@ mod tests {
     }
 
     #[test]
-    fn the_store_is_healthy_while_it_takes_changes() {
+    fn the_store_is_healthy_while_it_accepts_changes() {
         let health = |writing, reset| Health { writing, reset };
         let works = store_condition(&health(Writing::Works, None));
         assert_eq!(works.condition, "edgesync.io/StoreHealthy");
-        assert_eq!(told(&works), (ConditionStatus::True, "StoreWorks"));
+        assert_eq!(status_and_reason(&works), (ConditionStatus::True, "StoreWorks"));
         let salvaged = store_condition(&health(Writing::Works, Some(reset())));
-        assert_eq!(told(&salvaged), (ConditionStatus::True, "StoreSalvaged"));
+        assert_eq!(status_and_reason(&salvaged), (ConditionStatus::True, "StoreSalvaged"));
         assert!(salvaged.message.ends_with("page 7 is damaged"), "{}", salvaged.message);
         let full = store_condition(&health(Writing::Full, Some(reset())));
-        assert_eq!(told(&full), (ConditionStatus::False, "StoreFull"));
+        assert_eq!(status_and_reason(&full), (ConditionStatus::False, "StoreFull"));
         let reason = "ä".repeat(1_000);
         let fails = store_condition(&health(Writing::Fails { reason }, None));
-        assert_eq!(told(&fails), (ConditionStatus::False, "StoreFailing"));
+        assert_eq!(status_and_reason(&fails), (ConditionStatus::False, "StoreFailing"));
         assert!((500..=512).contains(&fails.message.len()), "{}", fails.message.len());
     }
 
     #[test]
     fn the_smaller_of_a_tenth_and_256_mib_must_be_free() {
-        let on = |total, free| room_condition(Some(Space { total, free }), ROOM, None);
-        assert_eq!(told(&on(GIB, GIB / 10)), (ConditionStatus::False, "EnoughRoom"));
-        assert_eq!(told(&on(GIB, GIB / 10 - 1)), (ConditionStatus::True, "DiskAlmostFull"));
-        assert_eq!(told(&on(64 * GIB, 256 * MIB)), (ConditionStatus::False, "EnoughRoom"));
+        let on = |total, free| space_condition(Some(Space { total, free }), ROOM, None);
+        assert_eq!(status_and_reason(&on(GIB, GIB / 10)), (ConditionStatus::False, "EnoughRoom"));
+        assert_eq!(status_and_reason(&on(GIB, GIB / 10 - 1)), (ConditionStatus::True, "DiskAlmostFull"));
+        assert_eq!(status_and_reason(&on(64 * GIB, 256 * MIB)), (ConditionStatus::False, "EnoughRoom"));
         let low = on(64 * GIB, 256 * MIB - 1);
-        assert_eq!(told(&low), (ConditionStatus::True, "DiskAlmostFull"));
+        assert_eq!(status_and_reason(&low), (ConditionStatus::True, "DiskAlmostFull"));
         assert_eq!(low.message, "less than 256 MiB are free on the disk of the database");
         assert_eq!(low, on(64 * GIB, 0), "the message does not change with what is free");
-        // Nobody takes what should be free at least for what is free.
+        // The required minimum is never mistaken for the free space.
         let enough = on(64 * GIB, 9 * GIB);
         assert_eq!(
             enough.message,
@@ -224,26 +228,32 @@ mod tests {
     #[test]
     fn the_database_may_be_almost_full_on_an_empty_disk() {
         let with = |free, before: Option<&Condition>| {
-            room_condition(Some(ROOM), Space { total: 100 * MIB, free }, before)
+            space_condition(Some(ROOM), Space { total: 100 * MIB, free }, before)
         };
         let low = with(10 * MIB - 1, None);
-        assert_eq!(told(&low), (ConditionStatus::True, "DatabaseAlmostFull"));
+        assert_eq!(status_and_reason(&low), (ConditionStatus::True, "DatabaseAlmostFull"));
         assert_eq!(low.message, "less than 10 MiB are left to the database of the 100 MiB it may have");
-        assert_eq!(told(&with(12 * MIB, Some(&low))), (ConditionStatus::True, "DatabaseAlmostFull"));
-        assert_eq!(told(&with(12 * MIB + MIB / 2, Some(&low))), (ConditionStatus::False, "EnoughRoom"));
-        assert_eq!(told(&with(12 * MIB, None)), (ConditionStatus::False, "EnoughRoom"));
+        assert_eq!(
+            status_and_reason(&with(12 * MIB, Some(&low))),
+            (ConditionStatus::True, "DatabaseAlmostFull")
+        );
+        assert_eq!(
+            status_and_reason(&with(12 * MIB + MIB / 2, Some(&low))),
+            (ConditionStatus::False, "EnoughRoom")
+        );
+        assert_eq!(status_and_reason(&with(12 * MIB, None)), (ConditionStatus::False, "EnoughRoom"));
     }
 
     #[test]
-    fn a_disk_that_does_not_say_is_unknown_unless_the_database_is_full() {
-        let unknown = room_condition(None, ROOM, None);
-        assert_eq!(told(&unknown), (ConditionStatus::Unknown, "RoomUnknown"));
-        let full = room_condition(None, Space { total: GIB, free: 0 }, None);
-        assert_eq!(told(&full), (ConditionStatus::True, "DatabaseAlmostFull"));
+    fn an_unreadable_disk_is_unknown_unless_the_database_is_full() {
+        let unknown = space_condition(None, ROOM, None);
+        assert_eq!(status_and_reason(&unknown), (ConditionStatus::Unknown, "RoomUnknown"));
+        let full = space_condition(None, Space { total: GIB, free: 0 }, None);
+        assert_eq!(status_and_reason(&full), (ConditionStatus::True, "DatabaseAlmostFull"));
     }
 
     #[test]
-    fn the_disk_of_a_database_that_is_yet_to_be_made_is_known() {
+    fn the_disk_of_a_missing_database_is_known() {
         let directory = tempfile::tempdir().unwrap();
         let database = directory.path().join("edgesync.db");
         let space = Space::of(&database).unwrap();
@@ -251,15 +261,15 @@ mod tests {
         let full = disk_condition(&database, GIB, GIB, None);
         assert!(full.status == ConditionStatus::True && full.condition == "edgesync.io/DiskPressure");
         let nowhere = disk_condition(&directory.path().join("no/such/edgesync.db"), 0, GIB, None);
-        assert_eq!(told(&nowhere), (ConditionStatus::Unknown, "RoomUnknown"));
+        assert_eq!(status_and_reason(&nowhere), (ConditionStatus::Unknown, "RoomUnknown"));
     }
 
     #[test]
-    fn a_budget_is_said_to_be_spent_in_words_that_rarely_change() {
+    fn the_budget_condition_rarely_changes_its_message() {
         let none = traffic_condition(false, 5, None);
-        assert_eq!(told(&none), (ConditionStatus::False, "NoBudget"));
+        assert_eq!(status_and_reason(&none), (ConditionStatus::False, "NoBudget"));
         let within = traffic_condition(false, 5, Some(MIB));
-        assert_eq!(told(&within), (ConditionStatus::False, "WithinBudget"));
+        assert_eq!(status_and_reason(&within), (ConditionStatus::False, "WithinBudget"));
         assert_eq!(within, traffic_condition(false, MIB / 4 - 1, Some(MIB)));
         let said = |used| traffic_condition(false, used, Some(MIB)).message;
         assert!(said(MIB / 4 - 1).starts_with("less than a quarter of the budget of 1 MiB"), "{}", said(0));
@@ -267,7 +277,7 @@ mod tests {
         assert_eq!(said(MIB - 1), said(MIB * 3 / 4));
         assert!(said(MIB - 1).starts_with("three quarters"));
         let spent = traffic_condition(true, MIB, Some(MIB));
-        assert_eq!(told(&spent), (ConditionStatus::True, "BudgetSpent"));
+        assert_eq!(status_and_reason(&spent), (ConditionStatus::True, "BudgetSpent"));
         assert_eq!(spent, traffic_condition(true, 2 * MIB - 1, Some(MIB)));
         let far = traffic_condition(true, 3 * MIB + 5, Some(MIB));
         assert!(far.message.ends_with("; 3 times as much is used"), "{}", far.message);
@@ -284,16 +294,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn space_that_moves_by_less_than_a_quarter_changes_the_condition_at_most_once(
+        fn hysteresis_allows_one_change_within_a_quarter_of_the_limit(
             total in 1u64..1 << 45,
             frees in prop::collection::vec(0u64..100, 1..50),
         ) {
-            let least = Space { total, free: 0 }.least();
+            let minimum_free = Space { total, free: 0 }.minimum_free();
             let (mut before, mut changes) = (None::<Condition>, 0);
             for free in frees {
-                // From nine tenths of what should be free to eleven tenths.
-                let free = least / 10 * 9 + (u128::from(least / 5) * u128::from(free) / 100) as u64;
-                let now = room_condition(Some(Space { total, free }), ROOM, before.as_ref());
+                // From nine tenths to eleven tenths of the minimum.
+                let free = minimum_free / 10 * 9 + (u128::from(minimum_free / 5) * u128::from(free) / 100) as u64;
+                let now = space_condition(Some(Space { total, free }), ROOM, before.as_ref());
                 changes += u32::from(before.is_some_and(|before| before.status != now.status));
                 before = Some(now);
             }
@@ -301,10 +311,10 @@ mod tests {
         }
 
         #[test]
-        fn no_number_makes_it_panic(total: u64, free: u64, max: u64, used: u64, spent: bool) {
+        fn conditions_never_panic(total: u64, free: u64, max: u64, used: u64, spent: bool) {
             let within = Space { total: max, free: max.saturating_sub(used) };
-            let low = room_condition(Some(Space { total, free }), within, None);
-            room_condition(None, within, Some(&low));
+            let low = space_condition(Some(Space { total, free }), within, None);
+            space_condition(None, within, Some(&low));
             traffic_condition(spent, used, Some(max));
         }
     }

@@ -51,7 +51,7 @@ fn address(status: &Map<String, Value>, kind: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_machine_tells_what_it_is() {
+fn the_report_describes_the_machine() {
     let root = machine(MACHINE);
     let facts = Facts { root: root.path(), source: two_routes };
     let status = facts.status("pump-7.north", "10.20.0.1", DISK);
@@ -81,7 +81,7 @@ fn a_machine_tells_what_it_is() {
 }
 
 #[test]
-fn labels_of_the_machine_stand_beside_those_of_the_configuration_and_below_them() {
+fn configured_labels_take_precedence_over_the_machines() {
     let root = machine(MACHINE);
     let facts = Facts { root: root.path(), source: no_route };
     let configured = [("site", "north"), ("kubernetes.io/os", "plan9")];
@@ -107,7 +107,7 @@ fn labels_of_the_machine_stand_beside_those_of_the_configuration_and_below_them(
 }
 
 #[test]
-fn a_machine_that_says_nothing_is_still_a_valid_node() {
+fn a_machine_without_facts_is_still_a_valid_node() {
     let root = machine(&[]);
     let facts = Facts { root: root.path(), source: no_route };
     let status = facts.status("n", "broker.example", None);
@@ -125,7 +125,7 @@ fn a_machine_that_says_nothing_is_still_a_valid_node() {
 }
 
 #[test]
-fn this_machine_is_a_valid_node_and_the_same_one_when_asked_again() {
+fn this_machine_is_a_valid_node_and_its_report_is_stable() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = Config::default();
     config.node.name = "pump-7".to_owned();
@@ -143,7 +143,7 @@ fn this_machine_is_a_valid_node_and_the_same_one_when_asked_again() {
 }
 
 #[test]
-fn the_address_is_the_one_towards_the_broker_or_the_default_route_or_an_interface() {
+fn the_address_is_that_of_broker_route_or_interface() {
     let root = machine(MACHINE);
     let internal = |source, broker| {
         let facts = Facts { root: root.path(), source };
@@ -160,7 +160,7 @@ fn the_address_is_the_one_towards_the_broker_or_the_default_route_or_an_interfac
 }
 
 #[test]
-fn files_that_make_no_sense_are_left_out() {
+fn malformed_files_are_omitted() {
     let long = "x".repeat(200_000);
     let files = [
         ("proc/meminfo", "MemTotal: lots\n"),
@@ -192,7 +192,7 @@ fn processors_are_counted_over_ranges() {
 }
 
 #[test]
-fn values_of_os_release_are_read_as_a_shell_does() {
+fn values_of_os_release_are_unquoted_like_in_a_shell() {
     for (value, read) in [
         ("Debian", "Debian"),
         (r#""Debian 13""#, "Debian 13"),

@@ -1,7 +1,8 @@
-//! Lists: pages of a snapshot as the API wants them.
+//! Lists: pages of a snapshot, for the API.
 //!
-//! Synced and local objects come by namespace and name. ObjectSync records come in the order of their rows,
-//! because no index has theirs; the order is as stable, and the cursors are the storage's own anyway.
+//! Synced and local objects are sorted by namespace and name. ObjectSync records follow the order
+//! of their rows, because no index has theirs. That order is as stable, and cursors are opaque to
+//! clients.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,48 +13,47 @@ use edgesync_api::{Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Stor
 use edgesync_object::status::Result;
 use edgesync_object::{Resource, Scope, Status, objectsync};
 
-use super::named::{OwnList, place};
+use super::named::{SynthesizedList, position};
 use super::statuses::Statuses;
-use super::{Place, record, shown, shown_local, unavailable};
+use super::{ObjectSource, record, shown, shown_local, unavailable};
 
-/// Bytes of objects on one page.
+/// Maximum bytes of objects on a page.
 const PAGE_BYTES: usize = 1 << 20;
-/// Bytes of objects that are read for one page, wanted or not.
+/// Maximum bytes read for a page, matching or not.
 const READ_BYTES: usize = 8 << 20;
 
 /// An open list of one kind.
 #[derive(Debug)]
 pub(crate) enum EdgeList {
-    /// Of rows.
     Rows(RowList),
-    /// Of what is made of other things.
-    Own(OwnList),
+    /// A list of synthesized objects.
+    Synthesized(SynthesizedList),
 }
 
 /// An open list of rows.
 #[derive(Debug)]
 pub(crate) struct RowList {
     snapshot: EdgeSnapshot,
-    place: Place,
+    source: ObjectSource,
     resource: Arc<Resource>,
     node: Arc<str>,
     statuses: Arc<Statuses>,
 }
 
-/// What is made of the rows of a page.
+/// Collects a page from rows.
 struct Collected {
     node: Arc<str>,
     statuses: Arc<Statuses>,
     filter: Option<RowFilter>,
     limit: usize,
-    /// Whether the items are the namespaces of the rows: names and nothing else.
+    /// Whether to collect only the namespaces of the rows.
     names: bool,
     items: Vec<Stored>,
     bytes: usize,
     read: usize,
-    /// The place of the last row.
+    /// Position of the last row.
     last: Cursor,
-    /// Whether there was another row when the page was full.
+    /// Whether more rows follow.
     more: bool,
 }
 
@@ -80,7 +80,7 @@ impl Collected {
             }
             ScanRow::Record(row) if self.names => {
                 let name = row.entry.object.namespace;
-                if let Err(at) = place(&self.items, &name) {
+                if let Err(at) = position(&self.items, &name) {
                     self.items.insert(at, Stored { name, ..Stored::default() });
                 }
                 None
@@ -92,7 +92,7 @@ impl Collected {
         };
         let Some(item) = item else { return ControlFlow::Continue(()) };
         self.read += item.json.len();
-        // What is selected is what a watch selects: by what came from the cloud.
+        // A selector matches the cloud's version, as in a watch.
         if self.filter.as_ref().is_none_or(|filter| filter(&item)) {
             let item = match synced {
                 Some((uid, waiting)) => self.statuses.show(&uid, item, waiting.as_deref(), Instant::now()),
@@ -108,20 +108,20 @@ impl Collected {
 impl RowList {
     pub(super) fn new(
         snapshot: EdgeSnapshot,
-        place: Place,
+        source: ObjectSource,
         resource: Arc<Resource>,
         node: Arc<str>,
         statuses: Arc<Statuses>,
     ) -> Self {
-        Self { snapshot, place, resource, node, statuses }
+        Self { snapshot, source, resource, node, statuses }
     }
 
-    /// Goes on with what is elsewhere, in the same snapshot.
-    pub(super) fn turn_to(&mut self, place: Place) {
-        self.place = place;
+    /// Continues with another source, in the same snapshot.
+    pub(super) fn turn_to(&mut self, source: ObjectSource) {
+        self.source = source;
     }
 
-    /// What is to be read; nothing for the name of a record that there cannot be.
+    /// Returns the scan; `None` for a name that no record can have.
     fn scan(
         &self,
         namespace: Option<String>,
@@ -129,12 +129,12 @@ impl RowList {
         after: Option<&Cursor>,
     ) -> Result<Option<Scan>> {
         let by_name = || after.map(named).transpose();
-        Ok(Some(match self.place {
-            Place::Synced => {
+        Ok(Some(match self.source {
+            ObjectSource::Synced => {
                 Scan::Objects { resource: self.resource.clone(), namespace, name, after: by_name()? }
             }
-            Place::Local(kind) => Scan::Local { kind, namespace, name, after: by_name()? },
-            Place::Records(scope) => {
+            ObjectSource::Local(kind) => Scan::Local { kind, namespace, name, after: by_name()? },
+            ObjectSource::Records(scope) => {
                 let after = after.map(numbered).transpose()?;
                 let uid = match name.as_deref().map(objectsync::split_sync_name) {
                     None => None,
@@ -143,8 +143,10 @@ impl RowList {
                 };
                 Scan::Records { cluster: scope == Scope::Cluster, namespace, uid, after }
             }
-            // What they are made of.
-            Place::Own(_) => Scan::Records { cluster: false, namespace: None, uid: None, after: None },
+            // Namespaces derive from records.
+            ObjectSource::Synthesized(_) => {
+                Scan::Records { cluster: false, namespace: None, uid: None, after: None }
+            }
         }))
     }
 }
@@ -167,23 +169,25 @@ impl Snapshot for EdgeList {
     fn version(&self) -> u64 {
         let list = match self {
             Self::Rows(list) => list,
-            Self::Own(own) => return own.version,
+            Self::Synthesized(synthesized) => return synthesized.version,
         };
         let versions = list.snapshot.versions();
-        match list.place {
-            Place::Synced | Place::Records(_) | Place::Own(_) => versions.objects,
-            Place::Local(_) => versions.local,
+        match list.source {
+            ObjectSource::Synced | ObjectSource::Records(_) | ObjectSource::Synthesized(_) => {
+                versions.objects
+            }
+            ObjectSource::Local(_) => versions.local,
         }
     }
 
     async fn page(&mut self, query: PageQuery) -> Result<Page> {
         let list = match self {
             Self::Rows(list) => list,
-            Self::Own(own) => return Ok(own.page(&query)),
+            Self::Synthesized(synthesized) => return Ok(synthesized.page(&query)),
         };
         let PageQuery { namespace, after, limit, name, filter, .. } = query;
         let Some(scan) = list.scan(namespace, name, after.as_ref())? else { return Ok(Page::default()) };
-        let names = matches!(list.place, Place::Own(_));
+        let names = matches!(list.source, ObjectSource::Synthesized(_));
         let collected = Collected {
             node: list.node.clone(),
             statuses: list.statuses.clone(),
@@ -204,7 +208,7 @@ impl Snapshot for EdgeList {
     async fn count(&mut self, namespace: Option<&str>) -> Result<u64> {
         let list = match self {
             Self::Rows(list) => list,
-            Self::Own(own) => return Ok(own.items.len() as u64),
+            Self::Synthesized(synthesized) => return Ok(synthesized.items.len() as u64),
         };
         match list.scan(namespace.map(str::to_owned), None, None)? {
             Some(scan) => list.snapshot.count(scan).await.map_err(|error| unavailable(&error)),

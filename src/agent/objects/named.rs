@@ -1,26 +1,24 @@
-//! Objects in memory by their names, as a list. Pure.
+//! Objects in memory, sorted by name. Pure.
 
 use std::sync::Arc;
 
 use edgesync_api::{Cursor, Page, PageQuery, Stored};
 
-/// Where an object of this name is, or would be.
-pub(super) fn place(items: &[Stored], name: &str) -> Result<usize, usize> {
+/// Returns the index of a name, or where to insert it.
+pub(super) fn position(items: &[Stored], name: &str) -> Result<usize, usize> {
     items.binary_search_by(|item| (*item.name).cmp(name))
 }
 
 /// The objects of one kind at one moment.
 #[derive(Debug)]
-pub(crate) struct OwnList {
+pub(crate) struct SynthesizedList {
     pub(super) version: u64,
-    /// By name.
     pub(super) items: Arc<Vec<Stored>>,
 }
 
-impl OwnList {
-    /// The object of this name.
+impl SynthesizedList {
     pub(super) fn get(&self, name: &str) -> Option<Stored> {
-        place(&self.items, name).ok().and_then(|at| self.items.get(at)).cloned()
+        position(&self.items, name).ok().and_then(|at| self.items.get(at)).cloned()
     }
 
     pub(super) fn page(&self, query: &PageQuery) -> Page {

@@ -1,16 +1,17 @@
-//! ObjectSync records of what the node holds: they follow from the rows. Pure.
+//! Derives ObjectSync records from the rows of held objects. Pure.
 
 use crate::store as edge;
 use edgesync_api::Stored;
 use edgesync_object::objectsync::{record_uid, sync_name};
 use edgesync_object::{ObjectRef, ObjectSync};
 
-/// The record of a held object under a version of this store; none if its UID makes no name of a record.
+/// Returns the record of a held object under a version of this store; `None` if no record name can
+/// contain its UID.
 pub(super) fn of_stored(node: &str, stored: &edge::Stored, own_version: u64) -> Option<Stored> {
     of(node, &stored.uid, stored.version.as_str(), &stored.object, own_version)
 }
 
-/// As [`of_stored`], of a row that was read without its body.
+/// Like [`of_stored`], for a row without its body.
 pub(super) fn of_entry(node: &str, entry: &edge::Entry, own_version: u64) -> Option<Stored> {
     of(node, &entry.uid, entry.version.as_ref()?.as_str(), &entry.object, own_version)
 }

@@ -1,5 +1,5 @@
-//! The last changes of one sequence, noted only while somebody has listed or watched lately: otherwise the start of what
-//! is kept just moves on with each commit.
+//! The last changes of one sequence, recorded only after a recent list or watch. Otherwise each
+//! commit just moves the start of the ring.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,20 +10,20 @@ use edgesync_object::status::Result;
 
 use super::expired;
 
-/// A change and the kind that it is of.
+/// A change and its kind.
 pub(super) type Entry = (Arc<Resource>, Change);
 
-/// A ring and when somebody has last asked for what is in it.
+/// A ring, and the time of the last request for its changes.
 #[derive(Debug)]
 pub(super) struct LazyRing {
     ring: Ring<Arc<Resource>>,
-    /// How long changes are noted after somebody has asked.
+    /// Time for which changes are recorded after a request.
     keep: Duration,
     asked: Mutex<Option<Instant>>,
 }
 
 impl LazyRing {
-    /// One that keeps `limit` bytes at most.
+    /// Creates a ring of at most `limit` bytes.
     pub(super) fn new(limit: usize, keep: Duration, version: u64) -> Self {
         Self { ring: Ring::new(limit, version), keep, asked: Mutex::default() }
     }
@@ -33,19 +33,19 @@ impl LazyRing {
         self.ring.is_awaited() || asked.is_some_and(|asked| asked.elapsed() < self.keep)
     }
 
-    /// How many bytes of changes are wanted.
-    pub(super) fn appetite(&self) -> usize {
+    /// Returns how many bytes of changes to record.
+    pub(super) fn wanted_bytes(&self) -> usize {
         if self.is_wanted() { self.ring.limit() } else { 0 }
     }
 
-    /// Notes that somebody has asked; whether nobody had before.
-    pub(super) fn interest(&self) -> bool {
+    /// Records a request. Returns whether it is the first one in a while.
+    pub(super) fn record_interest(&self) -> bool {
         let news = !self.is_wanted();
         *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         news
     }
 
-    /// Moves on with a commit: its changes, all that there were, are noted if they are wanted.
+    /// Advances to a commit; records its complete changes if there was a recent request.
     pub(super) fn note<I: IntoIterator<Item = Entry>>(&self, version: u64, changes: impl FnOnce() -> I) {
         if self.is_wanted() {
             self.ring.push(changes(), version);
@@ -54,34 +54,33 @@ impl LazyRing {
         }
     }
 
-    /// Moves on to a version without knowing the changes up to it.
+    /// Advances to a version, without its changes.
     pub(super) fn skip(&self, version: u64) {
         self.ring.skip(version);
     }
 
-    /// Forgets what nobody has asked for in a while; whether there was something.
+    /// Clears the ring without recent requests. Returns whether it held anything.
     pub(super) fn tidy(&self) -> bool {
         !self.is_wanted() && self.ring.skip(0)
     }
 
-    /// Whether there will be further changes.
+    /// Fails if no further changes can follow.
     pub(super) fn check(&self) -> Result<()> {
         self.ring.check()
     }
 
-    /// The newest version.
     pub(super) fn version(&self) -> u64 {
         self.ring.version()
     }
 
-    /// Lets go of those who wait.
+    /// Ends all waits for changes: the store closes.
     pub(super) fn close(&self) {
         self.ring.close();
     }
 
-    /// Changes of a kind after a version; waits until there is one of any kind.
+    /// Returns the changes of a kind after a version; waits until there is one of any kind.
     pub(super) async fn changes(&self, resource: &Resource, after: u64) -> Result<Batch> {
-        self.interest();
+        self.record_interest();
         self.ring.wait(after).await?;
         self.ring.after(after, |of| **of == *resource).ok_or_else(|| expired(after))
     }
@@ -106,16 +105,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_up_to_date_waits_for_the_next_change_and_who_is_behind_is_told() {
+    async fn a_current_reader_waits_and_a_late_one_expires() {
         let (ring, cm) = (LazyRing::new(1000, Duration::ZERO, 7), resource());
-        assert_eq!(ring.appetite(), 0);
+        assert_eq!(ring.wanted_bytes(), 0);
         let pushed = async {
-            assert_eq!(ring.appetite(), 1000, "somebody waits");
+            assert_eq!(ring.wanted_bytes(), 1000, "somebody waits");
             ring.note(8, || [entry(8)]);
         };
         let (batch, ()) = tokio::join!(ring.changes(&cm, 7), pushed);
         assert_eq!(batch.unwrap().changes.len(), 1);
-        assert_eq!(ring.appetite(), 0);
+        assert_eq!(ring.wanted_bytes(), 0);
         ring.note(9, || -> [Entry; 0] { unreachable!("nobody asks") });
         assert_eq!(ring.changes(&cm, 8).await.unwrap_err().code, 410);
         let (waited, ()) = tokio::join!(ring.changes(&cm, 9), async { ring.close() });
@@ -123,10 +122,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_wants_any_more_is_forgotten() {
+    async fn changes_without_readers_are_dropped() {
         let cm = resource();
         let ring = LazyRing::new(1000, LONG, 7);
-        assert!(ring.interest() && !ring.interest(), "interest is news once");
+        assert!(ring.record_interest() && !ring.record_interest(), "interest is news once");
         assert!(!ring.tidy(), "nothing is there");
         ring.note(8, || [entry(8)]);
         assert!(!ring.tidy());

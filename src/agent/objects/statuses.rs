@@ -1,11 +1,12 @@
-//! The status of synced objects as programs on this node have changed it. It waits in the outbox for the cloud, and
-//! reads show it over what is stored; the row stays as it came.
+//! The status of synced objects as local programs have written it. It waits in the outbox for the
+//! cloud, and reads overlay it on the stored object; the row stays unchanged.
 //!
-//! Once the cloud has taken a status nothing waits any more, but the version of the object that has it is still on
-//! its way. For that while the status is kept in memory: a patch that was worked out on the older one would undo
-//! it. The same place keeps who applied what (`managedFields`), which the cloud's versions do not carry.
+//! Once the cloud has accepted a status, the outbox no longer has it, but the object's version with
+//! it is still in flight. Until then the status stays in memory: a patch computed from the older
+//! one would revert it. `managedFields` are kept in the same way, because the cloud's versions do
+//! not carry them.
 //!
-//! Depends on the values of the outbox only.
+//! Depends only on the outbox's state.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -25,34 +26,34 @@ use edgesync_object::{
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::upload::{Content, StatusContent};
 
-/// How many objects can have their status written at the same time, at most.
-const TURNS: usize = 16;
-/// What is kept in memory at most, in bytes.
+/// Maximum number of objects whose status is written concurrently.
+const LOCKS: usize = 16;
+/// Maximum bytes kept in memory.
 const RECENT_BYTES: usize = 128 << 10;
-/// What an entry weighs beside its texts, in bytes.
+/// Bytes of an entry beside its texts.
 const ENTRY_BYTES: usize = 200;
-/// How long a status is shown that does not wait any more, if no version of the object comes. Nothing comes of one
-/// that the cloud has refused.
-const KEEP: Duration = Duration::from_secs(30);
+/// Time for which an accepted status is served, if no version of the object follows. None follows
+/// if the cloud has refused it.
+const RETENTION: Duration = Duration::from_secs(30);
 
-/// A status as it is to be written.
+/// A status to write.
 #[derive(Debug)]
 pub(super) struct Change {
-    /// JSON text.
+    /// The status as JSON text.
     pub(super) status: String,
     /// `managedFields` of the status, as JSON text.
     pub(super) managers: Option<String>,
-    /// Whether it differs from the one before.
-    pub(super) is_news: bool,
+    /// Whether it differs from the previous one.
+    pub(super) is_changed: bool,
 }
 
 impl Change {
-    /// The status of `object`, which was worked out on `old`.
+    /// Returns the status of `object`, which was computed from `old`.
     pub(super) fn new(object: &Object, old: &Stored) -> Result<Self> {
         let empty = Value::Object(serde_json::Map::new());
         let status = object.fields().get("status").unwrap_or(&empty);
         let before = member(&old.json, &["status"]).map(serde_json::from_str::<Value>);
-        let is_news = match before {
+        let is_changed = match before {
             Some(before) => before.map_err(Status::internal)? != *status,
             None => object.fields().contains_key("status"),
         };
@@ -64,11 +65,11 @@ impl Change {
         Ok(Self {
             status: serde_json::to_string(status).map_err(Status::internal)?,
             managers: managers.map_err(Status::internal)?,
-            is_news,
+            is_changed,
         })
     }
 
-    /// What the outbox is to have of it.
+    /// Returns the content for the outbox.
     pub(super) fn content(&self, resource: &Resource, uid: &Uid, object: &Stored) -> Result<String> {
         let status: &RawValue = serde_json::from_str(&self.status).map_err(Status::internal)?;
         let about = ObjectRef {
@@ -89,56 +90,57 @@ impl Change {
     }
 }
 
-/// What is known of status that was written here.
+/// Locally written statuses: those in the outbox, and recent ones in memory.
 #[derive(Debug)]
 pub(super) struct Statuses {
     outbox: watch::Receiver<OutboxState>,
     recent: Mutex<Recent>,
     hasher: RandomState,
-    turns: [tokio::sync::Mutex<()>; TURNS],
+    locks: [tokio::sync::Mutex<()>; LOCKS],
 }
 
 impl Statuses {
     pub(super) fn new(outbox: watch::Receiver<OutboxState>) -> Self {
-        let turns = std::array::from_fn(|_| tokio::sync::Mutex::new(()));
-        Self { outbox, recent: Mutex::default(), hasher: RandomState::new(), turns }
+        let locks = std::array::from_fn(|_| tokio::sync::Mutex::new(()));
+        Self { outbox, recent: Mutex::default(), hasher: RandomState::new(), locks }
     }
 
     fn recent(&self) -> MutexGuard<'_, Recent> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a status may wait in the outbox.
+    /// Returns whether the outbox may hold a status.
     pub(super) fn may_wait(&self) -> bool {
         self.outbox.borrow().marks.rows.status > 0
     }
 
-    /// Waits until nobody else writes the status of this object.
-    pub(super) async fn turn(&self, uid: &str) -> tokio::sync::MutexGuard<'_, ()> {
+    /// Locks the status of an object. Objects with the same hash share a lock.
+    pub(super) async fn lock(&self, uid: &str) -> tokio::sync::MutexGuard<'_, ()> {
         let hash = self.hasher.hash_one(uid);
-        let at = usize::try_from(hash % TURNS as u64).unwrap_or_default();
+        let at = usize::try_from(hash % LOCKS as u64).unwrap_or_default();
         // The index is below the length.
-        let [first, ..] = &self.turns;
-        self.turns.get(at).unwrap_or(first).lock().await
+        let [first, ..] = &self.locks;
+        self.locks.get(at).unwrap_or(first).lock().await
     }
 
-    /// The object as readers see it. `waiting` is what the outbox has under its key.
+    /// Returns the object as clients see it. `waiting` is the status pending in the outbox.
     pub(super) fn show(&self, uid: &str, object: Stored, waiting: Option<&str>, now: Instant) -> Stored {
         let waiting = waiting.and_then(|content| member(content, &["status", "status"]));
         self.recent().show(uid, object, waiting, now)
     }
 
-    /// Notes what was written over a version of an object, once it is in the outbox.
+    /// Records a status written over a version of an object, once it is in the outbox.
     pub(super) fn note(&self, uid: &Uid, version: u64, change: Change) {
         self.recent().note(uid.clone(), version, change);
     }
 
-    /// Forgets what is known of an object: it is about to be written anew, and that may never be heard of again.
+    /// Removes the state of an object before its status is written again: the write may never
+    /// report back.
     pub(super) fn forget(&self, uid: &str) {
         self.recent().remove(uid);
     }
 
-    /// Gives memory back that nobody needs any more.
+    /// Releases memory of statuses that no read needs.
     pub(super) fn tidy(&self, now: Instant) {
         if !self.may_wait() {
             self.recent().settle(now);
@@ -146,25 +148,25 @@ impl Statuses {
     }
 }
 
-/// What was written lately.
+/// Recently written statuses, up to [`RECENT_BYTES`].
 #[derive(Debug, Default)]
 struct Recent {
     entries: HashMap<Uid, Entry>,
     bytes: usize,
-    /// Counts what was noted.
+    /// Number of recorded statuses.
     count: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// Its place in the order in which they were noted.
+    /// Its position in the order of recording.
     number: u64,
-    /// The version of the object that was there when the status was last seen to wait.
+    /// The object's version when the status was last seen in the outbox.
     version: u64,
-    /// JSON text, for as long as the status may not be in the object.
+    /// JSON text; `None` once the object includes the status.
     status: Option<String>,
     managers: Option<String>,
-    /// When it was first seen not to wait any more.
+    /// When it was first seen to have left the outbox.
     settled: Option<Instant>,
 }
 
@@ -174,10 +176,10 @@ impl Entry {
         ENTRY_BYTES + texts.into_iter().flatten().map(String::len).sum::<usize>()
     }
 
-    /// Whether the status is still to be shown over this version although it does not wait any more.
+    /// Returns whether to overlay the status on this version although it has left the outbox.
     fn lingers(&mut self, version: u64, now: Instant) -> bool {
         let since = *self.settled.get_or_insert(now);
-        version == self.version && now.saturating_duration_since(since) < KEEP
+        version == self.version && now.saturating_duration_since(since) < RETENTION
     }
 }
 
@@ -210,7 +212,7 @@ impl Recent {
                 None => object,
             };
         };
-        // Objects mostly come without a record; one that has the cloud's own goes by that.
+        // Objects rarely carry managed fields; the cloud's own take precedence.
         let recorded = || member(&object.json, &["metadata", "managedFields"]).is_some();
         if let Some(managers) = entry.managers.as_ref().filter(|_| !recorded()) {
             object.json = with_managed_fields(&object.json, managers);
@@ -227,11 +229,11 @@ impl Recent {
         object
     }
 
-    /// Lets go of a status that a newer version of the object has replaced, or that has lingered for long.
+    /// Drops a status that a newer version of the object has replaced, or whose time is over.
     fn drop_outdated(&mut self, uid: &str, version: u64, now: Instant) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
         let Some(since) = entry.settled else { return };
-        if version <= entry.version && now.saturating_duration_since(since) < KEEP {
+        if version <= entry.version && now.saturating_duration_since(since) < RETENTION {
             return;
         }
         let freed = entry.status.take().map_or(0, |status| status.len());
@@ -242,7 +244,7 @@ impl Recent {
         }
     }
 
-    /// Nothing waits: lets go of what has lingered for long.
+    /// Drops what is outdated. Called while the outbox holds no status.
     fn settle(&mut self, now: Instant) {
         let uids: Vec<Uid> = self.entries.keys().cloned().collect();
         for uid in uids {
@@ -268,7 +270,7 @@ mod tests {
     }
 
     fn change(status: &Value, managers: Option<&str>) -> Change {
-        Change { status: status.to_string(), managers: managers.map(str::to_owned), is_news: true }
+        Change { status: status.to_string(), managers: managers.map(str::to_owned), is_changed: true }
     }
 
     fn uid(name: &str) -> Uid {
@@ -282,7 +284,7 @@ mod tests {
     const CLOUD: &str = "what the cloud has";
 
     #[test]
-    fn a_status_is_shown_from_the_write_until_the_version_that_has_it() {
+    fn a_status_is_shown_until_a_version_includes_it() {
         let (mut recent, start) = (Recent::default(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
         recent.note(uid("u"), 5, change(&json!("mine"), None));
@@ -300,12 +302,12 @@ mod tests {
     }
 
     #[test]
-    fn a_status_of_which_nothing_comes_is_shown_for_a_while_only() {
+    fn a_status_without_a_new_version_expires() {
         let (mut recent, start) = (Recent::default(), Instant::now());
         recent.note(uid("u"), 5, change(&json!("refused"), Some("[1]")));
         let late = start + Duration::from_secs(86_400);
         assert_eq!(status_of(&recent.show("u", object(5, json!(CLOUD)), None, late)), "refused");
-        let shown = recent.show("u", object(5, json!(CLOUD)), None, late + KEEP);
+        let shown = recent.show("u", object(5, json!(CLOUD)), None, late + RETENTION);
         assert_eq!(status_of(&shown), CLOUD);
         assert_eq!(
             member(&shown.json, &["metadata", "managedFields"]),
@@ -317,12 +319,12 @@ mod tests {
         recent.note(uid("v"), 5, change(&json!("unread"), None));
         recent.settle(late);
         assert_eq!(recent.entries.len(), 2);
-        recent.settle(late + KEEP);
+        recent.settle(late + RETENTION);
         assert_eq!(recent.entries.len(), 1);
     }
 
     #[test]
-    fn what_waits_is_shown_although_nothing_is_in_memory() {
+    fn a_pending_status_is_shown_without_memory() {
         let mut recent = Recent::default();
         let shown = recent.show("u", object(5, json!(CLOUD)), Some("{\"a\":1}"), Instant::now());
         assert_eq!(status_of(&shown), json!({"a": 1}));
@@ -330,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_has_a_limit_and_the_oldest_go_first() {
+    fn memory_is_limited_and_evicts_the_oldest() {
         let mut recent = Recent::default();
         for number in 0..100 {
             recent.note(uid(&format!("u-{number}")), 5, change(&json!("x".repeat(4000)), None));
@@ -345,21 +347,21 @@ mod tests {
     }
 
     #[test]
-    fn only_the_status_and_who_manages_it_are_taken_from_an_object() {
+    fn a_change_has_only_the_status_and_its_managers() {
         let managed = |subresource: &str| json!({"manager": "m", "subresource": subresource});
         let sent = json!({"spec": {"a": 2}, "status": {"phase": "Running"},
             "metadata": {"managedFields": [managed(""), managed("status"), 7]}});
         let sent: Object = serde_json::from_value(sent).unwrap();
         let change = Change::new(&sent, &object(5, json!({"phase": "Pending"}))).unwrap();
-        assert_eq!((&*change.status, change.is_news), (r#"{"phase":"Running"}"#, true));
+        assert_eq!((&*change.status, change.is_changed), (r#"{"phase":"Running"}"#, true));
         assert_eq!(change.managers, Some(json!([managed("status")]).to_string()));
-        assert!(!Change::new(&sent, &object(5, json!({"phase": "Running"}))).unwrap().is_news);
+        assert!(!Change::new(&sent, &object(5, json!({"phase": "Running"}))).unwrap().is_changed);
 
         let none = Change::new(&Object::default(), &object(5, json!({"phase": "Running"}))).unwrap();
-        assert_eq!((&*none.status, none.is_news, none.managers), ("{}", true, None));
+        assert_eq!((&*none.status, none.is_changed, none.managers), ("{}", true, None));
         let bare = Stored { json: r#"{"kind":"Pod"}"#.into(), ..object(5, json!(0)) };
-        assert!(!Change::new(&Object::default(), &bare).unwrap().is_news);
-        assert!(Change::new(&sent, &bare).unwrap().is_news);
+        assert!(!Change::new(&Object::default(), &bare).unwrap().is_changed);
+        assert!(Change::new(&sent, &bare).unwrap().is_changed);
     }
 
     #[test]

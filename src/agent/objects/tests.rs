@@ -1,4 +1,5 @@
-//! The storage over a real store: whoever lists and then follows the changes has what a new list shows.
+//! Tests of the storage over a real store: a client that lists and then watches has the result of a
+//! new list.
 
 mod events;
 mod log;
@@ -39,7 +40,7 @@ fn deployments(version: &str) -> Arc<Resource> {
     Arc::new(Resource { version: version.into(), ..(*resource("deployments")).clone() })
 }
 
-/// The kinds that clients follow.
+/// The kinds that clients watch.
 fn followed() -> Vec<Arc<Resource>> {
     let words = ["cm", "pv", "objectsyncs", "clusterobjectsyncs", "leases", "events.events.k8s.io"];
     words.map(resource).into_iter().chain(["v1", "v1beta1"].map(deployments)).collect()
@@ -51,7 +52,7 @@ async fn open_storage(path: &Path, bytes: usize, keep: Duration) -> EdgeObjects 
 
 async fn open_storage_with(path: &Path, options: EdgeOptions, bytes: usize, keep: Duration) -> EdgeObjects {
     let options = EdgeOptions { check_pause: Duration::ZERO, ..options };
-    // The lock of a store that was just dropped may live a moment longer.
+    // The lock of a store that was just dropped may persist a moment longer.
     let opened = async {
         loop {
             match EdgeStore::open(path, options.clone()) {
@@ -61,11 +62,11 @@ async fn open_storage_with(path: &Path, options: EdgeOptions, bytes: usize, keep
         }
     };
     let store = tokio::time::timeout(Duration::from_secs(20), opened).await.expect("the store stays locked");
-    let kinds = Arc::new(KnownKinds::default());
-    EdgeObjects::keeping(store, kinds, "gw-1", bytes, Arc::new(clocked), own_node("gw-1"), keep)
+    let kinds = Arc::new(KindRegistry::default());
+    EdgeObjects::keeping(store, kinds, "gw-1", bytes, Arc::new(clocked), shared_node("gw-1"), keep)
 }
 
-/// What the clock of the tests says.
+/// The time of the test's clock.
 fn clocked() -> Clocked {
     Clocked { boot: 7, since_boot: 5000 }
 }
@@ -101,7 +102,7 @@ fn lease(name: &str, text: &str) -> Object {
 
 type Held = BTreeMap<(String, String), Stored>;
 
-/// A list from its first page to its last.
+/// Lists from the first page to the last.
 async fn list(storage: &EdgeObjects, resource: &Arc<Resource>, limit: usize) -> (Held, u64) {
     let mut snapshot = storage.snapshot(resource).await.unwrap();
     let mut held = Held::new();
@@ -125,7 +126,7 @@ async fn list(storage: &EdgeObjects, resource: &Arc<Resource>, limit: usize) -> 
     (held, snapshot.version())
 }
 
-/// One who lists and then follows the changes.
+/// A client that lists and then watches.
 struct Client {
     resource: Arc<Resource>,
     held: Held,
@@ -150,7 +151,7 @@ impl Client {
         assert_eq!(self.version, version);
     }
 
-    /// Each change fits what is held.
+    /// Each change matches the client's state.
     fn apply(&mut self, batch: &Batch) {
         for change in &batch.changes {
             let object = change.object.clone();
@@ -203,7 +204,7 @@ async fn change(storage: &EdgeObjects, random: &mut Random, round: u64) {
     assert!(commit.applied.rejected.len() < 8);
 }
 
-/// What happens to the file: nothing, mostly.
+/// Disturbs the file; mostly does nothing.
 async fn disturb(
     storage: EdgeObjects,
     path: &Path,
@@ -261,7 +262,7 @@ async fn run(seed: u64, bytes: usize, keep: Duration) -> usize {
 }
 
 #[tokio::test]
-async fn whoever_follows_the_changes_has_what_a_new_list_shows() {
+async fn a_watch_converges_to_the_result_of_a_new_list() {
     for seed in 1..=6 {
         let relists = run(seed * 0x9e37_79b9, 1 << 20, LONG).await;
         println!("seed {seed}: {relists} lists");
@@ -269,14 +270,14 @@ async fn whoever_follows_the_changes_has_what_a_new_list_shows() {
 }
 
 #[tokio::test]
-async fn with_a_short_memory_it_takes_more_lists_and_comes_to_the_same() {
+async fn a_small_watch_cache_needs_more_lists_and_converges() {
     let small = run(77, 4 << 10, LONG).await;
     let none = run(77, 1 << 20, Duration::ZERO).await;
     assert!(small > followed().len() && none > followed().len(), "{small} {none}");
 }
 
 #[tokio::test]
-async fn versions_survive_a_restart_and_a_watch_goes_on_where_it_was() {
+async fn versions_survive_a_restart_and_a_watch_continues() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let (cm, leases) = (resource("cm"), resource("leases"));
@@ -304,7 +305,7 @@ async fn versions_survive_a_restart_and_a_watch_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn a_lost_epoch_and_its_versions_never_come_back() {
+async fn versions_of_a_lost_epoch_are_never_reused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let first = open_storage(&path, 1 << 20, LONG).await;
@@ -314,7 +315,7 @@ async fn a_lost_epoch_and_its_versions_never_come_back() {
     let before = first.store.versions();
     first.store.close().await;
     drop(first);
-    // Header and schema are gone: what can be read goes into another file.
+    // Header and schema are gone: readable rows move to another file.
     use std::os::unix::fs::FileExt as _;
     std::fs::File::options().write(true).open(&path).unwrap().write_all_at(&[0; 100], 0).unwrap();
     let second = open_storage(&path, 1 << 20, LONG).await;
@@ -353,7 +354,7 @@ async fn writes_compare_and_swap_and_synced_kinds_refuse_them() {
 }
 
 #[tokio::test]
-async fn a_filter_sees_every_row_and_a_page_ends_exactly_where_the_list_does() {
+async fn a_filter_sees_every_row_and_the_last_page_is_exact() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
     storage.store.apply((0..40).map(|n| put(resource("cm"), n, n, 5)).collect()).await.unwrap();
@@ -425,7 +426,7 @@ async fn one_object_is_listed_without_reading_others() {
 }
 
 #[tokio::test]
-async fn a_list_shows_one_commit_however_long_it_takes() {
+async fn a_list_shows_one_commit_however_long_it_runs() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
     let cm = resource("cm");
@@ -451,7 +452,7 @@ async fn a_list_shows_one_commit_however_long_it_takes() {
 }
 
 #[tokio::test]
-async fn a_record_says_what_is_held_under_a_version_and_uid_of_its_own() {
+async fn a_record_has_its_own_version_and_uid() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
     storage.store.apply(vec![put(resource("cm"), 1, 1, 55), put(resource("pv"), 2, 2, 66)]).await.unwrap();
@@ -473,7 +474,7 @@ async fn a_record_says_what_is_held_under_a_version_and_uid_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_store_that_closes_lets_go_of_those_who_wait() {
+async fn closing_the_store_ends_pending_watches() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
     let cm = resource("cm");
@@ -483,7 +484,7 @@ async fn a_store_that_closes_lets_go_of_those_who_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_lists_in_the_middle_of_commits_can_go_on_with_a_watch() {
+async fn a_list_during_commits_can_continue_as_a_watch() {
     let dir = tempfile::tempdir().unwrap();
     let cm = resource("cm");
     for round in 0..10 {
@@ -504,7 +505,7 @@ async fn who_lists_in_the_middle_of_commits_can_go_on_with_a_watch() {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_while_nobody_asks() {
+async fn the_watch_cache_is_empty_without_clients() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
     use crate::store::Observer as _;
@@ -534,7 +535,7 @@ async fn names(storage: &EdgeObjects, word: &str) -> (Vec<String>, u64) {
 }
 
 #[tokio::test]
-async fn namespaces_are_those_of_what_is_held_and_come_and_go_with_it() {
+async fn namespaces_follow_the_held_objects() {
     let directory = tempfile::tempdir().unwrap();
     let storage = open_storage(&directory.path().join("db"), 1 << 20, LONG).await;
     let of = resource("ns");
@@ -549,7 +550,7 @@ async fn namespaces_are_those_of_what_is_held_and_come_and_go_with_it() {
     assert_eq!(json["metadata"]["resourceVersion"], shown.version.to_string());
     assert!(storage.get(&of, "", "ns-9").await.unwrap().is_none());
 
-    // One that the cloud sends takes the place of ours; what goes takes its namespace with it.
+    // A namespace from the cloud replaces the synthesized one; its deletion removes the namespace.
     let sent = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns-2", "uid": "u-9", "resourceVersion": "6",
         "labels": {"site": "north"}}});
     let sent = Change::Put(Put {
@@ -566,8 +567,8 @@ async fn namespaces_are_those_of_what_is_held_and_come_and_go_with_it() {
         storage.store.apply(vec![sent, delete(0)]).await.unwrap();
     };
     let (batch, ()) = tokio::join!(followed, changed);
-    let told: Vec<_> = batch.changes.iter().map(|change| (change.kind, &*change.object.name)).collect();
-    assert_eq!(told, [(ChangeType::Modified, "ns-2"), (ChangeType::Deleted, "ns-0")]);
+    let watched: Vec<_> = batch.changes.iter().map(|change| (change.kind, &*change.object.name)).collect();
+    assert_eq!(watched, [(ChangeType::Modified, "ns-2"), (ChangeType::Deleted, "ns-0")]);
     assert!(batch.changes[0].object.json.contains("north"));
     assert_eq!(names(&storage, "ns").await, (vec!["ns-1".to_owned(), "ns-2".to_owned()], batch.version));
     let mut list = storage.snapshot(&of).await.unwrap();
@@ -580,16 +581,16 @@ async fn namespaces_are_those_of_what_is_held_and_come_and_go_with_it() {
         assert_eq!(page.items.iter().map(|item| &*item.name).collect::<Vec<_>>(), ["ns-2"]);
     }
 
-    // The first object brings it back, a second one is no news.
+    // The first object brings it back, a second one is no change.
     storage.store.apply(vec![put(resource("cm"), 7, 0, 6)]).await.unwrap();
     let batch = storage.changes(&of, batch.version).await.unwrap();
-    let told: Vec<_> = batch.changes.iter().map(|change| (change.kind, &*change.object.name)).collect();
-    assert_eq!(told, [(ChangeType::Added, "ns-0")]);
+    let watched: Vec<_> = batch.changes.iter().map(|change| (change.kind, &*change.object.name)).collect();
+    assert_eq!(watched, [(ChangeType::Added, "ns-0")]);
     assert!(batch.changes[0].object.version <= storage.store.versions().objects);
     storage.store.apply(vec![put(resource("cm"), 8, 3, 6)]).await.unwrap();
     assert_eq!(names(&storage, "ns").await.1, batch.version);
 
-    // Who comes with what an earlier run has told begins anew.
+    // A version of an earlier run requires a new list.
     let known = names(&storage, "ns").await;
     let path = directory.path().join("db");
     storage.store.apply(vec![delete(1)]).await.unwrap();
@@ -600,7 +601,7 @@ async fn namespaces_are_those_of_what_is_held_and_come_and_go_with_it() {
 }
 
 #[tokio::test]
-async fn the_node_shows_itself_as_it_was_looked_at_last() {
+async fn the_node_object_is_the_last_report() {
     let directory = tempfile::tempdir().unwrap();
     let storage = open_storage(&directory.path().join("db"), 1 << 20, LONG).await;
     let (found, version) = names(&storage, "nodes").await;
@@ -608,7 +609,7 @@ async fn the_node_shows_itself_as_it_was_looked_at_last() {
     let report = json!({"labels": {"a": "b"}, "status": {"capacity": {"cpu": "2"}},
         "conditions": [{"type": "DiskPressure", "status": "False", "reason": "Room"}]});
     let report = serde_json::from_value(report).unwrap();
-    merge_report(&mut storage.own_node.lock().unwrap(), &report, "2026-01-01T00:00:00Z".parse().unwrap());
+    merge_report(&mut storage.shared_node.lock().unwrap(), &report, "2026-01-01T00:00:00Z".parse().unwrap());
     let batch = storage.changes(&resource("nodes"), version).await.unwrap();
     let node: Value = serde_json::from_str(&batch.changes[0].object.json).unwrap();
     assert_eq!(

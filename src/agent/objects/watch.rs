@@ -1,5 +1,5 @@
-//! What the store tells of its commits, turned into changes as the API hands them on: one ring each for
-//! synced objects, for the records about them, and for local objects.
+//! Converts the store's commits to changes for the API: one ring each for synced objects, for their
+//! records, and for local objects.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,12 +10,12 @@ use edgesync_api::{Change, ChangeType, Stored};
 use edgesync_object::{Resource, Scope, with_resource_version};
 
 use super::ring::{Entry, LazyRing};
-use super::{OwnKind, Place, kinds, record, shown, shown_local};
+use super::{ObjectSource, SynthesizedKind, kinds, record, shown, shown_local};
 
-/// Bytes of changes that are kept for those who watch the Node, or the namespaces.
-const OWN_BYTES: usize = 32 << 10;
+/// Bytes of changes kept for watches of the Node, or of the namespaces.
+const SYNTHESIZED_BYTES: usize = 32 << 10;
 
-/// The rings. See [`Observer`].
+/// The rings, updated as a commit listener: see [`Observer`].
 #[derive(Debug)]
 pub(super) struct Watches {
     node: Arc<str>,
@@ -29,7 +29,8 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// `bytes` is for synced objects; records and local objects, which are small, get a quarter of it each.
+    /// `bytes` is for synced objects; records and local objects, which are small, get a quarter of
+    /// it each.
     pub(super) fn new(node: Arc<str>, bytes: usize, keep: Duration, versions: Versions) -> Self {
         let now = jiff::Timestamp::now().as_microsecond().unsigned_abs();
         Self {
@@ -37,15 +38,15 @@ impl Watches {
             objects: LazyRing::new(bytes, keep, versions.objects),
             records: LazyRing::new(bytes / 4, keep, versions.objects),
             local: LazyRing::new(bytes / 4, keep, versions.local),
-            // Nothing of it is stored: as long as the clock is right, a run gives no version of an earlier one again.
-            nodes: LazyRing::new(OWN_BYTES, keep, versions.objects.max(now)),
-            namespaces: LazyRing::new(OWN_BYTES, keep, versions.objects),
+            // Not stored: with a correct clock, no run reuses a version of an earlier one.
+            nodes: LazyRing::new(SYNTHESIZED_BYTES, keep, versions.objects.max(now)),
+            namespaces: LazyRing::new(SYNTHESIZED_BYTES, keep, versions.objects),
             object_syncs: kinds::object_syncs(Scope::Namespaced),
             cluster_object_syncs: kinds::object_syncs(Scope::Cluster),
         }
     }
 
-    /// Those of the store.
+    /// Returns the rings that follow the store.
     fn stored(&self) -> [&LazyRing; 3] {
         [&self.objects, &self.records, &self.local]
     }
@@ -54,30 +55,30 @@ impl Watches {
         [&self.objects, &self.records, &self.local, &self.nodes, &self.namespaces]
     }
 
-    pub(super) fn of(&self, place: &Place) -> &LazyRing {
-        match place {
-            Place::Synced => &self.objects,
-            Place::Records(_) => &self.records,
-            Place::Local(_) => &self.local,
-            Place::Own(OwnKind::Node) => &self.nodes,
-            Place::Own(OwnKind::Namespace) => &self.namespaces,
+    pub(super) fn of(&self, source: &ObjectSource) -> &LazyRing {
+        match source {
+            ObjectSource::Synced => &self.objects,
+            ObjectSource::Records(_) => &self.records,
+            ObjectSource::Local(_) => &self.local,
+            ObjectSource::Synthesized(SynthesizedKind::Node) => &self.nodes,
+            ObjectSource::Synthesized(SynthesizedKind::Namespace) => &self.namespaces,
         }
     }
 
-    /// Moves on to versions of which nothing was told.
+    /// Advances to versions whose changes were not observed.
     pub(super) fn catch_up(&self, versions: Versions) {
         self.objects.skip(versions.objects);
         self.records.skip(versions.objects);
         self.local.skip(versions.local);
     }
 
-    /// Forgets what nobody has asked for in a while; whether there was something.
+    /// Clears rings without recent requests. Returns whether one held anything.
     pub(super) fn tidy(&self) -> bool {
         // All of them, not just up to the first one.
         self.all().map(LazyRing::tidy).contains(&true)
     }
 
-    /// The change of the record that goes with a change of an object.
+    /// Returns the change of the record that belongs to a change of an object.
     fn record(&self, transition: &Transition) -> Option<Entry> {
         let side = transition.after.as_ref().or(transition.before.as_ref())?;
         let cluster = side.object.namespace.is_empty();
@@ -104,14 +105,14 @@ pub(super) fn entry(
     (resource.clone(), Change { kind, object, previous, line: OnceLock::new() })
 }
 
-/// An object that is no more: as it was last, with the version of its removal.
+/// Returns the deletion of an object: its last state, with the version of the deletion.
 pub(super) fn removed(resource: &Arc<Resource>, before: Stored, version: u64) -> Entry {
     let object = Stored { version, json: with_resource_version(&before.json, version), ..before.clone() };
     entry(resource, false, object, Some(before.json))
 }
 
-/// The changes of objects that one change of a row is: two if the object has moved to another version of its
-/// group, which is another kind to those who watch.
+/// Returns the changes of objects for a change of a row. There are two if the object has moved to
+/// another version of its group, which is another kind to watches.
 fn objects(transition: Transition) -> impl Iterator<Item = Entry> {
     let Transition { version, before, after } = transition;
     let resource = |side: &Option<edge::Stored>| side.as_ref().map(|side| side.object.resource.clone());
@@ -139,11 +140,11 @@ fn local(transition: LocalTransition) -> Option<Entry> {
 
 impl Observer for Watches {
     fn appetite(&self) -> usize {
-        self.stored().into_iter().map(LazyRing::appetite).sum()
+        self.stored().into_iter().map(LazyRing::wanted_bytes).sum()
     }
 
-    fn committed(&self, told: Told) {
-        let Told { versions, objects: synced, local: made } = told;
+    fn committed(&self, commit: Told) {
+        let Told { versions, objects: synced, local: made } = commit;
         match synced {
             Part::Same => {}
             Part::Unknown => {

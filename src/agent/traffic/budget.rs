@@ -1,17 +1,18 @@
-//! The budget of bytes for a day: whether it is spent. Pure.
+//! The daily budget of bytes. Pure.
 
-/// Whether the budget of the day is spent.
+/// Whether the day's budget is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::agent) enum BudgetState {
-    /// Something is left, or there is no limit.
+    /// Bytes are left, or there is no limit.
     Within,
     /// Nothing is left until the day ends.
     Spent,
 }
 
-/// A daily limit, and what of it is used.
+/// A daily limit and its use.
 ///
-/// A change is told once: a restart in the middle of a day that is spent begins as spent, and says nothing.
+/// Each change is returned once: a restart during a spent day starts as spent and returns no
+/// change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::agent) struct Budget {
     limit: Option<u64>,
@@ -20,39 +21,38 @@ pub(in crate::agent) struct Budget {
 }
 
 impl Budget {
-    /// Begins with what is used today: see [`super::Meter::today`].
+    /// Starts with today's use: see [`super::Meter::today`].
     pub(in crate::agent) fn new(limit: Option<u64>, used: u64) -> Self {
         Self { limit, used, state: state(limit, used) }
     }
 
-    /// So much is used today by now. The state, if it has changed.
+    /// Updates today's use. Returns the state if it has changed.
     pub(in crate::agent) fn update(&mut self, used: u64) -> Option<BudgetState> {
         self.used = used;
-        self.look()
+        self.update_state()
     }
 
-    /// Another limit counts from now on, for this day too. The state, if it has changed.
+    /// Sets another limit, which applies at once. Returns the state if it has changed.
     pub(in crate::agent) fn set_limit(&mut self, limit: Option<u64>) -> Option<BudgetState> {
         self.limit = limit;
-        self.look()
+        self.update_state()
     }
 
-    /// Whether nothing is left.
     pub(in crate::agent) fn is_spent(&self) -> bool {
         self.state == BudgetState::Spent
     }
 
-    /// Bytes used today, as far as was told.
+    /// Returns the bytes used today, as of the last update.
     pub(in crate::agent) fn used(&self) -> u64 {
         self.used
     }
 
-    /// The limit in bytes.
+    /// Returns the limit in bytes.
     pub(in crate::agent) fn limit(&self) -> Option<u64> {
         self.limit
     }
 
-    fn look(&mut self) -> Option<BudgetState> {
+    fn update_state(&mut self) -> Option<BudgetState> {
         let state = state(self.limit, self.used);
         if state == self.state {
             return None;
@@ -73,7 +73,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_budget_is_spent_once_and_there_again_the_next_day() {
+    fn a_budget_is_spent_once_and_renewed_the_next_day() {
         let mut budget = Budget::new(Some(100), 0);
         assert_eq!(budget.update(99), None);
         assert!(!budget.is_spent());
@@ -85,14 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn a_start_within_a_day_that_is_spent_is_no_news() {
+    fn a_start_during_a_spent_day_is_no_change() {
         let mut budget = Budget::new(Some(100), 150);
         assert!(budget.is_spent());
         assert_eq!(budget.update(151), None);
     }
 
     #[test]
-    fn another_limit_counts_at_once() {
+    fn a_new_limit_applies_at_once() {
         let mut budget = Budget::new(None, u64::MAX);
         assert!(!budget.is_spent());
         assert_eq!(budget.set_limit(Some(100)), Some(Spent));
@@ -103,18 +103,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_told_is_what_has_changed(
+        fn updates_return_exactly_the_changes(
             limit in prop::option::of(0u64..100),
             used in prop::collection::vec(0u64..200, 0..50),
         ) {
             let mut budget = Budget::new(limit, 0);
             let mut state = if budget.is_spent() { Spent } else { Within };
             for used in used {
-                let told = budget.update(used);
+                let returned = budget.update(used);
                 let spent = limit.is_some_and(|limit| used >= limit);
                 prop_assert_eq!(budget.is_spent(), spent);
-                prop_assert_eq!(told, (spent != (state == Spent)).then_some(if spent { Spent } else { Within }));
-                state = told.unwrap_or(state);
+                prop_assert_eq!(returned, (spent != (state == Spent)).then_some(if spent { Spent } else { Within }));
+                state = returned.unwrap_or(state);
             }
         }
     }

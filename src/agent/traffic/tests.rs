@@ -6,12 +6,12 @@ use edgesync_object::Scope;
 
 const DAY: i64 = SECONDS_A_DAY;
 
-/// A moment of 2026-11-21, in seconds from its beginning.
+/// A time on 2026-11-21, in seconds from midnight.
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second("2026-11-21T00:00:00Z".parse::<Timestamp>().unwrap().as_second() + second).unwrap()
 }
 
-/// A moment in seconds from 1970.
+/// A time in seconds since 1970.
 fn unset(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
@@ -30,7 +30,7 @@ fn tcp(out: u64, r#in: u64) -> link::Traffic {
     link::Traffic { bytes_out: out, bytes_in: r#in, ..link::Traffic::default() }
 }
 
-/// A meter that has counted some of everything.
+/// Returns a meter with a count in each layer.
 fn busy() -> Meter {
     let mut meter = Meter::new(None, at(10));
     meter.frame(Direction::Up, "Hello", 200);
@@ -90,11 +90,11 @@ fn everything_is_counted_for_today_and_in_total() {
 }
 
 #[test]
-fn a_new_day_begins_at_midnight_with_what_the_link_counts_from_then_on() {
+fn a_new_day_begins_at_midnight() {
     let mut meter = busy();
     meter.link(&tcp(310, 2_300), at(DAY - 1));
     assert_eq!(meter.today(), 2_610);
-    // Counted before midnight or after: the day of the last look has it.
+    // Bytes around midnight belong to the day of the last update.
     meter.link(&tcp(320, 2_300), at(DAY));
     assert_eq!(meter.today(), 0);
     meter.link(&tcp(325, 2_301), at(DAY + 1));
@@ -110,7 +110,7 @@ fn a_new_day_begins_at_midnight_with_what_the_link_counts_from_then_on() {
 }
 
 #[test]
-fn a_link_that_is_started_again_counts_from_zero() {
+fn a_restarted_link_counts_from_zero() {
     let mut meter = busy();
     meter.link(&tcp(5, 2_400), at(30));
     assert_eq!(meter.today(), 2_600 + 5 + 100);
@@ -120,16 +120,16 @@ fn a_link_that_is_started_again_counts_from_zero() {
 }
 
 #[test]
-fn a_clock_that_cannot_be_right_does_not_begin_a_day_until_it_passes_midnight() {
-    let kept = busy().keep();
-    let mut meter = Meter::new(Some(&kept), unset(100));
+fn an_unset_clock_begins_a_day_only_at_its_midnight() {
+    let persisted = busy().keep();
+    let mut meter = Meter::new(Some(&persisted), unset(100));
     meter.link(&tcp(1, 0), unset(DAY - 1));
     assert_eq!((meter.today(), &shown(&meter)["day"]), (2_601, &json!("2026-11-21")));
-    // It was set within the same day: the budget is what it was.
+    // Set within the same day: the budget stays.
     let mut set = Meter::new(Some(&meter.keep()), unset(100));
     set.link(&tcp(1, 0), at(100));
     assert_eq!((set.today(), &shown(&set)["day"]), (2_602, &json!("2026-11-21")));
-    // It is never set: days go on.
+    // Never set: days go on.
     meter.link(&tcp(1, 0), unset(DAY));
     assert_eq!((meter.today(), &shown(&meter)["day"]), (0, &json!("1970-01-02")));
     meter.link(&tcp(2, 0), unset(DAY));
@@ -139,7 +139,7 @@ fn a_clock_that_cannot_be_right_does_not_begin_a_day_until_it_passes_midnight() 
 }
 
 #[test]
-fn a_clock_that_is_set_back_begins_a_day_and_loses_no_total() {
+fn a_clock_set_back_begins_a_day_and_keeps_the_totals() {
     let mut meter = Meter::new(Some(&busy().keep()), at(3_650 * DAY));
     assert_eq!(meter.today(), 0);
     meter.link(&tcp(11, 0), at(3_650 * DAY));
@@ -149,7 +149,7 @@ fn a_clock_that_is_set_back_begins_a_day_and_loses_no_total() {
 }
 
 #[test]
-fn counting_that_began_on_a_wrong_clock_is_dated_when_it_is_set() {
+fn counting_begun_on_a_wrong_clock_is_dated_when_it_is_set() {
     let mut meter = Meter::new(None, unset(5));
     meter.link(&tcp(10, 0), at(0));
     let shown = shown(&meter);
@@ -158,7 +158,7 @@ fn counting_that_began_on_a_wrong_clock_is_dated_when_it_is_set() {
 }
 
 #[test]
-fn kinds_beyond_the_limit_and_names_that_make_no_sense_are_counted_together() {
+fn kinds_beyond_the_limit_and_invalid_names_share_a_row() {
     let mut meter = Meter::new(None, at(0));
     meter.object(Direction::Up, &kind("No\nName", ""), 1);
     meter.object(Direction::Up, &kind("", ""), 1);
@@ -170,11 +170,11 @@ fn kinds_beyond_the_limit_and_names_that_make_no_sense_are_counted_together() {
     let kinds = meter.kinds();
     assert_eq!(kinds.len(), MAX_KINDS + 1);
     assert_eq!(kinds.iter().map(|(.., objects, _)| objects).sum::<u64>(), 1_003);
-    assert_eq!(kept::read(&meter.keep()).unwrap().kinds(), kinds);
+    assert_eq!(persisted::read(&meter.keep()).unwrap().kinds(), kinds);
 }
 
 #[test]
-fn what_is_kept_is_short_and_read_back() {
+fn persisted_counts_are_short_and_parse_back() {
     let meter = busy();
     let text = meter.keep();
     assert_eq!(
@@ -192,7 +192,7 @@ fn what_is_kept_is_short_and_read_back() {
 }
 
 #[test]
-fn a_kept_text_that_is_not_right_in_every_letter_is_not_used() {
+fn persisted_text_with_any_flaw_is_rejected() {
     let text = busy().keep();
     let fresh = Meter::new(None, at(60));
     assert_ne!(Meter::new(Some(&text), at(60)), fresh);
@@ -220,7 +220,7 @@ fn a_kept_text_that_is_not_right_in_every_letter_is_not_used() {
         assert_eq!(Meter::new(Some(&bad), at(60)), fresh, "{bad}");
     }
     for length in 0..text.len() {
-        assert_eq!(kept::read(&text[..length]), None, "{length}");
+        assert_eq!(persisted::read(&text[..length]), None, "{length}");
     }
 }
 
@@ -248,7 +248,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn totals_survive_any_clock_and_any_restart(steps in prop::collection::vec(step(), 0..80)) {
+    fn totals_survive_clock_changes_and_restarts(steps in prop::collection::vec(step(), 0..80)) {
         let way = |up| if up { Direction::Up } else { Direction::Down };
         let mut now = at(0);
         let mut meter = Meter::new(None, now);
@@ -292,8 +292,8 @@ proptest! {
     }
 
     #[test]
-    fn no_kept_text_makes_it_panic(text in "(traffic 1 [0-9]{1,6} [0-9]{1,10}\n)?([a-zA-Z]{1,6}( [0-9]{0,3}){0,9}\n){0,6}(end)?") {
-        if let Some(meter) = kept::read(&text) {
+    fn persisted_text_never_panics(text in "(traffic 1 [0-9]{1,6} [0-9]{1,10}\n)?([a-zA-Z]{1,6}( [0-9]{0,3}){0,9}\n){0,6}(end)?") {
+        if let Some(meter) = persisted::read(&text) {
             prop_assert_eq!(meter.keep(), text);
         }
     }

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::check::Finding;
-use crate::check::tests::Bed;
+use crate::check::tests::Testbed;
 use edgesync_api::Address;
 use edgesync_object::{Resource, ResourceVersion, Scope};
 use edgesync_protocol::change::{Change, Put};
@@ -35,12 +35,12 @@ fn secret() -> Change {
     })
 }
 
-/// A device with markers in everything that holds secrets.
-async fn marked() -> (Bed, Report) {
-    let bed = Bed::new("");
-    let identity = bed.path("identity");
+/// A device with markers in all files with secrets.
+async fn marked() -> (Testbed, Report) {
+    let testbed = Testbed::new("");
+    let identity = testbed.path("identity");
     fs::create_dir_all(&identity).unwrap();
-    fs::create_dir_all(bed.path("state")).unwrap();
+    fs::create_dir_all(testbed.path("state")).unwrap();
     for (file, text) in [
         ("identity/node.pem", format!("-----BEGIN PRIVATE KEY-----\n{MARKER}\n-----END PRIVATE KEY-----\n")),
         ("state/token", format!("{MARKER}-token-of-clients\n")),
@@ -51,13 +51,13 @@ async fn marked() -> (Bed, Report) {
         ),
         ("password", format!("{MARKER}-password\n")),
     ] {
-        fs::write(bed.path(file), text).unwrap();
+        fs::write(testbed.path(file), text).unwrap();
     }
-    let password = bed.path("password").display().to_string();
-    bed.configure(&format!(
+    let password = testbed.path("password").display().to_string();
+    testbed.configure(&format!(
         "[link]\nusername = \"u\"\npassword_file = {password:?}\n# password = \"{MARKER}\"\n"
     ));
-    let store = bed.store().await;
+    let store = testbed.store().await;
     store.apply(vec![secret()]).await.unwrap();
     store.close().await;
     let seen = format!(
@@ -65,14 +65,14 @@ async fn marked() -> (Bed, Report) {
          body sealed:1:1:{MARKER}, mqtt://u:{MARKER}@b"
     );
     let failed = Finding::Failed { seen, next: format!("Bearer {MARKER}") };
-    (bed, Report(vec![("mqtt", "MQTT", failed)]))
+    (testbed, Report(vec![("mqtt", "MQTT", failed)]))
 }
 
 #[tokio::test]
-async fn nothing_secret_is_in_the_bundle_wherever_it_stands_on_the_device() {
-    let (bed, report) = marked().await;
-    let client = Client::new(Address::Unix(bed.path("edgesync.sock")));
-    let mut bundle = collect(&bed.config_path(), &report, &client).await;
+async fn the_bundle_contains_no_secret_of_the_device() {
+    let (testbed, report) = marked().await;
+    let client = Client::new(Address::Unix(testbed.path("edgesync.sock")));
+    let mut bundle = collect(&testbed.config_path(), &report, &client).await;
     bundle.text(
         "journal.txt",
         &format!(
@@ -91,10 +91,10 @@ async fn nothing_secret_is_in_the_bundle_wherever_it_stands_on_the_device() {
 }
 
 #[tokio::test]
-async fn what_a_report_needs_is_in_it() {
-    let (bed, report) = marked().await;
-    let client = Client::new(Address::Unix(bed.path("edgesync.sock")));
-    let bundle = collect(&bed.config_path(), &report, &client).await;
+async fn the_bundle_contains_what_a_report_requires() {
+    let (testbed, report) = marked().await;
+    let client = Client::new(Address::Unix(testbed.path("edgesync.sock")));
+    let bundle = collect(&testbed.config_path(), &report, &client).await;
     let text = |name: &str| {
         let found = bundle.files().find(|(file, _)| *file == format!("edgesync-support/{name}")).unwrap();
         String::from_utf8(found.1.to_vec()).unwrap()

@@ -53,9 +53,9 @@ fn names(dir: &TempDir) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_database_is_looked_at_while_it_is_in_use_and_while_it_is_not() {
+async fn a_database_is_inspected_with_and_without_an_agent() {
     let (dir, path, store) = filled(300).await;
-    // Changes in place, which stand in no journal.
+    // In-place changes, which the journal does not have.
     store.apply(vec![put("ConfigMap", 7, 2)]).await.unwrap();
     assert!(is_in_use(&path).unwrap());
     let open = whole(&path);
@@ -72,7 +72,7 @@ async fn a_database_is_looked_at_while_it_is_in_use_and_while_it_is_not() {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_is_found_and_whoever_has_no_time_is_told_nothing() {
+async fn a_flipped_bit_is_found_and_an_abort_returns_none() {
     let (_dir, path, store) = filled(300).await;
     store.close().await;
     assert_eq!(inspect(&path, || false).unwrap(), None);
@@ -86,7 +86,7 @@ async fn a_flipped_bit_is_found_and_whoever_has_no_time_is_told_nothing() {
 }
 
 #[tokio::test]
-async fn a_copy_made_while_changes_come_is_sound_private_and_opens() {
+async fn a_backup_during_writes_is_sound_private_and_opens() {
     let (dir, path, store) = filled(500).await;
     let writer = {
         let store = store.clone();
@@ -115,7 +115,7 @@ async fn a_copy_made_while_changes_come_is_sound_private_and_opens() {
 }
 
 #[tokio::test]
-async fn names_of_secrets_are_known_to_whoever_must_not_tell_them() {
+async fn private_names_are_those_of_sealed_kinds() {
     let (_dir, path, store) = filled(3).await;
     store.apply(vec![put("Secret", 1, 1), put("Widget", 1, 1)]).await.unwrap();
     assert_eq!(private_names(&path, &[]).unwrap(), ["secret-1"]);
@@ -124,7 +124,7 @@ async fn names_of_secrets_are_known_to_whoever_must_not_tell_them() {
 }
 
 #[test]
-fn what_is_no_database_of_an_agent_is_refused() {
+fn foreign_and_missing_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.db");
     assert!(matches!(schema(&path), Err(StoreError::Unavailable(_))));

@@ -1,7 +1,7 @@
-//! The rows of table `outbox`: where they stand, how they are found, and whether they are as they were written.
+//! The rows of table `outbox`: their ids, lookup and checksums.
 //!
-//! What is said of an object of a sealed kind, its status and what is in effect, is sealed as the object is. It is bound to lane, key and time, and not to the
-//! number, so that rows are numbered anew without a key.
+//! Items about an object of a sealed kind, its status and its effect, are sealed like the object.
+//! They are bound to lane, key and time, but not to the number, so that renumbering needs no key.
 
 use std::borrow::Cow;
 
@@ -11,38 +11,38 @@ use serde_json::value::RawValue;
 
 use super::{Clocked, EFFECT_PREFIX, OutboxPut, STATUS_PREFIX};
 use crate::store::rows::Resources;
-use crate::store::seals::{BATCH_BYTES, BATCH_ROWS, Need, Seals};
+use crate::store::seals::{BATCH_BYTES, BATCH_ROWS, SealAction, Seals};
 use edgesync_protocol::upload::{Content, Lane, Lanes, UploadItem};
 use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 use edgesync_store::engine::integer;
 use edgesync_store::seal::{Binding, Unopened};
 
-/// The largest number of a lane: what is above it in a row's id is the lane.
+/// Maximum number of a lane; the bits above it in a row's id are the lane.
 pub(super) const MAX_NUMBER: u64 = (1 << 56) - 1;
-/// The most damaged rows that one read names; the next one names the next.
+/// Maximum number of damaged rows that one read returns; the next read returns more.
 const MAX_DAMAGED: usize = 256;
 /// Rows between two pauses of a check.
 const BATCH: u64 = 256;
-/// Where sealed items stand in place of a namespace: none is named like this.
-const NOT_A_NAMESPACE: &str = "/outbox";
+/// Placeholder for a namespace in the binding of sealed items: not a valid namespace.
+const NAMESPACE_PLACEHOLDER: &str = "/outbox";
 
-/// The columns that a row is read from, in this order.
+/// The columns of a row, in the order of reading.
 pub(in crate::store) const COLUMNS: &str = "id, hash, boot, made, checksum, key, body";
 
-/// The id of a row. Numbers beyond the largest one stand for it.
+/// Returns the id of a row; numbers are capped at [`MAX_NUMBER`].
 pub(super) fn id_of(lane: Lane, number: u64) -> i64 {
     (lane as i64) << 56 | integer(number.min(MAX_NUMBER))
 }
 
-/// The lane and the number that an id stands for.
-pub(super) fn place(id: i64) -> Option<(Lane, u64)> {
+/// Returns the lane and the number of an id.
+pub(super) fn lane_and_number(id: i64) -> Option<(Lane, u64)> {
     let lane = Lane::ALL.get(usize::try_from(id >> 56).ok()?)?;
     let number = id.cast_unsigned() & MAX_NUMBER;
     (number > 0).then_some((*lane, number))
 }
 
-/// The key of the index over keys: short, so that the index is small.
+/// Returns the hash of a key for the index: short, to keep the index small.
 fn hash_of(lane: Lane, key: &str) -> i64 {
     // Truncation is the intent.
     #[allow(clippy::cast_possible_truncation)]
@@ -50,7 +50,7 @@ fn hash_of(lane: Lane, key: &str) -> i64 {
     i64::from(hash)
 }
 
-/// A row, borrowed.
+/// A row, borrowed from the statement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutboxRow<'a> {
     pub(super) lane: Lane,
@@ -61,7 +61,7 @@ pub(super) struct OutboxRow<'a> {
 }
 
 impl<'a> OutboxRow<'a> {
-    /// Takes the columns of a row; its id if it is not as it was written.
+    /// Reads a row; `Err` with its id if the row is damaged.
     fn read(row: &'a Row<'_>) -> Result<Result<Self, i64>, StoreError> {
         let id: i64 = row.get(0)?;
         let number = |index: usize| row.get_ref(index).map(|value| value.as_i64().ok());
@@ -69,7 +69,7 @@ impl<'a> OutboxRow<'a> {
         let (hash, boot, made, checksum) = (number(1)?, number(2)?, number(3)?, number(4)?);
         let (key, body) = (text(5)?, text(6)?);
         let read = || {
-            let (lane, number) = place(id)?;
+            let (lane, number) = lane_and_number(id)?;
             let at = Clocked { boot: boot?.cast_unsigned(), since_boot: made?.cast_unsigned() };
             let read = Self { lane, number, at, key: key?, body: body? };
             ((hash, checksum) == (Some(read.hash()), Some(read.checksum()))).then_some(read)
@@ -91,14 +91,19 @@ impl<'a> OutboxRow<'a> {
         ])
     }
 
-    /// Has something done with what a sealed body is bound to.
+    /// Calls `run` with the binding of a sealed body.
     fn bound<T>(&self, run: impl FnOnce(Binding<'_>) -> T) -> T {
         let time = format!("{} {}", self.at.boot, self.at.since_boot);
-        run(Binding { uid: self.key, version: &time, namespace: NOT_A_NAMESPACE, name: self.lane.name() })
+        run(Binding {
+            uid: self.key,
+            version: &time,
+            namespace: NAMESPACE_PLACEHOLDER,
+            name: self.lane.name(),
+        })
     }
 
-    /// Whether it is to be sealed, if it is not: what is said of an object of a covered kind. A program that does not
-    /// accept an object may quote it.
+    /// Returns whether a plain item must be sealed: it concerns an object of a covered kind. A
+    /// program that rejects an object may quote it.
     fn is_covered(&self, seals: &Seals, resources: &Resources) -> bool {
         if !self.key.starts_with(STATUS_PREFIX) && !self.key.starts_with(EFFECT_PREFIX) {
             return false;
@@ -111,26 +116,26 @@ impl<'a> OutboxRow<'a> {
         seals.covers_object(resources, &object.key())
     }
 
-    fn need(&self, seals: &Seals, resources: &Resources) -> Result<Need, StoreError> {
-        self.bound(|binding| seals.need(binding, self.body, || self.is_covered(seals, resources)))
+    fn action(&self, seals: &Seals, resources: &Resources) -> Result<SealAction, StoreError> {
+        self.bound(|binding| seals.action(binding, self.body, || self.is_covered(seals, resources)))
     }
 
     fn is_lost(&self, seals: &Seals) -> bool {
         self.bound(|binding| seals.is_lost(binding, self.body))
     }
 
-    /// What it says, opened.
+    /// Returns the opened content.
     fn content(&self, seals: &Seals) -> Result<Cow<'a, str>, Unopened> {
         self.bound(|binding| seals.open_body(binding, self.body))
     }
 
-    /// The row as it is sent; none if its content cannot be.
+    /// Returns the item to send; `None` if its content cannot be opened or parsed.
     fn item(&self, seals: &Seals) -> Option<UploadItem> {
         let content = RawValue::from_string(self.content(seals).ok()?.into_owned()).ok()?;
         Some(UploadItem { seq: self.number, content })
     }
 
-    /// Writes the row; one that is there already stays.
+    /// Writes the row; an existing one stays.
     pub(super) fn insert(&self, conn: &Connection) -> Result<(), StoreError> {
         conn.prepare_cached(
             "INSERT OR IGNORE INTO outbox (id, hash, boot, made, checksum, key, body)
@@ -149,8 +154,8 @@ impl<'a> OutboxRow<'a> {
     }
 }
 
-/// Goes through the rows of a lane after a number and up to another one, in order, until `visit` says no.
-/// It is given a row, or the id of a damaged one.
+/// Visits the rows of a lane after a number and up to another one, in order, until `visit` returns
+/// false. A damaged row is passed as its id.
 fn each(
     conn: &Connection,
     lane: Lane,
@@ -162,7 +167,8 @@ fn each(
     let mut rows = statement.query((id_of(lane, after), id_of(lane, upto)))?;
     let mut before = id_of(lane, after);
     while let Some(row) = rows.next()? {
-        // A damaged tree gives rows out of order: paging by their numbers would never end. The next check finds the damage.
+        // A damaged tree returns rows out of order, which would make paging endless. The next check
+        // detects the damage.
         let id = row.get(0)?;
         if id <= before || !visit(OutboxRow::read(row)?) {
             break;
@@ -172,7 +178,7 @@ fn each(
     Ok(())
 }
 
-/// A page of a lane, and the damaged rows in it. See [`super::super::EdgeStore::outbox_page`].
+/// Returns a page of a lane, and its damaged rows. See [`super::super::EdgeStore::outbox_page`].
 pub(in crate::store) fn page(
     conn: &Connection,
     seals: &Seals,
@@ -198,10 +204,10 @@ pub(in crate::store) fn page(
     Ok((items, damaged))
 }
 
-/// The number and the content of a row; the row's id if it is damaged.
+/// Number and content of a row; the row's id if it is damaged.
 type Item = Result<(u64, String), i64>;
 
-/// The row of a key.
+/// Reads the item of a key.
 pub(in crate::store) fn item(
     conn: &Connection,
     seals: &Seals,
@@ -220,7 +226,7 @@ pub(in crate::store) fn item(
     Ok(read)
 }
 
-/// A row, as far as counting needs it.
+/// Number and size of a row, for the totals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) number: u64,
@@ -228,14 +234,14 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// From the columns id and length.
+    /// Reads the columns id and length.
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let id: i64 = row.get(0)?;
         Ok(Self { number: id.cast_unsigned() & MAX_NUMBER, bytes: row.get::<_, i64>(1)?.unsigned_abs() })
     }
 }
 
-/// The row of a key.
+/// Finds the row of a key.
 pub(super) fn find(conn: &Connection, lane: Lane, key: &str) -> Result<Option<Found>, StoreError> {
     let sql = "SELECT id, octet_length(body) FROM outbox
                WHERE hash = ?1 AND key = ?2 AND id > ?3 AND id <= ?4";
@@ -243,13 +249,12 @@ pub(super) fn find(conn: &Connection, lane: Lane, key: &str) -> Result<Option<Fo
     Ok(conn.prepare_cached(sql)?.query_row(range, Found::read).optional()?)
 }
 
-/// Removes a row.
 pub(super) fn remove(conn: &Connection, id: i64) -> Result<(), StoreError> {
     conn.prepare_cached("DELETE FROM outbox WHERE id = ?1")?.execute([id])?;
     Ok(())
 }
 
-/// Removes the oldest rows of a lane up to a number, so many at most; says which they were.
+/// Removes up to `most` of the oldest rows of a lane up to a number; calls `gone` with each.
 pub(super) fn remove_oldest(
     conn: &Connection,
     lane: Lane,
@@ -267,7 +272,7 @@ pub(super) fn remove_oldest(
     Ok(())
 }
 
-/// The sealed body of the row that an item is to get; none if it is not to be sealed.
+/// Returns the sealed body of an item; `None` if it stays plain.
 pub(in crate::store) fn seal(
     seals: &Seals,
     resources: &Resources,
@@ -277,9 +282,9 @@ pub(in crate::store) fn seal(
     row.bound(|binding| seals.seal(binding, row.body, || row.is_covered(seals, resources)))
 }
 
-/// Looks at some rows of a lane after a number: seals those that are to be, or with another key, and removes those that
-/// cannot be opened any more. Tells which they were, with the bytes they have now. Gives the last row that was looked at,
-/// none at the end.
+/// Checks some rows of a lane after a number: seals those that require it or have an old key, and
+/// removes those that cannot be opened. Calls `done` with each, and its new size. Returns the last
+/// row checked, `None` at the end.
 pub(super) fn reseal(
     conn: &Connection,
     seals: &Seals,
@@ -290,14 +295,14 @@ pub(super) fn reseal(
     let (mut last, mut rows, mut bytes, mut changes) = (None, 0, 0, Vec::new());
     each(conn, lane, (after, MAX_NUMBER), |row| {
         rows += 1;
-        // A damaged row is found by the next check.
+        // The next check finds a damaged row.
         let Ok(row) = row else { return true };
         bytes += row.body.len();
         last = Some(row.number);
-        let change = match row.need(seals, resources) {
-            Ok(Need::Nothing) => return rows < BATCH_ROWS && bytes < BATCH_BYTES,
-            Ok(Need::Lost) => Ok(None),
-            Ok(Need::Anew(body)) => {
+        let change = match row.action(seals, resources) {
+            Ok(SealAction::Nothing) => return rows < BATCH_ROWS && bytes < BATCH_BYTES,
+            Ok(SealAction::Lost) => Ok(None),
+            Ok(SealAction::Reseal(body)) => {
                 let checksum = OutboxRow { body: &body, ..row }.checksum();
                 Ok(Some((checksum, body)))
             }
@@ -321,14 +326,14 @@ pub(super) fn reseal(
     Ok(last)
 }
 
-/// Gives the rows of a lane after a number numbers that are larger by `by`. None of those may be taken.
+/// Adds `by` to the numbers of a lane's rows after a number. The new numbers must be unused.
 pub(super) fn shift(conn: &Connection, lane: Lane, after: u64, upto: u64, by: u64) -> Result<(), StoreError> {
     let mut update = conn.prepare_cached("UPDATE outbox SET id = ?2, checksum = ?3 WHERE id = ?1")?;
     let mut after = after;
     while after < upto {
         let mut moves = Vec::with_capacity(256);
         each(conn, lane, (after, upto), |row| {
-            // A damaged row is found by the next check, wherever it stands.
+            // The next check finds a damaged row, whatever its id.
             if let Ok(row) = row {
                 let moved = OutboxRow { number: row.number.saturating_add(by), ..row };
                 moves.push((row.number, id_of(lane, moved.number), moved.checksum()));
@@ -344,9 +349,9 @@ pub(super) fn shift(conn: &Connection, lane: Lane, after: u64, upto: u64, by: u6
     Ok(())
 }
 
-/// Rows of a lane under keys that begin like this, made in a boot before some moment, and their numbers: so many
-/// bytes at most, but one in any case.
-pub(super) fn made_before(
+/// Returns rows of a lane with this prefix of their keys, from before a time of the same boot, and
+/// their numbers: up to so many bytes, but at least one row.
+pub(super) fn written_before(
     conn: &Connection,
     lane: Lane,
     (after, upto): (u64, u64),
@@ -368,7 +373,7 @@ pub(super) fn made_before(
     Ok(found)
 }
 
-/// What is in the table.
+/// Totals of the table.
 #[derive(Debug, Default)]
 pub(super) struct Census {
     pub(super) rows: Lanes,
@@ -389,7 +394,7 @@ impl Census {
     }
 }
 
-/// Reads all rows; the ids of those that are damaged.
+/// Reads all rows. Returns their totals and the ids of damaged ones.
 pub(super) fn census(conn: &Connection) -> Result<(Census, Vec<i64>), StoreError> {
     let (mut census, mut damaged) = (Census::default(), Vec::new());
     let mut statement = conn.prepare(&format!("SELECT {COLUMNS} FROM outbox ORDER BY id"))?;
@@ -403,37 +408,37 @@ pub(super) fn census(conn: &Connection) -> Result<(Census, Vec<i64>), StoreError
     Ok((census, damaged))
 }
 
-/// How many rows there are as far as the index knows.
+/// Returns the number of rows in the index.
 pub(super) fn indexed(conn: &Connection) -> Result<u64, StoreError> {
     let sql = "SELECT count(*) FROM outbox INDEXED BY outbox_by_key";
     Ok(conn.query_row(sql, [], |row| row.get::<_, i64>(0))?.unsigned_abs())
 }
 
-/// The ids of rows that are damaged or cannot be opened any more, for a check; `pause` is called between batches and says
-/// whether to go on.
+/// Returns the ids of rows that are damaged or cannot be opened, for a check; calls `pause` between
+/// batches, which returns whether to continue.
 pub(in crate::store) fn damaged(
     conn: &Connection,
     seals: &Seals,
     mut pause: impl FnMut() -> bool,
 ) -> Result<Option<Vec<i64>>, StoreError> {
-    let (mut seen, mut damaged) = (0u64, Vec::new());
+    let (mut scanned, mut damaged) = (0u64, Vec::new());
     let mut statement = conn.prepare(&format!("SELECT {COLUMNS} FROM outbox ORDER BY id"))?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        seen += 1;
+        scanned += 1;
         match OutboxRow::read(row)? {
             Ok(row) if row.is_lost(seals) => damaged.push(id_of(row.lane, row.number)),
             Ok(_) => {}
             Err(id) => damaged.push(id),
         }
-        if seen.is_multiple_of(BATCH) && !pause() {
+        if scanned.is_multiple_of(BATCH) && !pause() {
             return Ok(None);
         }
     }
     Ok(Some(damaged))
 }
 
-/// Whether there is such a row that cannot be sent as it was put.
+/// Returns whether a row exists and cannot be sent as it was written.
 pub(super) fn is_damaged(conn: &Connection, seals: &Seals, id: i64) -> Result<bool, StoreError> {
     let mut statement = conn.prepare_cached(&format!("SELECT {COLUMNS} FROM outbox WHERE id = ?1"))?;
     let mut rows = statement.query([id])?;
@@ -445,8 +450,8 @@ pub(super) fn is_damaged(conn: &Connection, seals: &Seals, id: i64) -> Result<bo
     })
 }
 
-/// Copies the rows that can be read into another file, from both ends up to the damage. Only failures of the
-/// other file are errors. Its transaction is begun anew now and then.
+/// Copies the readable rows into another file, from both ends up to the damage. Only failures of
+/// the other file are errors. Commits and restarts its transaction at times.
 pub(super) fn salvage(source: &Connection, fresh: &Connection) -> Result<(), StoreError> {
     let mut copied = 0u64;
     for order in ["ASC", "DESC"] {

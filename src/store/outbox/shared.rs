@@ -1,25 +1,25 @@
-//! What the handles of the store see of the outbox, and tell it, without asking the writer.
+//! The outbox's state shared with the store's handles, which do not wait for the writer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use super::mirror::{Outbox, Rules};
+use super::outbox_totals::{Outbox, Rules};
 use super::{OutboxLimits, OutboxState};
 use edgesync_protocol::upload::{Lane, Lanes};
 
-/// What the handles see and tell.
+/// The shared state of the outbox.
 #[derive(Debug)]
 pub(in crate::store) struct OutboxShared {
     state: watch::Sender<OutboxState>,
-    /// The last numbers confirmed; ahead of what has been removed.
+    /// Last confirmed numbers; ahead of the removal of rows.
     settled: [AtomicU64; 3],
     limits: Mutex<OutboxLimits>,
 }
 
 impl OutboxShared {
-    /// Of an outbox that was opened, with what is known to be confirmed.
+    /// Creates the state of an opened outbox, with its confirmed numbers.
     pub(in crate::store) fn new(outbox: &Outbox, confirmed: Lanes, limits: OutboxLimits) -> Self {
         let shared = Self {
             state: watch::Sender::default(),
@@ -34,12 +34,12 @@ impl OutboxShared {
         self.state.subscribe()
     }
 
-    /// The last numbers that were given, as of the last commit.
+    /// Returns the last numbers in use, as of the last commit.
     pub(in crate::store) fn last(&self) -> Lanes {
         self.state.borrow().marks.last
     }
 
-    /// The last numbers that are confirmed.
+    /// Returns the last confirmed numbers.
     pub(in crate::store) fn settled(&self) -> Lanes {
         let mut settled = Lanes::default();
         for (lane, number) in Lane::ALL.into_iter().zip(&self.settled) {
@@ -48,26 +48,27 @@ impl OutboxShared {
         settled
     }
 
-    /// The last number of the lane of status that is confirmed; none if nothing waits behind it.
+    /// Returns the last confirmed number of the status lane; `None` if no status is pending.
     pub(in crate::store) fn settled_status(&self) -> Option<u64> {
         (self.state.borrow().marks.rows.status > 0).then(|| self.settled().status)
     }
 
-    /// Notes what is confirmed. Numbers never go back within a process; one that was never given confirms no more
-    /// than the last that was.
+    /// Records a confirmation. Numbers never decrease within a process; an unused number confirms
+    /// at most the last one in use.
     pub(in crate::store) fn settle(&self, lane: Lane, upto: u64) {
         let upto = upto.min(self.last().get(lane));
         if let Some(settled) = self.settled.get(lane.index()) {
             settled.fetch_max(upto, Ordering::AcqRel);
         }
-        // Nobody needs to be woken for what he has said himself.
+        // The caller needs no notification of its own change.
         self.state.send_if_modified(|state| {
-            self.leave_out_settled(state);
+            self.exclude_settled(state);
             false
         });
     }
 
-    /// The file was replaced: what is before its first row was confirmed, or is lost.
+    /// Records the confirmations of a file that replaced another one: rows before its first one
+    /// were confirmed or lost.
     pub(in crate::store) fn settle_all(&self, confirmed: Lanes) {
         for (lane, settled) in Lane::ALL.into_iter().zip(&self.settled) {
             settled.fetch_max(confirmed.get(lane), Ordering::AcqRel);
@@ -79,26 +80,26 @@ impl OutboxShared {
         Rules { limits, settled: self.settled() }
     }
 
-    /// Sets the limits; says whether they are other ones than before.
+    /// Sets the limits. Returns whether they have changed.
     pub(in crate::store) fn set_limits(&self, limits: OutboxLimits) -> bool {
         let mut held = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *held, limits) != limits
     }
 
-    /// Tells how the outbox stands after a commit.
+    /// Publishes the state after a commit.
     pub(in crate::store) fn publish(&self, outbox: &Outbox) {
         self.state.send_if_modified(|state| {
             let (marks, bytes, dropped) = (outbox.marks(), outbox.bytes(), outbox.dropped());
             let mut now = OutboxState { marks, bytes, dropped };
-            self.leave_out_settled(&mut now);
+            self.exclude_settled(&mut now);
             let differs = *state != now;
             *state = now;
             differs
         });
     }
 
-    /// Rows that are confirmed and not removed yet do not wait.
-    fn leave_out_settled(&self, state: &mut OutboxState) {
+    /// Excludes rows that are confirmed and not yet removed.
+    fn exclude_settled(&self, state: &mut OutboxState) {
         state.marks.confirmed = self.settled();
         for lane in Lane::ALL {
             let waiting = state.marks.last.get(lane).saturating_sub(state.marks.confirmed.get(lane));

@@ -1,21 +1,21 @@
-//! Correcting the times in Events that were made while the device's clock was wrong. Pure.
+//! Corrects the times in Events from before the device's clock was set. Pure.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 
 use edgesync_object::time::{rfc3339, rfc3339_micros, signed_seconds};
 
-/// The annotation that says by how much the times of an Event were corrected, in seconds: `+86400s`.
+/// Annotation with the correction of an Event's times, in seconds: `+86400s`.
 pub const TIME_CORRECTED: &str = "edgesync.io/time-corrected";
 
-/// The content of an item with the times of its Event set forward; none if it is no Event or has no time that was
-/// taken before the clock was set.
+/// Returns the content of an item with the times of its Event corrected; `None` if it is no Event
+/// or has no time from before the correction.
 pub(super) fn shift_content(content: &str, forward_ms: i64, now: Timestamp) -> Option<String> {
     let mut content: Value = serde_json::from_str(content).ok()?;
     shift(content.get_mut("event")?.as_object_mut()?, forward_ms, now).then(|| content.to_string())
 }
 
-/// The Event with its times set forward; none if it has no time that was taken before the clock was set.
+/// Returns the Event with its times corrected; `None` if it has no time from before the correction.
 pub(in crate::store) fn shift_event(event: &str, forward_ms: i64, now: Timestamp) -> Option<String> {
     let mut event: Map<String, Value> = serde_json::from_str(event).ok()?;
     shift(&mut event, forward_ms, now).then(|| Value::Object(event).to_string())
@@ -41,7 +41,8 @@ fn shift(event: &mut Map<String, Value>, forward_ms: i64, now: Timestamp) -> boo
     shifted
 }
 
-/// A time set forward, in the form it has. One that would be yet to come was taken after the clock was set.
+/// Returns a time set forward, in its original format; `None` if the result is in the future: such
+/// a time is from after the correction.
 fn later(text: &str, forward_ms: i64, now: Timestamp) -> Option<String> {
     let time: Timestamp = text.parse().ok()?;
     let time = time.checked_add(SignedDuration::from_millis(forward_ms)).ok()?;
@@ -54,7 +55,7 @@ fn later(text: &str, forward_ms: i64, now: Timestamp) -> Option<String> {
     })
 }
 
-/// Says so in the Event, together with what was said before.
+/// Adds the correction to the annotation of the Event.
 fn annotate(event: &mut Map<String, Value>, forward_ms: i64) {
     let Some(metadata) = event.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     let annotations = metadata.entry("annotations").or_insert_with(|| Value::Object(Map::new()));
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn all_times_of_an_event_are_set_forward_in_the_form_they_have() {
+    fn all_times_of_an_event_are_corrected_in_their_format() {
         let event = json!({
             "metadata": {"name": "a", "creationTimestamp": "1970-01-01T00:01:00Z"},
             "eventTime": "1970-01-01T00:00:59.250000Z",
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_was_right_already_stays() {
+    fn a_correct_time_stays() {
         let event = json!({
             "event": {"metadata": {}, "eventTime": "2026-11-21T09:59:00.000000Z",
                 "series": {"lastObservedTime": "2026-11-20T00:00:00.000000Z"}},
@@ -140,7 +141,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(text in ".{0,60}", time in "[0-9T:.Z+-]{0,30}", forward: i64) {
+        fn corrections_never_panic(text in ".{0,60}", time in "[0-9T:.Z+-]{0,30}", forward: i64) {
             shift_event(&text, forward, now());
             let event = json!({"metadata": {"annotations": {TIME_CORRECTED: text}}, "eventTime": time});
             shift_event(&event.to_string(), forward, now());

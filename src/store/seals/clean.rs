@@ -1,9 +1,9 @@
-//! Getting rid of plain text that a configuration with other kinds to seal has left in a file: in free
-//! pages, in the gaps of pages, in the log, and in damaged files that were set aside.
+//! Removes plain text that an earlier configuration with fewer sealed kinds has left in a file: in
+//! free pages, in the gaps of pages, in the log, and in damaged files that were set aside.
 //!
-//! The rows are copied into a fresh file, which takes the place of the old one. That needs no memory but a page cache
-//! and, unlike a file that is vacuumed in place, no temporary file elsewhere. Table `meta` tells for which kinds it has
-//! been done; a power cut before that makes the next opening do it again.
+//! The rows are copied into a fresh file, which replaces the old one. That needs no memory except a
+//! page cache and, unlike an in-place vacuum, no temporary file elsewhere. Table `meta` records the
+//! kinds for which it was done; after a power cut before that, the next opening repeats it.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -16,22 +16,22 @@ use edgesync_store::StoreError;
 use edgesync_store::durable::{self, with_suffix};
 use edgesync_store::engine::{self, Checkpoint, wal_path};
 
-/// The key in table `meta` of the kinds of which no plain text is in the file.
+/// Key in table `meta` of the kinds without plain text in the file.
 const SEALED_KEY: &str = "sealed";
 
-/// The kinds of which no plain text is in the file, if that has been noted.
-pub(in crate::store) fn noted(conn: &Connection) -> Result<Option<String>, StoreError> {
+/// Returns the recorded kinds without plain text in the file.
+pub(in crate::store) fn recorded_kinds(conn: &Connection) -> Result<Option<String>, StoreError> {
     journal::meta(conn, SEALED_KEY)
 }
 
-/// Notes that no plain text of these kinds is in the file.
-pub(in crate::store) fn note(conn: &Connection, kinds: &str) -> Result<(), StoreError> {
+/// Records that the file has no plain text of these kinds.
+pub(in crate::store) fn record_kinds(conn: &Connection, kinds: &str) -> Result<(), StoreError> {
     journal::set_meta(conn, SEALED_KEY, kinds)
 }
 
-/// What is to be noted for a store with these options: each kind, and that its status is sealed too, which Secrets have
-/// none of.
-fn wanted(seals: &Seals) -> Option<String> {
+/// Returns the value to record for a store with these options: each kind, and its status, which is
+/// sealed too; Secrets have none.
+fn required(seals: &Seals) -> Option<String> {
     let kinds = &seals.0.as_ref()?.options.kinds;
     let with_status = kinds
         .iter()
@@ -43,33 +43,33 @@ fn wanted(seals: &Seals) -> Option<String> {
     Some(words.join(" "))
 }
 
-/// Whether plain text may be left: some kind was not sealed before.
-fn is_due(noted: Option<&str>, wanted: &str) -> bool {
-    let noted: Vec<&str> = noted.unwrap_or_default().split(' ').collect();
-    wanted.split(' ').any(|kind| !noted.contains(&kind))
+/// Returns whether plain text may remain: a kind was not sealed before.
+fn is_due(recorded_kinds: Option<&str>, required: &str) -> bool {
+    let recorded_kinds: Vec<&str> = recorded_kinds.unwrap_or_default().split(' ').collect();
+    required.split(' ').any(|kind| !recorded_kinds.contains(&kind))
 }
 
-/// Whether a file, of which all rows are sealed that are to be, may have plain text left. `is_new` says that it never
-/// held anything.
+/// Returns whether a file may contain plain text although all rows are sealed as required. `is_new`
+/// means that it never held anything.
 pub(in crate::store) fn needs_cleaning(
     conn: &Connection,
     seals: &Seals,
     is_new: bool,
 ) -> Result<bool, StoreError> {
-    let Some(wanted) = wanted(seals) else { return Ok(false) };
-    let found = noted(conn)?;
-    if found.as_deref() == Some(&wanted) {
+    let Some(required) = required(seals) else { return Ok(false) };
+    let found = recorded_kinds(conn)?;
+    if found.as_deref() == Some(&required) {
         return Ok(false);
     }
-    if !is_new && is_due(found.as_deref(), &wanted) {
+    if !is_new && is_due(found.as_deref(), &required) {
         return Ok(true);
     }
-    note(conn, &wanted)?;
+    record_kinds(conn, &required)?;
     Ok(false)
 }
 
-/// Makes such a file free of plain text. Its journal must be up to date, because the log goes. Gives the connection
-/// back, or one to the file that has taken its place.
+/// Removes plain text from a file. Its journal must be up to date, because the log is removed.
+/// Returns the connection, or one to the file that has replaced it.
 pub(in crate::store) fn clean(
     conn: Connection,
     path: &Path,
@@ -77,17 +77,17 @@ pub(in crate::store) fn clean(
     open: impl FnOnce() -> Result<Connection, StoreError>,
 ) -> Result<Connection, StoreError> {
     if let Err(error) = copy(&conn, path) {
-        // Everything works without; the next opening tries again.
+        // Not fatal; the next opening retries it.
         tracing::warn!(%error, "plain text of objects that are sealed now may be left in free pages of the database");
         files::remove(&files::fresh_path(path))?;
         return Ok(conn);
     }
     files::remove_all_aside(path);
-    files::let_go(conn);
-    take_place(path)?;
+    files::close_detached(conn);
+    replace_database(path)?;
     let conn = open()?;
-    if let Some(wanted) = wanted(seals) {
-        note(&conn, &wanted)?;
+    if let Some(required) = required(seals) {
+        record_kinds(&conn, &required)?;
     }
     tracing::info!("the database has been written anew, without plain text of objects that are sealed");
     Ok(conn)
@@ -103,7 +103,7 @@ fn copy(conn: &Connection, path: &Path) -> Result<(), StoreError> {
     let file = File::open(&fresh)?;
     file.set_permissions(fs::metadata(path)?.permissions())?;
     file.sync_all()?;
-    // Before the log goes everything is in the database, in case of a power cut between.
+    // Everything must be in the database before the log is removed, in case of a power cut between.
     let state = engine::checkpoint(conn, Checkpoint::Truncate)?;
     if state.pages > 0 {
         return Err(StoreError::internal("the write-ahead log is in use"));
@@ -111,8 +111,9 @@ fn copy(conn: &Connection, path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Puts the fresh file in its place. The log is empty, so either file does without it.
-fn take_place(path: &Path) -> Result<(), StoreError> {
+/// Moves the fresh file to the database's path. The log is empty, so both files are complete
+/// without it.
+fn replace_database(path: &Path) -> Result<(), StoreError> {
     for gone in [wal_path(path), with_suffix(path, "-shm")] {
         durable::remove(&gone)?;
     }
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_cleaned_when_a_kind_is_new_among_the_sealed_ones() {
+    fn a_file_is_cleaned_when_a_new_kind_is_sealed() {
         assert!(is_due(None, "secrets"));
         assert!(is_due(Some("secrets"), "secrets widgets.example.com"));
         assert!(!is_due(Some("secrets widgets.example.com"), "secrets"));

@@ -1,4 +1,4 @@
-//! Opening a database so that everything is sealed that is to be, and nothing is in it that cannot be opened.
+//! Opens a database so that every row is sealed as required, and drops rows that cannot be opened.
 
 use std::path::Path;
 
@@ -12,20 +12,21 @@ use edgesync_protocol::upload::Lanes;
 use edgesync_store::StoreError;
 use edgesync_store::engine::EngineOptions;
 
-/// A database that was opened, with everything sealed that is to be.
+/// An opened database, sealed as required.
 pub(super) struct Opened {
     pub(super) conn: Connection,
     pub(super) stored: Stored,
     pub(super) settled: Lanes,
-    /// Objects that could not be opened any more: they are gone.
+    /// Objects dropped because they could not be opened.
     pub(super) lost: u64,
     /// Whether everything could be sealed.
     pub(super) sealed: bool,
 }
 
-/// Opens the database as [`open_sound`] does, seals what is not sealed, and drops what cannot be opened any more, under
-/// a new epoch. Without room for that rows stay as they are until the next opening.
-pub(super) fn open_settled(
+/// Opens the database like [`open_sound`], seals plain rows as required, and drops those that
+/// cannot be opened, under a new epoch. If the disk is full, rows stay plain until the next
+/// opening.
+pub(super) fn open_sealed(
     path: &Path,
     options: &EngineOptions,
     recent: &Recent,
@@ -53,16 +54,17 @@ pub(super) fn open_settled(
     Ok(Opened { conn, stored, settled, lost: lost.len() as u64, sealed })
 }
 
-/// Seals objects and what waits about them, and finishes a rotation; the ids of objects that cannot be opened.
+/// Seals objects and outbox items, and finishes a rotation. Returns the ids of objects that cannot
+/// be opened.
 fn settle(conn: &Connection, seals: &Seals, stored: &mut Stored) -> Result<Vec<i64>, StoreError> {
     let Stored { resources, outbox, .. } = stored;
     let lost = seals::settle(conn, seals, resources)?;
-    outbox.settle_seals(conn, seals, resources)?;
+    outbox.seal_all(conn, seals, resources)?;
     seals.end_rotation()?;
     Ok(lost)
 }
 
-/// Gets rid of plain text that may be left in the file, once everything is sealed.
+/// Removes plain text that may remain in the file, once everything is sealed.
 pub(super) fn clean(
     conn: Connection,
     path: &Path,
@@ -74,7 +76,7 @@ pub(super) fn clean(
     if !seals::needs_cleaning(&conn, seals, stored.totals.revision == 0)? {
         return Ok(conn);
     }
-    // Only a journal that is up to date may do without the log.
+    // Only a journal that is up to date permits to drop the log.
     let tx = conn.unchecked_transaction()?;
     let Stored { totals, written, .. } = &*stored;
     let flushed = journal::flush(&tx, recent, *written, totals, written.confirmed)?;

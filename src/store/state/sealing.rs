@@ -1,23 +1,23 @@
-//! Rows that cannot be opened, and rows that are sealed anew.
+//! Detects rows that cannot be opened, and reseals rows.
 
 use rusqlite::Connection;
 
 use super::{State, Stored};
 use crate::store::rows::{OBJECT_COLUMNS, ObjectRow};
-use crate::store::seals::{BATCH_ROWS, Seen, look_at};
+use crate::store::seals::{BATCH_ROWS, BatchResult, reseal_row};
 use edgesync_store::StoreError;
 
-/// What is wrong with a row.
+/// Damage of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum Damage {
-    /// It is not as it was written.
+    /// Its checksum is wrong.
     Row,
     /// Its body cannot be opened.
     Sealed,
 }
 
 impl State {
-    /// Looks at a row that somebody believes to be damaged.
+    /// Checks a row that was reported as damaged.
     pub(in crate::store) fn damage(&self, conn: &Connection, id: i64) -> Result<Option<Damage>, StoreError> {
         let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id = ?1");
         let mut statement = conn.prepare(&sql)?;
@@ -29,8 +29,8 @@ impl State {
         })
     }
 
-    /// Seals anew what is behind a row and not sealed with the newest key: a batch of it. Gives the last row that was
-    /// looked at, none at the end, and how many were sealed.
+    /// Reseals a batch of rows after an id that are not sealed with the newest key. Returns the
+    /// last row checked, `None` at the end, and how many were sealed.
     pub(in crate::store) fn reseal(
         &self,
         conn: &Connection,
@@ -38,25 +38,25 @@ impl State {
     ) -> Result<(Option<i64>, u64), StoreError> {
         let sql =
             format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE id > ?1 ORDER BY id LIMIT {BATCH_ROWS}");
-        let (mut seen, mut last) = (Seen::default(), None);
+        let (mut batch, mut last) = (BatchResult::default(), None);
         let mut statement = conn.prepare_cached(&sql)?;
         let mut rows = statement.query([after])?;
-        while !seen.is_enough()
+        while !batch.is_enough()
             && let Some(row) = rows.next()?
         {
             last = Some(row.get(0)?);
-            look_at(conn, &self.seals(), self.resources(), row, &mut seen)?;
+            reseal_row(conn, &self.seals(), self.resources(), row, &mut batch)?;
         }
-        Ok((last, seen.anew))
+        Ok((last, batch.resealed))
     }
 
-    /// Does the same for what waits in the outbox after a number; says where to go on, none at the end.
+    /// Does the same for outbox items after a number. Returns where to continue, `None` at the end.
     pub(in crate::store) fn reseal_outbox(
         &mut self,
         conn: &Connection,
         after: u64,
     ) -> Result<Option<u64>, StoreError> {
-        self.undoing(|state| {
+        self.with_rollback(|state| {
             let Stored { outbox, resources, .. } = &mut state.stored;
             outbox.reseal(conn, &state.seals, resources, after)
         })

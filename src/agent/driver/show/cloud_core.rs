@@ -1,4 +1,4 @@
-//! What the status says of the bridge to a CloudCore.
+//! Builds the status of the bridge to a CloudCore.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use edgesync_kubeedge::{BridgeCounters, BridgeStatus};
 use edgesync_object::time::rfc3339;
 
 impl Driver {
-    /// The section `kubeedge`; `None` with another link.
+    /// Returns the section `kubeedge`; `None` with another link.
     pub(super) fn show_cloud_core(&self) -> Option<CloudCoreStatus> {
         let cloud_core = self.wire.cloud_core()?;
         Some(show(cloud_core.bridge.status(), &cloud_core.bridge.counters(), cloud_core.denied.clone()))
@@ -67,7 +67,7 @@ fn show(
     }
 }
 
-/// A time in Unix milliseconds, as Kubernetes writes it.
+/// Formats Unix milliseconds as Kubernetes does.
 fn time(millisecond: i64) -> String {
     rfc3339(Timestamp::from_millisecond(millisecond).unwrap_or_default())
 }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_yet_is_null() {
+    fn unknown_values_are_null() {
         let shown = shown(BridgeStatus::default(), &BridgeCounters::default());
         for known_later in ["acknowledgedAt", "round", "verified"] {
             assert_eq!(shown[known_later], Value::Null, "{known_later}");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_and_times_are_those_that_cloud_core_has_told() {
+    fn versions_and_times_are_those_of_cloud_core() {
         let status = BridgeStatus {
             unacknowledged: 2,
             acknowledged_at: Some(1_795_219_210_000),

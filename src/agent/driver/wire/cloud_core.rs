@@ -1,4 +1,5 @@
-//! The KubeEdge link: the bridge stands between the machine and the WebSocket, and wants some work done for it.
+//! The KubeEdge link: connects the bridge to machine and WebSocket, and performs the bridge's
+//! effects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,10 +7,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
 
-use super::{Waiting, Wire, trace_frame};
+use super::{PendingMessage, Wire, trace_frame};
 use crate::agent::driver::Driver;
 use crate::agent::driver::reading::object_ref;
-use crate::agent::events::{Regarding, Why};
+use crate::agent::events::{EventReason, Regarding};
 use crate::agent::traffic::Direction;
 use crate::store::{EdgeStore, InventoryCursor, Posting};
 use edgesync_config::edge::Config;
@@ -26,26 +27,26 @@ use edgesync_protocol::frame::Received;
 use edgesync_runtime::random;
 use edgesync_store::StoreError;
 
-/// Refusals of the dynamic controller that the status remembers.
+/// Refusals of the dynamic controller that the status lists.
 const MAX_DENIED: usize = 16;
-/// Pods that are read at a time.
+/// Pods per page when the bridge starts.
 const PODS: usize = 64;
-/// Rows of a page that are read at a time, and the names in it after which it ends.
+/// Rows per read of a page, and the number of names that ends the page.
 const ROWS: usize = 16;
 const NAMES: usize = 2048;
-/// Under which key the store keeps what the bridge wants to be kept.
-const NOTE: &str = "kubeedge";
-/// How far into a message its operation is looked for, in bytes: header and route come before the content.
+/// Metadata key of the bridge's state.
+const METADATA_KEY: &str = "kubeedge";
+/// Bytes of a message searched for its operation: header and route precede the content.
 const MAX_ROUTE: usize = 2048;
 
 pub(in crate::agent::driver) type HeldRead = Result<HeldPage, StoreError>;
 
-/// See the module.
+/// The bridge, with its pending read and the refusals.
 pub(in crate::agent) struct CloudCore {
     pub(in crate::agent::driver) bridge: Bridge,
-    /// The page of what is held that is being read.
+    /// The page of held objects that is being read.
     pub(in crate::agent::driver) reading: Option<JoinHandle<HeldRead>>,
-    /// What the dynamic controller refuses, with its words.
+    /// Refusals of the dynamic controller: resource and message.
     pub(in crate::agent::driver) denied: BTreeMap<String, String>,
 }
 
@@ -56,7 +57,7 @@ impl CloudCore {
 
     pub(in crate::agent::driver) fn disconnected(&mut self) {
         self.bridge.disconnected();
-        // A page for a session that is over would be taken for one of the next.
+        // A page of an ended session must not reach the next one.
         if let Some(reading) = self.reading.take() {
             reading.abort();
         }
@@ -64,7 +65,7 @@ impl CloudCore {
     }
 }
 
-/// The bridge as the configuration describes it.
+/// Returns the configured bridge.
 pub(in crate::agent::driver) fn bridge_config(config: &Config) -> BridgeConfig {
     let kubeedge = &config.kubeedge;
     BridgeConfig {
@@ -81,16 +82,17 @@ pub(in crate::agent::driver) fn bridge_config(config: &Config) -> BridgeConfig {
     }
 }
 
-/// Tells the bridge what is wanted: what the Pods that are held reference, and the rules for single names.
+/// Registers the desired names with the bridge: those that held Pods reference, and those of rules
+/// for a single name.
 ///
 /// # Errors
-/// The store's.
+/// Fails if the store cannot be read.
 pub(in crate::agent::driver) async fn remember(
     bridge: &mut Bridge,
     config: &Config,
     store: &EdgeStore,
 ) -> Result<(), StoreError> {
-    if let Some(text) = store.note(NOTE).await? {
+    if let Some(text) = store.note(METADATA_KEY).await? {
         bridge.recall(&text);
     }
     let (pods, mut after) = (Arc::new(guess("v1", "Pod", true)), None);
@@ -120,7 +122,7 @@ async fn remember_name(bridge: &mut Bridge, store: &EdgeStore, name: &Name) -> R
     Ok(())
 }
 
-/// The object that is held under a name.
+/// Returns the UID of the object held under a name.
 async fn held_under(store: &EdgeStore, name: &Name) -> Result<Option<Uid>, StoreError> {
     let resource = Arc::new(guess("v1", name.kind.kind(), true));
     let held = store.get(resource, name.namespace.to_string(), name.name.to_string());
@@ -128,18 +130,18 @@ async fn held_under(store: &EdgeStore, name: &Name) -> Result<Option<Uid>, Store
 }
 
 impl Driver {
-    /// Now, by both clocks.
+    /// Returns the current time by both clocks.
     pub(in crate::agent::driver) fn moment(&self) -> Moment {
         Moment { now: self.now(), wall: Timestamp::now().as_millisecond() }
     }
 
-    /// A message or a pong.
-    pub(in crate::agent::driver) fn heard_cloud_core(&mut self, topic: &str, payload: &[u8]) {
+    /// Processes a message or a pong.
+    pub(in crate::agent::driver) fn receive_cloud_core(&mut self, topic: &str, payload: &[u8]) {
         let at = self.moment();
         let Wire::KubeEdge(cloud_core) = &mut self.wire else { return };
         match topic {
             TEXT => {
-                self.upstream.meter.frame(Direction::Down, operation(payload), payload.len());
+                self.reporting.meter.frame(Direction::Down, operation(payload), payload.len());
                 cloud_core.bridge.heard(at, payload);
                 self.hand_to_machine();
             }
@@ -153,7 +155,7 @@ impl Driver {
         }
     }
 
-    /// One step between machine, bridge and link, nearest to the store first: what was received before what is sent.
+    /// Performs one step between machine, bridge and link. What was received precedes what is sent.
     pub(in crate::agent::driver) fn move_cloud_core(&mut self) -> bool {
         let Wire::KubeEdge(cloud_core) = &mut self.wire else { return false };
         if let Some(effect) = cloud_core.bridge.poll_effect() {
@@ -169,34 +171,35 @@ impl Driver {
             return self.publish(match message {
                 Sent::Text { name, text } => {
                     tracing::debug!(name, bytes = text.len(), "sends");
-                    Waiting { name, topic: TEXT.to_owned(), bytes: text.into_bytes() }
+                    PendingMessage { name, topic: TEXT.to_owned(), bytes: text.into_bytes() }
                 }
                 Sent::Ping(number) => {
                     let bytes = number.to_be_bytes().to_vec();
-                    Waiting { name: "ping", topic: PING.to_owned(), bytes }
+                    PendingMessage { name: "ping", topic: PING.to_owned(), bytes }
                 }
             });
         }
-        // Only when everything before has left: so the bridge never holds more than one frame leads to.
+        // Only after everything before was sent: the bridge holds at most the messages of one
+        // frame.
         if !self.machine.has_frame() {
             return false;
         }
         let Some(frame) = self.machine.poll_frame(at.now) else { return false };
-        // The bridge has taken it.
+        // The bridge has accepted it.
         self.machine.link_progress(at.now, 0, 0);
         trace_frame(&frame, 0);
         cloud_core.bridge.up(at, frame, self.machine.totals());
         true
     }
 
-    /// Hands the machine what the bridge has for it.
+    /// Forwards the bridge's frames to the machine.
     fn hand_to_machine(&mut self) -> bool {
         let mut moved = false;
         while self.machine.wants_frame() {
             let Wire::KubeEdge(cloud_core) = &mut self.wire else { break };
             let Some(frame) = cloud_core.bridge.poll_frame() else { break };
             if let Received::Objects(objects) = &frame {
-                self.note_objects(objects);
+                self.record_objects(objects);
             }
             self.machine.received(self.now(), frame, random());
             moved = true;
@@ -215,7 +218,7 @@ impl Driver {
             BridgeEffect::Remember(text) => {
                 let store = self.store.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = store.post(vec![Posting::Note(NOTE, text)]).await {
+                    if let Err(error) = store.post(vec![Posting::Note(METADATA_KEY, text)]).await {
                         tracing::warn!(%error, "what was compared with CloudCore could not be kept");
                     }
                 });
@@ -253,7 +256,11 @@ impl Driver {
                     self.records_differed();
                     let note =
                         "the database is not the one that CloudCore knows: everything is asked for again";
-                    self.upstream.events.emit(Why::RecordsDiffered, Regarding::Node, note.to_owned());
+                    self.reporting.events.emit(
+                        EventReason::RecordsDiffered,
+                        Regarding::Node,
+                        note.to_owned(),
+                    );
                 }
             }
             BridgeNotice::Verified { reason, compared, differed } => {
@@ -262,12 +269,12 @@ impl Driver {
                     return;
                 }
                 self.records_differed();
-                // Otherwise it is known that, or why, something may be different.
+                // With the other reasons, a difference is expected or already reported.
                 if matches!(reason, RoundReason::Routine | RoundReason::Asked) {
                     let note = format!(
                         "{differed} of {compared} objects differed from the cloud's; they are corrected"
                     );
-                    self.upstream.events.emit(Why::RecordsDiffered, Regarding::Node, note);
+                    self.reporting.events.emit(EventReason::RecordsDiffered, Regarding::Node, note);
                 }
             }
             BridgeNotice::DynamicControllerSilent => {
@@ -287,7 +294,7 @@ impl Driver {
     }
 }
 
-/// Reads a page of what is held, with what its Pods reference: less than was asked for if that is much.
+/// Reads a page of held objects, with the names that their Pods reference. Ends early at [`NAMES`].
 async fn read_held(store: EdgeStore, cursor: u64, limit: usize) -> HeldRead {
     let mut all = BucketSet::default();
     (0..=u8::MAX).for_each(|bucket| all.insert(bucket));
@@ -296,7 +303,7 @@ async fn read_held(store: EdgeStore, cursor: u64, limit: usize) -> HeldRead {
     loop {
         let page = store.inventory(all, after, ROWS).await?;
         for entry in page.entries {
-            // Only what is held has a version.
+            // Only held objects have a version.
             let Some(version) = entry.version else { continue };
             let mut references = Vec::new();
             if is_pod(&entry.object.resource) {
@@ -311,7 +318,7 @@ async fn read_held(store: EdgeStore, cursor: u64, limit: usize) -> HeldRead {
     }
 }
 
-/// What a Pod references, each with what is held under the name.
+/// Returns the names that a Pod references, each with the UID held under it.
 async fn referenced(
     store: &EdgeStore,
     uid: &Uid,
@@ -334,7 +341,7 @@ fn is_pod(resource: &Resource) -> bool {
     resource.kind == "Pod" && resource.group.is_empty()
 }
 
-/// The operation of a message, for the meter: it is read in full by the bridge only.
+/// Finds the operation of a message, for the meter. Only the bridge parses messages in full.
 fn operation(text: &[u8]) -> &'static str {
     const FIELD: &[u8] = br#""operation":""#;
     const WORDS: [(&str, &str); 6] = [

@@ -1,6 +1,6 @@
 //! The MQTT link: frames of the sync protocol on the node's topics, and the presence of the cloud.
 
-use super::{Waiting, Wire, trace_frame};
+use super::{PendingMessage, Wire, trace_frame};
 use crate::agent::driver::Driver;
 use crate::agent::driver::connection::CloudChange;
 use crate::agent::traffic::Direction;
@@ -11,14 +11,14 @@ use edgesync_transport::link::presence::CloudPresence;
 use edgesync_transport::link::{Backlog, Topic};
 
 impl Driver {
-    /// A message on a topic.
-    pub(in crate::agent::driver) fn heard_on(&mut self, topic: &str, payload: &[u8]) {
+    /// Processes a message by its topic.
+    pub(in crate::agent::driver) fn receive_topic(&mut self, topic: &str, payload: &[u8]) {
         let Wire::Mqtt(topics) = &self.wire else { return };
         match topics.parse(topic) {
             Some(Topic::Cloud) => {
                 tracing::debug!(topic = "cloud", bytes = payload.len(), "receives");
-                self.upstream.meter.frame(Direction::Down, "Presence", payload.len());
-                self.cloud_seen(payload);
+                self.reporting.meter.frame(Direction::Down, "Presence", payload.len());
+                self.presence_received(payload);
             }
             Some(Topic::Down(node)) if node == self.settings.node => {
                 tracing::debug!(topic = "down", bytes = payload.len(), "receives");
@@ -28,7 +28,7 @@ impl Driver {
         }
     }
 
-    fn cloud_seen(&mut self, payload: &[u8]) {
+    fn presence_received(&mut self, payload: &[u8]) {
         let presence = match serde_json::from_slice::<CloudPresence>(payload) {
             Ok(presence) => presence,
             Err(error) => {
@@ -37,8 +37,8 @@ impl Driver {
             }
         };
         match self.connection.observe_cloud(presence) {
-            CloudChange::Same => {}
-            CloudChange::Gone => {
+            CloudChange::Unchanged => {}
+            CloudChange::Offline => {
                 tracing::warn!("the cloud says that it is gone");
                 self.machine.cloud_gone(self.now());
             }
@@ -52,9 +52,9 @@ impl Driver {
     fn frame(&mut self, payload: &[u8]) {
         match Received::decode(payload, &mut Budget::of(self.settings.max_frame), self.settings.max_object) {
             Ok(frame) => {
-                self.upstream.meter.frame(Direction::Down, frame.name(), payload.len());
+                self.reporting.meter.frame(Direction::Down, frame.name(), payload.len());
                 if let Received::Objects(objects) = &frame {
-                    self.note_objects(objects);
+                    self.record_objects(objects);
                 }
                 self.machine.received(self.now(), frame, random());
             }
@@ -62,7 +62,7 @@ impl Driver {
         }
     }
 
-    /// A frame that is no frame, or one of another version.
+    /// Counts and reports a frame that cannot be decoded.
     fn unreadable(&mut self, bytes: usize, error: &FrameError) {
         let count = self.statistics.count_bad_frame(error.label());
         if error.is_of_another_version() && count > 1 {
@@ -78,7 +78,7 @@ impl Driver {
         }
     }
 
-    /// Sends one frame if there is one and the link has room.
+    /// Sends one frame if there is one. Returns whether the link accepted it.
     pub(in crate::agent::driver) fn send_frame(&mut self) -> bool {
         let Wire::Mqtt(topics) = &self.wire else { return false };
         if !self.machine.has_frame() {
@@ -89,7 +89,7 @@ impl Driver {
         match frame.encode(self.settings.compress_above) {
             Ok(bytes) => {
                 trace_frame(&frame, bytes.len());
-                self.publish(Waiting { name: frame.name(), topic, bytes })
+                self.publish(PendingMessage { name: frame.name(), topic, bytes })
             }
             Err(error) => {
                 tracing::error!(frame = frame.name(), %error, "a frame could not be written");
@@ -98,9 +98,8 @@ impl Driver {
         }
     }
 
-    /// Tells the machine how far the link is with its frames. The presence, which goes before them, counts as one
-    /// while it is under way.
-    pub(in crate::agent::driver) fn look_at_progress(&mut self) {
+    /// Passes the link's backlog to the machine. A waiting message counts as one more frame.
+    pub(in crate::agent::driver) fn update_progress(&mut self) {
         if !matches!(self.wire, Wire::Mqtt(_)) {
             return;
         }

@@ -13,8 +13,8 @@ fn stamp(second: i64) -> Stamp {
     Stamp { wall, at: Clocked { boot: 7, since_boot: second.unsigned_abs() * 1000 } }
 }
 
-fn told(why: Why, regarding: Regarding, note: &str) -> Told {
-    Told::new(ID, Occurrence { why, regarding, note: Arc::from(note), stamp: stamp(10) })
+fn state(reason: EventReason, regarding: Regarding, note: &str) -> EventState {
+    EventState::new(ID, Occurrence { reason, regarding, note: Arc::from(note), stamp: stamp(10) })
 }
 
 fn object(namespace: &str) -> Regarding {
@@ -22,15 +22,15 @@ fn object(namespace: &str) -> Regarding {
     Regarding::Object(ObjectRef { api_version, kind, namespace: namespace.into(), name }, "u-1".into())
 }
 
-fn shown(told: &Told) -> (Record, Value) {
-    let record = record(told, &Names::new("press-1"), &Corrections::default());
+fn shown(state: &EventState) -> (Record, Value) {
+    let record = record(state, &Names::new("press-1"), &Corrections::default());
     let body = serde_json::from_str(&record.body).unwrap();
     (record, body)
 }
 
 #[test]
-fn an_event_about_the_node_is_in_the_default_namespace_as_those_of_the_kubelet() {
-    let (record, body) = shown(&told(Why::StoreFull, Regarding::Node, "no \"room\"\n"));
+fn an_event_about_the_node_is_in_the_default_namespace() {
+    let (record, body) = shown(&state(EventReason::StoreFull, Regarding::Node, "no \"room\"\n"));
     let expected = json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -57,46 +57,47 @@ fn an_event_about_the_node_is_in_the_default_namespace_as_those_of_the_kubelet()
 
 #[test]
 fn an_event_about_an_object_is_in_its_namespace() {
-    let (record, body) = shown(&told(Why::ObjectRejected, object("shop"), "n"));
+    let (record, body) = shown(&state(EventReason::ObjectRejected, object("shop"), "n"));
     let about = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "namespace": "shop", "name": "pump", "uid": "u-1"
     });
     assert_eq!((record.namespace.as_str(), &body["regarding"]), ("shop", &about));
     assert_eq!(record.key, "event/shop/press-1.8123456789abcdef");
-    let (record, body) = shown(&told(Why::ObjectRejected, object(""), "n"));
+    let (record, body) = shown(&state(EventReason::ObjectRejected, object(""), "n"));
     assert_eq!(record.namespace, "default");
     assert!(body["regarding"].get("namespace").is_none());
 }
 
 #[test]
 fn a_series_keeps_the_first_note_and_annotates_the_last_one() {
-    let mut told = told(Why::LimitHit, Regarding::Node, "first");
-    told.add("second".into(), stamp(20));
-    told.left_out = 3;
-    let (_, body) = shown(&told);
+    let mut state = state(EventReason::LimitHit, Regarding::Node, "first");
+    state.add("second".into(), stamp(20));
+    state.suppressed = 3;
+    let (_, body) = shown(&state);
     assert_eq!(body["series"], json!({"count": 2, "lastObservedTime": "2027-01-15T08:00:20.000000Z"}));
     assert_eq!(body["note"], "first");
-    let annotations = json!({LATEST_NOTE: "second", LEFT_OUT: "3"});
+    let annotations = json!({LATEST_NOTE: "second", SUPPRESSED: "3"});
     assert_eq!(&body["metadata"]["annotations"], &annotations);
-    told.add("first".into(), stamp(30));
-    told.left_out = 0;
-    let (_, body) = shown(&told);
+    state.add("first".into(), stamp(30));
+    state.suppressed = 0;
+    let (_, body) = shown(&state);
     assert!(body["metadata"].get("annotations").is_none(), "the last note is the first one: {body}");
-    told.count = u32::MAX;
-    assert_eq!(shown(&told).1["series"]["count"], i32::MAX);
+    state.count = u32::MAX;
+    assert_eq!(shown(&state).1["series"]["count"], i32::MAX);
 }
 
 #[test]
-fn that_items_were_dropped_goes_ahead_of_events_and_waits_once() {
-    let (first, _) = shown(&told(Why::OutboxOverflow, Regarding::Node, "n"));
-    let (second, _) = shown(&Told { id: 5, ..told(Why::OutboxOverflow, Regarding::Node, "n") });
+fn the_overflow_event_precedes_others_and_is_pending_once() {
+    let (first, _) = shown(&state(EventReason::OutboxOverflow, Regarding::Node, "n"));
+    let (second, _) =
+        shown(&EventState { id: 5, ..state(EventReason::OutboxOverflow, Regarding::Node, "n") });
     assert_eq!((first.lane, second.lane), (Lane::Status, Lane::Status));
     assert_eq!(first.key, second.key);
     assert_ne!(first.name, second.name);
 }
 
 #[test]
-fn long_node_names_are_cut_and_stay_apart() {
+fn long_node_names_are_shortened_and_stay_distinct() {
     let long = |last: &str| format!("{}.{last}", vec!["n".repeat(50); 5].join(".").split_at(240).0);
     let names = |node: &str| {
         let names = Names::new(node);
@@ -110,20 +111,23 @@ fn long_node_names_are_cut_and_stay_apart() {
 }
 
 #[test]
-fn what_cannot_be_the_name_of_an_object_stands_for_the_node() {
-    assert_eq!(sound(object("shop")), object("shop"));
+fn invalid_object_references_are_replaced_by_the_node() {
+    assert_eq!(validated(object("shop")), object("shop"));
     for namespace in ["Shop", "a/b", &"n".repeat(64)] {
-        assert_eq!(sound(object(namespace)), Regarding::Node, "{namespace}");
+        assert_eq!(validated(object(namespace)), Regarding::Node, "{namespace}");
     }
     let Regarding::Object(pump, _) = object("") else { panic!("no object") };
-    assert_eq!(sound(Regarding::Object(pump.clone(), "".into())), Regarding::Object(pump.clone(), "".into()));
-    assert_eq!(sound(Regarding::Object(pump.clone(), "a b".into())), Regarding::Node);
+    assert_eq!(
+        validated(Regarding::Object(pump.clone(), "".into())),
+        Regarding::Object(pump.clone(), "".into())
+    );
+    assert_eq!(validated(Regarding::Object(pump.clone(), "a b".into())), Regarding::Node);
     let nameless = ObjectRef { name: "".into(), ..pump };
-    assert_eq!(sound(Regarding::Object(nameless, "u".into())), Regarding::Node);
+    assert_eq!(validated(Regarding::Object(nameless, "u".into())), Regarding::Node);
 }
 
 #[test]
-fn times_before_the_clock_was_set_are_corrected_and_that_is_said() {
+fn times_before_a_correction_are_corrected_and_annotated() {
     let hour = 3_600_000;
     let right = |second: i64| {
         let wall = stamp(second).wall.checked_add(SignedDuration::from_hours(1)).unwrap();
@@ -132,10 +136,10 @@ fn times_before_the_clock_was_set_are_corrected_and_that_is_said() {
     let before = Clocked { boot: 7, since_boot: 15_000 };
     let mut corrections = Corrections::default();
     corrections.add(ClockSet { before, forward_ms: hour, now: right(15) });
-    let mut told = told(Why::LimitHit, Regarding::Node, "n");
-    told.add("n".into(), right(20));
+    let mut state = state(EventReason::LimitHit, Regarding::Node, "n");
+    state.add("n".into(), right(20));
     let names = Names::new("press-1");
-    let body: Value = serde_json::from_str(&record(&told, &names, &corrections).body).unwrap();
+    let body: Value = serde_json::from_str(&record(&state, &names, &corrections).body).unwrap();
     assert_eq!(body["eventTime"], "2027-01-15T09:00:10.000000Z");
     assert_eq!(body["metadata"]["creationTimestamp"], "2027-01-15T09:00:10Z");
     assert_eq!(body["series"]["lastObservedTime"], "2027-01-15T09:00:20.000000Z");
@@ -168,48 +172,48 @@ fn any_regarding() -> impl Strategy<Value = Regarding> {
 
 proptest! {
     #[test]
-    fn a_note_is_cut_at_a_character_and_says_so(note in ".{0,2000}") {
-        let cut = cut(note.clone());
-        prop_assert!(cut.len() <= MAX_NOTE);
+    fn a_note_is_truncated_at_a_character_and_marked(note in ".{0,2000}") {
+        let truncate = truncate(note.clone());
+        prop_assert!(truncate.len() <= MAX_NOTE);
         if note.len() <= MAX_NOTE {
-            prop_assert_eq!(cut, note);
+            prop_assert_eq!(truncate, note);
         } else {
-            prop_assert!(cut.len() > MAX_NOTE - 8);
-            prop_assert!(note.starts_with(cut.strip_suffix('…').unwrap()));
+            prop_assert!(truncate.len() > MAX_NOTE - 8);
+            prop_assert!(note.starts_with(truncate.strip_suffix('…').unwrap()));
         }
     }
 
     #[test]
-    fn what_is_made_keeps_the_rules_of_the_api(
-        why in prop::sample::select(Why::ALL.to_vec()),
+    fn built_events_satisfy_the_rules_of_the_api(
+        reason in prop::sample::select(EventReason::ALL.to_vec()),
         regarding in any_regarding(),
         notes in prop::collection::vec(".{0,1100}", 1..4),
         labels in 1_usize..5,
         label in 1_usize..64,
         id: u128,
-        left_out: u32,
+        suppressed: u32,
     ) {
         let node = vec!["n".repeat(label); labels].join(".");
         prop_assume!(node.len() <= MAX_SUBDOMAIN);
-        let mut told = told(why, sound(regarding), &cut(notes[0].clone()));
-        told.id = id;
-        told.left_out = left_out;
-        let first = object_of(&told, &node);
+        let mut state = state(reason, validated(regarding), &truncate(notes[0].clone()));
+        state.id = id;
+        state.suppressed = suppressed;
+        let first = object_of(&state, &node);
         let kind = edgesync_object::kinds::guess("events.k8s.io/v1", "Event", true);
         prop_assert_eq!(first.validate(&kind), Ok(()));
         prop_assert_eq!(edgesync_api::broken_rules(&kind, None, &first), vec![]);
         for note in &notes[1..] {
-            told.add(cut(note.clone()).into(), stamp(20));
+            state.add(truncate(note.clone()).into(), stamp(20));
         }
-        let last = object_of(&told, &node);
+        let last = object_of(&state, &node);
         prop_assert_eq!(last.validate(&kind), Ok(()));
         prop_assert_eq!(edgesync_api::broken_rules(&kind, Some(&first), &last), vec![]);
         prop_assert_eq!(edgesync_api::broken_rules(&kind, None, &last), vec![]);
     }
 }
 
-fn object_of(told: &Told, node: &str) -> edgesync_object::Object {
-    let record = record(told, &Names::new(node), &Corrections::default());
+fn object_of(state: &EventState, node: &str) -> edgesync_object::Object {
+    let record = record(state, &Names::new(node), &Corrections::default());
     let object = edgesync_object::Object::parse(&record.body).unwrap();
     assert_eq!((object.namespace(), object.name()), (record.namespace.as_str(), record.name.as_str()));
     object

@@ -1,4 +1,4 @@
-//! Events that programs on the node make through the API: here, and on their way to the cloud.
+//! Events that local programs create through the API: stored here, and on their way to the cloud.
 
 use super::status::Node;
 use super::*;
@@ -14,14 +14,14 @@ fn event(metadata: Value) -> Value {
         "regarding": {"apiVersion": "v1", "kind": "Pod", "name": "belt", "namespace": "lab"}})
 }
 
-/// The Event that waits under a name.
+/// Returns the pending Event of a name.
 async fn waiting(node: &Node, name: &str) -> Option<Value> {
     let item = node.storage.store.outbox_item(Lane::Bulk, format!("event/lab/{name}")).await.unwrap();
     item.map(|content| serde_json::from_str::<Value>(&content).unwrap()["event"].take())
 }
 
 #[tokio::test]
-async fn events_of_both_forms_are_made_changed_and_sent_and_a_name_can_be_left_to_the_node() {
+async fn events_of_both_apis_are_created_updated_and_sent() {
     let node = Node::holding(Vec::new()).await;
     let made = node.ok("POST", PATH, JSON, &event(json!({"name": "jam", "namespace": "lab"}))).await;
     assert_eq!(waiting(&node, "jam").await.unwrap()["note"], made["note"]);
@@ -48,7 +48,7 @@ async fn events_of_both_forms_are_made_changed_and_sent_and_a_name_can_be_left_t
 }
 
 #[tokio::test]
-async fn an_event_that_is_deleted_here_still_reaches_the_cloud() {
+async fn a_deleted_event_still_reaches_the_cloud() {
     let node = Node::holding(Vec::new()).await;
     node.ok("POST", PATH, JSON, &event(json!({"name": "jam", "namespace": "lab"}))).await;
     node.ok("DELETE", &format!("{PATH}/jam"), JSON, &Value::Null).await;

@@ -1,4 +1,4 @@
-//! Lists that nobody finishes, and what they cost on the disk.
+//! Unfinished lists, and their cost on disk.
 
 use super::status::Node;
 use super::*;
@@ -7,7 +7,7 @@ use edgesync_store::engine::{LOG_FACTOR, wal_path};
 const MIB: u64 = 1 << 20;
 const MAPS: &str = "/api/v1/configmaps?limit=1";
 
-/// An object of about 20 KB.
+/// Returns an object of about 20 KB.
 fn large(number: u64, version: u64) -> Change {
     let Change::Put(put) = put(resource("cm"), number, number, version) else { unreachable!() };
     let mut body: Value = serde_json::from_str(put.body.get()).unwrap();
@@ -16,8 +16,8 @@ fn large(number: u64, version: u64) -> Change {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lists_that_nobody_finishes_keep_database_and_log_within_the_size() {
-    // The clock stands unless it is moved here: as long as a thread is busy, it does not move by itself.
+async fn unfinished_lists_keep_database_and_log_within_the_limit() {
+    // Virtual time advances only here: it does not advance while a thread is busy.
     let (hold, held) = std::sync::mpsc::channel::<()>();
     let holding = tokio::task::spawn_blocking(move || held.recv());
     let mut options = EdgeOptions::default();
@@ -25,7 +25,7 @@ async fn lists_that_nobody_finishes_keep_database_and_log_within_the_size() {
     let node = Node::with(options, (0..100).map(|number| large(number, 1)).collect()).await;
     let database = node.dir.path().join("edge.db");
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
-    // Six lists, each taken up every 50 s and begun anew before it has waited for 5 min.
+    // Six lists, each continued every 50 s and restarted before it has waited for 5 min.
     let mut lists: Vec<(u64, String)> = vec![Default::default(); 6];
     let (mut number, mut full, mut given_up) = (100, false, 0);
     for step in 0..216_u64 {

@@ -1,4 +1,5 @@
-//! The status of synced objects, written through the API of the node: what the outbox has of it, and what is read.
+//! The status of synced objects, written through the node's API: the outbox item, and the result of
+//! reads.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -37,7 +38,7 @@ impl Node {
         let storage = open_storage_with(&dir.path().join("edge.db"), options, 1 << 20, LONG).await;
         for change in &changes {
             if let Change::Put(put) = change {
-                storage.kinds.learn(&put.resource);
+                storage.kinds.register(&put.resource);
             }
         }
         storage.store.apply(changes).await.unwrap();
@@ -49,7 +50,7 @@ impl Node {
         Self { storage, socket, dir, server }
     }
 
-    /// Sends a request; the code of the answer and its body.
+    /// Sends a request. Returns status code and body.
     pub(super) async fn send(&self, method: &str, path: &str, kind: &str, body: &Value) -> (u16, Value) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = format!(
@@ -66,7 +67,7 @@ impl Node {
         (code, serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}")))
     }
 
-    /// Sends a request that succeeds.
+    /// Sends a request that must succeed.
     pub(super) async fn ok(&self, method: &str, path: &str, kind: &str, body: &Value) -> Value {
         let (code, answer) = self.send(method, path, kind, body).await;
         assert!((200..300).contains(&code), "{method} {path}: {answer}");
@@ -81,7 +82,7 @@ impl Node {
         self.ok("PATCH", path, MERGE, &json!({ "status": status })).await
     }
 
-    /// The status that waits for an object.
+    /// Returns the pending status of an object.
     async fn waiting(&self, uid: &str) -> Option<Value> {
         let item = self.storage.store.outbox_item(Lane::Status, format!("status/{uid}")).await.unwrap();
         item.map(|content| serde_json::from_str::<Value>(&content).unwrap()["status"].take())
@@ -91,7 +92,7 @@ impl Node {
         self.storage.store.outbox().borrow().marks.rows.status
     }
 
-    /// The last number of the lane.
+    /// Returns the last number of the lane.
     fn last(&self) -> u64 {
         self.storage.store.outbox().borrow().marks.last.status
     }
@@ -135,7 +136,7 @@ async fn node() -> Node {
 }
 
 #[tokio::test]
-async fn a_status_waits_in_the_outbox_and_is_shown_while_the_row_stays_as_it_is() {
+async fn a_pending_status_is_shown_and_the_row_is_unchanged() {
     let node = node().await;
     let pods = resource("pods");
     let stored =
@@ -157,7 +158,7 @@ async fn a_status_waits_in_the_outbox_and_is_shown_while_the_row_stays_as_it_is(
     let again = node.storage.store.get(pods, "ns".into(), "web".into()).await.unwrap();
     assert_eq!((again, node.storage.store.versions()), (Some(stored), versions));
 
-    // The next one goes on from what waits, and takes its place.
+    // The next write continues from the pending one, and replaces it.
     let answer = node.patch(POD_STATUS, json!({"message": "well", "qosClass": null})).await;
     let status = json!({"phase": "Running", "message": "well"});
     assert_eq!(answer["status"], status);
@@ -166,7 +167,7 @@ async fn a_status_waits_in_the_outbox_and_is_shown_while_the_row_stays_as_it_is(
 }
 
 #[tokio::test]
-async fn every_kind_of_patch_and_a_replacement_write_the_status_alone() {
+async fn every_patch_type_and_put_write_only_the_status() {
     let node = node().await;
     let conditions = |ready: &str| json!([{"type": "Ready", "status": ready}]);
     let strategic = json!({"metadata": {"labels": {"mine": "1"}}, "spec": {"nodeName": "x"},
@@ -196,14 +197,14 @@ async fn every_kind_of_patch_and_a_replacement_write_the_status_alone() {
 }
 
 #[tokio::test]
-async fn who_applies_a_status_owns_its_fields_while_the_agent_runs() {
+async fn an_applied_status_has_field_owners_while_the_agent_runs() {
     let node = node().await;
     let apply = async |manager: &str, status: Value| {
         let path = format!("{POD_STATUS}?fieldManager={manager}");
         let body = json!({"apiVersion": "v1", "kind": "Pod", "status": status});
         node.send("PATCH", &path, APPLY, &body).await
     };
-    // What came from the cloud is nobody's: it stands in no way.
+    // Fields from the cloud have no owner and cause no conflict.
     let (code, answer) = apply("one", json!({"phase": "Running", "message": "mine"})).await;
     assert_eq!((code, &answer["status"]["phase"]), (200, &json!("Running")), "{answer}");
     let (code, answer) = apply("two", json!({"phase": "Failed"})).await;
@@ -211,7 +212,7 @@ async fn who_applies_a_status_owns_its_fields_while_the_agent_runs() {
     assert_eq!(answer["details"]["causes"][0]["field"], ".status.phase");
     let (code, _) = apply("two", json!({"reason": "Evicted"})).await;
     assert_eq!(code, 200);
-    // The cloud's version comes without the record, and the owner still takes back what it has set.
+    // The cloud's version comes without the record, and the owner can still remove what it has set.
     let settled = node.last();
     node.storage.store.settle_outbox(Lane::Status, settled);
     let status =
@@ -227,7 +228,7 @@ async fn who_applies_a_status_owns_its_fields_while_the_agent_runs() {
 }
 
 #[tokio::test]
-async fn nothing_but_the_status_can_be_written_and_only_where_there_is_one() {
+async fn synced_objects_are_read_only_except_for_the_status() {
     let config = put(resource("cm"), 1, 1, 5);
     let deployment = object("deployments", "app", "u-2", 5, json!({}));
     let node = Node::holding(vec![pod(5, json!({"phase": "Pending"})), config, deployment]).await;
@@ -268,7 +269,7 @@ async fn nothing_but_the_status_can_be_written_and_only_where_there_is_one() {
 }
 
 #[tokio::test]
-async fn a_write_that_is_refused_or_changes_nothing_leaves_nothing_behind() {
+async fn a_refused_or_empty_write_leaves_no_outbox_item() {
     let node = node().await;
     let send = async |path: &str, body: Value| node.send("PATCH", path, MERGE, &body).await;
     let version = node.get(POD).await["metadata"]["resourceVersion"].clone();
@@ -297,7 +298,7 @@ async fn a_write_that_is_refused_or_changes_nothing_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn writers_at_the_same_time_do_not_undo_one_another() {
+async fn concurrent_writers_do_not_revert_each_other() {
     let node = node().await;
     // Each adds a condition of its own.
     let patch =
@@ -313,17 +314,17 @@ async fn writers_at_the_same_time_do_not_undo_one_another() {
 }
 
 #[tokio::test]
-async fn between_the_confirmation_and_the_version_that_has_it_a_status_is_still_shown() {
+async fn a_confirmed_status_is_shown_until_its_version_arrives() {
     let node = node().await;
     node.patch(POD_STATUS, json!({"phase": "Running"})).await;
     node.storage.store.settle_outbox(Lane::Status, node.last());
-    // Confirmed items go with the next commit.
+    // Confirmed items are removed with the next commit.
     node.put(vec![object("pods", "other", "u-9", 7, json!({}))]).await;
     assert_eq!(node.waiting("u-1").await, None);
     let shown = json!({"phase": "Running", "qosClass": "BestEffort"});
     assert_eq!(node.get(POD).await["status"], shown);
     assert_eq!(node.get("/api/v1/pods?fieldSelector=metadata.name=web").await["items"][0]["status"], shown);
-    // A patch goes on from it: it would undo the first one otherwise.
+    // A patch continues from it: otherwise it would revert the first one.
     let answer = node.patch(POD_STATUS, json!({"message": "well"})).await;
     assert_eq!(answer["status"], json!({"phase": "Running", "qosClass": "BestEffort", "message": "well"}));
 
@@ -336,7 +337,7 @@ async fn between_the_confirmation_and_the_version_that_has_it_a_status_is_still_
 }
 
 #[tokio::test]
-async fn a_status_is_of_one_object_and_not_of_the_next_one_of_that_name() {
+async fn a_status_does_not_apply_to_the_next_object_of_the_name() {
     let node = node().await;
     node.patch(POD_STATUS, json!({"phase": "Running"})).await;
     let gone = Change::Delete(Delete { uid: "u-1".into(), key: resource("pods").key("ns", "web") });
@@ -349,7 +350,7 @@ async fn a_status_is_of_one_object_and_not_of_the_next_one_of_that_name() {
 }
 
 #[tokio::test]
-async fn a_status_that_waits_is_no_event_and_does_not_count_for_selectors() {
+async fn a_pending_status_causes_no_watch_event_nor_selector_match() {
     let node = node().await;
     let pods = resource("pods");
     let version = node.storage.version(&pods);
@@ -377,7 +378,7 @@ async fn a_status_that_waits_is_no_event_and_does_not_count_for_selectors() {
 }
 
 #[tokio::test]
-async fn the_status_of_a_kind_that_nobody_has_defined_here_can_be_written() {
+async fn the_status_of_a_custom_kind_is_writable() {
     let resource = Arc::new(Resource {
         group: "plant.example".into(),
         version: "v1".into(),
@@ -400,7 +401,7 @@ async fn the_status_of_a_kind_that_nobody_has_defined_here_can_be_written() {
 }
 
 #[tokio::test]
-async fn a_status_of_a_sealed_kind_waits_where_nobody_can_read_it() {
+async fn a_pending_status_of_a_sealed_kind_is_sealed() {
     let keys = tempfile::tempdir().unwrap();
     let sealing = |kinds: &[&str]| {
         let keys = KeySource { file: keys.path().join("seal.key"), ..KeySource::default() };

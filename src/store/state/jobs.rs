@@ -1,4 +1,4 @@
-//! What the writer does for objects made on the node, the outbox and facts about the agent.
+//! The writer's jobs for local objects, outbox and metadata.
 
 use std::time::{Duration, Instant};
 
@@ -7,17 +7,17 @@ use rusqlite::Connection;
 use super::State;
 use crate::store::LocalKind;
 use crate::store::local::{self, LocalOutcome, LocalWrite};
-use crate::store::notes::{NoteWriter, Occasion};
+use crate::store::metadata::{MetadataWriter, Occasion};
 use crate::store::outbox::{self, Clocked, EVENT_PREFIX, OutboxPut, Posting};
 use edgesync_protocol::upload::Lane;
 use edgesync_store::StoreError;
 
-/// How long nothing but what was asked for goes into a transaction after one with more has failed: what is
-/// confirmed and facts that may be lost must not be why an object finds no room.
-const MODEST_FOR: Duration = Duration::from_secs(30);
+/// Time after a failed transaction for which transactions include only their jobs: confirmations
+/// and metadata that may be lost must not be why an object does not fit.
+const ADDITIONS_BACKOFF: Duration = Duration::from_secs(30);
 
 impl State {
-    /// The job of [`crate::store::EdgeStore::write_local`].
+    /// Runs the job of [`crate::store::EdgeStore::write_local`].
     pub(in crate::store) fn write_local(
         &mut self,
         conn: &Connection,
@@ -26,16 +26,16 @@ impl State {
     ) -> Result<LocalOutcome, StoreError> {
         let object = write.object();
         let key = outbox::event_key(&object.namespace, &object.name);
-        self.undoing(|state| state.write_and_upload(conn, write, Some((Lane::Bulk, key.clone(), at))))
+        self.with_rollback(|state| state.write_and_upload(conn, write, Some((Lane::Bulk, key.clone(), at))))
     }
 
-    /// The job of [`crate::store::EdgeStore::post`].
+    /// Runs the job of [`crate::store::EdgeStore::post`].
     pub(in crate::store) fn post(
         &mut self,
         conn: &Connection,
         postings: &[Posting],
     ) -> Result<(), StoreError> {
-        self.undoing(|state| postings.iter().try_for_each(|posting| state.post_one(conn, posting)))
+        self.with_rollback(|state| postings.iter().try_for_each(|posting| state.post_one(conn, posting)))
     }
 
     fn post_one(&mut self, conn: &Connection, posting: &Posting) -> Result<(), StoreError> {
@@ -44,7 +44,7 @@ impl State {
                 let sealed = outbox::seal(&self.seals, &self.stored.resources, put)?;
                 self.stored.outbox.put(conn, self.shared.outbox.rules(), put, sealed.as_deref())
             }
-            Posting::Note(key, text) => NoteWriter::post(conn, &self.shared.notes, key, text),
+            Posting::Note(key, text) => MetadataWriter::post(conn, &self.shared.metadata, key, text),
             Posting::Event { lane, key, at, object } => {
                 let write = LocalWrite::Put(object.clone());
                 if let Err(refusal) = self.write_and_upload(conn, &write, Some((*lane, key.clone(), *at)))? {
@@ -55,7 +55,7 @@ impl State {
         }
     }
 
-    /// Writes a Lease or an Event; an Event goes into a lane of the outbox as well, if one is named.
+    /// Writes a Lease or an Event; `upload` also puts an Event into a lane of the outbox.
     fn write_and_upload(
         &mut self,
         conn: &Connection,
@@ -74,7 +74,7 @@ impl State {
         Ok(outcome)
     }
 
-    /// Drops those of the local rows that are really damaged.
+    /// Drops the given local rows that are really damaged.
     pub(in crate::store) fn repair_local(
         &mut self,
         conn: &Connection,
@@ -83,16 +83,17 @@ impl State {
         self.stored.local.drop_damaged(conn, &mut self.recorder, suspects)
     }
 
-    /// Drops those of the rows of the outbox that are really damaged or cannot be opened; says how many they were.
+    /// Drops the given outbox rows that are really damaged or cannot be opened. Returns how many
+    /// they were.
     pub(in crate::store) fn repair_outbox(
         &mut self,
         conn: &Connection,
         suspects: &[i64],
     ) -> Result<u64, StoreError> {
-        self.undoing(|state| state.stored.outbox.drop_damaged(conn, &state.seals, suspects))
+        self.with_rollback(|state| state.stored.outbox.drop_damaged(conn, &state.seals, suspects))
     }
 
-    /// The job of [`crate::store::EdgeStore::renumber_outbox`].
+    /// Runs the job of [`crate::store::EdgeStore::renumber_outbox`].
     pub(in crate::store) fn renumber_outbox(
         &mut self,
         conn: &Connection,
@@ -100,16 +101,17 @@ impl State {
         sent: u64,
         above: u64,
     ) -> Result<(), StoreError> {
-        self.undoing(|state| spilling(conn, || state.stored.outbox.renumber(conn, lane, sent, above)))
+        self.with_rollback(|state| spilling(conn, || state.stored.outbox.renumber(conn, lane, sent, above)))
     }
 
-    /// Drops what is too much after the limits have changed.
+    /// Drops what exceeds the new limits.
     pub(in crate::store) fn trim_outbox(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let rules = self.shared.outbox.rules();
-        self.undoing(|state| spilling(conn, || state.stored.outbox.trim(conn, rules, u32::MAX)))
+        self.with_rollback(|state| spilling(conn, || state.stored.outbox.trim(conn, rules, u32::MAX)))
     }
 
-    /// A part of [`crate::store::EdgeStore::correct_times`]: how many were corrected, and where to go on.
+    /// Runs a part of [`crate::store::EdgeStore::correct_times`]. Returns how many were corrected,
+    /// and where to continue.
     pub(in crate::store) fn correct_times(
         &mut self,
         conn: &Connection,
@@ -118,7 +120,7 @@ impl State {
         forward_ms: i64,
     ) -> Result<(u64, Option<u64>), StoreError> {
         let rules = self.shared.outbox.rules();
-        self.undoing(|state| {
+        self.with_rollback(|state| {
             let mut keys = Vec::new();
             let note = |key: &str| {
                 keys.push(key.to_owned());
@@ -132,7 +134,7 @@ impl State {
         })
     }
 
-    /// Corrects the times in the Event that is kept on the node, if it still is.
+    /// Corrects the times in the node's copy of an Event, if it still exists.
     fn correct_local(&mut self, conn: &Connection, key: &str, forward_ms: i64) -> Result<(), StoreError> {
         let name = key.strip_prefix(EVENT_PREFIX).and_then(|rest| rest.split_once('/'));
         let Some((namespace, name)) = name else { return Ok(()) };
@@ -145,9 +147,9 @@ impl State {
         self.write_and_upload(conn, &LocalWrite::Put(event), None).map(|_| ())
     }
 
-    /// Runs a part of a transaction that may fail and be undone alone: what the mirror of the outbox has counted
-    /// is undone with it.
-    pub(super) fn undoing<T>(
+    /// Runs a part of a transaction that may be rolled back alone: the outbox's totals are restored
+    /// with it.
+    pub(super) fn with_rollback<T>(
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
@@ -155,48 +157,48 @@ impl State {
         run(self).inspect_err(|_| self.stored.outbox.restore(counts))
     }
 
-    /// What goes along with a transaction, at its end.
-    pub(super) fn go_along(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        if self.modest_since.is_none_or(|since| since.elapsed() >= MODEST_FOR) {
+    /// Adds confirmations and metadata to a transaction, at its end.
+    pub(super) fn add_deferred(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        if self.additions_failed_at.is_none_or(|since| since.elapsed() >= ADDITIONS_BACKOFF) {
             let settled = self.shared.outbox.settled();
-            self.goes_along = self.stored.outbox.has_confirmed(settled)
-                || self.scribe.is_due(&self.shared.notes, Occasion::Commit);
+            self.has_additions = self.stored.outbox.has_confirmed(settled)
+                || self.metadata_writer.is_due(&self.shared.metadata, Occasion::Commit);
             self.stored.outbox.clear(conn, settled)?;
-            self.scribe.write(conn, &self.shared.notes, Occasion::Commit)?;
+            self.metadata_writer.write(conn, &self.shared.metadata, Occasion::Commit)?;
         }
-        self.stored.outbox.note_last(conn)
+        self.stored.outbox.write_last_if_bare(conn)
     }
 
-    /// A transaction has failed. If something went along with it, nothing does with the next ones.
-    pub(super) fn be_modest(&mut self) {
-        if std::mem::take(&mut self.goes_along) {
-            self.modest_since = Some(Instant::now());
+    /// Stops adding them for a while after a failed transaction that included some.
+    pub(super) fn suspend_additions(&mut self) {
+        if std::mem::take(&mut self.has_additions) {
+            self.additions_failed_at = Some(Instant::now());
         }
     }
 
-    /// What went along is durable.
-    pub(super) fn went_along(&mut self) {
-        self.goes_along = false;
+    /// Marks the additions as durable.
+    pub(super) fn commit_deferred(&mut self) {
+        self.has_additions = false;
         self.stored.outbox.commit();
-        self.scribe.committed(&self.shared.notes);
+        self.metadata_writer.committed(&self.shared.metadata);
         self.shared.outbox.publish(&self.stored.outbox);
     }
 
-    /// Whether rows of the outbox wait to be removed.
+    /// Returns whether confirmed rows of the outbox wait for removal.
     pub(super) fn has_confirmed_uploads(&self) -> bool {
         self.stored.outbox.has_confirmed(self.shared.outbox.settled())
     }
 
-    /// Writes what waits to go along, in transactions of its own.
-    pub(super) fn flush_upstream(&mut self, conn: &Connection, occasion: Occasion) -> Result<(), StoreError> {
-        while self.has_confirmed_uploads() || self.scribe.is_due(&self.shared.notes, occasion) {
+    /// Writes pending confirmations and metadata, in transactions of its own.
+    pub(super) fn flush_deferred(&mut self, conn: &Connection, occasion: Occasion) -> Result<(), StoreError> {
+        while self.has_confirmed_uploads() || self.metadata_writer.is_due(&self.shared.metadata, occasion) {
             let done = self.flush_some(conn, occasion);
             if done.is_err() {
                 self.stored.outbox.revert();
-                self.scribe.rolled_back();
+                self.metadata_writer.rolled_back();
                 return done;
             }
-            self.went_along();
+            self.commit_deferred();
         }
         Ok(())
     }
@@ -205,13 +207,13 @@ impl State {
         let settled = self.shared.outbox.settled();
         let tx = conn.unchecked_transaction()?;
         self.stored.outbox.clear(&tx, settled)?;
-        self.scribe.write(&tx, &self.shared.notes, occasion)?;
-        self.stored.outbox.note_last(&tx)?;
+        self.metadata_writer.write(&tx, &self.shared.metadata, occasion)?;
+        self.stored.outbox.write_last_if_bare(&tx)?;
         Ok(tx.commit()?)
     }
 }
 
-/// Runs a change of many rows whose pages need not all stay in memory until the commit.
+/// Runs a change of many rows, whose pages may spill to disk before the commit.
 fn spilling<T>(conn: &Connection, run: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     conn.pragma_update(None, "cache_spill", true)?;
     let result = run();

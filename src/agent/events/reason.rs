@@ -1,41 +1,41 @@
-//! The reasons for Events. docs/events.md explains each of them; a test holds the table there against this one.
+//! The reasons for Events. docs/events.md explains each; a test compares its table with this enum.
 
-/// Why an Event is made: the reasons that the agent has, with their type and action.
+/// Reason of an Event, with its type and action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(in crate::agent) enum Why {
-    /// The agent has started after it was stopped in order, or for the first time.
+pub(in crate::agent) enum EventReason {
+    /// The agent has started, after a clean stop or for the first time.
     AgentStarted,
-    /// The agent has started after it ended without being told to.
+    /// The agent has started after a run that ended without a stop signal.
     AgentRestartedUncleanly,
-    /// The agent was told to stop.
+    /// The agent was stopped by a signal.
     AgentStopped,
-    /// A changed configuration was not taken.
+    /// A changed configuration was rejected.
     ConfigurationRejected,
     /// An object was rejected.
     ObjectRejected,
-    /// The database was damaged or lost; what could be read is kept.
+    /// The database was damaged or lost; readable rows are kept.
     StoreSalvaged,
     /// The database or its disk is full.
     StoreFull,
     /// The database cannot be written.
     StoreFailing,
-    /// The database takes changes again.
+    /// The database accepts changes again.
     StoreRecovered,
     /// The disk of the database is almost full.
     DiskPressure,
-    /// The disk of the database has room again.
+    /// The disk of the database has free space again.
     DiskPressureOver,
     /// The broker answers, the cloud does not.
     CloudUnreachable,
     /// The cloud answers again.
     CloudReachable,
-    /// The cloud's store is another one than before.
+    /// The cloud's store was replaced by another one.
     CloudIncarnationChanged,
-    /// The cloud's records differ from what the node holds, and are corrected.
+    /// The cloud's records differed from what the node holds, and are corrected.
     RecordsDiffered,
-    /// The cloud holds back removals that look like a loss of its store.
+    /// The cloud holds back deletions that look like a loss of its store.
     DeletionsHeldBack,
-    /// Another client has connected in this node's name.
+    /// Another client has connected under this node's name.
     SessionTakenOver,
     /// The wall clock was set.
     ClockJumped,
@@ -43,9 +43,9 @@ pub(in crate::agent) enum Why {
     LimitHit,
     /// Items of the outbox were dropped.
     OutboxOverflow,
-    /// The status of an object was refused by the cloud.
+    /// The cloud refused the status of an object.
     StatusRefused,
-    /// The budget of bytes for the day is spent.
+    /// The day's budget of bytes is spent.
     TrafficBudgetSpent,
     /// A new day has begun, with a new budget of bytes.
     TrafficBudgetRenewed,
@@ -65,23 +65,23 @@ pub(in crate::agent) enum Why {
     InEffect,
     /// An object is not in effect in files.
     NotInEffect,
-    /// Somebody else has had a hand in the files of an object.
+    /// The files of an object were changed by others.
     Conflict,
-    /// A program did not take the files of an object, and the ones of before were put back.
+    /// A program rejected the files of an object, and the previous ones were restored.
     RolledBack,
 }
 
 /// The field `type` of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::agent) enum EventType {
-    /// Something to know.
+    /// No action is required.
     Normal,
-    /// Something to look after.
+    /// An operator should act.
     Warning,
 }
 
 impl EventType {
-    /// As Events have it.
+    /// Returns the value of the field.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -90,8 +90,8 @@ impl EventType {
     }
 }
 
-impl Why {
-    /// All reasons, each at the place of its number.
+impl EventReason {
+    /// All reasons, each at the index of its number.
     pub(super) const ALL: [Self; 33] = [
         Self::AgentStarted,
         Self::AgentRestartedUncleanly,
@@ -128,17 +128,17 @@ impl Why {
         Self::RolledBack,
     ];
 
-    /// The field `reason`.
-    pub(in crate::agent) fn reason(self) -> &'static str {
+    /// Returns the field `reason`.
+    pub(in crate::agent) fn name(self) -> &'static str {
         self.words().0
     }
 
-    /// The field `action`: what the agent was doing, or has done.
+    /// Returns the field `action`: the agent's operation.
     pub(in crate::agent) fn action(self) -> &'static str {
         self.words().1
     }
 
-    /// The field `type`.
+    /// Returns the field `type`.
     pub(in crate::agent) fn kind(self) -> EventType {
         self.words().2
     }
@@ -188,29 +188,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_has_its_own_camel_case_word_and_place() {
+    fn each_reason_has_a_unique_camel_case_name_and_index() {
         let is_camel = |word: &str| {
             word.starts_with(|c: char| c.is_ascii_uppercase())
                 && word.chars().all(|c| c.is_ascii_alphanumeric())
         };
-        for (place, why) in Why::ALL.into_iter().enumerate() {
-            assert_eq!(why as usize, place, "{why:?}");
-            assert_eq!(why.reason(), format!("{why:?}"));
-            assert!(is_camel(why.reason()) && is_camel(why.action()), "{why:?}");
+        for (place, reason) in EventReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, place, "{reason:?}");
+            assert_eq!(reason.name(), format!("{reason:?}"));
+            assert!(is_camel(reason.name()) && is_camel(reason.action()), "{reason:?}");
         }
     }
 
     #[test]
-    fn docs_explain_every_reason_with_its_type_and_action_and_no_other() {
+    fn the_docs_list_exactly_the_reasons() {
         let page = include_str!("../../../docs/events.md");
         let rows: Vec<Vec<&str>> = page
             .lines()
             .filter(|line| line.starts_with("| `"))
             .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
             .collect();
-        let told = |cells: &Vec<&'static str>| [0, 1, 2].map(|cell| cells[cell].trim_matches('`'));
-        let told: Vec<_> = rows.iter().map(told).collect();
-        assert_eq!(told, Why::ALL.map(|why| [why.reason(), why.kind().name(), why.action()]));
+        let state = |cells: &Vec<&'static str>| [0, 1, 2].map(|cell| cells[cell].trim_matches('`'));
+        let state: Vec<_> = rows.iter().map(state).collect();
+        assert_eq!(
+            state,
+            EventReason::ALL.map(|reason| [reason.name(), reason.kind().name(), reason.action()])
+        );
         for cells in rows {
             assert_eq!(cells.len(), 6, "{cells:?}");
             assert!(cells[4].len() > 20 && cells[5].len() > 3, "{cells:?}");

@@ -1,4 +1,4 @@
-//! What the helper is asked: one connection for each request. No list of all objects is ever in memory here.
+//! Client of the helper: one connection per request. Never holds a list of all objects in memory.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
-use crate::agent::kinds::KnownKinds;
+use crate::agent::kinds::KindRegistry;
 use crate::store::{EdgeStore, Entry, ObjectRef};
 use edgesync_admin::agent::{FilesList, FilesObject, FilesRule, FilesState};
 use edgesync_api::Role;
@@ -19,12 +19,12 @@ use edgesync_protocol::digest::BucketSet;
 use edgesync_runtime::chain;
 use edgesync_store::StoreError;
 
-/// Objects that are read and listed at once.
+/// Objects read and listed at once.
 const PAGE: usize = 100;
 
-/// Why a request came to nothing.
+/// Failure of a request.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(super) enum RequestError {
     #[error("the helper cannot be asked at {path}: {source} (is edgesync-files.socket enabled?)")]
     Helper { path: String, source: io::Error },
     #[error("the helper refuses: {0}")]
@@ -35,42 +35,46 @@ pub(super) enum Trouble {
     NoRule(String),
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for RequestError {
     fn from(error: StoreError) -> Self {
         Self::Store(chain(&error))
     }
 }
 
 /// A connection to the helper, for one request.
-pub(super) struct Asking<'a> {
+pub(super) struct HelperClient<'a> {
     stream: UnixStream,
     socket: &'a Path,
     store: &'a EdgeStore,
 }
 
-/// What a request is about, if it is about objects.
+/// The objects that a request covers.
 #[derive(Clone, Copy)]
-pub(super) struct About<'a> {
-    pub(super) kinds: &'a KnownKinds,
+pub(super) struct RequestScope<'a> {
+    pub(super) kinds: &'a KindRegistry,
     pub(super) rule: &'a Rule,
-    /// The database of which the request speaks: what is missing in another one is not gone.
+    /// Epoch of the database that the request refers to: an object missing in another one is not
+    /// deleted.
     pub(super) epoch: &'a str,
 }
 
-impl<'a> Asking<'a> {
-    /// Connects.
-    pub(super) async fn begin(socket: &'a Path, store: &'a EdgeStore) -> Result<Self, Trouble> {
+impl<'a> HelperClient<'a> {
+    pub(super) async fn begin(socket: &'a Path, store: &'a EdgeStore) -> Result<Self, RequestError> {
         let stream = UnixStream::connect(socket).await.map_err(|source| failed(socket, source))?;
         Ok(Self { stream, socket, store })
     }
 
-    /// Lists the objects that a rule concerns, a page at a time. Bodies are read only where labels decide, one after the other.
-    async fn list(&mut self, About { kinds, rule, epoch }: About<'_>) -> Result<(), Trouble> {
+    /// Lists the objects that a rule affects, page by page. Reads bodies only if labels decide, one
+    /// at a time.
+    async fn list(
+        &mut self,
+        RequestScope { kinds, rule, epoch }: RequestScope<'_>,
+    ) -> Result<(), RequestError> {
         let mut after = None;
         loop {
             let page = self.store.inventory(BucketSet::ALL, after, PAGE).await?;
             if page.totals.epoch.to_string() != epoch {
-                return Err(Trouble::Store("it was replaced while its objects were listed".to_owned()));
+                return Err(RequestError::Store("it was replaced while its objects were listed".to_owned()));
             }
             let mut list = Vec::new();
             for Entry { uid, version, object, .. } in &page.entries {
@@ -85,7 +89,7 @@ impl<'a> Asking<'a> {
                     list.push(listed);
                 }
             }
-            // Also an empty list: who waits hears that there is somebody.
+            // Also an empty list, as a sign of life for the waiting helper.
             self.send(&list).await?;
             after = page.next;
             if after.is_none() {
@@ -94,13 +98,13 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// Lists what has become of some objects.
+    /// Lists the current state of changed objects.
     pub(super) async fn list_changed(
         &mut self,
-        kinds: &KnownKinds,
+        kinds: &KindRegistry,
         rule: &Rule,
         changed: &[Uid],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RequestError> {
         let mut list = Vec::new();
         for uid in changed {
             list.push(self.look_up(kinds, rule, uid).await?);
@@ -108,8 +112,9 @@ impl<'a> Asking<'a> {
         self.send(&list).await
     }
 
-    /// What an object is, without a version if it is not held or is none of the rule's. One that cannot be read is not gone.
-    async fn look_up(&self, kinds: &KnownKinds, rule: &Rule, uid: &Uid) -> Result<Listed, Trouble> {
+    /// Looks up an object; the result has no version if the object is not held or the rule does not
+    /// select it. An unreadable object is an error, not a deletion.
+    async fn look_up(&self, kinds: &KindRegistry, rule: &Rule, uid: &Uid) -> Result<Listed, RequestError> {
         let Some(held) = self.store.sound_by_uid(Uid::clone(uid)).await? else {
             return Ok(Listed { uid: uid.to_string(), ..Listed::default() });
         };
@@ -121,29 +126,33 @@ impl<'a> Asking<'a> {
         Ok(listed)
     }
 
-    async fn send(&mut self, value: &impl Serialize) -> Result<(), Trouble> {
+    async fn send(&mut self, value: &impl Serialize) -> Result<(), RequestError> {
         let text = serde_json::to_vec(value).map_err(|error| failed(self.socket, error.into()))?;
         self.write(&text).await
     }
 
-    async fn write(&mut self, frame: &[u8]) -> Result<(), Trouble> {
+    async fn write(&mut self, frame: &[u8]) -> Result<(), RequestError> {
         write(&mut self.stream, frame).await.map_err(|source| failed(self.socket, source))
     }
 
-    /// Asks, hands over the objects that are wanted, and waits for the outcome.
-    pub(super) async fn ask(mut self, request: &Request, about: About<'_>) -> Result<Outcome, Trouble> {
+    /// Sends the request, supplies the requested objects, and waits for the outcome.
+    pub(super) async fn call(
+        mut self,
+        request: &Request,
+        about: RequestScope<'_>,
+    ) -> Result<Outcome, RequestError> {
         self.write(&[]).await?;
         self.send(request).await?;
         loop {
             let frame = read(&mut self.stream).await.map_err(|source| failed(self.socket, source))?;
             match serde_json::from_slice(&frame).map_err(|error| failed(self.socket, error.into()))? {
                 Reply::Done(outcome) => return Ok(*outcome),
-                Reply::Refused(why) => return Err(Trouble::Refused(why)),
+                Reply::Refused(why) => return Err(RequestError::Refused(why)),
                 Reply::Whole => self.list(about).await?,
                 Reply::Want(wanted) => {
                     for Member { uid, version } in wanted {
                         let held = self.store.by_uid(uid.as_str().into()).await?;
-                        // Another version would be said to be this one. It comes with the next request.
+                        // Another version must not pass for this one. The next request includes it.
                         let held = held.filter(|held| held.version.as_str() == version);
                         self.write(held.as_ref().map_or("", |held| &held.body).as_bytes()).await?;
                     }
@@ -153,12 +162,12 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// Whether a rule names an object, whatever its labels.
+/// Returns whether a rule names an object, whatever its labels.
 fn names(rule: &Rule, ObjectRef { resource, namespace, name }: &ObjectRef) -> bool {
     rule.objects.names(resource, namespace, name)
 }
 
-fn listed(kinds: &KnownKinds, uid: &Uid, version: &ResourceVersion, object: &ObjectRef) -> Listed {
+fn listed(kinds: &KindRegistry, uid: &Uid, version: &ResourceVersion, object: &ObjectRef) -> Listed {
     let ObjectRef { resource, namespace, name } = object;
     Listed {
         uid: uid.to_string(),
@@ -171,8 +180,8 @@ fn listed(kinds: &KnownKinds, uid: &Uid, version: &ResourceVersion, object: &Obj
     }
 }
 
-fn failed(socket: &Path, source: io::Error) -> Trouble {
-    Trouble::Helper { path: socket.display().to_string(), source }
+fn failed(socket: &Path, source: io::Error) -> RequestError {
+    RequestError::Helper { path: socket.display().to_string(), source }
 }
 
 async fn write(stream: &mut UnixStream, frame: &[u8]) -> io::Result<()> {
@@ -191,7 +200,7 @@ async fn read(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     if read as u64 == u64::from(length) { Ok(frame) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// The rules as they are shown. What programs say of Secrets is for those who may see Secrets.
+/// Returns the rules for display. Output about Secrets is only for callers with access to Secrets.
 pub(super) fn show(outcome: &Outcome, role: Role) -> FilesList {
     let mut rules = outcome.rules.clone();
     if role != Role::Admin {
@@ -206,7 +215,7 @@ pub(super) fn show(outcome: &Outcome, role: Role) -> FilesList {
     FilesList { rules: rules.iter().map(show_rule).collect() }
 }
 
-/// A rule as it is shown.
+/// Converts a rule for display.
 pub(super) fn show_rule(rule: &RuleShown) -> FilesRule {
     FilesRule {
         name: rule.name.clone(),
@@ -251,7 +260,7 @@ mod tests {
     use tokio::net::UnixListener;
 
     #[tokio::test]
-    async fn objects_of_a_database_are_not_listed_as_those_of_another() {
+    async fn objects_of_a_replaced_database_are_not_listed() {
         let directory = tempfile::tempdir().unwrap();
         let store = EdgeStore::open(&directory.path().join("edge.db"), EdgeOptions::default()).unwrap();
         let socket = directory.path().join("files.sock");
@@ -259,10 +268,13 @@ mod tests {
         let own = store.facts().totals.epoch.to_string();
         for (epoch, is_listed) in [(own.as_str(), true), ("that of another", false)] {
             let asked = async {
-                let asking = Asking::begin(&socket, &store).await?;
+                let client = HelperClient::begin(&socket, &store).await?;
                 let request = Request { verb: Verb::Apply, ..Request::default() };
-                asking
-                    .ask(&request, About { kinds: &KnownKinds::default(), rule: &Rule::default(), epoch })
+                client
+                    .call(
+                        &request,
+                        RequestScope { kinds: &KindRegistry::default(), rule: &Rule::default(), epoch },
+                    )
                     .await
             };
             let served = async {

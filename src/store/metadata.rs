@@ -1,5 +1,5 @@
-//! Facts about the agent that are kept beside the rows: few, short, each under a key of its own in table `meta`,
-//! with a checksum. A damaged one counts as missing.
+//! The agent's metadata beside the rows: few, short values, each with its own key in table `meta`
+//! and a checksum. A damaged value counts as missing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,15 +11,15 @@ use super::EdgeStore;
 use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 
-/// The longest fact, in bytes; a longer one is not kept.
-pub(crate) const MAX_NOTE_BYTES: usize = 32 << 10;
+/// Maximum bytes of a value; a longer one is not stored.
+pub(crate) const MAX_METADATA_BYTES: usize = 32 << 10;
 
-/// How often facts that change often may go along with a commit.
-const WITH_OTHERS_EVERY: Duration = Duration::from_secs(10 * 60);
-/// How often they get a commit of their own.
-const ALONE_EVERY: Duration = Duration::from_secs(3600);
+/// Minimum interval at which frequently changing values join another commit.
+const JOIN_COMMIT_INTERVAL: Duration = Duration::from_secs(10 * 60);
+/// Interval at which they get their own commit.
+const OWN_COMMIT_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Facts that wait to be written.
+/// Values not yet written.
 pub(super) type Pending = Mutex<BTreeMap<&'static str, Arc<str>>>;
 
 fn lock(pending: &Pending) -> MutexGuard<'_, BTreeMap<&'static str, Arc<str>>> {
@@ -27,66 +27,66 @@ fn lock(pending: &Pending) -> MutexGuard<'_, BTreeMap<&'static str, Arc<str>>> {
 }
 
 impl EdgeStore {
-    /// A fact that was kept.
+    /// Returns a stored value.
     ///
     /// # Errors
-    /// The store's.
+    /// Fails if the store cannot be read.
     pub async fn note(&self, key: &'static str) -> Result<Option<String>, StoreError> {
-        if let Some(text) = lock(&self.inner.shared.notes).get(key) {
+        if let Some(text) = lock(&self.inner.shared.metadata).get(key) {
             return Ok(Some(text.to_string()));
         }
         self.inner.readers.run(move |conn| checked(conn, &meta_key(key))).await
     }
 
-    /// Keeps a fact that changes often and may be lost: it is written along with a commit that happens anyway, at
-    /// most every ten minutes, once an hour if there is none, and when the store closes. At most
-    /// [`MAX_NOTE_BYTES`].
+    /// Stores a frequently changing value that may be lost. It is written with another commit, at
+    /// most every ten minutes, else once an hour in its own, and when the store closes. At most
+    /// [`MAX_METADATA_BYTES`].
     pub fn keep_note(&self, key: &'static str, text: String) {
         if fits(key, &text) {
-            lock(&self.inner.shared.notes).insert(key, text.into());
+            lock(&self.inner.shared.metadata).insert(key, text.into());
         }
     }
 }
 
 fn fits(key: &str, text: &str) -> bool {
-    let fits = text.len() <= MAX_NOTE_BYTES;
+    let fits = text.len() <= MAX_METADATA_BYTES;
     if !fits {
         tracing::warn!(key, bytes = text.len(), "a fact is too long to be kept");
     }
     fits
 }
 
-/// Writes the facts that wait.
+/// Writes pending values, within the transactions of the writer.
 #[derive(Debug)]
-pub(super) struct NoteWriter {
-    /// When they were written last.
+pub(super) struct MetadataWriter {
+    /// Time of the last write.
     written: Instant,
-    /// What is in the transaction that runs.
+    /// Values in the running transaction.
     writing: Vec<(&'static str, Arc<str>)>,
 }
 
-/// What the facts may go along with.
+/// The occasion of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Occasion {
-    /// A commit that happens anyway.
+    /// Another commit happens anyway.
     Commit,
-    /// Nothing else.
+    /// The writer is idle.
     Quiet,
-    /// The store closes.
+    /// The store closes: everything pending is written.
     End,
 }
 
-impl NoteWriter {
+impl MetadataWriter {
     pub(super) fn new() -> Self {
         Self { written: Instant::now(), writing: Vec::new() }
     }
 
-    /// Whether there is something to be written now.
+    /// Returns whether a write is due.
     pub(super) fn is_due(&self, pending: &Pending, occasion: Occasion) -> bool {
-        is_time(self.written.elapsed(), occasion) && !lock(pending).is_empty()
+        is_interval_over(self.written.elapsed(), occasion) && !lock(pending).is_empty()
     }
 
-    /// Writes what waits, if it is time to.
+    /// Writes the pending values, if they are due.
     pub(super) fn write(
         &mut self,
         conn: &Connection,
@@ -100,7 +100,7 @@ impl NoteWriter {
         self.writing.iter().try_for_each(|(key, text)| set_checked(conn, &meta_key(key), text))
     }
 
-    /// Writes one fact now; what waits under its key is older.
+    /// Writes one value now; a pending one of the same key is older.
     pub(super) fn post(
         conn: &Connection,
         pending: &Pending,
@@ -114,7 +114,7 @@ impl NoteWriter {
         Ok(())
     }
 
-    /// The transaction was committed.
+    /// Marks the values of the committed transaction as written.
     pub(super) fn committed(&mut self, pending: &Pending) {
         if self.writing.is_empty() {
             return;
@@ -128,16 +128,16 @@ impl NoteWriter {
         }
     }
 
-    /// The transaction was rolled back.
+    /// Keeps the values of the rolled-back transaction pending.
     pub(super) fn rolled_back(&mut self) {
         self.writing.clear();
     }
 }
 
-fn is_time(since: Duration, occasion: Occasion) -> bool {
+fn is_interval_over(since: Duration, occasion: Occasion) -> bool {
     match occasion {
-        Occasion::Commit => since >= WITH_OTHERS_EVERY,
-        Occasion::Quiet => since >= ALONE_EVERY,
+        Occasion::Commit => since >= JOIN_COMMIT_INTERVAL,
+        Occasion::Quiet => since >= OWN_COMMIT_INTERVAL,
         Occasion::End => true,
     }
 }
@@ -148,7 +148,7 @@ fn meta_key(key: &str) -> String {
     format!("{PREFIX}{key}")
 }
 
-/// Notes a text among the facts about the file, with a checksum.
+/// Writes a text to table `meta`, with a checksum.
 pub(super) fn set_checked(conn: &Connection, key: &str, text: &str) -> Result<(), StoreError> {
     conn.prepare_cached(
         "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
@@ -157,25 +157,25 @@ pub(super) fn set_checked(conn: &Connection, key: &str, text: &str) -> Result<()
     Ok(())
 }
 
-/// Reads a text that [`set_checked`] noted; none if it is missing or not as it was written.
+/// Reads a text of [`set_checked`]; `None` if it is missing or its checksum is wrong.
 pub(super) fn checked(conn: &Connection, key: &str) -> Result<Option<String>, StoreError> {
     let mut statement = conn.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
     let mut rows = statement.query([key])?;
     let Some(row) = rows.next()? else { return Ok(None) };
     let value = row.get_ref(0)?.as_str().ok();
-    Ok(value.and_then(|value| sound(key, value)).map(str::to_owned))
+    Ok(value.and_then(|value| verified(key, value)).map(str::to_owned))
 }
 
 fn checksum(key: &str, text: &str) -> String {
     format!("{:016x}", checksum64(&[key.as_bytes(), text.as_bytes()]))
 }
 
-fn sound<'a>(key: &str, value: &'a str) -> Option<&'a str> {
+fn verified<'a>(key: &str, value: &'a str) -> Option<&'a str> {
     let (found, text) = value.split_once(' ')?;
     (found == checksum(key, text)).then_some(text)
 }
 
-/// Copies the facts that can be read into another file.
+/// Copies the readable values into another file.
 pub(super) fn salvage(source: &Connection, fresh: &Connection) -> Result<(), StoreError> {
     let Ok(mut statement) = source.prepare("SELECT key, value FROM meta WHERE key GLOB 'note/*'") else {
         return Ok(());
@@ -183,7 +183,7 @@ pub(super) fn salvage(source: &Connection, fresh: &Connection) -> Result<(), Sto
     let Ok(mut rows) = statement.query([]) else { return Ok(()) };
     while let Ok(Some(row)) = rows.next() {
         let (Ok(key), Ok(value)) = (row.get::<_, String>(0), row.get::<_, String>(1)) else { continue };
-        if let Some(text) = sound(&key, &value) {
+        if let Some(text) = verified(&key, &value) {
             set_checked(fresh, &key, text)?;
         }
     }
@@ -195,16 +195,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_go_with_others_every_ten_minutes_alone_every_hour_and_at_the_end() {
+    fn values_join_a_commit_after_ten_minutes_or_get_one_hourly() {
         let minutes = |count: u64| Duration::from_secs(count * 60);
-        let due = |since, occasion| is_time(minutes(since), occasion);
+        let due = |since, occasion| is_interval_over(minutes(since), occasion);
         assert!(!due(9, Occasion::Commit) && due(10, Occasion::Commit));
         assert!(!due(59, Occasion::Quiet) && due(60, Occasion::Quiet));
         assert!(due(0, Occasion::End));
     }
 
     #[test]
-    fn a_text_holds_under_its_own_key_only() {
+    fn a_text_is_valid_only_under_its_own_key() {
         let conn = Connection::open_in_memory().unwrap();
         conn.execute_batch("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)").unwrap();
         set_checked(&conn, "a", "one two").unwrap();
@@ -217,24 +217,24 @@ mod tests {
     }
 
     #[test]
-    fn a_fact_that_changes_while_it_is_written_waits_for_the_next_time() {
+    fn a_value_changed_during_its_write_stays_pending() {
         let conn = Connection::open_in_memory().unwrap();
         conn.execute_batch("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)").unwrap();
         let pending = Pending::default();
-        let mut scribe = NoteWriter::new();
+        let mut metadata_writer = MetadataWriter::new();
         lock(&pending).insert("k", "1".into());
-        scribe.write(&conn, &pending, Occasion::Commit).unwrap();
-        assert!(scribe.writing.is_empty(), "it is too early");
-        scribe.write(&conn, &pending, Occasion::End).unwrap();
+        metadata_writer.write(&conn, &pending, Occasion::Commit).unwrap();
+        assert!(metadata_writer.writing.is_empty(), "it is too early");
+        metadata_writer.write(&conn, &pending, Occasion::End).unwrap();
         lock(&pending).insert("k", "2".into());
-        scribe.committed(&pending);
+        metadata_writer.committed(&pending);
         assert_eq!(checked(&conn, "note/k").unwrap().as_deref(), Some("1"));
         assert_eq!(lock(&pending).get("k").map(ToString::to_string).as_deref(), Some("2"));
-        scribe.write(&conn, &pending, Occasion::End).unwrap();
-        scribe.rolled_back();
-        scribe.committed(&pending);
+        metadata_writer.write(&conn, &pending, Occasion::End).unwrap();
+        metadata_writer.rolled_back();
+        metadata_writer.committed(&pending);
         assert!(!lock(&pending).is_empty(), "what was rolled back still waits");
-        NoteWriter::post(&conn, &pending, "k", "3").unwrap();
+        MetadataWriter::post(&conn, &pending, "k", "3").unwrap();
         assert!(lock(&pending).is_empty());
         assert_eq!(checked(&conn, "note/k").unwrap().as_deref(), Some("3"));
     }

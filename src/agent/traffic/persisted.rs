@@ -1,4 +1,5 @@
-//! The counts as text: one line for the day, one for the link, one for each type of frame and each kind that was met.
+//! Text format of the persisted counts: a line for the day, one for the link, one for each type of
+//! frame and each kind.
 //!
 //! ```text
 //! traffic 1 20778 1795219210
@@ -8,47 +9,47 @@
 //! end
 //! ```
 //!
-//! The first line has the version of this form, the day and the second since when is counted. Eight numbers are, up
-//! and then down, for today and then in total, messages and bytes.
+//! The first line has the format's version, the day, and the second at which the totals begin. The
+//! eight numbers are up and then down, for today and then in total, messages and bytes.
 
 use std::fmt::Write as _;
 use std::str::FromStr;
 
 use jiff::Timestamp;
 
-use super::{Count, Counts, FRAMES, Kind, MAX_KINDS, Meter, OTHER, SECONDS_A_DAY, Ways, is_kind_name};
+use super::{Count, Counts, Directions, FRAMES, Kind, MAX_KINDS, Meter, OTHER, SECONDS_A_DAY, is_kind_name};
 
-/// The mark of this form.
+/// Version mark of the format.
 const MARK: &str = "traffic 1";
-/// The longest text that is read: more than [`write`] ever makes.
+/// Maximum length that is parsed: more than [`write`] ever produces.
 const MAX_TEXT: usize = 64 << 10;
 
 pub(super) fn write(meter: &Meter) -> String {
     let mut out = format!("{MARK} {} {}\n", meter.day, meter.since);
     write_row(&mut out, "link", "", &meter.link);
-    for (name, ways) in FRAMES.iter().zip(&meter.frames) {
-        if *ways != Ways::default() {
-            write_row(&mut out, "frame ", name, ways);
+    for (name, directions) in FRAMES.iter().zip(&meter.frames) {
+        if *directions != Directions::default() {
+            write_row(&mut out, "frame ", name, directions);
         }
     }
-    for Kind { name, ways } in &meter.kinds {
-        write_row(&mut out, "kind ", name, ways);
+    for Kind { name, directions } in &meter.kinds {
+        write_row(&mut out, "kind ", name, directions);
     }
     out.push_str("end");
     out
 }
 
-fn write_row(out: &mut String, row: &str, name: &str, ways: &Ways) {
+fn write_row(out: &mut String, row: &str, name: &str, directions: &Directions) {
     out.push_str(row);
     out.push_str(name);
-    for Count { messages, bytes } in ways.iter().flat_map(|counts| [counts.today, counts.total]) {
-        // A String takes everything.
+    for Count { messages, bytes } in directions.iter().flat_map(|counts| [counts.today, counts.total]) {
+        // Writing to a String cannot fail.
         let _ = write!(out, " {messages} {bytes}");
     }
     out.push('\n');
 }
 
-/// Reads what [`write`] has written, and nothing else.
+/// Parses the output of [`write`], and nothing else.
 pub(super) fn read(text: &str) -> Option<Meter> {
     if text.len() > MAX_TEXT {
         return None;
@@ -58,15 +59,15 @@ pub(super) fn read(text: &str) -> Option<Meter> {
     let (day, since) = (first.number::<i64>()?, first.number::<i64>()?);
     Timestamp::from_second(day.checked_mul(SECONDS_A_DAY)?).ok()?;
     Timestamp::from_second(since).ok()?;
-    let mut meter = Meter::starting(day, since);
+    let mut meter = Meter::empty(day, since);
     for line in lines {
         let mut words = Words(line);
         match words.next()? {
-            "link" => meter.link = words.ways()?,
+            "link" => meter.link = words.directions()?,
             "frame" => {
                 let name = words.next()?;
                 let row = FRAMES.iter().position(|frame| *frame == name)?;
-                *meter.frames.get_mut(row)? = words.ways()?;
+                *meter.frames.get_mut(row)? = words.directions()?;
             }
             "kind" => {
                 let name = words.next()?;
@@ -74,7 +75,7 @@ pub(super) fn read(text: &str) -> Option<Meter> {
                 if !is_sorted || !is_kind_name(name) {
                     return None;
                 }
-                meter.kinds.push(Kind { name: name.into(), ways: words.ways()? });
+                meter.kinds.push(Kind { name: name.into(), directions: words.directions()? });
             }
             _ => break,
         }
@@ -83,11 +84,11 @@ pub(super) fn read(text: &str) -> Option<Meter> {
     if meter.kinds.len() > MAX_KINDS + usize::from(has_other) {
         return None;
     }
-    // What would be written otherwise was written by somebody else, or is not whole.
+    // A text that differs from its canonical form is foreign or truncated.
     (write(&meter) == text).then_some(meter)
 }
 
-/// Words with one space between them.
+/// Words separated by single spaces.
 struct Words<'a>(&'a str);
 
 impl<'a> Words<'a> {
@@ -105,14 +106,14 @@ impl<'a> Words<'a> {
         Some(Count { messages: self.number()?, bytes: self.number()? })
     }
 
-    /// What is of today is a part of the total.
+    /// Today's count is part of the total.
     fn counts(&mut self) -> Option<Counts> {
         let (today, total) = (self.count()?, self.count()?);
         let is_part = today.messages <= total.messages && today.bytes <= total.bytes;
         is_part.then_some(Counts { today, total })
     }
 
-    fn ways(&mut self) -> Option<Ways> {
+    fn directions(&mut self) -> Option<Directions> {
         Some([self.counts()?, self.counts()?])
     }
 }

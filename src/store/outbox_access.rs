@@ -1,4 +1,4 @@
-//! What goes up, for those who hold the store: written, read in pages, confirmed.
+//! Store operations on the outbox: write, page, confirm.
 
 use tokio::sync::watch;
 
@@ -9,25 +9,27 @@ use edgesync_protocol::upload::{Lane, UploadItem};
 use edgesync_store::StoreError;
 
 impl EdgeStore {
-    /// Writes all of this in one transaction, and answers after the commit.
+    /// Writes all entries in one transaction, and returns after its commit.
     ///
     /// # Errors
-    /// The store's; then nothing of it is in the database.
+    /// Fails if the store cannot be written; then it holds none of them.
     pub async fn post(&self, postings: Vec<Posting>) -> Result<(), StoreError> {
         let bytes = postings.iter().map(Posting::weight).sum();
         self.inner.writer.run(bytes, move |conn, state| state.post(conn, &postings)).await
     }
 
-    /// Told after each commit that changed the outbox.
+    /// Watches the outbox: notified after each commit that changed it.
     #[must_use]
     pub fn outbox(&self) -> watch::Receiver<OutboxState> {
         self.inner.shared.outbox.watch()
     }
 
-    /// Items of a lane after a number, in order: up to `limit`, and about up to `bytes`, but one in any case.
+    /// Returns items of a lane after a number, in order: up to `limit`, and about `bytes`, but at
+    /// least one.
     ///
     /// # Errors
-    /// The store's. Items whose rows turn out damaged, or that cannot be opened, are left out, and are dropped.
+    /// Fails if the store cannot be read. Omits damaged items and those that cannot be opened,
+    /// which are dropped.
     pub async fn outbox_page(
         &self,
         lane: Lane,
@@ -45,10 +47,11 @@ impl EdgeStore {
         Ok(items)
     }
 
-    /// The item that waits under a key, as JSON text of its content.
+    /// Returns the pending item of a key, as JSON text of its content.
     ///
     /// # Errors
-    /// The store's. An item whose row turns out damaged, or that cannot be opened, is not found, and is dropped.
+    /// Fails if the store cannot be read. A damaged item, or one that cannot be opened, counts as
+    /// missing, and is dropped.
     pub async fn outbox_item(&self, lane: Lane, key: String) -> Result<Option<String>, StoreError> {
         let seals = self.inner.seals.clone();
         let found = self.inner.readers.run(move |conn| row::item(conn, &seals, lane, &key)).await?;
@@ -64,8 +67,8 @@ impl EdgeStore {
         }
     }
 
-    /// Notes that items up to a number are confirmed. They go with the next commit, or after a while: losing that
-    /// costs an item that is sent again, nothing more.
+    /// Records that items up to a number are confirmed. They are removed with the next commit, or
+    /// after a while: a loss only resends an item.
     pub fn settle_outbox(&self, lane: Lane, upto: u64) {
         self.inner.shared.outbox.settle(lane, upto);
     }
@@ -73,24 +76,24 @@ impl EdgeStore {
     /// Gives the items after `sent` new numbers, above `above`.
     ///
     /// # Errors
-    /// The store's.
+    /// Fails if the store cannot be written.
     pub async fn renumber_outbox(&self, lane: Lane, sent: u64, above: u64) -> Result<(), StoreError> {
         self.inner.writer.run(0, move |conn, state| state.renumber_outbox(conn, lane, sent, above)).await
     }
 
-    /// Changes what may wait. What is too much by that is dropped soon.
+    /// Changes the limits. Items beyond them are dropped soon.
     pub fn set_outbox_limits(&self, limits: OutboxLimits) {
         if self.inner.shared.outbox.set_limits(limits) {
             drop(self.inner.writer.post(|conn, state| state.trim_outbox(conn)));
         }
     }
 
-    /// The clock was wrong until `before` (milliseconds since this boot) and was then set forward by this many
-    /// milliseconds: corrects the times in Events that wait and were made before that, and says so in an
-    /// annotation. Returns how many were corrected.
+    /// Corrects the times in pending Events from before `before` (milliseconds since this boot),
+    /// when the wrong clock was set forward by this many milliseconds, and annotates them. Returns
+    /// how many were corrected.
     ///
     /// # Errors
-    /// The store's; some may have been corrected then.
+    /// Fails if the store cannot be written; some may have been corrected by then.
     pub async fn correct_times(&self, before: Clocked, forward_ms: i64) -> Result<u64, StoreError> {
         let last = self.inner.shared.outbox.last();
         let mut corrected = 0;

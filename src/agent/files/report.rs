@@ -1,49 +1,49 @@
-//! What is told of what is in effect: to the cloud durably and once, and as Events.
+//! Reports which objects are in effect: to the cloud durably and once, and as Events.
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::events::{Events, Regarding, Why};
-use crate::agent::kinds::KnownKinds;
+use crate::agent::events::{EventReason, Events, Regarding};
+use crate::agent::kinds::KindRegistry;
 use crate::store::{Clocked, EdgeStore, OutboxPut, Posting};
 use edgesync_files::wire::{News, Told};
 use edgesync_files::{State, Status};
 use edgesync_object::{ObjectRef, ResourceVersion};
 use edgesync_protocol::upload::{EffectContent, EffectState};
 
-/// Under which key the store keeps up to where the cloud has been told: in the transaction that tells it.
-const NOTE: &str = "files";
-/// Items that are put into the outbox at once.
-const AT_ONCE: usize = 256;
-/// Objects of which each gets an Event that it is in effect; of more than that one Event tells.
-const NAMED: usize = 8;
+/// Metadata key of the report position, written in the transaction of the report.
+const METADATA_KEY: &str = "files";
+/// Maximum number of items per transaction.
+const MAX_BATCH: usize = 256;
+/// Maximum number of objects with an Event each that they are in effect; more share one Event.
+const MAX_SINGLE_EVENTS: usize = 8;
 
-/// What is kept of what was told.
+/// The persisted report position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Kept {
-    /// Up to where the cloud has been told.
+    /// Position up to which the cloud has received reports.
     pub(super) told: Told,
-    /// The epoch of the database that was told from.
+    /// Epoch of the database that the reports stem from.
     pub(super) store: String,
-    /// Whether that has held all that it was to hold since it was made.
+    /// Whether this database has ever held all desired objects.
     pub(super) whole: bool,
 }
 
-/// What was kept; none if there was never anything to tell.
+/// Reads the position; `None` if there were no reports.
 pub(super) async fn read(store: &EdgeStore) -> Option<Kept> {
-    let text = store.note(NOTE).await.ok().flatten()?;
+    let text = store.note(METADATA_KEY).await.ok().flatten()?;
     serde_json::from_str(&text).ok()
 }
 
-/// Puts what is new into the outbox, together with the note up to where it tells. Whether that was kept.
+/// Puts new results into the outbox, together with the position. Returns whether they were stored.
 pub(super) async fn post(store: &EdgeStore, news: &[News], kept: &Kept, at: Clocked) -> bool {
     let puts = news.iter().filter_map(|news| OutboxPut::effect(at, content(news)));
     let mut postings: Vec<Posting> = puts.map(Posting::Upload).collect();
     let Ok(note) = serde_json::to_string(kept) else { return false };
-    postings.push(Posting::Note(NOTE, note));
+    postings.push(Posting::Note(METADATA_KEY, note));
     while !postings.is_empty() {
-        let rest = postings.split_off(postings.len().min(AT_ONCE));
+        let rest = postings.split_off(postings.len().min(MAX_BATCH));
         if let Err(error) = store.post(postings).await {
-            // The helper says it again with the next outcome.
+            // The helper repeats it with the next outcome.
             tracing::warn!(%error, "what is in effect could not be kept for the cloud");
             return false;
         }
@@ -82,29 +82,29 @@ fn object_of(status: &Status) -> ObjectRef {
     }
 }
 
-/// Makes Events of what is new, but for what they have said already.
-pub(super) fn emit(events: &Events, kinds: &KnownKinds, news: &[News], said: u64) {
+/// Emits Events for new results, except those already emitted.
+pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], said: u64) {
     let news: Vec<&News> = news.iter().filter(|news| news.status.seq > said).collect();
     let in_effect = news.iter().filter(|news| news.status.state == State::InEffect).count();
-    if in_effect > NAMED {
+    if in_effect > MAX_SINGLE_EVENTS {
         let note = format!("{in_effect} objects are in effect");
-        events.emit(Why::InEffect, Regarding::Node, note);
+        events.emit(EventReason::InEffect, Regarding::Node, note);
     }
     for News { uid, rule, status } in news {
         let why = match status.state {
             State::Gone if status.message.is_empty() => continue,
-            State::InEffect if in_effect > NAMED => continue,
-            State::InEffect => Why::InEffect,
-            State::NotInEffect if status.rolled_back => Why::RolledBack,
-            State::NotInEffect => Why::NotInEffect,
-            State::Conflict | State::Gone => Why::Conflict,
+            State::InEffect if in_effect > MAX_SINGLE_EVENTS => continue,
+            State::InEffect => EventReason::InEffect,
+            State::NotInEffect if status.rolled_back => EventReason::RolledBack,
+            State::NotInEffect => EventReason::NotInEffect,
+            State::Conflict | State::Gone => EventReason::Conflict,
         };
         let object = object_of(status);
         let version = |version: &Option<String>| version.clone().unwrap_or_else(|| "none".to_owned());
         let (wanted, there) = (version(&status.wanted), version(&status.version));
         let said = match status.state {
             State::InEffect => String::new(),
-            // Log and Events can be read by others than the object.
+            // Log and Events have more readers than the object.
             _ if kinds.is_sealed(&object.key()) => {
                 ": its kind is sealed, see 'edgesync files' as root".to_owned()
             }
@@ -131,10 +131,10 @@ pub(super) fn emit(events: &Events, kinds: &KnownKinds, news: &[News], said: u64
     }
 }
 
-/// Makes an Event of what keeps everything from being brought into effect.
-pub(super) fn emit_trouble(events: &Events, problem: &str) {
+/// Emits an Event for a failure that blocks all objects.
+pub(super) fn emit_problem(events: &Events, problem: &str) {
     events.emit(
-        Why::NotInEffect,
+        EventReason::NotInEffect,
         Regarding::Node,
         format!("objects cannot be brought into effect: {problem}"),
     );

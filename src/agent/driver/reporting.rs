@@ -1,5 +1,5 @@
-//! The upstream half of the loop: the Lease, the outbox, what the device tells of itself, Events and traffic.
-//! What has to be decided is decided by the machine, [`Clock`], [`Budget`] and [`node_report`]; here it is carried out.
+//! The outbound half of the loop: Lease, outbox, Node report, Events and traffic. Decisions belong
+//! to the machine, [`Clock`], [`Budget`] and [`node_report`]; this module performs them.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -12,11 +12,11 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::Driver;
-use crate::agent::clock::{Clock, ClockNews};
-use crate::agent::events::{EventLimits, Events, Regarding, Why};
-use crate::agent::identity::Membership;
+use crate::agent::clock::{Clock, ClockChange};
+use crate::agent::events::{EventLimits, EventReason, Events, Regarding};
+use crate::agent::identity::NodeIdentity;
 use crate::agent::node_report;
-use crate::agent::objects::OwnNode;
+use crate::agent::objects::SharedNode;
 use crate::agent::traffic::{Budget, BudgetState, Meter};
 use crate::store::{
     EdgeStats, EdgeStore, Health, OutboxLimits, OutboxPut, OutboxState, Posting, Reset, Writing,
@@ -29,98 +29,99 @@ use edgesync_protocol::upload::{Content, Lane, Lanes, RefusedReason, UploadItem}
 use edgesync_runtime::random;
 use edgesync_store::StoreError;
 
-/// How often the device is looked at: disk, addresses, what is told of the Node.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// How often the traffic counts are handed to the store, which writes them when it suits.
-const KEEP_EVERY: Duration = Duration::from_secs(60);
-/// How long Events wait for the clock of the device to be set.
-const CLOCK_PATIENCE: Duration = Duration::from_secs(120);
-/// Under which key the store keeps the traffic counts.
-pub(in crate::agent) const TRAFFIC_NOTE: &str = "traffic";
-/// Under which key the store keeps what was told of the Node last, hashed.
-const NODE_NOTE: &str = "node";
+/// Interval of the device checks: disk, addresses, Node report.
+const DEVICE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval at which the store receives the traffic counts; it writes them with its next flush.
+const PERSIST_INTERVAL: Duration = Duration::from_secs(60);
+/// Time for which Events wait for the device's clock to be set.
+const CLOCK_TIMEOUT: Duration = Duration::from_secs(120);
+/// Metadata key of the traffic counts.
+pub(in crate::agent) const TRAFFIC_KEY: &str = "traffic";
+/// Metadata key of the hash of the last Node report.
+const NODE_KEY: &str = "node";
 
 type Page = Result<Vec<UploadItem>, StoreError>;
 
-/// See the module.
-pub(in crate::agent) struct Upstream {
+/// State of the outbound half.
+pub(in crate::agent) struct Reporting {
     config: Config,
     pub(super) events: Events,
     clock: Clock,
     pub(super) meter: Meter,
     budget: Budget,
     pub(super) outbox: watch::Receiver<OutboxState>,
-    /// How the outbox stood before anything was put into it in this run.
-    opened: OutboxMarks,
+    /// State of the outbox when the store was opened, before this run added anything.
+    initial_marks: OutboxMarks,
     /// The page of the outbox that is being read.
     pub(super) page: Option<JoinHandle<Page>>,
-    /// The outbox is being numbered anew.
+    /// The renumbering of the outbox in progress.
     pub(super) renumbering: Option<JoinHandle<Result<(), StoreError>>>,
-    /// The store is asked how large it is.
+    /// The pending query for the store's size.
     pub(super) sizing: Option<JoinHandle<Result<EdgeStats, StoreError>>>,
-    /// Bytes of the database that are in use.
+    /// Bytes in use within the database.
     used_bytes: u64,
-    /// When this run of the agent took the Lease.
+    /// When this run of the agent acquired the Lease, in Unix microseconds.
     acquired: i64,
-    /// What was told of the Node last, hashed; none if that could not be kept.
-    told: Arc<Mutex<Option<u64>>>,
-    /// The Node as it is shown on the device.
-    own_node: OwnNode,
+    /// Hash of the last Node report; `None` if it could not be stored.
+    reported: Arc<Mutex<Option<u64>>>,
+    /// The Node that the local API serves.
+    shared_node: SharedNode,
     pub(super) conditions: Vec<Condition>,
-    look_at: Instant,
-    keep_at: Instant,
+    next_check: Instant,
+    persist_at: Instant,
     started: Instant,
-    /// What was dropped when it was last looked at.
+    /// Dropped items at the last check.
     dropped: Lanes,
-    /// Frames that had to wait, and connections that were dropped because nothing was taken, when last looked at.
+    /// Frames that found the link's queue full, and connections dropped for stalled reads, at the
+    /// last check.
     limits: (u64, u64),
-    /// Since when the broker answers and the cloud does not.
-    pub(super) silent: Option<Instant>,
-    /// Whether an Event has told that.
-    pub(super) silence_told: bool,
+    /// Since when the link is up without an answer of the cloud.
+    pub(super) silent_since: Option<Instant>,
+    /// Whether an Event has reported the silence.
+    pub(super) silence_reported: bool,
 }
 
-impl Upstream {
-    /// `kept` is what the store keeps of an earlier run.
+impl Reporting {
+    /// Restores what the store persisted in an earlier run.
     pub(in crate::agent) async fn new(
         config: &Config,
         store: &EdgeStore,
         clock: Clock,
         events: Events,
-        own_node: OwnNode,
+        shared_node: SharedNode,
     ) -> Self {
-        // What cannot be read begins anew.
-        let traffic = store.note(TRAFFIC_NOTE).await.unwrap_or_default();
-        let told = store.note(NODE_NOTE).await.unwrap_or_default();
+        // Unreadable metadata counts as absent.
+        let traffic = store.note(TRAFFIC_KEY).await.unwrap_or_default();
+        let reported = store.note(NODE_KEY).await.unwrap_or_default();
         let now = Instant::now();
         let meter = Meter::new(traffic.as_deref(), Timestamp::now());
         Self {
             config: config.clone(),
-            own_node,
+            shared_node,
             events,
             clock,
             budget: Budget::new(config.traffic.daily_budget, meter.today()),
             meter,
             outbox: store.outbox(),
-            opened: store.outbox().borrow().marks.clone(),
+            initial_marks: store.outbox().borrow().marks.clone(),
             page: None,
             renumbering: None,
             sizing: None,
             used_bytes: 0,
             acquired: Timestamp::now().as_microsecond(),
-            told: Arc::new(Mutex::new(told.and_then(|told| told.parse().ok()))),
+            reported: Arc::new(Mutex::new(reported.and_then(|reported| reported.parse().ok()))),
             conditions: Vec::new(),
-            look_at: now,
-            keep_at: now + KEEP_EVERY,
+            next_check: now,
+            persist_at: now + PERSIST_INTERVAL,
             started: now,
             dropped: Lanes::default(),
             limits: (0, 0),
-            silent: None,
-            silence_told: false,
+            silent_since: None,
+            silence_reported: false,
         }
     }
 
-    /// What the status says of the traffic; `edgesync traffic` says more.
+    /// Returns the traffic section of the status; `edgesync traffic` shows more.
     pub(super) fn show_traffic(&self) -> TrafficToday {
         TrafficToday {
             bytes_today: self.meter.today(),
@@ -129,7 +130,7 @@ impl Upstream {
         }
     }
 
-    /// The conditions of the Node in the status.
+    /// Returns the Node's conditions for the status.
     pub(super) fn show_conditions(&self) -> Vec<edgesync_admin::agent::Condition> {
         let shown = |condition: &Condition| edgesync_admin::agent::Condition {
             kind: condition.condition.clone(),
@@ -141,17 +142,18 @@ impl Upstream {
         self.conditions.iter().map(shown).collect()
     }
 
-    /// The daily budget, in bytes.
+    /// Returns the daily budget, in bytes.
     pub(super) fn budget(&self) -> Option<u64> {
         self.budget.limit()
     }
 
-    /// Whether Events can go: their times are right, or nobody knows when they will be.
+    /// Returns whether Events may be sent: their times are right, or the wait for the clock is
+    /// over.
     fn times_are_settled(&self) -> bool {
-        self.clock.is_known() || self.started.elapsed() >= CLOCK_PATIENCE
+        self.clock.is_known() || self.started.elapsed() >= CLOCK_TIMEOUT
     }
 
-    /// The outbox as the machine is to see it: Events wait for the clock.
+    /// Returns the outbox as the machine sees it: without Events while they wait for the clock.
     fn marks(&self) -> OutboxMarks {
         let mut marks = self.outbox.borrow().marks.clone();
         if !self.times_are_settled() {
@@ -162,177 +164,183 @@ impl Upstream {
 }
 
 impl Driver {
-    /// Tells the machine how the outbox and the budget stand at the start.
-    pub(super) fn begin_upstream(&mut self) {
+    /// Passes the initial state of outbox and budget to the machine.
+    pub(super) fn begin_reporting(&mut self) {
         let now = self.now();
-        self.machine.set_frugal(now, self.upstream.budget.is_spent());
-        self.machine.outbox_changed(now, &self.upstream.opened);
+        self.machine.set_frugal(now, self.reporting.budget.is_spent());
+        self.machine.outbox_changed(now, &self.reporting.initial_marks);
         self.outbox_changed();
     }
 
-    /// Hands over what is kept across restarts.
-    pub(super) fn end_upstream(&mut self) {
-        self.upstream.meter.link(&self.link.traffic(), Timestamp::now());
-        self.store.keep_note(TRAFFIC_NOTE, self.upstream.meter.keep());
+    /// Persists the traffic counts at the end.
+    pub(super) fn end_reporting(&mut self) {
+        self.reporting.meter.link(&self.link.traffic(), Timestamp::now());
+        self.store.keep_note(TRAFFIC_KEY, self.reporting.meter.keep());
     }
 
-    /// What is due: called about once a second.
-    pub(super) fn look_around(&mut self) {
+    /// Runs the checks that are due; called about once a second.
+    pub(super) fn run_checks(&mut self) {
         let now = Instant::now();
-        self.look_at_clock();
+        self.check_clock();
         let traffic = self.link.traffic();
-        self.upstream.meter.link(&traffic, Timestamp::now());
-        self.look_at_budget();
-        self.look_at_limits(traffic.stalled);
-        if now >= self.upstream.keep_at {
-            self.upstream.keep_at = now + KEEP_EVERY;
-            self.store.keep_note(TRAFFIC_NOTE, self.upstream.meter.keep());
+        self.reporting.meter.link(&traffic, Timestamp::now());
+        self.check_budget();
+        self.check_limits(traffic.stalled);
+        if now >= self.reporting.persist_at {
+            self.reporting.persist_at = now + PERSIST_INTERVAL;
+            self.store.keep_note(TRAFFIC_KEY, self.reporting.meter.keep());
         }
-        if now >= self.upstream.look_at {
-            self.upstream.look_at = now + LOOK_EVERY;
+        if now >= self.reporting.next_check {
+            self.reporting.next_check = now + DEVICE_CHECK_INTERVAL;
             let store = self.store.clone();
-            self.upstream.sizing = Some(tokio::spawn(async move { store.stats().await }));
+            self.reporting.sizing = Some(tokio::spawn(async move { store.stats().await }));
         }
     }
 
-    /// The size of the store is known: the rest of the device is looked at too.
+    /// Receives the size of the store, and checks the rest of the device.
     pub(super) fn sized(&mut self, stats: &Result<Result<EdgeStats, StoreError>, tokio::task::JoinError>) {
-        self.upstream.sizing = None;
+        self.reporting.sizing = None;
         if let Ok(Ok(stats)) = stats {
-            self.upstream.used_bytes = stats.database_bytes.saturating_sub(stats.free_bytes);
+            self.reporting.used_bytes = stats.database_bytes.saturating_sub(stats.free_bytes);
         }
-        self.tell_of_node(false);
+        self.report_node(false);
     }
 
-    /// A link is there, perhaps over another address: the device is looked at soon.
-    pub(super) fn look_soon(&mut self) {
-        self.upstream.look_at = Instant::now();
+    /// Schedules a check of the device: a new link may use another address.
+    pub(super) fn schedule_device_check(&mut self) {
+        self.reporting.next_check = Instant::now();
     }
 
-    fn look_at_clock(&mut self) {
-        let settled = self.upstream.times_are_settled();
-        if let Some(ClockNews::Jumped { at, by, doubtful, became_known }) = self.upstream.clock.look() {
+    fn check_clock(&mut self) {
+        let settled = self.reporting.times_are_settled();
+        if let Some(ClockChange::Jumped { at, by, doubtful, became_known }) =
+            self.reporting.clock.detect_jump()
+        {
             let seconds = by as f64 / 1000.0;
             tracing::warn!(seconds, became_known, "the clock was set");
             let more = if became_known { ", and can be right now: it could not before" } else { "" };
             let note = format!("the clock was set by {seconds:+.1} s{more}");
-            self.upstream.events.emit(Why::ClockJumped, Regarding::Node, note);
-            // Times of a clock that could be right stay as they are: whoever set it may be wrong.
+            self.reporting.events.emit(EventReason::ClockJumped, Regarding::Node, note);
+            // Times of a clock that could be right stay as they are: the correction may be the
+            // wrong one.
             if doubtful {
-                self.upstream.events.clock_set(at, by);
+                self.reporting.events.clock_set(at, by);
             }
         }
-        if settled != self.upstream.times_are_settled() {
+        if settled != self.reporting.times_are_settled() {
             self.outbox_changed();
         }
     }
 
-    fn look_at_limits(&mut self, stalled: u64) {
+    fn check_limits(&mut self, stalled: u64) {
         let hit = (self.statistics.limits.link_queue, stalled);
-        let before = std::mem::replace(&mut self.upstream.limits, hit);
-        let tell = |what: &str, now: u64, before: u64| {
+        let before = std::mem::replace(&mut self.reporting.limits, hit);
+        let emit = |what: &str, now: u64, before: u64| {
             if now > before {
                 let note = format!("{what}, {now} times since the agent started");
-                self.upstream.events.emit(Why::LimitHit, Regarding::Node, note);
+                self.reporting.events.emit(EventReason::LimitHit, Regarding::Node, note);
             }
         };
-        tell("frames had to wait because the link's queue was full", hit.0, before.0);
-        tell("the connection was dropped because what was received was not taken in time", hit.1, before.1);
+        emit("frames had to wait because the link's queue was full", hit.0, before.0);
+        emit("the connection was dropped because what was received was not taken in time", hit.1, before.1);
     }
 
-    fn look_at_budget(&mut self) {
-        let used = self.upstream.meter.today();
-        let change = self.upstream.budget.update(used);
+    fn check_budget(&mut self) {
+        let used = self.reporting.meter.today();
+        let change = self.reporting.budget.update(used);
         self.budget_changed(change);
     }
 
     fn budget_changed(&mut self, change: Option<BudgetState>) {
         let Some(state) = change else { return };
-        let (used, limit) = (self.upstream.budget.used(), self.upstream.budget.limit().unwrap_or(0));
+        let (used, limit) = (self.reporting.budget.used(), self.reporting.budget.limit().unwrap_or(0));
         tracing::warn!(used, limit, ?state, "the daily budget of bytes");
         self.machine.set_frugal(self.now(), state == BudgetState::Spent);
         let (why, note) = match state {
             BudgetState::Spent => {
                 let till = "only what matters is sent until 00:00 UTC";
-                (Why::TrafficBudgetSpent, format!("{used} bytes of {limit} for today are spent: {till}"))
+                (
+                    EventReason::TrafficBudgetSpent,
+                    format!("{used} bytes of {limit} for today are spent: {till}"),
+                )
             }
             BudgetState::Within => {
-                (Why::TrafficBudgetRenewed, "what waited for a new budget goes on".to_owned())
+                (EventReason::TrafficBudgetRenewed, "what waited for a new budget goes on".to_owned())
             }
         };
-        self.upstream.events.emit(why, Regarding::Node, note);
-        self.tell_of_node(false);
+        self.reporting.events.emit(why, Regarding::Node, note);
+        self.report_node(false);
     }
 
-    /// Looks at the device, and puts what is to be told of the Node into the outbox if it differs from what was
-    /// told last, or if the cloud asks for it. Without a link the cloud is told nothing: addresses come and go with it.
-    pub(super) fn tell_of_node(&mut self, asked: bool) {
-        let upstream = &mut self.upstream;
+    /// Checks the device, and queues a Node report if it differs from the last one or the cloud
+    /// requests it. Without a link no report is queued, because the addresses depend on the link.
+    pub(super) fn report_node(&mut self, requested: bool) {
+        let reporting = &mut self.reporting;
         let health = self.store.health().borrow().clone();
-        let store = &upstream.config.store;
-        let before = |kind: &str| upstream.conditions.iter().find(|condition| condition.condition == kind);
+        let store = &reporting.config.store;
+        let before = |kind: &str| reporting.conditions.iter().find(|condition| condition.condition == kind);
         let disk = node_report::disk_condition(
             &store.path,
-            upstream.used_bytes,
+            reporting.used_bytes,
             self.store.max_file_bytes().unwrap_or(store.max_size),
             before(DISK_PRESSURE),
         );
         let budget = node_report::traffic_condition(
-            upstream.budget.is_spent(),
-            upstream.budget.used(),
-            upstream.budget.limit(),
+            reporting.budget.is_spent(),
+            reporting.budget.used(),
+            reporting.budget.limit(),
         );
         let mut conditions = vec![node_report::store_condition(&health), disk, budget];
-        if let Some(identity) = self.identity.as_ref().map(Membership::state) {
+        if let Some(identity) = self.identity.as_ref().map(NodeIdentity::state) {
             let until = identity.certificate.not_after();
             conditions.push(node_report::certificate_condition(identity.validity, until));
         }
         conditions.extend(self.files.view().summary.condition());
         for condition in &mut conditions {
-            let known = upstream.conditions.iter().find(|known| known.condition == condition.condition);
+            let known = reporting.conditions.iter().find(|known| known.condition == condition.condition);
             condition.last_transition_time = match known {
                 Some(known) if known.status == condition.status => known.last_transition_time,
-                // Since when it was so at the start nobody knows: the cloud takes the time at which it hears of it.
+                // Unknown at the start: the cloud uses the time at which it receives the report.
                 None => None,
                 Some(_) => Some(Timestamp::now()),
             };
         }
-        tell_disk(&upstream.events, &upstream.conditions, &conditions);
-        upstream.conditions.clone_from(&conditions);
-        let report = node_report::report(&upstream.config, conditions);
-        merge_report(&mut lock(&upstream.own_node), &report, Timestamp::now());
-        if !self.connection.link.connected && !asked {
+        emit_disk(&reporting.events, &reporting.conditions, &conditions);
+        reporting.conditions.clone_from(&conditions);
+        let report = node_report::report(&reporting.config, conditions);
+        merge_report(&mut lock(&reporting.shared_node), &report, Timestamp::now());
+        if !self.connection.link.connected && !requested {
             return;
         }
         let Ok(text) = serde_json::value::to_raw_value(&report) else { return };
         let mut hasher = DefaultHasher::new();
         text.get().hash(&mut hasher);
         let hash = hasher.finish();
-        if !asked && *lock(&upstream.told) == Some(hash) {
+        if !requested && *lock(&reporting.reported) == Some(hash) {
             return;
         }
         let Ok(content) = serde_json::to_string(&Content::Node(&text)) else { return };
-        *lock(&upstream.told) = Some(hash);
-        let at = upstream.clock.clocked();
+        *lock(&reporting.reported) = Some(hash);
+        let at = reporting.clock.clocked();
         let put = OutboxPut { lane: Lane::Status, key: "node".into(), at, content };
-        let (store, told) = (self.store.clone(), Arc::clone(&upstream.told));
+        let (store, reported) = (self.store.clone(), Arc::clone(&reporting.reported));
         tokio::spawn(async move {
-            let postings = vec![Posting::Upload(put), Posting::Note(NODE_NOTE, hash.to_string())];
+            let postings = vec![Posting::Upload(put), Posting::Note(NODE_KEY, hash.to_string())];
             if let Err(error) = store.post(postings).await {
                 tracing::warn!(%error, "what the node tells of itself could not be kept");
-                // It is tried again with the next look.
-                *lock(&told) = None;
+                // The next check retries it.
+                *lock(&reported) = None;
             }
         });
     }
 
     pub(super) fn outbox_changed(&mut self) {
-        let marks = self.upstream.marks();
+        let marks = self.reporting.marks();
         let now = self.now();
         self.statistics.ages.outbox(now, &marks);
         self.machine.outbox_changed(now, &marks);
-        let dropped = self.upstream.outbox.borrow_and_update().dropped;
-        let before = std::mem::replace(&mut self.upstream.dropped, dropped);
+        let dropped = self.reporting.outbox.borrow_and_update().dropped;
+        let before = std::mem::replace(&mut self.reporting.dropped, dropped);
         let lost = |lane| dropped.get(lane).saturating_sub(before.get(lane));
         let all: u64 = Lane::ALL.into_iter().map(lost).sum();
         if all > 0 {
@@ -342,12 +350,12 @@ impl Driver {
                 "no room in the outbox, or unreadable: {} were dropped since the agent started",
                 lanes.join(", ")
             );
-            self.upstream.events.emit(Why::OutboxOverflow, Regarding::Node, note);
+            self.reporting.events.emit(EventReason::OutboxOverflow, Regarding::Node, note);
         }
     }
 
     pub(super) fn outbox_read(&mut self, page: Result<Page, tokio::task::JoinError>) {
-        self.upstream.page = None;
+        self.reporting.page = None;
         let now = self.now();
         match page {
             Ok(Ok(items)) => self.machine.outbox_read(now, items),
@@ -363,7 +371,7 @@ impl Driver {
     }
 
     pub(super) fn renumbered(&mut self, result: Result<Result<(), StoreError>, tokio::task::JoinError>) {
-        self.upstream.renumbering = None;
+        self.reporting.renumbering = None;
         let error = match result {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
@@ -373,12 +381,12 @@ impl Driver {
         self.machine.outbox_failed(self.now());
     }
 
-    /// Carries out what the machine wants of the outbox and the Lease.
-    pub(super) fn perform_upstream(&mut self, effect: &EdgeEffect) {
+    /// Performs an effect that concerns the outbox or the Lease.
+    pub(super) fn perform_outbox(&mut self, effect: &EdgeEffect) {
         let store = self.store.clone();
         match *effect {
             EdgeEffect::ReadOutbox { lane, after, limit, bytes } => {
-                self.upstream.page =
+                self.reporting.page =
                     Some(tokio::spawn(async move { store.outbox_page(lane, after, limit, bytes).await }));
             }
             EdgeEffect::SettleOutbox { lane, upto } => store.settle_outbox(lane, upto),
@@ -389,73 +397,76 @@ impl Driver {
                     above,
                     "the database is an older copy: its outbox is numbered anew"
                 );
-                self.upstream.renumbering =
+                self.reporting.renumbering =
                     Some(tokio::spawn(async move { store.renumber_outbox(lane, sent, above).await }));
             }
             EdgeEffect::RenewLease => {
                 let renewed = Timestamp::now().as_microsecond();
-                self.machine.renew(self.now(), self.upstream.acquired, renewed, random());
+                self.machine.renew(self.now(), self.reporting.acquired, renewed, random());
             }
             _ => {}
         }
     }
 
-    /// An item of the outbox was refused by the cloud.
+    /// Reports an item of the outbox that the cloud refused.
     pub(super) fn upload_refused(&self, content: &str, reason: RefusedReason, message: &str) {
         let status = match serde_json::from_str(content) {
             Ok(Content::Status(status)) => Some(status),
             _ => None,
         };
         let is_sealed = status.as_ref().is_some_and(|status| self.kinds.is_sealed(&status.object.key()));
-        // The message may quote what was refused, and log and Events can be read by others than the object.
+        // The message may quote the refused object, and log and Events have more readers than the
+        // object.
         let why = match is_sealed {
             true => format!("{reason:?} (its kind is sealed, so what the cloud says of it is not kept)"),
             false => message.to_owned(),
         };
-        // What it says is its own affair: it may be long, or nobody else's business.
+        // The content stays out of the log: it may be long or confidential.
         tracing::warn!(?reason, why = &*why, "the cloud refused what was sent to it");
         let Some(status) = status else { return };
         let note = format!("the cloud refused the status: {why}");
         let regarding = Regarding::Object(status.object, status.uid);
-        self.upstream.events.emit(Why::StatusRefused, regarding, note);
+        self.reporting.events.emit(EventReason::StatusRefused, regarding, note);
     }
 
-    pub(super) fn tell_reset(&self, reset: &Reset) {
+    pub(super) fn emit_reset(&self, reset: &Reset) {
         let Reset { cause, kept, lost, .. } = reset;
         let note = format!(
             "{cause}: {kept} objects are kept, {lost} are known to be lost; the cloud sends what is missing"
         );
-        self.upstream.events.emit(Why::StoreSalvaged, Regarding::Node, note);
+        self.reporting.events.emit(EventReason::StoreSalvaged, Regarding::Node, note);
     }
 
-    pub(super) fn tell_health(&mut self, before: &Writing, health: &Health) {
+    pub(super) fn emit_health(&mut self, before: &Writing, health: &Health) {
         let why = match (&health.writing, before) {
             (Writing::Works, Writing::Works) => return,
-            (Writing::Works, _) => (Why::StoreRecovered, "the database takes changes again".to_owned()),
+            (Writing::Works, _) => {
+                (EventReason::StoreRecovered, "the database takes changes again".to_owned())
+            }
             (Writing::Full, _) => (
-                Why::StoreFull,
+                EventReason::StoreFull,
                 "the database or its disk is full: nothing new is kept until there is room".to_owned(),
             ),
             (Writing::Fails { reason }, _) => {
-                (Why::StoreFailing, format!("the database cannot be written: {reason}"))
+                (EventReason::StoreFailing, format!("the database cannot be written: {reason}"))
             }
         };
-        self.upstream.events.emit(why.0, Regarding::Node, why.1);
-        self.tell_of_node(false);
+        self.reporting.events.emit(why.0, Regarding::Node, why.1);
+        self.report_node(false);
     }
 
-    pub(super) fn reload_upstream(&mut self, config: &Config) {
-        let upstream = &mut self.upstream;
-        upstream.config = config.clone();
-        upstream.events.set_limits(event_limits(config));
-        let change = upstream.budget.set_limit(config.traffic.daily_budget);
+    pub(super) fn reload_reporting(&mut self, config: &Config) {
+        let reporting = &mut self.reporting;
+        reporting.config = config.clone();
+        reporting.events.set_limits(event_limits(config));
+        let change = reporting.budget.set_limit(config.traffic.daily_budget);
         self.store.set_outbox_limits(outbox_limits(config));
         self.budget_changed(change);
     }
 
-    /// The lanes of the outbox.
-    pub(super) fn show_upstream(&self) -> BTreeMap<String, LaneStatus> {
-        let state = self.upstream.outbox.borrow();
+    /// Returns the status of the outbox's lanes.
+    pub(super) fn show_outbox(&self) -> BTreeMap<String, LaneStatus> {
+        let state = self.reporting.outbox.borrow();
         let shown = |lane: Lane| LaneStatus {
             waiting: state.marks.rows.get(lane),
             bytes: state.bytes.get(lane),
@@ -469,25 +480,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says that the disk has come under pressure, or out of it.
-fn tell_disk(events: &Events, before: &[Condition], now: &[Condition]) {
+/// Emits an Event when disk pressure begins or ends.
+fn emit_disk(events: &Events, before: &[Condition], now: &[Condition]) {
     let find = |all: &[Condition]| all.iter().find(|condition| condition.condition == DISK_PRESSURE).cloned();
     let Some(disk) = find(now) else { return };
     let was = find(before).map_or(ConditionStatus::False, |condition| condition.status);
     let why = match (was, disk.status) {
-        (ConditionStatus::False, ConditionStatus::True) => Why::DiskPressure,
-        (ConditionStatus::True, ConditionStatus::False) => Why::DiskPressureOver,
+        (ConditionStatus::False, ConditionStatus::True) => EventReason::DiskPressure,
+        (ConditionStatus::True, ConditionStatus::False) => EventReason::DiskPressureOver,
         _ => return,
     };
     events.emit(why, Regarding::Node, disk.message);
 }
 
-/// The limits of Events as configured.
+/// Returns the configured limits of Events.
 pub(in crate::agent) fn event_limits(config: &Config) -> EventLimits {
     EventLimits { burst: config.events.burst, refill: config.events.refill }
 }
 
-/// The limits of the outbox as configured.
+/// Returns the configured limits of the outbox.
 pub(in crate::agent) fn outbox_limits(config: &Config) -> OutboxLimits {
     OutboxLimits { rows: config.outbox.max_items, bytes: config.outbox.max_size }
 }

@@ -1,48 +1,48 @@
-//! What mirrors table `outbox`: how many rows and bytes each lane has, and the numbers that were given. With it a
-//! put costs the same however much waits.
+//! In-memory totals of table `outbox`: rows and bytes of each lane, and the numbers in use. They
+//! make the cost of a put independent of the outbox's size.
 
 use rusqlite::Connection;
 
 use super::row::{self, Found, MAX_NUMBER, OutboxRow};
 use super::times;
 use super::{Clocked, EVENT_PREFIX, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut};
-use crate::store::notes;
+use crate::store::metadata;
 use crate::store::rows::Resources;
 use crate::store::seals::Seals;
 use edgesync_protocol::edge::OutboxMarks;
 use edgesync_protocol::upload::{Lane, Lanes};
 use edgesync_store::StoreError;
 
-/// The key in table `meta` of the outbox's id.
+/// Key in table `meta` of the outbox's id.
 const ID_KEY: &str = "outbox_id";
-/// The key in table `meta` of the last numbers, where no row has them.
+/// Key in table `meta` of the last numbers, for when no row has them.
 const LAST_KEY: &str = "outbox_last";
 
-/// Numbers left out where it is not known which ones were given.
+/// Numbers skipped where the used ones are not known.
 const LEAP: u64 = 1 << 20;
-/// Confirmed rows that go with one transaction: bounds the pages that it holds in memory.
-const CLEARED_AT_ONCE: u32 = 512;
-/// Rows that one put may drop. Only smaller limits make more than a few go.
-const DROPPED_AT_ONCE: u32 = 1024;
+/// Confirmed rows removed per transaction: bounds the pages in memory.
+const CLEAR_BATCH: u32 = 512;
+/// Rows that one put may drop. Only reduced limits require more than a few.
+const DROP_BATCH: u32 = 1024;
 /// Bytes of rows whose times are corrected in one transaction.
-const CORRECTED_BYTES: usize = 128 << 10;
+const CORRECTION_BYTES: usize = 128 << 10;
 
-/// Which outbox a file has, and how far its numbers have been given.
+/// Identity of a file's outbox, and its last numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::store) struct Numbering {
     id: String,
     last: Lanes,
 }
 
-/// What is undone with a transaction.
+/// The part that a rollback restores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::store) struct Counts {
     rows: Lanes,
     bytes: Lanes,
     dropped: Lanes,
-    /// The last numbers in table `meta`.
-    noted: Lanes,
-    /// All rows up to here have been removed.
+    /// Last numbers in table `meta`.
+    written: Lanes,
+    /// Numbers up to which all rows have been removed.
     cleared: Lanes,
 }
 
@@ -50,7 +50,7 @@ fn add(lanes: &mut Lanes, lane: Lane, number: u64) {
     lanes.set(lane, lanes.get(lane).saturating_add(number));
 }
 
-fn take(lanes: &mut Lanes, lane: Lane, number: u64) {
+fn subtract(lanes: &mut Lanes, lane: Lane, number: u64) {
     lanes.set(lane, lanes.get(lane).saturating_sub(number));
 }
 
@@ -58,17 +58,17 @@ fn sum(lanes: &Lanes, of: &[Lane]) -> u64 {
     of.iter().fold(0, |sum, lane| sum.saturating_add(lanes.get(*lane)))
 }
 
-/// What holds for a write: limits, and what the cloud has confirmed.
+/// Parameters of a write: limits, and the confirmed numbers.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct Rules {
     pub(in crate::store) limits: OutboxLimits,
     pub(in crate::store) settled: Lanes,
 }
 
-/// The mirror of the table.
+/// The in-memory totals of the table.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Outbox {
-    /// Its `last` never goes back while the store is open, whatever is rolled back.
+    /// Its `last` never decreases while the store is open, whatever is rolled back.
     numbering: Numbering,
     counts: Counts,
     committed: Counts,
@@ -76,22 +76,22 @@ pub(in crate::store) struct Outbox {
 }
 
 impl Outbox {
-    /// Reads the table, drops damaged rows, and makes an outbox in a file that has none. Says what has been
-    /// confirmed for sure: all that is before the first row.
+    /// Reads the table, drops damaged rows, and creates the outbox of a file without one. Returns
+    /// the numbers that are certainly confirmed: all before the first row.
     pub(in crate::store) fn open(conn: &Connection) -> Result<(Self, Lanes), StoreError> {
         let (census, damaged) = row::census(conn)?;
-        // The index tells of rows that a damaged page of the table hides.
+        // The index reveals rows that a damaged page of the table hides.
         let all_seen = sum(&census.rows, &Lane::ALL) + damaged.len() as u64 == row::indexed(conn)?;
         let is_whole = all_seen && damaged.is_empty();
         let (numbering, is_known) = match read_numbering(conn) {
-            (Some(id), Some(noted)) => (Numbering { id, last: later(noted, census.last) }, true),
-            (id, noted) => (number_anew(id, later(noted.unwrap_or_default(), census.last)), false),
+            (Some(id), Some(written)) => (Numbering { id, last: later(written, census.last) }, true),
+            (id, written) => (new_numbering(id, later(written.unwrap_or_default(), census.last)), false),
         };
         let mut outbox = Self { numbering, ..Self::default() };
         if !(is_whole && is_known) {
             let tx = conn.unchecked_transaction()?;
             if !is_whole {
-                // A row that is damaged or hidden may have had the last number.
+                // A damaged or hidden row may have had the last number.
                 outbox.numbering.last = leap(outbox.numbering.last);
             }
             for id in damaged {
@@ -103,7 +103,7 @@ impl Outbox {
         let last = outbox.numbering.last;
         let counts = &mut outbox.counts;
         (counts.rows, counts.bytes) = (census.rows, census.bytes);
-        counts.noted = read_numbering(conn).1.unwrap_or_default();
+        counts.written = read_numbering(conn).1.unwrap_or_default();
         let mut confirmed = last;
         for lane in Lane::ALL {
             if census.rows.get(lane) > 0 {
@@ -114,7 +114,7 @@ impl Outbox {
         Ok((outbox, confirmed))
     }
 
-    /// Makes the outbox of a new file; its rows, if there are any, are in it already.
+    /// Creates the outbox of a new file; its rows, if any, exist already.
     pub(in crate::store) fn start(
         conn: &Connection,
         numbering: Option<&Numbering>,
@@ -122,18 +122,19 @@ impl Outbox {
         let (census, _) = row::census(conn)?;
         let numbering = match numbering {
             Some(known) => Numbering { id: known.id.clone(), last: later(known.last, census.last) },
-            None => number_anew(None, census.last),
+            None => new_numbering(None, census.last),
         };
         Self { numbering, ..Self::default() }.write_numbering(conn)
     }
 
-    /// The numbering that a file with damage had, as far as it can be read.
+    /// Returns the numbering of a damaged file, as far as it is readable.
     pub(in crate::store) fn salvaged(source: &Connection) -> Option<Numbering> {
-        let (id, noted) = read_numbering(source);
-        id.map(|id| Numbering { id, last: leap(noted.unwrap_or_default()) })
+        let (id, written) = read_numbering(source);
+        id.map(|id| Numbering { id, last: leap(written.unwrap_or_default()) })
     }
 
-    /// Copies the rows that can be read into another file, within its transaction, which is begun anew at times.
+    /// Copies the readable rows into another file, within its transaction, which is committed and
+    /// restarted at times.
     pub(in crate::store) fn salvage(source: &Connection, fresh: &Connection) -> Result<(), StoreError> {
         row::salvage(source, fresh)
     }
@@ -142,8 +143,8 @@ impl Outbox {
         self.numbering.clone()
     }
 
-    /// Takes over from the mirror of a file that was replaced by this one: what is lost counts as dropped.
-    pub(in crate::store) fn succeed(&mut self, before: &Self) {
+    /// Continues the totals of a file that this one has replaced: lost rows count as dropped.
+    pub(in crate::store) fn inherit(&mut self, before: &Self) {
         for lane in Lane::ALL {
             let lost = before.committed.rows.get(lane).saturating_sub(self.counts.rows.get(lane));
             add(&mut self.counts.dropped, lane, before.committed.dropped.get(lane).saturating_add(lost));
@@ -158,18 +159,18 @@ impl Outbox {
         self.counts
     }
 
-    /// Undoes what was counted since.
+    /// Restores the counts of before.
     pub(in crate::store) fn restore(&mut self, counts: Counts) {
         self.counts = counts;
     }
 
-    /// The transaction was rolled back.
+    /// Reverts the totals after a rollback.
     pub(in crate::store) fn revert(&mut self) {
         self.counts = self.committed;
         self.numbering.id.clone_from(&self.committed_id);
     }
 
-    /// The transaction was committed.
+    /// Accepts the totals after a commit.
     pub(in crate::store) fn commit(&mut self) {
         self.committed = self.counts;
         self.committed_id.clone_from(&self.numbering.id);
@@ -193,11 +194,12 @@ impl Outbox {
     }
 
     fn uncount(&mut self, lane: Lane, row: Found) {
-        take(&mut self.counts.rows, lane, 1);
-        take(&mut self.counts.bytes, lane, row.bytes);
+        subtract(&mut self.counts.rows, lane, 1);
+        subtract(&mut self.counts.bytes, lane, row.bytes);
     }
 
-    /// Puts an item at the end of its lane, in the place of the one under its key: its content, or what it is sealed as.
+    /// Appends an item to its lane and removes the pending one of its key. `sealed` replaces its
+    /// content.
     pub(in crate::store) fn put(
         &mut self,
         conn: &Connection,
@@ -225,10 +227,10 @@ impl Outbox {
             self.uncount(lane, old);
         }
         self.append(conn, put, body)?;
-        self.trim(conn, rules, DROPPED_AT_ONCE)
+        self.trim(conn, rules, DROP_BATCH)
     }
 
-    /// Numbers never come near their end: [`Outbox::renumber`] and [`leap`] see to it.
+    /// Numbers never approach their limit: [`Outbox::renumber`] and [`leap`] ensure it.
     fn append(&mut self, conn: &Connection, put: &OutboxPut, body: &str) -> Result<(), StoreError> {
         let lane = put.lane;
         let number = self.numbering.last.get(lane) + 1;
@@ -239,7 +241,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Whether there is room for an item if everything goes that is of no more importance.
+    /// Returns whether an item fits once all items of equal or less importance are dropped.
     fn can_fit(&self, limits: OutboxLimits, lane: Lane, bytes: u64) -> bool {
         let more_important = Lane::ALL.get(..lane.index()).unwrap_or_default();
         sum(&self.counts.rows, more_important) < limits.rows
@@ -250,7 +252,8 @@ impl Outbox {
         sum(&self.counts.rows, &Lane::ALL) > limits.rows || sum(&self.counts.bytes, &Lane::ALL) > limits.bytes
     }
 
-    /// Drops the oldest rows of the least important lane until the limits hold; first those that are confirmed.
+    /// Drops the oldest rows of the least important lane until the limits are met; confirmed rows
+    /// first.
     pub(in crate::store) fn trim(
         &mut self,
         conn: &Connection,
@@ -274,20 +277,20 @@ impl Outbox {
                     let waited = row.number > rules.settled.get(lane);
                     add(&mut self.counts.dropped, lane, u64::from(waited));
                 }
-                // Somebody has removed rows behind the store's back.
-                None => self.count_anew(conn)?,
+                // Rows were removed without the store.
+                None => self.recount(conn)?,
             }
         }
         Ok(())
     }
 
-    /// Whether there may be rows that are confirmed.
+    /// Returns whether there may be confirmed rows.
     pub(in crate::store) fn has_confirmed(&self, settled: Lanes) -> bool {
         let has = |lane| self.counts.rows.get(lane) > 0 && settled.get(lane) > self.counts.cleared.get(lane);
         Lane::ALL.into_iter().any(has)
     }
 
-    /// Removes rows that are confirmed, not too many at a time.
+    /// Removes confirmed rows, a limited number at a time.
     pub(in crate::store) fn clear(&mut self, conn: &Connection, settled: Lanes) -> Result<(), StoreError> {
         if !self.has_confirmed(settled) {
             return Ok(());
@@ -298,21 +301,21 @@ impl Outbox {
                 continue;
             }
             let mut removed = 0;
-            row::remove_oldest(conn, lane, upto, CLEARED_AT_ONCE, |row| {
+            row::remove_oldest(conn, lane, upto, CLEAR_BATCH, |row| {
                 removed += 1;
                 self.uncount(lane, row);
             })?;
-            if removed < CLEARED_AT_ONCE {
+            if removed < CLEAR_BATCH {
                 self.counts.cleared.set(lane, upto);
             }
         }
         Ok(())
     }
 
-    /// Writes the last numbers if no row has them any more. To be called before each commit.
-    pub(in crate::store) fn note_last(&mut self, conn: &Connection) -> Result<(), StoreError> {
+    /// Writes the last numbers if no row has them. Call it before each commit.
+    pub(in crate::store) fn write_last_if_bare(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let last = self.numbering.last;
-        let bare = |lane| self.counts.rows.get(lane) == 0 && self.counts.noted.get(lane) < last.get(lane);
+        let bare = |lane| self.counts.rows.get(lane) == 0 && self.counts.written.get(lane) < last.get(lane);
         if Lane::ALL.into_iter().any(bare) {
             self.write_last(conn)?;
         }
@@ -321,13 +324,13 @@ impl Outbox {
 
     fn write_last(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let Lanes { status, events, bulk } = self.numbering.last;
-        notes::set_checked(conn, LAST_KEY, &format!("{status} {events} {bulk}"))?;
-        self.counts.noted = self.numbering.last;
+        metadata::set_checked(conn, LAST_KEY, &format!("{status} {events} {bulk}"))?;
+        self.counts.written = self.numbering.last;
         Ok(())
     }
 
     fn write_numbering(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        notes::set_checked(conn, ID_KEY, &self.numbering.id)?;
+        metadata::set_checked(conn, ID_KEY, &self.numbering.id)?;
         self.write_last(conn)
     }
 
@@ -342,7 +345,7 @@ impl Outbox {
         let last = self.numbering.last.get(lane);
         let (sent, base) = (sent.min(last), above.max(last));
         if base.saturating_add(last - sent) > MAX_NUMBER / 2 {
-            // Nobody has given so many numbers. In another outbox those that are left mean something again.
+            // No outbox uses so many numbers. Under a new id the remaining ones are valid again.
             tracing::warn!(above, "the outbox begins anew: its numbers are used up");
             let id = std::mem::replace(&mut self.numbering.id, new_id());
             return self.write_numbering(conn).inspect_err(|_| self.numbering.id = id);
@@ -352,9 +355,9 @@ impl Outbox {
         self.write_last(conn)
     }
 
-    /// Corrects the times in the Events that wait in a lane between two numbers, as far as one transaction goes:
-    /// they are put anew, since what was there may be on its way. Gives each one's key to `corrected`; says
-    /// where to go on, none at the end.
+    /// Corrects the times in the pending Events of a lane between two numbers, up to the limit of
+    /// one transaction. Corrected items get new numbers, because the old ones may be in flight.
+    /// Calls `corrected` with each key; returns where to continue, `None` at the end.
     pub(in crate::store) fn correct_times(
         &mut self,
         conn: &Connection,
@@ -364,7 +367,7 @@ impl Outbox {
         mut corrected: impl FnMut(&str) -> Result<(), StoreError>,
     ) -> Result<Option<u64>, StoreError> {
         let range = (after, upto);
-        let found = row::made_before(conn, lane, range, EVENT_PREFIX, before, CORRECTED_BYTES)?;
+        let found = row::written_before(conn, lane, range, EVENT_PREFIX, before, CORRECTION_BYTES)?;
         let now = jiff::Timestamp::now();
         for (_, put) in &found {
             let Some(content) = times::shift_content(&put.content, forward_ms, now) else { continue };
@@ -376,8 +379,8 @@ impl Outbox {
         Ok(found.last().map(|(number, _)| *number))
     }
 
-    /// Seals all that is to be sealed, in transactions of its own, as [`Outbox::reseal`] does.
-    pub(in crate::store) fn settle_seals(
+    /// Seals all items that require it, in transactions of its own, like [`Outbox::reseal`].
+    pub(in crate::store) fn seal_all(
         &mut self,
         conn: &Connection,
         seals: &Seals,
@@ -394,8 +397,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Seals what is to be sealed after a number of the lane of status, or with another key: some rows of it. Those that
-    /// cannot be opened any more are dropped. Says where to go on, none at the end.
+    /// Seals a batch of items of the status lane after a number, if they require it or have an old
+    /// key. Drops those that cannot be opened. Returns where to continue, `None` at the end.
     pub(in crate::store) fn reseal(
         &mut self,
         conn: &Connection,
@@ -421,8 +424,8 @@ impl Outbox {
         Ok(next)
     }
 
-    /// Drops those of the rows that are really damaged or cannot be opened, and counts what is left; says how many they
-    /// were.
+    /// Drops the given rows that are really damaged or cannot be opened, and recounts. Returns how
+    /// many they were.
     pub(in crate::store) fn drop_damaged(
         &mut self,
         conn: &Connection,
@@ -437,7 +440,7 @@ impl Outbox {
             }
         }
         if dropped > 0 {
-            self.count_anew(conn)?;
+            self.recount(conn)?;
             self.write_last(conn)?;
         }
         Ok(dropped)
@@ -446,22 +449,22 @@ impl Outbox {
     fn drop_damaged_row(&mut self, conn: &Connection, id: i64) -> Result<(), StoreError> {
         tracing::warn!(row = id, "a damaged item of the outbox is dropped");
         row::remove(conn, id)?;
-        // An id of no lane is damaged itself.
-        let lane = row::place(id).map_or(Lane::Bulk, |(lane, _)| lane);
+        // An id without a lane is damaged itself.
+        let lane = row::lane_and_number(id).map_or(Lane::Bulk, |(lane, _)| lane);
         add(&mut self.counts.dropped, lane, 1);
         Ok(())
     }
 
-    fn count_anew(&mut self, conn: &Connection) -> Result<(), StoreError> {
+    fn recount(&mut self, conn: &Connection) -> Result<(), StoreError> {
         let (census, _) = row::census(conn)?;
         (self.counts.rows, self.counts.bytes) = (census.rows, census.bytes);
         Ok(())
     }
 }
 
-/// What the file says of its outbox: id and last numbers, each as far as it is as it was written.
+/// Reads id and last numbers of a file's outbox, each if its checksum is correct.
 fn read_numbering(conn: &Connection) -> (Option<String>, Option<Lanes>) {
-    let read = |key| notes::checked(conn, key).ok().flatten();
+    let read = |key| metadata::checked(conn, key).ok().flatten();
     let last = read(LAST_KEY).and_then(|text| {
         let mut numbers = text.split(' ').map(|number| number.parse().ok());
         let mut next = || numbers.next().flatten();
@@ -483,16 +486,17 @@ fn new_id() -> String {
     format!("{:016x}", (random >> 64) as u64 ^ random as u64)
 }
 
-/// The numbering where one of its parts is not known. Numbers of another outbox mean nothing: without the id it
-/// is another one, and goes on from the rows it has; without the numbers it goes on far above them.
-fn number_anew(id: Option<String>, last: Lanes) -> Numbering {
+/// Returns a numbering where a part is unknown. Without the id it is a new outbox, which continues
+/// from its rows; without the numbers it continues far above them.
+fn new_numbering(id: Option<String>, last: Lanes) -> Numbering {
     match id {
         Some(id) => Numbering { id, last: leap(last) },
         None => Numbering { id: new_id(), last },
     }
 }
 
-/// Numbers that are above all that were given after these: they count far more slowly than microseconds pass.
+/// Returns numbers above all that were used after these: they grow far more slowly than
+/// microseconds pass.
 fn leap(last: Lanes) -> Lanes {
     let now = u64::try_from(jiff::Timestamp::now().as_microsecond()).unwrap_or(0).min(MAX_NUMBER / 4);
     let mut leapt = Lanes::default();

@@ -1,8 +1,8 @@
-//! One agent for one name at one cloud. A second one on this machine would throw the first out of its connection, and be
-//! thrown out by it, again and again.
+//! Ensures that a node runs at most one agent per machine and cloud. Two agents with one name would
+//! take over each other's connection in a loop.
 //!
-//! Who holds a socket without a file (`unix(7)`, abstract) is that agent. It goes with the process, however that ends, and
-//! is where others find out who it is.
+//! The lock is a socket in the abstract namespace (`unix(7)`). The kernel releases it with the
+//! process, however that ends, and reports the holder's process id.
 
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt as _;
@@ -14,14 +14,15 @@ use edgesync_api::own_uid;
 use edgesync_config::edge::Config;
 use edgesync_transport::tls::certificate::sha256_hex;
 
-/// Users below this are services; others may not keep an agent from running.
-const FIRST_PERSON: u32 = 1000;
+/// First UID of ordinary users. The lock of such a user does not stop the agent of another user.
+const FIRST_USER_UID: u32 = 1000;
 
-/// Takes the name of a node, as long as what is returned is kept.
+/// Acquires the lock of a node's name, until the result is dropped. `None` if the lock is
+/// unavailable, which does not stop the agent.
 ///
 /// # Errors
-/// Another agent has it.
-pub(super) fn take_name(config: &Config) -> anyhow::Result<Option<UnixListener>> {
+/// Fails if another agent holds it.
+pub(super) fn acquire(config: &Config) -> anyhow::Result<Option<UnixListener>> {
     let (node, peer) = (&config.node.name, config.peer());
     let name = format!("edgesync/{}", sha256_hex(format!("{node} {peer}").as_bytes()));
     let taken = SocketAddr::from_abstract_name(name).and_then(|address| {
@@ -47,12 +48,12 @@ pub(super) fn take_name(config: &Config) -> anyhow::Result<Option<UnixListener>>
     }
 }
 
-/// Which process listens there, if it may.
+/// Returns the process that listens there, if its user may hold the lock.
 fn holder(address: &SocketAddr) -> Option<String> {
     let stream = UnixStream::connect_addr(address).ok()?;
     stream.set_nonblocking(true).ok()?;
     let peer = tokio::net::UnixStream::from_std(stream).ok()?.peer_cred().ok()?;
-    let may = peer.uid() < FIRST_PERSON || peer.uid() == own_uid();
+    let may = peer.uid() < FIRST_USER_UID || peer.uid() == own_uid();
     may.then(|| peer.pid().map_or_else(|| "of another container".to_owned(), |pid| format!("process {pid}")))
 }
 
@@ -61,19 +62,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_name_is_one_agents_at_a_time() {
+    async fn the_lock_admits_one_agent_per_name() {
         let mut config = Config::default();
         config.node.name = format!("n-{}", std::process::id());
-        let first = take_name(&config).unwrap();
+        let first = acquire(&config).unwrap();
         assert!(first.is_some());
-        let refused = take_name(&config).unwrap_err().to_string();
+        let refused = acquire(&config).unwrap_err().to_string();
         assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
         assert!(refused.contains(&config.node.name), "{refused}");
-        // At another cloud it is another node.
+        // The same name at another cloud is another node.
         let mut elsewhere = config.clone();
         elsewhere.link.broker.port += 1;
-        assert!(take_name(&elsewhere).unwrap().is_some());
+        assert!(acquire(&elsewhere).unwrap().is_some());
         drop(first);
-        assert!(take_name(&config).unwrap().is_some());
+        assert!(acquire(&config).unwrap().is_some());
     }
 }
