@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::auth::Peer;
-use edgesync_transport::gate::Seldom;
+use edgesync_transport::admission::LogThrottle;
 use edgesync_transport::tls::{Server, ServerStream};
 
 /// How long a handshake may take.
@@ -29,7 +29,7 @@ pub(super) async fn accept(
     stream: TcpStream,
     from: SocketAddr,
     tls: &Server,
-    refusals: &Seldom,
+    refusals: &LogThrottle,
 ) -> Option<Secured> {
     let failed = |why: &dyn std::fmt::Display| {
         if let Some(left_out) = refusals.line() {

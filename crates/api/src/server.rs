@@ -41,7 +41,9 @@ use super::turns::Turns;
 use super::visitor::{Kept, Stay, Visitor};
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Resource, Status};
-use edgesync_transport::gate::{Gate, GateLimits, Origin, Queue, QueueLimits, Seldom};
+use edgesync_transport::admission::{
+    ConnectionLimiter, ConnectionLimits, LogThrottle, Origin, Queue, QueueLimits,
+};
 
 /// How long accepting pauses after the system refused a connection (out of file descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -68,7 +70,7 @@ pub struct Server<K: Storage, E = ()> {
     limits: Limits,
     rooms: Rooms,
     /// Lines of the log about handshakes that fail.
-    no_tls: Seldom,
+    no_tls: LogThrottle,
 }
 
 impl<K: Storage, E: Extension> Server<K, E> {
@@ -91,7 +93,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             access,
             rooms: Rooms::new(&limits),
             limits,
-            no_tls: Seldom::new(),
+            no_tls: LogThrottle::new(),
         })
     }
 
@@ -99,15 +101,15 @@ impl<K: Storage, E: Extension> Server<K, E> {
     /// timeout.
     pub async fn serve(self: &Arc<Self>, listener: Listener, shutdown: impl Future<Output = ()> + Send) {
         let (stop, stopped) = watch::channel(());
-        let watches = gate(self.limits.watches);
+        let watches = limiter(self.limits.watches);
         let limits = QueueLimits { most: self.limits.connections, silence: self.limits.first_timeout };
-        let mut queue = Queue::new(gate(self.limits.connections), limits);
-        let full = Seldom::new();
+        let mut queue = Queue::new(limiter(self.limits.connections), limits);
+        let full = LogThrottle::new();
         let mut tasks = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         loop {
-            let Ok((accepted, guest)) = tokio::select! {
+            let Ok((accepted, permit)) = tokio::select! {
                 () = &mut shutdown => break,
                 admitted = queue.next(|| async { Ok::<_, Infallible>(accept(&listener).await) }) => admitted,
                 Some(_) = tasks.join_next() => continue,
@@ -116,14 +118,14 @@ impl<K: Storage, E: Extension> Server<K, E> {
                     continue;
                 }
             };
-            let Some(guest) = guest else {
+            let Some(permit) = permit else {
                 if let Some(left_out) = full.line() {
                     let origin = accepted.origin();
                     tracing::warn!(?origin, left_out, "too many connections to the API: closed");
                 }
                 continue;
             };
-            let visitor = Visitor::new(guest, Arc::clone(&watches));
+            let visitor = Visitor::new(permit, Arc::clone(&watches));
             match accepted {
                 Accepted::Tcp(stream, from, None) => {
                     let stream = Box::new(stream);
@@ -391,9 +393,9 @@ impl Label {
     }
 }
 
-/// A gate of a listener: half of its places for one client.
-fn gate(places: usize) -> Arc<Gate> {
-    Gate::new(GateLimits { places, for_one: places / 2 })
+/// Creates a limiter of a listener: half of its permits for one origin.
+fn limiter(total: usize) -> Arc<ConnectionLimiter> {
+    ConnectionLimiter::new(ConnectionLimits { total, per_origin: total / 2 })
 }
 
 /// The next connection.

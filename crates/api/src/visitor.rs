@@ -12,12 +12,12 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 use super::response::ResponseBody;
 use edgesync_object::Status;
 use edgesync_object::status::Result;
-use edgesync_transport::gate::{Aside, Busy, Gate, Guest};
+use edgesync_transport::admission::{Aside, Busy, ConnectionLimiter, Permit};
 
 /// See the module.
 pub(super) struct Visitor {
-    guest: Arc<Guest>,
-    watches: Arc<Gate>,
+    permit: Arc<Permit>,
+    watches: Arc<ConnectionLimiter>,
     has_asked: AtomicBool,
 }
 
@@ -31,8 +31,8 @@ pub(super) enum Stay {
 }
 
 impl Visitor {
-    pub(super) fn new(guest: Guest, watches: Arc<Gate>) -> Self {
-        Self { guest: Arc::new(guest), watches, has_asked: AtomicBool::new(false) }
+    pub(super) fn new(permit: Permit, watches: Arc<ConnectionLimiter>) -> Self {
+        Self { permit: Arc::new(permit), watches, has_asked: AtomicBool::new(false) }
     }
 
     /// A request has begun.
@@ -46,11 +46,11 @@ impl Visitor {
     /// 429: there are too many watches, or too many of this origin.
     pub(super) fn stay(&self, is_watch: bool) -> Result<Stay> {
         if !is_watch {
-            return Ok(Stay::Short(self.guest.busy()));
+            return Ok(Stay::Short(self.permit.busy()));
         }
-        let watch = self.watches.try_enter(self.guest.origin());
+        let watch = self.watches.try_enter(self.permit.origin());
         let watch = watch.ok_or_else(|| Status::too_many_requests("there are too many watches", 5))?;
-        Ok(Stay::Watch(self.guest.aside(), Arc::new(watch).busy()))
+        Ok(Stay::Watch(self.permit.aside(), Arc::new(watch).busy()))
     }
 
     /// Returns when it has to go: others wait, or it has asked nothing for so long.
@@ -62,7 +62,7 @@ impl Visitor {
             }
         };
         tokio::select! {
-            () = self.guest.must_go() => {}
+            () = self.permit.must_go() => {}
             () = silent => {}
         }
     }
