@@ -1,134 +1,138 @@
-//! Whether a place is as it was left, and whether it may be written to: what somebody else has made or changed is left alone.
+//! Verification of a place: whether it is unchanged, and whether it may be written. Foreign files
+//! and foreign changes are left alone.
 
 use std::collections::BTreeMap;
 
 use super::record::{Digest, Held, Shape};
 
-/// What stands under a name.
+/// An entry of an observed directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// A link into `..data`, as edgesync makes it.
+    /// A link into `..data`, as edgesync creates it.
     Link,
-    /// A file.
+    /// A regular file with its digest.
     File(Digest),
-    /// Something else.
+    /// Anything else, such as a directory.
     Other,
 }
 
-/// What was found at a place.
+/// Observed state of a place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// Whether the directory is there: the place itself, or the one that its file is in.
+pub struct Observed {
+    /// Whether the directory exists: the place itself, or the parent of its file.
     pub directory: bool,
-    /// Where `..data` leads to: the number of what edgesync wrote, or none if it leads elsewhere.
+    /// Target of `..data`: the stamp of a version written by edgesync, or none if it leads
+    /// elsewhere.
     pub data: Option<Option<u64>>,
-    /// The files that `..data` leads to.
+    /// Digests of the files behind `..data`.
     pub inside: BTreeMap<String, Digest>,
-    /// What stands in the directory, but for what edgesync uses itself.
+    /// Entries of the directory, except the names that edgesync reserves.
     pub entries: BTreeMap<String, Entry>,
 }
 
-/// What is to be done with a place.
+/// Action required for a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All is as it should be.
+    /// The place has the desired state.
     Same,
-    /// It is to be written anew.
+    /// The place must be written.
     Write,
-    /// Somebody else has had a hand in it.
+    /// Files were changed or created by another party.
     Conflict(String),
 }
 
-/// Judges a place. `wanted` is what it is to hold; none if that is what it holds already.
+/// Verifies a place. `desired` are its desired files; none if those are the held ones.
 #[must_use]
-pub fn judge(
+pub fn verify(
     shape: Shape,
     name: &str,
     held: Option<&Held>,
-    wanted: Option<&BTreeMap<String, Digest>>,
-    seen: &Seen,
+    desired: Option<&BTreeMap<String, Digest>>,
+    observed: &Observed,
     overwrite: bool,
 ) -> Verdict {
     let nothing = BTreeMap::new();
     let held_files = held.map_or(&nothing, |held| &held.files);
-    let wanted = wanted.unwrap_or(held_files);
-    let mut look = Look { foreign: None, stuck: None, missing: false };
+    let desired = desired.unwrap_or(held_files);
+    let mut findings = Findings { foreign: None, blocked: None, missing: false };
     match shape {
         Shape::File => {
             let own = held_files.values().next();
-            let new = wanted.values().next();
-            match seen.entries.get(name) {
-                None => look.missing = true,
+            let new = desired.values().next();
+            match observed.entries.get(name) {
+                None => findings.missing = true,
                 Some(Entry::File(found)) if Some(found) == own || Some(found) == new => {}
-                Some(Entry::File(_)) => look.foreign(name, own.is_some()),
-                Some(_) => look.stuck = Some(format!("{name} is not a file")),
+                Some(Entry::File(_)) => findings.foreign(name, own.is_some()),
+                Some(_) => findings.blocked = Some(format!("{name} is not a file")),
             }
-            // A file that is there and was not noted may be what is wanted: then nothing is lost.
-            look.missing |= held.is_none() || own != new;
+            // An unrecorded file may already be the desired one: then writing loses nothing.
+            findings.missing |= held.is_none() || own != new;
         }
         Shape::Directory => {
-            let ours = match (held, seen.data) {
+            let ours = match (held, observed.data) {
                 (_, None) => {
-                    look.missing = true;
+                    findings.missing = true;
                     false
                 }
                 (Some(held), Some(stamp)) if stamp == Some(held.stamp) => true,
-                // What a lost record has left: taken over if it is what is wanted.
-                (_, Some(Some(_))) if seen.inside == *wanted => {
-                    look.missing = true;
+                // Left by a lost record: taken over if it is the desired version.
+                (_, Some(Some(_))) if observed.inside == *desired => {
+                    findings.missing = true;
                     false
                 }
                 (_, Some(Some(_))) => {
-                    look.foreign("..data", false);
+                    findings.foreign("..data", false);
                     false
                 }
                 (_, Some(None)) => {
-                    look.stuck = Some("..data is there, and not of edgesync".to_owned());
+                    findings.blocked = Some("..data is there, and not of edgesync".to_owned());
                     false
                 }
             };
             if ours {
                 for (file, digest) in held_files {
-                    match seen.inside.get(file) {
+                    match observed.inside.get(file) {
                         Some(found) if found == digest => {}
-                        Some(_) => look.foreign(file, true),
-                        None => look.missing = true,
+                        Some(_) => findings.foreign(file, true),
+                        None => findings.missing = true,
                     }
                 }
-                if let Some(file) = seen.inside.keys().find(|file| !held_files.contains_key(*file)) {
-                    look.foreign(file, false);
+                if let Some(file) = observed.inside.keys().find(|file| !held_files.contains_key(*file)) {
+                    findings.foreign(file, false);
                 }
             }
-            for (file, digest) in wanted {
-                match seen.entries.get(file) {
+            for (file, digest) in desired {
+                match observed.entries.get(file) {
                     Some(Entry::Link) => {}
-                    None => look.missing = true,
-                    Some(Entry::File(found)) if found == digest => look.missing = true,
-                    Some(Entry::File(_)) => look.foreign(file, held_files.contains_key(file)),
-                    Some(Entry::Other) => look.stuck = Some(format!("{file} is there, and is not a file")),
+                    None => findings.missing = true,
+                    Some(Entry::File(found)) if found == digest => findings.missing = true,
+                    Some(Entry::File(_)) => findings.foreign(file, held_files.contains_key(file)),
+                    Some(Entry::Other) => {
+                        findings.blocked = Some(format!("{file} is there, and is not a file"))
+                    }
                 }
             }
-            look.missing |= held.is_none() || wanted != held_files;
+            findings.missing |= held.is_none() || desired != held_files;
         }
     }
-    match look {
-        Look { stuck: Some(why), .. } => Verdict::Conflict(why),
-        Look { foreign: Some(why), .. } if !overwrite => Verdict::Conflict(why),
-        Look { foreign: None, missing: false, .. } => Verdict::Same,
-        Look { .. } => Verdict::Write,
+    match findings {
+        Findings { blocked: Some(why), .. } => Verdict::Conflict(why),
+        Findings { foreign: Some(why), .. } if !overwrite => Verdict::Conflict(why),
+        Findings { foreign: None, missing: false, .. } => Verdict::Same,
+        Findings { .. } => Verdict::Write,
     }
 }
 
-struct Look {
-    /// Somebody else's file, that could be replaced.
+struct Findings {
+    /// A foreign file that overwriting could replace.
     foreign: Option<String>,
-    /// Something that is never replaced.
-    stuck: Option<String>,
-    /// Something has to be written.
+    /// An entry that is never replaced.
+    blocked: Option<String>,
+    /// Whether something must be written.
     missing: bool,
 }
 
-impl Look {
+impl Findings {
     fn foreign(&mut self, name: &str, was_ours: bool) {
         let what = if was_ours { "was changed" } else { "was made" };
         self.foreign
@@ -163,31 +167,32 @@ mod tests {
         }
     }
 
-    fn directory(stamp: Option<Option<u64>>, inside: &[(&str, &str)], entries: &[(&str, Entry)]) -> Seen {
+    fn directory(stamp: Option<Option<u64>>, inside: &[(&str, &str)], entries: &[(&str, Entry)]) -> Observed {
         let entries = entries.iter().map(|(name, entry)| ((*name).to_owned(), entry.clone())).collect();
-        Seen { directory: true, data: stamp, inside: files(inside), entries }
+        Observed { directory: true, data: stamp, inside: files(inside), entries }
     }
 
     #[test]
-    fn a_directory_that_is_as_it_was_left_is_left() {
+    fn unchanged_directory_needs_no_write() {
         let held = held(Shape::Directory, &[("a", "1")]);
-        let seen = directory(
+        let observed = directory(
             Some(Some(7)),
             &[("a", "1")],
             &[("a", Entry::Link), ("other", Entry::File(digest("x")))],
         );
-        let judged =
-            |wanted: Option<&_>, seen: &_| judge(Shape::Directory, "p", Some(&held), wanted, seen, false);
-        assert_eq!(judged(None, &seen), Verdict::Same);
-        assert_eq!(judged(Some(&held.files), &seen), Verdict::Same);
-        assert_eq!(judged(Some(&files(&[("a", "2")])), &seen), Verdict::Write);
+        let verdict_for = |desired: Option<&_>, observed: &_| {
+            verify(Shape::Directory, "p", Some(&held), desired, observed, false)
+        };
+        assert_eq!(verdict_for(None, &observed), Verdict::Same);
+        assert_eq!(verdict_for(Some(&held.files), &observed), Verdict::Same);
+        assert_eq!(verdict_for(Some(&files(&[("a", "2")])), &observed), Verdict::Write);
         let without_link = directory(Some(Some(7)), &[("a", "1")], &[]);
-        assert_eq!(judged(None, &without_link), Verdict::Write);
-        assert_eq!(judged(None, &Seen::default()), Verdict::Write);
+        assert_eq!(verdict_for(None, &without_link), Verdict::Write);
+        assert_eq!(verdict_for(None, &Observed::default()), Verdict::Write);
     }
 
     #[test]
-    fn what_others_have_done_in_a_directory_is_a_conflict() {
+    fn foreign_change_in_a_directory_is_a_conflict() {
         let held = held(Shape::Directory, &[("a", "1")]);
         let conflicts = [
             directory(Some(Some(7)), &[("a", "changed")], &[("a", Entry::Link)]),
@@ -195,48 +200,49 @@ mod tests {
             directory(Some(Some(7)), &[("a", "1")], &[("a", Entry::File(digest("x")))]),
             directory(Some(Some(8)), &[("a", "0")], &[]),
         ];
-        for seen in &conflicts {
-            let judged = |overwrite| judge(Shape::Directory, "p", Some(&held), None, seen, overwrite);
-            assert!(matches!(judged(false), Verdict::Conflict(_)), "{seen:?}");
-            assert!(matches!(judged(true), Verdict::Write), "{seen:?}");
+        for observed in &conflicts {
+            let verdict_for =
+                |overwrite| verify(Shape::Directory, "p", Some(&held), None, observed, overwrite);
+            assert!(matches!(verdict_for(false), Verdict::Conflict(_)), "{observed:?}");
+            assert!(matches!(verdict_for(true), Verdict::Write), "{observed:?}");
         }
-        for seen in
+        for observed in
             [directory(Some(None), &[], &[]), directory(Some(Some(7)), &[("a", "1")], &[("a", Entry::Other)])]
         {
-            let verdict = judge(Shape::Directory, "p", Some(&held), None, &seen, true);
-            assert!(matches!(verdict, Verdict::Conflict(_)), "never replaced: {seen:?}");
+            let verdict = verify(Shape::Directory, "p", Some(&held), None, &observed, true);
+            assert!(matches!(verdict, Verdict::Conflict(_)), "never replaced: {observed:?}");
         }
     }
 
     #[test]
-    fn what_a_lost_record_has_left_is_taken_over_where_it_is_what_is_wanted() {
-        let wanted = files(&[("a", "1")]);
+    fn version_of_a_lost_record_is_taken_over_if_desired() {
+        let desired = files(&[("a", "1")]);
         let same = directory(Some(Some(9)), &[("a", "1")], &[("a", Entry::Link)]);
-        let judged = |seen: &_| judge(Shape::Directory, "p", None, Some(&wanted), seen, false);
-        assert_eq!(judged(&same), Verdict::Write);
+        let verdict_for = |observed: &_| verify(Shape::Directory, "p", None, Some(&desired), observed, false);
+        assert_eq!(verdict_for(&same), Verdict::Write);
         let other = directory(Some(Some(9)), &[("a", "2")], &[("a", Entry::Link)]);
-        assert!(matches!(judged(&other), Verdict::Conflict(_)));
+        assert!(matches!(verdict_for(&other), Verdict::Conflict(_)));
     }
 
     #[test]
-    fn a_file_of_somebody_else_is_a_conflict_unless_it_is_what_is_wanted() {
+    fn foreign_file_is_a_conflict_unless_it_is_desired() {
         let held = held(Shape::File, &[("x", "1")]);
-        let with = |text: &str| Seen {
+        let with = |text: &str| Observed {
             directory: true,
             entries: [("p".to_owned(), Entry::File(digest(text)))].into(),
-            ..Seen::default()
+            ..Observed::default()
         };
-        let judged = |held: Option<&Held>, text: &str, overwrite| {
-            judge(Shape::File, "p", held, Some(&files(&[("x", "2")])), &with(text), overwrite)
+        let verdict_for = |held: Option<&Held>, text: &str, overwrite| {
+            verify(Shape::File, "p", held, Some(&files(&[("x", "2")])), &with(text), overwrite)
         };
-        assert_eq!(judged(Some(&held), "1", false), Verdict::Write);
-        assert!(matches!(judged(Some(&held), "3", false), Verdict::Conflict(_)));
-        assert_eq!(judged(Some(&held), "3", true), Verdict::Write);
-        assert!(matches!(judged(None, "3", false), Verdict::Conflict(_)));
-        assert_eq!(judged(None, "2", false), Verdict::Write);
-        let same = judge(Shape::File, "p", Some(&held), None, &with("1"), false);
+        assert_eq!(verdict_for(Some(&held), "1", false), Verdict::Write);
+        assert!(matches!(verdict_for(Some(&held), "3", false), Verdict::Conflict(_)));
+        assert_eq!(verdict_for(Some(&held), "3", true), Verdict::Write);
+        assert!(matches!(verdict_for(None, "3", false), Verdict::Conflict(_)));
+        assert_eq!(verdict_for(None, "2", false), Verdict::Write);
+        let same = verify(Shape::File, "p", Some(&held), None, &with("1"), false);
         assert_eq!(same, Verdict::Same);
-        let missing = judge(Shape::File, "p", Some(&held), None, &Seen::default(), false);
+        let missing = verify(Shape::File, "p", Some(&held), None, &Observed::default(), false);
         assert_eq!(missing, Verdict::Write);
     }
 }
