@@ -135,10 +135,10 @@ impl Checker {
         checked
     }
 
-    fn expect(&mut self, node: &Node, wanted: &Type, at: usize, name: &str) -> Checked {
+    fn expect(&mut self, node: &Node, expected: &Type, at: usize, name: &str) -> Checked {
         let found = self.node(node)?;
-        if found == *wanted || found.is_dyn() {
-            return Ok(wanted.clone());
+        if found == *expected || found.is_dyn() {
+            return Ok(expected.clone());
         }
         Err(no_overload(at, name, None, &[found]))
     }
