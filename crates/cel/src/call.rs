@@ -108,7 +108,7 @@ fn of_text<'a>(name: &str, text: &Text<'a>, rest: &[Val<'a>], meter: &mut Meter)
         _ => return Ok(None),
     };
     if matches!(name, "isURL" | "url" | "isSemver" | "semver") {
-        // Each part becomes a string of its own.
+        // Each part becomes a separate string.
         meter.spend(text.matches(['&', '.']).count().saturating_mul(4))?;
     }
     match name {

@@ -88,7 +88,7 @@ const CHECK_STEPS: u64 = 100_000;
 /// Characters of the source line that an error message shows.
 const MAX_SHOWN: usize = 200;
 
-/// Why an expression does not compile.
+/// Reason why an expression does not compile.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
     /// A syntax or type error of the author.

@@ -129,7 +129,7 @@ pub(super) enum Known {
     Otherwise,
     /// Kubernetes has the function; it is not evaluated here.
     Lacking,
-    /// No such function.
+    /// Neither CEL nor Kubernetes has the function.
     Unknown,
 }
 
@@ -172,7 +172,7 @@ fn accepts(letter: char, given: &Type) -> bool {
     }
 }
 
-/// The result type of a signature; a digit stands for a type that follows from the arguments.
+/// Returns the result type of a signature; a digit stands for a type that depends on the arguments.
 fn result_type(letter: char, given: &[&Type]) -> Type {
     let first = given.first().copied().unwrap_or(&Type::Dyn);
     let item = |of: &Type| match of {

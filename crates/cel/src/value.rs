@@ -52,7 +52,7 @@ impl<T> Deref for Computed<T> {
     }
 }
 
-/// A value.
+/// A value during evaluation, borrowed or computed.
 #[derive(Clone, Debug)]
 pub(crate) enum Val<'a> {
     Null,
@@ -64,7 +64,7 @@ pub(crate) enum Val<'a> {
     Bytes(Arc<[u8]>),
     Time(Timestamp),
     Span(SignedDuration),
-    /// A list of the object, the type of its items, and what tells them apart.
+    /// A list in the object, with its item type and its topology.
     Items(&'a [Value], &'a Type, &'a Merge),
     List(Rc<Computed<Vec<Val<'a>>>>),
     /// An object with declared fields.
@@ -94,7 +94,7 @@ impl<'a> Val<'a> {
         Self::List(Rc::new(Computed { level, of: items }))
     }
 
-    /// A map. Keys have no level.
+    /// Creates a map. Keys have no level.
     pub(super) fn map(entries: Vec<(Val<'a>, Val<'a>)>) -> Self {
         let level = 1 + entries.iter().map(|(_, value)| value.level()).max().unwrap_or_default();
         Self::Map(Rc::new(Computed { level, of: entries }))

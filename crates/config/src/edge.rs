@@ -17,7 +17,7 @@ use edgesync_object::name;
 pub struct Config {
     /// Identity of the node.
     pub node: Node,
-    /// Local database.
+    /// Settings of the local database.
     pub store: Store,
     /// Type of the link to the cloud.
     pub link_type: LinkType,
@@ -37,7 +37,7 @@ pub struct Config {
     pub outbox: Outbox,
     /// Rate limit for Events of the agent.
     pub events: Events,
-    /// Traffic budget.
+    /// Budget for traffic to the cloud.
     pub traffic: Traffic,
     /// Local API of the node.
     pub api: Api,
@@ -60,7 +60,7 @@ section! {
 }
 
 section! {
-    /// Local database.
+    /// Settings of the local database.
     #[derive(Eq)]
     pub struct Store in "store";
     /// Path of the database file.
@@ -118,7 +118,7 @@ section! {
     /// Lease of the node.
     #[derive(Eq)]
     pub struct Lease in "lease";
-    /// Interval between renewals.
+    /// Interval between renewals of the Lease.
     interval: Duration = seconds(10), live units::duration(interval, seconds(1)..=hours(1));
     /// Duration of the Lease without renewal.
     duration: Duration = seconds(40), live units::duration(duration, seconds(2)..=hours(24));
@@ -145,7 +145,7 @@ section! {
 }
 
 section! {
-    /// Traffic budget.
+    /// Budget for traffic to the cloud.
     #[derive(Eq)]
     pub struct Traffic in "traffic";
     /// Maximum bytes in both directions per day (UTC); `None` for no limit.

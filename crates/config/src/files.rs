@@ -19,7 +19,7 @@ const MAX_RULES: usize = 100;
 /// Rules in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// The parsed rules.
+    /// Parsed rules, in order.
     pub rules: Vec<Rule>,
     /// Text of the rules, on one line.
     text: String,

@@ -59,7 +59,7 @@ pub trait Settings: Default + Clone {
 /// A configuration with the source of each value.
 #[derive(Clone, Debug)]
 pub struct Loaded<C> {
-    /// The effective values.
+    /// Configuration with all effective values.
     pub config: C,
     /// Source of each value that is not a default, by `section.key`.
     pub sources: BTreeMap<String, Source>,
@@ -110,7 +110,7 @@ impl Review<'_> {
         self.sources.contains_key(key)
     }
 
-    /// Adds a warning.
+    /// Adds a warning for the log.
     pub fn warn(&mut self, message: impl Into<String>) {
         self.warnings.push(message.into());
     }

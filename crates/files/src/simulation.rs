@@ -44,7 +44,7 @@ struct World {
     /// Files that the program has read.
     read: Option<BTreeMap<String, Files>>,
     /// Contents that objects have had, by path: those that a reader may see.
-    wanted: BTreeMap<String, Vec<Files>>,
+    desired: BTreeMap<String, Vec<Files>>,
     /// The agent's knowledge of the last list: its checksum and objects.
     listed: Option<(u64, Vec<Listed>)>,
 }
@@ -89,7 +89,7 @@ impl Model<'_> {
             let is_foreign = files.values().all(|content| content == FOREIGN);
             let is_part =
                 |whole: &Files| whole.len() == files.len() && files.iter().all(|file| same(file, whole));
-            let is_whole = self.world.wanted.get(path).is_some_and(|all| all.iter().any(is_part));
+            let is_whole = self.world.desired.get(path).is_some_and(|all| all.iter().any(is_part));
             assert!(is_foreign || is_whole, "a reader of {path} sees {files:?}");
         }
     }
@@ -243,7 +243,7 @@ impl World {
         for object in objects {
             let files = super::contents::files(rule, &object.body(), false).unwrap();
             let path = rule.to.place("n", &object.name).unwrap().path();
-            let all = self.wanted.entry(path).or_default();
+            let all = self.desired.entry(path).or_default();
             if !all.contains(&files) {
                 all.push(files);
             }
@@ -466,8 +466,8 @@ proptest! {
                     }
                     if faults.cut.is_none() && !faults.full && world.intent.is_none() {
                         // A skipped stamp may be assigned again.
-                        let noted = Record { stamp: record.stamp, ..world.record() };
-                        prop_assert_eq!(&record, &noted, "what is known is noted");
+                        let recorded = Record { stamp: record.stamp, ..world.record() };
+                        prop_assert_eq!(&record, &recorded, "what is known is noted");
                         tampered = false;
                         check_claims(&world, &rule, &record, &history);
                     }

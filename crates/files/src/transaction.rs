@@ -315,16 +315,16 @@ mod tests {
             count in 1usize..4, check: bool, reload: bool, owes_reload: bool, failing in proptest::collection::vec(0usize..20, 0..4)
         ) {
             let mut transaction = Transaction::new(count, check, reload, owes_reload);
-            let (mut noted, mut forgotten, mut number, mut swapped) = (false, false, 0, 0);
+            let (mut committed, mut forgotten, mut number, mut swapped) = (false, false, 0, 0);
             while let Some(step) = transaction.step() {
                 prop_assert!(!forgotten);
                 let fails = failing.contains(&number);
                 match step {
-                    Step::Commit => noted = !fails,
+                    Step::Commit => committed = !fails,
                     Step::Swap(_) => swapped += 1,
                     Step::Restore(_) => swapped -= 1,
                     Step::Discard(_) => {
-                        let is_time = if transaction.succeeded() { noted } else { swapped == 0 };
+                        let is_time = if transaction.succeeded() { committed } else { swapped == 0 };
                         prop_assert!(is_time);
                     }
                     Step::Forget => forgotten = true,
@@ -336,7 +336,7 @@ mod tests {
             let succeeded = transaction.succeeded();
             let ended = transaction.ended();
             prop_assert!(forgotten || ended.unfinished || number == 1);
-            prop_assert!(!succeeded || noted);
+            prop_assert!(!succeeded || committed);
         }
     }
 }

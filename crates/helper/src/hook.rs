@@ -180,9 +180,9 @@ fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure>
         }
     };
     let until = Instant::now() + rule.healthy_within;
-    let settled = |wanted: fn(&str) -> bool| {
+    let settled = |expected: fn(&str) -> bool| {
         let mut found = poll()?;
-        while !wanted(&found.state) && Instant::now() < until {
+        while !expected(&found.state) && Instant::now() < until {
             std::thread::sleep(POLL_INTERVAL);
             found = poll()?;
         }

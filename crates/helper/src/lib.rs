@@ -1,7 +1,7 @@
 //! The privileged helper: writes files and reloads programs on behalf of the unprivileged agent. It
-//! trusts its configuration file, which only root can write, and nothing else: the agent sends the
-//! name of a rule and objects, never paths or commands. It is independent of cloud, network and
-//! database. Read `serve` first.
+//! trusts its configuration file, provided that only root can write it, and nothing else: the agent
+//! sends the name of a rule and objects, never paths or commands. It is independent of cloud, network
+//! and database. Read `serve` first.
 //!
 //! It executes the plans of [`edgesync_files`]: [`disk`] lays out files, `hook` runs programs,
 //! `records` persists the state. Requests are serial, so no two programs run at once. It exits when
@@ -42,7 +42,7 @@ pub enum HelperError {
     /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
-    /// The configuration is writable by, or belongs to, a user other than root.
+    /// The configuration or its directory is writable by others, or belongs to another user.
     #[error("{} can be written by others than its owner, or belongs to another user: rules are taken from root alone", .0.display())]
     NotOurs(PathBuf),
     /// Records cannot be read or written.

@@ -105,7 +105,7 @@ fn clear(config: &Config, records: &mut Records, names: &BTreeSet<&str>) {
     for name in gone {
         let rule = Rule { name, reload: Reload::Nothing, ..Rule::default() };
         let options = Options { look: true, force: true, keep: false, now: now() };
-        // What fails now is retried with the next such request.
+        // A failure is retried with the next request of this kind.
         let _ = Executor::new(&rule, config, records).and_then(|mut executor| {
             executor.run_pass(records, &[], options, false, |pass| pass.carry_out(&mut |_| None))
         });

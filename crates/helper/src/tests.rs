@@ -33,7 +33,7 @@ impl Bed {
         Self::at(tempfile::tempdir_in(target).unwrap())
     }
 
-    /// In memory if possible, for speed.
+    /// Creates the directories in memory if possible, for speed.
     pub(super) fn in_memory() -> Self {
         tempfile::tempdir_in("/dev/shm").map_or_else(|_| Self::new(), Self::at)
     }

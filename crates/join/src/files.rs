@@ -206,7 +206,7 @@ pub fn install(
         })
     });
     if let Err(error) = renamed {
-        // What cannot be removed now is removed by the next join.
+        // The next join removes leftovers.
         let _ = disk.remove(&new);
         let _ = disk.remove(&directory);
         return Err(error);
@@ -288,7 +288,7 @@ pub fn renew(disk: &mut impl Disk, set: &Path, identity: &Identity) -> Result<()
     let prepared = prepared.and_then(|()| keep_as_previous(disk, set, &current, &previous));
     let renamed = prepared.and_then(|()| disk.rename(&new, &current).map_err(tried("replace", &current)));
     if let Err(error) = renamed {
-        // What cannot be removed now is removed by the next renewal.
+        // The next renewal removes leftovers.
         let _ = disk.remove(&new);
         let _ = disk.remove(&unfinished(&previous));
         return Err(error);

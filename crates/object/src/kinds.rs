@@ -5,7 +5,7 @@
 
 use super::resource::{Resource, Scope, split_api_version};
 
-/// A built-in kind.
+/// A built-in kind with its names.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KnownKind {
     /// API group, empty for the core group.
@@ -16,7 +16,7 @@ pub struct KnownKind {
     pub kind: &'static str,
     /// Lower-case plural of the path.
     pub plural: &'static str,
-    /// Lower-case singular.
+    /// Lower-case singular for commands.
     pub singular: &'static str,
     /// Short names, as `kubectl` knows them.
     pub short: &'static [&'static str],

@@ -19,10 +19,10 @@ pub struct ObjectMatch {
     /// Kinds. If empty, any kind except those that structure the cluster: Namespaces, which follow
     /// their first object, and CustomResourceDefinitions.
     pub kinds: Vec<KindMatch>,
-    /// Patterns of which one must match the namespace. If empty, any namespace, and cluster-scoped
+    /// Namespace patterns, one of which must match. If empty, any namespace, and cluster-scoped
     /// objects too.
     pub namespaces: Vec<Glob>,
-    /// Names of which the object must have one; any name if empty.
+    /// Object names, one of which must match; any name if empty.
     pub names: Vec<String>,
     /// Requirements for the labels.
     pub selector: Selector,

@@ -151,9 +151,9 @@ pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration
 /// Parts of an object that are not transmitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// `metadata.managedFields`.
+    /// Omits `metadata.managedFields` if set.
     pub managed_fields: bool,
-    /// The annotation [`LAST_APPLIED`].
+    /// Omits the annotation [`LAST_APPLIED`] if set.
     pub last_applied: bool,
 }
 

@@ -40,7 +40,7 @@ type Map<'a> = BTreeMap<Text<'a>, Text<'a>>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectSync<'a> {
-    /// Always [`API_VERSION`], once stored.
+    /// API version of the record, [`API_VERSION`].
     #[serde(borrow)]
     pub api_version: Text<'a>,
     /// [`OBJECT_SYNC`] or [`CLUSTER_OBJECT_SYNC`].
@@ -49,10 +49,10 @@ pub struct ObjectSync<'a> {
     /// Metadata of the record itself.
     #[serde(borrow)]
     pub metadata: SyncMeta<'a>,
-    /// The recorded object.
+    /// Object that the record refers to.
     #[serde(borrow, default)]
     pub spec: SyncSpec<'a>,
-    /// The recorded version.
+    /// Version that the node has persisted.
     #[serde(borrow, default)]
     pub status: SyncStatus<'a>,
 }

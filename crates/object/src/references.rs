@@ -23,9 +23,9 @@ pub struct Reference {
 /// Kinds that a Pod references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Target {
-    /// A core ConfigMap.
+    /// ConfigMap of the core group.
     ConfigMap,
-    /// A core Secret.
+    /// Secret of the core group.
     Secret,
 }
 

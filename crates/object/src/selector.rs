@@ -52,7 +52,7 @@ pub enum SelectorError {
     /// The text does not follow the grammar.
     #[error("expected {expected} at position {position} of the selector, found {found}")]
     Syntax {
-        /// Expected tokens.
+        /// Description of the expected tokens.
         expected: &'static str,
         /// Byte position in the text, from 0.
         position: usize,
@@ -397,7 +397,7 @@ pub struct LabelSelector {
     /// Labels that must have exactly these values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: Labels,
-    /// Further requirements.
+    /// Requirements beyond equality of labels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<Expression>,
 }

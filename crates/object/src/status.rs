@@ -67,7 +67,7 @@ pub struct Details {
     pub continue_token: String,
 }
 
-/// One invalid field.
+/// An invalid field, with its reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cause {

@@ -153,13 +153,13 @@ pub struct Limits {
     pub minimum: Option<(f64, bool)>,
     /// Maximum of a number, and whether it is exclusive.
     pub maximum: Option<(f64, bool)>,
-    /// Number of which the value must be a multiple.
+    /// Divisor: the value must be a multiple of it.
     pub multiple_of: Option<f64>,
     /// Schemas that must all hold.
     pub all_of: Vec<Arc<Schema>>,
-    /// Schemas of which at least one must hold, if there are any.
+    /// At least one of these schemas must hold, if there are any.
     pub any_of: Vec<Arc<Schema>>,
-    /// Schemas of which exactly one must hold, if there are any.
+    /// Exactly one of these schemas must hold, if there are any.
     pub one_of: Vec<Arc<Schema>>,
     /// Schema that must not hold.
     pub not: Option<Arc<Schema>>,

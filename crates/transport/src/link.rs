@@ -88,7 +88,7 @@ pub struct LinkOptions {
     pub username: Option<String>,
     /// Password, if the broker requires one.
     pub password: Option<String>,
-    /// TLS client; none for plain TCP. Reloads a new identity by itself.
+    /// TLS client; none for plain TCP. New connections use a replaced identity.
     pub tls: Option<crate::tls::Client>,
     /// Limit for the silence of the peer, at least 2 s. The client sends a packet at least every
     /// half of it. Each received byte counts as a sign of life, so a slow packet may take longer.
@@ -119,8 +119,8 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// The defaults: 20 s keepalive, 10 s to connect, packets of 1 MiB, 64 in flight, 256 messages and
-    /// 4 MiB queued, 256 events.
+    /// Returns the defaults: 20 s keepalive, 10 s to connect, packets of 1 MiB, 64 in flight, 256
+    /// messages and 4 MiB queued, 256 events.
     #[must_use]
     pub fn new(host: &str, port: u16, client_id: &str) -> Self {
         Self {

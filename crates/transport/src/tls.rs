@@ -45,7 +45,7 @@ pub const CLOUD: &str = "edgesync:cloud";
 /// Error about a certificate or a key. Never contains key material.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
-    /// Not a certificate.
+    /// The text is not a certificate.
     #[error("{what} is no certificate: {problem}")]
     NoCertificate {
         /// Source of the text, such as a file name or "the answer of the join service".
@@ -75,12 +75,12 @@ pub enum TlsError {
     Library(String),
 }
 
-/// Trusted CA certificates.
+/// The trusted CA certificates of peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust(pub Arc<[Certificate]>);
 
 impl Trust {
-    /// Trusts these certificates.
+    /// Creates the set from CA certificates.
     #[must_use]
     pub fn new(roots: Vec<Certificate>) -> Self {
         Self(roots.into())

@@ -162,7 +162,8 @@ async fn cloud_core_issues_and_renews_certificates() {
 async fn answer_beyond_the_limit_is_refused() {
     let authority = authority();
     let service =
-        Service::start(&authority, &server_identity(&authority), |_| reply(200, vec![b'x'; MOST + 1])).await;
+        Service::start(&authority, &server_identity(&authority), |_| reply(200, vec![b'x'; MAX_ANSWER + 1]))
+            .await;
     let error = fetch_ca(&service.url, &token(&authority)).await.unwrap_err();
     assert!(matches!(error, CallError::Unreadable { .. }), "{error}");
     assert!(error.to_string().contains("10002"), "{error}");

@@ -436,13 +436,13 @@ async fn certificate_for_other_names_is_reported_with_them() {
 
 #[test]
 fn node_name_comes_from_argument_token_or_configuration() {
-    assert_eq!(decide(Some("a"), None, "c").unwrap(), "a");
-    assert_eq!(decide(Some("a"), Some("a"), "c").unwrap(), "a");
-    assert_eq!(decide(None, Some("b"), "c").unwrap(), "b");
-    assert_eq!(decide(None, None, "c").unwrap(), "c");
-    let error = decide(Some("a"), Some("b"), "c").unwrap_err().to_string();
+    assert_eq!(choose_name(Some("a"), None, "c").unwrap(), "a");
+    assert_eq!(choose_name(Some("a"), Some("a"), "c").unwrap(), "a");
+    assert_eq!(choose_name(None, Some("b"), "c").unwrap(), "b");
+    assert_eq!(choose_name(None, None, "c").unwrap(), "c");
+    let error = choose_name(Some("a"), Some("b"), "c").unwrap_err().to_string();
     assert!(error.contains("for node 'b', not for 'a'") && error.contains("--node a"), "{error}");
-    assert!(decide(Some("A b"), None, "c").is_err());
+    assert!(choose_name(Some("A b"), None, "c").is_err());
 }
 
 #[test]

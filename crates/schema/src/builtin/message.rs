@@ -99,7 +99,7 @@ pub enum Found<'a> {
     Field(&'a MessageField),
     /// An embedded message whose fields belong to this one in JSON.
     Embedded(Within),
-    /// An unknown number.
+    /// A number without a meaning.
     Nothing,
 }
 

@@ -379,10 +379,10 @@ fn unsupported_rule_is_reported_and_not_applied() {
     let spec = json!({"type": "object", "properties": {"a": {"type": "integer"}},
         "x-kubernetes-validations": [{"rule": "math.greatest(self.a, 3) == 3"}, {"rule": "self.a > 0"}]});
     let schema = schema_of(&spec);
-    let told = rule_problems(&schema, PATH);
-    assert_eq!(told.causes, []);
+    let problems = rule_problems(&schema, PATH);
+    assert_eq!(problems.causes, []);
     assert_eq!(
-        told.lacking,
+        problems.lacking,
         [format!(
             "{PATH}.properties[spec].x-kubernetes-validations[0].rule: \"math.greatest(self.a, 3) == 3\" is not evaluated here: math.greatest"
         )]
@@ -443,14 +443,14 @@ fn rules_at_unevaluated_positions_are_reported() {
             "allOf": [{"x-kubernetes-validations": rule("has(self.a)")},
                 {"properties": {"a": {"x-kubernetes-validations": rule("self != ''")}}}]}}});
     let read = read(&schema, PATH).unwrap();
-    let told = rule_problems(&read, PATH);
-    assert_eq!(told.causes, []);
+    let problems = rule_problems(&read, PATH);
+    assert_eq!(problems.causes, []);
     let name = "properties[metadata].properties[name].x-kubernetes-validations[0].rule: \"self != 'a'\"";
     let any = "properties[spec].allOf[0].x-kubernetes-validations[0].rule: \"has(self.a)\"";
     let field = "properties[spec].allOf[1].properties[a].x-kubernetes-validations[0].rule: \"self != ''\"";
     let why = "rules of what every object has; those of the whole object can look at it";
     assert_eq!(
-        told.lacking,
+        problems.lacking,
         [(name, why), (any, "rules within `allOf`"), (field, "rules within `allOf`")]
             .map(|(at, why)| format!("{PATH}.{at} is not evaluated here: {why}"))
     );

@@ -126,7 +126,7 @@ impl Authority {
         self.acceptor(Arc::new(AnyClient(self.clients())))
     }
 
-    /// Returns whether a certificate of this authority is valid now.
+    /// Verifies that a certificate is of this authority and valid now.
     pub(super) fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), String> {
         let result = self.clients().verify_client_cert(certificate, &[], UnixTime::now());
         result.map(|_| ()).map_err(|error| error.to_string())

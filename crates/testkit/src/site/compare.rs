@@ -34,10 +34,10 @@ pub async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -> usize
         });
         let (fits, node, status) = reported.await;
         if fits {
-            let (mut wanted, versions) = read(&cloud.client()).await;
-            wanted.values_mut().for_each(remove_unsent_fields);
+            let (mut desired, versions) = read(&cloud.client()).await;
+            desired.values_mut().for_each(remove_unsent_fields);
             let found = held(&agent.client()).await;
-            let mut differences = differences(&wanted, &found);
+            let mut differences = differences(&desired, &found);
             let node = &agent.node;
             let versions = versions.into_iter().map(|(uid, version)| (format!("{node}.{uid}"), version));
             let versions: BTreeMap<String, String> = versions.collect();
@@ -47,7 +47,7 @@ pub async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -> usize
                 }
             }
             if differences.is_empty() {
-                return wanted.len();
+                return desired.len();
             }
             last = format!("{} differences, for instance {:?}", differences.len(), &differences[0]);
         }
@@ -61,9 +61,9 @@ pub async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -> usize
 
 /// Returns all objects of a cloud side that nodes must hold, by UID.
 pub async fn wanted(cloud: &Cloud) -> BTreeMap<String, Value> {
-    let mut wanted = held(&cloud.client()).await;
-    wanted.values_mut().for_each(remove_unsent_fields);
-    wanted
+    let mut desired = held(&cloud.client()).await;
+    desired.values_mut().for_each(remove_unsent_fields);
+    desired
 }
 
 /// Returns all objects of a side by UID, without side-specific fields.
@@ -109,11 +109,11 @@ fn remove_unsent_fields(object: &mut Value) {
 }
 
 /// Returns whether a node has the cloud's object in the same state.
-pub fn is_same(mut found: Value, mut wanted: Value) -> bool {
+pub fn is_same(mut found: Value, mut desired: Value) -> bool {
     remove_own_fields(&mut found);
-    remove_own_fields(&mut wanted);
-    remove_unsent_fields(&mut wanted);
-    found == wanted
+    remove_own_fields(&mut desired);
+    remove_unsent_fields(&mut desired);
+    found == desired
 }
 
 /// Returns the versions in the ObjectSync records of a node, by name.

@@ -9,7 +9,7 @@ pub enum Cause {
     /// The host's name has no address.
     #[error("cannot resolve the name '{host}': {message}")]
     Dns {
-        /// The configured host.
+        /// Host name in the configuration.
         host: String,
         /// Message of the resolver.
         message: String,
@@ -28,7 +28,7 @@ pub enum Cause {
         /// Limit for the attempt.
         after: Duration,
     },
-    /// The network failed.
+    /// TCP failed, as the system reports.
     #[error("connection to {peer} failed: {message}")]
     Network {
         /// Host and port of the peer.
@@ -77,7 +77,7 @@ pub enum Cause {
     /// The broker refused a subscription.
     #[error("the broker refused the subscription to '{filter}': {reason} (0x{code:02x})")]
     SubscriptionRefused {
-        /// The topic filter.
+        /// Topic filter of the subscription.
         filter: String,
         /// The MQTT reason code.
         code: u8,
@@ -154,7 +154,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Number of variants.
+    /// Number of variants of the enum.
     pub const COUNT: usize = Self::LABELS.len();
     /// Short fixed labels, in the order of [`Cause::index`]: for counters, status and metrics.
     pub const LABELS: [&'static str; 20] = [

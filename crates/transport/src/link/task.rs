@@ -265,7 +265,7 @@ fn unconnected(command: Option<Command>) -> Result<(), Stop> {
     }
 }
 
-/// A number in `[0, 1)` from the randomness of a UUID; 53 of its bits that no version field occupies.
+/// Returns a number in `[0, 1)` from 53 random bits of a UUID.
 fn random() -> f64 {
     let bits = Uuid::new_v4().as_u64_pair().1 & ((1 << 53) - 1);
     #[expect(clippy::cast_precision_loss, reason = "53 bits are exact")]
