@@ -12,7 +12,7 @@ use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::address::Address;
-use edgesync_transport::gate::{self, Origin};
+use edgesync_transport::admission::{self, Origin};
 use edgesync_transport::tls;
 
 /// Permissions of a socket: its owner and group may connect.
@@ -114,7 +114,7 @@ impl Accepted {
     }
 }
 
-impl gate::Visitor for Accepted {
+impl admission::Visitor for Accepted {
     async fn speaks(&self) {
         // An error appears again when the connection is read.
         let _ = match self {

@@ -13,12 +13,12 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 use super::response::ResponseBody;
 use edgesync_object::Status;
 use edgesync_object::status::Result;
-use edgesync_transport::gate::{Aside, Busy, Gate, Guest};
+use edgesync_transport::admission::{Aside, Busy, ConnectionLimiter, Permit};
 
 /// The permits of one connection.
 pub(super) struct ConnectionPermit {
-    permit: Arc<Guest>,
-    watches: Arc<Gate>,
+    permit: Arc<Permit>,
+    watches: Arc<ConnectionLimiter>,
     has_requested: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ pub(super) enum RequestPermit {
 }
 
 impl ConnectionPermit {
-    pub(super) fn new(permit: Guest, watches: Arc<Gate>) -> Self {
+    pub(super) fn new(permit: Permit, watches: Arc<ConnectionLimiter>) -> Self {
         Self { permit: Arc::new(permit), watches, has_requested: AtomicBool::new(false) }
     }
 

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::auth::Peer;
-use edgesync_transport::gate::Seldom;
+use edgesync_transport::admission::LogThrottle;
 use edgesync_transport::tls::{Server, ServerStream};
 
 /// Time limit of a handshake.
@@ -29,7 +29,7 @@ pub(super) async fn accept(
     stream: TcpStream,
     from: SocketAddr,
     tls: &Server,
-    log_throttle: &Seldom,
+    log_throttle: &LogThrottle,
 ) -> Option<Secured> {
     let failed = |why: &dyn std::fmt::Display| {
         if let Some(left_out) = log_throttle.line() {

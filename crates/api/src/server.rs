@@ -41,7 +41,7 @@ use super::storage::Storage;
 use super::write_timeout::WriteTimeout;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Resource, Status};
-use edgesync_transport::gate::{Gate, GateLimits, Origin, Queue, QueueLimits, Seldom};
+use edgesync_transport::admission::{ConnectionLimiter, ConnectionLimits, Origin, Queue, QueueLimits, LogThrottle};
 
 /// Pause of accepting after the system refused a connection (mostly out of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -68,7 +68,7 @@ pub struct Server<K: Storage, E = ()> {
     limits: Limits,
     budgets: MemoryBudgets,
     /// Throttles log lines about failed handshakes.
-    handshake_log: Seldom,
+    handshake_log: LogThrottle,
 }
 
 impl<K: Storage, E: Extension> Server<K, E> {
@@ -91,7 +91,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             access,
             budgets: MemoryBudgets::new(&limits),
             limits,
-            handshake_log: Seldom::new(),
+            handshake_log: LogThrottle::new(),
         })
     }
 
@@ -102,7 +102,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
         let watches = connection_limiter(self.limits.watches);
         let limits = QueueLimits { most: self.limits.connections, silence: self.limits.first_timeout };
         let mut queue = Queue::new(connection_limiter(self.limits.connections), limits);
-        let limit_log = Seldom::new();
+        let limit_log = LogThrottle::new();
         let mut tasks = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
@@ -399,8 +399,8 @@ impl Label {
 }
 
 /// Creates the connection limiter of a listener: one client gets at most half.
-fn connection_limiter(places: usize) -> Arc<Gate> {
-    Gate::new(GateLimits { places, for_one: places / 2 })
+fn connection_limiter(total: usize) -> Arc<ConnectionLimiter> {
+    ConnectionLimiter::new(ConnectionLimits { total, per_origin: total / 2 })
 }
 
 /// Accepts the next connection, pausing after errors.

@@ -1,4 +1,4 @@
-//! Listens, and starts a task per connection. The handle the cloud side holds.
+//! The endpoint's handle, and the task that accepts connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,42 +13,42 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::client;
 use super::counters::{BrokerCounters, BrokerTraffic};
-use super::hub::{Hub, MOVES, Quiet};
+use super::hub::{Hub, MOVES, Throttles};
 use super::inflow::{FleetEvents, inflow};
 use super::registry::{Eviction, Moved, Origin, Outbound, Registry};
 use super::{BrokerOptions, FleetEvent, is_loopback};
-use edgesync_transport::gate::{self, Gate, GateLimits, Seldom};
+use edgesync_transport::admission::{self, ConnectionLimiter, ConnectionLimits, LogThrottle};
 use edgesync_transport::link::queue::{Limits, Refused};
 use edgesync_transport::link::{Backlog, PublishError, add, packet_size};
 
-/// Connections that may wait for a place in the door, and as many that have said nothing: a fleet that comes all at once.
-/// Each costs a socket.
+/// Maximum number of connections that wait for a permit, and the same of silent ones: a whole fleet
+/// may connect at once. Each costs a socket.
 const WAITING: usize = 16 << 10;
-/// How long to wait after the system refused to accept: usually for lack of file descriptors.
+/// Delay after a failed accept, which usually means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How far apart two good-byes are at shutdown, if they are spread.
+/// Interval between two DISCONNECTs of a spread shutdown.
 const APART: Duration = Duration::from_millis(1);
-/// How long connections may take to end after the last of them.
+/// Time limit for connections to end after the last DISCONNECT.
 const SHUTDOWN: Duration = Duration::from_secs(3);
 
-/// The endpoint cannot listen.
+/// Reason why the endpoint cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Whoever reaches the address could speak as any node.
+    /// Any peer that reaches the address could claim to be any node.
     #[error(
         "cannot listen for nodes on {address} without TLS: others than this machine reach it, and only certificates \
          tell nodes apart; leave broker.tls at \"auto\", or listen on 127.0.0.1"
     )]
     NotLoopback {
-        /// The address asked for.
+        /// Address that was requested.
         address: SocketAddr,
     },
     /// The system refuses the address.
     #[error("cannot listen for nodes on {address}")]
     System {
-        /// The address asked for.
+        /// Address that was requested.
         address: SocketAddr,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -80,16 +80,19 @@ impl Broker {
             registry: Registry::new(limits, options.max_retained, options.max_retained_bytes),
             moved: Moved::default(),
             counters: BrokerCounters::default(),
-            gate: Gate::new(GateLimits { places: options.max_strangers, for_one: options.max_strangers / 4 }),
-            places: Arc::new(Semaphore::new(options.max_connections)),
-            quiet: Quiet::default(),
-            moves: Seldom::of(MOVES),
+            limiter: ConnectionLimiter::new(ConnectionLimits {
+                total: options.max_strangers,
+                per_origin: options.max_strangers / 4,
+            }),
+            slots: Arc::new(Semaphore::new(options.max_connections)),
+            throttles: Throttles::default(),
+            session_lines: LogThrottle::of(MOVES),
             closing: watch::channel(false).0,
             inflow,
             options,
         });
-        // The channel is new and has room for at least one event.
-        let _ = hub.inflow.try_tell(FleetEvent::Open { max_packet: hub.options.max_packet });
+        // The channel is new and has space for at least one event.
+        let _ = hub.inflow.try_send_uncounted(FleetEvent::Open { max_packet: hub.options.max_packet });
         tokio::spawn(accept(Arc::clone(&hub), listener));
         Ok((Self { hub, address: local }, receiver))
     }
@@ -99,7 +102,7 @@ impl Broker {
         &self.hub
     }
 
-    /// Where it listens.
+    /// Returns the address that the endpoint listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -108,20 +111,21 @@ impl Broker {
     /// Queues a message for a node's `down` topic.
     ///
     /// # Errors
-    /// The node is not connected or has not subscribed, its queue is full, or the packet is larger than it
-    /// takes.
+    /// The node is not connected or has not subscribed, its queue is full, or the packet exceeds
+    /// its limit.
     pub fn try_publish(&self, node: &str, payload: Vec<u8>) -> Result<(), PublishError> {
-        let seat = self.hub.registry.seat(node).filter(|seat| seat.listens.load(Ordering::Acquire));
-        let Some(seat) = seat else { return Err(PublishError::NotConnected) };
-        let size = packet_size(&seat.down, &payload);
-        let limit = seat.max_packet as usize;
+        let session =
+            self.hub.registry.session(node).filter(|session| session.listens.load(Ordering::Acquire));
+        let Some(session) = session else { return Err(PublishError::NotConnected) };
+        let size = packet_size(&session.down, &payload);
+        let limit = session.max_packet as usize;
         if size > limit {
             return Err(PublishError::TooLarge { size, limit });
         }
-        let topic = Arc::clone(&seat.down);
+        let topic = Arc::clone(&session.down);
         let outbound =
             Outbound { topic, payload: Bytes::from(payload), origin: Origin::Cloud { retain: false } };
-        seat.queue.push(outbound, size).map_err(|refused| match refused {
+        session.queue.push(outbound, size).map_err(|refused| match refused {
             Refused::Full => {
                 add(&self.hub.counters.queue_full, 1);
                 PublishError::Full
@@ -130,70 +134,72 @@ impl Broker {
         })
     }
 
-    /// Waits for room in a node's queue.
+    /// Waits until a node's queue has space.
     ///
     /// # Errors
-    /// [`PublishError::NotConnected`] when the node is not connected or goes meanwhile.
+    /// [`PublishError::NotConnected`] if the node is not connected, or disconnects meanwhile.
     pub async fn ready(&self, node: &str) -> Result<(), PublishError> {
-        let Some(seat) = self.hub.registry.seat(node) else { return Err(PublishError::NotConnected) };
-        seat.queue.ready().await.map_err(|_| PublishError::NotConnected)
+        let Some(session) = self.hub.registry.session(node) else { return Err(PublishError::NotConnected) };
+        session.queue.ready().await.map_err(|_| PublishError::NotConnected)
     }
 
-    /// Messages to a node's `down` topic that are under way on its connection; `None` if it is not connected.
+    /// Returns the messages to a node's `down` topic that are not completed; `None` if it is not
+    /// connected.
     #[must_use]
     pub fn backlog(&self, node: &str) -> Option<Backlog> {
-        self.hub.registry.seat(node).map(|seat| seat.backlog())
+        self.hub.registry.session(node).map(|session| session.backlog())
     }
 
-    /// Waits until [`Broker::backlog`] has become smaller for some nodes, and names them. Can be cancelled without loss; one
-    /// caller at a time.
+    /// Waits until [`Broker::backlog`] has become smaller for some nodes, and returns their names.
+    /// Safe to cancel; for one caller.
     pub async fn moved(&self) -> Vec<String> {
         self.hub.moved.next().await
     }
 
-    /// Replaces the message retained on `cloud` and sends it to all who subscribed; a node that is slow
-    /// gets the newest one only. An empty payload removes it.
+    /// Replaces the message retained on `cloud` and sends it to all subscribers; a slow node gets
+    /// the newest one only. An empty payload removes it.
     pub fn set_cloud(&self, payload: Vec<u8>) {
         self.hub.registry.set_cloud((!payload.is_empty()).then(|| Bytes::from(payload)));
     }
 
-    /// Cuts a node's connection, if it has one; its certificate was revoked, and [`edgesync_transport::tls::Server::replace`] has
-    /// been told so before. Connections whose handshake is under way are told to come again. Returns whether the node
-    /// was connected.
+    /// Disconnects a node whose certificate was revoked;
+    /// [`edgesync_transport::tls::Server::replace`] must have been called before. Handshakes in
+    /// progress are refused with a request to reconnect. Returns whether the node was connected.
     pub fn disconnect(&self, node: &str) -> bool {
-        self.hub.registry.cut(node)
+        self.hub.registry.revoke(node)
     }
 
-    /// What is retained on a node's `presence`.
+    /// Returns the payload retained on a node's `presence`.
     #[must_use]
     pub fn presence(&self, node: &str) -> Option<Vec<u8>> {
         self.hub.registry.presence(node).map(|payload| payload.to_vec())
     }
 
-    /// What the endpoint did so far.
+    /// Returns the endpoint's counters.
     #[must_use]
     pub fn traffic(&self) -> BrokerTraffic {
-        BrokerTraffic { open: self.hub.registry.occupied(), ..self.hub.counters.counts() }
+        BrokerTraffic { open: self.hub.registry.count(), ..self.hub.counters.counts() }
     }
 
-    /// Stops listening and says good-bye to all connections, one after another ([`BrokerOptions::farewells`]); returns when
-    /// they are gone, at the latest three seconds after the last good-bye.
+    /// Stops listening and sends DISCONNECT to all connections, one after another
+    /// ([`BrokerOptions::farewells`]). Returns when they have ended, at most three seconds after
+    /// the last DISCONNECT.
     pub async fn shutdown(&self) {
         self.hub.closing.send_replace(true);
         let all = u32::try_from(self.hub.options.max_connections).unwrap_or(u32::MAX);
-        let patience = self.hub.options.farewells + SHUTDOWN;
-        let _ = timeout(patience, self.hub.places.acquire_many(all)).await;
+        let limit = self.hub.options.farewells + SHUTDOWN;
+        let _ = timeout(limit, self.hub.slots.acquire_many(all)).await;
     }
 }
 
 async fn accept(hub: Arc<Hub>, listener: TcpListener) {
-    let limits = gate::QueueLimits { most: WAITING, silence: hub.options.connect_timeout };
-    let mut queue = gate::Queue::new(Arc::clone(&hub.gate), limits);
+    let limits = admission::QueueLimits { most: WAITING, silence: hub.options.connect_timeout };
+    let mut queue = admission::Queue::new(Arc::clone(&hub.limiter), limits);
     let next = || async {
         loop {
-            let (origin, tcp) = gate::Tcp::accept(&listener).await?;
+            let (origin, tcp) = admission::Tcp::accept(&listener).await?;
             add(&hub.counters.accepted, 1);
-            if hub.places.available_permits() > 0 {
+            if hub.slots.available_permits() > 0 {
                 return Ok::<_, io::Error>((origin, tcp));
             }
             too_many(&hub, tcp.1);
@@ -202,7 +208,7 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
     loop {
         tokio::select! {
             admitted = queue.next(&next) => match admitted {
-                Ok((gate::Tcp(stream, peer), guest)) => admit(&hub, stream, peer, guest),
+                Ok((admission::Tcp(stream, peer), permit)) => admit(&hub, stream, peer, permit),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
@@ -215,26 +221,26 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
     hub.closing.send_replace(true);
     drop(queue);
     drop(listener);
-    let (seats, start) = (hub.registry.seats(), Instant::now());
-    let count = u32::try_from(seats.len()).unwrap_or(u32::MAX).max(1);
+    let (sessions, start) = (hub.registry.sessions(), Instant::now());
+    let count = u32::try_from(sessions.len()).unwrap_or(u32::MAX).max(1);
     let apart = APART.min(hub.options.farewells / count);
-    for (before, seat) in (0..).zip(seats) {
+    for (before, session) in (0..).zip(sessions) {
         sleep_until(start + apart * before).await;
-        seat.evict(Eviction::ShuttingDown);
+        session.evict(Eviction::ShuttingDown);
     }
 }
 
-/// Lets a connection stand in the door, where it has to say which node it is.
-fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, guest: Option<gate::Guest>) {
-    let Some(guest) = guest else { return too_many(hub, peer) };
+/// Starts the handshake of a connection that has a permit.
+fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, permit: Option<admission::Permit>) {
+    let Some(permit) = permit else { return too_many(hub, peer) };
     let hub = Arc::clone(hub);
-    tokio::spawn(async move { client::serve(&hub, stream, peer, guest).await });
+    tokio::spawn(async move { client::serve(&hub, stream, peer, permit).await });
 }
 
-/// A connection is closed without a word.
+/// Closes a connection without an answer.
 fn too_many(hub: &Hub, peer: SocketAddr) {
     add(&hub.counters.over_limit, 1);
-    if let Some(left_out) = hub.quiet.full.line() {
+    if let Some(left_out) = hub.throttles.full.line() {
         let limit = hub.options.max_connections;
         tracing::warn!(%peer, left_out, limit, "too many connections: closed");
     }

@@ -1,30 +1,30 @@
-//! Who may publish and subscribe to what, and which filter matches which topic. Pure.
+//! Access rules of topics and filters, and filter matching. Pure.
 
 use edgesync_transport::link::topic::{Topic, Topics};
 
-/// The longest topic filter taken, in bytes.
+/// The longest accepted topic filter, in bytes.
 const MAX_FILTER: usize = 1024;
 
-/// What a filter is to a node.
+/// Result of checking a node's filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Granted,
-    /// Well formed, but it reaches beyond the node's own topics.
+    /// Well formed, but covers topics of others.
     Forbidden,
-    /// Not a filter at all.
+    /// No valid filter.
     Invalid,
-    /// `$share/…`: there is nobody to share with.
+    /// `$share/…`: shared subscriptions are not supported.
     Shared,
 }
 
-/// Where a node may publish.
+/// Topics that a node may publish to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Up,
     Presence,
 }
 
-/// Whether the node may publish to the topic.
+/// Returns the target if the node may publish to the topic.
 pub(super) fn may_publish(topics: &Topics, node: &str, topic: &str) -> Option<Target> {
     match topics.parse(topic)? {
         Topic::Up(owner) if owner == node => Some(Target::Up),
@@ -33,7 +33,7 @@ pub(super) fn may_publish(topics: &Topics, node: &str, topic: &str) -> Option<Ta
     }
 }
 
-/// Whether the node may subscribe to the filter: something inside `<prefix>/nodes/<node>/`, or `cloud`.
+/// Checks a node's filter: only topics inside `<prefix>/nodes/<node>/`, and `cloud`, are granted.
 pub(super) fn may_subscribe(topics: &Topics, node: &str, filter: &str) -> Verdict {
     if filter.starts_with("$share/") {
         return Verdict::Shared;
@@ -49,7 +49,7 @@ pub(super) fn may_subscribe(topics: &Topics, node: &str, filter: &str) -> Verdic
     if inside || filter == topics.cloud() { Verdict::Granted } else { Verdict::Forbidden }
 }
 
-/// Whether the text is a topic filter as MQTT defines it.
+/// Returns whether the text is a topic filter as MQTT defines it.
 fn is_filter(filter: &str) -> bool {
     if filter.is_empty() || filter.len() > MAX_FILTER || filter.contains('\0') {
         return false;
@@ -67,14 +67,14 @@ fn is_filter(filter: &str) -> bool {
     true
 }
 
-/// Whether a valid filter matches a topic. Topics that begin with `$` do not exist here.
+/// Returns whether a valid filter matches a topic. Topics that begin with `$` do not exist here.
 pub(super) fn matches(filter: &str, topic: &str) -> bool {
     let mut levels = topic.split('/');
-    for wanted in filter.split('/') {
-        match (wanted, levels.next()) {
+    for pattern in filter.split('/') {
+        match (pattern, levels.next()) {
             ("#", _) => return true,
             ("+", Some(_)) => {}
-            (wanted, Some(level)) if wanted == level => {}
+            (pattern, Some(level)) if pattern == level => {}
             _ => return false,
         }
     }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_publishes_to_its_own_up_and_presence_and_nowhere_else() {
+    fn node_publishes_to_its_own_up_and_presence_only() {
         let topics = Topics::default();
         let verdict = |topic: &str| may_publish(&topics, "a", topic);
         assert_eq!(verdict("edgesync/v1/nodes/a/up"), Some(Target::Up));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_hears_its_own_subtree_and_the_cloud_and_nothing_else() {
+    fn node_receives_its_own_subtree_and_the_cloud_only() {
         let topics = Topics::default();
         let verdict = |filter: &str| may_subscribe(&topics, "a", filter);
         for own in ["nodes/a/down", "nodes/a/#", "nodes/a/+", "nodes/a/+/x", "cloud"] {

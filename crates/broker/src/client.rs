@@ -1,4 +1,4 @@
-//! One client from its first byte to its last: CONNECT, the exchange, and what is said when it goes.
+//! One client from its first byte to its last: CONNECT, the exchange of packets, the DISCONNECT.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -18,36 +18,36 @@ mod subscriptions;
 use super::access::Target;
 use super::handshake::{self, Admitted, Refusal, Will};
 use super::hub::Hub;
-use super::registry::{Eviction, Seat};
-use super::wire::{self as connection, Bearer, Wire};
+use super::registry::{Eviction, Session};
+use super::stream::{self as connection, ClientStream, PeerIdentity};
 use super::{Channel, Departure, FleetEvent};
-use edgesync_transport::gate;
+use edgesync_transport::admission;
 use edgesync_transport::link::add;
 use edgesync_transport::link::wire::{self, FrameBuffer, WireError};
 use exchange::Exchange;
 
-/// The largest CONNECT packet without its will, in bytes.
+/// Limit for a CONNECT packet without its will, in bytes.
 const MAX_CONNECT: u32 = 8 * 1024;
-/// Bytes that the system takes of a client's packets ahead of the network.
+/// Limit for a client's unsent bytes in the socket's send buffer.
 #[cfg(target_os = "linux")]
 const UNSENT: u32 = 32 * 1024;
-/// How long the last packet to a client may take, and how long its last bytes are waited for.
+/// Time limit for the last packet to a client, and for reading its last bytes.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// What a client of MQTT v3 understands as "not this version".
+/// Refusal that an MQTT v3 client understands as "unacceptable protocol version".
 const V3_REFUSAL: [u8; 4] = [0x20, 0x02, 0x00, 0x01];
 
-/// How an exchange ended.
+/// Outcome of an exchange.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) why: Departure,
-    /// What the client is told, unless it has gone.
+    /// Reason code for the client, unless the connection is lost.
     pub(super) code: Option<DisconnectReasonCode>,
     /// Whether the will is published.
     pub(super) will: bool,
 }
 
 impl Ended {
-    fn told(why: Departure, code: DisconnectReasonCode) -> Self {
+    fn with_code(why: Departure, code: DisconnectReasonCode) -> Self {
         Self { why, code: Some(code), will: true }
     }
 
@@ -56,56 +56,61 @@ impl Ended {
     }
 
     fn protocol(what: &str) -> Self {
-        Self::told(Departure::Protocol(what.to_owned()), DisconnectReasonCode::ProtocolError)
+        Self::with_code(Departure::Protocol(what.to_owned()), DisconnectReasonCode::ProtocolError)
     }
 
     fn wire(error: &WireError) -> Self {
         match error {
             WireError::TooLarge { .. } => {
-                Self::told(Departure::Limit(error.to_string()), DisconnectReasonCode::PacketTooLarge)
+                Self::with_code(Departure::Limit(error.to_string()), DisconnectReasonCode::PacketTooLarge)
             }
-            _ => Self::told(Departure::Protocol(error.to_string()), DisconnectReasonCode::MalformedPacket),
+            _ => {
+                Self::with_code(Departure::Protocol(error.to_string()), DisconnectReasonCode::MalformedPacket)
+            }
         }
     }
 
     fn evicted(eviction: Eviction) -> Self {
         match eviction {
-            Eviction::TakenOver => Self::told(Departure::TakenOver, DisconnectReasonCode::SessionTakenOver),
-            Eviction::Revoked => Self::told(Departure::Revoked, DisconnectReasonCode::NotAuthorized),
+            Eviction::TakenOver => {
+                Self::with_code(Departure::TakenOver, DisconnectReasonCode::SessionTakenOver)
+            }
+            Eviction::Revoked => Self::with_code(Departure::Revoked, DisconnectReasonCode::NotAuthorized),
             Eviction::ShuttingDown => {
-                Self::told(Departure::ShuttingDown, DisconnectReasonCode::ServerShuttingDown)
+                Self::with_code(Departure::ShuttingDown, DisconnectReasonCode::ServerShuttingDown)
             }
         }
     }
 }
 
-/// A client that was let in. Boxed where it is handed on: a task keeps the room for it at each step.
-struct Guest {
-    stream: Wire,
+/// A client with an accepted CONNECT. Boxed, because a task reserves memory for it at each await.
+struct Accepted {
+    stream: ClientStream,
     frames: FrameBuffer,
     admitted: Admitted,
-    bearer: Bearer,
-    /// See [`Registry::cuts`](super::registry::Registry::cuts).
-    cuts: u64,
+    identity: PeerIdentity,
+    /// [`Registry::revocations`](super::registry::Registry::revocations) before the handshake.
+    revocations: u64,
 }
 
 /// Serves one TCP connection.
-pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, place: gate::Guest) {
-    // Frames are written whole; waiting for more to send would only delay them.
+pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, permit: admission::Permit) {
+    // Frames are written whole; delaying them to send more at once would only add latency.
     let _ = stream.set_nodelay(true);
-    // What the system takes has to be what the network takes: else it looks as if a slow client took nothing.
+    // The system must not buffer more than the network accepts: otherwise a slow client would seem
+    // to read nothing.
     #[cfg(target_os = "linux")]
     let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT);
     let limit = hub.options.connect_timeout;
-    let welcomed = tokio::select! {
-        // Boxed, so that the task does not keep the room for it while the client is connected.
-        welcomed = timeout(limit, Box::pin(welcome(hub, stream, peer, &place))) => welcomed,
+    let received = tokio::select! {
+        // Boxed, so that the task does not keep this memory while the client is connected.
+        received = timeout(limit, Box::pin(receive_connect(hub, stream, peer, &permit))) => received,
         () = hub.closed() => return,
-        () = place.must_go() => Ok(Err("it said nothing for too long while others waited".to_owned())),
+        () = permit.must_go() => Ok(Err("it said nothing for too long while others waited".to_owned())),
     };
-    drop(place);
-    match welcomed {
-        Ok(Ok(Some(guest))) => seat(hub, guest, peer).await,
+    drop(permit);
+    match received {
+        Ok(Ok(Some(accepted))) => serve_node(hub, accepted, peer).await,
         Ok(Ok(None)) => tracing::debug!(%peer, "connection closed without a word"),
         Ok(Err(problem)) => refused(hub, peer, &problem),
         Err(_) => refused(hub, peer, &format!("no connect packet within {limit:?}")),
@@ -114,52 +119,52 @@ pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, p
 
 fn refused(hub: &Hub, peer: SocketAddr, problem: &str) {
     add(&hub.counters.refused, 1);
-    if let Some(left_out) = hub.quiet.refused.line() {
+    if let Some(left_out) = hub.throttles.refused.line() {
         tracing::info!(%peer, problem, left_out, "connection refused");
     }
 }
 
-/// Gives a node that is known a place of its own, which strangers cannot take.
-async fn seat(hub: &Arc<Hub>, mut guest: Box<Guest>, peer: SocketAddr) {
-    let Ok(place) = Arc::clone(&hub.places).try_acquire_owned() else {
+/// Serves an identified node with a slot of its own, which unidentified connections cannot take.
+async fn serve_node(hub: &Arc<Hub>, mut accepted: Box<Accepted>, peer: SocketAddr) {
+    let Ok(permit) = Arc::clone(&hub.slots).try_acquire_owned() else {
         add(&hub.counters.over_limit, 1);
         refused(hub, peer, "there are too many nodes");
         let refusal = Refusal::new(ConnectReturnCode::ServerBusy, "there are too many nodes: come again");
-        return answer(&mut guest.stream, &refusal.connack()).await;
+        return answer(&mut accepted.stream, &refusal.connack()).await;
     };
-    attend(hub, guest, peer).await;
-    drop(place);
+    run_session(hub, accepted, peer).await;
+    drop(permit);
 }
 
-/// Takes a connection up to its CONNECT. None if its peer goes without a word, as those do who see whether the port
-/// answers: load balancers, monitoring, `edgesync check`.
-async fn welcome(
+/// Handles a connection up to its CONNECT. `None` if the peer closes without sending, as probes do:
+/// load balancers, monitoring, `edgesync check`.
+async fn receive_connect(
     hub: &Arc<Hub>,
     stream: TcpStream,
     peer: SocketAddr,
-    place: &gate::Guest,
-) -> Result<Option<Box<Guest>>, String> {
-    let cuts = hub.registry.cuts();
+    permit: &admission::Permit,
+) -> Result<Option<Box<Accepted>>, String> {
+    let revocations = hub.registry.revocations();
     if !matches!(stream.peek(&mut [0]).await, Ok(1..)) {
         return Ok(None);
     }
-    place.speaks();
-    let (mut stream, bearer) = connection::open(hub, stream).await.map_err(|error| {
+    permit.speaks();
+    let (mut stream, identity) = connection::open(hub, stream).await.map_err(|error| {
         add(&hub.counters.tls, 1);
         format!("no TLS: {error}")
     })?;
-    place.speaks();
+    permit.speaks();
     let mut frames = FrameBuffer::new(MAX_CONNECT + hub.options.max_retained_bytes as u32);
-    let admitted = greet(hub, &mut stream, &mut frames, &bearer, peer).await?;
-    Ok(admitted.map(|admitted| Box::new(Guest { stream, frames, admitted, bearer, cuts })))
+    let admitted = read_connect(hub, &mut stream, &mut frames, &identity, peer).await?;
+    Ok(admitted.map(|admitted| Box::new(Accepted { stream, frames, admitted, identity, revocations })))
 }
 
-/// Reads the CONNECT, if anything comes, and decides on it; a refusal is answered here.
-async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
+/// Reads and checks the CONNECT, if one arrives; sends the answer to a refused one.
+async fn read_connect<S: AsyncRead + AsyncWrite + Unpin>(
     hub: &Hub,
     stream: &mut S,
     frames: &mut FrameBuffer,
-    bearer: &Bearer,
+    identity: &PeerIdentity,
     peer: SocketAddr,
 ) -> Result<Option<Admitted>, String> {
     let packet = loop {
@@ -179,7 +184,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
         match frames.fill(stream).await {
             Ok(0) if frames.is_empty() => return Ok(None),
             Ok(0) => return Err("closed within its connect packet".to_owned()),
-            // It has gone without the tickets of TLS that were sent to it.
+            // The peer closed before it read the TLS tickets sent to it.
             Err(error) if frames.is_empty() && error.kind() == ErrorKind::ConnectionReset => return Ok(None),
             Ok(_) => {}
             Err(error) => return Err(error.to_string()),
@@ -188,12 +193,12 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     let Packet::Connect(connect, will, login) = packet else {
         return Err("its first packet is no connect packet".to_owned());
     };
-    match handshake::admit(&hub.options, connect, will, login, bearer) {
+    match handshake::admit(&hub.options, connect, will, login, identity) {
         Ok(admitted) => Ok(Some(admitted)),
         Err(refusal) => {
             if refusal.impostor {
                 add(&hub.counters.identity, 1);
-                if let Some(left_out) = hub.quiet.impostor.line() {
+                if let Some(left_out) = hub.throttles.impostor.line() {
                     tracing::warn!(%peer, reason = ?refusal.reason, left_out, "somebody claims to be another node");
                 }
             }
@@ -203,15 +208,15 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Refuses what is not a CONNECT of MQTT v5, in words its sender understands.
+/// Refuses bytes that are no MQTT v5 CONNECT, in a form that their sender understands.
 async fn refuse_bytes<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, error: &WireError) {
     let code = match error {
         WireError::Version(3 | 4) => {
-            return say(stream, &V3_REFUSAL).await;
+            return write_last(stream, &V3_REFUSAL).await;
         }
         WireError::Version(_) => ConnectReturnCode::UnsupportedProtocolVersion,
         WireError::TooLarge { .. } => ConnectReturnCode::PacketTooLarge,
-        // Whoever sends this does not speak MQTT; an answer would mean nothing.
+        // The peer does not speak MQTT; it could not read an answer.
         WireError::Malformed(_) => return,
     };
     answer(stream, &Refusal::new(code, error.to_string()).connack()).await;
@@ -220,28 +225,29 @@ async fn refuse_bytes<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, error: 
 async fn answer<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, packet: &Packet) {
     let mut out = BytesMut::new();
     if wire::encode(packet, &mut out, u32::MAX).is_ok() {
-        say(stream, &out).await;
+        write_last(stream, &out).await;
     }
 }
 
-/// Writes the last bytes of a connection; its peer may have gone already.
-async fn say<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) {
-    let talk = async {
+/// Writes the last bytes of a connection; the peer may have closed it already.
+async fn write_last<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) {
+    let write = async {
         stream.write_all(bytes).await?;
         stream.shutdown().await
     };
-    let _ = timeout(LAST_WORDS, talk).await;
+    let _ = timeout(LAST_WORDS, write).await;
 }
 
-/// Serves a client that was let in.
-async fn attend(hub: &Arc<Hub>, guest: Box<Guest>, peer: SocketAddr) {
-    let Guest { mut stream, mut frames, admitted, bearer, cuts } = *guest;
+/// Serves a client with an accepted CONNECT.
+async fn run_session(hub: &Arc<Hub>, accepted: Box<Accepted>, peer: SocketAddr) {
+    let Accepted { mut stream, mut frames, admitted, identity, revocations } = *accepted;
     frames.set_limit(hub.options.max_packet);
     let down = hub.options.topics.down(&admitted.node);
-    let Some((seat, previous)) = hub.registry.sit(&admitted.node, down.into(), admitted.max_packet, cuts)
+    let Some((session, previous)) =
+        hub.registry.register(&admitted.node, down.into(), admitted.max_packet, revocations)
     else {
         add(&hub.counters.refused, 1);
-        if let Some(left_out) = hub.moves.line() {
+        if let Some(left_out) = hub.session_lines.line() {
             let node = &admitted.node;
             tracing::info!(%node, %peer, left_out, "a certificate was revoked meanwhile: told to come again");
         }
@@ -250,42 +256,42 @@ async fn attend(hub: &Arc<Hub>, guest: Box<Guest>, peer: SocketAddr) {
         return answer(&mut stream, &refusal.connack()).await;
     };
     if hub.is_closing() {
-        // The seats were told to go before this one was taken.
-        seat.evict(Eviction::ShuttingDown);
+        // The shutdown evicted the other sessions before this one was registered.
+        session.evict(Eviction::ShuttingDown);
     }
     if let Some(previous) = previous {
         add(&hub.counters.taken_over, 1);
-        if let Some(left_out) = hub.moves.line() {
-            tracing::warn!(node = %seat.node, %peer, left_out, "a newer connection takes the node's name over");
+        if let Some(left_out) = hub.session_lines.line() {
+            tracing::warn!(node = %session.node, %peer, left_out, "a newer connection takes the node's name over");
         }
-        // So that the cloud hears of the end of the old one before the start of the new one.
-        previous.gone().await;
+        // The cloud must observe the end of the old connection before the start of the new one.
+        previous.ended().await;
     }
     let connected = FleetEvent::NodeConnected {
-        node: seat.node.to_string(),
-        connection: seat.connection,
+        node: session.node.to_string(),
+        connection: session.connection,
         max_packet: admitted.max_packet,
     };
-    if !hub.inflow.tell(connected).await {
-        hub.registry.leave(&seat);
+    if !hub.inflow.send_uncounted(connected).await {
+        hub.registry.unregister(&session);
         return;
     }
     add(&hub.counters.connected, 1);
-    if let Some(left_out) = hub.moves.line() {
-        let (node, connection) = (&seat.node, seat.connection);
+    if let Some(left_out) = hub.session_lines.line() {
+        let (node, connection) = (&session.node, session.connection);
         tracing::info!(%node, %peer, connection, left_out, "node connected");
     }
-    let mut exchange = Exchange::new(hub, &seat, stream, frames, &admitted, bearer.until());
+    let mut exchange = Exchange::new(hub, &session, stream, frames, &admitted, identity.until());
     let ended = exchange.run().await;
     let (stream, out) = exchange.into_parts();
-    depart(hub, &seat, &ended, admitted.will).await;
+    finish(hub, &session, &ended, admitted.will).await;
     if let Some(code) = ended.code {
-        last_words(stream, out, code).await;
+        disconnect(stream, out, code).await;
     }
 }
 
-/// Publishes the will and tells the cloud; after that the name is free.
-async fn depart(hub: &Hub, seat: &Arc<Seat>, ended: &Ended, will: Option<Will>) {
+/// Publishes the will and reports the disconnection; after that the name is free.
+async fn finish(hub: &Hub, session: &Arc<Session>, ended: &Ended, will: Option<Will>) {
     let counters = &hub.counters;
     match &ended.why {
         Departure::NotReading(_) => add(&counters.not_reading, 1),
@@ -295,57 +301,58 @@ async fn depart(hub: &Hub, seat: &Arc<Seat>, ended: &Ended, will: Option<Will>) 
         Departure::Protocol(_) | Departure::Limit(_) => add(&counters.malformed, 1),
         _ => {}
     }
-    if let Some(left_out) = hub.moves.line() {
-        let (node, connection, why) = (&seat.node, seat.connection, &ended.why);
+    if let Some(left_out) = hub.session_lines.line() {
+        let (node, connection, why) = (&session.node, session.connection, &ended.why);
         tracing::info!(%node, connection, %why, left_out, "node disconnected");
     }
-    let node = seat.node.to_string();
+    let node = session.node.to_string();
     if let Some(will) = will.filter(|_| ended.will) {
         let channel = match will.target {
             Target::Presence => Channel::Presence,
             Target::Up => Channel::Up,
         };
         if will.retain && channel == Channel::Presence {
-            // Its size was checked when the client connected; without a place for it, the cloud still hears it.
-            let _ = hub.registry.retain_presence(&seat.node, &will.payload);
+            // Its size was checked on connecting; without space to retain it, the cloud still
+            // receives it.
+            let _ = hub.registry.retain_presence(&session.node, &will.payload);
         }
         let payload = will.payload.to_vec();
-        let _ = hub.inflow.tell(FleetEvent::Message { node: node.clone(), channel, payload }).await;
+        let _ = hub.inflow.send_uncounted(FleetEvent::Message { node: node.clone(), channel, payload }).await;
     }
-    let event = FleetEvent::NodeDisconnected { node, connection: seat.connection, why: ended.why.clone() };
+    let event = FleetEvent::NodeDisconnected { node, connection: session.connection, why: ended.why.clone() };
     // Without a receiver the endpoint is shutting down.
-    let _ = hub.inflow.tell(event).await;
-    hub.registry.leave(seat);
+    let _ = hub.inflow.send_uncounted(event).await;
+    hub.registry.unregister(session);
 }
 
-/// Tells the client why, and reads what it still sends: closing with unread bytes would make TCP throw the
-/// reason away.
-async fn last_words(mut stream: Wire, mut out: BytesMut, code: DisconnectReasonCode) {
+/// Sends the reason to the client, and drains its bytes: closing a socket with unread bytes would
+/// make TCP discard the reason.
+async fn disconnect(mut stream: ClientStream, mut out: BytesMut, code: DisconnectReasonCode) {
     wire::encode_disconnect(code, &mut out);
-    let talk = async {
+    let write = async {
         stream.write_all_buf(&mut out).await?;
         stream.shutdown().await?;
         tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
     };
-    // It may have gone already, or never stop talking.
-    let _ = timeout(LAST_WORDS, talk).await;
+    // The peer may have closed already, or never stop sending.
+    let _ = timeout(LAST_WORDS, write).await;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Broker, BrokerOptions};
-    use edgesync_transport::gate::{Gate, GateLimits, Origin};
+    use edgesync_transport::admission::{ConnectionLimiter, ConnectionLimits, Origin};
 
-    /// There is one for each node that is connected.
+    /// Each connected node has one such task.
     #[tokio::test]
-    async fn the_task_of_a_connection_is_small() {
+    async fn task_of_a_connection_is_small() {
         let (broker, _events) =
             Broker::bind(([127, 0, 0, 1], 0).into(), BrokerOptions::default()).await.unwrap();
         let stream = TcpStream::connect(broker.address()).await.unwrap();
-        let gate = Gate::new(GateLimits { places: 1, for_one: 1 });
-        let place = gate.try_enter(Origin::Loopback).unwrap();
-        let task = serve(broker.hub(), stream, broker.address(), place);
+        let limiter = ConnectionLimiter::new(ConnectionLimits { total: 1, per_origin: 1 });
+        let permit = limiter.try_enter(Origin::Loopback).unwrap();
+        let task = serve(broker.hub(), stream, broker.address(), permit);
         let size = size_of_val(&task);
         assert!(size <= 4608, "{size}");
     }

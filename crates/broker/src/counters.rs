@@ -1,48 +1,48 @@
-//! What the endpoint did, for status, metrics and tests.
+//! Counters of the endpoint, for status, metrics and tests.
 
 use edgesync_transport::counters;
 
 counters! {
-    /// Counts of one endpoint since it was bound.
+    /// Counters of one endpoint since it was bound.
     pub(crate) struct BrokerCounters {}
-    /// A reading of [`BrokerCounters`].
+    /// Values of [`BrokerCounters`] at one time.
     pub struct BrokerTraffic {
-        /// Connections that are open; for the endpoint to say.
+        /// Connected nodes, from the registry.
         pub open: u64,
     }
     /// TCP connections accepted.
     accepted,
-    /// MQTT connections made.
+    /// MQTT connections established.
     connected,
-    /// TCP connections closed at once, because there were too many.
+    /// TCP connections closed at once, because the limit was reached.
     over_limit,
     /// Connections refused before or with their CONNACK.
     refused,
     /// Connections ended for bytes or packets that are not MQTT v5.
     malformed,
-    /// Publishes and subscriptions that were not allowed.
+    /// Publishes and subscriptions denied.
     unauthorized,
     /// Connections replaced by a newer one of the same node.
     taken_over,
-    /// Connections ended because they did not read or acknowledge.
+    /// Connections ended because the client did not read or acknowledge in time.
     not_reading,
-    /// Connections ended because nothing was heard.
+    /// Connections ended because nothing was received in time.
     silent,
-    /// Messages handed to the cloud.
+    /// Messages passed to the cloud.
     messages_in,
     /// Messages written to nodes.
     messages_out,
-    /// Bytes taken from TCP.
+    /// Bytes received from TCP.
     bytes_in,
-    /// Bytes handed to TCP.
+    /// Bytes written to TCP.
     bytes_out,
-    /// Messages that had to wait because the queue of their node was full.
+    /// Messages delayed because their node's queue was full.
     queue_full,
-    /// Connections without a handshake of TLS, or with a certificate that is not taken.
+    /// Connections with a failed TLS handshake.
     tls,
-    /// Connections refused for their certificate being no node's, or for naming another node than it.
+    /// Connections refused because their certificate is no node's or names another node.
     identity,
-    /// Connections ended because their certificate did.
+    /// Connections ended because their certificate expired.
     expired,
     /// Connections ended because their certificate was revoked.
     revoked,

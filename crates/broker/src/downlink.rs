@@ -1,4 +1,4 @@
-//! One way to the nodes for the cloud side, whether they connect to the endpoint or to an external broker.
+//! The cloud side's way to its nodes: the embedded endpoint or an external broker.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,13 +16,13 @@ use edgesync_transport::link::{
 /// The way to the nodes.
 #[derive(Clone)]
 pub enum Downlink {
-    /// They connect to this process.
+    /// Nodes connect to this process.
     Embedded(Broker),
-    /// They and this process connect to the same broker.
+    /// Nodes and this process connect to the same broker.
     External(External),
 }
 
-/// A connection to an external broker, on the cloud's side of it.
+/// The cloud side's connection to an external broker.
 #[derive(Clone)]
 pub struct External {
     link: LinkHandle,
@@ -31,12 +31,12 @@ pub struct External {
     order: Arc<Mutex<Order>>,
 }
 
-/// Which of the messages in the one queue are for whom.
+/// Positions of each node's messages in the shared queue.
 #[derive(Default)]
 struct Order {
-    /// How many were queued so far.
+    /// Number of messages queued so far.
     queued: u64,
-    /// Their numbers, until the broker has acknowledged them.
+    /// Positions per node, until the broker has acknowledged them.
     by_node: HashMap<String, VecDeque<u64>>,
 }
 
@@ -44,8 +44,8 @@ impl Downlink {
     /// Queues a message for a node's `down` topic.
     ///
     /// # Errors
-    /// It cannot be sent now, or not at all. With an external broker success does not mean that the node is
-    /// connected, and the queue is one for all nodes.
+    /// The message cannot be sent now, or not at all. With an external broker success does not mean
+    /// that the node is connected, and all nodes share one queue.
     pub fn try_publish(&self, node: &str, payload: Vec<u8>) -> Result<(), PublishError> {
         match self {
             Self::Embedded(broker) => broker.try_publish(node, payload),
@@ -53,10 +53,10 @@ impl Downlink {
         }
     }
 
-    /// Waits for room in the queue that a message for the node would go into.
+    /// Waits until the queue for the node has space.
     ///
     /// # Errors
-    /// [`PublishError::NotConnected`].
+    /// [`PublishError::NotConnected`] if there is no connection, or it ends meanwhile.
     pub async fn ready(&self, node: &str) -> Result<(), PublishError> {
         match self {
             Self::Embedded(broker) => broker.ready(node).await,
@@ -64,8 +64,8 @@ impl Downlink {
         }
     }
 
-    /// Messages for the node that are under way on the connection of now, to the node or to an external broker; `None`
-    /// if it is not connected.
+    /// Returns the messages for the node that are not completed on the current connection, to the
+    /// node or to an external broker; `None` if it is not connected.
     #[must_use]
     pub fn backlog(&self, node: &str) -> Option<Backlog> {
         match self {
@@ -74,8 +74,8 @@ impl Downlink {
         }
     }
 
-    /// Waits until [`Downlink::backlog`] has become smaller for some nodes, and names them. Not told of an external broker.
-    /// Can be cancelled without loss; one caller at a time.
+    /// Waits until [`Downlink::backlog`] has become smaller for some nodes, and returns their
+    /// names; never returns with an external broker. Safe to cancel; for one caller.
     pub async fn moved(&self) -> Vec<String> {
         match self {
             Self::Embedded(broker) => broker.moved().await,
@@ -83,7 +83,7 @@ impl Downlink {
         }
     }
 
-    /// Whether all nodes share one queue.
+    /// Returns whether all nodes share one queue.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::External(_))
@@ -97,7 +97,7 @@ impl Downlink {
         }
     }
 
-    /// Ends it in order: `farewell` is what stays retained on `cloud`.
+    /// Shuts down; `farewell` stays retained on `cloud`.
     pub async fn shutdown(&self, farewell: Vec<u8>, within: Duration) {
         match self {
             Self::Embedded(broker) => {
@@ -113,7 +113,7 @@ impl Downlink {
 }
 
 impl External {
-    /// The link, for its counters.
+    /// Returns the link, for its counters.
     #[must_use]
     pub fn link(&self) -> &LinkHandle {
         &self.link
@@ -138,7 +138,8 @@ impl External {
     fn backlog(&self, node: &str) -> Backlog {
         let mut order = self.order();
         let (queued, done) = (order.queued, self.link.backlog());
-        // What the cloud says of itself is in that queue too: then a message counts for a little longer.
+        // The queue also holds the cloud's presence: then a message counts as queued for a little
+        // longer.
         let (sent, taken) = (queued.saturating_sub(done.unsent), queued.saturating_sub(done.unacknowledged));
         let Some(numbers) = order.by_node.get_mut(node) else { return Backlog::default() };
         while numbers.pop_front_if(|number| *number <= taken).is_some() {}
@@ -152,17 +153,19 @@ impl External {
 
     fn set_cloud(&self, payload: Vec<u8>) {
         self.cloud.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&payload);
-        // Without a connection it is the greeting of the next one. A full queue is a burst of frames: then
-        // the nodes hear from the cloud anyway, and a new greeting comes with the next connection.
+        // Without a connection it becomes the greeting of the next one. A full queue means a burst
+        // of frames, from which the nodes notice the cloud anyway, and the next connection has a
+        // new greeting.
         if let Err(error) = self.link.try_publish(&self.topics.cloud(), payload, true) {
             tracing::debug!(%error, "the cloud's presence was not published now");
         }
     }
 }
 
-/// Connects to an external broker in the cloud's place: subscribes to what all nodes send.
+/// Connects to an external broker and subscribes to the messages of all nodes.
 ///
-/// `options.introduce` makes the will; the greeting is what [`Downlink::set_cloud`] last said.
+/// `options.introduce` creates the will; the greeting is the last payload of
+/// [`Downlink::set_cloud`].
 #[must_use]
 pub fn external(mut options: LinkOptions, topics: &Topics) -> (Downlink, FleetEvents) {
     let cloud = Arc::new(Mutex::new(Vec::new()));
@@ -170,17 +173,17 @@ pub fn external(mut options: LinkOptions, topics: &Topics) -> (Downlink, FleetEv
     options.own_topic = Some(topics.cloud());
     options.introduce = greeting(options.introduce, topics.cloud(), Arc::clone(&cloud));
     let (capacity, longest) = (options.events.max(1), options.max_packet as usize);
-    let (link, heard) = Link::spawn(options);
+    let (link, events) = Link::spawn(options);
     let (inflow, receiver) = inflow(capacity, longest);
-    tokio::spawn(translate(topics.clone(), heard, inflow));
+    tokio::spawn(translate(topics.clone(), events, inflow));
     let external = External { link, topics: topics.clone(), cloud, order: Arc::default() };
     (Downlink::External(external), receiver)
 }
 
 #[cfg(any(test, feature = "testing"))]
 impl Downlink {
-    /// A connection to an external broker that a test plays, with room for so many messages: they are in the queue of the
-    /// second value.
+    /// Creates a downlink over a broker that a test plays, with space for `messages` messages; they
+    /// are in the queue of the second value.
     pub fn played(messages: usize) -> (Self, Arc<edgesync_transport::link::handle::Shared>) {
         let limits = edgesync_transport::link::queue::Limits { messages, bytes: usize::MAX };
         let (link, shared, _) = edgesync_transport::link::handle::new(limits, u32::MAX);
@@ -202,11 +205,11 @@ fn greeting(introduce: Introduce, topic: String, cloud: Arc<Mutex<Vec<u8>>>) -> 
     })
 }
 
-/// Turns what the link hears into what the fleet understands, until one of them ends.
-async fn translate(topics: Topics, mut heard: mpsc::Receiver<LinkEvent>, inflow: Inflow) {
+/// Converts link events into fleet events until one of the two ends.
+async fn translate(topics: Topics, mut events: mpsc::Receiver<LinkEvent>, inflow: Inflow) {
     loop {
         let event = tokio::select! {
-            event = heard.recv() => event,
+            event = events.recv() => event,
             () = inflow.closed() => return,
         };
         let Some(event) = event else { return };
@@ -229,8 +232,9 @@ async fn translate(topics: Topics, mut heard: mpsc::Receiver<LinkEvent>, inflow:
                 FleetEvent::Message { node, channel, payload }
             }
         };
-        // One connection carries all nodes: it cannot wait for one of them. To keep them apart is up to the broker.
-        if !inflow.tell(event).await {
+        // One connection carries all nodes, so it cannot wait for one of them: rate limits per node
+        // are up to the broker.
+        if !inflow.send_uncounted(event).await {
             return;
         }
     }

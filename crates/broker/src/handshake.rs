@@ -1,4 +1,4 @@
-//! Whether a CONNECT is let in, and on which terms. Pure.
+//! Checks a CONNECT and negotiates limits. Pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,28 +12,28 @@ use uuid::Uuid;
 
 use super::BrokerOptions;
 use super::access::{self, Target};
-use super::wire::{Bearer, brief};
+use super::stream::{PeerIdentity, truncated};
 use edgesync_object::name;
 
-/// QoS 1 publishes a client may have on the way to us. What we have not handled we have not read, so this
-/// costs nothing; it is announced because some clients take the default of 65,535 as a promise.
+/// Announced window for a client's QoS 1 publishes. Unhandled publishes are not read, so the value
+/// costs nothing. It is announced because some clients rely on the default of 65,535.
 const RECEIVE_MAXIMUM: u16 = 1024;
 
-/// A client that was let in.
+/// An accepted CONNECT.
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) node: Arc<str>,
-    /// How often the client must be heard of.
+    /// The client must send a packet this often.
     pub(super) keepalive: Duration,
-    /// The largest packet the client takes, in bytes.
+    /// The largest packet that the client accepts, in bytes.
     pub(super) max_packet: u32,
-    /// QoS 1 publishes the client takes at a time.
+    /// Window of the client: QoS 1 publishes in flight.
     pub(super) inflight: u16,
     pub(super) will: Option<Will>,
     pub(super) connack: Packet,
 }
 
-/// What is published for a client that goes without a farewell.
+/// Message published when the client disconnects without a DISCONNECT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Will {
     pub(super) target: Target,
@@ -41,12 +41,12 @@ pub(super) struct Will {
     pub(super) retain: bool,
 }
 
-/// A client that was not let in.
+/// A refused CONNECT.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) code: ConnectReturnCode,
     pub(super) reason: String,
-    /// Whether the client claims to be somebody that its certificate does not name.
+    /// Whether the client claims another identity than that of its certificate.
     pub(super) impostor: bool,
 }
 
@@ -59,34 +59,34 @@ impl Refusal {
         Self { code, reason, impostor: true }
     }
 
-    /// The answer to the client.
+    /// Returns the CONNACK for the client.
     pub(super) fn connack(&self) -> Packet {
         let properties = ConnAckProperties { reason_string: Some(self.reason.clone()), ..no_properties() };
         Packet::ConnAck(ConnAck { session_present: false, code: self.code, properties: Some(properties) })
     }
 }
 
-/// Decides on a CONNECT.
+/// Checks a CONNECT.
 ///
-/// The certificate names the node. Without TLS, on this machine alone, the user name does if there is one, and else
-/// the client id. The password is not looked at.
+/// The certificate names the node. Without TLS, which is possible on this machine only, the user
+/// name does, or else the client id. The password is ignored.
 pub(super) fn admit(
     options: &BrokerOptions,
     connect: Connect,
     will: Option<LastWill>,
     login: Option<Login>,
-    bearer: &Bearer,
+    identity: &PeerIdentity,
 ) -> Result<Admitted, Refusal> {
-    let asked = connect.properties;
-    if asked.as_ref().is_some_and(|asked| asked.authentication_method.is_some()) {
+    let requested = connect.properties;
+    if requested.as_ref().is_some_and(|requested| requested.authentication_method.is_some()) {
         let code = ConnectReturnCode::BadAuthenticationMethod;
         return Err(Refusal::new(code, "extended authentication is not supported"));
     }
-    let (node, assigned) = node_name(connect.client_id, login, bearer)?;
+    let (node, assigned) = node_name(connect.client_id, login, identity)?;
     let will = will.map(|will| check_will(options, &node, &will)).transpose()?;
     let (keepalive, server_keep_alive) = keepalive(options, connect.keep_alive);
-    let max_packet = asked.as_ref().and_then(|asked| asked.max_packet_size).unwrap_or(u32::MAX);
-    let inflight = asked.as_ref().and_then(|asked| asked.receive_maximum).unwrap_or(u16::MAX);
+    let max_packet = requested.as_ref().and_then(|requested| requested.max_packet_size).unwrap_or(u32::MAX);
+    let inflight = requested.as_ref().and_then(|requested| requested.receive_maximum).unwrap_or(u16::MAX);
     if max_packet == 0 || inflight == 0 {
         return Err(Refusal::new(ConnectReturnCode::ProtocolError, "a limit of zero in the connect packet"));
     }
@@ -113,28 +113,28 @@ pub(super) fn admit(
     })
 }
 
-/// The name of the node, and its client id if it left that to us.
+/// Returns the node's name, and its client id if the endpoint assigns one.
 fn node_name(
     client_id: String,
     login: Option<Login>,
-    bearer: &Bearer,
+    identity: &PeerIdentity,
 ) -> Result<(String, Option<String>), Refusal> {
     let user = login.map(|login| login.username).filter(|user| !user.is_empty());
     let anonymous = client_id.is_empty();
-    match bearer {
-        Bearer::Local => {
+    match identity {
+        PeerIdentity::Local => {
             let assigned = anonymous.then(|| format!("auto-{}", Uuid::new_v4()));
             let client_id = assigned.clone().unwrap_or(client_id);
             claimed_name(client_id, user).map(|node| (node, assigned))
         }
-        Bearer::Stranger(who) => {
+        PeerIdentity::Unknown(who) => {
             let reason =
                 format!("only nodes are let in, with a certificate of O=system:nodes; this is {who}");
             Err(Refusal::impostor(ConnectReturnCode::NotAuthorized, reason))
         }
-        Bearer::Node { name, .. } => {
+        PeerIdentity::Node { name, .. } => {
             let other = |what: &str, given: &str| {
-                format!("{what} is '{}', the certificate is for '{name}'; leave it out", brief(given))
+                format!("{what} is '{}', the certificate is for '{name}'; leave it out", truncated(given))
             };
             if let Some(user) = user.filter(|user| user != name) {
                 let reason = other("the user name", &user);
@@ -149,7 +149,7 @@ fn node_name(
     }
 }
 
-/// The name that a client of this machine gives itself.
+/// Returns the name that a client on this machine claims.
 fn claimed_name(client_id: String, user: Option<String>) -> Result<String, Refusal> {
     let (name, code, what) = match user {
         Some(user) => (user, ConnectReturnCode::BadUserNamePassword, "the user name"),
@@ -181,13 +181,14 @@ fn check_will(options: &BrokerOptions, node: &str, will: &LastWill) -> Result<Wi
     Ok(Will { target, payload: Bytes::copy_from_slice(&will.message), retain: will.retain })
 }
 
-/// The client's keep-alive, or ours if it has none or a longer one; then the client must be told.
-fn keepalive(options: &BrokerOptions, asked: u16) -> (Duration, Option<u16>) {
+/// Returns the keep-alive, and the value for the CONNACK if it replaces the client's: for none or
+/// one above the limit.
+fn keepalive(options: &BrokerOptions, requested: u16) -> (Duration, Option<u16>) {
     let longest = u16::try_from(options.max_keepalive.as_secs()).unwrap_or(u16::MAX);
-    if asked == 0 || asked > longest {
+    if requested == 0 || requested > longest {
         (Duration::from_secs(longest.into()), Some(longest))
     } else {
-        (Duration::from_secs(asked.into()), None)
+        (Duration::from_secs(requested.into()), None)
     }
 }
 
@@ -217,14 +218,14 @@ fn no_properties() -> ConnAckProperties {
 mod tests {
     use super::*;
 
-    /// Without TLS.
+    /// Checks a CONNECT without TLS.
     fn admit(
         options: &BrokerOptions,
         connect: Connect,
         will: Option<LastWill>,
         login: Option<Login>,
     ) -> Result<Admitted, Refusal> {
-        super::admit(options, connect, will, login, &Bearer::Local)
+        super::admit(options, connect, will, login, &PeerIdentity::Local)
     }
 
     fn connect(client_id: &str, keep_alive: u16) -> Connect {
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_name_names_the_node_and_the_client_id_stands_in_for_it() {
+    fn user_name_or_else_client_id_names_the_node() {
         let options = BrokerOptions::default();
         let named = admit(&options, connect("Client 1", 5), None, Some(Login::new("node-1", ""))).unwrap();
         assert_eq!(&*named.node, "node-1");
@@ -260,51 +261,53 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_client_id_is_replaced_and_told() {
+    fn empty_client_id_is_replaced_and_announced() {
         let admitted = admit(&BrokerOptions::default(), connect("", 5), None, None).unwrap();
         let assigned = properties(&admitted).assigned_client_identifier.clone().unwrap();
         assert_eq!(*admitted.node, *assigned);
     }
 
     #[test]
-    fn with_a_certificate_its_node_counts_whatever_the_client_says() {
+    fn certificate_names_the_node() {
         let options = BrokerOptions::default();
-        let node = Bearer::Node { name: "n-1".into(), until: jiff::Timestamp::MAX };
-        let ask = |bearer: &Bearer, client_id: &str, user: Option<&str>| {
+        let node = PeerIdentity::Node { name: "n-1".into(), until: jiff::Timestamp::MAX };
+        let admit_as = |identity: &PeerIdentity, client_id: &str, user: Option<&str>| {
             let login = user.map(|user| Login::new(user, "x"));
-            super::admit(&options, connect(client_id, 5), None, login, bearer)
+            super::admit(&options, connect(client_id, 5), None, login, identity)
         };
         for (client_id, user) in [("n-1", None), ("n-1", Some("n-1")), ("n-1", Some("")), ("", Some("n-1"))] {
-            assert_eq!(&*ask(&node, client_id, user).unwrap().node, "n-1", "{client_id} {user:?}");
+            assert_eq!(&*admit_as(&node, client_id, user).unwrap().node, "n-1", "{client_id} {user:?}");
         }
-        let admitted = ask(&node, "", None).unwrap();
+        let admitted = admit_as(&node, "", None).unwrap();
         assert_eq!(properties(&admitted).assigned_client_identifier.as_deref(), Some("n-1"));
-        let stranger = Bearer::Stranger("without a certificate".into());
-        for (bearer, client_id, user, expected) in [
+        let unknown = PeerIdentity::Unknown("without a certificate".into());
+        for (identity, client_id, user, expected) in [
             (&node, "n-2", None, ConnectReturnCode::ClientIdentifierNotValid),
             (&node, "N-1", None, ConnectReturnCode::ClientIdentifierNotValid),
             (&node, "n-1", Some("n-2"), ConnectReturnCode::NotAuthorized),
             (&node, "n-2", Some("n-1"), ConnectReturnCode::ClientIdentifierNotValid),
-            (&stranger, "n-1", Some("n-1"), ConnectReturnCode::NotAuthorized),
-            (&stranger, "", None, ConnectReturnCode::NotAuthorized),
+            (&unknown, "n-1", Some("n-1"), ConnectReturnCode::NotAuthorized),
+            (&unknown, "", None, ConnectReturnCode::NotAuthorized),
         ] {
-            let refusal = ask(bearer, client_id, user).unwrap_err();
+            let refusal = admit_as(identity, client_id, user).unwrap_err();
             assert_eq!((refusal.code, refusal.impostor), (expected, true), "{client_id} {user:?}");
         }
     }
 
     #[test]
-    fn a_missing_or_long_keep_alive_is_replaced_and_told() {
+    fn missing_or_long_keep_alive_is_replaced_and_announced() {
         let options = BrokerOptions { max_keepalive: Duration::from_secs(60), ..Default::default() };
-        for (asked, seconds, told) in [(0, 60, Some(60)), (61, 60, Some(60)), (60, 60, None), (7, 7, None)] {
-            let admitted = admit(&options, connect("a", asked), None, None).unwrap();
-            assert_eq!(admitted.keepalive.as_secs(), seconds, "{asked}");
-            assert_eq!(properties(&admitted).server_keep_alive, told, "{asked}");
+        for (requested, seconds, announced) in
+            [(0, 60, Some(60)), (61, 60, Some(60)), (60, 60, None), (7, 7, None)]
+        {
+            let admitted = admit(&options, connect("a", requested), None, None).unwrap();
+            assert_eq!(admitted.keepalive.as_secs(), seconds, "{requested}");
+            assert_eq!(properties(&admitted).server_keep_alive, announced, "{requested}");
         }
     }
 
     #[test]
-    fn a_will_is_for_the_own_presence_and_has_limits() {
+    fn will_is_for_the_own_presence_and_has_limits() {
         let options = BrokerOptions::default();
         let own = options.topics.presence("a");
         assert!(admit(&options, connect("a", 5), will(&own), None).unwrap().will.is_some());
@@ -318,21 +321,21 @@ mod tests {
     }
 
     #[test]
-    fn the_smaller_limits_of_both_sides_count() {
+    fn smaller_limits_of_both_sides_apply() {
         let options = BrokerOptions { max_packet: 5000, inflight: 8, ..Default::default() };
-        let ask = |max_packet_size, receive_maximum| {
-            let asked = rumqttc::v5::mqttbytes::v5::ConnectProperties {
+        let admit_as = |max_packet_size, receive_maximum| {
+            let requested = rumqttc::v5::mqttbytes::v5::ConnectProperties {
                 max_packet_size,
                 receive_maximum,
                 ..Default::default()
             };
-            admit(&options, Connect { properties: Some(asked), ..connect("a", 5) }, None, None)
+            admit(&options, Connect { properties: Some(requested), ..connect("a", 5) }, None, None)
         };
-        let less = ask(Some(2000), Some(3)).unwrap();
+        let less = admit_as(Some(2000), Some(3)).unwrap();
         assert_eq!((less.max_packet, less.inflight), (2000, 3));
-        let more = ask(Some(9000), Some(30)).unwrap();
+        let more = admit_as(Some(9000), Some(30)).unwrap();
         assert_eq!((more.max_packet, more.inflight), (5000, 8));
-        assert_eq!(code(ask(Some(0), None)), ConnectReturnCode::ProtocolError);
-        assert_eq!(code(ask(None, Some(0))), ConnectReturnCode::ProtocolError);
+        assert_eq!(code(admit_as(Some(0), None)), ConnectReturnCode::ProtocolError);
+        assert_eq!(code(admit_as(None, Some(0))), ConnectReturnCode::ProtocolError);
     }
 }

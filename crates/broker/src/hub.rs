@@ -1,4 +1,4 @@
-//! What the tasks of one endpoint share.
+//! State shared by the tasks of one endpoint.
 
 use std::sync::Arc;
 
@@ -8,49 +8,49 @@ use super::BrokerOptions;
 use super::counters::BrokerCounters;
 use super::inflow::Inflow;
 use super::registry::{Moved, Registry};
-use edgesync_transport::gate::{Gate, Seldom};
+use edgesync_transport::admission::{ConnectionLimiter, LogThrottle};
 
-/// How many lines of the log in ten seconds tell who has come and who has gone.
+/// Maximum number of log lines about connecting and disconnecting nodes in ten seconds.
 pub(super) const MOVES: u32 = 200;
 
-/// See the module.
+/// State shared by the tasks of one endpoint.
 pub(super) struct Hub {
     pub(super) options: BrokerOptions,
     pub(super) registry: Registry,
     pub(super) moved: Moved,
     pub(super) counters: BrokerCounters,
     pub(super) inflow: Inflow,
-    /// Who connects, until it is known which node it is.
-    pub(super) gate: Arc<Gate>,
-    /// One permit per node.
-    pub(super) places: Arc<Semaphore>,
-    pub(super) quiet: Quiet,
-    /// Lines of the log about nodes that come, go, or take the place of one that is there.
-    pub(super) moves: Seldom,
+    /// Limits connections whose node is not known yet.
+    pub(super) limiter: Arc<ConnectionLimiter>,
+    /// One permit per connected node.
+    pub(super) slots: Arc<Semaphore>,
+    pub(super) throttles: Throttles,
+    /// Throttle for lines about nodes that connect, disconnect or replace a connection.
+    pub(super) session_lines: LogThrottle,
     pub(super) closing: watch::Sender<bool>,
 }
 
-/// Lines of the log that anybody can cause.
+/// Throttles for log lines that unauthenticated peers or any node can cause.
 #[derive(Debug, Default)]
-pub(super) struct Quiet {
-    pub(super) full: Seldom,
-    pub(super) refused: Seldom,
-    pub(super) impostor: Seldom,
-    pub(super) topic: Seldom,
-    pub(super) filter: Seldom,
-    pub(super) large: Seldom,
-    pub(super) presence: Seldom,
+pub(super) struct Throttles {
+    pub(super) full: LogThrottle,
+    pub(super) refused: LogThrottle,
+    pub(super) impostor: LogThrottle,
+    pub(super) topic: LogThrottle,
+    pub(super) filter: LogThrottle,
+    pub(super) large: LogThrottle,
+    pub(super) presence: LogThrottle,
 }
 
 impl Hub {
-    /// Whether the endpoint shuts down.
+    /// Returns whether the endpoint shuts down.
     pub(super) fn is_closing(&self) -> bool {
         *self.closing.borrow()
     }
 
-    /// Returns once the endpoint shuts down.
+    /// Returns when the endpoint shuts down.
     pub(super) async fn closed(&self) {
-        // The sender lives in the hub we hold: it cannot go away.
+        // Cannot fail: the hub holds the sender.
         let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
     }
 }

@@ -1,8 +1,8 @@
-//! What nodes have sent, on its way to the fleet: bounded in messages and in bytes, and shared fairly.
+//! Queue of messages from nodes to the fleet: bounded in messages and in bytes, and shared fairly.
 //!
-//! Each connection has a share of it. What it sent counts against the share until the fleet is done with it, and for longer
-//! if the work that it caused was more than its share of time. So a node that floods waits for its own turn, at its own
-//! socket, and no other node notices.
+//! Each connection has a share. A message counts against the share until the fleet has processed
+//! it, and for longer if its decoded size exceeds the connection's rate. So a node that floods is
+//! delayed at its own socket, and other nodes are not affected.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,80 +14,81 @@ use super::FleetEvent;
 #[cfg(test)]
 use edgesync_protocol::fault::{Fault, planted};
 
-/// Small messages of one connection that wait; one as large as a packet may be takes the place of all.
+/// Queued small messages of one connection; a message of the maximum packet size uses the whole
+/// share.
 const SHARE: u32 = 16;
-/// Bytes of all messages that wait.
-const ROOM_BYTES: usize = 64 << 20;
-/// The unit in which these are counted.
-const ROOM_UNIT: usize = 1 << 10;
-/// Bytes of frames, decoded, that the fleet reads of one connection in a second, when it has had more than [`BURST`].
+/// Limit for all queued messages in bytes.
+const BUDGET_BYTES: usize = 64 << 20;
+/// Unit of the byte limit.
+const BUDGET_UNIT: usize = 1 << 10;
+/// Decoded frame bytes that the fleet reads from one connection per second, beyond [`BURST`].
 const RATE: u32 = 4 << 20;
-/// Bytes that it reads without delay after a quiet time.
+/// Decoded frame bytes that it reads without delay after an idle period.
 const BURST: u32 = 4 << 20;
 
-/// The sending end.
+/// Sending half of the queue.
 #[derive(Clone)]
 pub(super) struct Inflow {
     queue: mpsc::Sender<Queued>,
-    room: Arc<Semaphore>,
-    /// The largest message, in bytes.
+    budget: Arc<Semaphore>,
+    /// The largest message in bytes.
     longest: usize,
 }
 
-/// Events of the nodes for the fleet.
+/// Receiving half of the queue: events of the nodes for the fleet.
 pub struct FleetEvents {
     queue: mpsc::Receiver<Queued>,
-    /// Of the event that was taken last.
-    hold: Option<Hold>,
+    /// Permits of the last received event.
+    held: Option<Held>,
 }
 
 struct Queued {
     event: FleetEvent,
-    hold: Option<Hold>,
-    _room: Option<OwnedSemaphorePermit>,
+    held: Option<Held>,
+    _budget: Option<OwnedSemaphorePermit>,
 }
 
-/// A part of a connection's share.
-struct Hold {
+/// Permits of a connection's share, held by a message.
+struct Held {
     share: Arc<Share>,
-    places: OwnedSemaphorePermit,
+    permits: OwnedSemaphorePermit,
 }
 
-/// What one connection may have on the way.
+/// Quota of one connection for queued messages.
 pub(super) struct Share {
-    places: Arc<Semaphore>,
-    spent: Mutex<Spent>,
+    permits: Arc<Semaphore>,
+    bucket: Mutex<Bucket>,
 }
 
-/// Bytes that were read of a connection lately.
-struct Spent {
+/// Token bucket of decoded bytes.
+struct Bucket {
     bytes: f64,
     at: Instant,
 }
 
-/// A place for one message.
-pub(super) struct Place<'a> {
+/// Reserved queue space for one message.
+pub(super) struct Reservation<'a> {
     permit: mpsc::Permit<'a, Queued>,
-    hold: Hold,
-    room: OwnedSemaphorePermit,
+    held: Held,
+    budget: OwnedSemaphorePermit,
 }
 
-/// A way for so many events, of messages of at most so many bytes.
+/// Creates a queue of `events` events, with messages of at most `longest` bytes.
 pub(super) fn inflow(events: usize, longest: usize) -> (Inflow, FleetEvents) {
     let (sender, receiver) = mpsc::channel(events);
-    let room = Arc::new(Semaphore::new(ROOM_BYTES / ROOM_UNIT));
-    (Inflow { queue: sender, room, longest: longest.max(1) }, FleetEvents { queue: receiver, hold: None })
+    let budget = Arc::new(Semaphore::new(BUDGET_BYTES / BUDGET_UNIT));
+    (Inflow { queue: sender, budget, longest: longest.max(1) }, FleetEvents { queue: receiver, held: None })
 }
 
 impl Inflow {
-    /// The share of a new connection.
+    /// Creates the share of a new connection.
     pub(super) fn share(&self) -> Arc<Share> {
-        let spent = Mutex::new(Spent { bytes: 0.0, at: Instant::now() });
-        Arc::new(Share { places: Arc::new(Semaphore::new(SHARE as usize)), spent })
+        let bucket = Mutex::new(Bucket { bytes: 0.0, at: Instant::now() });
+        Arc::new(Share { permits: Arc::new(Semaphore::new(SHARE as usize)), bucket })
     }
 
-    /// How many places of a share a message takes.
-    fn places(&self, bytes: usize) -> u32 {
+    /// Returns the number of permits of a share that a message needs.
+    fn permits(&self, bytes: usize) -> u32 {
         #[cfg(test)]
         if planted(Fault::NoShares) {
             return 0;
@@ -96,119 +97,120 @@ impl Inflow {
         u32::try_from(part).unwrap_or(SHARE).clamp(1, SHARE)
     }
 
-    /// Takes a place for a message of so many bytes if there is one now.
-    pub(super) fn try_reserve(&self, bytes: usize, share: &Arc<Share>) -> Option<Place<'_>> {
-        let places = Arc::clone(&share.places).try_acquire_many_owned(self.places(bytes)).ok()?;
-        let room = Arc::clone(&self.room).try_acquire_many_owned(room_of(bytes)).ok()?;
+    /// Reserves space for a message of `bytes` bytes if it is available now.
+    pub(super) fn try_reserve(&self, bytes: usize, share: &Arc<Share>) -> Option<Reservation<'_>> {
+        let permits = Arc::clone(&share.permits).try_acquire_many_owned(self.permits(bytes)).ok()?;
+        let budget = Arc::clone(&self.budget).try_acquire_many_owned(budget_permits(bytes)).ok()?;
         let permit = self.queue.try_reserve().ok()?;
-        Some(Place { permit, hold: Hold { share: Arc::clone(share), places }, room })
+        Some(Reservation { permit, held: Held { share: Arc::clone(share), permits }, budget })
     }
 
-    /// Waits for a place. `None` when nobody takes events any more. Safe to cancel.
-    pub(super) async fn reserve(&self, bytes: usize, share: &Arc<Share>) -> Option<Place<'_>> {
-        let taking = async {
-            let places = Arc::clone(&share.places).acquire_many_owned(self.places(bytes)).await.ok()?;
-            let room = Arc::clone(&self.room).acquire_many_owned(room_of(bytes)).await.ok()?;
+    /// Waits for space. `None` when the receiver was dropped. Safe to cancel.
+    pub(super) async fn reserve(&self, bytes: usize, share: &Arc<Share>) -> Option<Reservation<'_>> {
+        let reserving = async {
+            let permits = Arc::clone(&share.permits).acquire_many_owned(self.permits(bytes)).await.ok()?;
+            let budget = Arc::clone(&self.budget).acquire_many_owned(budget_permits(bytes)).await.ok()?;
             let permit = self.queue.reserve().await.ok()?;
-            Some(Place { permit, hold: Hold { share: Arc::clone(share), places }, room })
+            Some(Reservation { permit, held: Held { share: Arc::clone(share), permits }, budget })
         };
         tokio::select! {
-            place = taking => place,
+            reservation = reserving => reservation,
             () = self.queue.closed() => None,
         }
     }
 
-    /// Tells of something that counts against no share. False when nobody takes events any more.
-    pub(super) async fn tell(&self, event: FleetEvent) -> bool {
+    /// Sends an event that counts against no share. `false` when the receiver was dropped.
+    pub(super) async fn send_uncounted(&self, event: FleetEvent) -> bool {
         let bytes = match &event {
             FleetEvent::Message { payload, .. } => payload.len(),
             _ => 0,
         };
-        let room = Arc::clone(&self.room).acquire_many_owned(room_of(bytes));
-        let room = tokio::select! {
-            room = room => room.ok(),
+        let budget = Arc::clone(&self.budget).acquire_many_owned(budget_permits(bytes));
+        let budget = tokio::select! {
+            budget = budget => budget.ok(),
             () = self.queue.closed() => return false,
         };
-        self.queue.send(Queued { event, hold: None, _room: room }).await.is_ok()
+        self.queue.send(Queued { event, held: None, _budget: budget }).await.is_ok()
     }
 
-    /// The same, if there is room, of what takes none.
-    pub(super) fn try_tell(&self, event: FleetEvent) -> bool {
-        self.queue.try_send(Queued { event, hold: None, _room: None }).is_ok()
+    /// Sends an event without payload, if there is space.
+    pub(super) fn try_send_uncounted(&self, event: FleetEvent) -> bool {
+        self.queue.try_send(Queued { event, held: None, _budget: None }).is_ok()
     }
 
-    /// Returns when nobody takes events any more.
+    /// Returns when the receiver was dropped.
     pub(super) async fn closed(&self) {
         self.queue.closed().await;
     }
 }
 
-impl Place<'_> {
+impl Reservation<'_> {
     /// Sends the message.
     pub(super) fn send(self, event: FleetEvent) {
-        self.permit.send(Queued { event, hold: Some(self.hold), _room: Some(self.room) });
+        self.permit.send(Queued { event, held: Some(self.held), _budget: Some(self.budget) });
     }
 }
 
-fn room_of(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(ROOM_UNIT).min(ROOM_BYTES / ROOM_UNIT)).unwrap_or(1)
+fn budget_permits(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(BUDGET_UNIT).min(BUDGET_BYTES / BUDGET_UNIT)).unwrap_or(1)
 }
 
 impl FleetEvents {
-    /// The next event; `None` when there will be none. Whoever asks is done with the one before. Safe to cancel.
+    /// Returns the next event; `None` when there will be none. Calling it marks the previous event
+    /// as processed. Safe to cancel.
     pub async fn recv(&mut self) -> Option<FleetEvent> {
-        self.hold = None;
+        self.held = None;
         let queued = self.queue.recv().await?;
         Some(self.take(queued))
     }
 
-    /// The next event, if there is one now.
+    /// Returns the next event, if there is one now.
     pub fn try_recv(&mut self) -> Option<FleetEvent> {
-        self.hold = None;
+        self.held = None;
         let queued = self.queue.try_recv().ok()?;
         Some(self.take(queued))
     }
 
     fn take(&mut self, queued: Queued) -> FleetEvent {
-        self.hold = queued.hold;
+        self.held = queued.held;
         queued.event
     }
 
-    /// What was taken last came to so many bytes, decoded. Its sender waits if that is more than its share of time.
+    /// Reports the decoded size of the last event. Its sender is delayed if that exceeds the rate.
     pub fn came_to(&mut self, bytes: usize) {
-        let Some(Hold { share, places }) = self.hold.take() else { return };
-        let pause = share.spend(bytes);
+        let Some(Held { share, permits }) = self.held.take() else { return };
+        let pause = share.charge(bytes);
         if !pause.is_zero() {
             tokio::spawn(async move {
                 sleep(pause).await;
-                drop(places);
+                drop(permits);
             });
         }
     }
 }
 
 impl Share {
-    /// Notes that so many bytes were read. How long the next ones are to wait.
-    fn spend(&self, bytes: usize) -> Duration {
-        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Records decoded bytes; returns the delay until the bucket is within its burst.
+    fn charge(&self, bytes: usize) -> Duration {
+        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let paid = now.duration_since(spent.at).as_secs_f64() * f64::from(RATE);
+        let refilled = now.duration_since(bucket.at).as_secs_f64() * f64::from(RATE);
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        *spent = Spent { bytes: (spent.bytes - paid).max(0.0) + f64::from(bytes), at: now };
-        Duration::from_secs_f64((spent.bytes - f64::from(BURST)).max(0.0) / f64::from(RATE))
+        *bucket = Bucket { bytes: (bucket.bytes - refilled).max(0.0) + f64::from(bytes), at: now };
+        Duration::from_secs_f64((bucket.bytes - f64::from(BURST)).max(0.0) / f64::from(RATE))
     }
 }
 
-/// Events that a test tells.
+/// Events sent by a test.
 #[cfg(any(test, feature = "testing"))]
 #[allow(missing_debug_implementations, reason = "for tests")]
 pub struct TestEvents(Inflow);
 
 #[cfg(any(test, feature = "testing"))]
 impl TestEvents {
-    /// Tells an event, which comes back if there is no room.
+    /// Sends an event; returns it if there is no space.
     pub fn send(&self, event: FleetEvent) -> Result<(), FleetEvent> {
-        let queued = Queued { event, hold: None, _room: None };
+        let queued = Queued { event, held: None, _budget: None };
         self.0.queue.try_send(queued).map_err(|refused| match refused {
             mpsc::error::TrySendError::Full(queued) | mpsc::error::TrySendError::Closed(queued) => {
                 queued.event
@@ -217,7 +219,7 @@ impl TestEvents {
     }
 }
 
-/// A way for so many events of a test.
+/// Creates a queue of `count` events for a test.
 #[cfg(any(test, feature = "testing"))]
 pub fn test_events(count: usize) -> (TestEvents, FleetEvents) {
     let (inflow, events) = inflow(count, 1 << 20);
@@ -234,15 +236,16 @@ mod tests {
         FleetEvent::Message { node: node.to_owned(), channel: Channel::Up, payload: vec![0; bytes] }
     }
 
-    /// One node says as much as it can, then another one says one thing: how many come before that.
+    /// One node fills its share, then another one sends a message: returns how many precede that
+    /// one.
     fn before_the_other(bytes: usize) -> usize {
         let (inflow, mut events) = inflow(1024, 256 << 10);
         let (flood, good) = (inflow.share(), inflow.share());
-        while let Some(place) = inflow.try_reserve(bytes, &flood) {
-            place.send(message("flood", bytes));
+        while let Some(reservation) = inflow.try_reserve(bytes, &flood) {
+            reservation.send(message("flood", bytes));
         }
-        if let Some(place) = inflow.try_reserve(100, &good) {
-            place.send(message("good", 100));
+        if let Some(reservation) = inflow.try_reserve(100, &good) {
+            reservation.send(message("good", 100));
         }
         std::iter::from_fn(|| events.try_recv())
             .take_while(|event| matches!(event, FleetEvent::Message { node, .. } if node == "flood"))
@@ -250,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_floods_waits_for_its_own_turn() {
+    async fn flooding_node_is_limited_to_its_share() {
         assert_eq!(before_the_other(100), 16);
         assert_eq!(before_the_other(256 << 10), 1);
         let planted = fault::with(Some(Fault::NoShares), || before_the_other(100));
@@ -258,19 +261,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_bounded_in_bytes_too() {
+    async fn queue_is_bounded_in_bytes_too() {
         let (inflow, _events) = inflow(1024, 256 << 10);
         let nodes: Vec<_> = (0..1000).map(|_| inflow.share()).collect();
-        let places: Vec<_> = nodes.iter().filter_map(|share| inflow.try_reserve(256 << 10, share)).collect();
-        assert_eq!(places.len(), 256);
+        let permits: Vec<_> = nodes.iter().filter_map(|share| inflow.try_reserve(256 << 10, share)).collect();
+        assert_eq!(permits.len(), 256);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_causes_more_work_than_its_share_of_time_waits_and_nobody_else() {
+    async fn node_above_its_rate_is_delayed_and_no_other() {
         let (inflow, mut events) = inflow(1024, 256 << 10);
         let (flood, good) = (inflow.share(), inflow.share());
         let begun = Instant::now();
-        // Small on the line, and 256 KiB each when it is decompressed.
+        // Small on the wire, 256 KiB each when decompressed.
         for _ in 0..160 {
             inflow.reserve(2000, &flood).await.unwrap().send(message("flood", 2000));
             events.recv().await.unwrap();
@@ -282,12 +285,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_waits_for_a_fleet_that_has_gone() {
+    async fn reserve_returns_none_without_a_receiver() {
         let (inflow, events) = inflow(1, 1000);
         let share = inflow.share();
         inflow.try_reserve(1, &share).unwrap().send(message("a", 1));
         drop(events);
         assert!(inflow.reserve(1, &share).await.is_none());
-        assert!(!inflow.tell(message("a", 1)).await);
+        assert!(!inflow.send_uncounted(message("a", 1)).await);
     }
 }

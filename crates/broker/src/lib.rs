@@ -1,6 +1,7 @@
-//! The MQTT v5 endpoint that is embedded in the cloud side, so that a fleet needs no broker. It does not know the sync
-//! protocol: payloads are opaque, and a client may publish only to its own `up` and `presence` topics and receives only its
-//! own subtree and `cloud`. Read [`Broker`] first; `docs/decisions/0001-embedded-endpoint.md` says why it exists.
+//! The MQTT v5 endpoint embedded in the cloud side, so that a fleet needs no broker. It is
+//! independent of the sync protocol: payloads are opaque. A client may publish only to its own `up`
+//! and `presence` topics, and receives only its own subtree and `cloud`. Read [`Broker`] first;
+//! `docs/decisions/0001-embedded-endpoint.md` gives the reasons.
 //!
 //! Any MQTT v5 client can connect, with QoS 0 or 1.
 //!
@@ -21,7 +22,7 @@ mod handshake;
 mod hub;
 mod inflow;
 mod registry;
-mod wire;
+mod stream;
 
 pub use accept::{BindError, Broker};
 pub use counters::BrokerTraffic;
@@ -33,41 +34,42 @@ pub use inflow::{TestEvents, test_events};
 use edgesync_transport::link::Cause;
 use edgesync_transport::link::topic::Topics;
 
-/// What the endpoint keeps to.
+/// Options of the endpoint. Values outside their range are clamped.
 #[derive(Clone, Debug)]
 pub struct BrokerOptions {
-    /// The topics it serves.
+    /// The topics to serve.
     pub topics: Topics,
-    /// TLS with client certificates; none for plain TCP, on loopback only. With it the certificate's node is the node,
-    /// whatever the client says, and a user name or client id that names another one is refused.
+    /// TLS with client certificates; none for plain TCP, on loopback only. With TLS the certificate
+    /// alone names the node, and a user name or client id that names another one is refused.
     pub tls: Option<edgesync_transport::tls::Server>,
-    /// Nodes that are connected at a time.
+    /// Maximum number of connected nodes.
     pub max_connections: usize,
-    /// Connections at a time that have not said which node they are; one address has a quarter of them.
+    /// Maximum number of connections that are not identified yet; one address gets a quarter of
+    /// them.
     pub max_strangers: usize,
-    /// The largest packet in either direction, in bytes, 1,024 or more; a client may ask for less.
+    /// The largest packet in either direction, in bytes, 1,024 or more; a client may require less.
     pub max_packet: u32,
-    /// Messages that wait for one node.
+    /// Maximum number of messages queued for one node.
     pub queue: usize,
-    /// Bytes that wait for one node.
+    /// Maximum size of the messages queued for one node, in bytes.
     pub queue_bytes: usize,
-    /// Messages sent to a node and not acknowledged; a client may ask for less.
+    /// Messages to a node in flight; a client may require less.
     pub inflight: u16,
-    /// The longest time a client may be silent, in whole seconds: it replaces a keep-alive of 0 or a larger
+    /// The longest silence of a client, in whole seconds: it replaces a keep-alive of 0 or a larger
     /// one. MQTT adds half of it.
     pub max_keepalive: Duration,
-    /// Who reads fewer bytes a second is taken for one who does not read.
+    /// Slowest read rate in bytes per second: a slower client is disconnected as not reading.
     pub slowest: u32,
-    /// How long a new connection may take until its CONNECT is complete, the handshake of TLS included.
+    /// Time limit for a new connection until its CONNECT is complete, the TLS handshake included.
     pub connect_timeout: Duration,
     /// The longest payload kept per retained topic, in bytes.
     pub max_retained_bytes: usize,
-    /// Nodes whose presence is kept.
+    /// Maximum number of nodes whose presence is retained.
     pub max_retained: usize,
-    /// Events that wait to be taken.
+    /// Maximum number of queued events.
     pub events: usize,
-    /// Over how long the good-byes of a shutdown are spread at most, so that nodes do not all come to somebody else in one
-    /// moment: a millisecond for each node.
+    /// Longest time over which a shutdown spreads its DISCONNECTs, a millisecond per node, so that
+    /// nodes do not all reconnect elsewhere at once.
     pub farewells: Duration,
 }
 
@@ -108,14 +110,14 @@ impl BrokerOptions {
     }
 }
 
-/// Whether only this machine can reach the address. Without certificates the endpoint must not listen on
-/// any other.
+/// Returns whether only this machine can reach the address. Without certificates the endpoint must
+/// not listen on any other.
 #[must_use]
 pub fn is_loopback(address: &SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-/// Which of a node's topics a message came on.
+/// The topic of a node that a message was published to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
     /// `up`: the protocol.
@@ -124,79 +126,81 @@ pub enum Channel {
     Presence,
 }
 
-/// What happens between the cloud and its nodes, whatever carries it.
+/// Events between the cloud and its nodes, independent of the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FleetEvent {
     /// Nodes can be reached: once at the start for the endpoint, on every connection of an external
-    /// broker. After it, what was sent before must be taken for lost.
+    /// broker. Messages sent before are lost.
     Open {
-        /// The largest packet our side of the way takes, in bytes.
+        /// The largest packet that this side accepts, in bytes.
         max_packet: u32,
     },
     /// No node can be reached: the connection to the external broker is lost.
     Closed {
-        /// Why.
+        /// Cause of the failure or loss.
         cause: Cause,
-        /// When it is tried again.
+        /// Time until the next attempt.
         retry_in: Duration,
     },
-    /// A node has connected. Only the endpoint sees this; with an external broker there is only presence.
+    /// A node has connected. Reported by the endpoint only; with an external broker there is only
+    /// presence.
     NodeConnected {
-        /// Its name.
+        /// Name of the node.
         node: String,
-        /// Counts the endpoint's connections.
+        /// Number of the connection, counted since the endpoint's start.
         connection: u64,
-        /// The largest packet the node takes, in bytes.
+        /// The largest packet that the node accepts, in bytes.
         max_packet: u32,
     },
-    /// A node has sent something.
+    /// A node has published a message.
     Message {
-        /// The node that sent it; the endpoint, or the broker's access rules, vouch for that.
+        /// The sender, authenticated by the endpoint or by the broker's access rules.
         node: String,
-        /// On which of its topics.
+        /// Topic of the message.
         channel: Channel,
-        /// The bytes.
+        /// Payload of the message.
         payload: Vec<u8>,
     },
-    /// A node's connection has ended. Comes before the `NodeConnected` of the one that replaces it.
+    /// A node's connection has ended. Precedes the `NodeConnected` of the connection that replaces
+    /// it.
     NodeDisconnected {
-        /// Its name.
+        /// Name of the node.
         node: String,
-        /// The number from `NodeConnected`.
+        /// Number of the connection, as in `NodeConnected`.
         connection: u64,
-        /// Why.
+        /// Reason for the end.
         why: Departure,
     },
 }
 
-/// Why a node's connection ended.
+/// Reason why a node's connection ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Departure {
-    /// It said good-bye.
+    /// The node sent a DISCONNECT.
     #[error("it disconnected")]
     Farewell,
     /// TCP ended without a DISCONNECT.
     #[error("the connection was lost: {0}")]
     Lost(String),
-    /// Nothing came for one and a half of its keep-alive.
+    /// Nothing was received for one and a half of its keep-alive.
     #[error("nothing was heard for {0:?}")]
     Silent(Duration),
-    /// It did not read, or did not acknowledge, what was sent to it.
+    /// The node did not read, or did not acknowledge, messages in time.
     #[error("it took nothing for {0:?}")]
     NotReading(Duration),
-    /// A newer connection has the same name.
+    /// A newer connection has the same node name.
     #[error("a newer connection of the same node took over")]
     TakenOver,
-    /// It broke the protocol.
+    /// The node violated MQTT v5.
     #[error("it broke the protocol: {0}")]
     Protocol(String),
-    /// It exceeded a limit.
+    /// The node exceeded a limit.
     #[error("it exceeded a limit: {0}")]
     Limit(String),
-    /// Its certificate has ended.
+    /// The node's certificate has expired.
     #[error("its certificate has expired")]
     Expired,
-    /// Its certificate was revoked, see [`Broker::disconnect`].
+    /// The node's certificate was revoked, see [`Broker::disconnect`].
     #[error("its certificate was revoked")]
     Revoked,
     /// The endpoint is shutting down.

@@ -1,4 +1,5 @@
-//! Who is connected, and what is retained. The only state that connections share; no I/O.
+//! Registry of connected nodes and retained messages: the only state that connections share. No
+//! I/O.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use tokio::sync::{Notify, watch};
 use edgesync_transport::link::Backlog;
 use edgesync_transport::link::queue::{Limits, Queue};
 
-/// A message on its way to a node.
+/// A message queued for a node.
 #[derive(Clone, Debug)]
 pub(super) struct Outbound {
     pub(super) topic: Arc<str>,
@@ -18,18 +19,18 @@ pub(super) struct Outbound {
     pub(super) origin: Origin,
 }
 
-/// Where an outbound message comes from, which decides its flags.
+/// Origin of an outbound message, which decides its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// From the cloud, just now.
+    /// From the cloud, live.
     Cloud { retain: bool },
-    /// From the same client: not sent to subscriptions that ask for no local messages.
+    /// From the same client: not sent to subscriptions with the no-local option.
     Own { retain: bool },
     /// Retained, sent because of a new subscription.
     Retained,
 }
 
-/// Why a connection is told to go.
+/// Reason why a connection is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Eviction {
     TakenOver,
@@ -37,28 +38,28 @@ pub(super) enum Eviction {
     ShuttingDown,
 }
 
-/// What others see of a connection.
-pub(super) struct Seat {
+/// Shared state of a connected node's session.
+pub(super) struct Session {
     pub(super) connection: u64,
     pub(super) node: Arc<str>,
     pub(super) down: Arc<str>,
     pub(super) queue: Queue<Outbound>,
-    /// Whether one of the subscriptions covers the node's `down` topic.
+    /// Whether a subscription covers the node's `down` topic.
     pub(super) listens: AtomicBool,
     /// The largest packet the client takes, in bytes.
     pub(super) max_packet: u32,
-    /// Of the cloud's messages: being taken off the queue, not written, not acknowledged or not written.
-    taking: AtomicU64,
+    /// Counts of the cloud's messages: being dequeued; not fully written; not acknowledged.
+    popping: AtomicU64,
     unwritten: AtomicU64,
     unacknowledged: AtomicU64,
-    /// Whether the cloud will look at these.
+    /// Whether the session is queued in [`Moved`].
     moved: AtomicBool,
     evict: watch::Sender<Option<Eviction>>,
-    gone: watch::Sender<bool>,
+    ended: watch::Sender<bool>,
 }
 
-impl Seat {
-    /// Tells the connection to go.
+impl Session {
+    /// Requests the end of the connection; the first reason counts.
     pub(super) fn evict(&self, eviction: Eviction) {
         self.evict.send_if_modified(|now| {
             let first = now.is_none();
@@ -67,78 +68,80 @@ impl Seat {
         });
     }
 
-    /// Takes the next message of the cloud; [`Seat::has_taken`] is due once it counts as unwritten.
-    pub(super) fn take(&self) -> Option<Outbound> {
-        self.taking.fetch_add(1, Ordering::SeqCst);
-        let taken = self.queue.pop();
-        if taken.is_none() {
-            self.has_taken();
+    /// Dequeues the next message of the cloud; call [`Session::popped`] once it counts as
+    /// unwritten.
+    pub(super) fn pop(&self) -> Option<Outbound> {
+        self.popping.fetch_add(1, Ordering::SeqCst);
+        let next = self.queue.pop();
+        if next.is_none() {
+            self.popped();
         }
-        taken
+        next
     }
 
-    pub(super) fn has_taken(&self) {
-        self.taking.fetch_sub(1, Ordering::SeqCst);
+    pub(super) fn popped(&self) {
+        self.popping.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Notes how far the cloud's messages are; whether the cloud is to be told.
+    /// Updates the counts; returns whether the session must be pushed to [`Moved`].
     pub(super) fn set_backlog(&self, unwritten: u64, unacknowledged: u64) -> bool {
         let before = self.unwritten.swap(unwritten, Ordering::SeqCst);
         let waited = self.unacknowledged.swap(unacknowledged, Ordering::SeqCst);
         (unwritten < before || unacknowledged < waited) && !self.moved.swap(true, Ordering::SeqCst)
     }
 
-    /// How far the cloud's messages are.
+    /// Returns the cloud's messages that are not completed.
     pub(super) fn backlog(&self) -> Backlog {
-        // In the order in which a message goes on, so that it is rather counted twice than left out.
-        let queued = self.queue.depth() as u64 + self.taking.load(Ordering::SeqCst);
+        // Read in the order in which a message advances: then one may count twice, but none is
+        // missed.
+        let queued = self.queue.depth() as u64 + self.popping.load(Ordering::SeqCst);
         let unwritten = self.unwritten.load(Ordering::SeqCst);
         let unacknowledged = self.unacknowledged.load(Ordering::SeqCst);
         Backlog { unsent: queued + unwritten, unacknowledged: queued + unacknowledged.max(unwritten) }
     }
 
-    /// Sees an eviction.
+    /// Watches for an eviction.
     pub(super) fn evictions(&self) -> watch::Receiver<Option<Eviction>> {
         self.evict.subscribe()
     }
 
-    /// Returns once the connection has ended and everything about it has been said.
-    pub(super) async fn gone(&self) {
-        // The sender lives in the seat we hold: it cannot go away.
-        let _ = self.gone.subscribe().wait_for(|gone| *gone).await;
+    /// Returns when the connection has ended and all its events have been sent.
+    pub(super) async fn ended(&self) {
+        // Cannot fail: the session holds the sender.
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 }
 
-/// Connections of which something has gone on, each once.
+/// Sessions whose backlog has become smaller, each once.
 #[derive(Default)]
 pub(super) struct Moved {
-    seats: Mutex<Vec<Arc<Seat>>>,
+    sessions: Mutex<Vec<Arc<Session>>>,
     pushed: Notify,
 }
 
 impl Moved {
-    pub(super) fn push(&self, seat: &Arc<Seat>) {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(seat));
+    pub(super) fn push(&self, session: &Arc<Session>) {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(session));
         self.pushed.notify_one();
     }
 
-    /// Waits for some. Can be cancelled without loss; for one reader.
+    /// Waits for sessions and returns their nodes' names. Safe to cancel; for one reader.
     pub(super) async fn next(&self) -> Vec<String> {
         loop {
-            let seats = std::mem::take(&mut *self.seats.lock().unwrap_or_else(PoisonError::into_inner));
-            if !seats.is_empty() {
-                let told = |seat: Arc<Seat>| {
-                    seat.moved.store(false, Ordering::SeqCst);
-                    seat.node.to_string()
+            let sessions = std::mem::take(&mut *self.sessions.lock().unwrap_or_else(PoisonError::into_inner));
+            if !sessions.is_empty() {
+                let name = |session: Arc<Session>| {
+                    session.moved.store(false, Ordering::SeqCst);
+                    session.node.to_string()
                 };
-                return seats.into_iter().map(told).collect();
+                return sessions.into_iter().map(name).collect();
             }
             self.pushed.notified().await;
         }
     }
 }
 
-/// What retaining a presence message came to.
+/// Outcome of retaining a presence message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retained {
     Kept,
@@ -148,13 +151,13 @@ pub(super) enum Retained {
 
 #[derive(Default)]
 struct State {
-    seats: HashMap<Arc<str>, Arc<Seat>>,
-    /// How often somebody was cut off.
-    cuts: u64,
+    sessions: HashMap<Arc<str>, Arc<Session>>,
+    /// Number of revocations so far.
+    revocations: u64,
     presence: HashMap<Arc<str>, Bytes>,
 }
 
-/// See the module.
+/// Sessions and retained messages of one endpoint.
 pub(super) struct Registry {
     limits: Limits,
     max_retained: usize,
@@ -171,89 +174,90 @@ impl Registry {
         Self { limits, max_retained, max_retained_bytes, state, cloud, connections: AtomicU64::new(0) }
     }
 
-    /// A panic elsewhere cannot leave the maps half changed, so poison means nothing here.
+    /// Locks the state. A panic elsewhere cannot leave it inconsistent, so poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often somebody was cut off so far; a connection remembers it before its certificate is looked at.
-    pub(super) fn cuts(&self) -> u64 {
-        self.lock().cuts
+    /// Returns the number of revocations so far; a connection reads it before its certificate is
+    /// verified.
+    pub(super) fn revocations(&self) -> u64 {
+        self.lock().revocations
     }
 
-    /// Tells a node's connection to go, and gives no place to connections whose certificate was looked at before.
+    /// Evicts a node's session, and refuses connections whose certificate was verified before.
     /// Returns whether the node was connected.
-    pub(super) fn cut(&self, node: &str) -> bool {
+    pub(super) fn revoke(&self, node: &str) -> bool {
         let mut state = self.lock();
-        state.cuts += 1;
-        let Some(seat) = state.seats.get(node) else { return false };
-        seat.queue.close_and_clear();
-        seat.evict(Eviction::Revoked);
+        state.revocations += 1;
+        let Some(session) = state.sessions.get(node) else { return false };
+        session.queue.close_and_clear();
+        session.evict(Eviction::Revoked);
         true
     }
 
-    /// Gives a node's name to a new connection and tells the one that had it to go; that one is returned,
-    /// and [`Seat::gone`] says when its last word has been said. `None` if somebody was cut off since `cuts` were
-    /// counted: it may have been this one.
-    pub(super) fn sit(
+    /// Registers a session, and evicts the node's previous one, which is returned;
+    /// [`Session::ended`] waits for its end. `None` if there was a revocation since `revocations`
+    /// was read: it may concern this connection.
+    pub(super) fn register(
         &self,
         node: &Arc<str>,
         down: Arc<str>,
         max_packet: u32,
-        cuts: u64,
-    ) -> Option<(Arc<Seat>, Option<Arc<Seat>>)> {
-        let seat = Arc::new(Seat {
+        revocations: u64,
+    ) -> Option<(Arc<Session>, Option<Arc<Session>>)> {
+        let session = Arc::new(Session {
             connection: self.connections.fetch_add(1, Ordering::Relaxed) + 1,
             node: Arc::clone(node),
             down,
             queue: Queue::new(self.limits, true),
             listens: AtomicBool::new(false),
             max_packet,
-            taking: AtomicU64::new(0),
+            popping: AtomicU64::new(0),
             unwritten: AtomicU64::new(0),
             unacknowledged: AtomicU64::new(0),
             moved: AtomicBool::new(false),
             evict: watch::channel(None).0,
-            gone: watch::channel(false).0,
+            ended: watch::channel(false).0,
         });
         let mut state = self.lock();
-        if state.cuts != cuts {
+        if state.revocations != revocations {
             return None;
         }
-        let previous = state.seats.insert(Arc::clone(node), Arc::clone(&seat));
+        let previous = state.sessions.insert(Arc::clone(node), Arc::clone(&session));
         drop(state);
         if let Some(previous) = &previous {
             previous.queue.close_and_clear();
             previous.evict(Eviction::TakenOver);
         }
-        Some((seat, previous))
+        Some((session, previous))
     }
 
-    /// Frees the name, unless a newer connection has it.
-    pub(super) fn leave(&self, seat: &Arc<Seat>) {
-        seat.queue.close_and_clear();
+    /// Removes the session, unless a newer one has replaced it.
+    pub(super) fn unregister(&self, session: &Arc<Session>) {
+        session.queue.close_and_clear();
         let mut state = self.lock();
-        if state.seats.get(&seat.node).is_some_and(|now| Arc::ptr_eq(now, seat)) {
-            state.seats.remove(&seat.node);
+        if state.sessions.get(&session.node).is_some_and(|now| Arc::ptr_eq(now, session)) {
+            state.sessions.remove(&session.node);
         }
         drop(state);
-        seat.gone.send_replace(true);
+        session.ended.send_replace(true);
     }
 
-    pub(super) fn seat(&self, node: &str) -> Option<Arc<Seat>> {
-        self.lock().seats.get(node).cloned()
+    pub(super) fn session(&self, node: &str) -> Option<Arc<Session>> {
+        self.lock().sessions.get(node).cloned()
     }
 
-    /// How many nodes are connected.
-    pub(super) fn occupied(&self) -> u64 {
-        self.lock().seats.len() as u64
+    /// Returns the number of connected nodes.
+    pub(super) fn count(&self) -> u64 {
+        self.lock().sessions.len() as u64
     }
 
-    pub(super) fn seats(&self) -> Vec<Arc<Seat>> {
-        self.lock().seats.values().cloned().collect()
+    pub(super) fn sessions(&self) -> Vec<Arc<Session>> {
+        self.lock().sessions.values().cloned().collect()
     }
 
-    /// Keeps a node's presence; an empty payload removes it.
+    /// Retains a node's presence; an empty payload removes it.
     pub(super) fn retain_presence(&self, node: &Arc<str>, payload: &[u8]) -> Retained {
         let mut state = self.lock();
         if payload.is_empty() {
@@ -274,12 +278,12 @@ impl Registry {
         self.lock().presence.get(node).cloned()
     }
 
-    /// Replaces what is retained on `cloud`; `None` removes it.
+    /// Replaces the message retained on `cloud`; `None` removes it.
     pub(super) fn set_cloud(&self, payload: Option<Bytes>) {
         self.cloud.send_replace(payload);
     }
 
-    /// Sees what is retained on `cloud`, and only the newest.
+    /// Watches the message retained on `cloud`; yields the newest only.
     pub(super) fn cloud(&self) -> watch::Receiver<Option<Bytes>> {
         self.cloud.subscribe()
     }
@@ -293,40 +297,40 @@ mod tests {
         Registry::new(Limits { messages: 4, bytes: 100 }, 2, 10)
     }
 
-    fn sit(registry: &Registry, node: &str) -> (Arc<Seat>, Option<Arc<Seat>>) {
-        registry.sit(&Arc::from(node), Arc::from("down"), 1000, registry.cuts()).unwrap()
+    fn register(registry: &Registry, node: &str) -> (Arc<Session>, Option<Arc<Session>>) {
+        registry.register(&Arc::from(node), Arc::from("down"), 1000, registry.revocations()).unwrap()
     }
 
     #[test]
-    fn a_newer_connection_takes_the_name_and_the_older_one_cannot_free_it() {
+    fn newer_session_keeps_the_name_when_the_older_ends() {
         let registry = registry();
-        let (old, none) = sit(&registry, "a");
+        let (old, none) = register(&registry, "a");
         assert!(none.is_none());
-        let (new, previous) = sit(&registry, "a");
-        assert_eq!(previous.map(|seat| seat.connection), Some(old.connection));
+        let (new, previous) = register(&registry, "a");
+        assert_eq!(previous.map(|session| session.connection), Some(old.connection));
         assert_eq!(*old.evictions().borrow(), Some(Eviction::TakenOver));
-        registry.leave(&old);
-        assert_eq!(registry.seat("a").map(|seat| seat.connection), Some(new.connection));
-        assert_eq!(registry.occupied(), 1);
-        registry.leave(&new);
-        assert_eq!(registry.occupied(), 0);
-        assert!(registry.seat("a").is_none());
+        registry.unregister(&old);
+        assert_eq!(registry.session("a").map(|session| session.connection), Some(new.connection));
+        assert_eq!(registry.count(), 1);
+        registry.unregister(&new);
+        assert_eq!(registry.count(), 0);
+        assert!(registry.session("a").is_none());
     }
 
     #[test]
-    fn whoever_is_cut_off_goes_and_does_not_slip_in_with_what_was_checked_before() {
+    fn revocation_refuses_handshakes_begun_before_it() {
         let registry = registry();
-        assert!(!registry.cut("a"), "nobody is there");
-        let before = registry.cuts();
-        let (seat, _) = sit(&registry, "a");
-        assert!(registry.cut("a"));
-        assert_eq!(*seat.evictions().borrow(), Some(Eviction::Revoked));
-        assert!(registry.sit(&Arc::from("a"), Arc::from("down"), 1000, before).is_none());
-        assert_eq!(sit(&registry, "b").0.node.as_ref(), "b");
+        assert!(!registry.revoke("a"), "nobody is there");
+        let before = registry.revocations();
+        let (session, _) = register(&registry, "a");
+        assert!(registry.revoke("a"));
+        assert_eq!(*session.evictions().borrow(), Some(Eviction::Revoked));
+        assert!(registry.register(&Arc::from("a"), Arc::from("down"), 1000, before).is_none());
+        assert_eq!(register(&registry, "b").0.node.as_ref(), "b");
     }
 
     #[test]
-    fn what_is_retained_has_limits_and_an_empty_message_removes_it() {
+    fn retained_messages_have_limits_and_can_be_removed() {
         let registry = registry();
         let keep = |node: &str, payload: &[u8]| registry.retain_presence(&Arc::from(node), payload);
         assert_eq!(keep("a", b"1"), Retained::Kept);

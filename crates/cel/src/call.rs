@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use jiff::tz::TimeZone;
 
-use super::meter::{Meter, Outcome, cut, failed};
+use super::meter::{Meter, Outcome, failed, truncated};
 use super::quantity::Quantity;
 use super::regexes::Tools;
 use super::semver::Semver;
-use super::value::{Made, Text, Val};
+use super::value::{Computed, Text, Val};
 use super::{convert, lists, named, net, texts, times};
 
 /// Calls a function. The receiver of a method is the first value.
@@ -58,7 +58,7 @@ fn found<'a>(name: &str, values: &[Val<'a>], tools: &mut Tools<'_>) -> Outcome<O
         (Val::Time(time), _, []) => times::of_time(name, *time, TimeZone::UTC).map(Val::Int),
         (Val::Time(time), _, [Val::Text(zone)]) => match times::zone(zone) {
             Some(zone) => times::of_time(name, *time, zone).map(Val::Int),
-            None => return failed(format!("unknown time zone {:?}", cut(zone))),
+            None => return failed(format!("unknown time zone {:?}", truncated(zone))),
         },
         (Val::Span(span), _, []) => times::of_span(name, *span).map(Val::Int),
         (Val::Optional(value), ..) => return optional(name, value, rest),
@@ -100,7 +100,7 @@ fn of_text<'a>(name: &str, text: &Text<'a>, rest: &[Val<'a>], meter: &mut Meter)
     let is = |found: bool| Ok(Some(Val::Bool(found)));
     let made = |found: Option<Val<'a>>, problem: &str| match found {
         Some(found) => Ok(Some(found)),
-        None => failed(format!("{problem}: {:?}", cut(text))),
+        None => failed(format!("{problem}: {:?}", truncated(text))),
     };
     let normalize = match rest {
         [] => false,
@@ -108,7 +108,7 @@ fn of_text<'a>(name: &str, text: &Text<'a>, rest: &[Val<'a>], meter: &mut Meter)
         _ => return Ok(None),
     };
     if matches!(name, "isURL" | "url" | "isSemver" | "semver") {
-        // Each part becomes a string of its own.
+        // Each part becomes a separate string.
         meter.spend(text.matches(['&', '.']).count().saturating_mul(4))?;
     }
     match name {
@@ -121,7 +121,9 @@ fn of_text<'a>(name: &str, text: &Text<'a>, rest: &[Val<'a>], meter: &mut Meter)
         "ip" => made(net::ip(text).map(Val::Ip), "IP Address parse error during conversion from string"),
         "ip.isCanonical" => match net::ip(text) {
             Some(address) => is(address.to_string() == **text),
-            None => failed(format!("IP Address parse error during conversion from string: {:?}", cut(text))),
+            None => {
+                failed(format!("IP Address parse error during conversion from string: {:?}", truncated(text)))
+            }
         },
         "isCIDR" => is(net::cidr(text).is_some()),
         "cidr" => made(
@@ -142,7 +144,11 @@ fn of_text<'a>(name: &str, text: &Text<'a>, rest: &[Val<'a>], meter: &mut Meter)
     }
 }
 
-fn optional<'a>(name: &str, value: &Option<Rc<Made<Val<'a>>>>, rest: &[Val<'a>]) -> Outcome<Option<Val<'a>>> {
+fn optional<'a>(
+    name: &str,
+    value: &Option<Rc<Computed<Val<'a>>>>,
+    rest: &[Val<'a>],
+) -> Outcome<Option<Val<'a>>> {
     Ok(Some(match (name, rest, value) {
         ("hasValue", [], value) => Val::Bool(value.is_some()),
         ("value", [], Some(value)) | ("orValue", [_], Some(value)) => (***value).clone(),
@@ -242,7 +248,7 @@ fn of_cidr<'a>(name: &str, network: (core::net::IpAddr, u8), rest: &[Val<'a>]) -
             None => {
                 return failed(format!(
                     "IP Address parse error during conversion from string: {:?}",
-                    cut(text)
+                    truncated(text)
                 ));
             }
         },
@@ -252,7 +258,7 @@ fn of_cidr<'a>(name: &str, network: (core::net::IpAddr, u8), rest: &[Val<'a>]) -
             None => {
                 return failed(format!(
                     "network address parse error during conversion from string: {:?}",
-                    cut(text)
+                    truncated(text)
                 ));
             }
         },

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Fault;
-use super::meter::{Meter, cut};
+use super::meter::{Meter, truncated};
 use super::regexes;
 use super::signatures::{Known, look_up};
 use super::tree::{Each, Expr, How, Node, Operator};
@@ -135,10 +135,10 @@ impl Checker {
         checked
     }
 
-    fn expect(&mut self, node: &Node, wanted: &Type, at: usize, name: &str) -> Checked {
+    fn expect(&mut self, node: &Node, expected: &Type, at: usize, name: &str) -> Checked {
         let found = self.node(node)?;
-        if found == *wanted || found.is_dyn() {
-            return Ok(wanted.clone());
+        if found == *expected || found.is_dyn() {
+            return Ok(expected.clone());
         }
         Err(no_overload(at, name, None, &[found]))
     }
@@ -205,7 +205,7 @@ impl Checker {
             ("matches" | "find" | "findAll", Some(pattern)) => {
                 let compiled = regexes::compile(pattern, &mut self.meter).map_err(|_| too_costly(at))?;
                 compiled.map_err(|problem| {
-                    Fault::Lacking(format!("{name} with the pattern {:?}: {problem}", cut(pattern)))
+                    Fault::Lacking(format!("{name} with the pattern {:?}: {problem}", truncated(pattern)))
                 })?;
             }
             (getter, zone)
@@ -273,7 +273,7 @@ fn field(at: usize, of: &Type, name: &str) -> Checked {
         Type::Map(map) if map.0.fits(&Type::Text) => Ok(map.1.clone()),
         Type::Object(object) => match object.fields.get(name) {
             Some(field) => Ok(field.of.clone()),
-            None => Err(Fault::at(at, format!("undefined field '{}'", cut(name)))),
+            None => Err(Fault::at(at, format!("undefined field '{}'", truncated(name)))),
         },
         other => Err(Fault::at(at, format!("type '{other}' does not support field selection"))),
     }
@@ -333,16 +333,16 @@ fn too_costly(at: usize) -> Fault {
 }
 
 fn undeclared(at: usize, name: &str) -> Fault {
-    Fault::at(at, format!("undeclared reference to '{}' (in container '')", cut(name)))
+    Fault::at(at, format!("undeclared reference to '{}' (in container '')", truncated(name)))
 }
 
 fn no_overload(at: usize, name: &str, of: Option<&Type>, arguments: &[Type]) -> Fault {
-    let shown = |of: &Type| cut(&of.to_string()).to_owned();
+    let shown = |of: &Type| truncated(&of.to_string()).to_owned();
     let mut arguments_shown: Vec<String> = arguments.iter().take(MAX_SHOWN).map(shown).collect();
     if arguments.len() > MAX_SHOWN {
         arguments_shown.push("…".to_owned());
     }
-    let name = cut(name);
+    let name = truncated(name);
     let of = of.map(|of| format!("{}.", shown(of))).unwrap_or_default();
     Fault::at(
         at,

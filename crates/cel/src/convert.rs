@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::meter::{Meter, Outcome, cut, failed};
+use super::meter::{Meter, Outcome, failed, truncated};
 use super::spans;
 use super::value::Val;
 
@@ -34,7 +34,10 @@ pub(super) fn call<'a>(name: &str, values: &[Val<'a>], meter: &mut Meter) -> Out
                 "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(Val::Bool(true)),
                 "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(Val::Bool(false)),
                 _ => {
-                    return failed(format!("type conversion error from 'string' to 'bool': {:?}", cut(text)));
+                    return failed(format!(
+                        "type conversion error from 'string' to 'bool': {:?}",
+                        truncated(text)
+                    ));
                 }
             },
             _ => None,
@@ -58,7 +61,7 @@ pub(super) fn call<'a>(name: &str, values: &[Val<'a>], meter: &mut Meter) -> Out
 }
 
 fn wrong<T>(text: &str, to: &str) -> Outcome<T> {
-    failed(format!("type conversion error from 'string' to '{to}': {:?}", cut(text)))
+    failed(format!("type conversion error from 'string' to '{to}': {:?}", truncated(text)))
 }
 
 fn int(value: &Val<'_>) -> Outcome<Option<i64>> {

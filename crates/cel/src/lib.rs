@@ -1,7 +1,8 @@
-//! Typed evaluation of the Common Expression Language (CEL) over JSON, for Kubernetes validation rules
-//! (`x-kubernetes-validations`), with a bound on what each evaluation may cost. An expression is type-checked against the
-//! declared types of its variables when it is compiled; it runs over borrowed [`serde_json::Value`]s, without copying them.
-//! The crate does no I/O, has no clock, and knows neither schemas nor objects: the caller translates a schema into [`Type`]s.
+//! Typed evaluation of the Common Expression Language (CEL) over JSON, for Kubernetes validation
+//! rules (`x-kubernetes-validations`), with a bound on the cost of each evaluation. An expression
+//! is type-checked against the declared types of its variables when it is compiled; it runs over
+//! borrowed [`serde_json::Value`]s, without copying them. No I/O and no clock. The crate is
+//! independent of schemas and objects: the caller translates a schema into [`Type`]s.
 //!
 //! Read [`Program`] first, then [`Type`] and [`Meter`]. The crate's README lists the functions that are evaluated.
 //!
@@ -87,7 +88,7 @@ const CHECK_STEPS: u64 = 100_000;
 /// Characters of the source line that an error message shows.
 const MAX_SHOWN: usize = 200;
 
-/// Why an expression does not compile.
+/// Reason why an expression does not compile.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
     /// A syntax or type error of the author.

@@ -118,14 +118,14 @@ fn sorted<'a>(mut items: Vec<Val<'a>>, meter: &mut Meter) -> Outcome<Vec<Val<'a>
     Ok(items)
 }
 
-fn most<'a>(items: &[Val<'a>], wanted: Ordering, name: &str, meter: &mut Meter) -> Outcome<Val<'a>> {
+fn most<'a>(items: &[Val<'a>], expected: Ordering, name: &str, meter: &mut Meter) -> Outcome<Val<'a>> {
     let Some((first, rest)) = items.split_first() else {
         return failed(format!("{name} called on empty list"));
     };
     let mut found = first;
     for item in rest {
         match item.compare(found, meter)? {
-            Some(order) if order == wanted => found = item,
+            Some(order) if order == expected => found = item,
             Some(_) => {}
             None => {
                 return failed(format!("no such overload: {name} of {} and {}", item.kind(), found.kind()));

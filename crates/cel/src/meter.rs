@@ -1,6 +1,6 @@
-//! Counts the steps of an evaluation, and says why one fails.
+//! Step counter of an evaluation, and its failures.
 
-/// Why an evaluation has no result.
+/// Reason why an evaluation has no result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
     /// CEL has no value for it; the message is CEL's, such as `no such key: x`. `||`, `&&` and the macros absorb it
@@ -16,11 +16,12 @@ pub(super) fn failed<T>(message: impl Into<String>) -> Outcome<T> {
     Err(Failure::Failed(message.into()))
 }
 
-/// Bytes of a text that a failure shows.
+/// Maximum length of a text in a failure, in bytes.
 const MAX_SHOWN: usize = 100;
 
-/// Cuts a text for a failure: a failure that `||` absorbs has not been paid for.
-pub(super) fn cut(text: &str) -> &str {
+/// Truncates a text for a failure: a failure that `
+/// ` absorbs costs nothing.
+pub(super) fn truncated(text: &str) -> &str {
     text.get(..text.floor_char_boundary(MAX_SHOWN)).unwrap_or(text)
 }
 

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn urls_are_parsed() {
         let url = Url::parse("HTTPS://user:pw@example.com:80/a%20b/?x=1&y=%2f&x=2").unwrap();
         assert_eq!((url.scheme.as_str(), url.host.as_str()), ("https", "example.com:80"));
         assert_eq!((url.hostname(), url.port(), url.path.as_str()), ("example.com", "80", "/a%20b/"));

@@ -18,8 +18,8 @@ pub(super) fn operate<'a>(
     right: &Val<'a>,
     meter: &mut Meter,
 ) -> Outcome<Val<'a>> {
-    let mut ordered = |wanted: fn(Ordering) -> bool| match left.compare(right, meter)? {
-        Some(order) => Ok(Val::Bool(wanted(order))),
+    let mut ordered = |accepts: fn(Ordering) -> bool| match left.compare(right, meter)? {
+        Some(order) => Ok(Val::Bool(accepts(order))),
         // NaN is neither less nor greater than anything.
         None if left.double().is_some() && right.double().is_some() => Ok(Val::Bool(false)),
         None => no_overload(name, left, right),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Fault;
-use super::meter::cut;
+use super::meter::truncated;
 use super::token::{Token, tokens};
 use super::tree::{Each, Expr, How, Node, Operator};
 use super::types::RESERVED;
@@ -96,12 +96,12 @@ impl Parser {
 
     fn unexpected(&self, token: &Token, expected: &str) -> Fault {
         let found = match token {
-            Token::Name(name) => cut(name).to_owned(),
+            Token::Name(name) => truncated(name).to_owned(),
             Token::Int(number) => number.to_string(),
             Token::Uint(number) => format!("{number}u"),
             Token::Double(number) => number.to_string(),
             Token::TooLarge => (1u64 << 63).to_string(),
-            Token::Text(text) => format!("{:?}", cut(text)),
+            Token::Text(text) => format!("{:?}", truncated(text)),
             Token::Bytes(_) => "bytes".to_owned(),
             Token::Sign(sign) => (*sign).to_owned(),
             Token::End => "<EOF>".to_owned(),

@@ -2,13 +2,13 @@
 
 use std::cmp::Ordering;
 
-use crate::quantity_text::{Written, read};
+use crate::quantity_text::{ParsedQuantity, read};
 
 const BILLION: i128 = 1_000_000_000;
 /// Digits beyond which a text is not a quantity.
 const MAX_DIGITS: usize = 30;
 /// The largest amount; larger ones saturate, as in Kubernetes.
-const MOST: i128 = i64::MAX as i128 * BILLION;
+const MAX_AMOUNT: i128 = i64::MAX as i128 * BILLION;
 
 /// An amount in billionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,19 +17,19 @@ pub(crate) struct Quantity(i128);
 impl Quantity {
     /// Parses a quantity such as `500m`, `1.5` or `2Gi`.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let Written { negative, digits, exponent, factor, .. } = read(text, MAX_DIGITS)?;
+        let ParsedQuantity { negative, digits, exponent, factor, .. } = read(text, MAX_DIGITS)?;
         let exponent = exponent.checked_add(9)?;
-        let amount = digits.checked_mul(factor).unwrap_or(MOST);
+        let amount = digits.checked_mul(factor).unwrap_or(MAX_AMOUNT);
         let factor = 10i128.checked_pow(exponent.unsigned_abs());
         let amount = match factor {
             _ if amount == 0 => 0,
-            Some(factor) if exponent >= 0 => amount.checked_mul(factor).unwrap_or(MOST),
-            None if exponent >= 0 => MOST,
+            Some(factor) if exponent >= 0 => amount.checked_mul(factor).unwrap_or(MAX_AMOUNT),
+            None if exponent >= 0 => MAX_AMOUNT,
             // Fractions of a billionth are rounded up.
             Some(factor) => (amount - 1) / factor + 1,
             None => 1,
         };
-        let amount = amount.min(MOST);
+        let amount = amount.min(MAX_AMOUNT);
         Some(Self(if negative { -amount } else { amount }))
     }
 
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_compared_whatever_their_suffixes() {
+    fn quantities_are_compared_across_suffixes() {
         let quantity = |text: &str| Quantity::parse(text).unwrap();
         assert_eq!(quantity("1000m"), quantity("1"));
         assert_eq!(quantity("1Gi"), quantity("1024Mi"));

@@ -18,7 +18,7 @@ pub enum Form {
 }
 
 /// A parsed quantity. Its value is `±digits × 10^exponent × factor`.
-pub struct Written {
+pub struct ParsedQuantity {
     /// Whether the text begins with `-`.
     pub negative: bool,
     /// All digits, without the decimal point.
@@ -32,7 +32,7 @@ pub struct Written {
 }
 
 /// Parses a quantity; `None` if the text is none or has more than `most_digits` digits.
-pub fn read(text: &str, most_digits: usize) -> Option<Written> {
+pub fn read(text: &str, most_digits: usize) -> Option<ParsedQuantity> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let end = unsigned.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
     let (number, suffix) = unsigned.split_at_checked(end.unwrap_or(unsigned.len()))?;
@@ -49,5 +49,11 @@ pub fn read(text: &str, most_digits: usize) -> Option<Written> {
         (suffix.strip_prefix(['e', 'E'])?.parse().ok()?, 1, Form::Exponent)
     };
     let exponent = power.checked_sub(i32::try_from(fraction.len()).ok()?)?;
-    Some(Written { negative: text.starts_with('-'), digits: digits.parse().ok()?, exponent, factor, form })
+    Some(ParsedQuantity {
+        negative: text.starts_with('-'),
+        digits: digits.parse().ok()?,
+        exponent,
+        factor,
+        form,
+    })
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use regex_lite::{Regex, RegexBuilder};
 
-use super::meter::{Meter, Outcome, cut, failed};
+use super::meter::{Meter, Outcome, failed, truncated};
 
 /// Longest pattern, in bytes.
 const MAX_PATTERN: usize = 4096;
@@ -55,7 +55,7 @@ pub(super) fn compile(pattern: &str, meter: &mut Meter) -> Outcome<Result<Patter
         let regex = match RegexBuilder::new(pattern).size_limit(size).build() {
             Ok(regex) => regex,
             Err(error) => {
-                wrong = cut(&error.to_string()).to_owned();
+                wrong = truncated(&error.to_string()).to_owned();
                 continue;
             }
         };

@@ -285,7 +285,7 @@ impl<'a> Runner<'a, '_> {
     }
 }
 
-/// The sum of an empty list.
+/// Returns the sum of an empty list.
 fn zero_of<'a>(item: &Type) -> Val<'a> {
     match item {
         Type::Uint => Val::Uint(0),

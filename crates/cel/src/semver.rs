@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_ordered_as_the_specification_says() {
+    fn versions_are_ordered_as_specified() {
         let order =
             ["1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-beta.2", "1.0.0-beta.11", "1.0.0", "1.2.3", "10.0.0"];
         for pair in order.windows(2) {

@@ -129,7 +129,7 @@ pub(super) enum Known {
     Otherwise,
     /// Kubernetes has the function; it is not evaluated here.
     Lacking,
-    /// No such function.
+    /// Neither CEL nor Kubernetes has the function.
     Unknown,
 }
 
@@ -156,15 +156,15 @@ pub(super) fn look_up(name: &str, of: Option<&Type>, arguments: &[Type]) -> Know
 
 fn matching(signature: &str, of: Option<&Type>, arguments: &[Type]) -> Option<Type> {
     let (taken, result) = signature.split_once('>')?;
-    let (method, wanted) = taken.split_once('.')?;
+    let (method, expected) = taken.split_once('.')?;
     let given: Vec<&Type> = of.into_iter().chain(arguments).collect();
-    let of_fits = method.is_empty() == of.is_none() && wanted.len() == arguments.len();
-    let letters = method.chars().chain(wanted.chars());
-    let fits = of_fits && letters.zip(&given).all(|(letter, given)| takes(letter, given));
-    fits.then(|| gives(result.chars().next().unwrap_or('?'), &given))
+    let of_fits = method.is_empty() == of.is_none() && expected.len() == arguments.len();
+    let letters = method.chars().chain(expected.chars());
+    let fits = of_fits && letters.zip(&given).all(|(letter, given)| accepts(letter, given));
+    fits.then(|| result_type(result.chars().next().unwrap_or('?'), &given))
 }
 
-fn takes(letter: char, given: &Type) -> bool {
+fn accepts(letter: char, given: &Type) -> bool {
     match (letter, given) {
         (_, Type::Dyn) | ('*', _) => true,
         ('L', Type::List(_)) | ('M', Type::Map(_) | Type::Object(_)) | ('O', Type::Optional(_)) => true,
@@ -172,8 +172,8 @@ fn takes(letter: char, given: &Type) -> bool {
     }
 }
 
-/// The result type of a signature; a digit stands for a type that follows from the arguments.
-fn gives(letter: char, given: &[&Type]) -> Type {
+/// Returns the result type of a signature; a digit stands for a type that depends on the arguments.
+fn result_type(letter: char, given: &[&Type]) -> Type {
     let first = given.first().copied().unwrap_or(&Type::Dyn);
     let item = |of: &Type| match of {
         Type::List(list) => list.item.clone(),

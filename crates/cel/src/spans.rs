@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::meter::{Outcome, cut, failed};
+use super::meter::{Outcome, failed, truncated};
 
 /// Units of durations in nanoseconds, longer names first.
 const UNITS: [(&str, i128); 8] = [
@@ -21,7 +21,7 @@ pub(super) fn moment(text: &str) -> Outcome<Timestamp> {
     if matches!(text.as_bytes().get(10), Some(b'T' | b't')) && !text.contains('[') {
         return time(text);
     }
-    failed(format!("invalid timestamp: {:?}", cut(text)))
+    failed(format!("invalid timestamp: {:?}", truncated(text)))
 }
 
 /// Parses a timestamp or a day, as schemas have them.
@@ -32,14 +32,14 @@ pub(super) fn time(text: &str) -> Outcome<Timestamp> {
     {
         return Ok(day.timestamp());
     }
-    text.parse().or_else(|_| failed(format!("invalid timestamp: {:?}", cut(text))))
+    text.parse().or_else(|_| failed(format!("invalid timestamp: {:?}", truncated(text))))
 }
 
 /// Parses a duration in Go's notation: `1h30m`, `-1.5s`.
 pub(super) fn span(text: &str) -> Outcome<SignedDuration> {
     match nanoseconds(text).and_then(|nanoseconds| i64::try_from(nanoseconds).ok()) {
         Some(nanoseconds) => Ok(SignedDuration::from_nanos(nanoseconds)),
-        None => failed(format!("time: invalid duration {:?}", cut(text))),
+        None => failed(format!("time: invalid duration {:?}", truncated(text))),
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_go_writes_them() {
+    fn durations_are_parsed_in_go_notation() {
         for (text, millis) in
             [("1h30m", 5_400_000), ("-1.5s", -1500), ("0", 0), ("100ms", 100), ("1h0m0.001s", 3_600_001)]
         {

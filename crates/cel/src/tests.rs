@@ -1,10 +1,10 @@
-//! Expressions over JSON: what they come to, what is wrong with them, and what they may not cost.
+//! Tests of expressions over JSON: results, errors, and limits of cost.
 
 use serde_json::{Value, json};
 
 use super::*;
 
-/// What an expression comes to over `self`, whose type is `dyn`.
+/// Evaluates an expression over `self`, whose type is `dyn`.
 fn answer(text: &str, value: &Value) -> Result<Answer, String> {
     let of = Type::Dyn;
     let program = Program::compile(text, &[("self", of.clone())]).map_err(|fault| fault.message(text))?;
@@ -19,7 +19,7 @@ fn assert_all_hold(texts: &[&str], value: &Value) {
 }
 
 #[test]
-fn operators_bind_as_in_the_language() {
+fn operators_have_the_precedence_of_cel() {
     let texts = [
         "1 + 2 * 3 == 7 && (1 + 2) * 3 == 9",
         "-3 % 2 == -1 && 7 / 2 == 3 && 7.0 / 2.0 == 3.5",
@@ -39,7 +39,7 @@ fn operators_bind_as_in_the_language() {
 }
 
 #[test]
-fn macros_look_at_each_item() {
+fn macros_evaluate_each_item() {
     let texts = [
         "self.all(x, x > 0) && self.exists(x, x == 3) && self.exists_one(x, x == 1)",
         "self.map(x, x * 2) == [2, 4, 6] && self.map(x, x > 1, x) == [2, 3]",
@@ -55,7 +55,7 @@ fn macros_look_at_each_item() {
 }
 
 #[test]
-fn absent_fields_are_told_from_those_that_are_there() {
+fn absent_fields_differ_from_present_ones() {
     let texts = [
         "has(self.a) && !has(self.x) && has(self.a.b)",
         "self.?a.b.orValue(5) == 1 && self.?x.y.orValue(5) == 5",
@@ -72,7 +72,7 @@ fn absent_fields_are_told_from_those_that_are_there() {
 }
 
 #[test]
-fn texts_have_their_functions() {
+fn strings_have_their_functions() {
     let texts = [
         "'tacocat'.charAt(3) == 'o' && 'hello'.indexOf('l') == 2 && 'hello'.lastIndexOf('l') == 3",
         "'hello'.indexOf('l', 3) == 3 && 'x'.indexOf('y') == -1 && 'hello'.lastIndexOf('l', 2) == 2",
@@ -102,7 +102,7 @@ fn lists_and_sets_have_their_functions() {
 }
 
 #[test]
-fn kubernetes_own_types_have_their_functions() {
+fn kubernetes_types_have_their_functions() {
     let texts = [
         "isURL('https://example.com/a?b=1') && !isURL('a b') && url('https://example.com:80/').getHost() == 'example.com:80'",
         "url('https://example.com:80/').getPort() == '80' && url('https://a/x?k=v&k=w').getQuery()['k'] == ['v', 'w']",
@@ -124,7 +124,7 @@ fn kubernetes_own_types_have_their_functions() {
 }
 
 #[test]
-fn what_cannot_be_is_found_before_anything_is_worked_out() {
+fn type_errors_are_found_at_compile_time() {
     let object = Type::Object(std::sync::Arc::new(ObjectOf {
         fields: [("name", Type::Text), ("count", Type::Int), ("items", Type::list(Type::Int))]
             .into_iter()
@@ -163,7 +163,7 @@ fn what_cannot_be_is_found_before_anything_is_worked_out() {
 }
 
 #[test]
-fn what_is_known_and_lacking_is_told_from_what_is_wrong() {
+fn unsupported_functions_differ_from_errors() {
     for (text, function) in [
         ("math.greatest(1, 2) == 2", "math.greatest"),
         ("[[1]].flatten() == [1]", "flatten"),
@@ -188,7 +188,7 @@ fn what_is_known_and_lacking_is_told_from_what_is_wrong() {
 }
 
 #[test]
-fn nothing_costs_more_than_was_given() {
+fn evaluation_never_exceeds_its_budget() {
     let many: Vec<Value> = (0..2000).map(|number| json!(number)).collect();
     let long = "x".repeat(20_000);
     let value = json!({"many": many, "long": long});
@@ -209,7 +209,7 @@ fn nothing_costs_more_than_was_given() {
 }
 
 #[test]
-fn what_is_nested_too_deeply_is_refused() {
+fn too_deep_expressions_are_refused() {
     for text in [
         format!("{}1{}", "(".repeat(3000), ")".repeat(3000)),
         format!("{}true", "!".repeat(3000)),
@@ -226,24 +226,24 @@ fn what_is_nested_too_deeply_is_refused() {
     assert_eq!(answer(&wide, &json!(null)), Ok(Answer::Bool(true)));
 }
 
-/// What a compiled expression says of itself, or of the error.
+/// Returns the type of a compiled expression, or its error.
 fn fault(text: &str) -> String {
     Program::compile(text, &[("self", Type::Dyn)]).map_or_else(|fault| fault.message(text), |_| String::new())
 }
 
 #[test]
-fn dots_before_a_name_are_not_read_one_within_the_other() {
+fn leading_dots_do_not_nest() {
     assert!(fault(&".".repeat(100_000)).contains("expecting IDENTIFIER"));
     assert!(fault(&format!("{}self", ".".repeat(90_000))).contains("expecting IDENTIFIER"));
     assert_all_hold(&[".self == 1 && [.self] == [1]"], &json!(1));
-    // As deep as may be, each level the longest way.
+    // The deepest allowed expression, with the longest path at each level.
     let deep = format!("{}1{}", "true ? 1 : 1 < 1 + 1 * -[".repeat(15), "]".repeat(15));
     assert!(!fault(&deep).contains("recursion"), "{}", fault(&deep));
 }
 
 #[test]
-fn types_do_not_grow_with_expressions() {
-    // Each doubles what is before it.
+fn types_have_bounded_size() {
+    // Each one doubles the previous one.
     let doubled = |value: &str| format!("[1]{}", format!(".map(a, {{{value}: a}})").repeat(40));
     for text in [
         format!("{} + 1 == 1", doubled("a")),
@@ -262,7 +262,7 @@ fn types_do_not_grow_with_expressions() {
 }
 
 #[test]
-fn values_are_not_nested_as_deep_as_macros_make_them() {
+fn nesting_of_computed_values_is_bounded() {
     let inner = format!("[a]{}", format!(".map(b, {}b{})", "[".repeat(40), "]".repeat(40)).repeat(27));
     let outer = format!("[0]{}", format!(".map(a, {inner})").repeat(28));
     let optional = format!(
@@ -282,7 +282,7 @@ fn values_are_not_nested_as_deep_as_macros_make_them() {
             assert!(said.len() < 2000, "{}", said.len());
         }
     }
-    // Up to there, all may be done with them.
+    // All operations work up to that limit.
     let list = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
     let deep =
         format!("{}{}", list(45), format!(".map(a, {})", list(0).replace('1', "[[[[a]]]]")).repeat(12));
@@ -296,25 +296,25 @@ fn values_are_not_nested_as_deep_as_macros_make_them() {
 }
 
 #[test]
-fn patterns_take_no_more_memory_than_was_paid_for() {
+fn memory_of_patterns_is_bounded() {
     let groups = "()".repeat(2000);
     assert!(fault(&format!("''.matches('{groups}')")).contains("must have less than 50 groups"));
     let made = answer("''.matches(self)", &json!(groups)).unwrap_err();
     assert!(made.contains("must have less than 50 groups"), "{made}");
-    // Each is another one, and a large one.
+    // Each pattern is different and large.
     let text = "self.all(a, !''.matches('(x{1,100}){1,20}' + string(a)))";
     let many: Vec<Value> = (0..100).map(|number| json!(number)).collect();
     assert_eq!(answer(text, &json!(many)), Err("Budget".to_owned()));
     let written: Vec<String> =
         (0..100).map(|number| format!("''.matches('(x{{1,100}}){{1,20}}{number}')")).collect();
     assert!(fault(&written.join(" || ")).contains("too costly to check"));
-    // Common ones are not.
+    // Common patterns are cached.
     let common = "self.all(a, 'a.b-c'.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))";
     assert_all_hold(&[common], &json!(many));
     assert!(pattern(&groups).is_err() && pattern("^(a|b)+$").is_ok());
 }
 
-/// What an expression comes to over a `self` of a type.
+/// Evaluates an expression over a `self` of a type.
 fn answer_of(text: &str, of: &Type, value: &Value) -> Result<Answer, String> {
     let program = Program::compile(text, &[("self", of.clone())]).map_err(|fault| fault.message(text))?;
     let run = program.run(&[("self", of, Some(value))], &mut Meter::new(1_000_000), &mut Regexes::default());
@@ -322,7 +322,7 @@ fn answer_of(text: &str, of: &Type, value: &Value) -> Result<Answer, String> {
 }
 
 #[test]
-fn texts_that_are_read_at_each_look_are_paid_for() {
+fn repeated_parsing_of_strings_costs_steps() {
     let long = "A".repeat(200_000);
     let ten = "[0,1,2,3,4,5,6,7,8,9]";
     for (text, of, value) in [
@@ -342,14 +342,14 @@ fn texts_that_are_read_at_each_look_are_paid_for() {
         let read = if value == json!("") { 90_000 } else { 200_000 };
         assert!(spent > 10 * read / 16, "{}: {spent}, {run:?}", &text[..40]);
     }
-    // One literal is not copied for each item.
+    // A literal is not copied for each item.
     let literal = format!("self.all(a, b'{}'.size() > 0)", "A".repeat(90_000));
     let many = json!(vec![0; 30_000]);
     assert_eq!(answer(&literal, &many), Ok(Answer::Bool(true)));
 }
 
 #[test]
-fn functions_pay_for_what_they_are_given() {
+fn functions_cost_the_size_of_their_arguments() {
     let long = "A".repeat(1_000_000);
     let query: String = (0..40_000).map(|number| format!("&k{number}=")).collect();
     let value = json!({
@@ -380,7 +380,7 @@ fn functions_pay_for_what_they_are_given() {
     ] {
         assert_eq!(answer(text, &value), Err("Budget".to_owned()), "{text}");
     }
-    // A query is taken apart once, not once for each name.
+    // A query is parsed once, not once for each name.
     assert_all_hold(&["url(self.query).getQuery().size() == 40000"], &value);
     let object = Type::Object(std::sync::Arc::new(ObjectOf::default()));
     assert_eq!(
@@ -394,7 +394,7 @@ fn functions_pay_for_what_they_are_given() {
 }
 
 #[test]
-fn failures_show_the_beginning_of_a_text() {
+fn failures_truncate_texts() {
     let long = "A".repeat(10_000);
     let value = json!({"long": long});
     for text in [
@@ -417,7 +417,7 @@ fn failures_show_the_beginning_of_a_text() {
 }
 
 #[test]
-fn mistakes_are_shown_with_what_is_around_them() {
+fn errors_show_their_surroundings() {
     let before = "true && ".repeat(5000);
     let said = fault(&format!("{before}foo && {before}true"));
     assert!(said.starts_with("ERROR: <input>:1:40001: undeclared reference to 'foo'"), "{said}");
@@ -431,7 +431,7 @@ fn mistakes_are_shown_with_what_is_around_them() {
 }
 
 #[test]
-fn only_items_of_one_kind_are_sorted() {
+fn sort_requires_items_of_one_type() {
     let mixed: Vec<Value> =
         (0..100).map(|n| if n % 3 == 0 { json!(n) } else { json!(format!("{n}")) }).collect();
     let said = answer("self.sort().size() > 0", &json!(mixed)).unwrap_err();
@@ -452,7 +452,7 @@ fn only_items_of_one_kind_are_sorted() {
 }
 
 #[test]
-fn checking_an_expression_is_bounded() {
+fn type_checking_is_bounded() {
     let fields = |number: usize| {
         let fields = (0..number).map(|n| format!("f{n}").into());
         let object = ObjectOf {
@@ -468,12 +468,12 @@ fn checking_an_expression_is_bounded() {
     let items = vec!["self, other"; 6_000].join(",");
     assert!(Program::compile(&format!("[{items}].size() > 0"), &two).is_ok());
     assert!(Program::compile("self == self && [self] == [self]", &two).is_ok());
-    // Objects of two places are not of one type.
+    // Objects declared at different places have different types.
     assert!(Program::compile("self == other", &two).is_err());
 }
 
 #[test]
-fn durations_are_asked_for_all_of_themselves() {
+fn duration_accessors_return_the_whole_duration() {
     let texts = [
         "duration('1h0m1.5s').getMilliseconds() == 3601500 && duration('-1.5s').getMilliseconds() == -1500",
         "timestamp('2024-05-06T07:08:09.250Z').getMilliseconds() == 250",
@@ -482,7 +482,7 @@ fn durations_are_asked_for_all_of_themselves() {
 }
 
 #[test]
-fn the_sum_of_nothing_is_of_the_type_of_the_items() {
+fn empty_sum_has_the_type_of_the_items() {
     let texts = [
         "[1.5].filter(a, a > 2.0).sum() == 0.0 && [1u].filter(a, false).sum() + 1u == 1u",
         "[1].filter(a, false).sum() + 1 == 1 && [].sum() == 0",
@@ -494,7 +494,7 @@ fn the_sum_of_nothing_is_of_the_type_of_the_items() {
 }
 
 #[test]
-fn what_the_language_does_not_have_is_refused() {
+fn invalid_syntax_is_refused() {
     for text in [
         "'a'.startsWith('a',)",
         "size([1],) == 1",
@@ -519,7 +519,7 @@ fn what_the_language_does_not_have_is_refused() {
         "'ab€b'.lastIndexOf('b', 2) == 1 && 'x€'.lastIndexOf('€', 0) == -1",
     ];
     assert_all_hold(&texts, &json!(null));
-    // A day is a time where the schema says so.
+    // A date is a time if the schema declares it.
     assert_eq!(
         answer_of("self.getFullYear() == 2024", &Type::Time, &json!("2024-01-01")),
         Ok(Answer::Bool(true))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Fault;
-use super::meter::cut;
+use super::meter::truncated;
 
 /// A token.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
         let written = self.text.get(start..self.at).unwrap_or_default();
         match written.parse::<f64>() {
             Ok(number) if number.is_finite() => Ok(Token::Double(number)),
-            _ => Err(format!("invalid double literal '{}'", cut(written))),
+            _ => Err(format!("invalid double literal '{}'", truncated(written))),
         }
     }
 

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_no_expression_could_have_are_escaped() {
+    fn invalid_identifiers_are_escaped() {
         for (name, escaped) in [
             ("a", Some("a")),
             ("a-b", Some("a__dash__b")),

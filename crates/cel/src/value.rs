@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Number, Value};
 
-use super::meter::{Meter, Outcome, cut, failed};
+use super::meter::{Meter, Outcome, failed, truncated};
 use super::net::Url;
 use super::quantity::Quantity;
 use super::semver::Semver;
@@ -39,12 +39,12 @@ impl Deref for Text<'_> {
 
 /// A collection made by an expression, with its nesting level.
 #[derive(Clone, Debug)]
-pub(crate) struct Made<T> {
+pub(crate) struct Computed<T> {
     level: usize,
     of: T,
 }
 
-impl<T> Deref for Made<T> {
+impl<T> Deref for Computed<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -52,7 +52,7 @@ impl<T> Deref for Made<T> {
     }
 }
 
-/// A value.
+/// A value during evaluation, borrowed or computed.
 #[derive(Clone, Debug)]
 pub(crate) enum Val<'a> {
     Null,
@@ -64,15 +64,15 @@ pub(crate) enum Val<'a> {
     Bytes(Arc<[u8]>),
     Time(Timestamp),
     Span(SignedDuration),
-    /// A list of the object, the type of its items, and what tells them apart.
+    /// A list in the object, with its item type and its topology.
     Items(&'a [Value], &'a Type, &'a Merge),
-    List(Rc<Made<Vec<Val<'a>>>>),
+    List(Rc<Computed<Vec<Val<'a>>>>),
     /// An object with declared fields.
     Object(&'a Map<String, Value>, &'a ObjectOf),
     /// A map of the object and the type of its values.
     Fields(&'a Map<String, Value>, &'a Type),
-    Map(Rc<Made<Vec<(Val<'a>, Val<'a>)>>>),
-    Optional(Option<Rc<Made<Val<'a>>>>),
+    Map(Rc<Computed<Vec<(Val<'a>, Val<'a>)>>>),
+    Optional(Option<Rc<Computed<Val<'a>>>>),
     Kind(Rc<str>),
     Ip(IpAddr),
     Cidr(IpAddr, u8),
@@ -91,17 +91,17 @@ impl<'a> Val<'a> {
 
     pub(super) fn list(items: Vec<Val<'a>>) -> Self {
         let level = 1 + items.iter().map(Self::level).max().unwrap_or_default();
-        Self::List(Rc::new(Made { level, of: items }))
+        Self::List(Rc::new(Computed { level, of: items }))
     }
 
-    /// A map. Keys have no level.
+    /// Creates a map. Keys have no level.
     pub(super) fn map(entries: Vec<(Val<'a>, Val<'a>)>) -> Self {
         let level = 1 + entries.iter().map(|(_, value)| value.level()).max().unwrap_or_default();
-        Self::Map(Rc::new(Made { level, of: entries }))
+        Self::Map(Rc::new(Computed { level, of: entries }))
     }
 
     pub(super) fn some(value: Val<'a>) -> Self {
-        Self::Optional(Some(Rc::new(Made { level: 1 + value.level(), of: value })))
+        Self::Optional(Some(Rc::new(Computed { level: 1 + value.level(), of: value })))
     }
 
     pub(super) fn optional(value: Option<Val<'a>>) -> Self {
@@ -432,7 +432,7 @@ impl fmt::Display for Val<'_> {
             Self::Int(number) => write!(f, "{number}"),
             Self::Uint(number) => write!(f, "{number}"),
             Self::Double(number) => write!(f, "{number}"),
-            Self::Text(text) => f.write_str(cut(text)),
+            Self::Text(text) => f.write_str(truncated(text)),
             other => f.write_str(other.kind()),
         }
     }

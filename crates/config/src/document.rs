@@ -1,4 +1,4 @@
-//! The file as parsed TOML, the environment, and the visitor that reads both into slots.
+//! The parsed TOML file, the environment, and the visitor that reads both into slots.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,10 +11,10 @@ use toml::de::{DeTable, DeValue};
 use super::slot::{Change, Keys, Raw, Slot, quote};
 use super::{ConfigErrors, Place, Problem, Settings, Source};
 
-/// The longest configuration file, in bytes.
+/// Maximum size of a configuration file in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// A parsed file.
+/// A parsed configuration file.
 #[derive(Debug)]
 pub(super) struct Document<'t> {
     text: &'t str,
@@ -40,7 +40,7 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigErrors> {
 }
 
 impl<'t> Document<'t> {
-    /// Parses TOML; gives the first syntax error of each line.
+    /// Parses TOML; on failure returns the first syntax error of each line.
     pub(super) fn parse(text: &'t str) -> Result<Self, Vec<Problem>> {
         let (table, errors) = DeTable::parse_recoverable(text);
         if errors.is_empty() {
@@ -69,14 +69,14 @@ impl<'t> Document<'t> {
         self.section(section)?.get_ref().as_table()?.get(key)
     }
 
-    /// The place of the value of `section.key`.
+    /// Returns the position of the value of `section.key`.
     pub(super) fn place_of(&self, dotted: &str) -> Place {
         let (section, key) = dotted.split_once('.').unwrap_or(("", dotted));
         self.value(section, key).map_or(Place::Whole, |value| Place::of_span(self.text, &value.span()))
     }
 }
 
-/// The variables that are meant as overrides of `C`, by name.
+/// Returns the overrides of `C` among the variables, by name.
 pub(super) fn variables<C: Settings>(
     environment: impl IntoIterator<Item = (OsString, OsString)>,
     problems: &mut Vec<Problem>,
@@ -103,7 +103,7 @@ pub(super) fn variables<C: Settings>(
     found
 }
 
-/// The visitor that fills slots from file and environment and notes what is wrong.
+/// Visitor that fills slots from file and environment, and collects problems.
 pub(super) struct Reader<'a> {
     document: &'a Document<'a>,
     prefix: &'static str,
@@ -125,7 +125,8 @@ impl<'a> Reader<'a> {
         Self { document, prefix, variables, sources, problems, section: "", known: BTreeMap::new() }
     }
 
-    /// Reports what no key asked for: unknown keys are refused, unknown variables only told about.
+    /// Reports keys and variables that no slot used: unknown keys are errors, unknown variables
+    /// warnings.
     pub(super) fn finish(mut self, warnings: &mut Vec<String>) {
         let document = self.document;
         for (name, value) in &document.table {
@@ -180,7 +181,7 @@ impl<'a> Reader<'a> {
         self.problems.push(Problem { place: Place::of_span(self.document.text, span), message });
     }
 
-    /// The override's name: `EDGESYNC_LINK_KEEPALIVE`.
+    /// Returns the name of the override, such as `EDGESYNC_LINK_KEEPALIVE`.
     fn name_of(&self, section: &str, key: &str) -> String {
         let between = if section.is_empty() { "" } else { "_" };
         format!("{}{section}{between}{key}", self.prefix).to_uppercase()
@@ -224,7 +225,7 @@ impl Keys for Reader<'_> {
     }
 }
 
-/// Has relative paths count from a directory.
+/// Visitor that makes relative paths relative to a directory.
 pub(super) struct From<'a>(pub(super) &'a Path);
 
 impl Keys for From<'_> {
@@ -238,26 +239,26 @@ impl Keys for From<'_> {
             && let DeValue::String(path) = shown.get_ref()
             && !path.is_empty()
         {
-            // A path that begins with a slash stays as it is; and what a slot shows it can read.
+            // Joining leaves an absolute path unchanged; a slot can parse what it shows.
             let _ = slot.set(Raw::Variable(&self.0.join(&**path).display().to_string()));
         }
     }
 }
 
-/// `section.key`, or the key alone at the top level.
+/// Returns `section.key`, or the key alone at the top level.
 pub(super) fn dotted(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }
 
-/// The name that was probably meant.
+/// Returns the most similar known name, if it is similar enough for a typo.
 fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let (distance, near) = known.map(|other| (distance(name, other), other)).min()?;
     (distance <= (near.len() / 3).max(1)).then_some(near)
 }
 
-/// How many characters must be put in, left out or replaced to make `b` of `a`.
+/// Returns the edit distance of two names.
 fn distance(a: &str, b: &str) -> usize {
-    /// A longer name is not a slip of the keyboard, and the table below grows with it.
+    /// Longer names are no typos, and the table below grows with the length.
     const LONGEST: usize = 80;
     if a.len().max(b.len()) > LONGEST {
         return LONGEST;
@@ -279,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_of_the_keyboard_are_recognised() {
+    fn typos_are_recognised() {
         let known = ["keepalive", "backoff_min", "backoff_max"];
         assert_eq!(nearest("keep_alive", known.into_iter()), Some("keepalive"));
         assert_eq!(nearest("backof_max", known.into_iter()), Some("backoff_max"));
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_distance_is_symmetric_and_zero_only_for_equal_names() {
+    fn distance_is_symmetric_and_zero_only_for_equal_names() {
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!(distance("sitting", "kitten"), 3);

@@ -12,68 +12,68 @@ use super::{Files, JoinUrl, KubeEdge, Link, LinkType, Log, Review, Settings};
 use crate::section;
 use edgesync_object::name;
 
-/// The agent's configuration.
+/// Configuration of the agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
-    /// Who this node is.
+    /// Identity of the node.
     pub node: Node,
-    /// Where and how objects are kept.
+    /// Settings of the local database.
     pub store: Store,
-    /// What connects the node with its cloud.
+    /// Type of the link to the cloud.
     pub link_type: LinkType,
-    /// The connection to the broker; its times between attempts are for both types.
+    /// Connection to the broker; its backoff applies to both link types.
     pub link: Link,
-    /// The connection to CloudCore.
+    /// Connection to a CloudCore.
     pub kubeedge: KubeEdge,
     /// Key and certificates of the node.
     pub identity: Identity,
-    /// What is unreadable in the database without a key.
+    /// Encryption of objects in the database.
     pub seal: Seal,
-    /// Limits and times of the sync protocol.
+    /// Limits and timeouts of the sync protocol.
     pub sync: Sync,
-    /// The node's Lease.
+    /// Lease of the node.
     pub lease: Lease,
-    /// What waits for the cloud.
+    /// Queue of items for the cloud.
     pub outbox: Outbox,
-    /// Events of the agent.
+    /// Rate limit for Events of the agent.
     pub events: Events,
-    /// What may be sent and received.
+    /// Budget for traffic to the cloud.
     pub traffic: Traffic,
-    /// The local API.
+    /// Local API of the node.
     pub api: Api,
-    /// Which objects become which files.
+    /// Rules that derive files from objects.
     pub files: Files,
-    /// Who writes them.
+    /// Privileged helper that applies the rules.
     pub helper: Helper,
-    /// The log.
+    /// Level and format of the log.
     pub log: Log,
 }
 
 section! {
-    /// Who this node is.
+    /// Identity of the node.
     #[derive(Eq)]
     pub struct Node in "node";
-    /// Node name: a DNS-1123 subdomain; after loading never empty.
+    /// Node name: a DNS-1123 subdomain; never empty after loading.
     name: String = String::new(), fixed units::text(name, "a node name", parse_name, String::clone);
-    /// Labels by which the cloud side places objects.
+    /// Labels that the cloud side uses for placement.
     labels: BTreeMap<String, String> = BTreeMap::new(), fixed units::labels(labels);
 }
 
 section! {
-    /// Where and how objects are kept.
+    /// Settings of the local database.
     #[derive(Eq)]
     pub struct Store in "store";
-    /// The database file.
+    /// Path of the database file.
     path: PathBuf = "/var/lib/edgesync/edgesync.db".into(), fixed units::path(path);
-    /// Largest size of the database with its log, in bytes.
+    /// Maximum size of the database with its log, in bytes.
     max_size: u64 = GIB, fixed units::size(max_size, MIB..=TIB);
-    /// SQLite's page cache of each connection, in bytes.
+    /// SQLite's page cache per connection, in bytes.
     cache_size: u64 = 512 * KIB, fixed units::size(cache_size, 64 * KIB..=GIB);
-    /// Size of the write-ahead log at which it is copied into the database, in bytes.
+    /// Size of the write-ahead log that triggers a checkpoint, in bytes.
     wal_size: u64 = 4 * MIB, fixed units::size(wal_size, 64 * KIB..=256 * MIB);
-    /// How often the confirmed revision is written when nothing else is.
+    /// Interval at which the confirmed revision is written if nothing else is.
     flush_interval: Duration = seconds(30), live units::duration(flush_interval, seconds(1)..=hours(1));
-    /// How often checksums and digest are recomputed when idle; `None` for never.
+    /// Interval at which checksums and digest are recomputed when idle; `None` for never.
     scrub_interval: Option<Duration> = Some(hours(24)),
         live units::duration_or_never(scrub_interval, minutes(1)..=hours(24 * 365));
 }
@@ -82,102 +82,103 @@ section! {
     /// Key and certificates of the node, as `edgesync join` writes them.
     #[derive(Eq)]
     pub struct Identity in "identity";
-    /// The directory with `ca.crt` and `node.pem`; none before the node has joined.
+    /// Directory with `ca.crt` and `node.pem`; none before the node has joined.
     directory: Option<PathBuf> = None, fixed units::optional_path(directory);
-    /// The join service, where the certificate is renewed: `https://HOST:PORT`; empty for nowhere.
+    /// Join service that renews the certificate: `https://HOST:PORT`; empty for none.
     cloud: Option<JoinUrl> = None, fixed units::optional(cloud, JOIN_SERVICE, parse_join_url);
 }
 
 section! {
-    /// What is unreadable in the database without a key.
+    /// Encryption of objects in the database.
     #[derive(Eq)]
     pub struct Seal in "seal";
-    /// Kinds whose objects are sealed, beside Secrets.
+    /// Kinds whose objects are sealed, in addition to Secrets.
     kinds: Vec<String> = vec!["secrets".to_owned()], fixed units::words(kinds, KINDS, check_kind);
-    /// The file with the keys; after loading never empty.
+    /// File with the keys; never empty after loading.
     key_file: PathBuf = PathBuf::new(), fixed units::path_or_derived(key_file);
-    /// Whether the agent starts only with the credential that wraps the keys.
+    /// Whether the agent refuses to start without the credential that wraps the keys.
     require_credential: bool = false, fixed units::flag(require_credential);
 }
 
 section! {
-    /// Limits and times of the sync protocol.
+    /// Limits and timeouts of the sync protocol.
     #[derive(Eq)]
     pub struct Sync in "sync";
-    /// Largest object that is accepted, in bytes of JSON.
+    /// Maximum size of an accepted object, in bytes of JSON.
     max_object: usize = 8 << 20, live units::size(max_object, KIB..=64 * MIB);
-    /// Frames of at least this size are compressed; `None` for never.
+    /// Minimum size of compressed frames; `None` for never.
     compress_above: Option<usize> = Some(1 << 10), live units::size_or_never(compress_above, 0..=16 * MIB);
-    /// How long the cloud may take to answer a Hello.
+    /// Timeout for the answer to a Hello.
     hello_timeout: Duration = seconds(10), live units::duration(hello_timeout, seconds(1)..=minutes(10));
-    /// How long the cloud may take to confirm a report.
+    /// Timeout for the confirmation of a report.
     report_timeout: Duration = seconds(10), live units::duration(report_timeout, seconds(1)..=minutes(10));
 }
 
 section! {
-    /// The node's Lease.
+    /// Lease of the node.
     #[derive(Eq)]
     pub struct Lease in "lease";
-    /// How often it is renewed.
+    /// Interval between renewals of the Lease.
     interval: Duration = seconds(10), live units::duration(interval, seconds(1)..=hours(1));
-    /// How long it is good without renewal.
+    /// Duration of the Lease without renewal.
     duration: Duration = seconds(40), live units::duration(duration, seconds(2)..=hours(24));
 }
 
 section! {
-    /// What waits for the cloud.
+    /// Queue of items for the cloud.
     #[derive(Eq)]
     pub struct Outbox in "outbox";
-    /// Most items that wait.
+    /// Maximum number of queued items.
     max_items: u64 = 10_000, live units::count(max_items, 100..=1_000_000);
-    /// Most bytes of items that wait.
+    /// Maximum size of the queued items in bytes.
     max_size: u64 = 8 * MIB, live units::size(max_size, 256 * KIB..=GIB);
 }
 
 section! {
-    /// Events of the agent.
+    /// Rate limit for Events of the agent.
     #[derive(Eq)]
     pub struct Events in "events";
-    /// How many Events of one source may come at once.
+    /// Maximum burst of Events from one source.
     burst: u32 = 25, live units::count(burst, 1..=10_000);
-    /// After how long a source may have one more.
+    /// Time after which a source may emit one more.
     refill: Duration = minutes(1), live units::duration(refill, Duration::from_millis(1)..=hours(24));
 }
 
 section! {
-    /// What may be sent and received.
+    /// Budget for traffic to the cloud.
     #[derive(Eq)]
     pub struct Traffic in "traffic";
-    /// Bytes in both directions within a day (UTC); `None` for any number.
+    /// Maximum bytes in both directions per day (UTC); `None` for no limit.
     daily_budget: Option<u64> = None, live units::size_or_never(daily_budget, 100 * KIB..=TIB);
 }
 
 section! {
-    /// The local API.
+    /// Local API of the node.
     #[derive(Eq)]
     pub struct Api in "api";
-    /// The Unix socket.
+    /// Path of the Unix socket.
     socket: PathBuf = "/run/edgesync/edgesync.sock".into(), fixed units::path(socket);
     /// Permission bits of the socket.
     socket_mode: u32 = 0o660, fixed units::file_mode(socket_mode);
-    /// The TCP address on loopback; `None` for none.
+    /// TCP address on loopback; `None` for none.
     listen: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 10550))),
         fixed units::loopback_or_off(listen, WHY_LOOPBACK);
-    /// The file for `kubectl`, beside which the tokens are; after loading never empty.
+    /// kubeconfig file for `kubectl`; the tokens are in the same directory. Never empty after
+    /// loading.
     kubeconfig: PathBuf = PathBuf::new(), fixed units::path_or_derived(kubeconfig);
-    /// Changes kept in memory for those who watch, in bytes.
+    /// Size of the watch cache in bytes.
     watch_buffer: usize = 1 << 20, fixed units::size(watch_buffer, 64 * KIB..=64 * MIB);
 }
 
 section! {
-    /// Who writes files and reloads programs.
+    /// Privileged helper that writes files and reloads programs.
     #[derive(Eq)]
     pub struct Helper in "helper";
-    /// Where it listens for the agent.
+    /// Socket on which it listens for the agent.
     socket: PathBuf = "/run/edgesync-files.sock".into(), fixed units::path(socket);
-    /// The directory in which it keeps what it has written where.
+    /// Directory of its records.
     state: PathBuf = "/var/lib/edgesync-files".into(), fixed units::path(state);
-    /// The program that reloads units.
+    /// Path of the program that reloads units.
     systemctl: PathBuf = "/usr/bin/systemctl".into(), fixed units::path(systemctl);
 }
 
@@ -187,7 +188,7 @@ const WHY_LOOPBACK: &str = "the local API is without TLS, so what is sent over a
                             tunnel such as ssh -L";
 
 impl Node {
-    /// Takes the host name where the configuration gives no name.
+    /// Falls back to the host name.
     fn complete(&mut self, review: &mut Review<'_>) {
         if !self.name.is_empty() {
             return;
@@ -230,7 +231,7 @@ impl Settings for Config {
             helper,
             log,
         } = self;
-        // What stands at the top level comes before all sections.
+        // Top-level keys come before all sections.
         files.bind(keys);
         node.bind(keys);
         store.bind(keys);
@@ -256,7 +257,7 @@ impl Settings for Config {
 
     fn complete(&mut self, review: &mut Review<'_>) {
         self.node.complete(review);
-        // With a CloudCore nobody sees it.
+        // A CloudCore does not use it.
         if self.link.client_id.is_empty() && self.link_type == LinkType::Mqtt {
             self.link.client_id.clone_from(&self.node.name);
             review.derived("link.client_id", "the node name");
@@ -316,7 +317,7 @@ impl Config {
     }
 }
 
-/// A kind as in `kubectl`: plural, with the group behind a dot.
+/// Checks a kind as in `kubectl`: plural, with the group after a dot.
 fn check_kind(text: &str) -> Result<(), String> {
     name::check_subdomain(text)
         .map_err(|problem| format!("{text:?} is no kind such as \"secrets\": it {problem}"))

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, shown with file, line, column and a caret under the value.
+//! Errors of a configuration, shown with file, line, column and a caret under the value.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,46 +7,46 @@ use std::path::PathBuf;
 /// All problems of one configuration; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What is wrong, in the order of the file.
+    /// Problems in the order of the file.
     pub problems: Vec<Problem>,
 }
 
-/// One thing that is wrong.
+/// One problem of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where.
+    /// Position of the problem.
     pub place: Place,
-    /// Which key, and what would be right.
+    /// The key, and the requirement for its value.
     pub message: String,
 }
 
-/// Where a problem is.
+/// Position of a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The file as a whole, or built-in values.
     Whole,
     /// A part of a line.
     Line {
-        /// Line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// First character, from 1.
+        /// Column of the first character, from 1.
         column: usize,
-        /// How many characters are wrong; at least 1.
+        /// Number of wrong characters, at least 1.
         width: usize,
-        /// The line.
+        /// Text of the line.
         excerpt: String,
     },
-    /// An environment variable.
+    /// The environment variable of this name.
     Variable(String),
 }
 
-/// The longest part of a line that is shown, in characters.
+/// Maximum length of a shown line, in characters.
 const EXCERPT: usize = 120;
 
 impl Place {
-    /// The place of `span` (bytes) in `text`.
+    /// Returns the position of `span` (bytes) in `text`.
     pub(super) fn of_span(text: &str, span: &Range<usize>) -> Self {
         let start = floor(text, span.start);
         let end = floor(text, span.end).max(start);
@@ -62,7 +62,7 @@ impl Place {
     }
 }
 
-/// The last character boundary that is not after `at`.
+/// Returns the last character boundary at or before `at`.
 fn floor(text: &str, at: usize) -> usize {
     let at = at.min(text.len());
     (0..=at).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
@@ -89,7 +89,7 @@ impl ConfigErrors {
             Place::Whole => write!(f, "{path}: {}", problem.message),
             Place::Variable(name) => write!(f, "environment variable {name}: {}", problem.message),
             Place::Line { line, column, width, excerpt } => {
-                // A very long line is cut so that what is wrong stays in sight.
+                // A very long line is truncated around the wrong value.
                 let skipped = (column - 1).saturating_sub(EXCERPT / 2);
                 let shown = excerpt.chars().skip(skipped).take(EXCERPT).collect::<String>();
                 let before = " ".repeat(column - 1 - skipped);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caret_stands_under_the_value() {
+    fn caret_is_under_the_value() {
         let text = "[link]\nkeepalive = \"1s\"\n";
         let start = text.find("\"1s\"").unwrap();
         let expected = "/etc/e.toml:2:13: must be odd\n  |\n2 | keepalive = \"1s\"\n  |             ^^^^";
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn any_span_has_a_place() {
+    fn any_span_has_a_position() {
         let text = "ä\r\nb";
         for start in 0..8 {
             for end in 0..8 {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_cut_around_what_is_wrong() {
+    fn long_line_is_truncated_around_the_error() {
         let text = format!("{}X{}", "a".repeat(5000), "b".repeat(5000));
         let shown = shown(&text, 5000..5001);
         assert!(shown.len() < 400, "{}", shown.len());

@@ -1,4 +1,4 @@
-//! `[[files]]`: which objects become which files, and what is done when they change.
+//! `[[files]]`: rules that derive files from objects, with check and reload.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -13,15 +13,15 @@ use edgesync_files::rule::{Format, Reload, Rule, Signal, Write};
 use edgesync_files::template::{Template, check_name};
 use edgesync_object::name;
 
-/// The most rules that are read.
+/// Maximum number of rules.
 const MAX_RULES: usize = 100;
 
-/// The rules, in the order of the file.
+/// Rules in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// What becomes which files.
+    /// Parsed rules, in order.
     pub rules: Vec<Rule>,
-    /// The rules as they were written, on one line.
+    /// Text of the rules, on one line.
     text: String,
 }
 
@@ -32,7 +32,7 @@ impl Default for Files {
 }
 
 impl Files {
-    /// Names the key; it stands at the top level.
+    /// Visits the key at the top level.
     pub(super) fn bind(&mut self, keys: &mut dyn Keys) {
         keys.section("");
         keys.live("files", Rules(self));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_read() {
+    fn rule_is_parsed() {
         let found = rules(
             r#"
             [[files]]
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_rule_says_what_would_be_right_and_where() {
+    fn invalid_rule_is_reported_with_its_requirement() {
         let rule =
             |line: &str| rules(&format!("[[files]]\nname = \"a\"\nto = \"/x/y\"\n{line}\n")).unwrap_err();
         for (line, expected) in [

@@ -1,4 +1,4 @@
-//! Hosts and ports in addresses of services.
+//! Hosts and ports in service addresses.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -6,23 +6,23 @@ use std::str::FromStr;
 
 use super::slot::quote;
 
-/// The port of the join service, KubeEdge's.
+/// Default port of the join service, as KubeEdge's.
 const JOIN_PORT: u16 = 10_002;
 const JOIN_URL: &str = "an address such as \"https://cloud.example:10002\"";
 
-/// Where the join service is: `https://HOST:PORT`; the port is 10002 unless given.
+/// Address of the join service: `https://HOST:PORT`; the default port is 10002.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinUrl {
     /// Host name or address, without brackets.
     pub host: String,
-    /// TCP port.
+    /// TCP port of the service.
     pub port: u16,
 }
 
 impl FromStr for JoinUrl {
     type Err = String;
 
-    /// Reads it; the error says what it must be.
+    /// Parses an address; the error states the requirement.
     fn from_str(text: &str) -> Result<Self, String> {
         let refused = |why: &str| format!("must be {JOIN_URL}, not {}{why}", quote(text));
         let rest = text.strip_prefix("https://").ok_or_else(|| refused(""))?;
@@ -37,7 +37,7 @@ impl fmt::Display for JoinUrl {
     }
 }
 
-/// Reads `host`, `host:port`, `[address]` or `[address]:port`. The error is the end of a sentence.
+/// Parses `host`, `host:port`, `[address]` or `[address]:port`. The error is the end of a sentence.
 pub(super) fn split(text: &str) -> Result<(String, Option<u16>), &'static str> {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, rest)) if host.parse::<Ipv6Addr>().is_ok() => match rest {
@@ -58,7 +58,7 @@ pub(super) fn split(text: &str) -> Result<(String, Option<u16>), &'static str> {
     }
 }
 
-/// The other way round.
+/// Formats host and port, the inverse of [`split`].
 pub(super) fn join(host: &str, port: u16) -> String {
     match host.contains(':') {
         true => format!("[{host}]:{port}"),
@@ -66,12 +66,12 @@ pub(super) fn join(host: &str, port: u16) -> String {
     }
 }
 
-/// Whether a host is this machine.
+/// Returns whether a host is this machine.
 pub(super) fn is_local(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// The host name in lower case, as node names are; empty if the system gives none.
+/// Returns the host name in lower case, as node names require; empty if the system has none.
 #[must_use]
 pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn join_services_are_read_with_and_without_port() {
+    fn join_services_are_parsed_with_and_without_port() {
         for (text, shown) in [
             ("https://cloud.example", "https://cloud.example:10002"),
             ("https://cloud.example/", "https://cloud.example:10002"),

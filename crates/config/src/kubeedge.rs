@@ -10,7 +10,7 @@ use super::{Review, host};
 use crate::section;
 use edgesync_kubeedge::{FetchRule, WatchRule};
 
-/// What connects the node with its cloud.
+/// Type of the link to the cloud.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkType {
     /// An MQTT broker and `edgesync-cloud`.
@@ -24,7 +24,7 @@ impl LinkType {
     pub(super) const WORDS: &'static [(&'static str, Self)] =
         &[("mqtt", Self::Mqtt), ("kubeedge", Self::KubeEdge)];
 
-    /// The word, as in the file.
+    /// Returns the word used in the file.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::WORDS.iter().find(|(_, value)| *value == self).map_or("", |(word, _)| word)
@@ -32,53 +32,53 @@ impl LinkType {
 }
 
 section! {
-    /// The connection to a CloudCore.
+    /// Connection to a CloudCore.
     #[derive(Eq)]
     pub struct KubeEdge in "kubeedge";
-    /// Where CloudCore's WebSocket is; with `link.type = "kubeedge"` never none after loading.
+    /// Address of CloudCore's WebSocket; with `link.type = "kubeedge"` always set after loading.
     url: Option<CloudCoreUrl> = None, fixed units::optional(url, URL, CloudCoreUrl::parse);
-    /// The project in the path of the WebSocket.
+    /// Project id in the path of the WebSocket.
     project: String = PROJECT.to_owned(),
         fixed units::text(project, "a project id", parse_project, String::clone);
-    /// How often CloudCore is told that the node lives.
+    /// Interval between keepalive messages to CloudCore.
     // CloudCore ends a session 30 s after the last one: one may be late, or lost.
     keepalive: Duration = seconds(15), fixed units::duration(keepalive, seconds(1)..=seconds(25));
-    /// Largest message taken, in bytes.
+    /// Maximum size of an accepted message in bytes.
     max_message: usize = 32 << 20, fixed units::size(max_message, MIB..=128 * MIB);
-    /// ConfigMaps and Secrets that are asked for beside those that held pods reference.
+    /// ConfigMaps and Secrets to fetch in addition to those referenced by held pods.
     fetch: Vec<FetchRule> = Vec::new(), live units::list(fetch, FETCH, FetchRule::parse);
-    /// Kinds that are watched through the dynamic controller.
+    /// Kinds to watch through the dynamic controller.
     watch: Vec<WatchRule> = Vec::new(), live units::list(watch, WATCH, WatchRule::parse);
-    /// How long it may take until everything held has been compared once.
+    /// Maximum time in which all held objects are compared once.
     verify_interval: Duration = hours(24),
         live units::duration(verify_interval, minutes(1)..=hours(24 * 365));
-    /// Whether `metadata.managedFields` is kept.
+    /// Whether to keep `metadata.managedFields`.
     managed_fields: bool = false, live units::flag(managed_fields);
 }
 
-/// Where CloudCore's WebSocket is: `wss://HOST:PORT`; the port is 10000 unless given. Without TLS (`ws://`) only on
-/// this machine.
+/// Address of CloudCore's WebSocket: `wss://HOST:PORT`; the default port is 10000. Without TLS
+/// (`ws://`) on this machine only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloudCoreUrl {
     /// Host name or address, without brackets.
     pub host: String,
-    /// TCP port.
+    /// TCP port of CloudCore.
     pub port: u16,
-    /// Whether the connection is made over TLS.
+    /// Whether the connection uses TLS.
     pub tls: bool,
 }
 
 const URL: &str = "the address of a CloudCore such as \"wss://cloud.example:10000\"";
 const FETCH: &str = "a list such as [\"default/configmap/app-*\"]";
 const WATCH: &str = "a list such as [\"example.com/v1/widgets\"]";
-/// The port of CloudCore's WebSocket unless it is configured otherwise.
+/// Default port of CloudCore's WebSocket.
 const CLOUD_CORE_PORT: u16 = 10_000;
-/// The project that CloudCore and EdgeCore have unless they are configured otherwise.
+/// Default project id of CloudCore and EdgeCore.
 const PROJECT: &str = "e632aba927ea4ac2b575ec1603d56f10";
 const MAX_PROJECT: usize = 128;
 
 impl KubeEdge {
-    /// Checks what concerns more than one key, if the link is of this type.
+    /// Checks dependencies between keys for this link type.
     pub(super) fn check(&self, has_identity: bool, review: &mut Review<'_>) {
         match &self.url {
             None => {
@@ -103,7 +103,7 @@ impl KubeEdge {
     }
 }
 
-/// What only the MQTT link reads.
+/// Keys that only the MQTT link uses.
 const MQTT_ONLY: [&str; 9] = [
     "link.broker",
     "link.prefix",
@@ -117,16 +117,16 @@ const MQTT_ONLY: [&str; 9] = [
 ];
 
 impl CloudCoreUrl {
-    /// The CloudCore at a host, with the port that it has unless it is configured otherwise.
+    /// Returns the CloudCore at a host with its default port.
     #[must_use]
     pub fn at(host: &str) -> Self {
         Self { host: host.to_owned(), port: CLOUD_CORE_PORT, tls: true }
     }
 
-    /// Reads `wss://host[:port]`, or `ws://host[:port]` where the host is this machine.
+    /// Parses `wss://host[:port]`, or `ws://host[:port]` if the host is this machine.
     ///
     /// # Errors
-    /// Says what the address must be.
+    /// The address is invalid, with the requirement.
     pub fn parse(text: &str) -> Result<Self, String> {
         let refused = |why: &str| format!("must be {URL}, not {}{why}", quote(text));
         let Some((scheme, rest)) = text.split_once("://") else { return Err(refused("")) };
@@ -160,7 +160,7 @@ impl fmt::Display for CloudCoreUrl {
 }
 
 fn parse_project(text: &str) -> Result<String, String> {
-    // It stands in a path and in a header.
+    // Used in a path and in a header.
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     if (1..=MAX_PROJECT).contains(&text.len()) && text.bytes().all(is_plain) {
         return Ok(text.to_owned());
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_cloud_cores_are_read_and_shown() {
+    fn cloud_core_addresses_survive_a_round_trip() {
         for (text, shown) in [
             ("wss://cloud.example", "wss://cloud.example:10000"),
             ("wss://192.0.2.1:1/", "wss://192.0.2.1:1"),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cloud_core_is_refused() {
+    fn invalid_cloud_core_address_is_refused() {
         for bad in ["", "cloud.example:10000", "wss://", "wss://a:0", "mqtts://a", "wss://a/e632/n/events"] {
             assert!(CloudCoreUrl::parse(bad).unwrap_err().contains("wss://cloud.example:10000"), "{bad}");
         }

@@ -1,10 +1,12 @@
-//! The configuration of both programs: TOML file, environment overrides, validation, and comparison on a reload. It knows the
-//! settings of other crates only as plain values (names, rules of files, the KubeEdge link) and nothing that runs. Read
-//! `section!` first: each section is a table of key, default, form and limits.
+//! Configuration of both programs: TOML file, environment overrides, validation, and comparison on
+//! a reload. It holds the settings of other crates as plain values (names, rules of files, the
+//! KubeEdge link), without their behaviour. Read `section!` first: each section is a table of key,
+//! default, form and limits.
 //!
-//! From that table `section!` makes a struct with public fields, its `Default`, and a `bind` function that names the keys.
-//! Parsing, `EDGESYNC_…` variables, printing and comparing are visitors of `bind`, so a key is described once. (Serde alone
-//! stops at the first mistake and knows no variables; here all mistakes are reported together, each with its line.)
+//! From that table `section!` generates a struct with public fields, its `Default`, and a `bind`
+//! function that visits the keys. Parsing, `EDGESYNC_…` variables, printing and comparing are
+//! visitors of `bind`, so each key is described once. (Serde alone stops at the first error and
+//! ignores variables; here all errors are reported together, each with its line.)
 
 #![warn(missing_docs)]
 
@@ -36,47 +38,47 @@ pub use peer::Peer;
 pub use report::{Difference, Setting, settings};
 pub use slot::{Change, Keys, Raw, Refusal, Slot};
 
-/// A whole configuration: what can be bound, completed and checked.
+/// A whole configuration that can be bound, completed and validated.
 pub trait Settings: Default + Clone {
-    /// What the name of each override starts with: `EDGESYNC_` on the edge.
+    /// Prefix of the overrides' names: `EDGESYNC_` on the edge.
     const ENV_PREFIX: &'static str;
-    /// Variables that start with the prefix and belong to another program or to the command line.
+    /// Variables with the prefix that belong to another program or to the command line.
     const ENV_OTHERS: &'static [&'static str];
 
-    /// Names every key to `keys`, section by section.
+    /// Visits every key, section by section.
     fn bind(&mut self, keys: &mut dyn Keys);
 
-    /// Fills in values that come from others (the node name from the host name) and checks what
-    /// concerns more than one key.
+    /// Derives values from others (such as the node name from the host name), and validates
+    /// dependencies between keys.
     fn complete(&mut self, review: &mut Review<'_>);
 
-    /// What is logged and how.
+    /// Returns the settings of the log.
     fn log(&self) -> &Log;
 }
 
-/// A configuration with where its values came from.
+/// A configuration with the source of each value.
 #[derive(Clone, Debug)]
 pub struct Loaded<C> {
-    /// The values in force.
+    /// Configuration with all effective values.
     pub config: C,
-    /// Where each value that is not built in came from, by `section.key`.
+    /// Source of each value that is not a default, by `section.key`.
     pub sources: BTreeMap<String, Source>,
-    /// What is odd and does not prevent running; for the log, once it is open.
+    /// Warnings, to be logged once the log is open.
     pub warnings: Vec<String>,
 }
 
-/// Where a value came from.
+/// Source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Line of the file, from 1.
+    /// Line number in the file, from 1.
     Line(usize),
     /// The environment variable of this name.
     Variable(String),
-    /// Taken over from something else, which is named: "the host name".
+    /// Derived from something else, which is named: "the host name".
     Derived(&'static str),
 }
 
-/// The view a configuration has of itself while it is completed and checked.
+/// Access to sources and problems while a configuration is completed and validated.
 pub struct Review<'a> {
     document: &'a Document<'a>,
     sources: &'a mut BTreeMap<String, Source>,
@@ -85,8 +87,8 @@ pub struct Review<'a> {
 }
 
 impl Review<'_> {
-    /// Reports values that exclude one another. `keys` are `section.key`; the first one that was set
-    /// by somebody is where the error points.
+    /// Reports values that exclude one another. `keys` are `section.key`; the error points at the
+    /// first one that was set explicitly.
     pub fn conflict(&mut self, keys: &[&str], message: impl Into<String>) {
         let set = keys.iter().find_map(|key| Some((*key, self.sources.get(*key)?)));
         let place = match set {
@@ -97,37 +99,37 @@ impl Review<'_> {
         self.problems.push(Problem { place, message: message.into() });
     }
 
-    /// Notes that the value of `key` was taken over from something else.
+    /// Records that the value of `key` was derived from something else.
     pub fn derived(&mut self, key: &str, from: &'static str) {
         self.sources.insert(key.to_owned(), Source::Derived(from));
     }
 
-    /// Whether a file or a variable set `key`.
+    /// Returns whether a file or a variable sets `key`.
     #[must_use]
     pub fn is_set(&self, key: &str) -> bool {
         self.sources.contains_key(key)
     }
 
-    /// Notes something odd that does not prevent running.
+    /// Adds a warning for the log.
     pub fn warn(&mut self, message: impl Into<String>) {
         self.warnings.push(message.into());
     }
 }
 
-/// Reads a configuration file and applies the overrides of this process's environment.
+/// Loads a configuration file and applies the overrides of this process's environment.
 ///
 /// # Errors
-/// All problems that were found, each with its line or variable.
+/// All problems, each with its line or variable.
 pub fn load<C: Settings>(path: &Path) -> Result<Loaded<C>, ConfigErrors> {
     let text = document::read(path)?;
     parse(path, &text, std::env::vars_os())
 }
 
-/// Reads a configuration from text. `path` names it in errors, and relative paths count from its directory, so that the
-/// same file means the same wherever the program is started.
+/// Parses a configuration. `path` names it in errors, and relative paths are relative to its
+/// directory, so the same file means the same in every working directory.
 ///
 /// # Errors
-/// All problems that were found, each with its line or variable.
+/// All problems, each with its line or variable.
 pub fn parse<C: Settings>(
     path: &Path,
     text: &str,
@@ -148,7 +150,7 @@ pub fn parse<C: Settings>(
         config.bind(&mut document::From(directory));
     }
 
-    // Conflicts between values that were refused would only repeat the refusal.
+    // With invalid values, errors about dependencies would be misleading.
     if problems.is_empty() {
         config.complete(&mut Review {
             document: &document,

@@ -1,5 +1,5 @@
-//! `[link]`: the connection to an MQTT broker, the same on the edge and in a cloud with an external
-//! broker.
+//! `[link]`: the connection to an MQTT broker, the same on the edge and on a cloud side with an
+//! external broker.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,51 +15,51 @@ section! {
     /// The connection to an MQTT broker.
     #[derive(Eq)]
     pub struct Link in "link";
-    /// Where the broker is.
+    /// Address of the broker.
     broker: BrokerUrl = BrokerUrl { host: "127.0.0.1".into(), port: MQTT_PORT, tls: false },
         fixed units::text(broker, URL, BrokerUrl::parse, BrokerUrl::to_string);
-    /// First segments of every topic, without a slash at either end.
+    /// Prefix of all topics, without a slash at either end.
     prefix: String = "edgesync/v1".into(),
         fixed units::text(prefix, "topic segments such as \"edgesync/v1\"", parse_prefix, String::clone);
     /// MQTT client identifier.
     client_id: String = String::new(),
         fixed units::text(client_id, "a client identifier", parse_client_id, String::clone);
-    /// User name, if the broker asks for one.
+    /// User name, if the broker requires one.
     username: Option<String> = None,
         fixed units::optional(username, "a user name, or \"\" for none", parse_user);
     /// File whose first line is the password.
     password_file: Option<PathBuf> = None, fixed units::optional_path(password_file);
-    /// The authorities that the broker's certificate must be from; those of the cloud if none is given.
+    /// Trusted authorities of the broker's certificate; the cloud's if none is given.
     ca_file: Option<PathBuf> = None, fixed units::optional_path(ca_file);
-    /// A peer that is silent for longer is dead.
-    // MQTT carries the keepalive as 16 bits of seconds; below two a slow link looks dead.
+    /// Maximum silence of the peer.
+    // MQTT encodes the keepalive as 16 bits of seconds; below two a slow link looks dead.
     keepalive: Duration = seconds(20), fixed units::duration(keepalive, seconds(2)..=minutes(20));
-    /// How long a connection may take until CONNACK.
+    /// Timeout of an attempt up to the CONNACK.
     connect_timeout: Duration = seconds(10), fixed units::duration(connect_timeout, seconds(1)..=minutes(5));
-    /// First upper limit of the random wait before a new attempt.
+    /// Initial upper limit of the random delay before a retry.
     backoff_min: Duration = seconds(1), live units::duration(backoff_min, MILLISECOND..=hours(1));
-    /// Last upper limit of the random wait before a new attempt.
+    /// Final upper limit of the random delay before a retry.
     backoff_max: Duration = minutes(1), live units::duration(backoff_max, MILLISECOND..=hours(24));
-    /// How long a link must have been good before the wait starts from the minimum again.
+    /// Minimum duration of a connection that resets the delay to the minimum.
     backoff_reset: Duration = minutes(1), live units::duration(backoff_reset, seconds(0)..=hours(24));
-    /// Wait after another client has connected under the same identifier.
+    /// Delay after another client has taken over the identifier.
     taken_over_backoff: Duration = minutes(5),
         live units::duration(taken_over_backoff, seconds(1)..=hours(24));
-    /// Largest packet sent or accepted, in bytes.
-    // Less is refused by the protocol: an InventoryRequest and a page of items must fit.
+    /// Maximum size of a frame in bytes, in both directions.
+    // The protocol requires space for an InventoryRequest and a page of items.
     max_frame: usize = 256 << 10, fixed units::size(max_frame, u64::from(MIN_MAX_FRAME)..=16 * MIB);
-    /// Largest number of published packets that wait for their PUBACK.
+    /// Maximum number of unacknowledged publishes.
     inflight: u16 = 64, fixed units::count(inflight, 1..=64);
 }
 
-/// Where a broker is: `mqtt://host:port`, or `mqtts://host:port` with TLS.
+/// Address of a broker: `mqtt://host:port`, or `mqtts://host:port` with TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerUrl {
     /// Host name or address, without brackets.
     pub host: String,
-    /// TCP port.
+    /// TCP port of the broker.
     pub port: u16,
-    /// Whether the connection is made over TLS.
+    /// Whether the connection uses TLS.
     pub tls: bool,
 }
 
@@ -70,7 +70,7 @@ const MQTT_PORT: u16 = 1883;
 const MQTTS_PORT: u16 = 8883;
 
 impl Link {
-    /// Checks the times between attempts.
+    /// Checks the limits of the backoff.
     pub(super) fn check_waits(&self, review: &mut Review<'_>) {
         let min = ("link.backoff_min", self.backoff_min);
         let max = ("link.backoff_max", self.backoff_max);
@@ -79,7 +79,7 @@ impl Link {
         }
     }
 
-    /// Checks what concerns more than one key.
+    /// Checks dependencies between keys.
     pub fn check(&self, review: &mut Review<'_>) {
         self.check_waits(review);
         if !self.keepalive.subsec_nanos().eq(&0) {
@@ -105,10 +105,10 @@ impl Link {
 }
 
 impl BrokerUrl {
-    /// Reads `mqtt://host[:port]` or `mqtts://host[:port]`.
+    /// Parses `mqtt://host[:port]` or `mqtts://host[:port]`.
     ///
     /// # Errors
-    /// Says what the address must be.
+    /// The address is invalid, with the requirement.
     pub fn parse(text: &str) -> Result<Self, String> {
         let refused = |why: &str| format!("must be {URL}, not {}{why}", quote(text));
         let Some((scheme, rest)) = text.split_once("://") else { return Err(refused("")) };
@@ -131,7 +131,7 @@ impl BrokerUrl {
         Ok(Self { host, port, tls })
     }
 
-    /// Whether the broker is on this machine.
+    /// Returns whether the broker is on this machine.
     #[must_use]
     pub fn is_local(&self) -> bool {
         host::is_local(&self.host)
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn broker_addresses_are_read_and_shown() {
+    fn broker_addresses_survive_a_round_trip() {
         for (text, host, port) in [
             ("mqtt://broker.example", "broker.example", 1883),
             ("mqtt://10.0.0.1:1884/", "10.0.0.1", 1884),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_broker_address_is_refused_with_what_would_be_right() {
+    fn invalid_broker_address_is_refused_with_the_requirement() {
         for bad in
             ["", "broker:1883", "mqtt://", "mqtt://:1883", "mqtt://a:0", "mqtt://a:99999", "mqtt://a b"]
         {

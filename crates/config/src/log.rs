@@ -1,4 +1,4 @@
-//! `[log]`: what is logged and how, the same for both programs.
+//! `[log]`: level and format of the log, the same for both programs.
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
@@ -7,25 +7,25 @@ use super::units;
 use crate::section;
 
 section! {
-    /// What is logged and how.
+    /// Level and format of the log.
     pub struct Log in "log";
-    /// Level, and levels of single modules.
+    /// Default level, and levels of single modules.
     level: Targets = Targets::new().with_default(LevelFilter::INFO),
         live units::text(level, LEVELS, parse_level, show_level);
-    /// Form and destination.
+    /// Format and destination.
     format: Format = Format::Auto, fixed units::choice(format, FORMATS);
 }
 
-/// Form and destination of the log.
+/// Format and destination of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// journald when standard error is connected to it, text otherwise.
+    /// journald if standard error is connected to it, text otherwise.
     Auto,
-    /// Lines for people on standard error.
+    /// Human-readable lines on standard error.
     Text,
     /// One JSON object per line on standard error.
     Json,
-    /// journald's own protocol, with fields.
+    /// journald's native protocol, with fields.
     Journald,
 }
 
@@ -37,7 +37,7 @@ const LEVELS: &str = "a level (off, error, warn, info, debug or trace), or level
 
 const NAMES: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// Reads levels more strictly than `Targets` does, which takes an unknown word for the name of a module.
+/// Parses levels more strictly than `Targets`, which takes an unknown word as the name of a module.
 fn parse_level(text: &str) -> Result<Targets, String> {
     let refused = || format!("must be {LEVELS}, not {}", quote(text));
     for part in text.split(',') {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_of_modules_are_read_and_shown() {
+    fn levels_of_modules_survive_a_round_trip() {
         let level = parse_level("info,edgesync::link=debug").unwrap();
         assert!(level.would_enable("edgesync::link::mqtt", &tracing::Level::DEBUG));
         assert!(!level.would_enable("edgesync::store", &tracing::Level::DEBUG));
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_no_level_is_refused() {
+    fn invalid_level_is_refused() {
         for bad in ["", "chatty", "info,edgesync", "edgesync=loud", "info,,a=debug", "a=", "3"] {
             let message = parse_level(bad).unwrap_err();
             assert!(message.starts_with("must be a level"), "{bad}: {message}");

@@ -1,26 +1,26 @@
-//! Where the cloud of a node is reached, whatever the link.
+//! Address of a node's cloud, independent of the link type.
 
 use std::fmt;
 
 use super::edge::Config;
 use super::{LinkType, host};
 
-/// The other end of the link: a broker, or a CloudCore.
+/// Peer of the link: a broker or a CloudCore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer<'c> {
     /// Host name or address, without brackets.
     pub host: &'c str,
-    /// TCP port.
+    /// TCP port of the peer.
     pub port: u16,
-    /// Whether the connection is made over TLS.
+    /// Whether the connection uses TLS.
     pub tls: bool,
-    /// The key of the configuration that says so.
+    /// Configuration key of the address.
     pub key: &'static str,
     scheme: &'static str,
 }
 
 impl Config {
-    /// Where the cloud is reached.
+    /// Returns the address of the cloud.
     #[must_use]
     pub fn peer(&self) -> Peer<'_> {
         match (self.link_type, &self.kubeedge.url) {
@@ -41,7 +41,7 @@ impl Config {
 }
 
 impl Peer<'_> {
-    /// Whether it is on this machine.
+    /// Returns whether the peer is on this machine.
     #[must_use]
     pub fn is_local(&self) -> bool {
         host::is_local(self.host)
@@ -49,7 +49,7 @@ impl Peer<'_> {
 }
 
 impl fmt::Display for Peer<'_> {
-    /// The address, as the configuration has it.
+    /// Formats the address as in the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", self.scheme, host::join(self.host, self.port))
     }

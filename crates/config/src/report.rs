@@ -1,37 +1,37 @@
-//! What is in force, and what a reload changes.
+//! Effective settings, and the differences that a reload makes.
 
 use std::collections::BTreeMap;
 
 use super::document::dotted;
 use super::{Change, Keys, Loaded, Raw, Settings, Slot, Source};
 
-/// One key as it is in force.
+/// One effective setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Section, empty for the top level.
+    /// Name of the section, empty for the top level.
     pub section: &'static str,
     /// Key within the section.
     pub key: &'static str,
     /// Value as TOML.
     pub value: String,
-    /// Whether a reload changes it.
+    /// Whether a reload applies changes of it.
     pub change: Change,
 }
 
-/// One key whose value two configurations do not share.
+/// A key whose value differs between two configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// `section.key`.
+    /// Name of the key as `section.key`.
     pub key: String,
-    /// Value before, as TOML.
+    /// Old value as TOML.
     pub old: String,
-    /// Value after, as TOML.
+    /// New value as TOML.
     pub new: String,
-    /// Whether a reload is enough.
+    /// Whether a reload is sufficient.
     pub change: Change,
 }
 
-/// All keys of a configuration with their values, in the order in which they are bound.
+/// Returns all settings of a configuration in the order of their binding.
 #[must_use]
 pub fn settings<C: Settings>(config: &C) -> Vec<Setting> {
     struct Lister(&'static str, Vec<Setting>);
@@ -48,7 +48,7 @@ pub fn settings<C: Settings>(config: &C) -> Vec<Setting> {
     lister.1
 }
 
-/// Puts the values of some keys back to what they were.
+/// Visitor that restores the old values of some keys.
 struct Restore {
     section: &'static str,
     values: BTreeMap<String, String>,
@@ -63,14 +63,14 @@ impl Keys for Restore {
         let Some(value) = self.values.get(&dotted(self.section, key)) else { return };
         let parsed = toml::de::DeValue::parse(value).ok();
         let restored = parsed.as_ref().is_some_and(|value| slot.set(Raw::Toml(value.get_ref())).is_ok());
-        // What a slot shows it can read; a test proves it for every key.
+        // A slot can parse what it shows; a test verifies it for every key.
         debug_assert!(restored, "{key} = {value}");
     }
 }
 
 impl<C: Settings> Loaded<C> {
-    /// The configuration in force after a reload: `next` with every key that needs a restart left as
-    /// it is here, and all differences between the two.
+    /// Returns the effective configuration after a reload, in which keys that need a restart keep
+    /// their values, and all differences.
     #[must_use]
     pub fn reloaded(&self, next: &C) -> (C, Vec<Difference>) {
         let differences = settings(&self.config)
@@ -91,7 +91,7 @@ impl<C: Settings> Loaded<C> {
         (config, differences)
     }
 
-    /// The effective configuration as TOML, each value with where it came from.
+    /// Formats the effective configuration as TOML, with the source of each value.
     #[must_use]
     pub fn show(&self) -> String {
         let mut out = String::new();

@@ -1,11 +1,11 @@
-//! Keys and the places their values go to.
+//! Keys and slots: typed access to configuration values.
 
 use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeArray, DeValue};
 
-/// When a changed value takes effect.
+/// Time at which a changed value takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// On a reload (SIGHUP).
@@ -14,36 +14,36 @@ pub enum Change {
     Restart,
 }
 
-/// A value as it was written.
+/// An unparsed value.
 #[derive(Clone, Copy, Debug)]
 pub enum Raw<'a> {
-    /// In the file.
+    /// Value in the file.
     Toml(&'a DeValue<'a>),
-    /// In an environment variable.
+    /// Value of an environment variable.
     Variable(&'a str),
 }
 
-/// Why a value was refused.
+/// Reason why a value was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What the value must be and what it is.
+    /// Requirement for the value, and the actual value.
     pub message: String,
-    /// The part of the file that is wrong, if it is not the whole value.
+    /// Wrong part of the file, if it is not the whole value.
     pub span: Option<Range<usize>>,
 }
 
-/// A place for one value: how it is read, and how it is shown in the form the file takes.
+/// A slot for one value: parses it, and shows it as in the file.
 pub trait Slot {
-    /// Reads a value and keeps it.
+    /// Parses and stores a value.
     ///
     /// # Errors
-    /// The value has the wrong type or is out of range; the slot keeps what it had.
+    /// The value has the wrong type or is out of range; the slot keeps its old value.
     fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal>;
 
-    /// The value as TOML.
+    /// Returns the value as TOML.
     fn show(&self) -> String;
 
-    /// Whether it is a path, which counts from the directory of the file unless it begins with a slash.
+    /// Returns whether it is a path, which may be relative to the directory of the file.
     fn is_path(&self) -> bool {
         false
     }
@@ -51,26 +51,26 @@ pub trait Slot {
 
 /// A visitor of all keys of a configuration.
 pub trait Keys {
-    /// The keys that follow stand in `[name]`; the empty name is the top level.
+    /// Starts the section `[name]`; the empty name is the top level.
     fn section(&mut self, name: &'static str);
 
-    /// One key.
+    /// Visits a key of the current section.
     fn key(&mut self, name: &'static str, change: Change, slot: &mut dyn Slot);
 }
 
 impl dyn Keys + '_ {
-    /// A key that a reload changes.
+    /// Visits a key that a reload changes.
     pub fn live(&mut self, name: &'static str, mut slot: impl Slot) {
         self.key(name, Change::Live, &mut slot);
     }
 
-    /// A key that needs a restart.
+    /// Visits a key that needs a restart.
     pub fn fixed(&mut self, name: &'static str, mut slot: impl Slot) {
         self.key(name, Change::Restart, &mut slot);
     }
 }
 
-/// A section of the configuration: after its name in the file each key, with its default, whether it is `live` or
+/// Declares a section: its name in the file, then for each key the default, whether it is `live` or
 /// `fixed`, and its form and limits.
 #[macro_export]
 macro_rules! section {
@@ -89,7 +89,7 @@ macro_rules! section {
         }
 
         impl $name {
-            /// Names the keys of the section.
+            /// Visits the keys of the section.
             pub fn bind(&mut self, keys: &mut dyn $crate::Keys) {
                 let Self { $($key),* } = self;
                 keys.section($section);
@@ -100,10 +100,10 @@ macro_rules! section {
 }
 
 impl<'a> Raw<'a> {
-    /// The rules that are written as `[[section]]`.
+    /// Returns the rules written as `[[section]]`.
     ///
     /// # Errors
-    /// It is something else, or there are more than `most`.
+    /// The value is no list of rules, or has more than `most`.
     pub fn rules(&self, section: &str, most: usize) -> Result<&'a DeArray<'a>, Refusal> {
         match self {
             Self::Toml(DeValue::Array(rules)) if rules.len() <= most => Ok(rules),
@@ -117,7 +117,7 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// The value in the words of an error message: `the integer 20`.
+    /// Describes the value for an error message: `the integer 20`.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
@@ -132,7 +132,7 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// The refusal of a value that is not of the expected form.
+    /// Returns the refusal of a value that does not have the expected form.
     #[must_use]
     pub fn expected(&self, what: &str) -> Refusal {
         format!("must be {what}, not {}", self.describe()).into()
@@ -145,7 +145,7 @@ impl From<String> for Refusal {
     }
 }
 
-/// A string as TOML writes it, shortened when it is very long.
+/// Quotes a string as TOML does; truncates it if it is very long.
 #[must_use]
 pub(crate) fn quote(text: &str) -> String {
     const SHOWN: usize = 200;
@@ -155,7 +155,7 @@ pub(crate) fn quote(text: &str) -> String {
     }
 }
 
-/// A string as a basic TOML string.
+/// Formats a string as a basic TOML string.
 #[must_use]
 pub(crate) fn toml_string(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
@@ -173,7 +173,7 @@ pub(crate) fn toml_string(text: &str) -> String {
     out
 }
 
-/// A value on one line of TOML.
+/// Formats a value on one line of TOML.
 #[must_use]
 pub fn inline(value: &DeValue<'_>) -> String {
     let list = |parts: Vec<String>| parts.join(", ");

@@ -1,7 +1,7 @@
-//! The forms that values take: durations, sizes, counts, shares, switches, words, paths, labels.
+//! Forms of values: durations, sizes, counts, shares, switches, words, paths, labels.
 //!
-//! Each form is written in exactly one way, so that a file means the same to everyone who reads it:
-//! durations and sizes are strings with a unit (`"20s"`, `"256KiB"`), counts are plain integers.
+//! Each form has exactly one notation, so that a file is unambiguous: durations and sizes are
+//! strings with a unit (`"20s"`, `"256KiB"`), counts are plain integers.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -31,25 +31,25 @@ const SIZE_UNITS: [(&str, u64); 5] = [("TiB", TIB), ("GiB", GIB), ("MiB", MIB), 
 const DURATION: &str = "a duration: a whole number with the unit ms, s, m, h or d, such as \"20s\"";
 const SIZE: &str = "a size: a whole number with the unit B, KiB, MiB, GiB or TiB, such as \"256KiB\"";
 
-/// A duration of whole seconds.
+/// Returns a duration of whole seconds.
 #[must_use]
 pub const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// A duration of whole minutes.
+/// Returns a duration of whole minutes.
 #[must_use]
 pub const fn minutes(count: u64) -> Duration {
     Duration::from_secs(count * 60)
 }
 
-/// A duration of whole hours.
+/// Returns a duration of whole hours.
 #[must_use]
 pub const fn hours(count: u64) -> Duration {
     Duration::from_secs(count * 3600)
 }
 
-/// Splits `20s` into its number and its unit and gives the product in the smallest unit.
+/// Parses a number with a unit, such as `20s`; returns the value in the smallest unit.
 fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -57,7 +57,7 @@ fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
-/// Shows a value in the largest unit that divides it; `units` end with the smallest one.
+/// Formats a value in the largest unit that divides it; `units` end with the smallest one.
 fn show_unit(value: u64, units: &[(&str, u64)], zero: &str) -> String {
     match units.iter().find(|(_, factor)| value != 0 && value.is_multiple_of(*factor)) {
         Some((unit, factor)) => format!("{}{unit}", value / factor),
@@ -65,13 +65,13 @@ fn show_unit(value: u64, units: &[(&str, u64)], zero: &str) -> String {
     }
 }
 
-/// A duration as the configuration writes it; parts of a millisecond are left out.
+/// Formats a duration as in the configuration, truncated to milliseconds.
 #[must_use]
 pub fn show_duration(value: Duration) -> String {
     show_unit(u64::try_from(value.as_millis()).unwrap_or(u64::MAX), &DURATION_UNITS, "s")
 }
 
-/// A size in bytes as the configuration writes it.
+/// Formats a size in bytes as in the configuration.
 #[must_use]
 pub fn show_size(bytes: u64) -> String {
     show_unit(bytes, &SIZE_UNITS, "B")
@@ -89,7 +89,7 @@ fn within<T: PartialOrd>(
     Err(format!("must be between {min} and {max}, not {}", show(&value)).into())
 }
 
-/// A value written as a string: what it is, how it is read and shown.
+/// Slot for a value written as a string.
 struct Text<'a, T, P, S> {
     value: &'a mut T,
     what: &'static str,
@@ -116,7 +116,7 @@ where
     }
 }
 
-/// A value written as a string, with its own rules; `what` is the end of "must be …".
+/// Slot for a value written as a string, with its own parser; `what` is the end of "must be …".
 pub fn text<'a, T>(
     value: &'a mut T,
     what: &'static str,
@@ -126,7 +126,7 @@ pub fn text<'a, T>(
     Text { value, what, parse: move |text: &str| parse(text).map_err(Refusal::from), show }
 }
 
-/// A value written as a string, with its own rules, or the empty string for none.
+/// As [`text`], with the empty string for none.
 pub fn optional<'a, T: Display>(
     value: &'a mut Option<T>,
     what: &'static str,
@@ -136,13 +136,13 @@ pub fn optional<'a, T: Display>(
     text(value, what, parse, |value: &Option<T>| value.as_ref().map_or(String::new(), T::to_string))
 }
 
-/// A duration such as `"20s"`, within limits.
+/// Slot for a duration such as `"20s"`, within limits.
 pub fn duration(value: &mut Duration, range: RangeInclusive<Duration>) -> impl Slot + '_ {
     let parse = move |text: &str| parse_duration(text, &range);
     Text { value, what: DURATION, parse, show: |value: &Duration| show_duration(*value) }
 }
 
-/// A duration within limits, or `"never"`.
+/// Slot for a duration within limits, or `"never"`.
 pub(crate) fn duration_or_never(
     value: &mut Option<Duration>,
     range: RangeInclusive<Duration>,
@@ -152,7 +152,7 @@ pub(crate) fn duration_or_never(
     Text { value, what: "a duration such as \"20s\", or \"never\"", parse, show }
 }
 
-/// A size in bytes such as `"256KiB"`, within limits.
+/// Slot for a size in bytes such as `"256KiB"`, within limits.
 pub fn size<T>(value: &mut T, range: RangeInclusive<u64>) -> impl Slot + '_
 where
     T: Copy + TryFrom<u64> + TryInto<u64>,
@@ -161,7 +161,7 @@ where
     Text { value, what: SIZE, parse, show: |value: &T| show_size(wide(*value)) }
 }
 
-/// A size in bytes within limits, or `"never"`.
+/// Slot for a size in bytes within limits, or `"never"`.
 pub fn size_or_never<T>(value: &mut Option<T>, range: RangeInclusive<u64>) -> impl Slot + '_
 where
     T: Copy + TryFrom<u64> + TryInto<u64>,
@@ -176,10 +176,10 @@ fn parse_duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Durati
     within(Duration::from_millis(millis), range, |value| show_duration(*value))
 }
 
-/// Reads a duration as the configuration has it.
+/// Parses a duration as in the configuration.
 ///
 /// # Errors
-/// Says what it must be.
+/// The text is no duration, with the requirement.
 pub fn read_duration(text: &str) -> Result<Duration, String> {
     parse_duration(text, &(Duration::ZERO..=Duration::MAX)).map_err(|refusal| refusal.message)
 }
@@ -201,13 +201,13 @@ fn wide(value: impl TryInto<u64>) -> u64 {
     value.try_into().unwrap_or(u64::MAX)
 }
 
-/// A whole number.
+/// Slot for a whole number.
 struct Count<'a, T> {
     value: &'a mut T,
     range: RangeInclusive<u64>,
 }
 
-/// A plain integer within limits.
+/// Slot for a plain integer within limits.
 pub fn count<T>(value: &mut T, range: RangeInclusive<u64>) -> impl Slot + '_
 where
     T: Copy + TryFrom<u64> + TryInto<u64>,
@@ -238,10 +238,10 @@ impl<T: Copy + TryFrom<u64> + TryInto<u64>> Slot for Count<'_, T> {
     }
 }
 
-/// A part of a whole.
+/// Slot for a share.
 struct Share<'a>(&'a mut f64);
 
-/// A number from 0 to 1.
+/// Slot for a number from 0 to 1.
 pub fn share(value: &mut f64) -> impl Slot + '_ {
     Share(value)
 }
@@ -266,10 +266,10 @@ impl Slot for Share<'_> {
     }
 }
 
-/// A switch.
+/// Slot for a switch.
 struct Flag<'a>(&'a mut bool);
 
-/// `true` or `false`.
+/// Slot for `true` or `false`.
 pub fn flag(value: &mut bool) -> impl Slot + '_ {
     Flag(value)
 }
@@ -290,7 +290,7 @@ impl Slot for Flag<'_> {
     }
 }
 
-/// One of a few words.
+/// Slot for one of a few words.
 pub fn choice<'a, T: Copy + PartialEq>(
     value: &'a mut T,
     words: &'static [(&'static str, T)],
@@ -304,7 +304,7 @@ pub fn choice<'a, T: Copy + PartialEq>(
     text(value, "a string", parse, show)
 }
 
-/// A slot for a path.
+/// Marks the inner slot as a path.
 struct AsPath<S>(S);
 
 impl<S: Slot> Slot for AsPath<S> {
@@ -321,7 +321,7 @@ impl<S: Slot> Slot for AsPath<S> {
     }
 }
 
-/// A path that is not empty.
+/// Slot for a path that is not empty.
 pub fn path(value: &mut PathBuf) -> impl Slot + '_ {
     let what = "a path such as \"/var/lib/edgesync/edgesync.db\"";
     let parse =
@@ -329,14 +329,14 @@ pub fn path(value: &mut PathBuf) -> impl Slot + '_ {
     AsPath(text(value, what, parse, |value: &PathBuf| value.display().to_string()))
 }
 
-/// A path, or the empty string for none.
+/// Slot for a path, or the empty string for none.
 pub fn optional_path(value: &mut Option<PathBuf>) -> impl Slot + '_ {
     let show =
         |value: &Option<PathBuf>| value.as_ref().map_or(String::new(), |path| path.display().to_string());
     AsPath(text(value, "a path, or \"\" for none", |text| Ok(parse_path(text)), show))
 }
 
-/// A path, or the empty string for one that follows from other keys.
+/// Slot for a path, or the empty string for one derived from other keys.
 pub fn path_or_derived(value: &mut PathBuf) -> impl Slot + '_ {
     let parse = |text: &str| Ok(parse_path(text).unwrap_or_default());
     AsPath(text(value, "a path, or \"\"", parse, |value: &PathBuf| value.display().to_string()))
@@ -346,7 +346,7 @@ fn parse_path(text: &str) -> Option<PathBuf> {
     (!text.is_empty() && !text.contains('\0')).then(|| PathBuf::from(text))
 }
 
-/// The permission bits of a file in octal, such as `"0660"`.
+/// Slot for permission bits in octal, such as `"0660"`.
 pub fn file_mode(value: &mut u32) -> impl Slot + '_ {
     let what = "permission bits in octal such as \"0660\"";
     let parse = move |text: &str| match u32::from_str_radix(text, 8) {
@@ -356,7 +356,7 @@ pub fn file_mode(value: &mut u32) -> impl Slot + '_ {
     text(value, what, parse, |mode: &u32| format!("{mode:04o}"))
 }
 
-/// An address to listen on that other machines cannot reach, or `"off"`; `why` ends the refusal of any other.
+/// Slot for a loopback address, or `"off"`; `why` ends the refusal of any other.
 pub(crate) fn loopback_or_off<'a>(value: &'a mut Option<SocketAddr>, why: &'static str) -> impl Slot + 'a {
     let what = "a loopback address with a port such as \"127.0.0.1:10550\", or \"off\"";
     let parse = move |text: &str| match text.parse::<SocketAddr>() {
@@ -368,7 +368,7 @@ pub(crate) fn loopback_or_off<'a>(value: &'a mut Option<SocketAddr>, why: &'stat
     text(value, what, parse, |value: &Option<SocketAddr>| value.map_or("off".into(), |v| v.to_string()))
 }
 
-/// An address to listen on.
+/// Slot for an address to listen on.
 pub fn address(value: &mut SocketAddr) -> impl Slot + '_ {
     let what = "an address with a port such as \"0.0.0.0:8883\"";
     let parse = move |text: &str| {
@@ -388,14 +388,15 @@ pub fn address_or_off(value: &mut Option<SocketAddr>) -> impl Slot + '_ {
     text(value, what, parse, |value: &Option<SocketAddr>| value.map_or("off".into(), |v| v.to_string()))
 }
 
-/// A list of strings that are read and shown each on its own.
+/// Slot for a list of strings, parsed one by one.
 struct List<'a, T, P> {
     value: &'a mut Vec<T>,
     what: &'static str,
     parse: P,
 }
 
-/// A list of what `parse` reads from strings; `a,b` in a variable. `what` is the end of "must be …".
+/// Slot for a list of strings that `parse` accepts; `a,b` in a variable. `what` is the end of "must
+/// be …".
 pub fn list<'a, T: ToString>(
     value: &'a mut Vec<T>,
     what: &'static str,
@@ -404,7 +405,8 @@ pub fn list<'a, T: ToString>(
     List { value, what, parse }
 }
 
-/// A list of words, each of which `check` takes; `a,b` in a variable. `what` is the end of "must be …".
+/// Slot for a list of words that `check` accepts; `a,b` in a variable. `what` is the end of "must
+/// be …".
 pub fn words<'a>(
     value: &'a mut Vec<String>,
     what: &'static str,
@@ -413,10 +415,10 @@ pub fn words<'a>(
     list(value, what, move |word| check(word).map(|()| word.to_owned()))
 }
 
-/// Labels of a node.
+/// Slot for labels of a node.
 struct Labels<'a>(&'a mut BTreeMap<String, String>);
 
-/// A table of Kubernetes labels; `key=value,…` in a variable.
+/// Slot for a table of Kubernetes labels; `key=value,…` in a variable.
 pub fn labels(value: &mut BTreeMap<String, String>) -> impl Slot + '_ {
     Labels(value)
 }
@@ -492,10 +494,10 @@ impl<T: ToString, P: Fn(&str) -> Result<T, String>> Slot for List<'_, T, P> {
     }
 }
 
-/// A label as `key=value`.
+/// Parses a label `key=value`.
 ///
 /// # Errors
-/// Says what is wrong with it.
+/// The label is invalid, with the reason.
 pub fn read_label(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or_else(|| format!("{} is no KEY=VALUE", quote(text)))?;
     check_label(key, value)?;
@@ -508,7 +510,7 @@ fn check_label(key: &str, value: &str) -> Result<(), String> {
     name::check_label_value(value).map_err(named)
 }
 
-/// Whether `low` is at most `high`; otherwise the message that names both.
+/// Checks that `low` is at most `high`; the error names both.
 pub fn ordered<T: PartialOrd + Copy>(
     (low_key, low): (&str, T),
     (high_key, high): (&str, T),

@@ -36,7 +36,7 @@ use tokio::sync::Notify;
 
 use edgesync_object::status::{Result, Status};
 use edgesync_store::durable;
-use edgesync_transport::gate::Seldom;
+use edgesync_transport::admission::LogThrottle;
 use edgesync_transport::tls::{self, Identity, Subject, Trust};
 
 use authority::Authority;
@@ -96,7 +96,7 @@ struct Shared {
     /// The number of the last revocation list. Lists are made one after the other, each from what is stored then.
     publishing: tokio::sync::Mutex<u64>,
     /// Refusals of the join service in the log.
-    refusals: Seldom,
+    refusals: LogThrottle,
     endpoint: tls::Server,
     api: tls::Server,
     joining: tls::Server,
@@ -205,7 +205,7 @@ impl Pairing {
             external,
             state: Mutex::new(state),
             publishing: tokio::sync::Mutex::new(number),
-            refusals: Seldom::new(),
+            refusals: LogThrottle::new(),
             endpoint,
             api,
             joining,

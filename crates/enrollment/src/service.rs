@@ -15,7 +15,9 @@ use edgesync_api::exchange::{ExchangeLimits, Question, Reply, serve_connection};
 use edgesync_join::Membership;
 use edgesync_join::calls::MEMBERSHIP;
 use edgesync_object::status::{Reason, Result, Status};
-use edgesync_transport::gate::{Gate, GateLimits, Guest, Queue, QueueLimits, Seldom, Tcp};
+use edgesync_transport::admission::{
+    ConnectionLimiter, ConnectionLimits, LogThrottle, Permit, Queue, QueueLimits, Tcp,
+};
 use edgesync_transport::tls::Certificate;
 
 /// The most connections at a time. When more come, those go that have said nothing for longest.
@@ -60,21 +62,22 @@ impl JoinService {
     /// Serves until it is dropped. At most so many connections at a time as a small machine can take (256, and 64 of one
     /// address): then those go that have said nothing for longest. Slow ones are cut after 30 s.
     pub async fn serve(self) {
-        let gate = Gate::new(GateLimits { places: MAX_CONNECTIONS, for_one: MAX_OF_ONE });
-        let mut queue = Queue::new(gate, QueueLimits { most: WAITING, silence: HANDSHAKE });
-        let full = Seldom::new();
+        let limiter =
+            ConnectionLimiter::new(ConnectionLimits { total: MAX_CONNECTIONS, per_origin: MAX_OF_ONE });
+        let mut queue = Queue::new(limiter, QueueLimits { most: WAITING, silence: HANDSHAKE });
+        let full = LogThrottle::new();
         // Dropped at the end, and with it the connections.
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
                 Some(_) = connections.join_next() => {}
                 admitted = queue.next(|| Tcp::accept(&self.listener)) => match admitted {
-                    Ok((Tcp(stream, peer), Some(guest))) => {
-                        let (pairing, guest) = (self.pairing.clone(), Arc::new(guest));
+                    Ok((Tcp(stream, peer), Some(permit))) => {
+                        let (pairing, permit) = (self.pairing.clone(), Arc::new(permit));
                         connections.spawn(async move {
                             tokio::select! {
-                                _ = timeout(PATIENCE, connection(pairing, stream, peer, guest.clone())) => {}
-                                () = guest.must_go() => {
+                                _ = timeout(PATIENCE, connection(pairing, stream, peer, permit.clone())) => {}
+                                () = permit.must_go() => {
                                     tracing::debug!(%peer, "a connection to the join service was too slow");
                                 }
                             }
@@ -95,15 +98,15 @@ impl JoinService {
     }
 }
 
-async fn connection(pairing: Pairing, stream: TcpStream, peer: SocketAddr, guest: Arc<Guest>) {
-    guest.speaks();
+async fn connection(pairing: Pairing, stream: TcpStream, peer: SocketAddr, permit: Arc<Permit>) {
+    permit.speaks();
     let (stream, shown) = match timeout(HANDSHAKE, pairing.joining_tls().accept(stream)).await {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => return tracing::debug!(%peer, ?error, "no TLS with the join service"),
         Err(_) => return tracing::debug!(%peer, "no TLS with the join service in time"),
     };
     // Who shows a certificate is known, and renews it.
-    let _busy = shown.as_ref().map(|_| guest.busy());
+    let _busy = shown.as_ref().map(|_| permit.busy());
     let shown = shown.map(Arc::new);
     let limits = ExchangeLimits { body_bytes: MAX_BODY, patience: PATIENCE };
     let answer = move |question: Question| {
@@ -203,7 +206,7 @@ async fn membership(pairing: &Pairing, shown: Option<&Certificate>) -> Result<An
 }
 
 /// As HTTP. What has gone wrong in here is for the log, not for whoever asks.
-fn reply(answer: Result<Answer>, peer: SocketAddr, is_question: bool, refusals: &Seldom) -> Reply {
+fn reply(answer: Result<Answer>, peer: SocketAddr, is_question: bool, refusals: &LogThrottle) -> Reply {
     let (code, media, body) = match answer {
         Ok(answer) => (200, answer.media, answer.body),
         Err(status) if status.code >= 500 => {

@@ -1,4 +1,4 @@
-//! What the files of an object are to hold.
+//! Contents of the files of an object.
 
 use std::collections::BTreeMap;
 
@@ -11,38 +11,39 @@ use super::rule::{Format, Rule, Write};
 use super::template::check_name;
 use edgesync_object::yaml;
 
-/// Files by their names.
+/// File contents by file name.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// What a place is to hold.
+/// Desired files of a place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fresh {
-    /// The files.
+pub struct Desired {
+    /// The files of all objects of the place.
     pub files: Files,
-    /// The objects that they are made of.
+    /// The objects that the files are derived from.
     pub members: Vec<Member>,
-    /// Whether one of these is a Secret.
+    /// Whether one of the objects is a Secret.
     pub is_secret: bool,
 }
 
-impl Fresh {
-    /// The digests of the files.
+impl Desired {
+    /// Returns the digests of the files.
     #[must_use]
     pub fn digests(&self, key: (u64, u64)) -> BTreeMap<String, Digest> {
         self.files.iter().map(|(name, content)| (name.clone(), Digest::of(key, content))).collect()
     }
 
-    /// The bytes of all files.
+    /// Returns the size of all files in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.files.values().map(|content| content.len() as u64).sum()
     }
 }
 
-/// The files of an object. In a place that is one file there is one; the place has its name.
+/// Derives the files of an object. If the place is a single file there is one, and the place has
+/// its name.
 ///
 /// # Errors
-/// Why there are none.
+/// The object has no files by this rule, with the reason.
 pub fn files(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, String> {
     match &rule.write {
         Write::Keys => keys(rule, object, is_secret),
@@ -67,7 +68,7 @@ pub fn files(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, Stri
     }
 }
 
-/// The file of an object that makes one: under a name that no other object has, where many are gathered.
+/// Returns the single file of an object, under a name that is unique where objects are gathered.
 fn one(object: &Value, ending: &str, content: Vec<u8>) -> Files {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     let name = [text("namespace"), text("name")].into_iter().filter(|part| !part.is_empty());
@@ -101,7 +102,7 @@ fn decoded(key: &str, text: &str) -> Result<Vec<u8>, String> {
     STANDARD.decode(text).map_err(|_| format!("its key {} is not in base64", shown(key)))
 }
 
-/// A name as messages have it: it may be long, and anything.
+/// Quotes a name for messages, truncated: it comes from an object.
 fn shown(name: &str) -> String {
     format!("{:?}", name.chars().take(64).collect::<String>())
 }
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_cannot_be_files_keep_the_object_out() {
+    fn object_with_invalid_keys_is_refused() {
         let rule = named(Write::Keys);
         for (object, why) in [
             (json!({ "data": { "../x": "" } }), "'/'"),
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_or_a_field_of_it_becomes_one_file() {
+    fn object_or_field_becomes_one_file() {
         let object =
             json!({ "metadata": { "namespace": "n", "name": "w" }, "spec": { "port": 80, "motd": "hi" } });
         let yaml = files(&named(Write::Object(Format::Yaml)), &object, false).unwrap();

@@ -1,105 +1,107 @@
-//! The planner of files: which files the rules make of objects, which steps bring them into effect, and what is in effect.
-//! It is pure: it knows no file system, process or clock, and reaches the device through one trait, which the helper and the
-//! simulation implement. Read [`pass::Pass`] first, then [`run::Run`]; `docs/files.md` has the user's view.
+//! The planner of files: derives files from objects by rules, plans the steps that apply them, and
+//! tracks which objects are in effect. It is pure: no file system, process or clock. It reaches the
+//! device through one trait, [`Effects`], which the helper and the simulation implement. Read
+//! [`pass::Pass`] first, then [`transaction::Transaction`]; `docs/files.md` has the user's view.
 //!
-//! An object decides the contents of files and, by its validated name, a directory below that of the rule. It never decides a
-//! path, a command, a user or a mode.
+//! An object decides the contents of files and, by its validated name, a directory below that of
+//! the rule. It never decides a path, a command, a user or a mode.
 
 #![warn(missing_docs)]
 
 pub mod contents;
-pub mod judge;
 pub mod list;
 pub mod pass;
 pub mod record;
 pub mod rule;
-pub mod run;
 #[cfg(test)]
 mod simulation;
 pub mod steps;
 pub mod template;
+pub mod transaction;
+pub mod verify;
 pub mod wire;
 
-pub use judge::{Entry, Seen};
 pub use record::{Change, Delta, Digest, Held, Intent, Member, Place, Record, Shape, State, Status};
 pub use rule::Rule;
-pub use run::Failure;
+pub use transaction::Failure;
+pub use verify::{Entry, Observed};
 
 use std::collections::BTreeMap;
 
-use contents::Fresh;
+use contents::Desired;
 
-/// What can be done on the device, for one rule. Each that has returned is durable.
-pub trait Hands {
-    /// What is found at a place, as far as what is held there and what is to be there are concerned.
+/// Effects on the device, for one rule. Each is durable when it returns.
+pub trait Effects {
+    /// Inspects a place, as far as its held and desired files are concerned.
     ///
     /// # Errors
-    /// Why it cannot be looked at.
-    fn look(
+    /// The place cannot be read.
+    fn inspect(
         &mut self,
         place: &Place,
         shape: Shape,
         held: Option<&Held>,
-        wanted: Option<&BTreeMap<String, Digest>>,
-    ) -> Result<Seen, String>;
+        desired: Option<&BTreeMap<String, Digest>>,
+    ) -> Result<Observed, String>;
 
-    /// The key of the digests of what is at a place.
+    /// Returns the key of the digests of a place's files.
     fn key(&self, place: &Place) -> (u64, u64);
 
-    /// Whether what is written at a place is kept in memory only.
+    /// Returns whether files written to a place are in memory only.
     fn is_memory(&mut self, place: &Place, shape: Shape) -> bool;
 
-    /// Notes what is about to be done.
+    /// Records the changes before they begin.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     fn intend(&mut self, intent: &Intent) -> Result<(), Failure>;
 
     /// Writes new files beside the old ones.
     ///
     /// # Errors
-    /// The system's; what was written so far may stay until [`Hands::discard`].
-    fn stage(&mut self, change: &Change, fresh: &Fresh) -> Result<(), Failure>;
+    /// Those of the system; files written so far may stay until [`Effects::discard`].
+    fn stage(&mut self, change: &Change, desired: &Desired) -> Result<(), Failure>;
 
-    /// Has the candidates checked.
+    /// Runs the check program on the candidates.
     ///
     /// # Errors
-    /// What the program said.
+    /// The output of the program.
     fn check(&mut self, changes: &[Change]) -> Result<(), Failure>;
 
-    /// Puts the new files in the place of the old ones.
+    /// Replaces the old files by the new ones.
     ///
     /// # Errors
-    /// The system's; it may have happened in part until [`Hands::restore`].
+    /// Those of the system; the change may be partly applied until [`Effects::restore`].
     fn swap(&mut self, change: &Change) -> Result<(), Failure>;
 
-    /// Puts the old files back, if they are not there.
+    /// Rolls back to the old files, if they were replaced.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     fn restore(&mut self, change: &Change) -> Result<(), Failure>;
 
-    /// Has the program read its files again.
+    /// Makes the program reload its files.
     ///
     /// # Errors
-    /// What the program said, or that it does not run.
+    /// The output of the program, or that it does not run.
     fn reload(&mut self) -> Result<(), Failure>;
 
-    /// Notes what is in effect now.
+    /// Records the objects that are in effect.
     ///
     /// # Errors
-    /// The system's; then what was noted before holds.
+    /// Those of the system; then the previous record holds.
     fn commit(&mut self, record: &Record) -> Result<(), Failure>;
 
-    /// Removes what a change has left: the old files if the new ones are to stay, or else the candidates.
+    /// Removes the leftovers of a change: the old files if the new ones stay, otherwise the
+    /// candidates.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure>;
 
-    /// Forgets what was intended.
+    /// Removes the record of intended changes.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     fn forget(&mut self) -> Result<(), Failure>;
 }

@@ -1,17 +1,18 @@
-//! The list of the objects that a rule concerns, without listing them again: the record knows those that its last pass was made
-//! of, the agent names those that have changed since. A number says whether both speak of the same list.
+//! Incremental list of a rule's objects: the record knows those of the last pass, the agent names
+//! those changed since. A checksum verifies that both mean the same list.
 
 use super::record::{Digest, Record, State};
 use super::wire::Listed;
 
-/// A number for a list, in whatever order it is: another one for other objects or versions.
+/// Returns a checksum of a list, independent of its order: it differs for other objects or
+/// versions.
 #[must_use]
 pub fn number(list: &[Listed]) -> u64 {
     let each = |of: &Listed| Digest::of((0, 0), format!("{} {}", of.uid, of.version).as_bytes()).number();
     list.iter().map(each).fold(list.len() as u64, u64::wrapping_add)
 }
 
-/// The list that the last pass was made of, as far as the record knows it.
+/// Returns the list of the last pass, as far as the record knows it.
 #[must_use]
 pub fn last(record: &Record) -> Vec<Listed> {
     let mut list = Vec::new();
@@ -31,15 +32,16 @@ pub fn last(record: &Record) -> Vec<Listed> {
     list
 }
 
-/// The list of now: that with this number, and what has become of some objects since, those without a version being gone.
-/// None if the record knows another list.
+/// Returns the current list: the one with checksum `known`, updated by the changed objects; those
+/// without a version are deleted. `None` if the record knows another list.
 #[must_use]
 pub fn since(record: &Record, known: u64, changed: Vec<Listed>) -> Option<Vec<Listed>> {
     let mut list = last(record);
     if number(&list) != known {
         return None;
     }
-    // An object that was made anew under the name of another has taken its place, also in another version of its group.
+    // An object recreated under the same name replaces the old one, also in another version of its
+    // group.
     let same = |old: &Listed, new: &Listed| {
         old.uid == new.uid
             || (old.name == new.name
@@ -91,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_changed_is_put_into_the_list_that_the_record_knows() {
+    fn changes_update_the_list_of_the_record() {
         let before = [listed("1", "a", "1"), listed("2", "b", "1"), listed("3", "c", "1")];
         let mut record = record(&before);
         let gone = Status { state: State::Gone, wanted: None, ..Status::default() };
@@ -100,7 +102,7 @@ mod tests {
         let changed = vec![
             listed("1", "a", "2"),
             listed("4", "d", "1"),
-            // Made anew under the name of another.
+            // Recreated under the name of another.
             listed("5", "b", "1"),
             Listed { uid: "3".into(), ..Listed::default() },
             Listed { uid: "9".into(), ..Listed::default() },
@@ -117,14 +119,14 @@ mod tests {
             vec![other("8", "v1")],
         );
         assert_eq!(replaced, Some(vec![other("8", "v1")]));
-        // It is there and does not fit the rule any more, nor does the one whose name it has taken.
+        // It exists but no longer matches the rule, nor does the object whose name it has.
         let taken = vec![listed("6", "a", "")];
         let now = since(&record, number(&before), taken).unwrap();
         assert_eq!(sorted(now), [listed("2", "b", "1"), listed("3", "c", "1")]);
     }
 
     #[test]
-    fn another_list_is_not_taken_for_the_one_that_was_meant() {
+    fn other_list_is_detected_by_its_checksum() {
         let before = [listed("1", "a", "1"), listed("2", "b", "1")];
         let others = [
             vec![],

@@ -1,80 +1,81 @@
-//! One pass over the objects of a rule: what is new or not as it should be is written, checked, reloaded and noted, or put
-//! back. It asks for the content of those objects only of which something has to be written.
+//! One pass over the objects of a rule: writes, checks, reloads and records what is new or changed,
+//! or rolls it back. Requests only the contents of objects whose files must be written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::contents::{self, Fresh};
-use super::judge::{Verdict, judge};
+use super::contents::{self, Desired};
 use super::record::{Change, Digest, Held, Intent, Member, Place, Record, Shape, State, Status, Wait};
 use super::rule::{Rule, Write};
-use super::run::{Ended, Run, Step};
 use super::steps::{do_step, shown};
+use super::transaction::{Ended, Step, Transaction};
+use super::verify::{Verdict, verify};
 use super::wire::Listed;
-use super::{Failure, Hands, Seen};
+use super::{Effects, Failure, Observed};
 
-/// How long a place waits after its first failure, in microseconds; twice as long after each further one.
+/// Delay after the first failure of a place, in microseconds; doubled with each further one.
 const FIRST_WAIT: i64 = 10_000_000;
-/// How long it waits at most.
+/// Longest delay after failures, in microseconds.
 const LONGEST_WAIT: i64 = 600_000_000;
-/// How often parts of a pass that failed are tried by themselves, to find what it failed for.
+/// Maximum number of transactions that isolate the cause of a failure.
 const MAX_RUNS: usize = 32;
-/// The longest message about an object, in bytes.
+/// Maximum length of a message about an object, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// How a pass is made.
+/// Options of a pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Whether places that nothing is new for are looked at, too.
+    /// Whether places without changes are inspected, too.
     pub look: bool,
-    /// Whether what failed is tried again at once.
+    /// Whether failed places are retried at once.
     pub force: bool,
-    /// Whether files of objects that are not listed stay.
+    /// Whether files of unlisted objects are kept.
     pub keep: bool,
-    /// The time, in microseconds since 1970.
+    /// Current time in microseconds since 1970.
     pub now: i64,
 }
 
-/// A pass of which the objects are known, and not their content.
+/// A pass whose objects are known without their contents.
 pub struct Pass<'a, H> {
-    hands: &'a mut H,
+    effects: &'a mut H,
     rule: &'a Rule,
     record: &'a mut Record,
-    /// The last number that was given to a state.
+    /// Sequence number of the last status.
     seq: &'a mut u64,
     listed: &'a [Listed],
     options: Options,
-    /// The places, by path, with the numbers of their objects.
+    /// Places by path, with the indexes of their objects.
     places: BTreeMap<String, (Place, Vec<usize>)>,
-    /// Those of which the objects are needed.
+    /// Paths of places whose objects' contents are needed.
     due: BTreeSet<String>,
-    /// The digest of the rule's text.
+    /// Digest of the rule's text.
     text: Digest,
-    /// The objects that are to go and whose files somebody else has had a hand in.
-    disturbed: Vec<String>,
-    /// Whether the record was changed and not noted.
+    /// UIDs of deleted objects whose files were changed by another party.
+    conflicted: Vec<String>,
+    /// Whether the record has uncommitted changes.
     dirty: bool,
     runs: usize,
-    /// Whether a place has gone that is to become another one.
-    again: bool,
+    /// Whether another pass must follow at once, because a removed place will be created in another
+    /// shape.
+    rerun: bool,
 }
 
-/// Why no files can be made of objects.
-enum Unfit {
-    /// One of them has changed since it was listed.
+/// Reason why a place has no desired files.
+enum NotWritable {
+    /// An object has changed since it was listed.
     Changed,
-    /// One of them cannot be written.
+    /// An object cannot be written.
     Refused(usize, String),
 }
 
-/// A change with what it writes.
-type Task = (Change, Fresh);
+/// A change and its desired files.
+type Task = (Change, Desired);
 
-impl<'a, H: Hands> Pass<'a, H> {
-    /// Finds out which objects are needed.
+impl<'a, H: Effects> Pass<'a, H> {
+    /// Starts a pass, and determines which objects' contents are needed.
     pub fn begin(
-        hands: &'a mut H,
+        effects: &'a mut H,
         rule: &'a Rule,
         record: &'a mut Record,
         seq: &'a mut u64,
@@ -82,7 +83,7 @@ impl<'a, H: Hands> Pass<'a, H> {
         options: Options,
     ) -> Self {
         let mut pass = Self {
-            hands,
+            effects,
             rule,
             record,
             seq,
@@ -91,35 +92,35 @@ impl<'a, H: Hands> Pass<'a, H> {
             places: BTreeMap::new(),
             due: BTreeSet::new(),
             text: Digest::of((0, 0), rule.text.as_bytes()),
-            disturbed: Vec::new(),
+            conflicted: Vec::new(),
             dirty: false,
             runs: 0,
-            again: false,
+            rerun: false,
         };
         pass.group();
         pass.find_due();
         pass
     }
 
-    /// The numbers of the objects whose content is needed.
+    /// Returns the indexes of the objects whose contents are needed.
     #[must_use]
-    pub fn wants(&self) -> Vec<usize> {
+    pub fn needed(&self) -> Vec<usize> {
         let due = self.due.iter().filter_map(|path| self.places.get(path));
         due.flat_map(|(_, members)| members.iter().copied()).collect()
     }
 
-    /// Which place each object has. Without `gather` the first one has it.
+    /// Assigns objects to places. Without `gather` only the first object of a place gets it.
     fn group(&mut self) {
         for (number, object) in self.listed.iter().enumerate() {
             if let Some(known) = self.record.objects.get_mut(&object.uid) {
-                // As the configuration has it now.
+                // Takes over the current configuration.
                 known.sealed = is_sealed(object);
             }
             let name = if self.rule.gather { "" } else { object.name.as_str() };
             let place = match self.rule.to.place(&object.namespace, name) {
                 Ok(place) => place,
                 Err(why) => {
-                    self.fails(object, &why);
+                    self.reject(object, &why);
                     continue;
                 }
             };
@@ -131,7 +132,7 @@ impl<'a, H: Hands> Pass<'a, H> {
             }
             let first = members.first().and_then(|first| self.listed.get(*first));
             let first = first.map_or_else(String::new, |first| format!("{}/{}", first.namespace, first.name));
-            self.fails(object, &format!("its place is that of {first}"));
+            self.reject(object, &format!("its place is that of {first}"));
         }
     }
 
@@ -139,12 +140,12 @@ impl<'a, H: Hands> Pass<'a, H> {
         let places = std::mem::take(&mut self.places);
         for (path, (place, numbers)) in &places {
             let wait = self.record.waits.get(path);
-            let tried = |wait: &&Wait| wait.rule == self.text && self.are(&wait.members, numbers);
+            let tried = |wait: &&Wait| wait.rule == self.text && self.matches(&wait.members, numbers);
             if wait.filter(tried).is_some_and(|wait| self.waits(wait)) {
                 continue;
             }
             let held = self.record.places.get(path);
-            let made = |held: &&Held| held.rule == self.text && self.are(&held.members, numbers);
+            let made = |held: &&Held| held.rule == self.text && self.matches(&held.members, numbers);
             let same = wait.is_none() && held.filter(made).is_some();
             if same && (!self.options.look || self.is_intact(place, held.cloned())) {
                 continue;
@@ -154,8 +155,8 @@ impl<'a, H: Hands> Pass<'a, H> {
         self.places = places;
     }
 
-    /// Whether these are the objects with these numbers, in the same versions.
-    fn are(&self, members: &[Member], numbers: &[usize]) -> bool {
+    /// Returns whether the members are the objects with these indexes, in the same versions.
+    fn matches(&self, members: &[Member], numbers: &[usize]) -> bool {
         let same = |(member, number): (&Member, &usize)| {
             let listed = self.listed.get(*number);
             listed.is_some_and(|listed| listed.uid == member.uid && listed.version == member.version)
@@ -164,26 +165,26 @@ impl<'a, H: Hands> Pass<'a, H> {
     }
 
     fn waits(&self, wait: &Wait) -> bool {
-        // A clock that was set back keeps nothing waiting.
+        // A clock that was set back must not prolong a wait.
         let left = wait.until.saturating_sub(self.options.now);
         !self.options.force && (1..=LONGEST_WAIT).contains(&left)
     }
 
     fn is_intact(&mut self, place: &Place, held: Option<Held>) -> bool {
         let Some(held) = held else { return false };
-        match self.hands.look(place, held.shape, Some(&held), None) {
-            Ok(seen) => {
-                judge(held.shape, place.name(), Some(&held), None, &seen, self.rule.overwrite)
+        match self.effects.inspect(place, held.shape, Some(&held), None) {
+            Ok(observed) => {
+                verify(held.shape, place.name(), Some(&held), None, &observed, self.rule.overwrite)
                     == Verdict::Same
             }
             Err(_) => false,
         }
     }
 
-    /// Says what would be done. The record is that of a pass that was not made: it is not to be kept.
+    /// Describes the changes without applying them. The caller must discard the record.
     pub fn plan(mut self, bodies: &mut dyn FnMut(usize) -> Option<Value>) -> Vec<String> {
         let tasks = self.tasks(bodies);
-        let mut plan: Vec<String> = tasks.iter().map(|(change, fresh)| shown(change, fresh)).collect();
+        let mut plan: Vec<String> = tasks.iter().map(|(change, desired)| shown(change, desired)).collect();
         let refused = self.record.objects.values().filter(|object| {
             !matches!(object.state, State::InEffect | State::Gone) && !object.message.is_empty()
         });
@@ -194,7 +195,8 @@ impl<'a, H: Hands> Pass<'a, H> {
         plan
     }
 
-    /// Does all there is to do. Gives in how many microseconds it is to be done again, if something failed.
+    /// Applies all changes. Returns the delay in microseconds until the next attempt, if something
+    /// failed.
     pub fn carry_out(mut self, bodies: &mut dyn FnMut(usize) -> Option<Value>) -> Option<i64> {
         let tasks = self.tasks(bodies);
         if tasks.is_empty() {
@@ -204,7 +206,7 @@ impl<'a, H: Hands> Pass<'a, H> {
         } else {
             self.run(tasks);
         }
-        self.say_who_is_gone();
+        self.mark_deleted();
         if !self.record.owes_reload {
             self.dirty |= self.record.waits.remove("").is_some();
         }
@@ -214,12 +216,12 @@ impl<'a, H: Hands> Pass<'a, H> {
         self.record.waits.retain(|path, _| matters(path));
         self.dirty |= waiting != self.record.waits.len();
         if self.dirty
-            && let Err(failure) = self.hands.commit(self.record)
+            && let Err(failure) = self.effects.commit(self.record)
         {
-            // The next pass finds the same again.
+            // The next pass finds the same changes.
             self.record.output = failure.message;
         }
-        if self.again {
+        if self.rerun {
             return Some(0);
         }
         let now = self.options.now;
@@ -227,7 +229,7 @@ impl<'a, H: Hands> Pass<'a, H> {
         next.map(|left| left.clamp(FIRST_WAIT / 10, LONGEST_WAIT))
     }
 
-    /// What has to be written and removed.
+    /// Returns the required writes and removals.
     fn tasks(&mut self, bodies: &mut dyn FnMut(usize) -> Option<Value>) -> Vec<Task> {
         let mut tasks = self.removals();
         let (mut files, mut bytes) = (0, 0);
@@ -239,30 +241,30 @@ impl<'a, H: Hands> Pass<'a, H> {
         }
         for path in std::mem::take(&mut self.due) {
             let Some((place, numbers)) = self.places.get(&path).cloned() else { continue };
-            let fresh = match self.fresh(&place, &numbers, bodies) {
-                Ok(fresh) => fresh,
-                // It is on its way here in another version.
-                Err(Unfit::Changed) => continue,
-                Err(Unfit::Refused(culprit, why)) => {
-                    self.keeps(&path, &numbers, Some(culprit), &why);
+            let desired = match self.desired(&place, &numbers, bodies) {
+                Ok(desired) => desired,
+                // Another version is on its way to this node.
+                Err(NotWritable::Changed) => continue,
+                Err(NotWritable::Refused(culprit, why)) => {
+                    self.keep_held(&path, &numbers, Some(culprit), &why);
                     continue;
                 }
             };
-            files += fresh.files.len() as u64;
-            bytes += fresh.bytes();
+            files += desired.files.len() as u64;
+            bytes += desired.bytes();
             if files > self.rule.max_files || bytes > self.rule.max_size {
                 let limit = format!("{} files and {} bytes", self.rule.max_files, self.rule.max_size);
-                self.keeps(&path, &numbers, None, &format!("with it the rule has more than its {limit}"));
-                files -= fresh.files.len() as u64;
-                bytes -= fresh.bytes();
+                self.keep_held(&path, &numbers, None, &format!("with it the rule has more than its {limit}"));
+                files -= desired.files.len() as u64;
+                bytes -= desired.bytes();
                 continue;
             }
-            tasks.extend(self.task(&path, place, &numbers, fresh));
+            tasks.extend(self.task(&path, place, &numbers, desired));
         }
         tasks
     }
 
-    /// What is there and is not wanted any more.
+    /// Returns the removals of places that are no longer desired.
     fn removals(&mut self) -> Vec<Task> {
         let (mut tasks, shape) = (Vec::new(), self.shape());
         let goes = |(path, held): &(&String, &Held)| match self.places.get(*path) {
@@ -272,33 +274,34 @@ impl<'a, H: Hands> Pass<'a, H> {
         let gone = self.record.places.iter().filter(goes);
         let gone: Vec<_> = gone.map(|(path, held)| (path.clone(), held.clone())).collect();
         for (path, mut held) in gone {
-            // What is to become something else goes first.
+            // A place that changes its shape is removed first.
             let becomes = self.due.remove(&path);
             let wait = self.record.waits.get(&path);
             if wait.is_some_and(|wait| wait.members == held.members && self.waits(wait)) {
                 continue;
             }
-            let seen = match self.hands.look(&held.place, held.shape, Some(&held), None) {
-                Ok(seen) => seen,
+            let observed = match self.effects.inspect(&held.place, held.shape, Some(&held), None) {
+                Ok(observed) => observed,
                 Err(why) => {
                     let numbers = self.places.get(&path).map(|(_, numbers)| numbers.clone());
-                    self.keeps(&path, &numbers.unwrap_or_default(), None, &why);
+                    self.keep_held(&path, &numbers.unwrap_or_default(), None, &why);
                     continue;
                 }
             };
-            self.again |= becomes;
-            let verdict = judge(held.shape, held.place.name(), Some(&held), None, &seen, false);
+            self.rerun |= becomes;
+            let verdict = verify(held.shape, held.place.name(), Some(&held), None, &observed, false);
             if let Verdict::Conflict(why) = &verdict {
-                self.disturbed(&held.members, why);
-                // What somebody else has changed is not removed; the rest is, if it is still what was written.
-                if held.shape == Shape::File || seen.data != Some(Some(held.stamp)) {
+                self.conflicted(&held.members, why);
+                // Files changed by another party stay; the others are removed if they are still as
+                // written.
+                if held.shape == Shape::File || observed.data != Some(Some(held.stamp)) {
                     self.record.places.remove(&path);
                     self.dirty = true;
                     continue;
                 }
             }
             if let (Verdict::Write, Some(there)) = (verdict, self.record.places.get_mut(&path)) {
-                // It is not there as it was: no version of these objects is in effect.
+                // The place is not as written: no version of these objects is in effect.
                 there.members.clear();
                 held.members.clear();
             }
@@ -306,12 +309,12 @@ impl<'a, H: Hands> Pass<'a, H> {
                 stamp: self.stamp(),
                 place: held.place.clone(),
                 shape: held.shape,
-                exists: seen.entries.contains_key(held.place.name()),
+                exists: observed.entries.contains_key(held.place.name()),
                 makes: false,
                 old: Some(held),
                 new: None,
             };
-            tasks.push((change, Fresh::default()));
+            tasks.push((change, Desired::default()));
         }
         tasks
     }
@@ -325,53 +328,53 @@ impl<'a, H: Hands> Pass<'a, H> {
         self.record.stamp
     }
 
-    fn fresh(
+    fn desired(
         &mut self,
         place: &Place,
         numbers: &[usize],
         bodies: &mut dyn FnMut(usize) -> Option<Value>,
-    ) -> Result<Fresh, Unfit> {
-        let mut fresh = Fresh { members: self.members(numbers), ..Fresh::default() };
+    ) -> Result<Desired, NotWritable> {
+        let mut desired = Desired { members: self.members(numbers), ..Desired::default() };
         for number in numbers {
-            let refused = |why: String| Unfit::Refused(*number, why);
+            let refused = |why: String| NotWritable::Refused(*number, why);
             let Some(listed) = self.listed.get(*number) else { continue };
             let (is_secret, sealed) = (is_secret(listed), is_sealed(listed));
-            if sealed && !self.rule.plain_text_on_disk && !self.hands.is_memory(place, self.shape()) {
+            if sealed && !self.rule.plain_text_on_disk && !self.effects.is_memory(place, self.shape()) {
                 return Err(refused(format!(
                     "{} is on a disk, and Secrets and other sealed kinds are written to memory only (tmpfs) unless plain_text_on_disk = true",
                     place.base
                 )));
             }
-            let object = bodies(*number).ok_or(Unfit::Changed)?;
+            let object = bodies(*number).ok_or(NotWritable::Changed)?;
             let files = contents::files(self.rule, &object, is_secret).map_err(refused)?;
-            fresh.is_secret |= sealed;
+            desired.is_secret |= sealed;
             for (name, content) in files {
-                if fresh.files.insert(name, content).is_some() {
+                if desired.files.insert(name, content).is_some() {
                     return Err(refused(
                         "another object has a file of the same name in this place".to_owned(),
                     ));
                 }
             }
         }
-        Ok(fresh)
+        Ok(desired)
     }
 
-    fn task(&mut self, path: &str, place: Place, numbers: &[usize], fresh: Fresh) -> Option<Task> {
+    fn task(&mut self, path: &str, place: Place, numbers: &[usize], desired: Desired) -> Option<Task> {
         let (shape, held) = (self.shape(), self.record.places.get(path).cloned());
-        let new = fresh.digests(self.hands.key(&place));
-        let seen = match self.hands.look(&place, shape, held.as_ref(), Some(&new)) {
-            Ok(seen) => seen,
+        let new = desired.digests(self.effects.key(&place));
+        let observed = match self.effects.inspect(&place, shape, held.as_ref(), Some(&new)) {
+            Ok(observed) => observed,
             Err(why) => {
-                self.keeps(path, numbers, None, &why);
+                self.keep_held(path, numbers, None, &why);
                 return None;
             }
         };
         let name = place.name();
-        let verdict = judge(shape, name, held.as_ref(), Some(&new), &seen, self.rule.overwrite);
+        let verdict = verify(shape, name, held.as_ref(), Some(&new), &observed, self.rule.overwrite);
         if let Some(there) = self.record.places.get_mut(path)
-            && judge(shape, name, held.as_ref(), None, &seen, false) != Verdict::Same
+            && verify(shape, name, held.as_ref(), None, &observed, false) != Verdict::Same
         {
-            // What was written is not there as it was: no version of these objects is in effect.
+            // The place is not as written: no version of these objects is in effect.
             there.members.clear();
             self.dirty = true;
         }
@@ -385,28 +388,29 @@ impl<'a, H: Hands> Pass<'a, H> {
             }
             Verdict::Same if held.as_ref().is_some_and(|held| held.rule == self.text) => {
                 if let Some(held) = self.record.places.get_mut(path) {
-                    held.members = fresh.members;
+                    held.members = desired.members;
                 }
                 self.in_effect(path, numbers);
                 None
             }
             _ => {
-                let held = there(held, &place, shape, &seen);
-                // What is there, perhaps of a record that was lost, keeps its number for itself.
-                self.record.stamp = self.record.stamp.max(seen.data.flatten().unwrap_or(0));
-                let (stamp, exists) = (self.stamp(), seen.entries.contains_key(name));
+                let held = there(held, &place, shape, &observed);
+                // A version of a lost record may exist: its stamp must not be used again.
+                self.record.stamp = self.record.stamp.max(observed.data.flatten().unwrap_or(0));
+                let (stamp, exists) = (self.stamp(), observed.entries.contains_key(name));
                 let makes = match &held {
                     Some(held) => held.made,
-                    None => shape == Shape::Directory && !seen.directory,
+                    None => shape == Shape::Directory && !observed.directory,
                 };
                 let change = Change { place, shape, stamp, old: held, exists, makes, new: Some(new) };
-                Some((change, fresh))
+                Some((change, desired))
             }
         }
     }
 
-    /// Carries out changes, all at once; if that fails, in parts, so that one keeps no other out. Whether something could not
-    /// be put back or removed: until it is, nothing else is begun.
+    /// Applies all changes in one transaction; if that fails, in parts, so that one change does not
+    /// block others. Returns whether a rollback or removal is unfinished: then nothing else may
+    /// begin.
     fn run(&mut self, mut tasks: Vec<Task>) -> bool {
         self.runs += 1;
         let ended = self.run_once(&mut tasks);
@@ -419,7 +423,7 @@ impl<'a, H: Hands> Pass<'a, H> {
         for (change, _) in &tasks {
             let path = change.place.path();
             let Some((_, numbers)) = self.places.get(&path).cloned() else {
-                self.stays(change, &failure.message);
+                self.keep_unremoved(change, &failure.message);
                 let members = change.old.as_ref().map(|held| held.members.clone()).unwrap_or_default();
                 self.wait_for(&path, members);
                 continue;
@@ -439,35 +443,36 @@ impl<'a, H: Hands> Pass<'a, H> {
         let intent = Intent { run: number, changes };
         let (has_check, has_reload) = (!self.rule.check.is_empty(), self.rule.reloads());
         let writes = intent.changes.iter().any(|change| change.new.is_some());
-        let mut run = Run::new(tasks.len(), has_check && writes, has_reload, self.record.owes_reload);
-        while let Some(step) = run.step() {
+        let mut transaction =
+            Transaction::new(tasks.len(), has_check && writes, has_reload, self.record.owes_reload);
+        while let Some(step) = transaction.step() {
             let result = match step {
                 Step::Commit => self.commit(number, tasks),
                 Step::Stage(at) => match tasks.get(at) {
-                    Some((change, fresh)) if change.new.is_some() => self.hands.stage(change, fresh),
+                    Some((change, desired)) if change.new.is_some() => self.effects.stage(change, desired),
                     _ => Ok(()),
                 },
-                _ => do_step(self.hands, &intent, step, run.went_well()),
+                _ => do_step(self.effects, &intent, step, transaction.succeeded()),
             };
             self.record.reloads += u64::from(step == Step::Reload && result.is_ok());
-            run.did(result);
+            transaction.completed(result);
         }
-        let ended = run.ended();
+        let ended = transaction.ended();
         self.record.owes_reload = ended.owes_reload;
         self.dirty |= ended.failure.is_some();
         self.record.rollbacks += u64::from(ended.rolled_back);
         ended
     }
 
-    /// Notes what is there now.
+    /// Records the new state as in effect.
     fn commit(&mut self, number: u64, tasks: &[Task]) -> Result<(), Failure> {
         let (before, seq) = (self.record.clone(), *self.seq);
-        // A note that comes back after a power cut is of nobody else with its number.
+        // An intent that reappears after a power cut must not match a later transaction.
         if !tasks.is_empty() {
             self.record.done = number;
         }
         self.record.owes_reload = false;
-        for (change, fresh) in tasks {
+        for (change, desired) in tasks {
             let path = change.place.path();
             match &change.new {
                 None => {
@@ -480,8 +485,8 @@ impl<'a, H: Hands> Pass<'a, H> {
                         stamp: change.stamp,
                         made: change.makes,
                         files: files.clone(),
-                        bytes: fresh.bytes(),
-                        members: fresh.members.clone(),
+                        bytes: desired.bytes(),
+                        members: desired.members.clone(),
                         rule: self.text,
                     };
                     self.record.places.insert(path.clone(), held);
@@ -491,8 +496,8 @@ impl<'a, H: Hands> Pass<'a, H> {
                 }
             }
         }
-        self.say_who_is_gone();
-        let committed = self.hands.commit(self.record);
+        self.mark_deleted();
+        let committed = self.effects.commit(self.record);
         match &committed {
             Ok(()) => self.dirty = false,
             Err(_) => {
@@ -503,7 +508,7 @@ impl<'a, H: Hands> Pass<'a, H> {
         committed
     }
 
-    /// The program reads what is there, which it may not have.
+    /// Reloads the program alone, because it may not have read the current files.
     fn reload_alone(&mut self) {
         let ended = self.run_once(&mut []);
         match ended.failure {
@@ -523,7 +528,7 @@ impl<'a, H: Hands> Pass<'a, H> {
         listed.map(|object| Member { uid: object.uid.clone(), version: object.version.clone() }).collect()
     }
 
-    /// The version of an object of which there are files.
+    /// Returns the version of an object whose files are held.
     fn version_there(&self, path: &str, number: usize) -> Option<String> {
         let listed = self.listed.get(number)?;
         let held = self.record.places.get(path)?;
@@ -539,8 +544,8 @@ impl<'a, H: Hands> Pass<'a, H> {
         }
     }
 
-    /// What is there stays, because of one of the objects, or of all.
-    fn keeps(&mut self, path: &str, numbers: &[usize], culprit: Option<usize>, why: &str) {
+    /// Keeps the held files, because of one object or of all.
+    fn keep_held(&mut self, path: &str, numbers: &[usize], culprit: Option<usize>, why: &str) {
         self.wait(path, numbers);
         for number in numbers {
             let version = self.version_there(path, *number);
@@ -571,7 +576,7 @@ impl<'a, H: Hands> Pass<'a, H> {
         self.dirty = true;
     }
 
-    fn fails(&mut self, object: &Listed, why: &str) {
+    fn reject(&mut self, object: &Listed, why: &str) {
         let status = status_of(object, State::NotInEffect, None, why, false);
         self.set(&object.uid, status);
     }
@@ -582,45 +587,46 @@ impl<'a, H: Hands> Pass<'a, H> {
         }
     }
 
-    /// Somebody else has had a hand in the files of objects that are to go. Of those that are to be somewhere else that is said
-    /// by what becomes of them there.
-    fn disturbed(&mut self, members: &[Member], why: &str) {
+    /// Marks deleted objects whose files were changed by another party. Objects that move to
+    /// another place get their status there.
+    fn conflicted(&mut self, members: &[Member], why: &str) {
         let here: BTreeSet<&str> = self.listed.iter().map(|object| object.uid.as_str()).collect();
         for Member { uid, .. } in members.iter().filter(|member| !here.contains(member.uid.as_str())) {
             let Some(before) = self.record.objects.get(uid) else { continue };
             let status =
-                Status { state: State::Conflict, version: None, message: cut(why), ..before.clone() };
+                Status { state: State::Conflict, version: None, message: end_of(why), ..before.clone() };
             self.set(uid, status);
-            self.disturbed.push(uid.clone());
+            self.conflicted.push(uid.clone());
         }
     }
 
-    /// Objects whose files could not be removed stay in effect, unless they are by now in effect elsewhere.
-    fn stays(&mut self, change: &Change, why: &str) {
+    /// Keeps objects whose files could not be removed in their state, unless they are in effect
+    /// elsewhere.
+    fn keep_unremoved(&mut self, change: &Change, why: &str) {
         for member in change.old.iter().flat_map(|held| &held.members) {
             let mut others = self.record.places.values().filter(|held| held.place != change.place);
             if others.any(|held| held.members.contains(member)) {
                 continue;
             }
             let before = self.record.objects.get(&member.uid);
-            let Some(before) = before.filter(|_| !self.disturbed.contains(&member.uid)) else { continue };
+            let Some(before) = before.filter(|_| !self.conflicted.contains(&member.uid)) else { continue };
             let mut status =
                 Status { state: State::NotInEffect, wanted: before.version.clone(), ..before.clone() };
-            status.message = cut(why);
+            status.message = end_of(why);
             self.set(&member.uid, status);
         }
     }
 
-    fn say_who_is_gone(&mut self) {
+    fn mark_deleted(&mut self) {
         let listed = self.listed.iter().map(|object| object.uid.as_str());
         let there = self.record.places.values().flat_map(|held| &held.members);
         let here: BTreeSet<&str> = listed.chain(there.map(|member| member.uid.as_str())).collect();
         let gone = self.record.objects.iter();
         let gone = gone.filter(|(uid, status)| status.state != State::Gone && !here.contains(uid.as_str()));
         for (uid, status) in gone.map(|(uid, status)| (uid.clone(), status.clone())).collect::<Vec<_>>() {
-            // What somebody else has done stays.
-            let disturbed = status.state == State::Conflict;
-            let message = if disturbed { status.message.clone() } else { String::new() };
+            // A conflict stays visible.
+            let conflicted = status.state == State::Conflict;
+            let message = if conflicted { status.message.clone() } else { String::new() };
             let (state, version, wanted, rolled_back) = (State::Gone, None, None, false);
             self.set(&uid, Status { state, version, wanted, message, rolled_back, ..status });
         }
@@ -628,14 +634,15 @@ impl<'a, H: Hands> Pass<'a, H> {
 
     fn set(&mut self, uid: &str, mut status: Status) {
         let before = self.record.objects.get(uid);
-        let told = |status: &Status| (status.state, status.version.clone(), status.wanted.clone());
+        let reported = |status: &Status| (status.state, status.version.clone(), status.wanted.clone());
         status.since = match before {
             Some(before) if before.state == status.state && before.version == status.version => before.since,
             _ => self.options.now,
         };
-        // Other words for the same are no news: programs name candidates and times in them.
+        // Another message for the same state is not reported: programs put candidate names and
+        // times into messages.
         status.seq = match before {
-            Some(before) if told(before) == told(&status) => before.seq,
+            Some(before) if reported(before) == reported(&status) => before.seq,
             _ => {
                 *self.seq += 1;
                 *self.seq
@@ -649,14 +656,15 @@ impl<'a, H: Hands> Pass<'a, H> {
     }
 }
 
-/// What was written at a place: what is noted, unless something else of edgesync is there.
-fn there(held: Option<Held>, place: &Place, shape: Shape, seen: &Seen) -> Option<Held> {
-    let Some(stamp) = seen.data.flatten() else { return held };
+/// Returns the held version of a place: the recorded one, unless another version of edgesync
+/// exists.
+fn there(held: Option<Held>, place: &Place, shape: Shape, observed: &Observed) -> Option<Held> {
+    let Some(stamp) = observed.data.flatten() else { return held };
     if held.as_ref().is_some_and(|held| held.stamp == stamp) {
         return held;
     }
     let made = held.is_some_and(|held| held.made);
-    let (place, files) = (place.clone(), seen.inside.clone());
+    let (place, files) = (place.clone(), observed.inside.clone());
     Some(Held { place, shape, stamp, made, files, bytes: 0, members: Vec::new(), rule: Digest::default() })
 }
 
@@ -678,14 +686,14 @@ fn status_of(object: &Listed, state: State, version: Option<String>, why: &str, 
         version,
         wanted: Some(object.version.clone()),
         state,
-        message: cut(why),
+        message: end_of(why),
         rolled_back,
         ..Status::default()
     }
 }
 
-/// The end of a text, where programs say what is wrong.
-fn cut(text: &str) -> String {
+/// Returns the end of a text, where programs put their errors.
+fn end_of(text: &str) -> String {
     let mut from = text.len().saturating_sub(MAX_MESSAGE);
     while !text.is_char_boundary(from) {
         from += 1;

@@ -1,5 +1,5 @@
-//! What is remembered of what was written, and what is in effect. It is kept by who writes, not by the agent, so that
-//! neither the agent nor its database can say what belongs to edgesync.
+//! Record of written files and of objects in effect. Kept by the helper, not by the agent, so that
+//! neither the agent nor its database can claim files as written by edgesync.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
@@ -7,44 +7,44 @@ use std::hash::Hasher as _;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
-/// Where the files of objects are: a directory with files, or one file.
+/// Location of an object's files: a directory with files, or one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
-    /// The directory that the rule names itself.
+    /// Directory that the rule itself names.
     pub base: String,
-    /// The path below it, of checked names.
+    /// Path below it, made of validated names.
     pub below: String,
 }
 
 impl Place {
-    /// The name of its last part.
+    /// Returns the last component of the path.
     #[must_use]
     pub fn name(&self) -> &str {
         self.below.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The whole path.
+    /// Returns the whole path.
     #[must_use]
     pub fn path(&self) -> String {
         format!("{}/{}", self.base.trim_end_matches('/'), self.below)
     }
 }
 
-/// What a place is.
+/// Layout of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Shape {
-    /// A directory, in which each file is a link through `..data`.
+    /// A directory in which each file is a link through `..data`.
     Directory,
-    /// One file.
+    /// A single regular file.
     File,
 }
 
-/// A keyed digest of a file: whoever does not know the key cannot make another file with the same one.
+/// A keyed digest of a file: without the key no other file with the same digest can be made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest(u64, u64);
 
 impl Digest {
-    /// The digest of some bytes.
+    /// Computes the digest of bytes.
     #[must_use]
     pub fn of(key: (u64, u64), bytes: &[u8]) -> Self {
         let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
@@ -53,155 +53,155 @@ impl Digest {
         Self(hash.h1, hash.h2)
     }
 
-    /// Half of it, where no more is needed to tell things apart.
+    /// Returns half of the digest, for checksums.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0
     }
 }
 
-/// An object that files are made of.
+/// An object that files are derived from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// UID.
+    /// UID of the object.
     pub uid: String,
-    /// The version.
+    /// Version of the object.
     pub version: String,
 }
 
-/// What was written at a place and is there.
+/// Files that were written to a place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// The place.
+    /// Location of the files.
     pub place: Place,
-    /// What it is.
+    /// Layout of the place.
     pub shape: Shape,
-    /// The number of what is there.
+    /// Stamp of the version.
     pub stamp: u64,
-    /// Whether the directory was made for it.
+    /// Whether the directory was created for it.
     pub made: bool,
-    /// The digests of the files.
+    /// Digests of the files.
     pub files: BTreeMap<String, Digest>,
-    /// The bytes in them.
+    /// Size of the files in bytes.
     pub bytes: u64,
-    /// The objects that they are made of.
+    /// Objects that the files are derived from.
     pub members: Vec<Member>,
-    /// The digest of the rule's text by which they were made.
+    /// Digest of the rule's text that they were derived by.
     pub rule: Digest,
 }
 
-/// A change of a place, as it is noted before it is begun.
+/// A change of a place, recorded before it begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// The place.
+    /// Location of the files.
     pub place: Place,
-    /// What it is.
+    /// Layout of the place.
     pub shape: Shape,
-    /// The number of what is to be there.
+    /// Stamp of the new version.
     pub stamp: u64,
-    /// What edgesync has written there before.
+    /// The version written before, if any.
     pub old: Option<Held>,
-    /// Whether there is a file already.
+    /// Whether the place's file exists already.
     pub exists: bool,
-    /// Whether the directory has to be made.
+    /// Whether the directory must be created.
     pub makes: bool,
-    /// What is to be there; nothing if the place is to go.
+    /// Digests of the new files; none to remove the place.
     pub new: Option<BTreeMap<String, Digest>>,
 }
 
-/// What is about to be done.
+/// Changes of a transaction, recorded before it begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
-    /// Its number.
+    /// Number of the transaction.
     pub run: u64,
-    /// The changes.
+    /// Changes of the transaction.
     pub changes: Vec<Change>,
 }
 
-/// Whether an object is in effect.
+/// State of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum State {
-    /// No rule concerns it any more.
+    /// No rule selects the object any more.
     #[default]
     Gone,
-    /// It is.
+    /// The desired version is in effect.
     InEffect,
-    /// It is not.
+    /// The desired version is not in effect.
     NotInEffect,
-    /// Somebody else has had a hand in its files.
+    /// Its files were changed by another party.
     Conflict,
 }
 
-/// What became of an object.
+/// Status of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// `v1`.
+    /// API version, such as `v1`.
     pub api_version: String,
-    /// `ConfigMap`.
+    /// Kind, such as `ConfigMap`.
     pub kind: String,
-    /// Namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Name.
+    /// Name of the object.
     pub name: String,
-    /// Whether its kind is sealed where objects are kept.
+    /// Whether its kind is sealed in the database.
     #[serde(default)]
     pub sealed: bool,
-    /// The version that is in effect.
+    /// Version that is in effect.
     pub version: Option<String>,
-    /// The version that was tried last.
+    /// Version that was tried last.
     pub wanted: Option<String>,
-    /// Whether that is in effect.
+    /// State of that version.
     pub state: State,
-    /// Why not.
+    /// Reason why it is not in effect.
     pub message: String,
-    /// Whether files were put back for it.
+    /// Whether its files were rolled back.
     pub rolled_back: bool,
-    /// Since when, in microseconds since 1970.
+    /// Time of the last state change, in microseconds since 1970.
     pub since: i64,
-    /// The number of this state: a later one has a larger number.
+    /// Sequence number of this status; later ones are larger.
     pub seq: u64,
 }
 
-/// A place that waits to be tried again.
+/// Backoff of a place after failures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
-    /// What was tried.
+    /// Objects that were tried.
     pub members: Vec<Member>,
-    /// The digest of the rule's text by which it was tried.
+    /// Digest of the rule's text that was tried.
     pub rule: Digest,
-    /// How often.
+    /// Number of consecutive failures.
     pub tries: u32,
-    /// Until when it waits, in microseconds since 1970.
+    /// Time of the next attempt, in microseconds since 1970.
     pub until: i64,
 }
 
-/// What is remembered of a rule.
+/// Persistent record of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Record {
-    /// The number of the last run that went well.
+    /// Number of the last committed transaction.
     pub done: u64,
-    /// The last number that was given to what is written.
+    /// Last stamp assigned to a version.
     pub stamp: u64,
-    /// Whether the program may not have read what is there.
+    /// Whether the program may not have read the current files.
     pub owes_reload: bool,
-    /// What is there, by path.
+    /// Held files, by path.
     pub places: BTreeMap<String, Held>,
-    /// Places that wait to be tried again, by path.
+    /// Places in backoff, by path.
     pub waits: BTreeMap<String, Wait>,
-    /// What became of each object, by UID.
+    /// Status of each object, by UID.
     pub objects: BTreeMap<String, Status>,
-    /// The last lines of the last check or reload that failed.
+    /// Last lines of the last failed check or reload.
     pub output: String,
-    /// How often the program was made to read its files.
+    /// Number of successful reloads.
     pub reloads: u64,
-    /// How often files were put back.
+    /// Number of transactions rolled back.
     pub rollbacks: u64,
 }
 
 impl Record {
-    /// What has changed since a record was as `before`.
+    /// Returns the difference from an earlier record.
     #[must_use]
     pub fn since(&self, before: &Self) -> Delta {
         let (places, waits, objects) = Default::default();
@@ -215,7 +215,7 @@ impl Record {
         }
     }
 
-    /// Makes a change: the record is as the one that was compared.
+    /// Applies a difference to the record that it was computed from.
     pub fn apply(&mut self, delta: Delta) {
         let Self { places, waits, objects, .. } = std::mem::replace(self, delta.head);
         self.places = merged(places, delta.places);
@@ -223,7 +223,7 @@ impl Record {
         self.objects = merged(objects, delta.objects);
     }
 
-    /// How many objects are in which state: in effect, not, in conflict.
+    /// Returns the numbers of objects in effect, not in effect, and in conflict.
     #[must_use]
     pub fn counts(&self) -> [u64; 3] {
         let count =
@@ -232,7 +232,7 @@ impl Record {
     }
 }
 
-/// What has changed in a record: what it says itself, and which entries are others, new or gone.
+/// Difference of two records: the head fields, and changed, new or removed entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delta {
     head: Record,

@@ -1,5 +1,5 @@
-//! A rule: which objects become which files, and what is done when they change. It stands in the configuration of the
-//! device and nowhere else.
+//! A rule: selects objects, derives files from them, and names the check and the reload. Stored in
+//! the configuration of the device only.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,46 +7,46 @@ use std::time::Duration;
 use super::template::Template;
 use edgesync_object::matching::ObjectMatch;
 
-/// A rule, as `[[files]]` says it.
+/// A rule, as configured by `[[files]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its name, by which everybody speaks of it.
+    /// Name of the rule, unique in the configuration.
     pub name: String,
-    /// The objects.
+    /// Selector of the objects.
     pub objects: ObjectMatch,
-    /// Where their files go.
+    /// Path of their files.
     pub to: Template,
-    /// What is written of an object.
+    /// Part of an object that is written.
     pub write: Write,
-    /// Which keys are written, and under which names; all under their own if empty.
+    /// Keys to write, with their file names; all keys under their own names if empty.
     pub keys: BTreeMap<String, String>,
-    /// Whether all objects go into one directory.
+    /// Whether all objects share one directory.
     pub gather: bool,
-    /// The program that checks candidates; none if empty.
+    /// Command that checks candidates; none if empty.
     pub check: Vec<String>,
-    /// How the program learns of new files.
+    /// Action after new files are in place.
     pub reload: Reload,
     /// Permission bits of the files; by kind if absent.
     pub mode: Option<u32>,
-    /// `user` or `user:group`; those of the helper if empty.
+    /// `user` or `user:group`; the helper's if empty.
     pub owner: String,
-    /// How long further changes are waited for.
+    /// Debounce time for further changes.
     pub settle: Duration,
-    /// Rules that come before this one.
+    /// Names of rules that are applied before this one.
     pub after: Vec<String>,
-    /// How long a unit may take to become active after a reload.
+    /// Time limit for a unit to become active after a reload.
     pub healthy_within: Duration,
-    /// How long check and reload may take.
+    /// Time limit for check and reload.
     pub timeout: Duration,
-    /// Whether files of others are replaced.
+    /// Whether foreign files are replaced.
     pub overwrite: bool,
     /// Whether Secrets may be written to a disk.
     pub plain_text_on_disk: bool,
-    /// The most files.
+    /// Maximum number of files.
     pub max_files: u64,
-    /// The most bytes in them.
+    /// Maximum size of all files in bytes.
     pub max_size: u64,
-    /// The rule as it was written, on one line.
+    /// Text of the rule in the configuration, on one line.
     pub text: String,
 }
 
@@ -76,40 +76,40 @@ impl Default for Rule {
     }
 }
 
-/// What is written of an object.
+/// Part of an object that is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     /// Each key of `data` and `binaryData` as a file, in a directory of the object.
     Keys,
     /// The whole object as one file.
     Object(Format),
-    /// What stands at this JSON pointer, as one file.
+    /// The value at this JSON pointer as one file.
     Field(String),
 }
 
-/// How a whole object is written.
+/// Format of a whole object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// YAML.
+    /// YAML, with the extension `.yaml`.
     Yaml,
-    /// JSON.
+    /// JSON, with the extension `.json`.
     Json,
 }
 
-/// How a program learns of new files.
+/// Action that makes a program use new files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reload {
-    /// It looks itself, or nobody has to know.
+    /// None: the program watches its files, or needs no reload.
     Nothing,
-    /// This unit of systemd is reloaded, or restarted if it cannot be.
+    /// Reloads this systemd unit, or restarts it if it cannot reload.
     Unit(String),
-    /// This is run.
+    /// Runs this command.
     Run(Vec<String>),
-    /// This signal goes to the process whose number is in a file.
+    /// Sends the signal to the process whose number is in a file.
     Signal(Signal, String),
 }
 
-/// The signals that programs take for a wish to read their files again.
+/// Signals that programs use to reload their files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// SIGHUP.
@@ -121,13 +121,13 @@ pub enum Signal {
 }
 
 impl Rule {
-    /// Whether anything is done when files have changed.
+    /// Returns whether new files trigger an action.
     #[must_use]
     pub fn reloads(&self) -> bool {
         self.reload != Reload::Nothing
     }
 
-    /// The permission bits of the files of an object, and of the directory that they are in.
+    /// Returns the permission bits of an object's files and of their directory.
     #[must_use]
     pub fn modes(&self, is_secret: bool) -> (u32, u32) {
         let file = self.mode.unwrap_or(match (is_secret, self.owner.contains(':')) {
@@ -135,15 +135,15 @@ impl Rule {
             (true, true) => 0o440,
             (true, false) => 0o400,
         });
-        // Who may read a file may find it.
+        // A user with read access to a file may also search its directory.
         (file, file | ((file & 0o444) >> 2) | 0o200)
     }
 }
 
-/// The rules in an order in which each comes behind those that it names.
+/// Returns the rules in dependency order.
 ///
 /// # Errors
-/// What is wrong: a name that is not there, or rules that wait for one another.
+/// A rule names a missing one, or rules form a cycle.
 pub fn ordered(rules: &[Rule]) -> Result<Vec<&Rule>, String> {
     let mut order: Vec<&Rule> = Vec::with_capacity(rules.len());
     while order.len() < rules.len() {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_come_behind_those_that_they_name() {
+    fn rules_are_ordered_by_dependency() {
         let rules = [rule("c", &["b"]), rule("b", &["a"]), rule("a", &[]), rule("d", &[])];
         let names: Vec<&str> = ordered(&rules).unwrap().iter().map(|rule| rule.name.as_str()).collect();
         assert_eq!(names, ["a", "b", "c", "d"]);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_for_their_owner_alone() {
+    fn secrets_are_readable_by_their_owner_only() {
         assert_eq!(Rule::default().modes(false), (0o644, 0o755));
         assert_eq!(Rule::default().modes(true), (0o400, 0o700));
         let with_group = Rule { owner: "root:nginx".into(), ..Rule::default() };

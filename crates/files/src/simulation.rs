@@ -1,6 +1,6 @@
-//! A device on which everything goes wrong: power cuts after each step, full disks, files that others change, programs that
-//! do not take what they are given. A reader never sees a mixture; in the end files equal objects, or the last version that
-//! was taken; what is said to be in effect is.
+//! Simulated device with faults: power cuts after each step, full disks, files changed by others,
+//! programs that reject their files. Invariants: a reader never sees a mixture of versions; finally
+//! files equal the objects, or the last accepted version; objects reported as in effect are.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::contents::Fresh;
+use super::contents::Desired;
 use super::list;
 use super::pass::{Options, Pass};
 use super::record::{Change, Digest, Held, Intent, Place, Record, Shape, State};
@@ -16,40 +16,40 @@ use super::rule::{Reload, Rule, Write};
 use super::steps::recover;
 use super::template::Template;
 use super::wire::Listed;
-use super::{Entry, Failure, Hands, Seen};
+use super::{Effects, Entry, Failure, Observed};
 
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// What somebody else has written.
+/// Content written by another party.
 const FOREIGN: &[u8] = b"foreign";
-/// What the check refuses, and what the program refuses when it reads it.
-const UNSOUND: &[u8] = b"unsound";
-const UNLOVED: &[u8] = b"unloved";
+/// Contents that the check rejects, and that the program rejects on reload.
+const INVALID: &[u8] = b"unsound";
+const REJECTED: &[u8] = b"unloved";
 
-/// A place on the disk of the model.
+/// A place on the simulated disk.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Spot {
+struct Slot {
     live: Option<(u64, Files)>,
     staged: BTreeMap<u64, Files>,
-    /// By the number of the change that has put it aside.
+    /// Replaced files, by the stamp of the change.
     kept: BTreeMap<u64, Option<(u64, Files)>>,
 }
 
-/// What survives a power cut.
+/// State that survives a power cut.
 #[derive(Clone, Debug, Default)]
 struct World {
-    spots: BTreeMap<String, Spot>,
+    slots: BTreeMap<String, Slot>,
     record: String,
     intent: Option<String>,
-    /// What the program has read.
+    /// Files that the program has read.
     read: Option<BTreeMap<String, Files>>,
-    /// Contents that objects have had, by path: what a reader may see.
-    wanted: BTreeMap<String, Vec<Files>>,
-    /// What the agent knows of the list that was made last: its number, and the objects.
+    /// Contents that objects have had, by path: those that a reader may see.
+    desired: BTreeMap<String, Vec<Files>>,
+    /// The agent's knowledge of the last list: its checksum and objects.
     listed: Option<(u64, Vec<Listed>)>,
 }
 
-/// The hands of the model. After the power cut they do nothing.
+/// Effects on the model. After the power cut all of them fail.
 struct Model<'w> {
     world: &'w mut World,
     /// Steps until the power cut.
@@ -71,25 +71,25 @@ impl Model<'_> {
         }
     }
 
-    fn room(&self) -> Result<(), Failure> {
+    fn check_space(&self) -> Result<(), Failure> {
         if self.full { Err(Failure::new("no space left on device")) } else { Ok(()) }
     }
 
-    fn spot(&mut self, change: &Change) -> &mut Spot {
-        self.world.spots.entry(change.place.path()).or_default()
+    fn slot(&mut self, change: &Change) -> &mut Slot {
+        self.world.slots.entry(change.place.path()).or_default()
     }
 
-    fn look_at_readers(&self) {
-        for (path, spot) in &self.world.spots {
-            let Some((_, files)) = &spot.live else { continue };
-            // But for what somebody else has written.
+    fn check_readers(&self) {
+        for (path, slot) in &self.world.slots {
+            let Some((_, files)) = &slot.live else { continue };
+            // Except foreign content.
             let same = |(name, content): (&String, &Vec<u8>), whole: &Files| {
                 content == FOREIGN || whole.get(name) == Some(content)
             };
             let is_foreign = files.values().all(|content| content == FOREIGN);
             let is_part =
                 |whole: &Files| whole.len() == files.len() && files.iter().all(|file| same(file, whole));
-            let is_whole = self.world.wanted.get(path).is_some_and(|all| all.iter().any(is_part));
+            let is_whole = self.world.desired.get(path).is_some_and(|all| all.iter().any(is_part));
             assert!(is_foreign || is_whole, "a reader of {path} sees {files:?}");
         }
     }
@@ -97,32 +97,32 @@ impl Model<'_> {
 
 const KEY: (u64, u64) = (3, 4);
 
-impl Hands for Model<'_> {
-    fn look(
+impl Effects for Model<'_> {
+    fn inspect(
         &mut self,
         place: &Place,
         shape: Shape,
         _: Option<&Held>,
         _: Option<&BTreeMap<String, Digest>>,
-    ) -> Result<Seen, String> {
-        let Some(spot) = self.world.spots.get(&place.path()) else { return Ok(Seen::default()) };
-        let mut seen = Seen { directory: true, ..Seen::default() };
-        let Some((stamp, files)) = &spot.live else { return Ok(seen) };
+    ) -> Result<Observed, String> {
+        let Some(slot) = self.world.slots.get(&place.path()) else { return Ok(Observed::default()) };
+        let mut observed = Observed { directory: true, ..Observed::default() };
+        let Some((stamp, files)) = &slot.live else { return Ok(observed) };
         for (name, content) in files {
             let digest = Digest::of(KEY, content);
             match shape {
-                Shape::File => drop(seen.entries.insert(place.below.clone(), Entry::File(digest))),
+                Shape::File => drop(observed.entries.insert(place.below.clone(), Entry::File(digest))),
                 Shape::Directory => {
-                    seen.data = Some(Some(*stamp));
-                    seen.inside.insert(name.clone(), digest);
-                    seen.entries.insert(name.clone(), Entry::Link);
+                    observed.data = Some(Some(*stamp));
+                    observed.inside.insert(name.clone(), digest);
+                    observed.entries.insert(name.clone(), Entry::Link);
                 }
             }
         }
         if shape == Shape::Directory {
-            seen.data = Some(Some(*stamp));
+            observed.data = Some(Some(*stamp));
         }
-        Ok(seen)
+        Ok(observed)
     }
 
     fn key(&self, _: &Place) -> (u64, u64) {
@@ -135,19 +135,19 @@ impl Hands for Model<'_> {
 
     fn intend(&mut self, intent: &Intent) -> Result<(), Failure> {
         self.step()?;
-        self.room()?;
+        self.check_space()?;
         self.world.intent = Some(serde_json::to_string(intent).unwrap());
         Ok(())
     }
 
-    fn stage(&mut self, change: &Change, fresh: &Fresh) -> Result<(), Failure> {
-        let torn = self.step().and_then(|()| self.room());
-        let mut files = fresh.files.clone();
+    fn stage(&mut self, change: &Change, desired: &Desired) -> Result<(), Failure> {
+        let torn = self.step().and_then(|()| self.check_space());
+        let mut files = desired.files.clone();
         if torn.is_err() {
             files.pop_first();
         }
         if self.left.get() != Some(0) || torn.is_err() {
-            self.spot(change).staged.insert(change.stamp, files);
+            self.slot(change).staged.insert(change.stamp, files);
         }
         torn
     }
@@ -156,18 +156,18 @@ impl Hands for Model<'_> {
         self.step()?;
         let mut staged = changes
             .iter()
-            .filter_map(|change| self.world.spots.get(&change.place.path())?.staged.get(&change.stamp));
-        let is_sound = staged.all(|files| files.values().all(|content| content != UNSOUND));
+            .filter_map(|change| self.world.slots.get(&change.place.path())?.staged.get(&change.stamp));
+        let is_sound = staged.all(|files| files.values().all(|content| content != INVALID));
         if is_sound { Ok(()) } else { Err(Failure::new("it is unsound")) }
     }
 
     fn swap(&mut self, change: &Change) -> Result<(), Failure> {
         self.step()?;
-        let (shape, spot) = (self.shape, self.spot(change));
-        let before = spot.live.clone();
-        spot.live = match &change.new {
-            Some(_) => Some((change.stamp, spot.staged.remove(&change.stamp).expect("it was staged"))),
-            // What somebody else has changed stays.
+        let (shape, slot) = (self.shape, self.slot(change));
+        let before = slot.live.clone();
+        slot.live = match &change.new {
+            Some(_) => Some((change.stamp, slot.staged.remove(&change.stamp).expect("it was staged"))),
+            // Foreign changes stay.
             None => before.clone().and_then(|(stamp, mut files)| {
                 let old = change.old.as_ref().map(|held| held.files.clone()).unwrap_or_default();
                 files.retain(|name, content| match shape {
@@ -177,25 +177,25 @@ impl Hands for Model<'_> {
                 (!files.is_empty()).then_some((stamp, files))
             }),
         };
-        spot.kept.insert(change.stamp, before);
-        self.look_at_readers();
+        slot.kept.insert(change.stamp, before);
+        self.check_readers();
         Ok(())
     }
 
     fn restore(&mut self, change: &Change) -> Result<(), Failure> {
         self.step()?;
-        let spot = self.spot(change);
-        if let Some(before) = spot.kept.remove(&change.stamp) {
-            spot.live = before;
+        let slot = self.slot(change);
+        if let Some(before) = slot.kept.remove(&change.stamp) {
+            slot.live = before;
         }
-        self.look_at_readers();
+        self.check_readers();
         Ok(())
     }
 
     fn reload(&mut self) -> Result<(), Failure> {
         self.step()?;
         let live: BTreeMap<String, Files> = self.world.live();
-        if self.broken || live.values().any(|files| files.values().any(|content| content == UNLOVED)) {
+        if self.broken || live.values().any(|files| files.values().any(|content| content == REJECTED)) {
             return Err(Failure::new("it does not like that"));
         }
         self.world.read = Some(live);
@@ -204,17 +204,17 @@ impl Hands for Model<'_> {
 
     fn commit(&mut self, record: &Record) -> Result<(), Failure> {
         self.step()?;
-        self.room()?;
+        self.check_space()?;
         self.world.record = serde_json::to_string(record).unwrap();
         Ok(())
     }
 
     fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure> {
         self.step()?;
-        let spot = self.spot(change);
-        spot.staged.remove(&change.stamp);
-        spot.kept.remove(&change.stamp);
-        let is_new = spot.live.as_ref().is_some_and(|(stamp, _)| *stamp == change.stamp);
+        let slot = self.slot(change);
+        slot.staged.remove(&change.stamp);
+        slot.kept.remove(&change.stamp);
+        let is_new = slot.live.as_ref().is_some_and(|(stamp, _)| *stamp == change.stamp);
         assert_eq!(is_new, keep_new && change.new.is_some(), "what is there is not what stays: {change:?}");
         Ok(())
     }
@@ -228,29 +228,29 @@ impl Hands for Model<'_> {
 
 impl World {
     fn live(&self) -> BTreeMap<String, Files> {
-        let live = |(path, spot): (&String, &Spot)| Some((path.clone(), spot.live.clone()?.1));
-        self.spots.iter().filter_map(live).collect()
+        let live = |(path, slot): (&String, &Slot)| Some((path.clone(), slot.live.clone()?.1));
+        self.slots.iter().filter_map(live).collect()
     }
 
     fn record(&self) -> Record {
         if self.record.is_empty() { Record::default() } else { serde_json::from_str(&self.record).unwrap() }
     }
 
-    /// A pass, after what an end in the middle of the last one has left is taken back.
+    /// Runs a pass, after recovery from a crash in the previous one.
     fn pass(&mut self, rule: &Rule, objects: &[Object], faults: &Faults, now: i64) -> Record {
         let shape = if rule.write == Write::Keys { Shape::Directory } else { Shape::File };
         let listed: Vec<Listed> = objects.iter().map(Object::listed).collect();
         for object in objects {
             let files = super::contents::files(rule, &object.body(), false).unwrap();
             let path = rule.to.place("n", &object.name).unwrap().path();
-            let all = self.wanted.entry(path).or_default();
+            let all = self.desired.entry(path).or_default();
             if !all.contains(&files) {
                 all.push(files);
             }
         }
         let left = Cell::new(faults.cut);
         let mut record = self.record();
-        let listed = self.told_again(&record, listed);
+        let listed = self.incremental(&record, listed);
         let begun: Option<Intent> = self.intent.as_ref().map(|text| serde_json::from_str(text).unwrap());
         let mut seq = record.objects.values().map(|status| status.seq).max().unwrap_or(0);
         let mut model = Model { world: self, left: &left, full: faults.full, broken: faults.broken, shape };
@@ -263,22 +263,22 @@ impl World {
         let options = Options { look: faults.look || looks, force: faults.force, keep: faults.keep, now };
         assert_eq!(model.shape, shape);
         let pass = Pass::begin(&mut model, rule, &mut record, &mut seq, &listed, options);
-        let wants = pass.wants();
+        let needed = pass.needed();
         pass.carry_out(&mut |number| {
-            assert!(wants.contains(&number));
+            assert!(needed.contains(&number));
             let object = objects.iter().find(|object| object.listed() == listed[number]);
             object.map(Object::body)
         });
         let number = list::number(&listed);
-        // Without power nobody hears of it, and what was known stays known.
+        // Without power the agent gets no answer, and its knowledge stays.
         if left.get() != Some(0) && list::number(&list::last(&record)) == number {
             self.listed = Some((number, listed));
         }
         record
     }
 
-    /// The list, made of what has changed and of what the record knows: as it is if it is made at all.
-    fn told_again(&self, record: &Record, listed: Vec<Listed>) -> Vec<Listed> {
+    /// Builds the list incrementally from the record; asserts that it equals the full list.
+    fn incremental(&self, record: &Record, listed: Vec<Listed>) -> Vec<Listed> {
         let Some((number, before)) = &self.listed else { return listed };
         let gone = before.iter().filter(|old| !listed.iter().any(|new| new.uid == old.uid));
         let gone = gone.map(|old| Listed { uid: old.uid.clone(), ..Listed::default() });
@@ -289,7 +289,7 @@ impl World {
         again
     }
 
-    /// What somebody else has written.
+    /// Returns the files written by another party.
     fn foreign(&self) -> Vec<(String, String)> {
         let live = self.live();
         let files = live.iter().flat_map(|(path, files)| files.iter().map(move |file| (path, file)));
@@ -334,18 +334,18 @@ struct Faults {
     keep: bool,
 }
 
-/// What happens.
+/// An input of the simulation.
 #[derive(Clone, Debug)]
 enum Event {
-    /// An object gets another content: one that is good, or one of the others.
+    /// An object gets new content: valid or not.
     Put(usize, u8),
     Remove(usize),
-    /// Somebody else changes the files of an object, or one of them.
+    /// Another party changes one or all files of an object.
     Tamper(usize, bool),
-    /// The memory that the files were in is gone.
+    /// The memory with the files is lost.
     Lose(usize),
     Pass(Faults),
-    /// The program starts anew and reads what is there.
+    /// The program restarts and reads its files.
     Restart,
 }
 
@@ -376,7 +376,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn a_rule(write: Write, check: bool, reload: bool) -> Rule {
+fn rule_of(write: Write, check: bool, reload: bool) -> Rule {
     Rule {
         name: "r".into(),
         to: Template::parse("/b/{metadata.name}").unwrap(),
@@ -388,8 +388,8 @@ fn a_rule(write: Write, check: bool, reload: bool) -> Rule {
     }
 }
 
-/// What is said to be in effect is there, and the program has read it.
-fn look_at_claims(world: &World, rule: &Rule, record: &Record, history: &BTreeMap<(String, String), Object>) {
+/// Asserts that objects reported as in effect are, and that the program has read them.
+fn check_claims(world: &World, rule: &Rule, record: &Record, history: &BTreeMap<(String, String), Object>) {
     for (uid, status) in &record.objects {
         let Some(version) = &status.version else { continue };
         let Some(object) = history.get(&(uid.clone(), version.clone())) else { panic!("{uid} {version}") };
@@ -412,11 +412,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_readers_see_whole_sets_and_claims_hold(
+    fn readers_see_whole_versions_and_statuses_are_true(
         events in proptest::collection::vec(event(), 1..40), single: bool, check: bool, reload: bool
     ) {
         let write = if single { Write::Field("/data/one".into()) } else { Write::Keys };
-        let rule = a_rule(write, check, reload);
+        let rule = rule_of(write, check, reload);
         let mut world = World::default();
         let mut objects: BTreeMap<usize, Object> = BTreeMap::new();
         let mut history = BTreeMap::new();
@@ -427,8 +427,8 @@ proptest! {
                 Event::Put(number, content) => {
                     version += 1;
                     let content = match content {
-                        0 => UNSOUND.to_vec(),
-                        1 => UNLOVED.to_vec(),
+                        0 => INVALID.to_vec(),
+                        1 => REJECTED.to_vec(),
                         other => format!("good {other}").into_bytes(),
                     };
                     let object = Object { name: format!("o{number}"), version, content };
@@ -438,9 +438,9 @@ proptest! {
                 Event::Remove(number) => drop(objects.remove(&number)),
                 Event::Tamper(number, all) => {
                     let path = rule.to.place("n", &format!("o{number}")).unwrap().path();
-                    // In the middle of a run it would not be known whose files are put back.
+                    // During a transaction it would be ambiguous whose files are rolled back.
                     let quiet = world.intent.is_none();
-                    if let Some(live) = world.spots.get_mut(&path).and_then(|spot| spot.live.as_mut()).filter(|_| quiet) {
+                    if let Some(live) = world.slots.get_mut(&path).and_then(|slot| slot.live.as_mut()).filter(|_| quiet) {
                         let files = live.1.values_mut().take(if all { usize::MAX } else { 1 });
                         files.for_each(|content| *content = FOREIGN.to_vec());
                         tampered = true;
@@ -449,13 +449,13 @@ proptest! {
                 Event::Lose(number) => {
                     let path = rule.to.place("n", &format!("o{number}")).unwrap().path();
                     if world.intent.is_none() {
-                        world.spots.remove(&path);
+                        world.slots.remove(&path);
                         tampered = true;
                     }
                 }
                 Event::Restart => world.read = Some(world.live()),
                 Event::Pass(mut faults) => {
-                    // After somebody else had a hand in it only a look can know.
+                    // Only an inspection detects foreign changes.
                     faults.look |= tampered;
                     faults.force |= tampered;
                     let current: Vec<Object> = objects.values().cloned().collect();
@@ -465,16 +465,16 @@ proptest! {
                         prop_assert!(world.foreign().contains(&file), "{:?} was somebody else's", file);
                     }
                     if faults.cut.is_none() && !faults.full && world.intent.is_none() {
-                        // A number that was skipped may be given again.
-                        let noted = Record { stamp: record.stamp, ..world.record() };
-                        prop_assert_eq!(&record, &noted, "what is known is noted");
+                        // A skipped stamp may be assigned again.
+                        let recorded = Record { stamp: record.stamp, ..world.record() };
+                        prop_assert_eq!(&record, &recorded, "what is known is noted");
                         tampered = false;
-                        look_at_claims(&world, &rule, &record, &history);
+                        check_claims(&world, &rule, &record, &history);
                     }
                 }
             }
         }
-        // The last power cut is over, nobody else has a hand in it, and all objects are good.
+        // Final phase: no power cuts, no foreign changes, valid objects.
         for object in objects.values_mut() {
             version += 1;
             object.version = version;
@@ -487,7 +487,7 @@ proptest! {
         world.pass(&trusting, &current, &calm, now + 1);
         let record = world.pass(&trusting, &current, &calm, now + 2);
         prop_assert!(world.intent.is_none());
-        look_at_claims(&world, &trusting, &record, &history);
+        check_claims(&world, &trusting, &record, &history);
         for object in &current {
             let status = &record.objects[&object.listed().uid];
             prop_assert_eq!(status.state, State::InEffect, "{:?}", status);
@@ -496,10 +496,10 @@ proptest! {
         prop_assert_eq!(record.places.len(), current.len());
         let ours = |files: &Files| files.values().all(|content| content != FOREIGN);
         prop_assert_eq!(world.live().values().filter(|files| ours(files)).count(), current.len());
-        for spot in world.spots.values() {
-            prop_assert!(spot.staged.is_empty() && spot.kept.is_empty(), "{:?}", spot);
+        for slot in world.slots.values() {
+            prop_assert!(slot.staged.is_empty() && slot.kept.is_empty(), "{:?}", slot);
         }
-        // Nothing has changed: nothing is done.
+        // Without changes nothing is done.
         let left = Cell::new(Some(0));
         let listed: Vec<Listed> = current.iter().map(Object::listed).collect();
         let (mut record, mut seq) = (record, u64::MAX / 2);
@@ -507,15 +507,15 @@ proptest! {
         let mut model = Model { world: &mut world, left: &left, full: false, broken: false, shape };
         let options = Options { look: true, now, ..Options::default() };
         let pass = Pass::begin(&mut model, &trusting, &mut record, &mut seq, &listed, options);
-        prop_assert!(pass.wants().is_empty());
+        prop_assert!(pass.needed().is_empty());
         prop_assert_eq!(pass.carry_out(&mut |_| None), None);
         prop_assert_eq!(seq, u64::MAX / 2);
     }
 }
 
 #[test]
-fn a_thousand_objects_are_one_reload_and_a_bad_one_among_them_keeps_no_other_out() {
-    let rule = a_rule(Write::Keys, false, true);
+fn bad_object_among_a_thousand_blocks_no_other() {
+    let rule = rule_of(Write::Keys, false, true);
     let object = |number: u64, version, content: &[u8]| Object {
         name: format!("o{number:04}"),
         version,
@@ -529,7 +529,7 @@ fn a_thousand_objects_are_one_reload_and_a_bad_one_among_them_keeps_no_other_out
         object.version = 2;
         object.content = b"better".to_vec();
     }
-    objects[617].content = UNLOVED.to_vec();
+    objects[617].content = REJECTED.to_vec();
     let record = world.pass(&rule, &objects, &Faults::default(), 2);
     assert_eq!(record.counts(), [999, 1, 0]);
     assert!(record.reloads < 20, "{}", record.reloads);
@@ -539,8 +539,8 @@ fn a_thousand_objects_are_one_reload_and_a_bad_one_among_them_keeps_no_other_out
 }
 
 #[test]
-fn what_a_lost_database_does_not_list_stays_until_it_is_filled_again() {
-    let rule = a_rule(Write::Keys, false, true);
+fn files_stay_until_a_lost_database_is_filled() {
+    let rule = rule_of(Write::Keys, false, true);
     let objects = [Object { name: "a".into(), version: 1, content: b"good".to_vec() }];
     let mut world = World::default();
     world.pass(&rule, &objects, &Faults::default(), 1);
@@ -552,13 +552,13 @@ fn what_a_lost_database_does_not_list_stays_until_it_is_filled_again() {
 }
 
 #[test]
-fn what_somebody_else_has_changed_is_left_and_told() {
-    let rule = a_rule(Write::Keys, false, false);
+fn foreign_change_is_kept_and_reported() {
+    let rule = rule_of(Write::Keys, false, false);
     let objects = [Object { name: "a".into(), version: 1, content: b"good".to_vec() }];
     let mut world = World::default();
     world.pass(&rule, &objects, &Faults::default(), 1);
     let tamper = |world: &mut World| {
-        let live = world.spots.get_mut("/b/a").unwrap().live.as_mut().unwrap();
+        let live = world.slots.get_mut("/b/a").unwrap().live.as_mut().unwrap();
         live.1.values_mut().for_each(|content| *content = FOREIGN.to_vec());
     };
     tamper(&mut world);
@@ -568,9 +568,9 @@ fn what_somebody_else_has_changed_is_left_and_told() {
     let trusting = Rule { overwrite: true, ..rule.clone() };
     let record = world.pass(&trusting, &objects, &Faults { force: true, ..look.clone() }, 3);
     assert_eq!(record.counts(), [1, 0, 0]);
-    // When the object goes, so do its files, unless somebody has changed them.
+    // A deleted object's files are removed, unless they were changed by another party.
     tamper(&mut world);
     let record = world.pass(&rule, &[], &look, 4);
-    assert!(record.places.is_empty() && world.spots["/b/a"].live.is_some());
+    assert!(record.places.is_empty() && world.slots["/b/a"].live.is_some());
     assert_eq!(record.objects["uid-a"].state, State::Gone);
 }

@@ -1,26 +1,27 @@
-//! Where the files of an object go: a path with places for its name and namespace, and which names may stand there.
+//! Path templates for an object's files: placeholders for name and namespace, and validation of
+//! names.
 
 use super::Place;
 
-/// The longest file name, in bytes.
+/// Maximum length of a file name in bytes.
 const MAX_NAME: usize = 255;
 const NAME: &str = "{metadata.name}";
 const NAMESPACE: &str = "{metadata.namespace}";
 
-/// A path with `{metadata.name}` and `{metadata.namespace}` in it.
+/// A path with the placeholders `{metadata.name}` and `{metadata.namespace}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template {
-    /// The directory that the rule itself names.
+    /// Directory that the rule itself names.
     pub base: String,
-    /// What is below it, with placeholders; the last component is what is written.
+    /// Path below it, with placeholders; the last component is written.
     rest: String,
 }
 
 impl Template {
-    /// Reads a path.
+    /// Parses a template.
     ///
     /// # Errors
-    /// What it must be.
+    /// The template is invalid, with the requirement.
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some(relative) = text.strip_prefix('/') else {
             return Err("must be an absolute path".to_owned());
@@ -41,22 +42,22 @@ impl Template {
         Ok(Self { base: format!("/{}", base.join("/")), rest: rest.join("/") })
     }
 
-    /// The directory that the rule itself names.
+    /// Returns the directory that the rule itself names.
     #[must_use]
     pub fn base(&self) -> &str {
         &self.base
     }
 
-    /// Whether it differs by the name of an object.
+    /// Returns whether the path depends on the object's name.
     #[must_use]
     pub fn has_name(&self) -> bool {
         self.rest.contains(NAME)
     }
 
-    /// Where the files of an object go.
+    /// Returns the place of an object's files.
     ///
     /// # Errors
-    /// Why its name cannot stand in a path.
+    /// A name cannot be part of a path.
     pub fn place(&self, namespace: &str, name: &str) -> Result<Place, String> {
         for (word, what, holder) in [(name, "name", NAME), (namespace, "namespace", NAMESPACE)] {
             if self.rest.contains(holder) {
@@ -75,10 +76,10 @@ impl Template {
     }
 }
 
-/// Checks what is to be the name of a file: from an object, so it may be anything.
+/// Validates a file name, which comes from an object.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The name is invalid, with the reason.
 pub fn check_name(name: &str) -> Result<(), String> {
     let wrong = match name {
         "" => "is empty",
@@ -86,7 +87,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
         _ if name.len() > MAX_NAME => "is longer than 255 bytes",
         _ if name.contains('/') => "has a '/'",
         _ if name.chars().any(char::is_control) => "has a control character",
-        // The names under which candidates and the layout itself stand.
+        // Names reserved for candidates and for the layout itself.
         _ if name.starts_with("..") || name.starts_with(".edgesync-") => {
             "begins as those that edgesync uses itself"
         }
@@ -101,7 +102,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_path_is_split_where_the_object_begins_to_matter() {
+    fn template_is_split_at_the_first_placeholder() {
         for (text, base, below) in [
             ("/etc/nginx/conf.d/{metadata.name}", "/etc/nginx/conf.d", "web"),
             ("/run/x/{metadata.namespace}/a-{metadata.name}.yaml", "/run/x", "plant/a-web.yaml"),
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_lead_elsewhere_are_refused() {
+    fn paths_outside_the_base_are_refused() {
         for text in
             ["", "/", "etc/x", "/etc/../x", "/etc//x", "/a/./b", "/a/{metadata.uid}", "/a/{", "/a\n/b"]
         {
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_elsewhere_are_refused() {
+    fn names_that_change_the_path_are_refused() {
         let template = Template::parse("/b/{metadata.namespace}/{metadata.name}").unwrap();
         for name in ["", ".", "..", "../x", "a/b", "a\0b", "a\nb", "..data", ".edgesync-1", &"x".repeat(256)]
         {
@@ -133,7 +134,7 @@ mod tests {
             assert!(template.place(name, "a").is_err(), "{name:?}");
             assert!(check_name(name).is_err(), "{name:?}");
         }
-        // What does not stand in the path does not matter.
+        // A value not used in the path does not matter.
         assert!(Template::parse("/b/{metadata.name}").unwrap().place("../..", "a").is_ok());
     }
 
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_names_no_hidden_file() {
+    fn object_cannot_name_a_hidden_file() {
         let template = Template::parse("/home/x/{metadata.name}").unwrap();
         assert!(template.place("n", ".ssh").unwrap_err().contains("hidden"));
     }

@@ -1,146 +1,146 @@
-//! What the agent asks of the helper, and what it is told: frames of JSON behind their length. There is no path, command,
-//! user or mode in it.
+//! Messages between agent and helper: length-prefixed JSON frames. They contain no path, command,
+//! user or mode.
 
 use serde::{Deserialize, Serialize};
 
 use super::record::{Member, Status};
 
-/// The most objects that are listed: beyond it nobody means files.
+/// Maximum number of listed objects.
 pub const MAX_LISTED: usize = 200_000;
-/// The most changed objects that are named before a request; if there are more, all are listed.
+/// Maximum number of changed objects named in a request; beyond it all are listed.
 pub const MAX_CHANGED: usize = 64;
-/// The longest frame, in bytes: an object is not longer.
+/// Maximum size of a frame in bytes; objects are smaller.
 pub const MAX_FRAME: u32 = 64 << 20;
 
-/// What the helper is asked, once for a connection. Before it come the objects that have changed, a list of [`Listed`], and an
-/// empty frame. If the helper does not know the others it asks for all that the rule concerns: in lists with some of
-/// them each, and an empty frame, so that neither side has to keep a frame with all of them.
+/// A request, one per connection. A list of [`Listed`] with the changed objects and an empty frame
+/// precede it. If the helper does not know the others, it requests the whole list of the rule: in
+/// several frames and an empty one, so that neither side needs to hold a frame with all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Request {
-    /// What is to be done.
+    /// Operation to execute.
     pub verb: Verb,
-    /// The rule.
+    /// Name of the rule.
     pub rule: String,
-    /// Whether places that nothing is new for are looked at, too.
+    /// Whether places without changes are inspected, too.
     pub look: bool,
-    /// Whether what failed is tried again at once.
+    /// Whether failed places are retried at once.
     pub force: bool,
-    /// Whether files of objects that are not listed stay: the database was lost, and is not filled again yet.
+    /// Whether files of unlisted objects are kept: the database was lost and is not filled yet.
     pub keep: bool,
-    /// Up to where the agent has been told what is in effect.
+    /// Status changes that the agent has already received.
     pub told: Told,
-    /// The number of the list since which the objects before the request have changed; those without a version are gone. None
-    /// if all are to be listed.
+    /// Checksum of the list since which the named objects have changed; those without a version are
+    /// deleted. None to list all objects.
     pub since: Option<u64>,
 }
 
-/// What is to be done.
+/// An operation of the helper.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verb {
-    /// Say what is in effect.
+    /// Report the objects in effect.
     #[default]
     Show,
-    /// Clear away what rules have left that are not in the configuration any more.
+    /// Remove files of rules that are no longer configured.
     Clear,
-    /// Bring the objects into effect.
+    /// Apply the objects.
     Apply,
-    /// Say what that would mean.
+    /// Describe what `Apply` would change.
     Check,
 }
 
-/// An object that a rule concerns.
+/// An object that a rule selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
-    /// UID.
+    /// UID of the object.
     pub uid: String,
-    /// `v1`.
+    /// API version, such as `v1`.
     pub api_version: String,
-    /// `ConfigMap`.
+    /// Kind, such as `ConfigMap`.
     pub kind: String,
-    /// Namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Name.
+    /// Name of the object.
     pub name: String,
-    /// The version held; empty if it is not held any more, or is none of the rule's.
+    /// Version held by the node; empty if it is deleted or no longer selected.
     pub version: String,
-    /// Whether its kind is sealed in the database: it is treated as a Secret.
+    /// Whether its kind is sealed in the database: then it is treated as a Secret.
     #[serde(default)]
     pub sealed: bool,
 }
 
-/// Up to where somebody has been told what is in effect. In another epoch the numbers mean nothing.
+/// Position up to which status changes were received. In another epoch it is meaningless.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    /// Names the records: new when they are lost.
+    /// Identifies the records: changes when they are lost.
     pub epoch: u64,
-    /// The last number that was told.
+    /// Sequence number of the last received status.
     pub seq: u64,
 }
 
-/// What the helper says.
+/// A message of the helper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// It needs the objects with these UIDs, in these versions. Each is then sent in a frame of its own; an empty frame says
-    /// that it has changed meanwhile.
+    /// Requests the objects with these UIDs and versions. Each follows in its own frame; an empty
+    /// frame means that it has changed meanwhile.
     Want(Vec<Member>),
-    /// It knows the objects in another state than that from which they have changed: they are all to be listed, once more.
+    /// The helper knows another list than the one named: requests the whole list.
     Whole,
-    /// It is done.
+    /// The operation is completed.
     Done(Box<Outcome>),
-    /// It cannot do that.
+    /// The operation is refused, with the reason.
     Refused(String),
 }
 
-/// What came of a request.
+/// Result of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcome {
-    /// What is new in the state of objects, of all rules, with the UID: what [`Request::told`] does not cover.
+    /// Statuses, over all rules, that [`Request::told`] does not cover.
     pub news: Vec<News>,
-    /// What is to be said to be told after it.
+    /// Position for the next request.
     pub told: Told,
-    /// The rules.
+    /// Statistics of the rules.
     pub rules: Vec<RuleShown>,
-    /// What would be done, in words.
+    /// Description of the planned changes.
     pub plan: Vec<String>,
-    /// In how many milliseconds the rule is to be tried again.
+    /// Milliseconds until the rule must be retried.
     pub retry: Option<u64>,
-    /// The number of the list of the rule's objects, if it is remembered: what changes is named from now on.
+    /// Checksum of the rule's list, if it is remembered: the next request may name changes only.
     pub known: Option<u64>,
 }
 
-/// The state of an object, over all rules that concern it.
+/// Status of an object, over all rules that select it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct News {
-    /// UID.
+    /// UID of the object.
     pub uid: String,
-    /// The rule that decides.
+    /// The rule whose status decides.
     pub rule: String,
-    /// The state.
+    /// Status of the object.
     pub status: Status,
 }
 
-/// A rule, as it is shown.
+/// Statistics of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleShown {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// Objects in effect.
+    /// Number of objects in effect.
     pub in_effect: u64,
-    /// Objects that are not.
+    /// Number of objects not in effect.
     pub not_in_effect: u64,
-    /// Objects whose files somebody else has had a hand in.
+    /// Number of objects in conflict: their files were changed by another party.
     pub conflicts: u64,
-    /// How often the program was made to read its files.
+    /// Number of successful reloads.
     pub reloads: u64,
-    /// How often files were put back.
+    /// Number of transactions rolled back.
     pub rollbacks: u64,
-    /// The files that are there.
+    /// Number of held files.
     pub files: u64,
-    /// The last lines of the last check or reload that failed.
+    /// Last lines of the last failed check or reload.
     pub output: String,
-    /// The objects, if they were asked for.
+    /// Statuses of the objects, if requested.
     pub objects: Vec<Status>,
 }

@@ -11,7 +11,7 @@ use edgesync_object::{ObjectRef, ResourceVersion};
 use edgesync_placement::{OnNode, Placed, Unread};
 use edgesync_protocol::cloud::{CloudMachine, CloudPhase, Desired, DesiredState};
 use edgesync_protocol::timing::Now;
-use edgesync_transport::gate::Seldom;
+use edgesync_transport::admission::LogThrottle;
 
 use super::lifecycle::NodeLifecycle;
 use super::source::Standing;
@@ -49,7 +49,7 @@ pub(super) struct Node {
     /// Until then nothing of it is heard: it has exceeded its quota.
     pub(super) refused_until: Now,
     /// Lines of the log that it causes.
-    pub(super) quiet: Seldom,
+    pub(super) quiet: LogThrottle,
     /// Reads and writes of the store about it that are under way.
     pub(super) busy: u32,
     /// It is in the table of those whose differences are to be told; and it has ObjectSyncs because it differed.
@@ -90,7 +90,7 @@ impl Node {
             deadline: None,
             session: None,
             refused_until: Now::ZERO,
-            quiet: Seldom::of(LINES),
+            quiet: LogThrottle::of(LINES),
             busy: 0,
             differs: false,
             has_syncs: false,

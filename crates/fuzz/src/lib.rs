@@ -1,24 +1,26 @@
-//! Samples and mutations for fuzz tests of decoders: a decoder may refuse an input, it must not panic. It is a
-//! dev-dependency and knows no decoder. Read a test `fuzz_…` of `edgesync-protocol` first.
+//! Samples and mutations for fuzz tests of decoders: a decoder may refuse an input, but must not
+//! panic. A dev-dependency, independent of any decoder. Read a test `fuzz_…` of `edgesync-protocol`
+//! first.
 //!
-//! Each test `fuzz_…` tries some thousands of inputs, or the number in the variable `EDGESYNC_FUZZ`:
+//! Each test `fuzz_…` runs several thousand inputs, or the number in the variable `EDGESYNC_FUZZ`:
 //!
 //! ```text
 //! EDGESYNC_FUZZ=10000000 cargo test --release --workspace --lib fuzz_ -- --nocapture --test-threads 1
 //! ```
 //!
-//! Samples are files of `tests/fixtures`; `tests/fixtures/fuzz/NAME` has the inputs that once failed.
+//! Samples are files of `tests/fixtures`; `tests/fixtures/fuzz/NAME` has inputs that failed in the
+//! past.
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-/// Inputs that are tried unless the environment says otherwise.
+/// Default number of inputs.
 const COUNT: u64 = 3_000;
-/// No input gets longer, in bytes.
-const LONGEST: usize = 16 << 10;
-/// Words of the formats that are read: JSON, YAML, HTTP, paths, selectors.
+/// Maximum length of an input in bytes.
+const MAX_INPUT: usize = 16 << 10;
+/// Words of the parsed formats: JSON, YAML, HTTP, paths, selectors.
 const WORDS: &[&[u8]] = &[
     b"{",
     b"}",
@@ -62,7 +64,7 @@ const WORDS: &[&[u8]] = &[
     b"\xff\xff\xff\x7f",
 ];
 
-/// Numbers that look random and are the same in each run (xorshift64*).
+/// Deterministic pseudo-random numbers (xorshift64*).
 struct Numbers(u64);
 
 impl Numbers {
@@ -78,10 +80,10 @@ impl Numbers {
     }
 }
 
-/// Gives a decoder changed samples, and the samples themselves.
+/// Runs a decoder on the samples and on mutations of them.
 ///
 /// # Panics
-/// If it panics, with the input in hexadecimal.
+/// If the decoder panics, with the input in hexadecimal.
 pub fn fuzz(name: &str, samples: &[Vec<u8>], decode: impl Fn(&[u8])) {
     assert!(!samples.is_empty(), "{name}: no samples");
     let mut samples = samples.to_vec();
@@ -92,7 +94,7 @@ pub fn fuzz(name: &str, samples: &[Vec<u8>], decode: impl Fn(&[u8])) {
         input.clear();
         match samples.get(usize::try_from(number).unwrap_or(usize::MAX)) {
             Some(sample) => input.extend_from_slice(sample),
-            None => change(&mut input, &samples, number),
+            None => mutate(&mut input, &samples, number),
         }
         if catch_unwind(AssertUnwindSafe(|| decode(&input))).is_err() {
             let hex: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -102,7 +104,8 @@ pub fn fuzz(name: &str, samples: &[Vec<u8>], decode: impl Fn(&[u8])) {
     println!("{name}: {count} inputs from {} samples", samples.len());
 }
 
-/// The files below a directory of `tests/fixtures` whose names end so, in their order.
+/// Returns the files below a directory of `tests/fixtures` whose names have this end, in sorted
+/// order.
 pub fn files(directory: &str, end: &str) -> Vec<Vec<u8>> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(directory);
     let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
@@ -112,8 +115,8 @@ pub fn files(directory: &str, end: &str) -> Vec<Vec<u8>> {
     wanted.filter_map(|path| std::fs::read(path).ok()).collect()
 }
 
-/// A few changes to one of the samples.
-fn change(input: &mut Vec<u8>, samples: &[Vec<u8>], number: u64) {
+/// Applies a few mutations to one of the samples.
+fn mutate(input: &mut Vec<u8>, samples: &[Vec<u8>], number: u64) {
     let mut random = Numbers(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     random.next();
     input.extend_from_slice(&samples[random.below(samples.len())]);
@@ -128,9 +131,9 @@ fn change(input: &mut Vec<u8>, samples: &[Vec<u8>], number: u64) {
             3 if at < end => input.extend_from_within(at..end),
             4 => input.truncate(at),
             5 if at < end => {
-                // The same again and again: depth, or length.
+                // Repeats a part, for depth or length.
                 let part = input[at..end].to_vec();
-                let times = random.below(LONGEST / part.len());
+                let times = random.below(MAX_INPUT / part.len());
                 input.splice(at..at, std::iter::repeat_n(part, times.min(600)).flatten());
             }
             6 => {
@@ -146,11 +149,11 @@ fn change(input: &mut Vec<u8>, samples: &[Vec<u8>], number: u64) {
             }
         }
     }
-    input.truncate(LONGEST);
+    input.truncate(MAX_INPUT);
 }
 
 #[test]
-fn a_decoder_that_panics_is_found_by_its_input() {
+fn panicking_decoder_is_reported_with_its_input() {
     let picky = |bytes: &[u8]| assert!(!bytes.windows(4).any(|part| part == b"null"));
     let found = catch_unwind(|| fuzz("picky", &[b"{\"a\":1}".to_vec()], picky)).unwrap_err();
     let message = found.downcast_ref::<String>().unwrap();

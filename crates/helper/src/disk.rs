@@ -1,9 +1,9 @@
-//! The layout of the files, and how each step is made durable.
+//! On-disk layout of the files, and durability of each step.
 //!
-//! A directory has its files in a hidden directory of its own for each version, `..v7`; the link `..data` leads to the one that
-//! is in force, and each file is a link through it. So one rename changes all of them, as it does in the volumes of the
-//! kubelet. A single file is written beside the old one and renamed over it. Nothing below the directory that the rule
-//! names is reached through a link that somebody else has made.
+//! A directory keeps its files in a hidden subdirectory per version, such as `..v7`. The link
+//! `..data` leads to the current version, and each file is a link through it, so one rename
+//! replaces all of them, as in the kubelet's volumes. A single file is written beside the old one
+//! and renamed over it. Below the directory that the rule names, no foreign link is followed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, btree_map};
@@ -21,38 +21,38 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::path::Arg;
 
 use super::owner::Owner;
-use edgesync_files::contents::Fresh;
-use edgesync_files::{Change, Digest, Entry, Held, Place, Seen, Shape};
+use edgesync_files::contents::Desired;
+use edgesync_files::{Change, Digest, Entry, Held, Observed, Place, Shape};
 
 const DATA: &str = "..data";
-/// Numbers of versions are below it; a larger one is somebody else's.
+/// Upper bound of stamps; a larger one is foreign.
 const MAX_STAMP: u64 = 1 << 62;
-/// How deep the directories may be that somebody has put into one of ours, so that it can be removed.
+/// Maximum depth of foreign directories inside one of ours, for its removal.
 const DEEPEST: u32 = 8;
-/// How many files are open until they are flushed.
+/// Maximum number of files kept open before they are flushed.
 const OPEN_AT_ONCE: usize = 64;
-/// File systems that are memory, by the number in `statfs`.
+/// Memory file systems (tmpfs, ramfs), by their `statfs` number.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Whether a directory is kept in memory only, or will be when it is made.
+/// Returns whether a directory is in memory only, or will be once it is created.
 pub(super) fn is_in_memory(base: &str) -> bool {
     let above = Path::new(base).ancestors().find(|path| path.exists());
     above.and_then(|above| rustix::fs::statfs(above).ok()).is_some_and(|found| is_memory(&found))
 }
 
 fn is_memory(found: &StatFs) -> bool {
-    // The number has 32 bits; some systems keep it in a signed word.
+    // The number has 32 bits; some systems store it in a signed word.
     IN_MEMORY.contains(&((found.f_type as u64) & 0xffff_ffff))
 }
 
-/// What a rule says of its files.
+/// File access of one rule.
 #[derive(Debug)]
 pub(super) struct Disk {
     pub(super) rule: String,
-    /// The keys of the digests: of what is on disks, and of what is in memory.
+    /// Keys of the digests: for files on disks, and for those in memory.
     pub(super) keys: [(u64, u64); 2],
     pub(super) owner: Owner,
-    /// The modes of files and of directories: without Secrets, with them.
+    /// Modes of files and directories: without Secrets, and with them.
     pub(super) modes: [(u32, u32); 2],
     /// The most bytes of a file that can be one of the rule.
     pub(super) max_size: u64,
@@ -60,10 +60,10 @@ pub(super) struct Disk {
     pub(super) at_once: bool,
     /// A file or directory of each file system on which something was written since, by the number of its device.
     pub(super) unflushed: RefCell<BTreeMap<u64, OwnedFd>>,
-    /// How many more steps work: a test ends the world at each of them.
+    /// Number of steps until a simulated crash; used by tests.
     #[cfg(test)]
     pub(super) fuse: std::rc::Rc<std::cell::Cell<Option<u32>>>,
-    /// What a power cut would leave.
+    /// Model of what survives a power cut.
     #[cfg(test)]
     pub(super) flushed: Option<std::rc::Rc<super::power::Flushed>>,
 }
@@ -71,7 +71,7 @@ pub(super) struct Disk {
 type Result<T> = std::result::Result<T, Errno>;
 
 impl Disk {
-    /// Before each call that changes something.
+    /// Counts a call that changes something; fails at a simulated crash.
     pub(super) fn step(&self) -> Result<()> {
         #[cfg(test)]
         if let Some(left) = self.fuse.get() {
@@ -83,7 +83,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Flushes a file or directory, or notes that its file system is to be flushed.
+    /// Flushes a file or directory, or marks its file system for [`Disk::flush`].
     pub(super) fn fsync(&self, file: &OwnedFd) -> Result<()> {
         if self.at_once {
             if let btree_map::Entry::Vacant(place) = self.unflushed.borrow_mut().entry(fstat(file)?.st_dev) {
@@ -102,7 +102,7 @@ impl Disk {
         files.iter().try_for_each(|file| self.fsync(file))
     }
 
-    /// Flushes the file systems on which something was written that is to be flushed all at once.
+    /// Flushes the file systems marked for it.
     pub(super) fn flush(&self) -> Result<()> {
         for (_, file) in self.unflushed.take() {
             #[cfg(test)]
@@ -114,7 +114,7 @@ impl Disk {
         Ok(())
     }
 
-    /// The directory that a place is in: itself, or that of its file.
+    /// Opens the directory of a place: the place itself, or the parent of its file.
     fn directory(&self, place: &Place, shape: Shape, make: bool) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let base = match openat(CWD, place.base.as_str(), flags, Mode::empty()) {
@@ -162,47 +162,49 @@ impl Disk {
         }
     }
 
-    /// See [`edgesync_files::Hands::look`].
-    pub(super) fn look(
+    /// See [`edgesync_files::Effects::inspect`].
+    pub(super) fn inspect(
         &self,
         place: &Place,
         shape: Shape,
         held: Option<&Held>,
-        wanted: Option<&BTreeMap<String, Digest>>,
-    ) -> Result<Seen> {
-        let Some(directory) = self.is_there(place, shape)? else { return Ok(Seen::default()) };
-        let (mut seen, key) = (Seen { directory: true, ..Seen::default() }, self.key(place));
+        desired: Option<&BTreeMap<String, Digest>>,
+    ) -> Result<Observed> {
+        let Some(directory) = self.is_there(place, shape)? else { return Ok(Observed::default()) };
+        let (mut observed, key) = (Observed { directory: true, ..Observed::default() }, self.key(place));
         if shape == Shape::File {
             let name = place.name();
-            seen.entries.extend(self.entry(key, &directory, name)?.map(|entry| (name.to_owned(), entry)));
-            return Ok(seen);
+            observed.entries.extend(self.entry(key, &directory, name)?.map(|entry| (name.to_owned(), entry)));
+            return Ok(observed);
         }
         if let Some(target) = link(&directory, DATA)? {
             let stamp = target.strip_prefix("..v").and_then(|stamp| stamp.parse().ok());
             let stamp = stamp.filter(|stamp| *stamp < MAX_STAMP);
-            seen.data = Some(stamp);
+            observed.data = Some(stamp);
             if let Some(version) =
                 stamp.map(|stamp| open_directory(&directory, version(stamp))).transpose()?.flatten()
             {
                 for name in names(&version)? {
-                    // What has another name is none of ours.
+                    // A name that is not UTF-8 is foreign.
                     let Ok(name) = name.into_string() else { continue };
                     if let Some(Entry::File(digest)) = self.entry(key, &version, &name)? {
-                        seen.inside.insert(name, digest);
+                        observed.inside.insert(name, digest);
                     }
                 }
             }
         } else if exists(&directory, DATA)? {
-            seen.data = Some(None);
+            observed.data = Some(None);
         }
         for name in
-            held.iter().flat_map(|held| held.files.keys()).chain(wanted.iter().flat_map(|new| new.keys()))
+            held.iter().flat_map(|held| held.files.keys()).chain(desired.iter().flat_map(|new| new.keys()))
         {
-            if !seen.entries.contains_key(name) {
-                seen.entries.extend(self.entry(key, &directory, name)?.map(|entry| (name.clone(), entry)));
+            if !observed.entries.contains_key(name) {
+                observed
+                    .entries
+                    .extend(self.entry(key, &directory, name)?.map(|entry| (name.clone(), entry)));
             }
         }
-        Ok(seen)
+        Ok(observed)
     }
 
     fn entry(&self, key: (u64, u64), directory: &OwnedFd, name: &str) -> Result<Option<Entry>> {
@@ -227,18 +229,18 @@ impl Disk {
         }))
     }
 
-    /// See [`edgesync_files::Hands::key`].
+    /// See [`edgesync_files::Effects::key`].
     pub(super) fn key(&self, place: &Place) -> (u64, u64) {
         self.keys[usize::from(is_in_memory(&place.base))]
     }
 
-    /// See [`edgesync_files::Hands::is_memory`].
+    /// See [`edgesync_files::Effects::is_memory`].
     pub(super) fn is_memory(&self, place: &Place, shape: Shape) -> bool {
         let beneath = self.is_there(place, shape).ok().flatten().and_then(|at| rustix::fs::fstatfs(at).ok());
         beneath.map_or_else(|| is_in_memory(&place.base), |found| is_memory(&found))
     }
 
-    /// The path of a candidate.
+    /// Returns the path of a candidate.
     pub(super) fn candidate(&self, change: &Change) -> String {
         let path = change.place.path();
         match change.shape {
@@ -250,22 +252,22 @@ impl Disk {
         }
     }
 
-    /// The name beside a file under which its candidate stands.
+    /// Returns the name of a file's candidate, beside the file.
     fn beside(&self, change: &Change) -> String {
         format!(".edgesync-{}-{}", self.rule, change.stamp)
     }
 
-    /// See [`edgesync_files::Hands::stage`].
-    pub(super) fn stage(&self, change: &Change, fresh: &Fresh) -> Result<()> {
-        let (file_mode, directory_mode) = self.modes[usize::from(fresh.is_secret)];
+    /// See [`edgesync_files::Effects::stage`].
+    pub(super) fn stage(&self, change: &Change, desired: &Desired) -> Result<()> {
+        let (file_mode, directory_mode) = self.modes[usize::from(desired.is_secret)];
         let directory = self.directory(&change.place, change.shape, true)?;
         if change.shape == Shape::File {
             let name = self.beside(change);
             self.remove(&directory, &name)?;
-            for content in fresh.files.values().take(1) {
+            for content in desired.files.values().take(1) {
                 self.fsync(&self.write(&directory, &name, content, file_mode)?)?;
             }
-            // Its name is flushed when it is the final one.
+            // The name is flushed after the rename.
             return Ok(());
         }
         if change.makes {
@@ -276,9 +278,10 @@ impl Disk {
         self.step()?;
         mkdirat(&directory, &name, Mode::RWXU)?;
         let beneath = open_directory(&directory, &name)?.ok_or(Errno::NOENT)?;
-        // First all is written and then it is flushed: what belongs together is one commit of the file system.
+        // All files are written before the first flush: then the file system can commit them
+        // together.
         let mut written = Vec::new();
-        for (name, content) in &fresh.files {
+        for (name, content) in &desired.files {
             written.push(self.write(&beneath, name, content, file_mode)?);
             if written.len() == OPEN_AT_ONCE {
                 self.fsync_all(&written)?;
@@ -291,7 +294,7 @@ impl Disk {
         self.fsync(&directory)
     }
 
-    /// Writes a file that is not there yet. It is not flushed.
+    /// Creates and writes a file, without flushing it.
     fn write(&self, directory: &OwnedFd, name: &str, content: &[u8], mode: u32) -> Result<OwnedFd> {
         self.step()?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -312,10 +315,10 @@ impl Disk {
         fchmod(file, Mode::from_raw_mode(mode as RawMode))
     }
 
-    /// See [`edgesync_files::Hands::swap`].
+    /// See [`edgesync_files::Effects::swap`].
     pub(super) fn swap(&self, change: &Change) -> Result<()> {
         let Some(directory) = self.is_there(&change.place, change.shape)? else {
-            // Nothing that is not there has to be removed; but what was written a moment ago has gone.
+            // A removal is complete without the place; a candidate has been lost.
             return if change.new.is_some() { Err(Errno::NOENT) } else { Ok(()) };
         };
         let name = change.place.name();
@@ -349,14 +352,14 @@ impl Disk {
         self.fsync(&directory)
     }
 
-    /// Puts what somebody else has changed or made among the files that are about to go in the place of their links: it stays.
+    /// Moves foreign files of a version over their links before the version is removed: they stay.
     fn set_free(&self, directory: &OwnedFd, change: &Change) -> Result<()> {
         let Some(old) = &change.old else { return Ok(()) };
         let Some(beneath) = open_directory(directory, version(old.stamp))? else { return Ok(()) };
         let key = self.key(&change.place);
         for name in names(&beneath)? {
             let Ok(name) = name.into_string() else { continue };
-            // What was not written here at all is of somebody else, whatever it is.
+            // A file that was not written here is foreign, whatever it is.
             let foreign = match (old.files.get(&name), self.entry(key, &beneath, &name)?) {
                 (Some(ours), Some(Entry::File(found))) => *ours != found,
                 (ours, _) => ours.is_none(),
@@ -369,12 +372,12 @@ impl Disk {
         Ok(())
     }
 
-    /// The name beside a file under which the file of before stands.
+    /// Returns the name of the backup of a file, beside the file.
     fn kept(&self, change: &Change) -> String {
         format!("{}-old", self.beside(change))
     }
 
-    /// Keeps a file under a second name; where that is not possible, a copy of it.
+    /// Keeps a file under a second name: a hard link if possible, otherwise a copy.
     fn keep(&self, directory: &OwnedFd, name: &str, kept: &str) -> Result<()> {
         self.remove(directory, kept)?;
         self.step()?;
@@ -392,7 +395,7 @@ impl Disk {
         }
     }
 
-    /// Has `..data` lead to a version.
+    /// Makes `..data` lead to a version.
     fn lead(&self, directory: &OwnedFd, stamp: u64) -> Result<()> {
         let new = format!("{DATA}-{stamp}");
         self.remove(directory, &new)?;
@@ -421,7 +424,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Puts a file of somebody else aside, until it is certain that it is replaced.
+    /// Moves a foreign file aside until the change is committed.
     fn move_away(&self, directory: &OwnedFd, change: &Change, name: &str) -> Result<()> {
         let aside = aside(change);
         self.step()?;
@@ -435,7 +438,7 @@ impl Disk {
         self.fsync(&kept)
     }
 
-    /// See [`edgesync_files::Hands::restore`].
+    /// See [`edgesync_files::Effects::restore`].
     pub(super) fn restore(&self, change: &Change) -> Result<()> {
         let Some(directory) = self.is_there(&change.place, change.shape)? else { return Ok(()) };
         if change.shape == Shape::File {
@@ -471,7 +474,7 @@ impl Disk {
         let (name, kept) = (change.place.name(), self.kept(change));
         if exists(directory, &kept)? {
             self.step()?;
-            // Two names of one file stay as they are.
+            // Renaming between two links of the same file has no effect.
             return renameat(directory, &kept, directory, name);
         }
         let new = change.new.iter().flat_map(|new| new.values()).next();
@@ -485,7 +488,7 @@ impl Disk {
         Ok(())
     }
 
-    /// See [`edgesync_files::Hands::discard`].
+    /// See [`edgesync_files::Effects::discard`].
     pub(super) fn discard(&self, change: &Change, keep_new: bool) -> Result<()> {
         let Some(directory) = self.is_there(&change.place, change.shape)? else { return Ok(()) };
         if change.shape == Shape::File {
@@ -511,7 +514,7 @@ impl Disk {
         if goes {
             let parent = self.directory(&change.place, Shape::File, false)?;
             self.step()?;
-            // What somebody has put there keeps it.
+            // Fails if another party has put files there.
             let _ = unlinkat(&parent, change.place.name(), AtFlags::REMOVEDIR);
         }
         Ok(())
@@ -525,7 +528,7 @@ impl Disk {
         unlinkat(directory, name, AtFlags::empty())
     }
 
-    /// Removes a directory, with whatever somebody has put into it.
+    /// Removes a directory with all its contents.
     fn remove_directory(&self, directory: &OwnedFd, name: &str) -> Result<()> {
         let name = CString::new(name).map_err(|_| Errno::INVAL)?;
         self.remove_all(directory, &name, DEEPEST)
@@ -567,7 +570,7 @@ fn exists(directory: &OwnedFd, name: &str) -> Result<bool> {
     }
 }
 
-/// Where a link leads; none if there is no link.
+/// Returns the target of a link; none if it is no link.
 fn link(directory: &OwnedFd, name: &str) -> Result<Option<String>> {
     match readlinkat(directory, name, Vec::new()) {
         Ok(target) => Ok(Some(target.to_string_lossy().into_owned())),
@@ -600,7 +603,7 @@ fn names(directory: &OwnedFd) -> Result<Vec<CString>> {
     Ok(found)
 }
 
-/// The words for what the system refuses about a place.
+/// Formats an error of the system about a place.
 pub(super) fn refused(what: &str, path: &str, error: Errno) -> String {
     let more = match error {
         Errno::LOOP | Errno::XDEV => ": somebody has made a link on the way, which is not followed",

@@ -1,5 +1,5 @@
-//! Programs that check files and read them again: with a limit on their time and their output, without the environment of
-//! the helper, in a process group that ends with them.
+//! Execution of check and reload programs: with limits for time and output, a clean environment,
+//! and a process group that is killed at the end.
 
 use std::io::{PipeReader, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -15,32 +15,32 @@ use rustix::process::Pid;
 use edgesync_files::Failure;
 use edgesync_files::rule::{Reload, Rule, Signal};
 
-/// What is kept of the output of a program: its end, in bytes.
+/// Limit for the kept end of a program's output, in bytes.
 const KEPT: usize = 4 << 10;
-/// How often a unit is asked whether it runs.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a unit has to stay as it is after a reload.
-const STEADY: Duration = Duration::from_secs(1);
-/// How many looks it must stay so, however late they come on a busy device.
-const STEADY_LOOKS: u32 = 3;
-/// What is read of a file with a process number, in bytes.
+/// Polling interval for a unit's state.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Time for which a unit must stay active after a reload.
+const STEADY_TIME: Duration = Duration::from_secs(1);
+/// Minimum number of polls in which it must stay active, however delayed on a busy device.
+const STEADY_POLLS: u32 = 3;
+/// Limit for reading a PID file, in bytes.
 const PID_FILE: u64 = 32;
-/// How long the output of what a program has left behind is waited for.
+/// Time for which output of leftover processes is awaited.
 const LINGER: Duration = Duration::from_millis(200);
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Runs a program to its end. Gives what it said.
+/// Runs a program to its end; returns its output.
 pub(super) fn run(
     words: &[String],
     environment: &[(&str, &str)],
     timeout: Duration,
 ) -> Result<String, Failure> {
     let Some((program, arguments)) = words.split_first() else { return Ok(String::new()) };
-    let (status, said) = finish(program, arguments, environment, timeout)?;
+    let (status, output) = finish(program, arguments, environment, timeout)?;
     if status.success() {
-        return Ok(said);
+        return Ok(output);
     }
-    Err(Failure::new(format!("{program}: {status}: {}", said.trim())))
+    Err(Failure::new(format!("{program}: {status}: {}", output.trim())))
 }
 
 fn finish(
@@ -51,19 +51,19 @@ fn finish(
 ) -> Result<(ExitStatus, String), Failure> {
     let failed = |error: std::io::Error| Failure::new(format!("{program} cannot be run: {error}"));
     let (output, input) = std::io::pipe().map_err(failed)?;
-    let said = Arc::new(Mutex::new(Vec::new()));
+    let collected = Arc::new(Mutex::new(Vec::new()));
     let (closes, closed) = mpsc::sync_channel(1);
-    let keeps = Arc::clone(&said);
-    // Before the program runs: what cannot be read would keep it waiting.
+    let kept = Arc::clone(&collected);
+    // Started before the program, which would otherwise block on a full pipe.
     let reader = move || {
-        keep(output, &keeps);
+        keep(output, &kept);
         closes.send(())
     };
     std::thread::Builder::new().spawn(reader).map_err(failed)?;
-    let (hands_over, handed_over) = mpsc::sync_channel::<Child>(1);
+    let (send_child, receive_child) = mpsc::sync_channel::<Child>(1);
     let (ends, ended) = mpsc::sync_channel(1);
     let waiter = move || {
-        let child = handed_over.recv().ok();
+        let child = receive_child.recv().ok();
         ends.send(child.map(|mut child| child.wait()))
     };
     std::thread::Builder::new().spawn(waiter).map_err(failed)?;
@@ -75,12 +75,12 @@ fn finish(
         command.spawn().map_err(failed)?
     };
     let group = Pid::from_child(&child);
-    let _ = hands_over.send(child);
+    let _ = send_child.send(child);
     let status = ended.recv_timeout(timeout);
-    // With all that it has started, and has not left its group.
+    // Kills all descendants that have not left the group.
     let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     let _ = closed.recv_timeout(LINGER);
-    let text = readable(&said.lock().unwrap_or_else(PoisonError::into_inner));
+    let text = printable(&collected.lock().unwrap_or_else(PoisonError::into_inner));
     match status {
         Ok(Some(status)) => Ok((status.map_err(failed)?, text)),
         _ => {
@@ -90,7 +90,7 @@ fn finish(
     }
 }
 
-/// Keeps the end of what can be read.
+/// Keeps the end of the output.
 fn keep(mut output: PipeReader, kept: &Mutex<Vec<u8>>) {
     let mut buffer = [0; 1024];
     while let Ok(read @ 1..) = output.read(&mut buffer) {
@@ -101,13 +101,13 @@ fn keep(mut output: PipeReader, kept: &Mutex<Vec<u8>>) {
     }
 }
 
-/// Text without what does not belong on a line.
-fn readable(said: &[u8]) -> String {
-    let text = String::from_utf8_lossy(said);
+/// Decodes output, without control characters.
+fn printable(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
     text.chars().filter(|c| *c == '\n' || *c == '\t' || !c.is_control()).collect()
 }
 
-/// Has the program of a rule read its files again.
+/// Makes the program of a rule reload its files.
 pub(super) fn reload(rule: &Rule, systemctl: &Path) -> Result<(), Failure> {
     match &rule.reload {
         Reload::Nothing => Ok(()),
@@ -117,8 +117,8 @@ pub(super) fn reload(rule: &Rule, systemctl: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Signals the process whose number is in a file. If the file is not root's, the process must belong to who owns the file:
-/// a number that a service writes signals nobody else's processes.
+/// Signals the process in a PID file. Unless root owns the file, the process must belong to the
+/// file's owner: a service cannot have processes of others signalled.
 fn send(signal: Signal, path: &str) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(format!("cannot read {path}: {error}"));
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -145,45 +145,46 @@ fn send(signal: Signal, path: &str) -> Result<(), Failure> {
     sent.map_err(|error| Failure::new(format!("the process of {path} cannot be signalled: {error}")))
 }
 
-/// What systemd says of a unit.
+/// State of a unit as reported by systemd.
 struct Unit {
     /// `active`, `failed`, `activating`, …
     state: String,
-    /// How often it was started again, and its main process: others than before mean that it has not kept running.
-    life: String,
+    /// Restart count and main PID: a change means that the unit has not kept running.
+    instance: String,
 }
 
-/// Reloads a unit that runs, restarts one that has failed. One that does not run reads its files when it starts; to wait for
-/// it would be to wait for ever if it is ordered behind the agent, and so jobs of units that run do not wait for the agent
-/// either. It is healthy when it is still the same and active some time later.
+/// Reloads an active unit, restarts a failed one. An inactive unit reads its files when it starts;
+/// waiting for it would block for ever if it is ordered after the agent, so jobs ignore
+/// dependencies. The unit is healthy if it is still active, as the same process, some time later.
 #[allow(clippy::disallowed_methods, reason = "systemctl tells of a state when it is asked, and only then")]
 fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure> {
     let systemctl = systemctl.display().to_string();
-    let ask = |words: &[&str]| {
+    let systemctl_run = |words: &[&str]| {
         let arguments: Vec<String> =
             words.iter().chain(&["--", unit]).map(|word| (*word).to_owned()).collect();
         finish(&systemctl, &arguments, &[], rule.timeout)
     };
-    let look = || {
-        let (status, said) = ask(&["show", "--property=LoadState,ActiveState,NRestarts,MainPID"])?;
+    let poll = || {
+        let (status, output) =
+            systemctl_run(&["show", "--property=LoadState,ActiveState,NRestarts,MainPID"])?;
         let value = |key: &str| {
-            said.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
+            output.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
         };
         match value("LoadState") {
             "loaded" | "masked" => {
-                let life = format!("{} {}", value("NRestarts"), value("MainPID"));
-                Ok(Unit { state: value("ActiveState").to_owned(), life })
+                let instance = format!("{} {}", value("NRestarts"), value("MainPID"));
+                Ok(Unit { state: value("ActiveState").to_owned(), instance })
             }
             "not-found" => Err(Failure::new(format!("there is no unit {unit}"))),
-            _ => Err(Failure::new(format!("{systemctl} cannot tell of {unit}: {status}: {}", said.trim()))),
+            _ => Err(Failure::new(format!("{systemctl} cannot tell of {unit}: {status}: {}", output.trim()))),
         }
     };
     let until = Instant::now() + rule.healthy_within;
-    let settled = |wanted: fn(&str) -> bool| {
-        let mut found = look()?;
-        while !wanted(&found.state) && Instant::now() < until {
-            std::thread::sleep(LOOK_EVERY);
-            found = look()?;
+    let settled = |expected: fn(&str) -> bool| {
+        let mut found = poll()?;
+        while !expected(&found.state) && Instant::now() < until {
+            std::thread::sleep(POLL_INTERVAL);
+            found = poll()?;
         }
         Ok::<_, Failure>(found)
     };
@@ -193,29 +194,29 @@ fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure>
         "failed" => "restart",
         _ => return Ok(()),
     };
-    let (status, said) = ask(&[verb, "--no-ask-password", "--job-mode=ignore-dependencies"])?;
+    let (status, output) = systemctl_run(&[verb, "--no-ask-password", "--job-mode=ignore-dependencies"])?;
     let mut found = settled(|state| matches!(state, "active" | "failed" | "inactive"))?;
     if status.success() && found.state == "active" {
-        // A program that cannot read its files often ends a moment after it has begun.
-        let before = found.life;
-        let watched = Instant::now() + STEADY.min(rule.healthy_within);
-        let mut looks = 0;
+        // A program that rejects its files often exits shortly after the reload.
+        let before = found.instance;
+        let watched = Instant::now() + STEADY_TIME.min(rule.healthy_within);
+        let mut polls = 0;
         loop {
-            found = look()?;
-            if found.state != "active" || found.life != before {
+            found = poll()?;
+            if found.state != "active" || found.instance != before {
                 break;
             }
-            looks += 1;
-            if looks >= STEADY_LOOKS && Instant::now() >= watched {
+            polls += 1;
+            if polls >= STEADY_POLLS && Instant::now() >= watched {
                 return Ok(());
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
-    let lines = ask(&["status", "--no-pager", "--full", "--lines=10"]);
+    let lines = systemctl_run(&["status", "--no-pager", "--full", "--lines=10"]);
     let log = lines.map(|(_, text)| text).unwrap_or_default();
     let state = if found.state == "active" { "started again" } else { &found.state };
-    Err(Failure::new(format!("{unit} is {state} after {verb}: {}\n{}", said.trim(), log.trim())))
+    Err(Failure::new(format!("{unit} is {state} after {verb}: {}\n{}", output.trim(), log.trim())))
 }
 
 #[cfg(test)]
@@ -229,7 +230,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(30);
 
     #[test]
-    fn what_a_program_says_is_kept_to_its_end() {
+    fn output_is_kept_from_its_end() {
         assert_eq!(run(&words("echo out; echo err >&2"), &[], LONG).unwrap(), "out\nerr\n");
         let failure = run(&words("echo why; exit 3"), &[], LONG).unwrap_err();
         assert!(failure.message.contains("exit status: 3: why") && !failure.slow, "{failure:?}");
@@ -239,17 +240,17 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_helpers_environment_is_there() {
-        let said = run(&words("env"), &[("EDGESYNC_RULE", "web")], LONG).unwrap();
+    fn program_gets_a_clean_environment() {
+        let output = run(&words("env"), &[("EDGESYNC_RULE", "web")], LONG).unwrap();
         let mut names: Vec<&str> =
-            said.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+            output.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
         names.retain(|name| !matches!(*name, "PWD" | "SHLVL" | "_" | "OLDPWD"));
         names.sort_unstable();
         assert_eq!(names, ["EDGESYNC_RULE", "LANG", "PATH"]);
     }
 
     #[test]
-    fn what_takes_too_long_ends_with_all_that_it_has_started() {
+    fn timeout_kills_the_program_and_its_children() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("pid");
         let script = format!("sleep 300 & echo $! > {}; echo begun; wait", file.display());
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_number_that_is_none_is_not_signalled() {
+    fn invalid_process_number_is_not_signalled() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("pid");
         let path = file.display().to_string();
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_a_service_writes_signals_nobody_elses_process() {
+    fn pid_file_signals_processes_of_its_owner_only() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pid");
         let pipe = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
@@ -288,14 +289,13 @@ mod tests {
         assert!(send(Signal::Hup, &text).unwrap_err().message.contains("not a file"));
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, std::process::id().to_string()).unwrap();
-        // Only root can give a file away.
+        // Only root can change the owner of a file.
         if std::os::unix::fs::chown(&path, Some(65_534), None).is_ok() {
             assert!(send(Signal::Hup, &text).unwrap_err().message.contains("does not belong"));
         }
     }
 
-    /// A program in the place of systemctl: it is told what to say of the unit, one answer after the other, and notes what it
-    /// is asked for.
+    /// Replaces systemctl by a program that returns prepared answers, and records its calls.
     fn reloaded(answers: &[&str]) -> (Result<(), Failure>, Vec<String>) {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_is_reloaded_if_it_runs_and_has_to_keep_running() {
+    fn active_unit_is_reloaded_and_must_stay_active() {
         let active = "LoadState=loaded ActiveState=active NRestarts=0 MainPID=7";
         let (result, asked) = reloaded(&[active]);
         assert_eq!(result, Ok(()));
@@ -326,7 +326,7 @@ mod tests {
             asked,
             ["reload-or-restart --no-ask-password --job-mode=ignore-dependencies -- web.service"]
         );
-        // It begins and ends a moment later; or is started again by then.
+        // It exits shortly after its start, or was restarted by then.
         for dies in [
             "activating NRestarts=1 MainPID=0",
             "active NRestarts=1 MainPID=8",
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_that_does_not_run_is_left_alone_and_one_that_is_not_there_is_a_failure() {
+    fn inactive_unit_is_skipped_and_a_missing_one_fails() {
         let (result, asked) = reloaded(&["LoadState=loaded ActiveState=inactive NRestarts=0 MainPID=0"]);
         assert_eq!((result, asked.len()), (Ok(()), 0));
         for (says, word) in [

@@ -1,5 +1,5 @@
-//! A disk that is full, and a service whose own user plants links where its files are. Both need root; without it a notice says
-//! what was not tested.
+//! Tests with a full disk, and with links planted by the service's own user. Both need root;
+//! without it a notice says what was not tested.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -13,14 +13,14 @@ use super::tests::{Bed, config_map, state};
 use edgesync_files::State;
 use edgesync_files::rule::{Rule, Write};
 
-/// A user who owns nothing.
+/// A user that owns nothing.
 const NOBODY: u32 = 65_534;
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A file system of its own, as small as is said.
+/// A small file system for one test.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -45,7 +45,7 @@ fn mount(words: &[&str], at: &Path) -> bool {
 }
 
 #[test]
-fn a_full_disk_leaves_the_old_set_and_is_forgotten_when_there_is_room() {
+fn full_disk_keeps_the_old_version_until_there_is_space() {
     for write in [Write::Keys, Write::Field("/data/a".into())] {
         let bed = Bed::new();
         let Some(mounted) = Mounted::new(bed.base().join("small"), "64k") else {
@@ -71,7 +71,7 @@ fn a_full_disk_leaves_the_old_set_and_is_forgotten_when_there_is_room() {
     }
 }
 
-/// Has the user of the service run a script in the directory of the rule.
+/// Runs a script in the rule's directory, as the user of the service.
 fn planted(base: &Path, script: &str) {
     let run =
         Command::new("/bin/sh").args(["-ec", script]).current_dir(base).uid(NOBODY).gid(NOBODY).status();
@@ -79,7 +79,7 @@ fn planted(base: &Path, script: &str) {
 }
 
 #[test]
-fn links_that_the_user_of_the_service_plants_lead_nowhere() {
+fn links_planted_by_the_service_are_not_followed() {
     if !is_root() {
         eprintln!("notice: this is not root; links of another user were not tested");
         return;

@@ -1,9 +1,11 @@
-//! The privileged helper: writes files and reloads programs on behalf of the unprivileged agent. It trusts its configuration
-//! file, if only root can write it, and nothing else: the agent sends the name of a rule and objects, never paths or commands.
-//! It does not know the cloud, the network or the database. Read `serve` first.
+//! The privileged helper: writes files and reloads programs on behalf of the unprivileged agent. It
+//! trusts its configuration file, provided that only root can write it, and nothing else: the agent
+//! sends the name of a rule and objects, never paths or commands. It is independent of cloud, network
+//! and database. Read `serve` first.
 //!
-//! It carries out what [`edgesync_files`] plans: [`disk`] lays out files, `hook` runs programs, `records` keeps what was
-//! written. One request at a time, so no two programs run at once; idle, it exits, and systemd starts it on demand.
+//! It executes the plans of [`edgesync_files`]: [`disk`] lays out files, `hook` runs programs,
+//! `records` persists the state. Requests are serial, so no two programs run at once. It exits when
+//! idle, and systemd starts it on demand.
 
 pub mod disk;
 mod hook;
@@ -31,16 +33,16 @@ use edgesync_config::ConfigErrors;
 use edgesync_config::edge::Config;
 use edgesync_store::durable::FileError;
 
-/// After how long without a request the helper ends.
+/// Idle time after which the helper exits.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Why the helper does not run.
+/// Reason why the helper does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum HelperError {
-    /// The configuration is wrong.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
-    /// Somebody other than root could change the rules.
+    /// The configuration or its directory is writable by others, or belongs to another user.
     #[error("{} can be written by others than its owner, or belongs to another user: rules are taken from root alone", .0.display())]
     NotOurs(PathBuf),
     /// Records cannot be read or written.
@@ -51,14 +53,14 @@ pub enum HelperError {
     Socket(#[source] io::Error),
 }
 
-/// Serves until nobody has asked for a while; on a socket of its own until the process ends.
+/// Serves until it is idle, or on its own socket until the process ends.
 ///
 /// # Errors
-/// The socket cannot be used. What is wrong with the configuration is told to whoever asks.
+/// The socket cannot be used. Errors of the configuration are sent to the agent.
 pub fn run(config_path: &Path, socket: Option<&Path>) -> Result<(), HelperError> {
     let listener = match socket {
         Some(path) => listen(path).map_err(HelperError::Socket)?,
-        // systemd hands the listening socket over as standard input.
+        // systemd passes the listening socket as standard input.
         None => {
             let socket = io::stdin().as_fd().try_clone_to_owned().map_err(HelperError::Socket)?;
             UnixListener::from(socket)
@@ -68,7 +70,8 @@ pub fn run(config_path: &Path, socket: Option<&Path>) -> Result<(), HelperError>
     serve::serve(&listener, config_path, idle).map_err(HelperError::Socket)
 }
 
-/// Reads the configuration, if nobody but its owner, which is the user of this process or root, could have written it.
+/// Loads the configuration if its owner is root or the user of this process, and no other user can
+/// write it.
 fn rules(path: &Path) -> Result<Config, HelperError> {
     let own = rustix::process::geteuid().as_raw();
     let directory = edgesync_store::durable::directory_of(path);
@@ -82,7 +85,7 @@ fn rules(path: &Path) -> Result<Config, HelperError> {
     Ok(config::load::<Config>(path)?.config)
 }
 
-/// A socket for the user of this process.
+/// Creates a socket for the user of this process.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -1,11 +1,11 @@
-//! Users and groups by name, from the files of the system.
+//! Lookup of users and groups by name in the system's files.
 
 use std::path::Path;
 
-/// The numbers of a user and a group.
+/// Numeric ids of a user and a group.
 pub(super) type Owner = (Option<u32>, Option<u32>);
 
-/// Finds `user`, `user:group` or numbers; nobody in particular if empty.
+/// Finds the ids of `user`, `user:group` or numbers; none if empty.
 pub(super) fn find(text: &str, etc: &Path) -> Result<Owner, String> {
     if text.is_empty() {
         return Ok((None, None));

@@ -1,5 +1,5 @@
-//! A model of what a power cut leaves of a directory: what was flushed, and of the rest what is worst. A step that is not flushed
-//! in time is found by it; the tests leave out each flush in turn, to see that it would be.
+//! Model of a directory after a power cut: flushed data survives, the rest in its worst
+//! combination. It detects missing flushes; the tests skip each flush in turn to prove that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,37 +16,37 @@ use super::tests::{Bed, config_map};
 use edgesync_files::State;
 use edgesync_files::rule::{Rule, Write};
 
-/// A file or directory: numbers are given again, so the time at which it was made belongs to it.
+/// Identity of a file or directory: inode numbers are reused, so the creation time is part of it.
 type Id = (u64, Option<Timestamp>);
 
 #[derive(Clone, Debug, PartialEq)]
-enum What {
+enum Entry {
     File(Id),
     Directory(Id),
     Link(PathBuf),
 }
 
-/// What is flushed.
+/// Flushed state.
 #[derive(Debug, Default)]
 pub(super) struct Flushed {
-    /// All that there is.
+    /// Root of the modelled tree.
     root: PathBuf,
     files: RefCell<BTreeMap<Id, Vec<u8>>>,
-    directories: RefCell<BTreeMap<Id, BTreeMap<String, What>>>,
-    /// How often it was flushed.
-    times: Cell<u32>,
-    /// The flush that is left out.
-    pub(super) forgotten: Cell<Option<u32>>,
+    directories: RefCell<BTreeMap<Id, BTreeMap<String, Entry>>>,
+    /// Number of flushes so far.
+    count: Cell<u32>,
+    /// Index of the flush to skip.
+    pub(super) skipped: Cell<Option<u32>>,
 }
 
-/// What becomes of what was not flushed. The contents of files are lost in any case.
+/// Fate of unflushed names. Unflushed contents are lost in any case.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Rest {
-    /// It is lost.
+enum Unflushed {
+    /// All unflushed names are lost.
     Lost,
-    /// All names are there.
+    /// All unflushed names survive.
     Names,
-    /// What has taken the place of something is there, what has a new name is not.
+    /// Replaced names survive, new names are lost.
     Replaced,
 }
 
@@ -55,16 +55,16 @@ fn id(path: &Path) -> Id {
     (found.ino(), found.created().ok().and_then(|made| Timestamp::try_from(made).ok()))
 }
 
-fn entries(directory: &Path) -> BTreeMap<String, What> {
+fn entries(directory: &Path) -> BTreeMap<String, Entry> {
     let each = |entry: std::io::Result<fs::DirEntry>| {
         let path = entry.unwrap().path();
         let kind = fs::symlink_metadata(&path).unwrap().file_type();
         let what = if kind.is_symlink() {
-            What::Link(fs::read_link(&path).unwrap())
+            Entry::Link(fs::read_link(&path).unwrap())
         } else if kind.is_dir() {
-            What::Directory(id(&path))
+            Entry::Directory(id(&path))
         } else {
-            What::File(id(&path))
+            Entry::File(id(&path))
         };
         (path.file_name().unwrap().to_str().unwrap().to_owned(), what)
     };
@@ -72,37 +72,37 @@ fn entries(directory: &Path) -> BTreeMap<String, What> {
 }
 
 impl Flushed {
-    fn is_forgotten(&self) -> bool {
-        self.times.set(self.times.get() + 1);
-        self.forgotten.get() == Some(self.times.get() - 1)
+    fn is_skipped(&self) -> bool {
+        self.count.set(self.count.get() + 1);
+        self.skipped.get() == Some(self.count.get() - 1)
     }
 
-    /// A file or a directory was flushed.
+    /// Records the flush of a file or directory.
     pub(super) fn one(&self, file: &OwnedFd) {
-        if !self.is_forgotten() {
-            self.note(&fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap());
+        if !self.is_skipped() {
+            self.record(&fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap());
         }
     }
 
-    /// The whole file system was.
+    /// Records the flush of the whole file system.
     pub(super) fn all(&self) {
-        if !self.is_forgotten() {
-            self.note_all(&self.root);
+        if !self.is_skipped() {
+            self.record_all(&self.root);
         }
     }
 
-    fn note_all(&self, directory: &Path) {
-        self.note(directory);
+    fn record_all(&self, directory: &Path) {
+        self.record(directory);
         for (name, what) in entries(directory) {
             match what {
-                What::Directory(_) => self.note_all(&directory.join(name)),
-                What::File(_) => self.note(&directory.join(name)),
-                What::Link(_) => {}
+                Entry::Directory(_) => self.record_all(&directory.join(name)),
+                Entry::File(_) => self.record(&directory.join(name)),
+                Entry::Link(_) => {}
             }
         }
     }
 
-    fn note(&self, path: &Path) {
+    fn record(&self, path: &Path) {
         if path.is_dir() {
             self.directories.borrow_mut().insert(id(path), entries(path));
         } else {
@@ -110,8 +110,8 @@ impl Flushed {
         }
     }
 
-    /// The power is cut: what is left of a directory takes its place.
-    fn cut(&self, directory: &Path, rest: Rest) {
+    /// Cuts the power: replaces a directory by its surviving state.
+    fn cut(&self, directory: &Path, rest: Unflushed) {
         let left = directory.with_extension("left");
         fs::create_dir(&left).unwrap();
         self.write(&left, id(directory), Some(directory), rest);
@@ -119,25 +119,25 @@ impl Flushed {
         fs::rename(left, directory).unwrap();
     }
 
-    fn write(&self, to: &Path, of: Id, current: Option<&Path>, rest: Rest) {
+    fn write(&self, to: &Path, of: Id, current: Option<&Path>, rest: Unflushed) {
         let flushed = self.directories.borrow().get(&of).cloned().unwrap_or_default();
         let there = current.map(entries).unwrap_or_default();
         let names = match rest {
-            Rest::Lost => flushed,
-            Rest::Names => there,
-            Rest::Replaced => there.into_iter().filter(|(name, _)| flushed.contains_key(name)).collect(),
+            Unflushed::Lost => flushed,
+            Unflushed::Names => there,
+            Unflushed::Replaced => there.into_iter().filter(|(name, _)| flushed.contains_key(name)).collect(),
         };
         for (name, what) in names {
             let path = to.join(&name);
             match what {
-                What::Link(target) => symlink(target, path).unwrap(),
-                What::File(of) => {
+                Entry::Link(target) => symlink(target, path).unwrap(),
+                Entry::File(of) => {
                     let content = self.files.borrow().get(&of).cloned().unwrap_or_default();
                     fs::write(path, content).unwrap();
                 }
-                What::Directory(of) => {
+                Entry::Directory(of) => {
                     fs::create_dir(&path).unwrap();
-                    let current = current.filter(|_| rest != Rest::Lost).map(|at| at.join(&name));
+                    let current = current.filter(|_| rest != Unflushed::Lost).map(|at| at.join(&name));
                     self.write(&path, of, current.as_deref(), rest);
                 }
             }
@@ -145,13 +145,13 @@ impl Flushed {
     }
 }
 
-/// A rule with some objects, of which all change.
-struct Story {
+/// A rule whose objects all change.
+struct Scenario {
     write: Write,
     objects: usize,
 }
 
-impl Story {
+impl Scenario {
     fn rule(&self, bed: &Bed) -> Rule {
         let to = if self.write == Write::Keys { "{metadata.name}" } else { "{metadata.name}.conf" };
         bed.rule(to, self.write.clone())
@@ -168,8 +168,8 @@ impl Story {
         (0..self.objects).map(each).collect()
     }
 
-    /// What a reader sees of an object.
-    fn seen(&self, bed: &Bed, number: usize) -> Vec<Option<String>> {
+    /// Returns the files of an object as a reader sees them.
+    fn observed(&self, bed: &Bed, number: usize) -> Vec<Option<String>> {
         let base = bed.base();
         let files: Vec<PathBuf> = match self.write {
             Write::Keys => ["a", "b", "c"].map(|key| base.join(format!("o{number:02}/..data/{key}"))).into(),
@@ -188,31 +188,31 @@ impl Story {
         }
     }
 
-    /// The power is cut after so many calls of a change, in which one flush is left out. What is wrong afterwards; whether
-    /// the change was over before; and how often it was flushed.
-    fn cut(&self, calls: u32, rest: Rest, forgotten: Option<u32>) -> (Option<String>, bool, u32) {
+    /// Cuts the power after `calls` calls of a change that skips one flush. Returns the violation,
+    /// whether the change was completed before, and the number of flushes.
+    fn cut(&self, calls: u32, rest: Unflushed, skipped: Option<u32>) -> (Option<String>, bool, u32) {
         let bed = Bed::in_memory();
         let rule = self.rule(&bed);
         bed.pass(&rule, &self.objects(1), None);
         let flushed = std::rc::Rc::new(Flushed { root: bed.base(), ..Flushed::default() });
-        flushed.note_all(&flushed.root);
-        flushed.forgotten.set(forgotten);
+        flushed.record_all(&flushed.root);
+        flushed.skipped.set(skipped);
         let (_, ended) = bed.pass_with(&rule, &self.objects(2), Some(calls), Some(flushed.clone()));
         flushed.cut(&bed.base(), rest);
-        let noted = Records::open(&bed.config).unwrap().all.remove("r").unwrap();
+        let recorded = Records::open(&bed.config).unwrap().all.remove("r").unwrap();
         let mut wrong = None;
         for number in 0..self.objects {
-            let seen = self.seen(&bed, number);
-            let claimed = noted.objects[&format!("u{number:02}")].version.as_deref() == Some("2");
-            let right = seen == self.whole(2) || (seen == self.whole(1) && !claimed);
+            let observed = self.observed(&bed, number);
+            let claimed = recorded.objects[&format!("u{number:02}")].version.as_deref() == Some("2");
+            let right = observed == self.whole(2) || (observed == self.whole(1) && !claimed);
             if !right {
-                wrong = Some(format!("a reader sees {seen:?}, noted is {:?}", noted.objects));
+                wrong = Some(format!("a reader sees {observed:?}, noted is {:?}", recorded.objects));
             }
         }
         let (record, _) = bed.pass(&rule, &self.objects(2), None);
         for number in 0..self.objects {
             let status = &record.objects[&format!("u{number:02}")];
-            if status.state != State::InEffect || self.seen(&bed, number) != self.whole(2) {
+            if status.state != State::InEffect || self.observed(&bed, number) != self.whole(2) {
                 wrong = Some(format!("in the end {status:?}"));
             }
             if self.write == Write::Keys {
@@ -226,48 +226,48 @@ impl Story {
                 wrong = Some(format!("in the end there are {:?}", bed.names("")));
             }
         }
-        (wrong, ended, flushed.times.get())
+        (wrong, ended, flushed.count.get())
     }
 
-    /// The first thing that is wrong after a cut at any call, and how often it was flushed at most.
-    fn first_wrong(&self, forgotten: Option<u32>, step: usize) -> (Option<String>, u32) {
-        let mut times = 0;
+    /// Returns the first violation after a cut at any call, and the maximum number of flushes.
+    fn first_wrong(&self, skipped: Option<u32>, step: usize) -> (Option<String>, u32) {
+        let mut count = 0;
         for calls in (0..).step_by(step) {
             let mut over = false;
-            for rest in [Rest::Lost, Rest::Names, Rest::Replaced] {
-                let (wrong, ended, flushed) = self.cut(calls, rest, forgotten);
+            for rest in [Unflushed::Lost, Unflushed::Names, Unflushed::Replaced] {
+                let (wrong, ended, flushed) = self.cut(calls, rest, skipped);
                 if let Some(wrong) = wrong {
-                    return (Some(format!("after {calls} calls, {rest:?}: {wrong}")), times);
+                    return (Some(format!("after {calls} calls, {rest:?}: {wrong}")), count);
                 }
-                times = times.max(flushed);
+                count = count.max(flushed);
                 over = !ended;
             }
             if over {
                 break;
             }
         }
-        (None, times)
+        (None, count)
     }
 }
 
 #[test]
-fn a_power_cut_at_any_call_leaves_whole_sets_of_what_is_flushed_and_each_flush_matters() {
+fn power_cut_leaves_whole_versions_and_each_flush_matters() {
     for (write, flushes) in [(Write::Keys, 7), (Write::Field("/data/a".into()), 3)] {
-        let story = Story { write, objects: 1 };
-        let (wrong, times) = story.first_wrong(None, 1);
-        assert_eq!((wrong, times), (None, flushes), "{:?}", story.write);
-        for forgotten in 0..times {
-            let (wrong, _) = story.first_wrong(Some(forgotten), 1);
-            assert!(wrong.is_some(), "{:?}: nobody misses flush {forgotten}", story.write);
+        let scenario = Scenario { write, objects: 1 };
+        let (wrong, count) = scenario.first_wrong(None, 1);
+        assert_eq!((wrong, count), (None, flushes), "{:?}", scenario.write);
+        for skipped in 0..count {
+            let (wrong, _) = scenario.first_wrong(Some(skipped), 1);
+            assert!(wrong.is_some(), "{:?}: nobody misses flush {skipped}", scenario.write);
         }
     }
 }
 
 #[test]
-fn many_changes_that_are_flushed_at_once_are_as_safe() {
-    let story = Story { write: Write::Keys, objects: 17 };
-    assert_eq!(story.first_wrong(None, 13).0, None);
-    for forgotten in 0..3 {
-        assert!(story.first_wrong(Some(forgotten), 29).0.is_some(), "nobody misses flush {forgotten}");
+fn power_cut_leaves_whole_versions_after_bulk_flushes() {
+    let scenario = Scenario { write: Write::Keys, objects: 17 };
+    assert_eq!(scenario.first_wrong(None, 13).0, None);
+    for skipped in 0..3 {
+        assert!(scenario.first_wrong(Some(skipped), 29).0.is_some(), "nobody misses flush {skipped}");
     }
 }

@@ -1,5 +1,4 @@
-//! What was written and what is in effect, kept in a directory of the helper: a file for each rule, and beside it what is about
-//! to be done, while it is.
+//! Persistent state of the helper: a record per rule, and the intent of a running transaction.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -20,32 +19,32 @@ use edgesync_store::durable::{self, FileError};
 const RECORD: &str = "json";
 const INTENT: &str = "intent";
 const LOG: &str = "log";
-/// Objects that are gone which a rule remembers until that was told.
+/// Maximum number of deleted objects that a rule remembers until they are reported.
 pub(super) const MAX_GONE: usize = 10_000;
-/// Changes are kept apart up to the length of the record, and at least up to so many bytes.
+/// The log of changes may be as long as the record, and at least this many bytes.
 const LEAST_LOG: u64 = 16 << 10;
-/// In place of what programs have said where Secrets are concerned.
+/// Replaces the output of programs where Secrets are concerned.
 const NOT_KEPT: &str = "it may quote a Secret: it was not kept";
-/// The largest number of a state that is believed: from there on there is room for all that will ever happen.
+/// Upper bound of accepted sequence numbers; leaves enough for all future ones.
 const MAX_SEQ: u64 = 1 << 62;
 
-/// All records.
+/// Records of all rules.
 #[derive(Debug)]
 pub(super) struct Records {
     directory: PathBuf,
-    /// By rule.
+    /// Records by rule.
     pub(super) all: BTreeMap<String, Record>,
-    /// What of that is on the disk, by rule.
+    /// Persisted state of each record, by rule.
     pub(super) logs: BTreeMap<String, Log>,
     epoch: u64,
-    /// The keys of the digests: of what is on disks, and of what is in memory, where it is, too. Digests of what is in memory
-    /// alone tell nothing to whoever has the disk.
+    /// Keys of the digests: for files on disks, and for files in memory, which is itself in memory.
+    /// So the digests of files in memory are useless to an attacker with the disk.
     pub(super) keys: [(u64, u64); 2],
-    /// The last number that was given to a state.
+    /// Last assigned sequence number.
     pub(super) seq: u64,
 }
 
-/// What is kept beside the records.
+/// Persistent identity of the records.
 #[derive(Debug, Serialize, Deserialize)]
 struct Epoch {
     epoch: u64,
@@ -57,7 +56,7 @@ fn new_key() -> (u64, u64) {
 }
 
 impl Records {
-    /// Reads the records; one that cannot be read counts as lost.
+    /// Loads the records; an unreadable one counts as lost.
     pub(super) fn open(config: &Config) -> Result<Self, HelperError> {
         let directory = &config.helper.state;
         std::fs::create_dir_all(directory).map_err(FileError::tried("make", directory))?;
@@ -81,7 +80,7 @@ impl Records {
         let path = directory.join("epoch");
         let known = read::<Epoch>(&path);
         if known.is_none() {
-            // Their digests are those of another key.
+            // Their digests were computed with another key.
             all.clear();
         }
         let kept = match known {
@@ -99,7 +98,7 @@ impl Records {
             None => {
                 let key = new_key();
                 write(&in_memory, &key)?;
-                // What is found there is judged as after a loss of the record.
+                // Files found there are verified as after a loss of the record.
                 let records = all.values_mut();
                 records.for_each(|record: &mut Record| {
                     record.places.retain(|_, held| !disk::is_in_memory(&held.place.base));
@@ -113,20 +112,22 @@ impl Records {
         Ok(Self { directory: directory.to_owned(), all, logs, epoch, keys: [key, memory_key], seq })
     }
 
-    /// Numbers go on behind those that somebody has been told: a record with larger ones may be gone, or was never kept.
-    pub(super) fn goes_on_from(&mut self, told: &Told) {
-        self.seq = self.seq.max(self.known(told).unwrap_or(0).min(MAX_SEQ));
+    /// Continues sequence numbers after those already reported: the record with them may be lost or
+    /// was never persisted.
+    pub(super) fn continue_after(&mut self, reported: &Told) {
+        self.seq = self.seq.max(self.reported_seq(reported).unwrap_or(0).min(MAX_SEQ));
     }
 
-    /// The files of a rule.
+    /// Returns the paths of a rule's files.
     pub(super) fn files(&self, rule: &str) -> RuleFiles {
         let path = |ending: &str| self.directory.join(format!("{rule}.{ending}"));
         RuleFiles { record: path(RECORD), intent: path(INTENT), candidates: path("candidates") }
     }
 
-    /// Forgets who is gone and was told to be, or is one of too many, and rules of which nothing is left.
-    pub(super) fn prune(&mut self, told: &Told, rules: &BTreeSet<&str>) {
-        let seq = self.known(told).unwrap_or(0);
+    /// Drops deleted objects that were reported or exceed the limit, and empty records of rules no
+    /// longer configured.
+    pub(super) fn prune(&mut self, reported: &Told, rules: &BTreeSet<&str>) {
+        let seq = self.reported_seq(reported).unwrap_or(0);
         for record in self.all.values_mut() {
             let gone = record.objects.values().filter(|status| status.state == State::Gone);
             let mut gone: Vec<u64> = gone.map(|status| status.seq).collect();
@@ -138,7 +139,7 @@ impl Records {
         let over =
             self.all.iter().filter(|(name, record)| !rules.contains(name.as_str()) && is_empty(record));
         for name in over.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
-            // One that stays is found again, and is as empty.
+            // A file that remains is loaded again, and is as empty.
             let record = self.files(&name).record;
             let _ = durable::remove(&record).and_then(|()| durable::remove(&record.with_extension(LOG)));
             self.all.remove(&name);
@@ -146,14 +147,14 @@ impl Records {
         }
     }
 
-    fn known(&self, told: &Told) -> Option<u64> {
-        (told.epoch == self.epoch).then_some(told.seq)
+    fn reported_seq(&self, reported: &Told) -> Option<u64> {
+        (reported.epoch == self.epoch).then_some(reported.seq)
     }
 
-    /// What somebody has not been told, over all rules: of each object the worst that a rule says, and of what is as bad
-    /// the oldest: an object is in effect when it is by every rule.
-    pub(super) fn news(&self, told: &Told) -> Vec<News> {
-        let seq = self.known(told).unwrap_or(0);
+    /// Returns the statuses that were not reported yet, over all rules: per object the worst
+    /// status, and among equal ones the oldest. An object is in effect if it is by every rule.
+    pub(super) fn news(&self, reported: &Told) -> Vec<News> {
+        let seq = self.reported_seq(reported).unwrap_or(0);
         let states = self.all.values().flat_map(|record| &record.objects);
         let new: BTreeSet<&String> =
             states.filter(|(_, status)| status.seq > seq).map(|(uid, _)| uid).collect();
@@ -166,12 +167,12 @@ impl Records {
         new.into_iter().filter_map(worst).collect()
     }
 
-    /// What whoever is told all of it has been told.
-    pub(super) fn told(&self) -> Told {
+    /// Returns the current position, reached once all statuses are received.
+    pub(super) fn reported(&self) -> Told {
         Told { epoch: self.epoch, seq: self.seq }
     }
 
-    /// The rules as they are shown.
+    /// Returns the statistics of all rules.
     pub(super) fn show(&self, with_objects: bool) -> Vec<RuleShown> {
         let shown = |(name, record): (&String, &Record)| {
             let [in_effect, not_in_effect, conflicts] = record.counts();
@@ -193,17 +194,17 @@ impl Records {
     }
 }
 
-/// The files that the helper keeps for a rule.
+/// Paths of the helper's files for one rule.
 #[derive(Clone, Debug)]
 pub(super) struct RuleFiles {
     record: PathBuf,
     intent: PathBuf,
-    /// The paths of candidates, for the program that checks them.
+    /// List of candidates for the check program.
     pub(super) candidates: PathBuf,
 }
 
 impl RuleFiles {
-    /// Keeps a record; of what programs have said only what cannot quote a Secret.
+    /// Persists a record; replaces program output that could quote a Secret.
     pub(super) fn write_record(&self, log: &mut Log, record: &Record) -> Result<(), FileError> {
         let mut kept = Cow::Borrowed(record);
         if record.objects.values().any(|status| status.sealed) {
@@ -216,7 +217,8 @@ impl RuleFiles {
         log.keep(&self.record, &kept)
     }
 
-    /// Notes what is about to be done. What a power cut has left of a note cannot be read and is none: nothing was done then.
+    /// Persists an intent. A partial one, left by a power cut, is unreadable and ignored: then
+    /// nothing was done.
     pub(super) fn write_intent(&self, intent: &Intent) -> Result<(), FileError> {
         let text = to_text(&self.intent, intent)?;
         durable::remove(&self.intent)?;
@@ -225,30 +227,31 @@ impl RuleFiles {
         written.inspect_err(|_| drop(durable::remove(&self.intent)))
     }
 
-    /// What was about to be done, and is not forgotten.
+    /// Reads the intent of an unfinished transaction.
     pub(super) fn read_intent(&self) -> Option<Intent> {
         self.intent.exists().then(|| read(&self.intent)).flatten()
     }
 
-    /// Forgets what was about to be done. After a power cut it may be there again: then it is found that nothing is left to do.
+    /// Removes the intent. If a power cut restores it, the recovery finds nothing to do.
     pub(super) fn remove_intent(&self) -> Result<(), FileError> {
         durable::remove(&self.intent)
     }
 }
 
-/// What of a record is on the disk: all of it at some time, and in a second file what has changed since, a line for each
-/// time. So a change of one of a thousand objects is written in one kilobyte, not in four hundred.
+/// Persisted form of a record: a snapshot, and a log with one line per change. So the change of one
+/// object in a thousand writes one kilobyte instead of four hundred.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     kept: Record,
-    /// Names the second file: it belongs to the first if it begins with the same number. None if nothing is known of them.
+    /// Generation of the snapshot; the log belongs to it if it begins with the same number. None if
+    /// the files are unknown.
     generation: Option<u64>,
-    /// The lengths of both, in bytes. The second is not there while it is 0.
+    /// Lengths of snapshot and log in bytes. The log does not exist while its length is 0.
     whole: u64,
     changes: u64,
 }
 
-/// The first file.
+/// The snapshot file.
 #[derive(Serialize, Deserialize)]
 struct Whole<R> {
     generation: u64,
@@ -256,7 +259,8 @@ struct Whole<R> {
 }
 
 impl Log {
-    /// Reads a record; none if it cannot be read. Of changes, what a power cut has left of the last one was never kept.
+    /// Loads a record; none if it is unreadable. A partial last line, left by a power cut, was
+    /// never committed.
     fn read(path: &Path) -> Option<(Record, Self)> {
         let Whole { generation, record } = read::<Whole<Record>>(path)?;
         let whole = std::fs::metadata(path).map_or(0, |found| found.len());
@@ -283,7 +287,7 @@ impl Log {
         let delta = record.since(&self.kept);
         let mut line = to_text(path, &delta)?;
         line.push(b'\n');
-        // Known again when it has worked.
+        // Set again after success.
         let known = self.generation.take();
         let known = known.filter(|_| self.changes + line.len() as u64 <= self.whole.max(LEAST_LOG));
         let generation = match known {

@@ -1,4 +1,4 @@
-//! One request after the other: reads the configuration, carries out a pass, answers.
+//! Serial request loop: loads the configuration, runs a pass, replies.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,22 +14,23 @@ use super::disk::{Disk, refused};
 use super::records::{Log, Records, RuleFiles};
 use super::{HelperError, hook, owner, rules};
 use edgesync_config::edge::Config;
-use edgesync_files::contents::Fresh;
+use edgesync_files::contents::Desired;
 use edgesync_files::list;
 use edgesync_files::pass::{Options, Pass};
 use edgesync_files::rule::Reload;
 use edgesync_files::steps::recover;
 use edgesync_files::wire::{Listed, MAX_CHANGED, MAX_FRAME, MAX_LISTED, Outcome, Reply, Request, Verb};
 use edgesync_files::{
-    Change, Digest, Failure, Hands, Held, Intent, Member, Place, Record, Rule, Seen, Shape,
+    Change, Digest, Effects, Failure, Held, Intent, Member, Observed, Place, Record, Rule, Shape,
 };
 use edgesync_runtime::chain;
 
-/// How long the agent may take to send what it has announced.
+/// Time limit for the agent to send announced frames.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Serves until nobody has asked for so long; for ever without. Whatever is wrong with the configuration or the records is
-/// an answer: a helper that ended before it took a connection would be started again for it, without end.
+/// Serves until idle for `idle`; without it, for ever. Errors of the configuration or the records
+/// are sent as replies: a helper that exited before it accepted the connection would be restarted
+/// for it in a loop.
 pub(super) fn serve(listener: &UnixListener, config: &Path, idle: Option<Duration>) -> io::Result<()> {
     socket2::SockRef::from(listener).set_read_timeout(idle)?;
     let mut records = None;
@@ -57,14 +58,14 @@ fn answer(mut stream: UnixStream, config: &Path, records: &mut Option<Records>) 
         None => Records::open(&config).map(|records| (config, records)),
     });
     let reply = match read {
-        Ok((config, read)) => do_it(&mut stream, &config, records.insert(read), &request, listed)?,
+        Ok((config, read)) => execute(&mut stream, &config, records.insert(read), &request, listed)?,
         Err(HelperError::Config(errors)) => Reply::Refused(format!("the configuration is wrong: {errors}")),
         Err(error) => Reply::Refused(chain(&error)),
     };
     write_reply(&mut stream, &reply)
 }
 
-fn do_it(
+fn execute(
     stream: &mut UnixStream,
     config: &Config,
     records: &mut Records,
@@ -73,7 +74,7 @@ fn do_it(
 ) -> io::Result<Reply> {
     let names: BTreeSet<&str> = config.files.rules.iter().map(|rule| rule.name.as_str()).collect();
     let mut outcome = Outcome::default();
-    records.goes_on_from(&request.told);
+    records.continue_after(&request.told);
     match request.verb {
         Verb::Show => {}
         Verb::Clear => clear(config, records, &names),
@@ -91,22 +92,22 @@ fn do_it(
         }
     }
     outcome.news = records.news(&request.told);
-    outcome.told = records.told();
+    outcome.told = records.reported();
     outcome.rules = records.show(request.verb == Verb::Show && request.look);
     records.prune(&request.told, &names);
     Ok(Reply::Done(Box::new(outcome)))
 }
 
-/// Removes what rules have written that are not there any more.
+/// Removes files of rules that are no longer configured.
 fn clear(config: &Config, records: &mut Records, names: &BTreeSet<&str>) {
     let gone: Vec<String> =
         records.all.keys().filter(|name| !names.contains(name.as_str())).cloned().collect();
     for name in gone {
         let rule = Rule { name, reload: Reload::Nothing, ..Rule::default() };
         let options = Options { look: true, force: true, keep: false, now: now() };
-        // What cannot be done now is done with the next request of this kind.
-        let _ = Carrier::new(&rule, config, records).and_then(|mut carrier| {
-            carrier.work(records, &[], options, false, |pass| pass.carry_out(&mut |_| None))
+        // A failure is retried with the next request of this kind.
+        let _ = Executor::new(&rule, config, records).and_then(|mut executor| {
+            executor.run_pass(records, &[], options, false, |pass| pass.carry_out(&mut |_| None))
         });
     }
 }
@@ -121,8 +122,8 @@ fn apply(
     request: &Request,
     listed: Vec<Listed>,
 ) -> io::Result<Answered> {
-    let mut carrier = match Carrier::new(rule, config, records) {
-        Ok(carrier) => carrier,
+    let mut executor = match Executor::new(rule, config, records) {
+        Ok(executor) => executor,
         Err(why) => return Ok(Err(why)),
     };
     let known = records.all.get(&rule.name).zip(request.since).filter(|_| listed.len() <= MAX_CHANGED);
@@ -138,13 +139,14 @@ fn apply(
     let is_check = request.verb == Verb::Check;
     let look = request.look || is_check;
     let options = Options { look, force: request.force, keep: request.keep, now: now() };
-    let worked = carrier.work(records, &listed, options, is_check, |pass| {
+    let worked = executor.run_pass(records, &listed, options, is_check, |pass| {
         let mut outcome = Outcome::default();
-        let wants = pass.wants();
-        let wanted = wants.iter().filter_map(|number| listed.get(*number));
-        let wanted = wanted.map(|of| Member { uid: of.uid.clone(), version: of.version.clone() }).collect();
-        write_reply(stream, &Reply::Want(wanted))?;
-        let mut frames = Frames { stream, coming: wants.into_iter(), gone: None };
+        let needed = pass.needed();
+        let requested = needed.iter().filter_map(|number| listed.get(*number));
+        let requested =
+            requested.map(|of| Member { uid: of.uid.clone(), version: of.version.clone() }).collect();
+        write_reply(stream, &Reply::Want(requested))?;
+        let mut frames = Frames { stream, coming: needed.into_iter(), gone: None };
         let mut take = |number: usize| frames.take(number);
         if is_check {
             outcome.plan = pass.plan(&mut take);
@@ -165,17 +167,17 @@ fn apply(
     Ok(Ok(outcome))
 }
 
-/// The objects as they come, one after the other: no more than one of them is in memory before it is known whether it
-/// still fits.
+/// Objects in the order of arrival: only one of them is in memory at a time.
 struct Frames<'a> {
     stream: &'a mut UnixStream,
     coming: std::vec::IntoIter<usize>,
-    /// Why no more come.
+    /// Error that ended the transfer.
     gone: Option<io::Error>,
 }
 
 impl Frames<'_> {
-    /// The object of this number, which none behind it was taken of before; none if it has changed meanwhile.
+    /// Returns the object with an index, which must increase with each call; none if it has changed
+    /// meanwhile.
     fn take(&mut self, number: usize) -> Option<Value> {
         while self.gone.is_none() {
             let coming = self.coming.next()?;
@@ -193,8 +195,8 @@ fn now() -> i64 {
     Timestamp::now().as_microsecond()
 }
 
-/// Who carries out the steps of a rule.
-pub(super) struct Carrier<'a> {
+/// Executes the transaction steps of a rule.
+pub(super) struct Executor<'a> {
     rule: &'a Rule,
     pub(super) disk: Disk,
     files: RuleFiles,
@@ -203,7 +205,7 @@ pub(super) struct Carrier<'a> {
     phase: Phase,
 }
 
-/// What is flushed before what: all that is of one phase before anything of another.
+/// Phases of a transaction: everything written in one phase is flushed before the next begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Noting,
@@ -213,10 +215,10 @@ enum Phase {
     Clearing,
 }
 
-/// With more changes than this, their files are flushed all at once.
+/// Number of changes above which file systems are flushed as a whole.
 const FEW: usize = 16;
 
-impl<'a> Carrier<'a> {
+impl<'a> Executor<'a> {
     pub(super) fn new(rule: &'a Rule, config: &Config, records: &mut Records) -> Result<Self, String> {
         let owner = owner::find(&rule.owner, Path::new("/etc"))?;
         let disk = Disk {
@@ -236,8 +238,8 @@ impl<'a> Carrier<'a> {
         Ok(Self { rule, disk, files, log: Log::default(), systemctl, phase: Phase::Noting })
     }
 
-    /// Takes back what an end of the helper has left, and makes a pass; of a trial nothing is kept.
-    pub(super) fn work<T>(
+    /// Recovers from a crash, and runs a pass; discards the state of a dry run.
+    pub(super) fn run_pass<T>(
         &mut self,
         records: &mut Records,
         listed: &[Listed],
@@ -250,7 +252,7 @@ impl<'a> Carrier<'a> {
         let (mut options, rule) = (options, self.rule);
         let mut done = Err("what an earlier change has left cannot be put back or removed".to_owned());
         let begun = self.files.read_intent();
-        // Whatever was on its way is looked at.
+        // Places of an interrupted transaction are inspected.
         options.look |= begun.is_some();
         if begun.is_none_or(|intent| recover(self, rule, &mut record, &intent)) {
             let before = is_trial.then(|| (record.clone(), records.seq));
@@ -264,7 +266,7 @@ impl<'a> Carrier<'a> {
         done
     }
 
-    /// Begins a phase: what was written in the one before is flushed first.
+    /// Enters a phase, and flushes the writes of the previous one.
     fn enter(&mut self, phase: Phase) -> Result<(), Failure> {
         if self.phase != phase {
             self.disk.flush().map_err(|error| Failure::new(refused("flush", "files", error)))?;
@@ -273,13 +275,13 @@ impl<'a> Carrier<'a> {
         Ok(())
     }
 
-    /// Before something is noted.
-    fn note(&mut self) -> Result<(), Failure> {
+    /// Prepares for a write to the record or the intent.
+    fn begin_record(&mut self) -> Result<(), Failure> {
         self.enter(Phase::Noting)?;
         self.disk.step().map_err(|error| Failure::new(std::io::Error::from(error).to_string()))
     }
 
-    fn tried(
+    fn failed_with(
         &self,
         what: &str,
         change: &Change,
@@ -289,15 +291,17 @@ impl<'a> Carrier<'a> {
     }
 }
 
-impl Hands for Carrier<'_> {
-    fn look(
+impl Effects for Executor<'_> {
+    fn inspect(
         &mut self,
         place: &Place,
         shape: Shape,
         held: Option<&Held>,
-        wanted: Option<&BTreeMap<String, Digest>>,
-    ) -> Result<Seen, String> {
-        self.disk.look(place, shape, held, wanted).map_err(|error| refused("look at", &place.path(), error))
+        desired: Option<&BTreeMap<String, Digest>>,
+    ) -> Result<Observed, String> {
+        self.disk
+            .inspect(place, shape, held, desired)
+            .map_err(|error| refused("look at", &place.path(), error))
     }
 
     fn key(&self, place: &Place) -> (u64, u64) {
@@ -309,14 +313,14 @@ impl Hands for Carrier<'_> {
     }
 
     fn intend(&mut self, intent: &Intent) -> Result<(), Failure> {
-        self.note()?;
+        self.begin_record()?;
         self.disk.at_once = intent.changes.len() > FEW;
         self.files.write_intent(intent).map_err(|error| Failure::new(chain(&error)))
     }
 
-    fn stage(&mut self, change: &Change, fresh: &Fresh) -> Result<(), Failure> {
+    fn stage(&mut self, change: &Change, desired: &Desired) -> Result<(), Failure> {
         self.enter(Phase::Staging)?;
-        self.tried("write", change, self.disk.stage(change, fresh))
+        self.failed_with("write", change, self.disk.stage(change, desired))
     }
 
     fn check(&mut self, changes: &[Change]) -> Result<(), Failure> {
@@ -342,12 +346,12 @@ impl Hands for Carrier<'_> {
 
     fn swap(&mut self, change: &Change) -> Result<(), Failure> {
         self.enter(Phase::Swapping)?;
-        self.tried("replace", change, self.disk.swap(change))
+        self.failed_with("replace", change, self.disk.swap(change))
     }
 
     fn restore(&mut self, change: &Change) -> Result<(), Failure> {
         self.enter(Phase::Swapping)?;
-        self.tried("put back", change, self.disk.restore(change))
+        self.failed_with("put back", change, self.disk.restore(change))
     }
 
     fn reload(&mut self) -> Result<(), Failure> {
@@ -356,22 +360,22 @@ impl Hands for Carrier<'_> {
     }
 
     fn commit(&mut self, record: &Record) -> Result<(), Failure> {
-        self.note()?;
+        self.begin_record()?;
         self.files.write_record(&mut self.log, record).map_err(|error| Failure::new(chain(&error)))
     }
 
     fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure> {
         self.enter(Phase::Clearing)?;
-        self.tried("clear away", change, self.disk.discard(change, keep_new))
+        self.failed_with("clear away", change, self.disk.discard(change, keep_new))
     }
 
     fn forget(&mut self) -> Result<(), Failure> {
-        self.note()?;
+        self.begin_record()?;
         self.files.remove_intent().map_err(|error| Failure::new(chain(&error)))
     }
 }
 
-/// Objects that are listed, up to the empty frame.
+/// Reads lists of objects up to the empty frame.
 fn read_list(stream: &mut UnixStream) -> io::Result<Vec<Listed>> {
     let mut listed: Vec<Listed> = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! The helper as it is asked: which objects are listed, what is told again, what is refused.
+//! Tests of the helper over its socket: lists, repeated statuses, refusals.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -6,14 +6,14 @@ use std::io::{Read as _, Write as _};
 use serde_json::{Value, json};
 
 use super::records::Records;
-use super::serve::Carrier;
+use super::serve::Executor;
 use super::tests::{Bed, config_map, listed};
 use edgesync_files::pass::Options;
 use edgesync_files::rule::Write;
 use edgesync_files::wire::{Listed, MAX_CHANGED, MAX_FRAME, Outcome, Reply, Request, Told, Verb};
 use edgesync_files::{Member, State};
 
-/// The helper as it serves, in a thread, and who asks it.
+/// A helper that serves in a thread, and its client.
 struct Served {
     bed: Bed,
 }
@@ -25,13 +25,13 @@ impl Served {
         let config = bed.directory.path().join("edgesync.toml");
         let served = Self { bed };
         served.configure(rules);
-        // It serves until the test ends, however long that takes to ask.
+        // It serves until the test process ends.
         std::thread::spawn(move || super::serve::serve(&listener, &config, None).unwrap());
         served
     }
 
-    /// A helper that starts, in the place of this one.
-    fn again(self, rules: &str) -> Self {
+    /// Restarts the helper.
+    fn restarted(self, rules: &str) -> Self {
         fs::remove_file(&self.bed.config.helper.socket).unwrap();
         Self::new(self.bed, rules)
     }
@@ -45,13 +45,14 @@ impl Served {
         fs::write(self.bed.directory.path().join("edgesync.toml"), head + rules).unwrap();
     }
 
-    /// Asks, and hands over what is wanted of these objects, but for those that are said to have changed.
-    fn ask(&self, request: &Request, objects: &[Value]) -> Reply {
-        self.ask_with(request, objects, &objects.iter().map(listed).collect::<Vec<_>>()).0
+    /// Sends a request and the requested objects, except those marked as changed.
+    fn send_request(&self, request: &Request, objects: &[Value]) -> Reply {
+        self.send_request_with(request, objects, &objects.iter().map(listed).collect::<Vec<_>>()).0
     }
 
-    /// The same; listed is something else at first. Whether all were to be listed then.
-    fn ask_with(&self, request: &Request, objects: &[Value], first: &[Listed]) -> (Reply, bool) {
+    /// The same, with `first` as the list of changes. Also returns whether the whole list was
+    /// requested.
+    fn send_request_with(&self, request: &Request, objects: &[Value], first: &[Listed]) -> (Reply, bool) {
         let mut whole = false;
         let mut stream = std::os::unix::net::UnixStream::connect(&self.bed.config.helper.socket).unwrap();
         let send = |stream: &mut std::os::unix::net::UnixStream, frame: &[u8]| {
@@ -67,8 +68,8 @@ impl Served {
             let mut frame = vec![0; u32::from_le_bytes(length) as usize];
             stream.read_exact(&mut frame).unwrap();
             match serde_json::from_slice(&frame).unwrap() {
-                Reply::Want(wanted) => {
-                    for Member { uid, version } in wanted {
+                Reply::Want(requested) => {
+                    for Member { uid, version } in requested {
                         let fits = |object: &&Value| {
                             let listed = listed(object);
                             listed.uid == uid && listed.version == version && object["changed"] != true
@@ -88,18 +89,19 @@ impl Served {
         }
     }
 
-    /// Tells what has changed since the list with a number was known; the outcome, and whether all were to be listed.
-    fn tell(&self, since: Option<u64>, changed: &[Value], objects: &[Value]) -> (Outcome, bool) {
+    /// Names the changes since a list; returns the outcome, and whether the whole list was
+    /// requested.
+    fn name_changes(&self, since: Option<u64>, changed: &[Value], objects: &[Value]) -> (Outcome, bool) {
         let request = Request { since, ..apply() };
         let changed: Vec<Listed> = changed.iter().map(listed).collect();
-        match self.ask_with(&request, objects, &changed) {
+        match self.send_request_with(&request, objects, &changed) {
             (Reply::Done(outcome), whole) => (*outcome, whole),
             other => panic!("{other:?}"),
         }
     }
 
     fn done(&self, request: &Request, objects: &[Value]) -> Outcome {
-        match self.ask(request, objects) {
+        match self.send_request(request, objects) {
             Reply::Done(outcome) => *outcome,
             other => panic!("{other:?}"),
         }
@@ -119,20 +121,22 @@ fn apply() -> Request {
 
 #[test]
 
-fn a_wrong_configuration_is_an_answer_and_the_mended_one_is_used() {
+fn invalid_configuration_is_reported_until_corrected() {
     let bed = Bed::new();
     let rules = a_rule(&bed);
     let served = Served::new(bed, "nonsense = 1\n");
     let objects = [config_map(1, &json!({ "a": "one" }))];
     let request = apply();
-    assert!(matches!(served.ask(&request, &objects), Reply::Refused(why) if why.contains("nonsense")));
+    assert!(
+        matches!(served.send_request(&request, &objects), Reply::Refused(why) if why.contains("nonsense"))
+    );
     served.configure(&rules);
     assert_eq!(served.done(&request, &objects).rules[0].in_effect, 1);
 }
 
 #[test]
 
-fn an_object_that_has_changed_meanwhile_is_left_out_and_keeps_no_other_out() {
+fn object_changed_meanwhile_blocks_no_other() {
     let bed = Bed::new();
     let rules = a_rule(&bed);
     let served = Served::new(bed, &rules);
@@ -148,7 +152,7 @@ fn an_object_that_has_changed_meanwhile_is_left_out_and_keeps_no_other_out() {
 
 #[test]
 
-fn rules_that_are_gone_are_cleared_away_when_that_is_asked_for_and_what_comes_again_is_told_again() {
+fn removed_rules_are_cleared_on_request_and_reported_again() {
     let bed = Bed::new();
     let rules = a_rule(&bed);
     let served = Served::new(bed, &rules);
@@ -156,30 +160,31 @@ fn rules_that_are_gone_are_cleared_away_when_that_is_asked_for_and_what_comes_ag
     let first = served.done(&apply(), &objects);
     served.configure("");
     let file = served.bed.base().join("web/a");
-    let ask =
+    let send_request =
         |verb, told: &Told| served.done(&Request { verb, told: told.clone(), ..Request::default() }, &[]);
-    ask(Verb::Show, &first.told);
+    send_request(Verb::Show, &first.told);
     assert!(file.exists());
-    let cleared = ask(Verb::Clear, &first.told);
+    let cleared = send_request(Verb::Clear, &first.told);
     assert!(!file.exists() && cleared.news[0].status.state == State::Gone);
-    // The record goes with the next request, and with it its numbers; a helper that starts then knows nothing of them.
-    ask(Verb::Show, &cleared.told);
+    // The next request drops the record and its sequence numbers; a restarted helper does not know
+    // them.
+    send_request(Verb::Show, &cleared.told);
     let bed = &served.bed;
     assert!(!bed.config.helper.state.join("r.json").exists());
     let mut records = Records::open(&bed.config).unwrap();
-    records.goes_on_from(&cleared.told);
+    records.continue_after(&cleared.told);
     let rule = bed.rule("{metadata.name}", Write::Keys);
-    let mut carrier = Carrier::new(&rule, &bed.config, &mut records).unwrap();
+    let mut executor = Executor::new(&rule, &bed.config, &mut records).unwrap();
     let listed: Vec<Listed> = objects.iter().map(listed).collect();
-    let work = carrier.work(&mut records, &listed, Options::default(), false, |pass| {
+    let result = executor.run_pass(&mut records, &listed, Options::default(), false, |pass| {
         pass.carry_out(&mut |number| objects.get(number).cloned())
     });
-    assert_eq!(work, Ok(None));
+    assert_eq!(result, Ok(None));
     assert_eq!(records.news(&cleared.told).len(), 1);
 }
 
 #[test]
-fn what_has_changed_is_told_alone_and_all_is_listed_when_that_was_lost() {
+fn changes_are_listed_alone_unless_the_record_is_lost() {
     let bed = Bed::new();
     let rules = a_rule(&bed);
     let named = |name: &str, version: u32| {
@@ -194,31 +199,31 @@ fn what_has_changed_is_told_alone_and_all_is_listed_when_that_was_lost() {
     let read = |name: &str| fs::read_to_string(base.join(name).join("a")).ok();
     let known = served.done(&apply(), &objects).known;
     assert!(known.is_some());
-    // One changes, one goes; the third is not named, and stays.
+    // One object changes, one is deleted; the third one is not named and stays.
     objects = vec![named("one", 2), named("three", 1)];
     let mut gone = named("two", 1);
     gone["metadata"]["resourceVersion"] = "".into();
-    let (outcome, whole) = served.tell(known, &[named("one", 2), gone], &objects);
+    let (outcome, whole) = served.name_changes(known, &[named("one", 2), gone], &objects);
     assert!(!whole && outcome.known.is_some() && outcome.known != known);
     assert_eq!((read("one").as_deref(), read("two"), read("three").as_deref()), (Some("2"), None, Some("1")));
-    // The number of before is of another list.
-    let (outcome, whole) = served.tell(known, &[], &objects);
+    // The checksum is of an older list.
+    let (outcome, whole) = served.name_changes(known, &[], &objects);
     assert!(whole && outcome.rules[0].in_effect == 2);
-    // A helper that starts knows it by its record; one that has lost that does not.
-    served = served.again(&rules);
+    // A restarted helper knows the list from its record, unless that is lost.
+    served = served.restarted(&rules);
     objects[0] = named("one", 3);
-    let (outcome, whole) = served.tell(outcome.known, &[named("one", 3)], &objects);
+    let (outcome, whole) = served.name_changes(outcome.known, &[named("one", 3)], &objects);
     assert_eq!((whole, read("one").as_deref(), read("three").as_deref()), (false, Some("3"), Some("1")));
     let log = served.bed.config.helper.state.join("r.log");
     fs::remove_file(&log).unwrap();
-    served = served.again(&rules);
-    let (outcome, whole) = served.tell(outcome.known, &[], &objects);
+    served = served.restarted(&rules);
+    let (outcome, whole) = served.name_changes(outcome.known, &[], &objects);
     assert!(whole && outcome.known.is_some() && outcome.rules[0].in_effect == 2, "{outcome:?}");
-    // Nobody names more than a few; of more than that all are listed.
+    // Beyond the limit the whole list is requested.
     let many: Vec<Value> = (0..=MAX_CHANGED).map(|number| named(&format!("n{number}"), 1)).collect();
-    assert!(served.tell(outcome.known, &many, &objects).1);
-    assert!(!served.tell(outcome.known, &[], &objects).1);
-    // What has changed before it could be sent is not remembered as listed.
+    assert!(served.name_changes(outcome.known, &many, &objects).1);
+    assert!(!served.name_changes(outcome.known, &[], &objects).1);
+    // An object that changed before it was sent is not remembered as listed.
     let mut meanwhile = named("one", 5);
     meanwhile["changed"] = true.into();
     objects[0] = meanwhile;
@@ -226,7 +231,7 @@ fn what_has_changed_is_told_alone_and_all_is_listed_when_that_was_lost() {
 }
 
 #[test]
-fn an_object_with_a_million_keys_is_kept_out_and_a_longer_frame_is_not_read() {
+fn oversized_objects_and_frames_are_refused() {
     let bed = Bed::new();
     let rules = a_rule(&bed);
     let served = Served::new(bed, &rules);
@@ -241,7 +246,7 @@ fn an_object_with_a_million_keys_is_kept_out_and_a_longer_frame_is_not_read() {
     assert_eq!((state("m").state, state("u").state), (State::NotInEffect, State::InEffect));
     assert!(state("m").message.contains("more keys than the 10000 files"), "{:?}", state("m"));
     assert_eq!(served.bed.names(""), ["web"]);
-    // More than a frame holds nobody sends; whoever does is not heard, and keeps nobody waiting.
+    // The agent never sends a larger frame; such a peer is disconnected at once.
     let mut stream = std::os::unix::net::UnixStream::connect(&served.bed.config.helper.socket).unwrap();
     stream.write_all(&(MAX_FRAME + 1).to_le_bytes()).unwrap();
     assert_eq!(stream.read(&mut [0; 4]).unwrap(), 0);

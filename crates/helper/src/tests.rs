@@ -1,4 +1,4 @@
-//! The layout on a real file system: a power cut at each call, links and files of others, modes.
+//! Tests on a real file system: a power cut at each call, foreign links and files, modes.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::power::Flushed;
 use super::records::{MAX_GONE, Records};
-use super::serve::Carrier;
+use super::serve::Executor;
 use edgesync_config::edge::Config;
 use edgesync_files::pass::Options;
 use edgesync_files::rule::{Format, Reload, Rule, Write};
@@ -26,14 +26,14 @@ pub(super) struct Bed {
 
 impl Bed {
     pub(super) fn new() -> Self {
-        // Not in memory, wherever temporary files are.
+        // On a disk, wherever temporary files are.
         let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
         fs::create_dir_all(&target).unwrap();
         let target = target.canonicalize().unwrap();
         Self::at(tempfile::tempdir_in(target).unwrap())
     }
 
-    /// Where nothing takes time, if there is such a place.
+    /// Creates the directories in memory if possible, for speed.
     pub(super) fn in_memory() -> Self {
         tempfile::tempdir_in("/dev/shm").map_or_else(|_| Self::new(), Self::at)
     }
@@ -55,12 +55,12 @@ impl Bed {
         Rule { name: "r".into(), to, write, text: "1".into(), ..Rule::default() }
     }
 
-    /// A pass; the world ends after so many calls.
+    /// Runs a pass that crashes after `calls` calls.
     pub(super) fn pass(&self, rule: &Rule, objects: &[Value], calls: Option<u32>) -> (Record, bool) {
         self.pass_with(rule, objects, calls, None)
     }
 
-    /// The same; what is flushed is noted.
+    /// The same, with a model of flushes.
     pub(super) fn pass_with(
         &self,
         rule: &Rule,
@@ -69,13 +69,13 @@ impl Bed {
         flushed: Option<Rc<Flushed>>,
     ) -> (Record, bool) {
         let mut records = Records::open(&self.config).unwrap();
-        let mut carrier = Carrier::new(rule, &self.config, &mut records).unwrap();
-        carrier.disk.fuse.set(calls);
-        carrier.disk.flushed = flushed;
-        let fuse = carrier.disk.fuse.clone();
+        let mut executor = Executor::new(rule, &self.config, &mut records).unwrap();
+        executor.disk.fuse.set(calls);
+        executor.disk.flushed = flushed;
+        let fuse = executor.disk.fuse.clone();
         let listed: Vec<Listed> = objects.iter().map(listed).collect();
         let options = Options { look: true, force: true, keep: false, now: 1 };
-        let _ = carrier.work(&mut records, &listed, options, false, |pass| {
+        let _ = executor.run_pass(&mut records, &listed, options, false, |pass| {
             pass.carry_out(&mut |number| objects.get(number).cloned())
         });
         (records.all.remove(&rule.name).unwrap(), fuse.get() == Some(0))
@@ -118,7 +118,7 @@ pub(super) fn state(record: &Record) -> (State, Option<&str>) {
 }
 
 #[test]
-fn a_power_cut_at_any_call_leaves_one_whole_set_and_the_next_pass_the_new_one() {
+fn power_cut_leaves_one_whole_version() {
     let (one, two) = (json!({ "a": "one", "b": "one" }), json!({ "b": "two", "c": "two" }));
     for calls in 0.. {
         let bed = Bed::new();
@@ -126,10 +126,10 @@ fn a_power_cut_at_any_call_leaves_one_whole_set_and_the_next_pass_the_new_one() 
         bed.pass(&rule, &[config_map(1, &one)], None);
         let (_, ended) = bed.pass(&rule, &[config_map(2, &two)], Some(calls));
         let read = |name: &str| fs::read_to_string(bed.base().join("web/..data").join(name)).ok();
-        let seen = ["a", "b", "c"].map(read);
+        let observed = ["a", "b", "c"].map(read);
         let sets = [[Some("one"), Some("one"), None], [None, Some("two"), Some("two")]];
-        let seen = seen.each_ref().map(Option::as_deref);
-        assert!(sets.contains(&seen), "after {calls} calls: {seen:?}");
+        let observed = observed.each_ref().map(Option::as_deref);
+        assert!(sets.contains(&observed), "after {calls} calls: {observed:?}");
         let (record, _) = bed.pass(&rule, &[config_map(2, &two)], None);
         assert_eq!(state(&record), (State::InEffect, Some("2")), "after {calls} calls");
         let names = bed.names("web");
@@ -144,15 +144,15 @@ fn a_power_cut_at_any_call_leaves_one_whole_set_and_the_next_pass_the_new_one() 
 }
 
 #[test]
-fn a_power_cut_while_one_file_is_replaced_leaves_the_old_or_the_new_one() {
+fn power_cut_leaves_the_old_or_the_new_single_file() {
     for calls in 0.. {
         let bed = Bed::new();
         let rule = bed.rule("{metadata.name}.conf", Write::Field("/data/a".into()));
         bed.pass(&rule, &[config_map(1, &json!({ "a": "one" }))], None);
         let two = [config_map(2, &json!({ "a": "two" }))];
         let (_, ended) = bed.pass(&rule, &two, Some(calls));
-        let seen = fs::read_to_string(bed.base().join("web.conf")).unwrap();
-        assert!(["one", "two"].contains(&&*seen), "after {calls} calls: {seen:?}");
+        let observed = fs::read_to_string(bed.base().join("web.conf")).unwrap();
+        assert!(["one", "two"].contains(&&*observed), "after {calls} calls: {observed:?}");
         let (record, _) = bed.pass(&rule, &two, None);
         assert_eq!(state(&record), (State::InEffect, Some("2")), "after {calls} calls");
         assert_eq!(bed.names(""), ["web.conf"], "after {calls} calls");
@@ -163,7 +163,7 @@ fn a_power_cut_while_one_file_is_replaced_leaves_the_old_or_the_new_one() {
 }
 
 #[test]
-fn a_power_cut_while_files_go_or_come_leaves_nothing_behind() {
+fn power_cut_during_removal_or_creation_leaves_no_rest() {
     for (first, second) in [(1, 0), (0, 1)] {
         for calls in 0.. {
             let bed = Bed::new();
@@ -175,7 +175,7 @@ fn a_power_cut_while_files_go_or_come_leaves_nothing_behind() {
                 bed.pass(&rule, &objects[..second], Some(calls));
                 let (record, _) = bed.pass(&rule, &objects[..second], None);
                 assert_eq!(record.places.len(), second, "after {calls} calls");
-                // Its rule has another shape then: what it has written goes first.
+                // The rule has another shape then: files of the old one are removed first.
                 bed.pass(&rule, &[], None);
                 assert!(bed.names("").is_empty(), "after {calls} calls: {:?}", bed.names(""));
             }
@@ -187,7 +187,7 @@ fn a_power_cut_while_files_go_or_come_leaves_nothing_behind() {
 }
 
 #[test]
-fn links_of_others_are_not_followed() {
+fn foreign_links_are_not_followed() {
     let bed = Bed::new();
     let elsewhere = bed.directory.path().join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
@@ -199,7 +199,7 @@ fn links_of_others_are_not_followed() {
     symlink(&elsewhere, bed.base().join("n")).unwrap();
     let (record, _) = bed.pass(&bed.rule("{metadata.namespace}/x", Write::Keys), &objects, None);
     assert_eq!(state(&record), (State::NotInEffect, None));
-    // A link in the place of a file is somebody else's.
+    // A link in place of a file is foreign.
     symlink(elsewhere.join("new"), bed.base().join("web.conf")).unwrap();
     let rule = bed.rule("{metadata.name}.conf", Write::Field("/data/a".into()));
     let (record, _) = bed.pass(&Rule { overwrite: true, ..rule }, &objects, None);
@@ -213,7 +213,7 @@ fn links_of_others_are_not_followed() {
 }
 
 #[test]
-fn files_of_others_stay_and_are_put_back_when_the_program_does_not_take_the_new_ones() {
+fn foreign_files_stay_and_are_restored_on_rollback() {
     let bed = Bed::new();
     fs::create_dir(bed.base().join("web")).unwrap();
     fs::write(bed.base().join("web/a"), "theirs").unwrap();
@@ -234,14 +234,14 @@ fn files_of_others_stay_and_are_put_back_when_the_program_does_not_take_the_new_
     let (record, _) = bed.pass(&Rule { overwrite: true, ..rule.clone() }, &objects, None);
     assert_eq!(state(&record), (State::InEffect, Some("1")));
     assert_eq!(fs::read_to_string(bed.base().join("web/a")).unwrap(), "ours");
-    // Files beside them are nobody's business.
+    // Other files in the directory are ignored.
     fs::write(bed.base().join("web/other"), "theirs").unwrap();
     bed.pass(&rule, &[], None);
     assert_eq!(bed.names("web"), ["other"]);
 }
 
 #[test]
-fn what_somebody_else_has_changed_or_made_stays_when_the_object_goes_and_the_rest_goes() {
+fn foreign_changes_stay_when_the_object_is_deleted() {
     let bed = Bed::new();
     let rule = bed.rule("{metadata.name}", Write::Keys);
     let objects = [config_map(1, &json!({ "a": "ours", "b": "ours", "c": "ours", "d": "ours" }))];
@@ -249,7 +249,7 @@ fn what_somebody_else_has_changed_or_made_stays_when_the_object_goes_and_the_res
     for calls in 0.. {
         fs::create_dir_all(&web).unwrap();
         bed.pass(&rule, &objects, None);
-        // One is changed through its link, one in its place, and one is made among them.
+        // One file is changed through its link, one is replaced, one is added.
         fs::write(web.join("a"), "theirs").unwrap();
         fs::remove_file(web.join("b")).unwrap();
         fs::write(web.join("b"), "theirs").unwrap();
@@ -278,11 +278,11 @@ fn what_somebody_else_has_changed_or_made_stays_when_the_object_goes_and_the_res
 }
 
 #[test]
-fn what_is_flushed_at_once_is_on_each_file_system_that_it_is_on() {
+fn bulk_flush_covers_every_file_system() {
     let bed = Bed::new();
     let rule = bed.rule("{metadata.name}", Write::Keys);
     let mut records = Records::open(&bed.config).unwrap();
-    let mut disk = Carrier::new(&rule, &bed.config, &mut records).unwrap().disk;
+    let mut disk = Executor::new(&rule, &bed.config, &mut records).unwrap().disk;
     disk.at_once = true;
     for path in [bed.base(), bed.base(), PathBuf::from("/proc")] {
         disk.fsync(&fs::File::open(path).unwrap().into()).unwrap();
@@ -293,7 +293,7 @@ fn what_is_flushed_at_once_is_on_each_file_system_that_it_is_on() {
 }
 
 #[test]
-fn of_what_is_gone_and_never_told_the_newest_is_remembered() {
+fn newest_unreported_deletions_are_remembered() {
     let bed = Bed::new();
     let mut records = Records::open(&bed.config).unwrap();
     let gone = |seq: u64| (format!("u{seq}"), Status { seq, ..Status::default() });
@@ -306,21 +306,21 @@ fn of_what_is_gone_and_never_told_the_newest_is_remembered() {
 }
 
 #[test]
-fn what_is_disturbed_in_a_place_of_before_is_no_trouble_of_the_place_of_now() {
+fn conflict_in_the_old_place_does_not_affect_the_new() {
     let bed = Bed::new();
     let objects = [config_map(1, &json!({ "a": "ours" }))];
     bed.pass(&bed.rule("{metadata.name}", Write::Keys), &objects, None);
     let rule = Rule { text: "2".into(), ..bed.rule("new-{metadata.name}", Write::Keys) };
-    // The database was lost: what was written stays for now.
+    // The database was lost: written files stay for now.
     let mut records = Records::open(&bed.config).unwrap();
-    let mut carrier = Carrier::new(&rule, &bed.config, &mut records).unwrap();
+    let mut executor = Executor::new(&rule, &bed.config, &mut records).unwrap();
     let options = Options { look: true, force: true, keep: true, now: 1 };
     let listed: Vec<Listed> = objects.iter().map(listed).collect();
-    let kept = carrier.work(&mut records, &listed, options, false, |pass| {
+    let kept = executor.run_pass(&mut records, &listed, options, false, |pass| {
         pass.carry_out(&mut |number| objects.get(number).cloned())
     });
     assert_eq!(kept, Ok(None));
-    drop((carrier, records));
+    drop((executor, records));
     assert_eq!(bed.names(""), ["new-web", "web"]);
     fs::remove_file(bed.base().join("web/a")).unwrap();
     fs::write(bed.base().join("web/a"), "theirs").unwrap();
@@ -332,7 +332,7 @@ fn what_is_disturbed_in_a_place_of_before_is_no_trouble_of_the_place_of_now() {
 }
 
 #[test]
-fn what_leads_elsewhere_by_somebody_else_is_left_when_the_object_goes() {
+fn foreign_link_stays_when_the_object_is_deleted() {
     let bed = Bed::new();
     let rule = bed.rule("{metadata.name}", Write::Keys);
     bed.pass(&rule, &[config_map(1, &json!({ "a": "ours" }))], None);
@@ -344,7 +344,7 @@ fn what_leads_elsewhere_by_somebody_else_is_left_when_the_object_goes() {
 }
 
 #[test]
-fn the_check_sees_the_candidate_and_nothing_is_replaced_before() {
+fn check_sees_the_candidate_before_the_swap() {
     let bed = Bed::new();
     let rule = bed.rule("{metadata.name}", Write::Keys);
     bed.pass(&rule, &[config_map(1, &json!({ "a": "good" }))], None);
@@ -360,7 +360,7 @@ fn the_check_sees_the_candidate_and_nothing_is_replaced_before() {
 }
 
 #[test]
-fn secrets_are_written_to_memory_alone_unless_the_rule_says_otherwise() {
+fn secrets_are_written_to_memory_unless_the_rule_allows() {
     let bed = Bed::new();
     let mut secret = config_map(1, &json!({ "key": "c2VjcmV0" }));
     secret["kind"] = "Secret".into();
@@ -386,11 +386,11 @@ fn secrets_are_written_to_memory_alone_unless_the_rule_says_otherwise() {
 }
 
 #[test]
-fn what_a_power_cut_has_left_of_a_note_of_what_is_to_be_done_is_none() {
+fn partial_intent_is_ignored() {
     let bed = Bed::new();
     let rule = bed.rule("{metadata.name}", Write::Keys);
     bed.pass(&rule, &[config_map(1, &json!({ "a": "1" }))], None);
-    // The first call that fails is the first one after the note.
+    // The first failing call is the first one after the intent was written.
     bed.pass(&rule, &[config_map(2, &json!({ "a": "2" }))], Some(1));
     let note = bed.config.helper.state.join("r.intent");
     let whole = fs::read(&note).unwrap();
@@ -405,7 +405,7 @@ fn what_a_power_cut_has_left_of_a_note_of_what_is_to_be_done_is_none() {
 }
 
 #[test]
-fn a_note_that_a_power_cut_brings_back_is_not_taken_for_done_because_of_a_reload() {
+fn reload_does_not_commit_a_reappeared_intent() {
     let bed = Bed::new();
     let marker = bed.directory.path().join("marker");
     let reload = Reload::Run(script(&format!("test -e {}", marker.display())));
@@ -417,7 +417,7 @@ fn a_note_that_a_power_cut_brings_back_is_not_taken_for_done_because_of_a_reload
     bed.pass(&rule, &new, Some(1));
     let note = bed.config.helper.state.join("r.intent");
     let kept = fs::read(&note).unwrap();
-    // The program takes neither the new files nor the old ones, and then reads the old ones.
+    // The program rejects both new and old files, and accepts the old ones later.
     fs::remove_file(&marker).unwrap();
     assert!(bed.pass(&rule, &new, None).0.owes_reload);
     fs::write(&marker, "").unwrap();
@@ -429,7 +429,7 @@ fn a_note_that_a_power_cut_brings_back_is_not_taken_for_done_because_of_a_reload
 }
 
 #[test]
-fn a_record_that_is_lost_takes_over_what_is_as_it_is_wanted() {
+fn lost_record_takes_over_desired_files() {
     let bed = Bed::new();
     let rule = bed.rule("{metadata.name}", Write::Keys);
     let objects = [config_map(1, &json!({ "a": "one" }))];
@@ -441,7 +441,7 @@ fn a_record_that_is_lost_takes_over_what_is_as_it_is_wanted() {
 }
 
 #[test]
-fn a_configuration_that_others_can_write_is_refused() {
+fn configuration_writable_by_others_is_refused() {
     let bed = Bed::new();
     let path = bed.directory.path().join("edgesync.toml");
     fs::write(&path, "[node]\nname = \"a\"\n[link]\nbroker = \"mqtt://localhost\"\n").unwrap();
@@ -455,7 +455,7 @@ fn script(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_rule_that_changes_is_tried_until_its_files_are_as_it_says() {
+fn changed_rule_is_retried_until_applied() {
     let bed = Bed::new();
     let objects = [config_map(1, &json!({ "a": "one" }))];
     let rule = bed.rule("{metadata.name}", Write::Keys);
@@ -471,7 +471,7 @@ fn a_rule_that_changes_is_tried_until_its_files_are_as_it_says() {
 }
 
 #[test]
-fn kinds_that_are_sealed_are_treated_as_secrets() {
+fn sealed_kinds_are_treated_as_secrets() {
     let bed = Bed::new();
     let mut object = config_map(1, &json!({ "key": "c2VjcmV0" }));
     object["kind"] = "Sealed".into();
@@ -481,7 +481,7 @@ fn kinds_that_are_sealed_are_treated_as_secrets() {
 }
 
 #[test]
-fn nothing_on_the_disk_quotes_secrets_or_lets_them_be_guessed() {
+fn disk_contains_no_trace_of_secrets() {
     let Ok(memory) = tempfile::tempdir_in("/dev/shm") else { return };
     let bed = Bed::new();
     let mut secret = config_map(1, &json!({ "key": "aHVudGVyMg==" }));
@@ -503,14 +503,14 @@ fn nothing_on_the_disk_quotes_secrets_or_lets_them_be_guessed() {
     let key = fs::read_to_string(bed.config.helper.socket.with_extension("key")).unwrap();
     let parts: Vec<&str> = key.trim_matches(['[', ']']).split(',').collect();
     assert!(parts.len() == 2 && parts.iter().all(|part| part.len() > 8 && !kept.contains(part)), "{kept}");
-    // The key goes with a boot, and so do the files; what is there nevertheless is taken over.
+    // A reboot drops key and files; files that exist nevertheless are taken over.
     fs::remove_file(bed.config.helper.socket.with_extension("key")).unwrap();
     let (record, _) = bed.pass(&rule, &[before], None);
     assert_eq!(state(&record), (State::InEffect, Some("1")));
 }
 
 #[test]
-fn what_goes_away_while_it_is_checked_is_not_in_effect() {
+fn place_removed_during_the_check_is_not_in_effect() {
     let bed = Bed::new();
     let rule = bed.rule("{metadata.name}", Write::Keys);
     let check = script(&format!("rm -r {}/web", bed.base().display()));
@@ -519,7 +519,7 @@ fn what_goes_away_while_it_is_checked_is_not_in_effect() {
 }
 
 #[test]
-fn other_words_for_the_same_failure_are_no_news() {
+fn new_message_of_the_same_failure_is_not_reported() {
     let bed = Bed::new();
     let check = script("date +%N; exit 1");
     let rule = Rule { check, ..bed.rule("{metadata.name}", Write::Keys) };
@@ -530,7 +530,7 @@ fn other_words_for_the_same_failure_are_no_news() {
 }
 
 #[test]
-fn what_somebody_has_put_into_a_version_goes_with_it() {
+fn foreign_files_in_a_version_are_removed_with_it() {
     let bed = Bed::new();
     let rule = bed.rule("{metadata.name}", Write::Keys);
     bed.pass(&rule, &[config_map(1, &json!({ "a": "one" }))], None);
@@ -543,7 +543,7 @@ fn what_somebody_has_put_into_a_version_goes_with_it() {
 }
 
 #[test]
-fn a_link_where_files_were_keeps_a_rule_waiting_and_not_spinning() {
+fn link_in_place_of_a_directory_backs_the_rule_off() {
     let bed = Bed::new();
     let objects = [config_map(1, &json!({ "a": "one" }))];
     bed.pass(&bed.rule("{metadata.name}", Write::Keys), &objects, None);
@@ -551,10 +551,10 @@ fn a_link_where_files_were_keeps_a_rule_waiting_and_not_spinning() {
     symlink("/nowhere", bed.base().join("web")).unwrap();
     let rule = bed.rule("{metadata.name}", Write::Object(Format::Json));
     let mut records = Records::open(&bed.config).unwrap();
-    let mut carrier = Carrier::new(&rule, &bed.config, &mut records).unwrap();
+    let mut executor = Executor::new(&rule, &bed.config, &mut records).unwrap();
     let listed: Vec<Listed> = objects.iter().map(listed).collect();
     let options = Options { now: 1, ..Options::default() };
-    let again = carrier.work(&mut records, &listed, options, false, |pass| {
+    let again = executor.run_pass(&mut records, &listed, options, false, |pass| {
         pass.carry_out(&mut |number| objects.get(number).cloned())
     });
     assert!(again.unwrap().is_some_and(|after| after > 0));
@@ -562,7 +562,7 @@ fn a_link_where_files_were_keeps_a_rule_waiting_and_not_spinning() {
 }
 
 #[test]
-fn an_object_is_in_effect_when_it_is_by_every_rule() {
+fn object_is_in_effect_if_it_is_by_every_rule() {
     let bed = Bed::new();
     let mut records = Records::open(&bed.config).unwrap();
     for (rule, version, seq) in [("a", "1", 3), ("z", "2", 9)] {
@@ -576,7 +576,7 @@ fn an_object_is_in_effect_when_it_is_by_every_rule() {
 }
 
 #[test]
-fn a_change_of_one_object_is_kept_in_a_line_and_half_a_line_is_none() {
+fn change_is_one_log_line_and_a_partial_line_is_ignored() {
     let bed = Bed::new();
     let rule = bed.rule("{metadata.name}", Write::Keys);
     let named = |number: u32, version: u32| {
@@ -598,7 +598,7 @@ fn a_change_of_one_object_is_kept_in_a_line_and_half_a_line_is_none() {
     }
     assert_eq!(fs::read(&record).unwrap(), whole);
     assert!(lengths.windows(2).all(|of| of[1] > of[0] && of[1] - of[0] < 1500), "{lengths:?}");
-    // What a power cut has left of a line that was not kept; what is written then is written whole.
+    // A partial line after a power cut; the next write is a whole snapshot.
     let mut text = fs::read(&log).unwrap();
     text.truncate(text.len() - 10);
     fs::write(&log, text).unwrap();

@@ -1,5 +1,5 @@
-//! The calls of the join service, those of KubeEdge (`GET /ca.crt`, `GET /edge.crt` with a body) and the one beyond
-//! them (`GET /edgesync/v1/join`). Each is one connection; answers have limits.
+//! Calls of the join service: those of KubeEdge (`GET /ca.crt`, `GET /edge.crt` with a body), and
+//! one of its own (`GET /edgesync/v1/join`). Each uses one connection; answers are limited in size.
 
 use std::error::Error;
 use std::io;
@@ -15,69 +15,69 @@ use edgesync_api::exchange::{Question, Reply, exchange};
 use edgesync_config::JoinUrl;
 use edgesync_transport::tls::{Certificate, Client, HandshakeError, TlsError, Trust};
 
-/// How long one call may take.
+/// Time limit of one call.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest answer, in bytes.
-const MOST: usize = 64 << 10;
-/// The longest message of the service that is shown, in characters.
-const MESSAGE: usize = 500;
-/// How many addresses of a name are tried.
-const ADDRESSES: usize = 8;
-/// The call beyond those of KubeEdge.
+/// Maximum size of an answer in bytes.
+const MAX_ANSWER: usize = 64 << 10;
+/// Maximum length of a shown message of the service, in characters.
+const MAX_MESSAGE: usize = 500;
+/// Maximum number of addresses tried per name.
+const MAX_ADDRESSES: usize = 8;
+/// Path of the call beyond those of KubeEdge.
 pub const MEMBERSHIP: &str = "/edgesync/v1/join";
-/// Ends what looks like another service.
+/// Hint for an answer that looks like another service's.
 const OTHER_SERVICE: &str = "is that the address of the join service, whose port is 10002 unless changed?";
 
-/// Why a call has no answer; each says what to do.
+/// Reason why a call has no answer; each states a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The name has no address, nothing listens, the network fails or it takes too long.
+    /// The name has no address, nothing listens, the network fails, or the call takes too long.
     #[error("{url} does not answer: {problem}")]
     Unreachable {
-        /// The service.
+        /// Address of the service.
         url: JoinUrl,
-        /// What the system says.
+        /// Error of the system.
         problem: String,
     },
-    /// TLS fails.
+    /// The TLS handshake failed.
     #[error(transparent)]
     Tls(#[from] HandshakeError),
-    /// The CA that answers is not the one of the token.
+    /// The CA of the service is not the one of the token.
     #[error(
         "{url} belongs to another cloud than the token: its CA is {found}, the token is for {expected}; take the token from the cloud that runs there, and if it does, somebody stands between"
     )]
     OtherCa {
-        /// The service.
+        /// Address of the service.
         url: JoinUrl,
-        /// Fingerprint of the CA that was sent.
+        /// Fingerprint of the received CA.
         found: String,
         /// Fingerprint in the token.
         expected: String,
     },
-    /// What answers does not speak HTTP, or too much.
+    /// The answer is no HTTP, or too large.
     #[error("{url} gives no answer that can be read: {problem}; {OTHER_SERVICE}")]
     Unreadable {
-        /// The service.
+        /// Address of the service.
         url: JoinUrl,
-        /// What is wrong with it.
+        /// Problem of the answer.
         problem: String,
     },
-    /// The service refuses (4xx), in its own words.
+    /// The service refuses (4xx), with its message.
     #[error("the cloud refuses: {message}")]
     Refused {
         /// HTTP status code.
         code: u16,
-        /// What it says; control characters are left out.
+        /// Message of the service, without control characters.
         message: String,
     },
-    /// The service fails (5xx) or answers with something else.
+    /// The service fails (5xx) or sends an unexpected answer.
     #[error("{url} answers {code} and something unexpected: {problem}")]
     Unexpected {
-        /// The service.
+        /// Address of the service.
         url: JoinUrl,
         /// HTTP status code.
         code: u16,
-        /// What.
+        /// Problem of the answer.
         problem: String,
     },
     /// Key or certificate cannot be used here.
@@ -86,21 +86,21 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether nobody has answered at all.
+    /// Returns whether no service answered at all.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Tls(HandshakeError::Network { .. }))
     }
 }
 
-/// Makes one call over a connection of its own.
+/// Makes one call over its own connection.
 async fn call(url: &JoinUrl, tls: &Client, question: Question) -> Result<Reply, CallError> {
     let call = async {
         let stream = dial(url).await?;
         let stream = tls.connect(&url.host, stream).await?;
         let authority = url.to_string();
         let authority = authority.trim_start_matches("https://");
-        exchange(stream, authority, question, MOST).await.map_err(|error| broken(url, error.as_ref()))
+        exchange(stream, authority, question, MAX_ANSWER).await.map_err(|error| broken(url, error.as_ref()))
     };
     let late =
         || unreachable(url, "no answer within 30 s; check the network, and what filters it on the way");
@@ -111,14 +111,15 @@ fn unreachable(url: &JoinUrl, problem: impl Into<String>) -> CallError {
     CallError::Unreachable { url: url.clone(), problem: problem.into() }
 }
 
-/// Resolves the name and tries its addresses, each with its share of the time.
+/// Resolves the name and tries its addresses; each gets an equal share of the time.
 async fn dial(url: &JoinUrl) -> Result<TcpStream, CallError> {
     let unresolved = |problem: String| {
         let advice = "check the name, and the DNS of this device";
         unreachable(url, format!("cannot resolve the name '{}': {problem}; {advice}", url.host))
     };
     let found = tokio::net::lookup_host((url.host.as_str(), url.port)).await;
-    let addresses = found.map_err(|error| unresolved(error.to_string()))?.take(ADDRESSES).collect::<Vec<_>>();
+    let addresses =
+        found.map_err(|error| unresolved(error.to_string()))?.take(MAX_ADDRESSES).collect::<Vec<_>>();
     let share = CALL_TIMEOUT / 2 / u32::try_from(addresses.len().max(1)).unwrap_or(1);
     let mut last = unresolved("it has no address".into());
     for address in addresses {
@@ -139,7 +140,7 @@ async fn dial(url: &JoinUrl) -> Result<TcpStream, CallError> {
     Err(last)
 }
 
-/// What the end of an exchange means: an alert of TLS, a broken connection, or no HTTP.
+/// Converts the error of an exchange: a TLS alert, a broken connection, or no HTTP.
 fn broken(url: &JoinUrl, error: &(dyn Error + Send + Sync + 'static)) -> CallError {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     let mut words = Vec::new();
@@ -156,12 +157,12 @@ fn broken(url: &JoinUrl, error: &(dyn Error + Send + Sync + 'static)) -> CallErr
     CallError::Unreadable { url: url.clone(), problem: printable(&words.join(": ")) }
 }
 
-/// Text from outside as it may be shown.
+/// Returns foreign text without control characters, truncated.
 fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(MESSAGE).collect::<String>().trim().to_owned()
+    text.chars().filter(|c| !c.is_control()).take(MAX_MESSAGE).collect::<String>().trim().to_owned()
 }
 
-/// What the service says in the body: the message of a Status, or plain text.
+/// Returns the message in the body: that of a Status, or plain text.
 fn message(reply: &Reply) -> String {
     let status = serde_json::from_slice::<serde_json::Value>(&reply.body).ok();
     let message = status.as_ref().and_then(|status| status.get("message")?.as_str());
@@ -170,7 +171,7 @@ fn message(reply: &Reply) -> String {
     if text.is_empty() { format!("status {} without a reason", reply.code) } else { text }
 }
 
-/// The answer of a call that is no success.
+/// Converts an unsuccessful answer.
 fn refusal(url: &JoinUrl, reply: &Reply) -> CallError {
     match reply.code {
         400..=403 | 405..=499 => CallError::Refused { code: reply.code, message: message(reply) },
@@ -186,8 +187,9 @@ fn get(path: &str) -> Question {
     Question { method: "GET".into(), path: path.into(), ..Question::default() }
 }
 
-/// Gets the CA and checks it against the token, and what time it is there: nothing but a hint for messages, since nobody
-/// vouches for it. The connection itself verifies nothing, the fingerprint does.
+/// Fetches the CA and verifies it against the token. Also returns the service's time, which is
+/// unverified and only used in messages. The connection itself verifies nothing; the fingerprint
+/// does.
 ///
 /// # Errors
 /// See [`CallError`].
@@ -211,24 +213,25 @@ pub(crate) async fn fetch_ca(
     Ok((ca, date(&reply)))
 }
 
-/// The time in the header `Date` (RFC 9110, section 5.6.7).
+/// Parses the time in the header `Date` (RFC 9110, section 5.6.7).
 fn date(reply: &Reply) -> Option<Timestamp> {
     let (_, text) = reply.headers.iter().find(|(name, _)| name == "date")?;
     jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
 }
 
-/// How a node says who asks for a certificate.
+/// Credential of a request for a certificate.
 #[derive(Clone, Copy, Debug)]
 pub enum Credential<'a> {
-    /// With a token.
+    /// A token.
     Token(&'a Token),
-    /// With the certificate that `tls` shows, for its renewal; it may have expired.
+    /// The certificate that `tls` presents, for its renewal; it may be expired.
     Certificate,
 }
 
-/// Asks for a certificate with a request (PKCS#10, DER): `GET /edge.crt` with a body and the header `NodeName`.
-/// Gives the certificate as it was issued. That it is for this node is checked here, that it is for this key by
-/// [`edgesync_transport::tls::Identity::new`], that it is from the CA by the next call with it.
+/// Requests a certificate with a signing request (PKCS#10, DER): `GET /edge.crt` with a body and
+/// the header `NodeName`. Returns the issued certificate. This function verifies that it is for
+/// this node; [`edgesync_transport::tls::Identity::new`] verifies that it is for this key, and the
+/// next call with it that it is from the CA.
 ///
 /// # Errors
 /// See [`CallError`].
@@ -260,8 +263,8 @@ pub async fn fetch_certificate(
     Ok(certificate)
 }
 
-/// Whether the service is a CloudCore of KubeEdge: it does not know the call for which edgesync-cloud wants to see a
-/// certificate. `tls` shows none.
+/// Returns whether the service is a CloudCore of KubeEdge: a CloudCore does not know the call for
+/// which edgesync-cloud requires a certificate. `tls` presents none.
 ///
 /// # Errors
 /// See [`CallError`].
@@ -274,7 +277,8 @@ pub async fn is_cloud_core(url: &JoinUrl, tls: &Client) -> Result<bool, CallErro
     }
 }
 
-/// Asks for the rest, with the certificate that `tls` shows. None if the service does not know the call: a CloudCore.
+/// Fetches the membership with the certificate that `tls` presents. `None` if the service does not
+/// know the call: a CloudCore.
 ///
 /// # Errors
 /// See [`CallError`].

@@ -1,8 +1,8 @@
-//! `edgesync join`: from a token to a running agent's configuration.
+//! `edgesync join`: from a token to the configuration of a running agent.
 
 mod advice;
-mod before;
 mod connection;
+mod device_state;
 #[cfg(test)]
 mod tests;
 
@@ -23,82 +23,83 @@ use edgesync_config::{BrokerUrl, CloudCoreUrl, ConfigErrors, JoinUrl, LinkType};
 use edgesync_runtime::systemd;
 use edgesync_transport::tls::{Certificate, Client, Clock, HandshakeError, Identity, Key, TlsError, Trust};
 
-use before::{Before, Member};
+use device_state::{DeviceState, Member};
 
-/// The configuration of the service.
+/// Path of the service's configuration.
 const USUAL_PATH: &str = "/etc/edgesync/edgesync.toml";
 
-/// What is asked for.
+/// Options of the command.
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
-    /// The join service.
+    /// Address of the join service.
     pub cloud: JoinUrl,
-    /// The token.
+    /// Token of the operator.
     pub token: Token,
-    /// Where the WebSocket of a CloudCore is, if not at its usual port where the join service is.
+    /// Address of CloudCore's WebSocket, if it is not at the default port on the join service's
+    /// host.
     pub cloudcore: Option<CloudCoreUrl>,
-    /// The node's name; that of the token, of the configuration or of the host if none is given.
+    /// Name of the node; by default that of the token, of the configuration or of the host.
     pub node: Option<String>,
-    /// The configuration that is written, or edited if it exists.
+    /// Configuration file to create or edit.
     pub config: PathBuf,
-    /// Whether another identity is replaced.
+    /// Whether to replace another identity.
     pub force: bool,
 }
 
-/// Why a device has not joined; each says what to do, see also [`JoinError::advice`].
+/// Reason why a device has not joined; each states a remedy, see also [`JoinError::advice`].
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// A call to the cloud.
+    /// A call to the cloud failed.
     #[error(transparent)]
     Call(CallError),
-    /// A certificate of the cloud is not valid by the clock here.
+    /// A certificate of the cloud is not valid by this clock.
     #[error("{problem}{}", advice::beside(*now, *cloud))]
     Clock {
-        /// Which one, with its times.
+        /// The certificate, with its validity.
         problem: HandshakeError,
-        /// What the clock here shows.
+        /// Time of this clock.
         now: Timestamp,
-        /// What that of the cloud showed, if it has told.
+        /// Time of the cloud's clock, if it was sent.
         cloud: Option<Timestamp>,
     },
-    /// Files.
+    /// Files cannot be read or written.
     #[error(transparent)]
     Files(#[from] FilesError),
-    /// The configuration that exists is wrong.
+    /// The existing configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
-    /// There is an identity of another cloud or another name already.
+    /// An identity of another cloud or of another name exists.
     #[error("this device has joined {cloud} as '{node}' already; --force replaces that identity")]
     Joined {
-        /// The join service in the configuration.
+        /// Address of the join service in the configuration.
         cloud: String,
-        /// The node's name.
+        /// Name of the node.
         node: String,
     },
-    /// The broker or CloudCore does not let the node in.
+    /// The broker or CloudCore refuses the node.
     #[error(
         "the identity is in place, but {broker} does not let the node in: {problem}; run 'edgesync check'"
     )]
     Broker {
-        /// The broker, or CloudCore.
+        /// Address of the broker or CloudCore.
         broker: String,
-        /// Why not.
+        /// Reason for the refusal.
         problem: String,
     },
-    /// Nobody answers where the broker or CloudCore is to be.
+    /// The broker or CloudCore does not answer.
     #[error("the identity is in place, but {broker} does not answer: {problem}; run 'edgesync check'")]
     BrokerSilent {
-        /// The broker.
+        /// Address of the broker or CloudCore.
         broker: String,
-        /// What the system says.
+        /// Error of the connection.
         problem: String,
     },
-    /// The agent runs, and its cloud does not let it in.
+    /// The agent runs, and its cloud refuses it.
     #[error("the agent runs, but {broker} does not let it in: {problem}; see 'edgesync status'")]
     Agent {
-        /// The broker, or CloudCore.
+        /// Address of the broker or CloudCore.
         broker: String,
-        /// What the agent says.
+        /// Message of the agent.
         problem: String,
     },
     /// The node was removed from the fleet.
@@ -107,10 +108,10 @@ pub enum JoinError {
          cloud side takes it in again"
     )]
     Removed {
-        /// The node.
+        /// Name of the node.
         node: String,
     },
-    /// Anything else.
+    /// Another error, with its message.
     #[error("{0}")]
     Other(String),
 }
@@ -121,90 +122,91 @@ impl From<TlsError> for JoinError {
     }
 }
 
-/// Joins: the CA, a key, a certificate, the membership, files, one connection to the broker, and what to do next on
-/// `out`. Joined to the same cloud under the same name with a certificate that is still good, it only checks the
-/// connection: running it twice is safe.
+/// Joins: fetches CA, certificate and membership, installs the files, tests one connection to the
+/// broker, and writes the next steps to `out`. If the device has already joined the same cloud
+/// under the same name, and its certificate is valid, it only tests the connection: running it
+/// twice is safe.
 ///
 /// # Errors
-/// See [`JoinError`]. Until the files are in place nothing has changed.
+/// See [`JoinError`]. Nothing changes until all files are in place.
 pub async fn run(options: &JoinOptions, out: &mut (dyn Write + Send)) -> Result<(), JoinError> {
     run_at(options, Timestamp::now, out).await
 }
 
-/// As [`run`], by another clock.
+/// As [`run`], with another clock.
 async fn run_at(
     options: &JoinOptions,
     now: fn() -> Timestamp,
     out: &mut (dyn Write + Send),
 ) -> Result<(), JoinError> {
     let claims = options.token.claims();
-    let before = Before::read(&options.config, options.node.as_deref().or(claims.node.as_deref()))?;
-    let node = decide(options.node.as_deref(), claims.node.as_deref(), &before.config.node.name)?;
-    if let Some(member) = before.member.as_ref().filter(|_| !options.force)
-        && is_kept(member, options, &node, now)?
+    let state = DeviceState::read(&options.config, options.node.as_deref().or(claims.node.as_deref()))?;
+    let node = choose_name(options.node.as_deref(), claims.node.as_deref(), &state.config.node.name)?;
+    if let Some(member) = state.member.as_ref().filter(|_| !options.force)
+        && is_reusable(member, options, &node, now)?
     {
-        return check_again(&before, member, now, out).await;
+        return verify_existing(&state, member, now, out).await;
     }
     let mut disk = RealDisk;
-    files::probe(&mut disk, &before.root, &before.path)?;
+    files::probe(&mut disk, &state.root, &state.path)?;
 
-    let issued = ask(options, &node, now, out).await?;
+    let issued = request_identity(options, &node, now, out).await?;
     let route = route_of(issued.membership.as_ref(), options)?;
     let set = files::new_set_name();
     let directory = files::install(
         &mut disk,
-        &before.root,
+        &state.root,
         &set,
         &issued.ca,
         &issued.identity,
-        &before.path,
-        |directory| configuration(&before, &node, &route, directory, &options.cloud),
+        &state.path,
+        |directory| configuration(&state, &node, &route, directory, &options.cloud),
     )?;
-    say(out, "identity", &directory.display().to_string());
-    say(out, "configuration", &before.path.display().to_string());
-    if let Err(error) = files::remove_others(&mut disk, &before.root, &directory) {
-        say(out, "note", &format!("an old identity is left: {error}; the next join removes it"));
+    print(out, "identity", &directory.display().to_string());
+    print(out, "configuration", &state.path.display().to_string());
+    if let Err(error) = files::remove_others(&mut disk, &state.root, &directory) {
+        print(out, "note", &format!("an old identity is left: {error}; the next join removes it"));
     }
 
-    let config = config::load::<Config>(&before.named)?.config;
+    let config = config::load::<Config>(&state.named)?.config;
     let clock = Clock::of(now, [issued.ca.not_before(), issued.identity.certificate().not_before()]);
     let runs = connection::agent_runs(&config);
     if runs && config.link_type == LinkType::KubeEdge {
-        // A CloudCore may close the new session with the old one.
-        say(out, "cloudcore", &format!("{}: not tried, because the agent runs", config.peer()));
+        // A CloudCore may close the new session together with the old one.
+        print(out, "cloudcore", &format!("{}: not tried, because the agent runs", config.peer()));
     } else {
         connection::check(&config, &[issued.ca], &issued.identity, clock).await?;
-        say(out, route.word(), &format!("{}: lets the node in", config.peer()));
+        print(out, route.word(), &format!("{}: lets the node in", config.peer()));
     }
-    if config.link_type == LinkType::KubeEdge && before.may_hold_others(&options.cloud) {
-        say(out, "note", &advice::other_objects(&config.store.path));
+    if config.link_type == LinkType::KubeEdge && state.may_hold_others(&options.cloud) {
+        print(out, "note", &advice::other_objects(&config.store.path));
     }
     if issued.membership.is_some_and(|membership| membership.removed) {
         return Err(JoinError::Removed { node });
     }
-    next_steps(out, runs, &before.named, &config);
+    print_next_steps(out, runs, &state.named, &config);
     Ok(())
 }
 
-/// What the cloud has given.
+/// Data issued by the cloud.
 struct Issued {
     ca: Certificate,
     identity: Identity,
-    /// None of a CloudCore.
+    /// None from a CloudCore.
     membership: Option<Membership>,
 }
 
-/// How the node will reach its cloud.
+/// The node's way to its cloud.
 #[derive(Debug)]
 enum Route {
-    /// Through a broker.
+    /// Through an MQTT broker.
     Mqtt { broker: BrokerUrl, prefix: String },
-    /// Directly.
+    /// Directly to a CloudCore.
     KubeEdge(CloudCoreUrl),
 }
 
 impl Route {
-    /// The other end, as the first word of a line.
+    /// Returns the peer as the first word of an output line.
     fn word(&self) -> &'static str {
         match self {
             Self::Mqtt { .. } => "broker",
@@ -226,8 +228,8 @@ fn route_of(membership: Option<&Membership>, options: &JoinOptions) -> Result<Ro
     }
 }
 
-/// Asks the cloud for everything; nothing is written.
-async fn ask(
+/// Requests CA, certificate and membership from the cloud; writes nothing.
+async fn request_identity(
     options: &JoinOptions,
     node: &str,
     now: fn() -> Timestamp,
@@ -235,8 +237,8 @@ async fn ask(
 ) -> Result<Issued, JoinError> {
     let url = &options.cloud;
     let (ca, time) = calls::fetch_ca(url, &options.token).await.map_err(JoinError::Call)?;
-    say(out, "cloud", &format!("{url}, the CA is that of the token"));
-    say(out, "node", node);
+    print(out, "cloud", &format!("{url}, the CA is that of the token"));
+    print(out, "node", node);
     let failed = |error| match error {
         CallError::Tls(problem @ HandshakeError::OutsideItsTime { .. }) => {
             JoinError::Clock { problem, now: now(), cloud: time }
@@ -259,10 +261,10 @@ async fn ask(
         calls::fetch_certificate(url, &tls, &trust, node, &request, credential).await.map_err(failed)?;
     let identity = Identity::new("the answer of the join service", vec![certificate], key)?;
     let until = identity.certificate().not_after();
-    say(out, "certificate", &format!("valid until {until}; the agent renews it in time"));
+    print(out, "certificate", &format!("valid until {until}; the agent renews it in time"));
 
     if is_cloud_core {
-        say(out, "link", "kubeedge, because that is a CloudCore");
+        print(out, "link", "kubeedge, because that is a CloudCore");
         return Ok(Issued { ca, identity, membership: None });
     }
     let tls = Client::new(&trust, Some(&identity), clock)?;
@@ -276,30 +278,30 @@ async fn ask(
         return Err(JoinError::Other(format!("{url} takes this device for another node than '{node}'")));
     }
     if let Some(warning) = membership.time.parse().ok().and_then(|cloud| advice::wrong_clock(now(), cloud)) {
-        say(out, "clock", &format!("{warning}; it does not keep the node from its cloud, but set it"));
+        print(out, "clock", &format!("{warning}; it does not keep the node from its cloud, but set it"));
     }
     Ok(Issued { ca, identity, membership: Some(membership) })
 }
 
-/// Which name the node has.
-fn decide(asked: Option<&str>, token: Option<&str>, configured: &str) -> Result<String, JoinError> {
-    if let (Some(asked), Some(token)) = (asked, token)
-        && asked != token
+/// Chooses the name of the node.
+fn choose_name(requested: Option<&str>, token: Option<&str>, configured: &str) -> Result<String, JoinError> {
+    if let (Some(requested), Some(token)) = (requested, token)
+        && requested != token
     {
         return Err(JoinError::Other(format!(
-            "the token is for node '{token}', not for '{asked}': leave --node out, or create a token with \
-             'edgesync-cloud token create --node {asked}'"
+            "the token is for node '{token}', not for '{requested}': leave --node out, or create a token with \
+             'edgesync-cloud token create --node {requested}'"
         )));
     }
-    let name = asked.or(token).unwrap_or(configured);
+    let name = requested.or(token).unwrap_or(configured);
     match edgesync_object::name::check_subdomain(name) {
         Ok(()) => Ok(name.to_owned()),
         Err(problem) => Err(JoinError::Other(format!("--node {problem}"))),
     }
 }
 
-/// Whether the identity that exists is the one that is asked for, and good for a while.
-fn is_kept(
+/// Returns whether the existing identity is the requested one and valid for a while.
+fn is_reusable(
     member: &Member,
     options: &JoinOptions,
     node: &str,
@@ -315,38 +317,38 @@ fn is_kept(
     Ok(matches!(validity, Validity::Good | Validity::Unknown))
 }
 
-/// The second run of the same command.
-async fn check_again(
-    before: &Before,
+/// Tests the connection of a device that has already joined.
+async fn verify_existing(
+    state: &DeviceState,
     member: &Member,
     now: fn() -> Timestamp,
     out: &mut (dyn Write + Send),
 ) -> Result<(), JoinError> {
     let cloud = member.cloud.as_ref().map_or(String::new(), JoinUrl::to_string);
-    say(out, "cloud", &format!("{cloud}, which this device has joined already"));
-    say(out, "node", &member.node);
+    print(out, "cloud", &format!("{cloud}, which this device has joined already"));
+    print(out, "node", &member.node);
     let until = member.stored.identity.certificate().not_after();
-    say(out, "certificate", &format!("valid until {until}; the token was not needed"));
-    let peer = before.config.peer();
-    let word = match before.config.link_type {
+    print(out, "certificate", &format!("valid until {until}; the token was not needed"));
+    let peer = state.config.peer();
+    let word = match state.config.link_type {
         LinkType::Mqtt => "broker",
         LinkType::KubeEdge => "cloudcore",
     };
-    still_member(member, now).await?;
-    // A second connection of one node would throw out the first.
-    if connection::agent_runs(&before.config) {
-        connection::ask_agent(&before.config).await?;
-        say(out, word, &format!("{peer}: the agent runs and has the connection; see 'edgesync status'"));
+    verify_membership(member, now).await?;
+    // A second connection of one node would end the first.
+    if connection::agent_runs(&state.config) {
+        connection::check_agent(&state.config).await?;
+        print(out, word, &format!("{peer}: the agent runs and has the connection; see 'edgesync status'"));
         return Ok(());
     }
-    connection::check(&before.config, &member.stored.ca, &member.stored.identity, member.clock(now)).await?;
-    say(out, word, &format!("{peer}: lets the node in"));
-    next_steps(out, false, &before.named, &before.config);
+    connection::check(&state.config, &member.stored.ca, &member.stored.identity, member.clock(now)).await?;
+    print(out, word, &format!("{peer}: lets the node in"));
+    print_next_steps(out, false, &state.named, &state.config);
     Ok(())
 }
 
-/// Asks the cloud whether it still knows the device. A service that does not answer says nothing against it.
-async fn still_member(member: &Member, now: fn() -> Timestamp) -> Result<(), JoinError> {
+/// Asks the cloud whether it still knows the device. A service that does not answer is ignored.
+async fn verify_membership(member: &Member, now: fn() -> Timestamp) -> Result<(), JoinError> {
     let Some(cloud) = &member.cloud else { return Ok(()) };
     let trust = Trust::new(member.stored.ca.clone());
     let tls = Client::new(&trust, Some(&member.stored.identity), member.clock(now))?;
@@ -357,37 +359,39 @@ async fn still_member(member: &Member, now: fn() -> Timestamp) -> Result<(), Joi
     }
 }
 
-/// Where the broker is; the service leaves the host out where it is its own.
-fn broker_of(membership: &Membership, asked: &JoinUrl) -> Result<BrokerUrl, JoinError> {
-    let said = &membership.broker;
-    let full = match said.split_once("://:") {
-        Some((scheme, port)) if asked.host.contains(':') => format!("{scheme}://[{}]:{port}", asked.host),
-        Some((scheme, port)) => format!("{scheme}://{}:{port}", asked.host),
-        None => said.clone(),
+/// Returns the broker's address; the service omits the host if it is its own.
+fn broker_of(membership: &Membership, requested: &JoinUrl) -> Result<BrokerUrl, JoinError> {
+    let address = &membership.broker;
+    let full = match address.split_once("://:") {
+        Some((scheme, port)) if requested.host.contains(':') => {
+            format!("{scheme}://[{}]:{port}", requested.host)
+        }
+        Some((scheme, port)) => format!("{scheme}://{}:{port}", requested.host),
+        None => address.clone(),
     };
     BrokerUrl::parse(&full).map_err(|problem| {
         JoinError::Other(format!(
-            "{asked} tells a broker that cannot be used: it {problem}; see pairing.broker_url there"
+            "{requested} tells a broker that cannot be used: it {problem}; see pairing.broker_url there"
         ))
     })
 }
 
-/// The text of the new configuration, proven by reading it.
+/// Creates the text of the new configuration, and verifies it by parsing.
 fn configuration(
-    before: &Before,
+    state: &DeviceState,
     node: &str,
     route: &Route,
     directory: &Path,
     cloud: &JoinUrl,
 ) -> Result<String, FilesError> {
-    let wrong = |problem| FilesError::Settings { path: before.path.clone(), problem };
+    let wrong = |problem| FilesError::Settings { path: state.path.clone(), problem };
     let mut settings = vec![("node", "name", settings::string(node))];
-    // Behind its header a new key comes first.
+    // A new key is inserted right after its header, so keys are set in reverse order.
     match route {
         Route::Mqtt { broker, prefix } => {
             settings.push(("link", "broker", settings::string(&broker.to_string())));
             settings.push(("link", "prefix", settings::string(prefix)));
-            if before.config.link_type != LinkType::Mqtt {
+            if state.config.link_type != LinkType::Mqtt {
                 settings.push(("link", "type", settings::string(LinkType::Mqtt.name())));
             }
         }
@@ -398,8 +402,8 @@ fn configuration(
     }
     settings.push(("identity", "cloud", settings::string(&cloud.to_string())));
     settings.push(("identity", "directory", settings::string(&directory.display().to_string())));
-    let text = settings::set_all(&before.text, &settings).map_err(wrong)?;
-    let loaded = config::parse::<Config>(&before.named, &text, std::env::vars_os());
+    let text = settings::set_all(&state.text, &settings).map_err(wrong)?;
+    let loaded = config::parse::<Config>(&state.named, &text, std::env::vars_os());
     let config = loaded.map_err(|errors| wrong(errors.to_string()))?.config;
     let mut in_force = match route {
         Route::Mqtt { broker, prefix } => vec![
@@ -425,19 +429,19 @@ fn configuration(
     }
 }
 
-/// One line of what was done. Nobody is left to tell if the terminal is gone.
-fn say(out: &mut (dyn Write + Send), what: &str, words: &str) {
+/// Writes one line of progress. Errors are ignored: the terminal may be gone.
+fn print(out: &mut (dyn Write + Send), what: &str, words: &str) {
     let _ = writeln!(out, "{what:<14} {words}");
 }
 
-/// What to do next, with the paths that are not the usual ones. Where systemd does not run, or its unit has another
-/// configuration, nothing is said of it.
-fn next_steps(out: &mut (dyn Write + Send), runs: bool, named: &Path, config: &Config) {
+/// Writes the next steps, with paths that differ from the defaults. Mentions systemd only if it
+/// runs and its unit uses this configuration.
+fn print_next_steps(out: &mut (dyn Write + Send), runs: bool, named: &Path, config: &Config) {
     let usual = Config::default().api.socket;
     let is_usual = named == Path::new(USUAL_PATH);
-    let file = if is_usual { String::new() } else { format!(" --config {}", shown(named)) };
+    let file = if is_usual { String::new() } else { format!(" --config {}", shell_quoted(named)) };
     let socket = &config.api.socket;
-    let socket = if *socket == usual { String::new() } else { format!(" --socket {}", shown(socket)) };
+    let socket = if *socket == usual { String::new() } else { format!(" --socket {}", shell_quoted(socket)) };
     let start = match (is_usual && systemd::manages(), runs) {
         (true, true) => ("systemctl restart edgesync".to_owned(), "the agent takes over the new identity"),
         (true, false) => {
@@ -457,8 +461,8 @@ fn next_steps(out: &mut (dyn Write + Send), runs: bool, named: &Path, config: &C
     }
 }
 
-/// A path as a shell reads it.
-fn shown(path: &Path) -> String {
+/// Quotes a path for a shell.
+fn shell_quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-'));
     if is_plain { text } else { format!("'{}'", text.replace('\'', r"'\''")) }

@@ -1,10 +1,11 @@
-//! Where an identity is on disk, and how it gets there in one piece.
+//! On-disk layout of an identity, and its atomic replacement.
 //!
-//! `<directory>/<set>/ca.crt` and `<directory>/<set>/node.pem` (certificates and key in one file, mode 0600). A join
-//! writes a set with a name of its own, makes it durable, and then replaces the configuration file, whose
-//! `identity.directory` names the set: that rename is the moment at which the new identity counts. Before it nothing
-//! that is in use has been touched; after it the old set is removed. A renewal replaces `node.pem` by one rename and
-//! keeps the one before as `node.previous.pem` until the new one has worked.
+//! `<directory>/<set>/ca.crt` and `<directory>/<set>/node.pem` (certificates and key in one file,
+//! mode 0600). A join writes a set under a new name, makes it durable, and then replaces the
+//! configuration file, whose `identity.directory` names the set: that rename commits the new
+//! identity. Before it no file in use has been touched; after it the old set is removed. A renewal
+//! replaces `node.pem` by one rename and keeps the previous one as `node.previous.pem` until the
+//! new one has been accepted.
 
 mod real;
 #[cfg(test)]
@@ -18,106 +19,107 @@ pub use real::RealDisk;
 use edgesync_store::durable::{FileError, directory_of};
 use edgesync_transport::tls::{Certificate, Identity, TlsError};
 
-/// The CA beside the identity.
+/// Name of the CA's file.
 pub const CA_FILE: &str = "ca.crt";
-/// Certificate and key.
+/// Name of the file with certificate and key.
 pub const IDENTITY_FILE: &str = "node.pem";
-/// Certificate and key before the last renewal, until the new ones have worked.
+/// Name of the file with the previous certificate and key, kept until the new ones have been
+/// accepted.
 pub const PREVIOUS_FILE: &str = "node.previous.pem";
-/// What is not in place yet ends so.
+/// Suffix of files before their rename.
 const UNFINISHED: &str = ".new";
-/// Sets are named by so many hexadecimal digits.
+/// Length of a set's name in hexadecimal digits.
 const SET_DIGITS: usize = 16;
-/// No file here is longer, in bytes.
+/// Maximum size of a file in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What is done to the file system, so that tests can cut the power after each step.
+/// File system operations, so that tests can cut the power after each step.
 pub trait Disk {
-    /// Makes a directory and those above it that are missing, and flushes their entries; the last one gets this mode.
-    /// One that exists stays as it is.
+    /// Creates a directory with the given mode, and its missing ancestors, and flushes their
+    /// entries. An existing one stays unchanged.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     fn make_directory(&mut self, path: &Path, mode: u32) -> io::Result<()>;
-    /// Writes a file that does not exist yet, and flushes its content. At no time has it a wider mode.
+    /// Creates a file, and flushes its content. It never has a wider mode.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     fn write_new(&mut self, path: &Path, content: &[u8], mode: u32) -> io::Result<()>;
-    /// Gives a file or directory to the owner of another (root joins, the agent's user reads), and flushes that.
-    /// Without the right to do so nothing happens.
+    /// Changes the owner to that of another path (root joins, the agent's user reads), and flushes
+    /// the change. Does nothing without the permission.
     ///
     /// # Errors
-    /// The system's, but for a missing right.
+    /// Those of the system, except a missing permission.
     fn give_to_owner_of(&mut self, path: &Path, like: &Path) -> io::Result<()>;
-    /// Renames, replacing what is there.
+    /// Renames a file, replacing an existing one.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()>;
     /// Flushes the entries of a directory.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     fn sync_directory(&mut self, path: &Path) -> io::Result<()>;
-    /// Removes a file, or a directory with all in it; one that does not exist is no error.
+    /// Removes a file, or a directory with its contents, if it exists.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     fn remove(&mut self, path: &Path) -> io::Result<()>;
-    /// Reads a file.
+    /// Reads a whole file.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
-    /// The names in a directory; none if it does not exist.
+    /// Returns the names in a directory; none if it does not exist.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     fn names(&self, path: &Path) -> io::Result<Vec<String>>;
-    /// The permission bits of a file; none if it does not exist.
+    /// Returns the permission bits of a file; none if it does not exist.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     fn mode(&self, path: &Path) -> io::Result<Option<u32>>;
 }
 
-/// An identity could not be read or written.
+/// Reason why an identity could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// The system refuses.
+    /// Error of the system.
     #[error(transparent)]
     Io(#[from] FileError),
-    /// A file is not what it is to be.
+    /// A file has invalid content.
     #[error(transparent)]
     Content(#[from] TlsError),
-    /// The configuration cannot be given the new values.
+    /// The configuration cannot be edited.
     #[error("{}: {problem}", path.display())]
     Settings {
-        /// The configuration.
+        /// Path of the configuration.
         path: PathBuf,
-        /// Why not, and what to do.
+        /// Problem and remedy.
         problem: String,
     },
 }
 
-/// Names what was tried on a path.
+/// Adds operation and path to an error.
 fn tried<'p>(what: &'static str, path: &'p Path) -> impl FnOnce(io::Error) -> FilesError + use<'p> {
     move |cause| FileError::tried(what, path)(cause).into()
 }
 
-/// An identity as it is on disk.
+/// An identity loaded from disk.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// The authorities.
+    /// Certificates of the trusted authorities.
     pub ca: Vec<Certificate>,
-    /// What the node shows.
+    /// Current identity of the node.
     pub identity: Identity,
-    /// What it showed before, if the new one has not worked yet.
+    /// Previous identity, if the current one has not been accepted yet.
     pub previous: Option<Identity>,
 }
 
-/// Reads the identity of a set. A previous one that cannot be read is left out.
+/// Loads the identity of a set. An unreadable previous one is ignored.
 ///
 /// # Errors
 /// See [`FilesError`].
@@ -126,7 +128,7 @@ pub fn load(disk: &impl Disk, set: &Path) -> Result<Stored, FilesError> {
     let ca = Certificate::all_from_pem(&ca, &text)?;
     let identity = read_identity(disk, &set.join(IDENTITY_FILE))?;
     let previous = read_identity(disk, &set.join(PREVIOUS_FILE)).ok();
-    // Between the two steps of a renewal both are the same.
+    // Between the two steps of a renewal both files are the same.
     let previous = previous.filter(|previous| previous.certificate() != identity.certificate());
     Ok(Stored { ca, identity, previous })
 }
@@ -136,14 +138,14 @@ fn read_identity(disk: &impl Disk, path: &Path) -> Result<Identity, FilesError> 
     Ok(Identity::from_pem(&name, &text)?)
 }
 
-/// The name of a file for errors, and its text.
+/// Returns the name of a file for errors, and its text.
 fn read_text(disk: &impl Disk, path: &Path) -> Result<(String, String), FilesError> {
     let bytes = disk.read(path).map_err(tried("read", path))?;
-    // Bytes that are no text are no PEM either, which the reader of PEM says.
+    // Invalid UTF-8 is no PEM either, which the PEM parser reports.
     Ok((path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// A new name for a set.
+/// Returns a new name for a set.
 #[must_use]
 pub(crate) fn new_set_name() -> String {
     let mut name = uuid::Uuid::new_v4().simple().to_string();
@@ -155,7 +157,7 @@ fn is_set_name(name: &str) -> bool {
     name.len() == SET_DIGITS && name.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Finds out, before a token is used up, whether a join could write where it has to.
+/// Tests whether a join could write its files, before it spends a token.
 ///
 /// # Errors
 /// See [`FilesError`].
@@ -174,13 +176,13 @@ pub fn probe(disk: &mut impl Disk, root: &Path, config: &Path) -> Result<(), Fil
     Ok(())
 }
 
-/// A join: writes a new set below `root` and replaces the configuration (its text comes from `text`, given the
-/// directory of the set). Gives the directory of the set. Other sets are still there: see [`remove_others`].
+/// Installs a new set below `root` and replaces the configuration, whose text `text` creates for
+/// the directory of the set. Returns that directory. Other sets remain: see [`remove_others`].
 ///
 /// # Errors
-/// See [`FilesError`]. After an error before the configuration was replaced, the old identity is in force and what was
-/// written is removed. If the very last step fails, nobody knows which of the two a power cut would leave: both are
-/// whole.
+/// See [`FilesError`]. After an error before the configuration was replaced, the old identity
+/// applies and new files are removed. If the very last step fails, either of the two may survive a
+/// power cut; both are complete.
 pub fn install(
     disk: &mut impl Disk,
     root: &Path,
@@ -197,14 +199,14 @@ pub fn install(
         .and_then(|text| write_config(disk, &new, config, &text).map(|()| text));
     let renamed = prepared.and_then(|text| {
         let renamed = disk.rename(&new, config).map_err(tried("replace", config));
-        // An error does not prove that nothing has happened.
+        // An error does not prove that the rename had no effect.
         renamed.or_else(|error| match disk.read(config) {
             Ok(found) if found == text.as_bytes() => Ok(()),
             _ => Err(error),
         })
     });
     if let Err(error) = renamed {
-        // What cannot be removed now is removed by the next join.
+        // The next join removes leftovers.
         let _ = disk.remove(&new);
         let _ = disk.remove(&directory);
         return Err(error);
@@ -214,7 +216,7 @@ pub fn install(
     Ok(directory)
 }
 
-/// Removes all sets below `root` but the one in `directory`.
+/// Removes all sets below `root` except `directory`.
 ///
 /// # Errors
 /// See [`FilesError`].
@@ -251,7 +253,7 @@ fn write_set(
     disk.sync_directory(root).map_err(tried("flush", root))
 }
 
-/// Writes a file that belongs to the owner of another.
+/// Creates a file with the owner of another.
 fn write_like(
     disk: &mut impl Disk,
     path: &Path,
@@ -263,7 +265,7 @@ fn write_like(
     disk.give_to_owner_of(path, like).map_err(tried("give away", path))
 }
 
-/// Writes the configuration under another name, with mode and owner of the one that exists.
+/// Writes the configuration under a temporary name, with mode and owner of the existing one.
 fn write_config(disk: &mut impl Disk, new: &Path, config: &Path, text: &str) -> Result<(), FilesError> {
     let beside = directory_of(config);
     disk.make_directory(beside, 0o755).map_err(tried("make", beside))?;
@@ -274,18 +276,19 @@ fn write_config(disk: &mut impl Disk, new: &Path, config: &Path, text: &str) -> 
     }
 }
 
-/// A renewal: the new identity counts, the one before stays as [`PREVIOUS_FILE`].
+/// Installs a renewed identity; the previous one stays as [`PREVIOUS_FILE`].
 ///
 /// # Errors
-/// See [`FilesError`]; then the old one counts, but for a failure of the very last step, after which either may.
+/// See [`FilesError`]; then the old one applies, except if the very last step failed, after which
+/// either may.
 pub fn renew(disk: &mut impl Disk, set: &Path, identity: &Identity) -> Result<(), FilesError> {
     let (current, previous) = (set.join(IDENTITY_FILE), set.join(PREVIOUS_FILE));
     let new = unfinished(&current);
-    let prepared = write_anew(disk, set, &new, identity.to_pem().as_bytes());
+    let prepared = write_secret(disk, set, &new, identity.to_pem().as_bytes());
     let prepared = prepared.and_then(|()| keep_as_previous(disk, set, &current, &previous));
     let renamed = prepared.and_then(|()| disk.rename(&new, &current).map_err(tried("replace", &current)));
     if let Err(error) = renamed {
-        // What cannot be removed now is removed by the next renewal.
+        // The next renewal removes leftovers.
         let _ = disk.remove(&new);
         let _ = disk.remove(&unfinished(&previous));
         return Err(error);
@@ -293,7 +296,7 @@ pub fn renew(disk: &mut impl Disk, set: &Path, identity: &Identity) -> Result<()
     disk.sync_directory(set).map_err(tried("flush", set))
 }
 
-/// Copies what is there, so that its place can be taken by a rename.
+/// Copies the current identity, so that a rename can replace it.
 fn keep_as_previous(
     disk: &mut impl Disk,
     set: &Path,
@@ -306,18 +309,18 @@ fn keep_as_previous(
         Err(error) => return Err(tried("read", current)(error)),
     };
     let copy = unfinished(previous);
-    write_anew(disk, set, &copy, &content)?;
+    write_secret(disk, set, &copy, &content)?;
     disk.rename(&copy, previous).map_err(tried("replace", previous))?;
     disk.sync_directory(set).map_err(tried("flush", set))
 }
 
-/// Writes a secret file, in the place of one that was left unfinished.
-fn write_anew(disk: &mut impl Disk, set: &Path, path: &Path, content: &[u8]) -> Result<(), FilesError> {
+/// Creates a secret file, replacing an unfinished one.
+fn write_secret(disk: &mut impl Disk, set: &Path, path: &Path, content: &[u8]) -> Result<(), FilesError> {
     disk.remove(path).map_err(tried("remove", path))?;
     write_like(disk, path, content, 0o600, set)
 }
 
-/// The new identity has worked: the one before is removed.
+/// Removes the previous identity, because the new one has been accepted.
 ///
 /// # Errors
 /// See [`FilesError`].
@@ -329,7 +332,7 @@ pub fn forget_previous(disk: &mut impl Disk, set: &Path) -> Result<(), FilesErro
     disk.sync_directory(set).map_err(tried("flush", set))
 }
 
-/// Where a file is written before it takes its place: hidden, beside it.
+/// Returns the temporary path of a file: hidden, in the same directory.
 fn unfinished(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());

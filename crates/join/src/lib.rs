@@ -1,8 +1,10 @@
-//! The device's side of enrollment: `edgesync join` turns a token into an identity, and a running agent renews it. It does not
-//! know the agent, its store or its link, and speaks HTTPS to the join service of either cloud side. Read [`command`] first.
+//! The device's side of enrollment: `edgesync join` turns a token into an identity, and a running
+//! agent renews it. Independent of the agent, its store and its link; speaks HTTPS to the join
+//! service of either cloud side. Read [`command`] first.
 //!
-//! [`token`] parses tokens, [`calls`] are the HTTP calls, [`files`] replaces key, certificates and configuration so that a power
-//! cut leaves the old set or the new one, [`settings`] edits the configuration, [`renewal`] decides when to renew.
+//! [`token`] parses tokens, [`calls`] are the HTTP calls, [`files`] replaces key, certificates and
+//! configuration so that a power cut leaves the old set or the new one, [`settings`] edits the
+//! configuration, [`renewal`] schedules renewals.
 
 pub mod calls;
 pub mod command;
@@ -16,18 +18,18 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-/// What the cloud side tells a node that has its certificate: `GET /edgesync/v1/join` with that certificate. A
-/// CloudCore of KubeEdge answers 404.
+/// Settings from the cloud side for an enrolled node: `GET /edgesync/v1/join` with its certificate.
+/// A CloudCore of KubeEdge answers 404.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Membership {
-    /// The node, as the certificate names it.
+    /// Name of the node in its certificate.
     pub node: String,
-    /// Where the broker is: `mqtts://host:port`. An empty host stands for the one that was asked.
+    /// Address of the broker: `mqtts://host:port`. An empty host means that of the join service.
     pub broker: String,
-    /// The first segments of every topic.
+    /// Prefix of all topics.
     pub prefix: String,
-    /// The cloud's clock (RFC 3339), for a message about a wrong one here.
+    /// Time of the cloud (RFC 3339), for a message about a wrong clock.
     pub time: String,
     /// Whether the node was removed from the fleet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -1,9 +1,9 @@
-//! When a certificate is renewed, and how.
+//! Schedule and execution of certificate renewals.
 //!
-//! Between 70 and 90 % of its lifetime, at a time that is drawn at random for each certificate, so that a fleet that
-//! joined in one hour does not renew in one. A failed attempt is repeated with growing waits, at most a tenth of the
-//! lifetime or an hour apart; also after the certificate has expired, because the cloud takes an expired one for
-//! renewals for a while (`pairing.renewal_grace`).
+//! A certificate is renewed between 70 and 90 % of its lifetime, at a random time, so that nodes
+//! enrolled in one hour do not renew in one. Failed attempts are repeated with growing delays, at
+//! most a tenth of the lifetime or an hour. They continue after the certificate has expired,
+//! because the cloud accepts an expired one for renewals for a while (`pairing.renewal_grace`).
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use super::calls::{self, CallError, Credential};
 use edgesync_config::JoinUrl;
 use edgesync_transport::tls::{Certificate, Client, Clock, Identity, Key, Trust};
 
-/// The share of its lifetime after which a certificate is renewed at the earliest.
+/// Earliest renewal, as a share of the lifetime.
 const EARLIEST: f64 = 0.7;
-/// How much later at most.
+/// Range of the random delay after it, as a share of the lifetime.
 const SPREAD: f64 = 0.2;
-/// The longest wait between attempts.
-const MOST_BETWEEN: Duration = Duration::from_secs(3600);
-/// How many times longer than the first wait the longest is.
+/// Longest delay between attempts.
+const MAX_DELAY: Duration = Duration::from_secs(3600);
+/// Number of doublings from the shortest to the longest delay.
 const STEPS: u32 = 6;
-/// How soon a clock that cannot be right is looked at again.
-const DOUBTFUL: Duration = Duration::from_secs(60);
-/// How long one wait is at most: clocks are set, and machines sleep.
-const LOOK_AGAIN: Duration = Duration::from_secs(3600);
+/// Interval at which an implausible clock is checked.
+const IMPLAUSIBLE_CLOCK_WAIT: Duration = Duration::from_secs(60);
+/// Longest single wait: clocks are set, and machines sleep.
+const MAX_WAIT: Duration = Duration::from_secs(3600);
 
-/// When the next attempt is due. Whoever renews waits for [`Schedule::wait`] and then, if [`Schedule::is_due`], tries;
-/// again and again.
+/// Schedule of a certificate's renewal. The caller repeatedly waits for [`Schedule::wait`] and
+/// then, if [`Schedule::is_due`], tries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
     renew_at: Timestamp,
@@ -36,21 +36,21 @@ pub struct Schedule {
     failures: u32,
 }
 
-/// How long a certificate is still good, in words for conditions and Events.
+/// Remaining validity of a certificate, for conditions and Events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validity {
-    /// More than a tenth of its lifetime is left.
+    /// More than a tenth of the lifetime is left.
     Good,
-    /// Less than a tenth is left: renewing has failed for a while.
+    /// Less than a tenth is left: renewals have failed for a while.
     Tight,
-    /// It has expired.
+    /// The certificate has expired.
     Expired,
-    /// The clock shows a time before the certificate was made: nobody can tell.
+    /// The clock is before the start of the certificate or otherwise implausible.
     Unknown,
 }
 
 impl Schedule {
-    /// Draws the time for a certificate; `random` is in `[0, 1)`.
+    /// Draws the renewal time of a certificate; `random` is in `[0, 1)`.
     #[must_use]
     pub fn new(certificate: &Certificate, random: f64) -> Self {
         Self::between(certificate.not_before(), certificate.not_after(), random)
@@ -63,55 +63,55 @@ impl Schedule {
         Self { renew_at, not_before, not_after, failures: 0 }
     }
 
-    /// How long to wait from now until the next look at [`Schedule::is_due`]; zero if the first attempt is due. After
-    /// failures it is the wait before the next attempt; `random`, in `[0, 1)`, spreads it. Never more than an hour, and
-    /// with a clock that cannot be right never more than a minute.
+    /// Returns the wait until the next check of [`Schedule::is_due`]; zero if the first attempt is
+    /// due. After failures it is the delay before the next attempt, spread by `random` in `[0, 1)`.
+    /// At most an hour, and at most a minute with an implausible clock.
     #[must_use]
     pub fn wait(&self, clock: &Clock, random: f64) -> Duration {
-        if !self.can_be_right(clock) {
-            return DOUBTFUL;
+        if !self.is_plausible(clock) {
+            return IMPLAUSIBLE_CLOCK_WAIT;
         }
         let left = until(clock.now(), self.renew_at);
         match (left.is_zero(), self.failures) {
-            (false, _) => left.min(LOOK_AGAIN),
+            (false, _) => left.min(MAX_WAIT),
             (true, 0) => Duration::ZERO,
             (true, failures) => self.pause(failures, random),
         }
     }
 
-    /// Whether it is time to renew. A clock that cannot be right does not know.
+    /// Returns whether the renewal is due; never with an implausible clock.
     #[must_use]
     pub fn is_due(&self, clock: &Clock) -> bool {
-        self.can_be_right(clock) && clock.now() >= self.renew_at
+        self.is_plausible(clock) && clock.now() >= self.renew_at
     }
 
-    /// The wait after so many failures: between half and all of a limit that doubles.
+    /// Returns the delay after a number of failures: between half and all of a limit that doubles.
     fn pause(&self, failures: u32, random: f64) -> Duration {
-        let most = (lifetime(self.not_before, self.not_after) / 10).min(MOST_BETWEEN);
+        let most = (lifetime(self.not_before, self.not_after) / 10).min(MAX_DELAY);
         let limit = most / (1 << STEPS.saturating_sub(failures.saturating_sub(1)));
         limit.mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
     }
 
-    fn can_be_right(&self, clock: &Clock) -> bool {
+    fn is_plausible(&self, clock: &Clock) -> bool {
         clock.is_plausible() && clock.now() >= self.not_before
     }
 
-    /// An attempt has failed.
+    /// Records a failed attempt.
     pub fn failed(&mut self) {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// When renewal was planned.
+    /// Returns the time of the planned renewal.
     #[must_use]
     pub fn planned(&self) -> Timestamp {
         self.renew_at
     }
 
-    /// How long it is still good.
+    /// Returns the remaining validity.
     #[must_use]
     pub fn validity(&self, clock: &Clock) -> Validity {
         let left = until(clock.now(), self.not_after);
-        if !self.can_be_right(clock) {
+        if !self.is_plausible(clock) {
             Validity::Unknown
         } else if left.is_zero() {
             Validity::Expired
@@ -127,12 +127,13 @@ fn lifetime(not_before: Timestamp, not_after: Timestamp) -> Duration {
     until(not_before, not_after)
 }
 
-/// The time from one moment to a later one; zero if it is not later.
+/// Returns the time from one moment to a later one; zero if it is not later.
 fn until(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default()
 }
 
-/// Makes a new key, has the cloud certify it, and proves it by one call with it. Nothing is written or replaced.
+/// Generates a key, requests its certificate, and verifies it by one call. Writes and replaces
+/// nothing.
 ///
 /// # Errors
 /// See [`CallError`].
@@ -151,7 +152,7 @@ pub async fn renew(
     let identity = Identity::new("the answer of the join service", vec![certificate], key);
     let identity = identity.map_err(CallError::Local)?;
     let tls = Client::new(trust, Some(&identity), clock).map_err(CallError::Local)?;
-    // A CloudCore does not know this call; that it answers proves the certificate all the same.
+    // A CloudCore does not know this call; its answer proves the certificate nevertheless.
     calls::fetch_membership(url, &tls).await?;
     Ok(identity)
 }

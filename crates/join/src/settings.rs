@@ -1,24 +1,24 @@
-//! Edits the configuration file: sets keys and leaves everything else as its author wrote it. Pure.
+//! Editor for the configuration file: sets keys and preserves everything else. Pure.
 
 use toml::de::{DeTable, DeValue};
 
-/// A key and its value: section, key, TOML text of the value.
+/// Section, key, and TOML text of the value.
 pub type Setting<'a> = (&'a str, &'a str, String);
 
-/// A string as TOML text.
+/// Formats a string as TOML text.
 #[must_use]
 pub fn string(text: &str) -> String {
-    // What JSON escapes in a string, and how, TOML understands as well.
+    // TOML accepts JSON's escapes in strings.
     serde_json::Value::from(text).to_string()
 }
 
-/// Sets keys in the text of a configuration. A line that sets the key (or a comment `#key = …` that shows its default)
-/// in its section is replaced; else the key comes right behind the header of its section, which is added at the end
-/// where it is missing.
+/// Sets keys in the text of a configuration. Replaces a line that sets the key (or a comment `#key
+/// = …` that shows its default) in its section; otherwise inserts the key right after the header of
+/// its section, which is appended if it is missing.
 ///
 /// # Errors
-/// The result does not have the values that were asked for (a key inside a multi-line string, a section written as an
-/// inline table or with dots): says which, and that the file is to be edited by hand.
+/// The result does not have the requested values (a key inside a multi-line string, a section
+/// written as an inline table or with dots); names the key to edit by hand.
 pub(crate) fn set_all(text: &str, settings: &[Setting<'_>]) -> Result<String, String> {
     let mut lines = text.split_inclusive('\n').map(str::to_owned).collect::<Vec<_>>();
     for setting in settings {
@@ -29,7 +29,7 @@ pub(crate) fn set_all(text: &str, settings: &[Setting<'_>]) -> Result<String, St
     Ok(edited)
 }
 
-/// Sets one key, by lines.
+/// Sets one key, line by line.
 fn set(lines: &mut Vec<String>, (section, key, value): &Setting<'_>) {
     let end_of_line = match lines.first() {
         Some(first) if first.ends_with("\r\n") => "\r\n",
@@ -48,8 +48,8 @@ fn set(lines: &mut Vec<String>, (section, key, value): &Setting<'_>) {
     };
     let body =
         lines.iter().enumerate().skip(start + 1).take_while(|(_, line)| !line.trim_start().starts_with('['));
-    let find = |wanted: fn(&str) -> Option<&str>| {
-        body.clone().find(|(_, line)| wanted(line).is_some_and(|rest| sets(rest, key))).map(|(at, _)| at)
+    let find = |content: fn(&str) -> Option<&str>| {
+        body.clone().find(|(_, line)| content(line).is_some_and(|rest| sets(rest, key))).map(|(at, _)| at)
     };
     let set_now = find(|line| Some(line.trim_start()));
     match set_now.or_else(|| find(|line| line.trim_start().strip_prefix('#').map(str::trim_start))) {
@@ -67,25 +67,25 @@ fn set(lines: &mut Vec<String>, (section, key, value): &Setting<'_>) {
     }
 }
 
-/// The name in a line such as `[link]`.
+/// Returns the section name in a line such as `[link]`.
 fn header(line: &str) -> Option<&str> {
     let (name, _) = line.trim_start().strip_prefix('[')?.split_once(']')?;
     Some(name.trim().trim_matches(['"', '\'']))
 }
 
-/// Whether a line sets the key.
+/// Returns whether a line sets the key.
 fn sets(line: &str, key: &str) -> bool {
     line.split_once('=').is_some_and(|(name, _)| name.trim().trim_matches(['"', '\'']) == key)
 }
 
-/// The comment behind the value in a line that sets a key.
+/// Returns the comment after the value in a line that sets a key.
 fn remark(line: &str) -> &str {
     let Ok(table) = DeTable::parse(line) else { return "" };
     let end = table.get_ref().values().map(|value| value.span().end).max();
     end.and_then(|end| line.get(end..)).unwrap_or_default().trim()
 }
 
-/// Whether the new text differs from the old one by nothing but the settings.
+/// Verifies that the texts differ in the settings only.
 fn check(old: &str, new: &str, settings: &[Setting<'_>]) -> Result<(), String> {
     let by_hand = |section: &str, key: &str, why: &str| {
         format!(
@@ -97,8 +97,8 @@ fn check(old: &str, new: &str, settings: &[Setting<'_>]) -> Result<(), String> {
     let (old, new) = (parse(old)?, parse(new)?);
     let (old, new) = (old.get_ref(), new.get_ref());
     for (section, key, value) in settings {
-        let wanted = DeValue::parse(value).map_err(|error| by_hand(section, key, error.message()))?;
-        if !find(new, section, key).is_some_and(|found| same(found, wanted.get_ref())) {
+        let expected = DeValue::parse(value).map_err(|error| by_hand(section, key, error.message()))?;
+        if !find(new, section, key).is_some_and(|found| same(found, expected.get_ref())) {
             return Err(by_hand(section, key, "the file sets it in a way that is not understood"));
         }
     }
@@ -124,7 +124,7 @@ fn check(old: &str, new: &str, settings: &[Setting<'_>]) -> Result<(), String> {
     Ok(())
 }
 
-/// The value of a key in a section; the section itself if it is none.
+/// Returns the value of a key in a section; the value itself if it is no section.
 fn find<'v, 'd>(table: &'v DeTable<'d>, section: &str, key: &str) -> Option<&'v DeValue<'d>> {
     match table.get(section)?.get_ref() {
         DeValue::Table(table) => table.get(key).map(toml::Spanned::get_ref),
@@ -132,7 +132,7 @@ fn find<'v, 'd>(table: &'v DeTable<'d>, section: &str, key: &str) -> Option<&'v 
     }
 }
 
-/// Whether two values are the same, wherever they stand.
+/// Returns whether two values are equal, regardless of their positions.
 fn same(a: &DeValue<'_>, b: &DeValue<'_>) -> bool {
     match (a, b) {
         (DeValue::Table(a), DeValue::Table(b)) => {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_that_shows_the_default_becomes_the_setting() {
+    fn comment_with_the_default_becomes_the_setting() {
         let text = "# top\n[node]\n\n# The name.\n#name = \"\"\n\n[link]\n#broker = \"x\"\n# name = no\n";
         let edited = edit(text, &[setting("node", "name", "a"), setting("link", "broker", "mqtts://b")]);
         let expected =
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_sets_the_key_goes_before_a_comment_and_keeps_its_remark() {
+    fn existing_line_is_edited_and_keeps_its_comment() {
         let text = "[ link ] # us\n#broker = 1\n  broker=\"#old\" # ours\r\nprefix = \"p\"\n";
         let expected = "[ link ] # us\n#broker = 1\nbroker = \"new\" # ours\nprefix = \"p\"\n";
         assert_eq!(edit(text, &[setting("link", "broker", "new")]), expected);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_added() {
+    fn missing_sections_and_keys_are_added() {
         let identity = setting("identity", "directory", "/d");
         assert_eq!(edit("", std::slice::from_ref(&identity)), "[identity]\ndirectory = \"/d\"\n");
         let both = [identity.clone(), setting("identity", "cloud", "c")];
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn line_ends_of_windows_stay() {
+    fn windows_line_ends_are_preserved() {
         let edited = edit(
             "[node]\r\nname = \"a\"\r\n",
             &[setting("node", "name", "b"), setting("link", "prefix", "p")],
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_edited_by_line_is_refused_and_names_the_key() {
+    fn uneditable_key_is_refused_by_name() {
         for text in [
             "link = { broker = \"a\" }\n",
             "link.broker = \"a\"\n",
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_file_takes_all_settings_and_keeps_its_words() {
+    fn documented_file_accepts_all_settings() {
         let text = include_str!("../../../config/edgesync.toml");
         let settings = [
             setting("node", "name", "pump-7"),
@@ -241,7 +241,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_edited_rightly_or_refused(
+        fn any_text_is_edited_correctly_or_refused(
             lines in prop::collection::vec(
                 prop::sample::select(vec![
                     "[link]", "[node]", "broker = 'a' # b", "#broker = 1", "x = '''", "'''", "link.broker = 2",
@@ -263,7 +263,7 @@ mod tests {
 
         #[test]
         fn any_string_becomes_a_value(value in any::<String>()) {
-            // The one control character that JSON leaves as it is.
+            // The one control character that JSON does not escape.
             prop_assume!(!value.contains('\u{7f}'));
             let text = string(&value);
             let parsed = DeValue::parse(&text).unwrap();

@@ -1,4 +1,4 @@
-//! What the tests of joining share: an authority, and a join service that does what a test tells it.
+//! Shared by the tests: an authority, and a scripted join service.
 
 pub(super) mod authority;
 pub(super) mod service;

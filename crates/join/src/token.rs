@@ -1,5 +1,5 @@
-//! What an operator hands to a device: `<SHA-256 of the CA in hexadecimal>.<JWT>`, as KubeEdge's `keadm gettoken`
-//! prints it. Pure.
+//! Enrollment tokens: `<SHA-256 of the CA in hexadecimal>.<JWT>`, in the format of KubeEdge's
+//! `keadm gettoken`. Pure.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -8,29 +8,29 @@ use serde_json::Value;
 
 use edgesync_object::name;
 
-/// The longest token, in bytes; real ones have about 300.
+/// Maximum length of a token in bytes; real ones have about 300.
 pub const MAX_TOKEN: usize = 8192;
 
-/// A token. Its secret part is not shown.
+/// A token. Its secret part is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     ca: String,
     jwt: String,
 }
 
-/// Text that is no token. Never holds the text.
+/// Reason why a text is no token. Never contains the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this is no token: {0}; expected <64 hexadecimal digits>.<three parts with dots between>, as 'edgesync-cloud token create' or 'keadm gettoken' prints it"
 )]
 pub struct TokenError(pub String);
 
-/// What the token says of itself. Not verified: only the cloud can.
+/// Claims of a token. Unverified: only the cloud can verify them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    /// Until when it can be used.
+    /// Time at which the token expires.
     pub expires: Option<Timestamp>,
-    /// The only node that it is for.
+    /// The only node that may use it.
     pub node: Option<String>,
 }
 
@@ -69,19 +69,19 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// SHA-256 of the CA's DER, lower-case hexadecimal.
+    /// Returns the SHA-256 of the CA's DER in lower-case hexadecimal.
     #[must_use]
     pub(crate) fn ca_fingerprint(&self) -> &str {
         &self.ca
     }
 
-    /// The JWT, for the header `Authorization: Bearer`.
+    /// Returns the JWT, for the header `Authorization: Bearer`.
     #[must_use]
     pub fn bearer(&self) -> &str {
         &self.jwt
     }
 
-    /// What it says of itself; nothing where it cannot be read.
+    /// Returns the claims; empty if they cannot be parsed.
     #[must_use]
     pub fn claims(&self) -> Claims {
         let payload = self.jwt.split('.').nth(1).unwrap_or_default();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_read_with_what_it_says_of_itself() {
+    fn token_is_parsed_with_its_claims() {
         let text = with_claims(r#"{"jti":"x","sub":"pump-7","exp":1800000000}"#);
         let token: Token = format!("  {text}\n").parse().unwrap();
         assert_eq!(token.ca_fingerprint(), CA);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_says_of_itself_may_be_nonsense() {
+    fn invalid_claims_are_ignored() {
         for text in ["nonsense", "[]", r#"{"exp":"soon","sub":7}"#, r#"{"exp":9e99,"sub":"../etc"}"#] {
             assert_eq!(claims(text), Claims::default(), "{text}");
         }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_refused_without_being_shown() {
+    fn invalid_token_is_refused_without_being_shown() {
         let good = with_claims("{}");
         let secret = "c2lnbmF0dXJl";
         for (bad, why) in [
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_part_is_not_shown() {
+    fn secret_part_is_not_shown() {
         let token: Token = with_claims(r#"{"sub":"a"}"#).parse().unwrap();
         let shown = format!("{token:?}");
         assert!(shown.contains(CA) && !shown.contains(token.bearer()) && !shown.contains("c2ln"), "{shown}");

@@ -1,12 +1,12 @@
-//! What an input may cost. A budget comes in with the bytes and goes with them: each step that reads them takes from it
-//! what it uses, so no step has to trust a number that the sender wrote.
+//! Limits of an input. A budget accompanies the bytes: each parsing step draws what it uses from
+//! it, so no step has to trust a number that the sender wrote.
 
 use super::meta::{MAX_DEPTH, nests_deeper};
 
-/// The fewest bytes that one item of a list takes as text, as any honest sender writes it: a UID alone is longer.
+/// Minimum size of a list item as text, in bytes: a UID alone is longer.
 const ITEM_BYTES: usize = 16;
 
-/// What may still be read of an input.
+/// Remaining limits of an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
     limit: usize,
@@ -15,79 +15,79 @@ pub struct Budget {
     depth: usize,
 }
 
-/// A budget that does not suffice.
+/// The limit that an input exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Exceeded {
-    /// Too long.
+    /// The input is too long.
     #[error("must be at most {limit} bytes")]
     Bytes {
-        /// The limit of the whole input in bytes.
+        /// Limit of the whole input in bytes.
         limit: usize,
     },
-    /// Too many items in its lists.
+    /// The lists have too many items.
     #[error("must have at most {limit} items")]
     Items {
-        /// The limit of the whole input.
+        /// Limit of the whole input.
         limit: usize,
     },
-    /// Nested too deep.
+    /// The input nests too deep.
     #[error("must nest at most {limit} levels deep")]
     Depth {
-        /// The limit.
+        /// Limit of the nesting in levels.
         limit: usize,
     },
 }
 
 impl Budget {
-    /// Of an input of at most so many bytes: one item for each 16 of them, and 100 levels. What is built from it takes at
-    /// most about 16 times as many bytes of memory.
+    /// Returns the budget of an input of at most `bytes` bytes: one item per 16 bytes, and 100
+    /// levels. The parsed result takes at most about 16 times as much memory.
     #[must_use]
     pub fn of(bytes: usize) -> Self {
         Self { limit: bytes, bytes, items: bytes / ITEM_BYTES, depth: MAX_DEPTH }
     }
 
-    /// Of at most so many items, whatever their length.
+    /// Returns the budget of an input of at most `items` items of any length.
     #[must_use]
     pub fn of_items(items: usize) -> Self {
         let bytes = items.saturating_mul(ITEM_BYTES);
         Self { items, ..Self::of(bytes) }
     }
 
-    /// How many bytes are left.
+    /// Returns the number of bytes left.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many bytes were taken.
+    /// Returns the number of bytes drawn.
     #[must_use]
     pub fn spent(&self) -> usize {
         self.limit - self.bytes
     }
 
-    /// Takes bytes.
+    /// Draws bytes.
     ///
     /// # Errors
-    /// So many are not left; nothing is taken.
+    /// Fewer bytes are left; nothing is drawn.
     pub fn take_bytes(&mut self, bytes: usize) -> Result<(), Exceeded> {
         self.bytes = self.bytes.checked_sub(bytes).ok_or(Exceeded::Bytes { limit: self.limit })?;
         Ok(())
     }
 
-    /// Takes items.
+    /// Draws items.
     ///
     /// # Errors
-    /// So many are not left; nothing is taken.
+    /// Fewer items are left; nothing is drawn.
     pub fn take_items(&mut self, items: usize) -> Result<(), Exceeded> {
         let limit = self.limit / ITEM_BYTES;
         self.items = self.items.checked_sub(items).ok_or(Exceeded::Items { limit })?;
         Ok(())
     }
 
-    /// Checks how deep JSON text nests, which is taken to be well-formed.
+    /// Checks the nesting depth of well-formed JSON text.
     ///
     /// # Errors
-    /// Too deep.
+    /// The text nests too deep.
     pub fn check_depth(&self, json: &str) -> Result<(), Exceeded> {
         let limit = self.depth;
         if nests_deeper(json, limit) { Err(Exceeded::Depth { limit }) } else { Ok(()) }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_is_gone_and_what_is_not_left_is_not_taken() {
+    fn budget_refuses_what_is_not_left() {
         let mut budget = Budget::of(64);
         assert_eq!(budget.take_bytes(40), Ok(()));
         assert_eq!(budget.take_bytes(25), Err(Exceeded::Bytes { limit: 64 }));
@@ -110,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_of_items_counts_items() {
+    fn budget_of_items_counts_items() {
         let mut budget = Budget::of_items(3);
         assert_eq!(budget.take_items(3), Ok(()));
         assert_eq!(budget.take_items(1), Err(Exceeded::Items { limit: 3 }));
     }
 
     #[test]
-    fn depth_is_bounded_whatever_the_length() {
+    fn depth_is_bounded_at_any_length() {
         let nested = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
         assert_eq!(Budget::of(0).check_depth(&nested(MAX_DEPTH)), Ok(()));
         let exceeded = Budget::of(1 << 20).check_depth(&nested(MAX_DEPTH + 1));

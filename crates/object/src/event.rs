@@ -1,15 +1,15 @@
-//! Events have two forms, that of the core group and that of `events.k8s.io`, with the same fields under different
-//! names. To go from one to the other, fields swap their names, also where an object has both: that way nothing is ever
-//! lost, whatever else it holds. Pure.
+//! Conversion between the two forms of Events, that of the core group and that of `events.k8s.io`,
+//! with the same fields under different names. The fields swap names, also where an object has
+//! both, so nothing is ever lost. Pure.
 
 use serde_json::{Map, Value};
 
 use super::{Object, Resource};
 
-/// The `apiVersion` under which Events are kept.
+/// The `apiVersion` under which Events are stored.
 pub(crate) const STORAGE: &str = "events.k8s.io/v1";
 
-/// The names of fields in the core group and in `events.k8s.io`.
+/// Names of fields in the core group and in `events.k8s.io`.
 pub const PAIRS: [(&str, &str); 7] = [
     ("message", "note"),
     ("involvedObject", "regarding"),
@@ -20,20 +20,20 @@ pub const PAIRS: [(&str, &str); 7] = [
     ("reportingComponent", "reportingController"),
 ];
 
-/// Whether objects of a kind are Events, in either form.
+/// Returns whether objects of a kind are Events, in either form.
 #[must_use]
 pub fn is_event(resource: &Resource) -> bool {
     resource.kind == "Event" && matches!(&*resource.group, "" | "events.k8s.io")
 }
 
-/// Turns an Event of the core group into the form in which Events are kept. Others stay as they are.
+/// Converts an Event of the core group into its stored form. Other objects are unchanged.
 pub fn event_to_storage(event: &mut Object) {
     if event.kind() == "Event" && event.api_version() == "v1" {
         swap(event.fields_mut(), STORAGE);
     }
 }
 
-/// Turns an Event as it is kept into the form of the core group. Others stay as they are.
+/// Converts a stored Event into the form of the core group. Other objects are unchanged.
 pub fn event_to_core(event: &mut Object) {
     if event.kind() == "Event" && event.api_version() == STORAGE {
         swap(event.fields_mut(), "v1");

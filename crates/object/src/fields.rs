@@ -1,5 +1,5 @@
-//! Field selectors (`metadata.name=a,spec.nodeName!=b`): the text form, which fields a kind has for them, and
-//! whether an object is selected.
+//! Field selectors (`metadata.name=a,spec.nodeName!=b`): parsing, the selectable fields of each
+//! kind, and matching.
 
 mod table;
 
@@ -11,12 +11,12 @@ use serde_json::{Map, Value};
 
 use super::resource::split_api_version;
 
-/// The longest field selector, in bytes.
+/// Maximum length of a field selector in bytes.
 pub(crate) const MAX_FIELD_SELECTOR: usize = 4 << 10;
 
-/// What fields must be. The empty selector selects everything.
+/// Requirements for fields. The empty selector selects everything.
 ///
-/// Reading one asks nothing of its fields: whether a kind has them is what [`FieldSelector::check`] says.
+/// Parsing accepts any field; [`FieldSelector::check`] verifies that a kind supports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSelector(Vec<Requirement>);
 
@@ -27,7 +27,7 @@ struct Requirement {
     value: String,
 }
 
-/// Why a field selector was refused.
+/// Reason why a field selector was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldSelectorError {
     /// Longer than [`MAX_FIELD_SELECTOR`].
@@ -41,36 +41,37 @@ pub enum FieldSelectorError {
         "invalid field selector part '{0}': a backslash must be followed by a backslash, a comma or an equals sign"
     )]
     Escape(String),
-    /// A field that cannot be selected by.
+    /// A field that is not selectable.
     #[error("field label not supported: {0}")]
     Field(String),
 }
 
 impl FieldSelector {
-    /// Whether everything is selected.
+    /// Returns whether everything is selected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether only name and namespace are asked for, so that [`FieldSelector::matches_names`] decides.
+    /// Returns whether there are only requirements for name and namespace, so that
+    /// [`FieldSelector::matches_names`] decides.
     #[must_use]
     pub fn is_only_names(&self) -> bool {
         self.0.iter().all(|requirement| own(&requirement.field).is_some())
     }
 
-    /// Selects only objects of this name, beside what is asked for already.
+    /// Adds the requirement that objects have this name.
     pub fn select_name(&mut self, name: &str) {
         let requirement =
             Requirement { field: "metadata.name".to_owned(), equal: true, value: name.to_owned() };
         self.0.push(requirement);
     }
 
-    /// Checks that objects of the kind can be selected by these fields. `extra` are the fields that the definition
-    /// of a custom kind adds, such as `spec.color`.
+    /// Checks that the fields are selectable for a kind. `extra` are the selectable fields of a
+    /// custom kind's definition, such as `spec.color`.
     ///
     /// # Errors
-    /// The first field that cannot be selected by.
+    /// The first field that is not selectable.
     pub fn check(&self, group: &str, kind: &str, extra: &[Arc<str>]) -> Result<(), FieldSelectorError> {
         let known = |field: &str| {
             own(field).is_some()
@@ -83,9 +84,9 @@ impl FieldSelector {
         }
     }
 
-    /// Whether an object is selected. Name and namespace (empty for cluster-scoped objects) are given apart, because
-    /// they are known before the object is read. An Event may be in either of its forms, whatever form the
-    /// selector is for.
+    /// Returns whether an object is selected. Name and namespace (empty for cluster-scoped objects)
+    /// are parameters, because they are known before the object is parsed. An Event may be in
+    /// either form, regardless of the selector's.
     #[must_use]
     pub fn matches(&self, namespace: &str, name: &str, object: &Map<String, Value>) -> bool {
         self.0.iter().all(|requirement| {
@@ -98,7 +99,7 @@ impl FieldSelector {
         })
     }
 
-    /// Whether name and namespace are as asked for. Other fields are not looked at.
+    /// Returns whether name and namespace match. Other fields are ignored.
     #[must_use]
     pub fn matches_names(&self, namespace: &str, name: &str) -> bool {
         self.0.iter().all(|requirement| match own(&requirement.field) {
@@ -108,13 +109,13 @@ impl FieldSelector {
         })
     }
 
-    /// The only namespace that can be selected, if there is one.
+    /// Returns the only namespace that can match, if there is one.
     #[must_use]
     pub fn only_namespace(&self) -> Option<&str> {
         self.only(Own::Namespace)
     }
 
-    /// The only name that can be selected, if there is one.
+    /// Returns the only name that can match, if there is one.
     #[must_use]
     pub fn only_name(&self) -> Option<&str> {
         self.only(Own::Name)
@@ -140,7 +141,7 @@ impl Requirement {
     }
 }
 
-/// The two fields that every kind has.
+/// The two fields of every kind.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Own {
     Name,
@@ -155,7 +156,7 @@ fn own(field: &str) -> Option<Own> {
     }
 }
 
-/// The text of a field, in the first of its places that has one.
+/// Returns the text of a field, from the first of its paths with a value.
 fn value<'a>(object: &'a Map<String, Value>, field: &str) -> Cow<'a, str> {
     let text = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default();
     let (group, _) = split_api_version(text("apiVersion"));
@@ -166,7 +167,7 @@ fn value<'a>(object: &'a Map<String, Value>, field: &str) -> Cow<'a, str> {
     found.find(|text| !text.is_empty()).unwrap_or(Cow::Borrowed(known.absent))
 }
 
-/// The scalar under a dotted path, as text.
+/// Returns the scalar at a dotted path, as text.
 fn at<'a>(object: &'a Map<String, Value>, path: &str) -> Option<Cow<'a, str>> {
     let mut steps = path.split('.');
     let first = object.get(steps.next()?)?;
@@ -182,7 +183,7 @@ fn shown(text: &str) -> String {
     text.chars().take(64).collect()
 }
 
-/// Field, whether it must be equal, and value: split at the first operator (`=`, `==`, `!=`).
+/// Splits at the first operator (`=`, `==`, `!=`) into field, equality, and value.
 fn split_operator(part: &str) -> Option<(&str, bool, &str)> {
     let (field, rest) = part.split_once('=')?;
     match field.strip_suffix('!') {
@@ -191,7 +192,7 @@ fn split_operator(part: &str) -> Option<(&str, bool, &str)> {
     }
 }
 
-/// The parts between the commas that no backslash precedes.
+/// Splits at the commas without a preceding backslash.
 fn split_parts(text: &str) -> Vec<&str> {
     let (mut parts, mut start, mut escaped) = (Vec::new(), 0, false);
     for (at, c) in text.char_indices() {
@@ -209,7 +210,7 @@ fn split_parts(text: &str) -> Vec<&str> {
     parts
 }
 
-/// The value that is meant: `\\`, `\,` and `\=` stand for the second character.
+/// Decodes a value: `\\`, `\,` and `\=` stand for the second character.
 fn unescape(value: &str, part: &str) -> Result<String, FieldSelectorError> {
     let mut plain = String::with_capacity(value.len());
     let mut chars = value.chars();

@@ -1,10 +1,11 @@
-//! The kinds that need no definition: Kubernetes' own and the ObjectSync family, and how people type them.
+//! Built-in kinds, which need no definition: those of Kubernetes and of the ObjectSync family, and
+//! their names in commands.
 //!
-//! Any other kind works too: [`guess`] derives what is missing from its name.
+//! Other kinds work too: [`guess`] derives their resource from the name.
 
 use super::resource::{Resource, Scope, split_api_version};
 
-/// A kind known by heart.
+/// A built-in kind with its names.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KnownKind {
     /// API group, empty for the core group.
@@ -15,7 +16,7 @@ pub struct KnownKind {
     pub kind: &'static str,
     /// Lower-case plural of the path.
     pub plural: &'static str,
-    /// Lower-case singular.
+    /// Lower-case singular for commands.
     pub singular: &'static str,
     /// Short names, as `kubectl` knows them.
     pub short: &'static [&'static str],
@@ -109,7 +110,7 @@ pub static KINDS: &[KnownKind] = kinds! {
 };
 
 impl KnownKind {
-    /// The kind as an owned resource.
+    /// Returns the kind as an owned resource.
     #[must_use]
     pub fn resource(&self) -> Resource {
         Resource {
@@ -121,7 +122,8 @@ impl KnownKind {
         }
     }
 
-    /// Whether the status is a subresource, written under `/status` alone, as the API pages of the kinds say.
+    /// Returns whether the status is a subresource, written under `/status` only, according to the
+    /// API reference.
     #[must_use]
     pub fn has_status(&self) -> bool {
         match self.group {
@@ -154,41 +156,43 @@ impl KnownKind {
         }
     }
 
-    /// Whether a person who types `word` means this kind: plural, singular, short name or kind, in any case.
-    fn answers_to(&self, word: &str) -> bool {
+    /// Returns whether `word` names this kind: as plural, singular, short name or kind, in any
+    /// case.
+    fn is_named(&self, word: &str) -> bool {
         [self.plural, self.singular, self.kind].iter().any(|name| name.eq_ignore_ascii_case(word))
             || self.short.iter().any(|name| name.eq_ignore_ascii_case(word))
     }
 }
 
-/// The kind of an object with these `apiVersion` and `kind` fields.
+/// Finds the kind of an object by its `apiVersion` and `kind`.
 #[must_use]
 pub fn by_kind(api_version: &str, kind: &str) -> Option<&'static KnownKind> {
     let (group, version) = split_api_version(api_version);
     KINDS.iter().find(|known| known.kind == kind && known.group == group && known.version == version)
 }
 
-/// The kind that is served under this path.
+/// Finds the kind served under a path.
 #[must_use]
 pub fn by_plural(group: &str, version: &str, plural: &str) -> Option<&'static KnownKind> {
     KINDS.iter().find(|known| known.plural == plural && known.group == group && known.version == version)
 }
 
-/// The kind that a person means: `cm`, `configmap`, `ConfigMap`, `deployments.apps`, `deployments.v1.apps`.
+/// Finds the kind for a word of a user: `cm`, `configmap`, `ConfigMap`, `deployments.apps`,
+/// `deployments.v1.apps`.
 #[must_use]
 pub fn by_word(word: &str) -> Option<&'static KnownKind> {
     let Some((name, rest)) = word.split_once('.') else {
-        return KINDS.iter().find(|known| known.answers_to(word));
+        return KINDS.iter().find(|known| known.is_named(word));
     };
-    let named = || KINDS.iter().filter(|known| known.answers_to(name));
+    let named = || KINDS.iter().filter(|known| known.is_named(name));
     named().find(|known| known.group.eq_ignore_ascii_case(rest)).or_else(|| {
         let (version, group) = rest.split_once('.').unwrap_or((rest, ""));
         named().find(|known| known.version == version && known.group.eq_ignore_ascii_case(group))
     })
 }
 
-/// The resource of an object: the known one, or one derived from the kind's name. A kind that is not
-/// known is taken to be namespaced if this object has a namespace.
+/// Returns the resource of an object: the built-in one, or one derived from the kind's name. An
+/// unknown kind counts as namespaced if the object has a namespace.
 #[must_use]
 pub fn guess(api_version: &str, kind: &str, has_namespace: bool) -> Resource {
     if let Some(known) = by_kind(api_version, kind) {
@@ -204,7 +208,7 @@ pub fn guess(api_version: &str, kind: &str, has_namespace: bool) -> Resource {
     }
 }
 
-/// The lower-case plural of a kind, by the rules that Kubernetes' generators use.
+/// Returns the lower-case plural of a kind, by the rules of Kubernetes' generators.
 #[must_use]
 pub fn pluralize(kind: &str) -> String {
     let mut word = kind.to_ascii_lowercase();
@@ -227,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_can_be_found_in_each_way() {
+    fn every_kind_is_found_by_all_names() {
         for known in KINDS {
             let api_version = known.resource().api_version();
             assert_eq!(by_kind(&api_version, known.kind), Some(known));
@@ -240,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_singular_is_the_kind_in_lower_case_and_the_plural_is_not_far() {
+    fn singular_is_the_kind_in_lower_case() {
         for known in KINDS {
             assert_eq!(known.singular, known.kind.to_ascii_lowercase());
             if known.kind != "Endpoints" {
@@ -250,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_types_finds_the_kind() {
+    fn words_of_users_find_the_kind() {
         for word in ["cm", "configmap", "configmaps", "ConfigMap", "CM"] {
             assert_eq!(by_word(word).map(|k| k.kind), Some("ConfigMap"), "{word}");
         }
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_kinds_are_guessed_from_their_name() {
+    fn unknown_kinds_are_derived_from_their_name() {
         for (kind, plural) in [
             ("Widget", "widgets"),
             ("Policy", "policies"),

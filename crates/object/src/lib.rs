@@ -1,6 +1,6 @@
-//! Kubernetes objects: identity, versions, names, selectors, references, Status, ObjectSync, and YAML as kubectl reads it. It is
-//! pure: it knows no I/O, clock, database or network, and no other crate of the workspace. Read [`Object`] and
-//! [`ResourceVersion`] first.
+//! Kubernetes objects: identity, versions, names, selectors, references, Status, ObjectSync, and
+//! YAML as kubectl reads it. Pure: no I/O, clock, database or network, and no other crate of the
+//! workspace. Read [`Object`] and [`ResourceVersion`] first.
 
 #![warn(missing_docs)]
 

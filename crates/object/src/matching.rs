@@ -1,5 +1,5 @@
-//! Which objects are meant: by kind, namespace, name and label. Rules that place objects on nodes and rules that bring them
-//! into files say it in the same words.
+//! Selection of objects by kind, namespace, name and labels, shared by placement rules and file
+//! rules.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,62 +9,64 @@ use serde::{Deserialize, Deserializer, de};
 use super::objectsync::is_placeable;
 use super::{Resource, Selector, kinds};
 
-/// The longest glob, in bytes: no name it could match is longer.
+/// Maximum length of a glob in bytes: no matching name is longer.
 const MAX_GLOB: usize = 253;
 
-/// Selects objects: by kind, namespace, name and label; what is given must all fit.
+/// Selector of objects by kind, namespace, name and labels; all given criteria must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ObjectMatch {
-    /// Kinds; if empty, any kind but those that order the cluster itself: Namespaces, which come with their first
-    /// object, and CustomResourceDefinitions.
+    /// Kinds. If empty, any kind except those that structure the cluster: Namespaces, which follow
+    /// their first object, and CustomResourceDefinitions.
     pub kinds: Vec<KindMatch>,
-    /// Patterns, one of which the namespace must fit; any namespace, and cluster-scoped objects too, if empty.
+    /// Namespace patterns, one of which must match. If empty, any namespace, and cluster-scoped
+    /// objects too.
     pub namespaces: Vec<Glob>,
-    /// Names, one of which the object must have; any name if empty.
+    /// Object names, one of which must match; any name if empty.
     pub names: Vec<String>,
-    /// What the labels must be like.
+    /// Requirements for the labels.
     pub selector: Selector,
 }
 
 impl ObjectMatch {
-    /// Whether an object of this kind, namespace and name may be selected; its labels are not looked at.
+    /// Returns whether an object with this kind, namespace and name may be selected; ignores
+    /// labels.
     #[must_use]
     pub fn names(&self, resource: &Resource, namespace: &str, name: &str) -> bool {
         self.takes(resource)
             && any(&self.namespaces, |glob| !namespace.is_empty() && glob.matches(namespace))
-            && any(&self.names, |wanted| wanted == name)
+            && any(&self.names, |expected| expected == name)
     }
 
-    /// Whether objects of a kind may be selected.
+    /// Returns whether objects of a kind may be selected.
     #[must_use]
     pub fn takes(&self, resource: &Resource) -> bool {
         match self.kinds.as_slice() {
-            [] => !orders_the_cluster(resource),
+            [] => !structures_the_cluster(resource),
             kinds => kinds.iter().any(|kind| kind.matches(resource)),
         }
     }
 }
 
-/// Whether objects of this kind say how the cluster is ordered, so that nodes only get them where a rule names the
-/// kind.
-fn orders_the_cluster(resource: &Resource) -> bool {
+/// Returns whether the kind structures the cluster, so that nodes only get its objects if a rule
+/// names it.
+fn structures_the_cluster(resource: &Resource) -> bool {
     matches!(
         (resource.group.as_str(), resource.kind.as_str()),
         ("", "Namespace") | ("apiextensions.k8s.io", "CustomResourceDefinition")
     )
 }
 
-/// Whether one of the patterns fits, or none is given.
+/// Returns whether a pattern matches, or none is given.
 pub fn any<T>(patterns: &[T], fits: impl Fn(&T) -> bool) -> bool {
     patterns.is_empty() || patterns.iter().any(fits)
 }
 
-/// A pattern for names: `*` stands for any text, `?` for one character.
+/// A pattern for names: `*` matches any text, `?` one character.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob(String);
 
-/// Why a pattern for names was refused.
+/// Reason why a name pattern was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the name pattern '{}' must be 1 to {MAX_GLOB} lower-case letters, digits, '-', '.', '*' or '?'",
@@ -73,19 +75,19 @@ pub struct Glob(String);
 pub struct GlobError(String);
 
 impl Glob {
-    /// The only name that fits, if it is a name and no pattern.
+    /// Returns the only matching name, if the pattern has no wildcard.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         (!self.0.contains(['*', '?'])).then_some(self.0.as_str())
     }
 
-    /// Whether the whole name fits the pattern. Takes at most pattern length × name length steps.
+    /// Returns whether the whole name matches. Takes at most pattern length × name length steps.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
-        // Patterns are ASCII by construction and so are names: bytes are characters.
+        // Patterns and names are ASCII: bytes are characters.
         let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
         let (mut p, mut n) = (0, 0);
-        // The last star and where its text ends so far: the only place worth going back to.
+        // The last star, and the end of the text it has matched: the only point to backtrack to.
         let mut star: Option<(usize, usize)> = None;
         while n < name.len() {
             match pattern.get(p) {
@@ -134,19 +136,20 @@ impl<'de> Deserialize<'de> for Glob {
     }
 }
 
-/// A kind as people name it: `ConfigMap`, `cm`, `configmaps`, `deployments.apps`, `Widget.lab.io`.
+/// A kind as written by users: `ConfigMap`, `cm`, `configmaps`, `deployments.apps`,
+/// `Widget.lab.io`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KindMatch {
-    /// One kind of one group.
+    /// A built-in kind of one group.
     Known {
         /// API group, empty for the core group.
         group: String,
         /// Kind in CamelCase.
         kind: String,
     },
-    /// A kind that this program does not know by heart, by kind or plural.
+    /// Any other kind, by kind or plural.
     Other {
-        /// Kind in CamelCase or lower-case plural or singular.
+        /// Kind in CamelCase, or lower-case plural or singular.
         word: String,
         /// API group; any if absent.
         group: Option<String>,
@@ -163,19 +166,19 @@ impl fmt::Display for KindMatch {
     }
 }
 
-/// Why a kind was refused.
+/// Reason why a kind was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KindError {
     /// Not a kind, nor a plural with an optional group.
     #[error("the kind '{}' must be a kind or a plural, with an optional '.' and group", .0.chars().take(64).collect::<String>().escape_debug())]
     Syntax(String),
-    /// Such objects come from nodes or are about them.
+    /// Such objects come from nodes or describe them.
     #[error("objects of kind '{0}' cannot be placed on nodes")]
     NotPlaceable(String),
 }
 
 impl KindMatch {
-    /// Whether the resource is of this kind.
+    /// Returns whether the resource is of this kind.
     #[must_use]
     pub fn matches(&self, resource: &Resource) -> bool {
         match self {
@@ -224,7 +227,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn kinds_are_named_in_every_usual_way() {
+    fn kinds_are_parsed_in_all_forms() {
         let widget = guess("lab.io/v1", "Widget", true);
         for word in ["Widget", "widgets", "widget", "widgets.lab.io", "Widget.lab.io"] {
             assert!(word.parse::<KindMatch>().unwrap().matches(&widget), "{word}");
@@ -235,7 +238,7 @@ mod tests {
         assert!(!deployment.matches(&guess("extensions/v1beta1", "Deployment", true)));
     }
 
-    /// What the pattern means, the slow and obvious way.
+    /// Reference implementation: matches a pattern recursively.
     fn fits(pattern: &[u8], name: &[u8]) -> bool {
         match pattern {
             [] => name.is_empty(),
@@ -248,21 +251,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn globs_mean_what_they_say(pattern in "[ab?*]{1,8}", name in "[ab]{0,8}") {
+        fn globs_match_like_the_reference(pattern in "[ab?*]{1,8}", name in "[ab]{0,8}") {
             let expected = fits(pattern.as_bytes(), name.as_bytes());
             prop_assert_eq!(pattern.parse::<Glob>().unwrap().matches(&name), expected);
         }
     }
 
     #[test]
-    fn a_pattern_without_wildcards_is_a_name() {
+    fn pattern_without_wildcards_is_a_name() {
         let name = |glob: &str| glob.parse::<Glob>().unwrap().name().map(str::to_owned);
         assert_eq!(name("shop").as_deref(), Some("shop"));
         assert_eq!((name("shop-*"), name("sho?")), (None, None));
     }
 
     #[test]
-    fn a_pattern_full_of_stars_stays_cheap() {
+    fn pattern_full_of_stars_matches_quickly() {
         let glob: Glob = "a*".repeat(100).parse().unwrap();
         assert!(!glob.matches(&"a".repeat(99)));
         assert!(glob.matches(&"a".repeat(100)));

@@ -1,5 +1,5 @@
-//! The head of a Kubernetes object: what the protocol and the store need to know of it, read without
-//! building the rest; and the one field of it that a serving store replaces in the text.
+//! Head of a Kubernetes object: the fields for protocol and store, parsed without building the
+//! rest; and in-place replacement of single fields in the JSON text.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,13 +10,13 @@ use serde::Deserialize;
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Head<'a> {
-    /// Group and version.
+    /// Group and version, as `apiVersion`.
     #[serde(borrow, default)]
     pub api_version: Cow<'a, str>,
     /// Kind in CamelCase.
     #[serde(borrow, default)]
     pub kind: Cow<'a, str>,
-    /// The identifying part of the metadata.
+    /// Identifying part of the metadata.
     #[serde(borrow, default)]
     pub metadata: HeadMeta<'a>,
 }
@@ -39,17 +39,17 @@ pub struct HeadMeta<'a> {
     pub resource_version: Cow<'a, str>,
 }
 
-/// The deepest nesting of objects and arrays that is accepted: a limit that every reader of the
-/// object can rely on (`serde_json` itself stops at 128).
+/// Maximum nesting of objects and arrays: a limit that every reader of objects can rely on
+/// (`serde_json` itself stops at 128).
 pub const MAX_DEPTH: usize = 100;
 
-/// Whether JSON text nests deeper than [`MAX_DEPTH`]. The text is taken to be well-formed.
+/// Returns whether well-formed JSON text nests deeper than [`MAX_DEPTH`].
 #[must_use]
 pub fn too_deep(json: &str) -> bool {
     nests_deeper(json, MAX_DEPTH)
 }
 
-/// Whether JSON text, taken to be well-formed, nests deeper than so many levels.
+/// Returns whether well-formed JSON text nests deeper than `levels`.
 pub(super) fn nests_deeper(json: &str, levels: usize) -> bool {
     let mut depth = 0usize;
     let mut bytes = json.bytes();
@@ -63,7 +63,8 @@ pub(super) fn nests_deeper(json: &str, levels: usize) -> bool {
             }
             b'}' | b']' => depth = depth.saturating_sub(1),
             b'"' => {
-                // Skip the string: brackets in it do not count, an escaped quote does not end it.
+                // Skips the string: its brackets do not count, and an escaped quote does not end
+                // it.
                 while let Some(inner) = bytes.next() {
                     match inner {
                         b'\\' => {
@@ -80,10 +81,10 @@ pub(super) fn nests_deeper(json: &str, levels: usize) -> bool {
     false
 }
 
-/// The object's JSON text with this `metadata.resourceVersion`, all other bytes as they were. The field is
-/// added where it is missing, and so is `metadata`. Text that is no JSON object is returned as it is.
+/// Replaces `metadata.resourceVersion` in an object's JSON text; all other bytes stay. Adds the
+/// field, and `metadata`, where missing. Returns text that is no JSON object unchanged.
 ///
-/// Where a key stands twice the last one counts, as it does for readers.
+/// Of duplicate keys the last one counts, as for parsers.
 #[must_use]
 pub fn with_resource_version(json: &str, version: u64) -> String {
     spliced(json, in_metadata(json, "resourceVersion", &format!("\"{version}\"")))
@@ -95,8 +96,8 @@ pub fn with_managed_fields(json: &str, fields: &str) -> String {
     spliced(json, in_metadata(json, "managedFields", fields))
 }
 
-/// The object's JSON text with this `status`, which is JSON text itself, all other bytes as they were. The field is
-/// added behind the others where it is missing. Text that is no JSON object is returned as it is.
+/// Replaces `status`, which is JSON text, in an object's JSON text; all other bytes stay. Appends
+/// the field where missing. Returns text that is no JSON object unchanged.
 #[must_use]
 pub fn with_status(json: &str, status: &str) -> String {
     if let Some(text) = with_field(json, "status", status) {
@@ -109,13 +110,13 @@ pub fn with_status(json: &str, status: &str) -> String {
     spliced(json, added)
 }
 
-/// The JSON text of a member of a JSON object, or of a member of a member, and so on.
+/// Returns the JSON text of a member of a JSON object, by its path.
 #[must_use]
 pub fn member<'j>(json: &'j str, path: &[&str]) -> Option<&'j str> {
     path.iter().try_fold(json, |json, name| json.get(Members::of(json, 0)?.last_named(name)?))
 }
 
-/// The text with a part of it replaced.
+/// Replaces a part of the text.
 fn spliced(json: &str, splice: Option<(Range<usize>, String)>) -> String {
     let Some((at, text)) = splice else { return json.to_owned() };
     let (Some(before), Some(after)) = (json.get(..at.start), json.get(at.end..)) else {
@@ -124,16 +125,16 @@ fn spliced(json: &str, splice: Option<(Range<usize>, String)>) -> String {
     [before, &text, after].concat()
 }
 
-/// The object's JSON text with another value for a field that it has at its top, all other bytes as they were;
-/// nothing if it has no such field. `value` is JSON text.
+/// Replaces the value of an existing top-level field in an object's JSON text; all other bytes
+/// stay. `None` without such a field. `value` is JSON text.
 #[must_use]
 pub fn with_field(json: &str, name: &str, value: &str) -> Option<String> {
     let at = Members::of(json, 0)?.last_named(name)?;
     Some([json.get(..at.start)?, value, json.get(at.end..)?].concat())
 }
 
-/// The object's JSON text without `metadata.managedFields`, all other bytes as they were: what writers noted about
-/// themselves is often half of an object. The text is one without keys that stand twice.
+/// Removes `metadata.managedFields` from an object's JSON text; all other bytes stay. This
+/// bookkeeping of writers is often half of an object. The text must not have duplicate keys.
 #[must_use]
 pub fn without_managed_fields(json: String) -> String {
     let Some(cut) = managed_fields(&json) else { return json };
@@ -143,20 +144,21 @@ pub fn without_managed_fields(json: String) -> String {
     }
 }
 
-/// The annotation in which `kubectl apply` keeps what was applied: a second copy of the object.
+/// Annotation in which `kubectl apply` keeps the applied configuration: a second copy of the
+/// object.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// What of an object is left out of what travels.
+/// Parts of an object that are not transmitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// `metadata.managedFields`.
+    /// Omits `metadata.managedFields` if set.
     pub managed_fields: bool,
-    /// The annotation [`LAST_APPLIED`].
+    /// Omits the annotation [`LAST_APPLIED`] if set.
     pub last_applied: bool,
 }
 
 impl LeftOut {
-    /// The text of an object without that.
+    /// Removes these parts from the text of an object.
     #[must_use]
     pub fn of(self, json: String) -> String {
         let json = if self.managed_fields { without_managed_fields(json) } else { json };
@@ -185,7 +187,7 @@ fn managed_fields(json: &str) -> Option<Range<usize>> {
     named_member(json, metadata.start, "managedFields")
 }
 
-/// Where a member of the object that begins here stands, with one of the commas beside it.
+/// Returns the range of a member in the object that begins at `at`, including one adjacent comma.
 fn named_member(json: &str, at: usize, name: &str) -> Option<Range<usize>> {
     let mut before = None;
     for (key, value) in Members::of(json, at)? {
@@ -203,7 +205,7 @@ fn named_member(json: &str, at: usize, name: &str) -> Option<Range<usize>> {
     None
 }
 
-/// Which bytes are replaced, and by what, for a field of the metadata to have a value.
+/// Returns the range to replace, and the new text, to set a field of the metadata.
 fn in_metadata(json: &str, name: &str, value: &str) -> Option<(Range<usize>, String)> {
     let top = Members::of(json, 0)?;
     let field = format!("\"{name}\":{value}");
@@ -219,7 +221,7 @@ fn in_metadata(json: &str, name: &str, value: &str) -> Option<(Range<usize>, Str
     }
 }
 
-/// A member to be put in front of those that there are.
+/// Adds a comma to a member that precedes others.
 fn with_comma(mut member: String, mut others: Members<'_>) -> String {
     if others.next().is_some() {
         member.push(',');
@@ -227,7 +229,7 @@ fn with_comma(mut member: String, mut others: Members<'_>) -> String {
     member
 }
 
-/// The members of a JSON object: where keys and values stand in the text.
+/// Iterator over a JSON object's members: the ranges of keys and values in the text.
 #[derive(Clone)]
 struct Members<'a> {
     json: &'a str,
@@ -235,7 +237,7 @@ struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// The members of the object that starts at a place, white space aside.
+    /// Returns the members of the object at a position, ignoring white space.
     fn of(json: &'a str, at: usize) -> Option<Self> {
         let at = skip_space(json, at);
         (byte(json, at)? == b'{').then_some(Self { json, at: at + 1 })
@@ -272,7 +274,7 @@ impl Iterator for Members<'_> {
     }
 }
 
-/// Whether a key, in its quotes, is this name; it may be written with escapes.
+/// Returns whether a quoted key, possibly with escapes, equals a name.
 fn is_name(key: &str, name: &str) -> bool {
     let plain = key.strip_prefix('"').and_then(|key| key.strip_suffix('"'));
     plain == Some(name)
@@ -290,7 +292,7 @@ fn skip_space(json: &str, mut at: usize) -> usize {
     at
 }
 
-/// The end of the string that starts here, behind its last quote.
+/// Returns the end of the string that starts here, after its closing quote.
 fn string_end(json: &str, start: usize) -> Option<usize> {
     let mut at = start + 1;
     loop {
@@ -302,7 +304,7 @@ fn string_end(json: &str, start: usize) -> Option<usize> {
     }
 }
 
-/// The end of the value that starts here.
+/// Returns the end of the value that starts here.
 fn value_end(json: &str, start: usize) -> Option<usize> {
     let (mut at, mut depth) = (start, 0usize);
     loop {
@@ -310,7 +312,7 @@ fn value_end(json: &str, start: usize) -> Option<usize> {
             b'"' => at = string_end(json, at)?,
             b'{' | b'[' => (at, depth) = (at + 1, depth + 1),
             b'}' | b']' => (at, depth) = (at + 1, depth.checked_sub(1)?),
-            // Within a list or an object: what separates its parts.
+            // Separators within an array or object.
             b',' | b':' | b' ' | b'\t' | b'\n' | b'\r' if depth > 0 => {
                 at += 1;
                 continue;
@@ -324,7 +326,7 @@ fn value_end(json: &str, start: usize) -> Option<usize> {
     }
 }
 
-/// The end of a number, `true`, `false` or `null`.
+/// Returns the end of a number, `true`, `false` or `null`.
 fn scalar_end(json: &str, start: usize) -> usize {
     let ends = |b: &u8| matches!(b, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r');
     let rest = json.as_bytes().get(start..).unwrap_or_default();
@@ -338,7 +340,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn the_version_is_replaced_and_every_other_byte_stays() {
+    fn version_is_replaced_and_other_bytes_stay() {
         let odd = "{ \"kind\" : \"X\",\n \"spec\":{\"metadata\":{\"resourceVersion\":\"1\"},\"a\":\"}\\\"{\"},\r\n\"metadata\"\t:\
             { \"ann\" : {\"resourceVersion\":\"2\"}, \"resource\\u0056ersion\" : \"3\" , \"n\":[{\"resourceVersion\":4}] } } ";
         assert_eq!(with_resource_version(odd, 77), odd.replace("\"3\"", "\"77\""));
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_or_metadata_that_is_missing_is_added() {
+    fn missing_version_or_metadata_is_added() {
         for (json, expected) in [
             ("{}", r#"{"metadata":{"resourceVersion":"5"}}"#),
             (r#" { "a" : 1}"#, r#" {"metadata":{"resourceVersion":"5"}, "a" : 1}"#),
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_at_the_top_is_replaced_and_one_that_is_missing_is_not_added() {
+    fn top_level_field_is_replaced_but_not_added() {
         let json = r#"{"metadata":{"spec":1},"spec":{"a":"}"} ,"x":2}"#;
         let expected = r#"{"metadata":{"spec":1},"spec":{"b":3} ,"x":2}"#;
         assert_eq!(with_field(json, "spec", r#"{"b":3}"#).as_deref(), Some(expected));
@@ -375,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_two_equal_keys_counts() {
+    fn last_of_duplicate_keys_counts() {
         let twice = r#"{"metadata":{"resourceVersion":"1"},"metadata":{"resourceVersion":"1","resourceVersion":"2"}}"#;
         let value: Value = serde_json::from_str(&with_resource_version(twice, 9)).unwrap();
         assert_eq!(value, json!({"metadata": {"resourceVersion": "9"}}));
@@ -400,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_replaced_or_added_behind_the_rest() {
+    fn status_is_replaced_or_appended() {
         for (json, expected) in [
             (r#"{"kind":"X", "status" : {"a":[1]} ,"z":1}"#, r#"{"kind":"X", "status" : {"b":2} ,"z":1}"#),
             (r#"{"kind":"X","spec":{"status":1} }"#, r#"{"kind":"X","spec":{"status":1},"status":{"b":2} }"#),
@@ -413,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_found_by_its_path() {
+    fn member_is_found_by_its_path() {
         let json = r#"{"a":1,"status":{"uid":"u","status":{"a":[1, 2]}}}"#;
         assert_eq!(member(json, &["status", "status"]), Some(r#"{"a":[1, 2]}"#));
         assert_eq!(member(json, &["a"]), Some("1"));
@@ -425,7 +427,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fields_are_replaced_in_the_text_as_in_the_tree(value in any_json(), field in any_json(), pretty: bool) {
+        fn field_replacement_in_text_equals_that_in_the_tree(value in any_json(), field in any_json(), pretty: bool) {
             let text = if pretty { format!("{value:#}") } else { value.to_string() };
             let after = with_status(&with_managed_fields(&text, &field.to_string()), &format!("{field:#}"));
             let after: Value = serde_json::from_str(&after).unwrap();
@@ -441,7 +443,7 @@ mod tests {
         }
 
         #[test]
-        fn replacing_in_the_text_is_replacing_in_the_tree(value in any_json(), pretty: bool, version: u64) {
+        fn version_replacement_in_text_equals_that_in_the_tree(value in any_json(), pretty: bool, version: u64) {
             let text = if pretty { format!("{value:#}") } else { value.to_string() };
             let after: Value = serde_json::from_str(&with_resource_version(&text, version)).unwrap();
             let mut expected: Value = serde_json::from_str(&text).unwrap();
@@ -454,7 +456,7 @@ mod tests {
         }
 
         #[test]
-        fn text_that_is_cut_or_no_json_never_panics(text in ".*", cut in 0..60usize) {
+        fn invalid_text_never_panics(text in ".*", cut in 0..60usize) {
             let sound = r#"{"a":[1,{"b":"\\"}],"metadata":{"c":"d","resourceVersion":"1"}}"#;
             let _ = with_resource_version(&text, 1);
             let _ = (with_status(&text, "1"), member(&text, &["a", "b"]));
@@ -465,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_is_read_and_the_rest_is_skipped() {
+    fn head_is_parsed_and_the_rest_is_skipped() {
         let json = r#"{"kind":"Pod","apiVersion":"v1","spec":{"x":[1]},
             "metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"7","labels":{}}}"#;
         let head: Head<'_> = serde_json::from_str(json).unwrap();
@@ -482,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn managed_fields_are_cut_out_and_nothing_else() {
+    fn only_managed_fields_are_removed() {
         for (json, expected) in [
             (
                 r#"{"metadata":{"managedFields":[{"a":"}"}],"name":"n"},"x":1}"#,
@@ -505,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_last_applied_is_cut_out_and_nothing_else() {
+    fn only_the_last_applied_annotation_is_removed() {
         let object =
             |annotations: &str| format!(r#"{{"metadata":{{{annotations}"name":"n"}},"data":{{"a":"b"}}}}"#);
         let last =

@@ -1,14 +1,14 @@
-//! Names, UIDs and label syntax, checked in the words of the Kubernetes API conventions
-//! (section "Validation": "must …", values in single quotes).
+//! Validation of names, UIDs and label syntax, worded as in the Kubernetes API conventions (section
+//! "Validation": "must …", values in single quotes).
 
-/// The longest DNS-1123 subdomain, in bytes (RFC 1123).
+/// Maximum length of a DNS-1123 subdomain in bytes (RFC 1123).
 pub const MAX_SUBDOMAIN: usize = 253;
-/// The longest DNS-1123 label, in bytes.
+/// Maximum length of a DNS-1123 label in bytes.
 pub(crate) const MAX_LABEL: usize = 63;
-/// The longest UID accepted, in bytes: an ObjectSync name must hold it beside the node name.
+/// Maximum length of a UID in bytes: an ObjectSync name must hold it in addition to the node name.
 pub const MAX_UID: usize = 128;
 
-/// What is wrong with a value, as a sentence without the field's name.
+/// Problem of a value, as a sentence without the field's name.
 pub type Problem = String;
 
 fn is_dns_label(text: &str) -> bool {
@@ -21,7 +21,7 @@ fn is_dns_label(text: &str) -> bool {
         && bytes.last() != Some(&b'-')
 }
 
-/// Shows at most 64 characters of a value in single quotes.
+/// Quotes a value, truncated to 64 characters.
 fn quoted(value: &str) -> String {
     match value.char_indices().nth(64) {
         Some((end, _)) => format!("'{}…'", value[..end].escape_debug()),
@@ -29,10 +29,10 @@ fn quoted(value: &str) -> String {
     }
 }
 
-/// Checks a DNS-1123 label: a namespace name, for instance.
+/// Checks a DNS-1123 label, such as the name of a namespace.
 ///
 /// # Errors
-/// Says what the value must be.
+/// The value is invalid, with the requirement.
 pub fn check_label(value: &str) -> Result<(), Problem> {
     if is_dns_label(value) {
         return Ok(());
@@ -47,7 +47,7 @@ pub fn check_label(value: &str) -> Result<(), Problem> {
 /// Checks a DNS-1123 subdomain: the name of a node and of most objects.
 ///
 /// # Errors
-/// Says what the value must be.
+/// The value is invalid, with the requirement.
 pub fn check_subdomain(value: &str) -> Result<(), Problem> {
     let part = |part: &str| {
         let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
@@ -63,10 +63,10 @@ pub fn check_subdomain(value: &str) -> Result<(), Problem> {
     ))
 }
 
-/// Checks a name that stands as one segment of a path: the weakest rule any kind has.
+/// Checks a name that is one segment of a path: the weakest rule of any kind.
 ///
 /// # Errors
-/// Says what the value must be.
+/// The value is invalid, with the requirement.
 pub fn check_path_segment(value: &str) -> Result<(), Problem> {
     let allowed = |c: char| !c.is_control() && !matches!(c, '/' | '%' | ' ');
     if !value.is_empty()
@@ -84,20 +84,20 @@ pub fn check_path_segment(value: &str) -> Result<(), Problem> {
     ))
 }
 
-/// Checks the name of an object of the given group: roles and bindings may have any path segment,
-/// every other kind a DNS-1123 subdomain.
+/// Checks the name of an object of a group: roles and bindings may have any path segment, other
+/// kinds a DNS-1123 subdomain.
 ///
 /// # Errors
-/// Says what the value must be.
+/// The value is invalid, with the requirement.
 pub(crate) fn check_object_name(group: &str, value: &str) -> Result<(), Problem> {
     if group == "rbac.authorization.k8s.io" { check_path_segment(value) } else { check_subdomain(value) }
 }
 
-/// Checks a UID. Kubernetes promises no form; this one fits into an ObjectSync name and a path. It has
-/// no dots: in the name of an ObjectSync, `<node>.<uid>`, the last dot is where the UID begins.
+/// Checks a UID. Kubernetes specifies no format; this one fits into an ObjectSync name and a path.
+/// It has no dots, because the last dot in an ObjectSync name, `<node>.<uid>`, separates the two.
 ///
 /// # Errors
-/// Says what the value must be.
+/// The value is invalid, with the requirement.
 pub fn check_uid(value: &str) -> Result<(), Problem> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
     if (1..=MAX_UID).contains(&value.len()) && value.bytes().all(allowed) {
@@ -106,10 +106,10 @@ pub fn check_uid(value: &str) -> Result<(), Problem> {
     Err(format!("must be 1 to {MAX_UID} letters, digits, '-' or '_'; {} is not", quoted(value)))
 }
 
-/// Checks a resource version, of which only the length is known.
+/// Checks the length of a resource version, which is otherwise opaque.
 ///
 /// # Errors
-/// Says what the value must be.
+/// The value is invalid, with the requirement.
 pub fn check_version(value: &str) -> Result<(), Problem> {
     if (1..=MAX_UID).contains(&value.len()) {
         return Ok(());
@@ -129,7 +129,7 @@ fn is_qualified_part(text: &str) -> bool {
 /// Checks the key of a label or annotation: `[prefix/]name`.
 ///
 /// # Errors
-/// Says what the value must be.
+/// The value is invalid, with the requirement.
 pub fn check_label_key(value: &str) -> Result<(), Problem> {
     let (prefix, name) = match value.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
@@ -148,7 +148,7 @@ pub fn check_label_key(value: &str) -> Result<(), Problem> {
 /// Checks the value of a label.
 ///
 /// # Errors
-/// Says what the value must be.
+/// The value is invalid, with the requirement.
 pub fn check_label_value(value: &str) -> Result<(), Problem> {
     if value.is_empty() || is_qualified_part(value) {
         return Ok(());
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn subdomains_are_what_rfc_1123_allows() {
+    fn subdomains_follow_rfc_1123() {
         for good in ["a", "a-b", "0", "a.b.c", "kube-root-ca.crt"] {
             assert_eq!(check_subdomain(good), Ok(()), "{good}");
         }
@@ -176,13 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_shown_short() {
+    fn long_values_are_truncated() {
         let message = check_subdomain(&"Z".repeat(10_000)).unwrap_err();
         assert!(message.len() < 400, "{}", message.len());
     }
 
     #[test]
-    fn role_names_may_have_colons_and_nothing_that_leaves_the_path() {
+    fn role_names_may_be_any_path_segment() {
         let group = "rbac.authorization.k8s.io";
         assert_eq!(check_object_name(group, "system:node"), Ok(()));
         assert!(check_object_name("", "system:node").is_err());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn uids_have_no_dots_so_that_an_objectsync_name_splits() {
+    fn uids_have_no_dots() {
         assert_eq!(check_uid("413d5245-1fd6-4e85-b576-9a25b00c7340"), Ok(()));
         for bad in ["", "a.b", "a/b", "ä", &"u".repeat(MAX_UID + 1)] {
             assert!(check_uid(bad).is_err(), "{bad}");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn label_keys_and_values_follow_their_own_rules() {
+    fn label_keys_and_values_have_different_rules() {
         assert_eq!(check_label_key("app.kubernetes.io/name"), Ok(()));
         assert_eq!(check_label_key("App_1"), Ok(()));
         for bad in ["", "/x", "a/", "a/b/c", "-x", "Ä"] {

@@ -1,7 +1,8 @@
-//! Who has given a Node its labels: the node itself, or somebody who is to be believed (an operator, the token that the
-//! node joined with).
+//! Ownership of a Node's labels: the node itself, or a trusted party (an operator, the enrollment
+//! token).
 //!
-//! [`NODE_LABELS_ANNOTATION`] has those that came from the node, with their values. All others were given to it: also one of
+//! [`NODE_LABELS_ANNOTATION`] records the labels set by the node, with their values. All others are
+//! assigned, including a recorded one whose value on the Node differs.
 //! the annotation that has another value on the Node.
 
 use std::collections::BTreeMap;
@@ -10,53 +11,53 @@ use super::name::{check_label_key, check_label_value};
 use super::{Labels, Object};
 use serde_json::{Map, Value};
 
-/// The annotation of a Node with the labels that came from the node itself, as `key=value` separated by commas. It is
-/// there, if only empty, once the node has reported: a Node that an operator has applied has none.
+/// Annotation of a Node with the labels set by the node itself, as `key=value` separated by commas.
+/// Present, even if empty, once the node has reported: a Node that an operator has applied lacks
+/// it.
 pub const NODE_LABELS_ANNOTATION: &str = "edgesync.io/node-labels";
-/// The label with the name of the node, which the cloud side gives.
+/// Label with the name of the node, set by the cloud side.
 const HOST_NAME_LABEL: &str = "kubernetes.io/hostname";
-/// The most labels that a node sets; further ones are ignored.
+/// Maximum number of labels that a node sets; further ones are ignored.
 pub const MAX_NODE_LABELS: usize = 64;
-/// Labels that a node cannot give itself at all, as in Kubernetes.
+/// Prefix of labels that a node must not set, as in Kubernetes.
 const RESTRICTED: &str = "node-restriction.kubernetes.io";
 
-/// The labels of a Node, by who has given them.
+/// Labels of a Node by owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeLabels {
-    /// Given to it.
+    /// Labels assigned by trusted parties.
     pub given: Labels,
-    /// Those that it has given itself.
+    /// Labels set by the node itself.
     pub claimed: Labels,
 }
 
 impl NodeLabels {
-    /// Those of a Node.
+    /// Splits the labels of a Node by owner.
     #[must_use]
     pub fn of(node: &Object) -> Self {
-        let noted = noted(node);
-        let is_noted = |key: &String, value: &mut String| noted.get(key) == Some(&*value);
+        let recorded = recorded(node);
+        let is_recorded = |key: &String, value: &mut String| recorded.get(key) == Some(&*value);
         let mut given = node.labels();
-        let claimed = given.extract_if(.., is_noted).collect();
+        let claimed = given.extract_if(.., is_recorded).collect();
         Self { given, claimed }
     }
 }
 
-/// What the annotation notes.
-fn noted(node: &Object) -> Labels {
+/// Returns the labels that the annotation records.
+fn recorded(node: &Object) -> Labels {
     let annotation = node.annotations().remove(NODE_LABELS_ANNOTATION).unwrap_or_default();
     let pairs = annotation.split(',').filter_map(|pair| pair.split_once('='));
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// The labels by which a node is known to everybody: those that follow from its name.
+/// Returns the labels that follow from the node's name.
 #[must_use]
 pub fn labels_by_name(name: &str) -> Labels {
     let fits = !name.is_empty() && check_label_value(name).is_ok();
     fits.then(|| (HOST_NAME_LABEL.to_owned(), name.to_owned())).into_iter().collect()
 }
 
-/// Puts what a node says of itself in the place of what it said before. Labels that were given to it stay, also where the
-/// node uses their keys.
+/// Replaces the labels set by the node. Assigned labels stay, also where the node uses their keys.
 pub fn claim_labels(node: &mut Object, reported: &BTreeMap<String, String>) {
     let NodeLabels { given, .. } = NodeLabels::of(node);
     let may_claim = |(key, value): &(&String, &String)| may_set(key, value) && !given.contains_key(*key);
@@ -67,7 +68,8 @@ pub fn claim_labels(node: &mut Object, reported: &BTreeMap<String, String>) {
     note(node, &labels.claimed);
 }
 
-/// Gives labels to a node, whoever else has set them, in the place of those that were given in the same way before.
+/// Assigns labels to a node, overriding other owners, and removes those of `before` that were
+/// assigned in the same way.
 pub fn give_labels(node: &mut Object, before: &Labels, labels: &Labels) {
     let NodeLabels { mut given, mut claimed } = NodeLabels::of(node);
     given.retain(|key, value| before.get(key) != Some(value));
@@ -76,7 +78,7 @@ pub fn give_labels(node: &mut Object, before: &Labels, labels: &Labels) {
     write(node, &NodeLabels { given, claimed });
 }
 
-/// Gives labels to a node, but for those that somebody else has given already.
+/// Assigns labels to a node, except those that are already assigned.
 pub fn give_missing_labels(node: &mut Object, labels: &Labels) {
     let given = NodeLabels::of(node).given;
     let missing = labels.iter().filter(|(key, _)| !given.contains_key(*key));
@@ -84,8 +86,8 @@ pub fn give_missing_labels(node: &mut Object, labels: &Labels) {
     give_labels(node, &Labels::new(), &missing);
 }
 
-/// Notes that somebody has removed or changed labels that came from the node: what they set next is theirs, whatever its
-/// value.
+/// Updates the annotation after another party has changed or removed labels of the node: what it
+/// sets later is assigned, even with the same value.
 pub fn note_changed_labels(node: &mut Object) {
     if has_reported(node) {
         let claimed = NodeLabels::of(node).claimed;
@@ -93,13 +95,13 @@ pub fn note_changed_labels(node: &mut Object) {
     }
 }
 
-/// Whether a Node is one that has reported.
+/// Returns whether the node of this Node object has reported.
 #[must_use]
 pub fn has_reported(node: &Object) -> bool {
     node.annotations().contains_key(NODE_LABELS_ANNOTATION)
 }
 
-/// Whether a node may set a label on its own Node.
+/// Returns whether a node may set a label on its own Node.
 fn may_set(key: &str, value: &str) -> bool {
     let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
     let below = prefix.strip_suffix(RESTRICTED).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));

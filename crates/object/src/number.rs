@@ -1,18 +1,18 @@
-//! Numbers as Go writes them: whole ones without a fraction. Pure.
+//! Numbers in Go's notation: whole ones without a fraction. Pure.
 
 use serde_json::{Number, Value};
 
-/// Whole numbers beyond have no exact form (2^53).
+/// Above this, whole numbers are not exact (2^53).
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// The whole number that this one is, if it is one and exact.
+/// Returns the number as an integer, if it is whole and exact.
 #[allow(clippy::cast_possible_truncation, reason = "whole, and less than 2^53")]
 pub fn whole(number: f64) -> Option<i64> {
     (number.fract() == 0.0 && number.abs() < EXACT).then_some(number as i64)
 }
 
-/// Makes `1` of `1.0` and `1000` of `1e3`, wherever they stand. To a client in Go that reads an object and writes it again,
-/// they are the same.
+/// Replaces `1.0` by `1` and `1e3` by `1000` at any depth: a Go client that reads and writes an
+/// object makes the same change.
 pub fn shorten(value: &mut Value) {
     match value {
         Value::Number(number) => {
@@ -31,14 +31,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_numbers_have_no_fraction_wherever_they_stand() {
+    fn whole_numbers_lose_their_fraction_at_any_depth() {
         for (sent, kept) in [
             ("1.0", "1"),
             ("-0.0", "0"),
             ("1e3", "1000"),
             ("123456789.0", "123456789"),
             (r#"{"a":[2.0,{"b":-3.0}],"c":"1.0"}"#, r#"{"a":[2,{"b":-3}],"c":"1.0"}"#),
-            // A fraction, what has no exact form, and what was whole stay.
+            // Fractions, inexact numbers and integers stay.
             ("1.5", "1.5"),
             ("1e300", "1e300"),
             ("18446744073709551615", "18446744073709551615"),

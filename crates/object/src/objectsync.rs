@@ -1,12 +1,12 @@
-//! ObjectSync and ClusterObjectSync (`reliablesyncs.kubeedge.io/v1alpha1`): which version of an object
-//! a node has persisted.
+//! ObjectSync and ClusterObjectSync (`reliablesyncs.kubeedge.io/v1alpha1`): the version of an
+//! object that a node has persisted.
 //!
-//! Name = `<node>.<uid>`. Node names may contain dots, UIDs may not ([`check_uid`]), so the last dot is
-//! the one between them. The record of a namespaced object is an ObjectSync in the object's namespace,
-//! that of a cluster-scoped object a ClusterObjectSync.
+//! Name = `<node>.<uid>`. Node names may contain dots, UIDs may not ([`check_uid`]), so the last
+//! dot separates the two. The record of a namespaced object is an ObjectSync in the object's
+//! namespace, that of a cluster-scoped object a ClusterObjectSync.
 //!
-//! The types borrow their strings and list their fields in alphabetical order: reading one allocates
-//! next to nothing and writing one is a single pass, in the same text a sorted JSON map gives.
+//! The types borrow their strings and list their fields in alphabetical order: parsing allocates
+//! almost nothing, and writing is a single pass that yields the text of a sorted JSON map.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,28 +19,28 @@ use siphasher::sip128::{Hasher128 as _, SipHasher24};
 use super::name::{self, MAX_SUBDOMAIN, Problem, check_subdomain, check_uid};
 use super::resource::{ObjectKey, Resource, split_api_version};
 
-/// The API group of both kinds.
+/// API group of both kinds.
 pub const GROUP: &str = "reliablesyncs.kubeedge.io";
 /// The `apiVersion` of both kinds.
 pub const API_VERSION: &str = "reliablesyncs.kubeedge.io/v1alpha1";
-/// The kind of the records of namespaced objects.
+/// Kind of the records of namespaced objects.
 pub const OBJECT_SYNC: &str = "ObjectSync";
-/// The label of a record with the version that is in effect on the node: what the programs there work with.
+/// Label of a record with the version in effect on the node, which its programs use.
 pub const IN_EFFECT_LABEL: &str = "edgesync.io/in-effect";
-/// The label of a record that says whether the newest version is in effect: `InEffect`, `NotInEffect`, `Conflict`. There is
-/// none where no rule for files concerns the object.
+/// Label of a record with the state of the newest version: `InEffect`, `NotInEffect`, `Conflict`.
+/// Absent if no rule for files selects the object.
 pub const EFFECT_STATE_LABEL: &str = "edgesync.io/effect-state";
-/// The kind of the records of cluster-scoped objects.
+/// Kind of the records of cluster-scoped objects.
 pub const CLUSTER_OBJECT_SYNC: &str = "ClusterObjectSync";
 
 type Text<'a> = Cow<'a, str>;
 type Map<'a> = BTreeMap<Text<'a>, Text<'a>>;
 
-/// A record of what a node has persisted.
+/// Record of an object that a node has persisted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectSync<'a> {
-    /// [`API_VERSION`].
+    /// API version of the record, [`API_VERSION`].
     #[serde(borrow)]
     pub api_version: Text<'a>,
     /// [`OBJECT_SYNC`] or [`CLUSTER_OBJECT_SYNC`].
@@ -49,10 +49,10 @@ pub struct ObjectSync<'a> {
     /// Metadata of the record itself.
     #[serde(borrow)]
     pub metadata: SyncMeta<'a>,
-    /// Which object.
+    /// Object that the record refers to.
     #[serde(borrow, default)]
     pub spec: SyncSpec<'a>,
-    /// Which version of it.
+    /// Version that the node has persisted.
     #[serde(borrow, default)]
     pub status: SyncStatus<'a>,
 }
@@ -64,30 +64,30 @@ pub struct SyncMeta<'a> {
     /// Annotations of the record.
     #[serde(borrow, default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: Map<'a>,
-    /// When the record was made, RFC 3339 in UTC.
+    /// Creation time of the record, RFC 3339 in UTC.
     #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
     pub creation_timestamp: Text<'a>,
-    /// Grows when the spec changes.
+    /// Increments when the spec changes.
     #[serde(default)]
     pub generation: u64,
     /// Labels of the record.
     #[serde(borrow, default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: Map<'a>,
-    /// `<node>.<uid>`.
+    /// Name in the form `<node>.<uid>`.
     #[serde(borrow)]
     pub name: Text<'a>,
-    /// The namespace of the object, empty for a ClusterObjectSync.
+    /// Namespace of the object, empty for a ClusterObjectSync.
     #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
     pub namespace: Text<'a>,
-    /// The version of the record (not of the object).
+    /// Version of the record (not of the object).
     #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
     pub resource_version: Text<'a>,
-    /// The UID of the record (not of the object).
+    /// UID of the record (not of the object).
     #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
     pub uid: Text<'a>,
 }
 
-/// Which object a record is about.
+/// Object of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncSpec<'a> {
     /// `apiVersion` of the object.
@@ -101,7 +101,7 @@ pub struct SyncSpec<'a> {
     pub object_name: Text<'a>,
 }
 
-/// Which version of the object the node has persisted.
+/// Version of the object that the node has persisted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SyncStatus<'a> {
@@ -110,7 +110,7 @@ pub struct SyncStatus<'a> {
     pub object_resource_version: Text<'a>,
 }
 
-/// An object as a record names it.
+/// Reference to an object, as in a record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectRef {
@@ -121,7 +121,7 @@ pub struct ObjectRef {
     /// Namespace, empty for cluster-scoped objects.
     #[serde(default = "empty", skip_serializing_if = "str::is_empty")]
     pub namespace: Arc<str>,
-    /// Name.
+    /// Name of the object.
     pub name: Arc<str>,
 }
 
@@ -129,10 +129,10 @@ fn empty() -> Arc<str> {
     "".into()
 }
 
-/// Checks everything that a path or a query is built from.
+/// Checks all parts that are used in paths and queries.
 ///
 /// # Errors
-/// Says which field must be what.
+/// A field is invalid, with the requirement.
 pub fn check_reference(api_version: &str, kind: &str, namespace: &str, name: &str) -> Result<(), Problem> {
     let (group, version) = split_api_version(api_version);
     name::check_label(version).map_err(|problem| format!("`apiVersion` {problem}"))?;
@@ -148,15 +148,15 @@ pub fn check_reference(api_version: &str, kind: &str, namespace: &str, name: &st
 }
 
 impl ObjectRef {
-    /// Checks everything that a path or a query is built from.
+    /// Checks all parts that are used in paths and queries.
     ///
     /// # Errors
-    /// Says which field must be what.
+    /// A field is invalid, with the requirement.
     pub fn check(&self) -> Result<(), Problem> {
         check_reference(&self.api_version, &self.kind, &self.namespace, &self.name)
     }
 
-    /// The identity by name, which leaves the API version out.
+    /// Returns the identity by name, without the API version.
     #[must_use]
     pub fn key(&self) -> ObjectKey {
         let (group, _) = split_api_version(&self.api_version);
@@ -168,7 +168,7 @@ impl ObjectRef {
         }
     }
 
-    /// Whether the record of this object is a ClusterObjectSync.
+    /// Returns whether the record of this object is a ClusterObjectSync.
     #[must_use]
     pub fn is_cluster_scoped(&self) -> bool {
         self.namespace.is_empty()
@@ -176,8 +176,8 @@ impl ObjectRef {
 }
 
 impl<'a> ObjectSync<'a> {
-    /// The record of `object` at `version`, under `name` (see [`sync_name`]), without the metadata that
-    /// a store gives.
+    /// Creates the record of `object` at `version`, under `name` (see [`sync_name`]), without the
+    /// metadata that a store assigns.
     #[must_use]
     pub fn new(name: &'a str, object: &'a ObjectRef, version: &'a str) -> Self {
         let kind = if object.is_cluster_scoped() { CLUSTER_OBJECT_SYNC } else { OBJECT_SYNC };
@@ -199,10 +199,10 @@ impl<'a> ObjectSync<'a> {
         }
     }
 
-    /// Reads a record from JSON text, borrowing from it.
+    /// Parses a record from JSON text, borrowing from it.
     ///
     /// # Errors
-    /// Says what is missing or of a wrong type.
+    /// A field is missing or has a wrong type.
     pub fn parse(json: &'a str) -> serde_json::Result<Self> {
         serde_json::from_str(json)
     }
@@ -210,18 +210,18 @@ impl<'a> ObjectSync<'a> {
     /// Appends the record as JSON text to `out`.
     ///
     /// # Errors
-    /// None that can occur when writing to memory; they are passed on all the same.
+    /// None when writing to memory.
     pub fn write_json(&self, out: &mut Vec<u8>) -> serde_json::Result<()> {
         serde_json::to_writer(out, self)
     }
 
-    /// Node and object UID of the name, if it has the form `<node>.<uid>`.
+    /// Returns node and object UID, if the name has the form `<node>.<uid>`.
     #[must_use]
     pub fn node_and_uid(&self) -> Option<(&str, &str)> {
         split_sync_name(&self.metadata.name)
     }
 
-    /// The object that the record is about.
+    /// Returns the recorded object.
     #[must_use]
     pub fn object(&self) -> ObjectRef {
         ObjectRef {
@@ -232,7 +232,7 @@ impl<'a> ObjectSync<'a> {
         }
     }
 
-    /// Whether the record is about this object.
+    /// Returns whether the record refers to this object.
     #[must_use]
     pub fn is_about(&self, object: &ObjectRef) -> bool {
         *self.spec.object_name == *object.name
@@ -242,14 +242,15 @@ impl<'a> ObjectSync<'a> {
     }
 }
 
-/// Whether a resource is one of the two kinds.
+/// Returns whether a resource is one of the two kinds.
 #[must_use]
 pub fn is_sync_record(resource: &Resource) -> bool {
     resource.group == GROUP && matches!(resource.kind.as_str(), OBJECT_SYNC | CLUSTER_OBJECT_SYNC)
 }
 
-/// Whether objects of a kind can be placed on nodes. Records and Events come from the nodes, Leases and Nodes are about
-/// them: sending those back would never end. Placements say what is placed.
+/// Returns whether objects of a kind can be placed on nodes. Records and Events come from nodes,
+/// Leases and Nodes describe them: sending those back would cause a loop. Placements control what
+/// is placed.
 #[must_use]
 pub fn is_placeable(resource: &Resource) -> bool {
     !is_sync_record(resource)
@@ -260,16 +261,16 @@ pub fn is_placeable(resource: &Resource) -> bool {
         )
 }
 
-/// Whether objects of a kind say what is placed: Placement and ClusterPlacement.
+/// Returns whether a kind controls placement: Placement and ClusterPlacement.
 #[must_use]
 pub fn is_placement(resource: &Resource) -> bool {
     resource.group == "edgesync.io" && matches!(resource.kind.as_str(), "Placement" | "ClusterPlacement")
 }
 
-/// The name of the record of an object at a node.
+/// Returns the name of an object's record for a node.
 ///
 /// # Errors
-/// Says what node name and UID must be, and that both together must fit into a name.
+/// Node name or UID is invalid, or both together do not fit into a name.
 pub fn sync_name(node: &str, uid: &str) -> Result<String, Problem> {
     check_subdomain(node).map_err(|problem| format!("the node name {problem}"))?;
     check_uid(uid).map_err(|problem| format!("the uid {problem}"))?;
@@ -279,8 +280,8 @@ pub fn sync_name(node: &str, uid: &str) -> Result<String, Problem> {
     Ok(format!("{node}.{uid}"))
 }
 
-/// The UID of the record of this name where no store has given one: the same name has the same UID, in the
-/// form of a UUID of version 8 (RFC 9562).
+/// Returns the UID of a record where no store assigns one: derived from the name, in the form of a
+/// UUID of version 8 (RFC 9562).
 #[must_use]
 pub fn record_uid(name: &str) -> String {
     let mut hasher = SipHasher24::new_with_keys(0x6564_6765_7379_6e63, 2);
@@ -293,7 +294,7 @@ pub fn record_uid(name: &str) -> String {
     [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
 }
 
-/// Splits the name of a record at its last dot into node name and object UID.
+/// Splits a record's name at its last dot into node name and object UID.
 #[must_use]
 pub fn split_sync_name(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once('.').filter(|(node, uid)| check_subdomain(node).is_ok() && check_uid(uid).is_ok())
@@ -314,7 +315,7 @@ mod tests {
         }
     }
 
-    /// A record as KubeEdge's cloud writes it, in the key order of a sorted map.
+    /// A record as written by KubeEdge's cloud, in the key order of a sorted map.
     const KUBEEDGE: &str = concat!(
         r#"{"apiVersion":"reliablesyncs.kubeedge.io/v1alpha1","kind":"ObjectSync","metadata":{"#,
         r#""creationTimestamp":"2026-11-21T01:45:34Z","generation":1,"#,
@@ -324,7 +325,7 @@ mod tests {
     );
 
     #[test]
-    fn a_record_of_kubeedge_is_read_and_written_back_byte_for_byte() {
+    fn kubeedge_record_survives_a_round_trip() {
         let record = ObjectSync::parse(KUBEEDGE).unwrap();
         assert_eq!(record.node_and_uid(), Some(("edgea", "378a3009-7d52-41cd-a470-814c2700b0bd")));
         assert!(record.is_about(&web_conf()));
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_scoped_object_gets_the_other_kind_without_a_namespace() {
+    fn cluster_scoped_object_gets_a_cluster_object_sync() {
         let node = ObjectRef {
             api_version: "v1".into(),
             kind: "Node".into(),
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_uid_of_a_record_follows_from_its_name() {
+    fn record_uid_is_derived_from_the_name() {
         let uid = record_uid("edgea.u-1");
         assert_eq!(uid, record_uid("edgea.u-1"));
         assert_ne!(uid, record_uid("edgeb.u-1"));
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_dot_separates_node_and_uid() {
+    fn last_dot_separates_node_and_uid() {
         assert_eq!(split_sync_name("edge.site-1.example.u-1"), Some(("edge.site-1.example", "u-1")));
         for bad in ["", ".", "u", ".u", "edge.", "Edge.u", "a..u"] {
             assert_eq!(split_sync_name(bad), None, "{bad}");
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_would_not_fit_or_not_split_is_refused() {
+    fn invalid_record_names_are_refused() {
         assert!(sync_name("edge", "a.b").is_err());
         assert!(sync_name("Edge", "u").is_err());
         assert!(sync_name(&"n".repeat(252), "u").is_err());
@@ -390,13 +391,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_split_into_what_they_were_made_of(node in "[a-z0-9]{1,8}(\\.[a-z0-9]{1,8}){0,3}", uid in "[a-zA-Z0-9_-]{1,40}") {
+        fn record_names_survive_a_round_trip(node in "[a-z0-9]{1,8}(\\.[a-z0-9]{1,8}){0,3}", uid in "[a-zA-Z0-9_-]{1,40}") {
             let name = sync_name(&node, &uid).unwrap();
             prop_assert_eq!(split_sync_name(&name), Some((node.as_str(), uid.as_str())));
         }
 
         #[test]
-        fn any_strings_make_valid_json(name in ".*", version in ".*") {
+        fn any_strings_produce_valid_json(name in ".*", version in ".*") {
             let object = ObjectRef { name: name.as_str().into(), ..web_conf() };
             let mut text = Vec::new();
             ObjectSync::new("n.u", &object, &version).write_json(&mut text).unwrap();
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nodes_send_or_are_is_never_placed_on_them() {
+    fn kinds_from_nodes_are_not_placeable() {
         for word in ["objectsyncs", "clusterobjectsyncs", "events", "events.events.k8s.io", "leases", "nodes"]
         {
             assert!(!is_placeable(&kinds::by_word(word).unwrap().resource()), "{word}");

@@ -1,5 +1,5 @@
-//! A whole Kubernetes object as a JSON map, with typed access to what matters and validation in the words
-//! of the API conventions.
+//! A whole Kubernetes object as a JSON map, with typed accessors and validation worded as in the
+//! API conventions.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use super::selector::Labels;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The most bytes that the annotations of one object may have together, as in Kubernetes.
+/// Maximum size of all annotations of an object in bytes, as in Kubernetes.
 pub const MAX_ANNOTATIONS: usize = 256 * 1024;
-/// Metadata that only the server gives: what a client sends of it is replaced.
+/// Metadata that only the server sets: values from clients are replaced.
 pub const SERVER_METADATA: [&str; 7] = [
     "uid",
     "resourceVersion",
@@ -22,15 +22,15 @@ pub const SERVER_METADATA: [&str; 7] = [
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
 ];
-/// The most problems that are listed for one object.
+/// Maximum number of problems listed per object.
 const MAX_PROBLEMS: usize = 16;
 
-/// A Kubernetes object. Keys are sorted, so that equal objects are equal texts.
+/// A Kubernetes object. Keys are sorted, so equal objects have equal texts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Object(Map<String, Value>);
 
-/// The owner of an object.
+/// An owner reference.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OwnerReference {
@@ -40,20 +40,20 @@ struct OwnerReference {
     uid: String,
 }
 
-/// One field of an object that is not as it must be.
+/// A problem of one field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldProblem {
     /// Path of the field, such as `metadata.name`.
     pub field: String,
-    /// What the field must be, a sentence without the field's name.
+    /// Requirement for the field, as a sentence without its name.
     pub message: Problem,
 }
 
-/// All that is wrong with an object. At most 16 problems are listed.
+/// Problems of an object; at most 16 are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems(pub Vec<FieldProblem>);
 
-/// Why a text is no object.
+/// Reason why a text is no object.
 #[derive(Debug, thiserror::Error)]
 pub enum ParseObjectError {
     /// Not one JSON object.
@@ -65,7 +65,7 @@ pub enum ParseObjectError {
 }
 
 impl Object {
-    /// Reads an object from JSON text.
+    /// Parses an object from JSON text.
     ///
     /// # Errors
     /// The text is not one JSON object, or it nests too deep.
@@ -74,49 +74,49 @@ impl Object {
         if too_deep(json) { Err(ParseObjectError::TooDeep) } else { Ok(object) }
     }
 
-    /// The object as compact JSON text with sorted keys.
+    /// Returns the object as compact JSON text with sorted keys.
     #[must_use]
     pub fn to_json(&self) -> String {
         // Cannot fail: the keys are strings, the values are JSON, and the text goes to memory.
         serde_json::to_string(&self.0).unwrap_or_default()
     }
 
-    /// The fields of the object.
+    /// Returns the fields of the object.
     #[must_use]
     pub fn fields(&self) -> &Map<String, Value> {
         &self.0
     }
 
-    /// The fields of the object, to be changed.
+    /// Returns the fields of the object for changes.
     pub fn fields_mut(&mut self) -> &mut Map<String, Value> {
         &mut self.0
     }
 
-    /// The fields of the object, owned.
+    /// Returns the fields of the object, owned.
     #[must_use]
     pub fn into_fields(self) -> Map<String, Value> {
         self.0
     }
 
-    /// `apiVersion`, empty if absent.
+    /// Returns `apiVersion`, empty if absent.
     #[must_use]
     pub fn api_version(&self) -> &str {
         text(&self.0, "apiVersion")
     }
 
-    /// `kind`, empty if absent.
+    /// Returns `kind`, empty if absent.
     #[must_use]
     pub fn kind(&self) -> &str {
         text(&self.0, "kind")
     }
 
-    /// `metadata`, if it is there and a map.
+    /// Returns `metadata`, if it is a map.
     #[must_use]
     pub fn metadata(&self) -> Option<&Map<String, Value>> {
         self.0.get("metadata").and_then(Value::as_object)
     }
 
-    /// Sets a field of the metadata. Metadata that are absent or no map are made anew.
+    /// Sets a field of the metadata. Creates the metadata if absent or no map.
     pub fn set_metadata(&mut self, field: &str, value: impl Into<Value>) {
         let value = value.into();
         if let Some(Value::Object(metadata)) = self.0.get_mut("metadata") {
@@ -127,7 +127,7 @@ impl Object {
         }
     }
 
-    /// Takes a field out of the metadata.
+    /// Removes a field of the metadata; returns its value.
     pub fn remove_metadata(&mut self, field: &str) -> Option<Value> {
         match self.0.get_mut("metadata") {
             Some(Value::Object(metadata)) => metadata.remove(field),
@@ -145,62 +145,62 @@ impl Object {
         pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
     }
 
-    /// `metadata.name`, empty if absent.
+    /// Returns `metadata.name`, empty if absent.
     #[must_use]
     pub fn name(&self) -> &str {
         self.meta_text("name")
     }
 
-    /// `metadata.namespace`, empty if absent.
+    /// Returns `metadata.namespace`, empty if absent.
     #[must_use]
     pub fn namespace(&self) -> &str {
         self.meta_text("namespace")
     }
 
-    /// `metadata.uid`, empty if absent.
+    /// Returns `metadata.uid`, empty if absent.
     #[must_use]
     pub fn uid(&self) -> &str {
         self.meta_text("uid")
     }
 
-    /// `metadata.resourceVersion`, empty if absent.
+    /// Returns `metadata.resourceVersion`, empty if absent.
     #[must_use]
     pub fn resource_version(&self) -> &str {
         self.meta_text("resourceVersion")
     }
 
-    /// `metadata.creationTimestamp`, empty if absent.
+    /// Returns `metadata.creationTimestamp`, empty if absent.
     #[must_use]
     pub fn creation_timestamp(&self) -> &str {
         self.meta_text("creationTimestamp")
     }
 
-    /// `metadata.deletionTimestamp`, if the object is being deleted.
+    /// Returns `metadata.deletionTimestamp`, if the object is being deleted.
     #[must_use]
     pub fn deletion_timestamp(&self) -> Option<&str> {
         Some(self.meta_text("deletionTimestamp")).filter(|time| !time.is_empty())
     }
 
-    /// `metadata.generation`, 0 if absent.
+    /// Returns `metadata.generation`, 0 if absent.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.metadata().and_then(|metadata| metadata.get("generation")).and_then(Value::as_u64).unwrap_or(0)
     }
 
-    /// `metadata.labels`. Values that are no strings are left out.
+    /// Returns `metadata.labels`, without values that are no strings.
     #[must_use]
     pub fn labels(&self) -> Labels {
         self.meta_map("labels")
     }
 
-    /// `metadata.annotations`. Values that are no strings are left out.
+    /// Returns `metadata.annotations`, without values that are no strings.
     #[must_use]
     pub fn annotations(&self) -> Labels {
         self.meta_map("annotations")
     }
 
-    /// Whether finalizers hold the object, so that a delete only marks it. Those of a Namespace are in its spec
-    /// too.
+    /// Returns whether finalizers hold the object, so that a delete only marks it. A Namespace also
+    /// has some in its spec.
     #[must_use]
     pub fn is_held(&self) -> bool {
         let some = |list: Option<&Value>| list.and_then(Value::as_array).is_some_and(|list| !list.is_empty());
@@ -209,16 +209,16 @@ impl Object {
             || (namespace && some(self.0.get("spec").and_then(|spec| spec.get("finalizers"))))
     }
 
-    /// Takes `metadata.managedFields` out: bookkeeping of writers, often half of an object.
+    /// Removes `metadata.managedFields`: bookkeeping of writers, often half of an object.
     pub fn strip_managed_fields(&mut self) {
         self.remove_metadata("managedFields");
     }
 
-    /// Checks what every kind has in common: that the object is of `resource`, its names, labels,
-    /// annotations, finalizers and owners.
+    /// Checks the common fields: API version and kind of `resource`, names, labels, annotations,
+    /// finalizers and owners.
     ///
     /// # Errors
-    /// Every problem found, up to 16.
+    /// All problems, up to 16.
     pub fn validate(&self, resource: &Resource) -> Result<(), Problems> {
         let mut problems = Problems::default();
         problems.check("apiVersion", self.check_api_version(resource));
@@ -239,7 +239,7 @@ impl Object {
     }
 }
 
-/// The text of a field, empty if it is absent or no string.
+/// Returns the text of a field, empty if absent or no string.
 fn text<'a>(map: &'a Map<String, Value>, field: &str) -> &'a str {
     map.get(field).and_then(Value::as_str).unwrap_or_default()
 }
@@ -328,7 +328,7 @@ fn check_owners(metadata: &Map<String, Value>, problems: &mut Problems) {
 }
 
 impl Problems {
-    /// One problem.
+    /// Creates a list with one problem.
     #[must_use]
     pub fn one(field: &str, message: impl Into<Problem>) -> Self {
         Self(vec![FieldProblem { field: field.to_owned(), message: message.into() }])
@@ -347,7 +347,7 @@ impl Problems {
     }
 }
 
-/// Field paths hold keys that a client chose: at most 128 characters of them are shown.
+/// Truncates a field path to 128 characters: it contains keys chosen by clients.
 fn shorten(field: &str) -> String {
     match field.char_indices().nth(128) {
         Some((end, _)) => format!("{}…", field.get(..end).unwrap_or_default()),
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn the_metadata_are_read_in_their_types() {
+    fn metadata_is_typed() {
         let object = object(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
             "name": "a", "namespace": "n", "uid": "u", "resourceVersion": "7", "generation": 3,
             "labels": {"x": "y", "wrong": 1}, "annotations": {"k": "v"}, "deletionTimestamp": "2026-01-01T00:00:00Z",
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_are_absent_or_of_a_wrong_type_read_as_empty() {
+    fn absent_and_mistyped_fields_are_empty() {
         for odd in [
             json!({}),
             json!({"metadata": 7}),
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_are_set_even_where_there_were_none() {
+    fn metadata_is_created_when_set() {
         let mut object = object(json!({"metadata": 7}));
         object.set_metadata("name", "a");
         object.set_metadata("managedFields", json!([1]));
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_object_is_accepted() {
+    fn valid_object_is_accepted() {
         assert_eq!(
             problems(&json!({"name": "a.b", "namespace": "n", "labels": {"a/b": ""}, "annotations": null,
                 "finalizers": ["x.io/y"]})),
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn each_problem_names_its_field_and_what_it_must_be() {
+    fn problems_name_field_and_requirement() {
         for (metadata, expected) in [
             (json!({"name": "../x", "namespace": "n"}), "metadata.name: must be a DNS-1123 subdomain"),
             (json!({"name": "a"}), "metadata.namespace: must be a DNS-1123 label"),
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_scoped_object_must_not_have_a_namespace() {
+    fn cluster_scoped_object_must_not_have_a_namespace() {
         let node = kinds::by_word("nodes").unwrap().resource();
         let object =
             object(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "namespace": "n"}}));
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_problems_and_each_of_them_is_bounded() {
+    fn problems_are_bounded_in_number_and_length() {
         let labels: Map<String, Value> =
             (0..100).map(|n| (format!("{n}{}", "ä".repeat(500)), json!(n))).collect();
         let text = problems(&json!({"name": "a", "namespace": "n", "labels": labels}));
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_json_object_that_is_not_too_deep_is_read() {
+    fn only_one_shallow_json_object_is_parsed() {
         assert!(matches!(Object::parse("[]"), Err(ParseObjectError::Json(_))));
         assert!(matches!(Object::parse("{} {}"), Err(ParseObjectError::Json(_))));
         let deep = format!(r#"{{"a":{}{}}}"#, "[".repeat(110), "]".repeat(110));

@@ -1,4 +1,4 @@
-//! The ConfigMaps and Secrets that a Pod refers to.
+//! ConfigMaps and Secrets referenced by a Pod.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,29 +8,29 @@ use serde_json::{Map, Value};
 use super::name::check_subdomain;
 use super::resource::Resource;
 
-/// The most ConfigMaps and Secrets of one Pod that are followed; further ones are ignored.
+/// Maximum number of references followed per Pod; further ones are ignored.
 pub const MAX_REFERENCES: usize = 1024;
 
-/// A ConfigMap or Secret that a Pod refers to, in the Pod's namespace.
+/// A reference of a Pod to a ConfigMap or Secret in its namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reference {
-    /// Which kind.
+    /// Kind of the referenced object.
     pub target: Target,
-    /// Its name.
+    /// Name of the referenced object.
     pub name: Arc<str>,
 }
 
-/// The kinds that a Pod takes along.
+/// Kinds that a Pod references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Target {
-    /// A ConfigMap.
+    /// ConfigMap of the core group.
     ConfigMap,
-    /// A Secret.
+    /// Secret of the core group.
     Secret,
 }
 
 impl Target {
-    /// The target that objects of this kind are.
+    /// Returns the target kind of a resource, if it is one.
     #[must_use]
     pub fn of(resource: &Resource) -> Option<Self> {
         match (resource.group.as_str(), resource.kind.as_str()) {
@@ -45,7 +45,7 @@ fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
     value.get(field).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// Everything that a Pod's spec refers to. Parts of a wrong type are skipped, the rest still counts.
+/// Returns all references in a Pod's spec. Parts of a wrong type are skipped.
 #[must_use]
 pub fn pod_references(spec: &Map<String, Value>) -> BTreeSet<Reference> {
     let mut found = Found::default();
@@ -92,7 +92,7 @@ impl Found {
     fn volume(&mut self, volume: &Value) {
         self.add(Target::ConfigMap, volume.pointer("/configMap/name"));
         self.add(Target::Secret, volume.pointer("/secret/secretName"));
-        // Volume drivers take a reference to the Secret with their credentials.
+        // Volume drivers reference the Secret with their credentials.
         if let Some(sources) = volume.as_object() {
             for source in sources.values() {
                 self.add(Target::Secret, source.pointer("/secretRef/name"));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_refers_to_everything_it_takes_along() {
+    fn pod_references_are_found_everywhere() {
         let references = references(&json!({
                     "imagePullSecrets": [{"name": "pull"}],
                     "initContainers": [{"envFrom": [{"configMapRef": {"name": "c1"}}, {"secretRef": {"name": "s1"}}]}],
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_part_of_a_pod_hides_nothing_else() {
+    fn malformed_part_of_a_pod_hides_no_other_reference() {
         let references = references(&json!({
             "containers": "none", "imagePullSecrets": [7, {"name": 1}, {"name": "../x"}],
             "volumes": [7, null, {"configMap": {"name": "c"}}],

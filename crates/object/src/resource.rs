@@ -1,11 +1,11 @@
-//! Kinds and where they are served: group, version, kind, plural and scope.
+//! Identity of kinds: group, version, kind, plural and scope.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Whether objects of a kind live in namespaces.
+/// Scope of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Scope {
     /// Objects have a namespace.
@@ -14,7 +14,7 @@ pub enum Scope {
     Cluster,
 }
 
-/// A kind as it is served: what a path and a `kind` field need to find each other.
+/// A kind as served by an API: maps between a path and a `kind` field.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Resource {
     /// API group, empty for the core group.
@@ -29,9 +29,9 @@ pub struct Resource {
     pub scope: Scope,
 }
 
-/// The identity of an object by name: unique among the objects that exist at one time.
+/// Identity of an object by name: unique among the objects that exist at one time.
 ///
-/// The API version is not part of it: `apps/v1` and `apps/v1beta1` show the same object.
+/// Without the API version: `apps/v1` and `apps/v1beta1` show the same object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
     /// API group, empty for the core group.
@@ -40,24 +40,24 @@ pub struct ObjectKey {
     pub kind: Arc<str>,
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: Arc<str>,
-    /// Name.
+    /// Name of the object.
     pub name: Arc<str>,
 }
 
 impl Resource {
-    /// `group/version`, or only the version in the core group.
+    /// Returns `group/version`, or only the version in the core group.
     #[must_use]
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// `plural.group`, or only the plural in the core group: how messages name a resource.
+    /// Returns `plural.group`, or only the plural in the core group, for messages.
     #[must_use]
     pub(crate) fn qualified(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
 
-    /// The key of an object of this kind.
+    /// Returns the key of an object of this kind.
     #[must_use]
     pub fn key(&self, namespace: &str, name: &str) -> ObjectKey {
         ObjectKey {

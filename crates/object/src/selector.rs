@@ -9,20 +9,20 @@ use std::str::FromStr;
 use super::name::{check_label_key, check_label_value};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The longest selector in text form, in bytes.
+/// Maximum length of a selector in text form, in bytes.
 pub const MAX_SELECTOR: usize = 16 * 1024;
 
 /// Labels or annotations of an object.
 pub type Labels = BTreeMap<String, String>;
 
-/// Labels within a text.
+/// Labels borrowed from a text.
 type Texts<'a> = BTreeMap<Cow<'a, str>, Cow<'a, str>>;
 
 /// A list of requirements that all must hold. The empty selector selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector(Vec<Requirement>);
 
-/// What one label must be like.
+/// Requirement for one label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Requirement {
     key: String,
@@ -37,13 +37,13 @@ enum Rule {
     NotIn(BTreeSet<String>),
     Exists,
     Absent,
-    /// Present, and a greater integer than this one.
+    /// Present, with a greater integer value.
     Above(i64),
-    /// Present, and a smaller one.
+    /// Present, with a smaller integer value.
     Below(i64),
 }
 
-/// Why a selector was refused.
+/// Reason why a selector was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
     /// Longer than [`MAX_SELECTOR`].
@@ -52,51 +52,51 @@ pub enum SelectorError {
     /// The text does not follow the grammar.
     #[error("expected {expected} at position {position} of the selector, found {found}")]
     Syntax {
-        /// What would have been right.
+        /// Description of the expected tokens.
         expected: &'static str,
         /// Byte position in the text, from 0.
         position: usize,
-        /// What stands there.
+        /// Beginning of the unexpected text.
         found: String,
     },
-    /// A key that no label can have.
+    /// An invalid label key.
     #[error("the label key {0}")]
     Key(String),
-    /// A value that no label can have.
+    /// An invalid label value.
     #[error("the value of label '{key}' {problem}")]
     Value {
-        /// The label.
+        /// Key of the label.
         key: String,
-        /// What the value must be.
+        /// Requirement for the value.
         problem: String,
     },
-    /// An expression whose list of values does not fit its operator.
+    /// An expression with values that its operator does not allow, or without required ones.
     #[error("`values` of label '{key}' must {must} when `operator` is '{operator}'")]
     Values {
-        /// The label.
+        /// Key of the label.
         key: String,
-        /// The operator of the expression.
+        /// Operator of the expression.
         operator: &'static str,
-        /// What the values must do.
+        /// Requirement for the values.
         must: &'static str,
     },
 }
 
 impl Selector {
-    /// Whether nothing is asked for, so that everything is selected.
+    /// Returns whether there are no requirements, so that everything is selected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether these labels are selected.
+    /// Returns whether these labels are selected.
     #[must_use]
     pub fn matches(&self, labels: &Labels) -> bool {
         self.matches_with(|key| labels.get(key).map(String::as_str))
     }
 
-    /// Whether the labels of an object are selected that is given as JSON text, read without building the rest. Text
-    /// that is no object has no labels.
+    /// Returns whether the labels of an object in JSON text are selected, parsed without building
+    /// the rest. Text that is no object has no labels.
     #[must_use]
     pub fn matches_json(&self, json: &str) -> bool {
         #[derive(Default, Deserialize)]
@@ -114,7 +114,7 @@ impl Selector {
         self.matches_texts(&labels.unwrap_or_default())
     }
 
-    /// Whether labels are selected that are given as JSON text. Text that is no map of texts has none.
+    /// Returns whether labels in JSON text are selected. Text that is no map of strings has none.
     #[must_use]
     pub fn matches_labels(&self, json: &str) -> bool {
         self.matches_texts(&serde_json::from_str(json).unwrap_or_default())
@@ -124,19 +124,19 @@ impl Selector {
         self.matches_with(|key| labels.get(key).map(AsRef::as_ref))
     }
 
-    /// Whether the labels that `get` looks up are selected.
+    /// Returns whether the labels that `get` looks up are selected.
     pub(crate) fn matches_with<'a>(&self, get: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|requirement| requirement.matches(get(&requirement.key)))
     }
 
-    /// The narrowest selector of this kind that selects all that this one selects, and all that the other one does.
+    /// Returns the narrowest selector that selects everything that either selector does.
     #[must_use]
     pub fn joined(&self, other: &Self) -> Self {
         let joined = |requirement: &Requirement| {
             let same = other.0.iter().filter(|other| other.key == requirement.key);
             let mut rules = same.filter_map(|other| requirement.rule.joined(&other.rule));
             let first = rules.next()?;
-            // Of several the one that leaves this requirement as it is.
+            // Prefers the rule that leaves this requirement unchanged.
             let rule =
                 if rules.any(|rule| rule == requirement.rule) { requirement.rule.clone() } else { first };
             Some(Requirement { key: requirement.key.clone(), rule })
@@ -144,7 +144,7 @@ impl Selector {
         Self(self.0.iter().filter_map(joined).collect())
     }
 
-    /// Whether all that the other one selects is certainly selected by this one too.
+    /// Returns whether this selector certainly selects everything that the other one does.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.joined(other) == *self
@@ -181,7 +181,7 @@ fn number(value: Option<&str>) -> Option<i64> {
 }
 
 impl Rule {
-    /// The strictest rule that holds wherever one of the two does, if there is any.
+    /// Returns the strictest rule implied by both rules, if there is any.
     fn joined(&self, other: &Self) -> Option<Self> {
         let not_in = |values: BTreeSet<String>| (!values.is_empty()).then_some(Self::NotIn(values));
         match (self, other) {
@@ -199,7 +199,7 @@ impl Rule {
             | (Self::Absent, Self::Exists | Self::In(_))
             | (Self::Exists, Self::NotIn(_))
             | (Self::NotIn(_), Self::Exists) => None,
-            // Whoever asks for numbers gets them by the same words, or by none.
+            // Numeric rules are joined with equal ones only.
             (Self::Above(_) | Self::Below(_), _) | (_, Self::Above(_) | Self::Below(_)) => {
                 (self == other).then(|| self.clone())
             }
@@ -207,7 +207,7 @@ impl Rule {
     }
 }
 
-/// A piece of the text form.
+/// A token of the text form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token<'a> {
     Word(&'a str),
@@ -222,14 +222,14 @@ enum Token<'a> {
     End,
 }
 
-/// Reads a selector token by token.
+/// Tokenizer and parser of the text form.
 struct Parser<'a> {
     text: &'a str,
     position: usize,
 }
 
 impl<'a> Parser<'a> {
-    /// The next token and where it starts.
+    /// Returns the next token and its position.
     fn next(&mut self) -> (usize, Token<'a>) {
         let rest = self.text.get(self.position..).unwrap_or_default();
         let trimmed = rest.trim_start();
@@ -272,7 +272,7 @@ impl<'a> Parser<'a> {
         Err(SelectorError::Syntax { expected, position, found })
     }
 
-    /// A value may be empty: nothing stands before the next ',' or ')' then.
+    /// Parses a value, which may be empty: then a ',' or ')' follows.
     fn value(&mut self) -> Result<&'a str, SelectorError> {
         match self.peek() {
             Token::Comma | Token::Close | Token::End => Ok(""),
@@ -383,21 +383,21 @@ impl Serialize for Selector {
     }
 }
 
-/// Reads the text form.
+/// Parses the text form.
 impl<'de> Deserialize<'de> for Selector {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 
-/// The structured form, as it stands in objects (`spec.selector`).
+/// Structured form in objects (`spec.selector`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LabelSelector {
     /// Labels that must have exactly these values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: Labels,
-    /// Further requirements.
+    /// Requirements beyond equality of labels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<Expression>,
 }
@@ -406,25 +406,25 @@ pub struct LabelSelector {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expression {
-    /// The label.
+    /// Key of the label.
     pub key: String,
-    /// How the label relates to the values.
+    /// Relation between the label and the values.
     pub operator: Operator,
     /// At least one value for `In` and `NotIn`, none for the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
 
-/// How a label relates to a list of values.
+/// Relation between a label and a list of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operator {
     /// Present, with one of the values.
     In,
     /// Absent, or with none of the values.
     NotIn,
-    /// Present.
+    /// Present, with any value.
     Exists,
-    /// Absent.
+    /// Absent from the object.
     DoesNotExist,
 }
 
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn equality_and_sets_select_what_kubernetes_selects() {
+    fn selectors_match_as_in_kubernetes() {
         let app = [("app", "web"), ("tier", "a"), ("empty", ""), ("line", "7")];
         for yes in [
             "",
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_selector_says_where_and_what_would_be_right() {
+    fn invalid_selector_is_reported_with_position() {
         for (text, message) in [
             ("a=b,", "expected a label key or '!' at position 4 of the selector, found its end"),
             ("a in x", "expected '(' at position 5 of the selector, found 'x'"),
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn the_structured_form_says_the_same() {
+    fn structured_form_equals_the_text_form() {
         let structured: LabelSelector = serde_json::from_str(
             r#"{"matchLabels":{"app":"web"},"matchExpressions":[
                 {"key":"tier","operator":"In","values":["a","b"]},{"key":"x","operator":"DoesNotExist"}]}"#,
@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn two_selectors_joined_select_what_one_of_them_does() {
+    fn joined_selector_selects_what_either_does() {
         for (one, other, expected) in [
             ("tier=a", "tier=b", "tier in (a,b)"),
             ("tier=a,app=web", "tier=a", "tier=a"),
@@ -604,7 +604,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_joined_leaves_nothing_out(
+        fn joined_selector_omits_nothing(
             one in prop::collection::vec("[ab](|=[xyz]|!=[xyz]| in \\([xyz],[xyz]\\)| notin \\([xyz],[xyz]\\))|![ab]", 0..4),
             other in prop::collection::vec("[ab](|=[xyz]|!=[xyz]| in \\([xyz],[xyz]\\)| notin \\([xyz],[xyz]\\))|![ab]", 0..4),
             values in prop::collection::vec(prop::option::of("[xyz]"), 2),
@@ -623,7 +623,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused_without_panic_and_what_is_read_is_printed_back(text in "[ -~ä]{0,40}") {
+        fn any_text_is_parsed_or_refused_without_panic(text in "[ -~ä]{0,40}") {
             if let Ok(selector) = text.parse::<Selector>() {
                 prop_assert_eq!(selector.to_string().parse::<Selector>(), Ok(selector));
             }

@@ -1,5 +1,5 @@
-//! The `Status` kind: what every endpoint of the API answers when a request fails, and when a delete
-//! succeeds. Pure; the words are those of the Kubernetes API, so that its clients understand them.
+//! The `Status` kind: the answer to failed API requests and to successful deletes. Pure; worded as
+//! in the Kubernetes API, so that its clients understand it.
 
 use std::fmt;
 
@@ -13,24 +13,25 @@ mod reason;
 
 pub use reason::Reason;
 
-/// How many causes of one invalid object are listed; the rest is counted in the message only.
+/// Maximum number of listed causes of one invalid object; further ones are only counted in the
+/// message.
 pub const MAX_CAUSES: usize = 32;
 
-/// The outcome of a request, as the API reports it.
+/// Outcome of an API request.
 ///
-/// It is an error type: the functions behind the API return it as it goes out on the wire.
+/// It is an error type: functions behind the API return it in its final form.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Status {
     /// Whether the request failed; `Success` only after a delete.
     #[serde(rename = "status", deserialize_with = "failure")]
     pub failure: bool,
-    /// The sentence for humans.
+    /// Message for humans.
     #[serde(default)]
     pub message: String,
-    /// The word for machines; absent if nothing is known.
+    /// Machine-readable reason; absent if unknown.
     #[serde(default)]
     pub reason: Option<Reason>,
-    /// What the reason is about.
+    /// Subject of the reason.
     #[serde(default)]
     pub details: Option<Box<Details>>,
     /// HTTP status code.
@@ -38,7 +39,7 @@ pub struct Status {
     pub code: u16,
 }
 
-/// What a failure is about.
+/// Subject of a failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Details {
@@ -54,44 +55,44 @@ pub struct Details {
     /// UID of the object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// The single fields that are wrong.
+    /// Invalid fields of the object.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<Cause>,
-    /// Seconds to wait before the request is repeated; 0 if unknown.
+    /// Seconds to wait before a retry; 0 if unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u32,
-    /// With an expired `continue` token: one that goes on in the newest state. Written into the metadata of the
-    /// Status.
+    /// With an expired `continue` token: one that continues in the newest state. Serialized into
+    /// the metadata of the Status.
     #[serde(skip)]
     pub continue_token: String,
 }
 
-/// One field that is wrong.
+/// An invalid field, with its reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cause {
-    /// The word for machines, such as `FieldValueRequired`.
+    /// Machine-readable reason, such as `FieldValueRequired`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// The sentence for humans, without the field.
+    /// Message for humans, without the field.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The field in JSON notation, such as `metadata.name`.
+    /// Field in JSON notation, such as `metadata.name`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub field: String,
 }
 
-/// The result of whatever stands behind the API.
+/// Result of functions behind the API.
 pub type Result<T, E = Status> = std::result::Result<T, E>;
 
 impl Status {
-    /// A failure with its reason, the reason's code and a message.
+    /// Creates a failure with a reason, its HTTP code and a message.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         let code = reason.code();
         Self { failure: true, message: message.into(), reason: Some(reason), details: None, code }
     }
 
-    /// What a successful delete answers when the object is not returned.
+    /// Creates the answer to a successful delete that does not return the object.
     #[must_use]
     pub fn deleted(resource: &Resource, name: &str, uid: &str) -> Self {
         let details = Details { uid: uid.into(), ..about(resource, name) };
@@ -99,7 +100,7 @@ impl Status {
         Self { failure: false, message: String::new(), reason: None, details, code: 200 }
     }
 
-    /// 400: the request makes no sense, as the message says.
+    /// 400: the request is malformed, as the message explains.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(Reason::BadRequest, message)
     }
@@ -116,42 +117,43 @@ impl Status {
         Self::new(Reason::Forbidden, message).with(about(resource, name))
     }
 
-    /// 404: no object of this name.
+    /// 404: no object has this name.
     #[must_use]
     pub fn not_found(resource: &Resource, name: &str) -> Self {
         let message = format!("{} \"{name}\" not found", resource.qualified());
         Self::new(Reason::NotFound, message).with(about(resource, name))
     }
 
-    /// 404: the path leads to nothing that is served. It has details, though empty ones: `kubectl debug` looks into them.
+    /// 404: the path is not served. The details are present, though empty: `kubectl debug` reads
+    /// them.
     #[must_use]
     pub fn no_such_path() -> Self {
         Self::new(Reason::NotFound, "the server could not find the requested resource")
             .with(Details::default())
     }
 
-    /// 405: the verb is not for this kind.
+    /// 405: the kind does not support the verb.
     #[must_use]
     pub fn method_not_allowed(resource: &Resource, verb: &str) -> Self {
         let message = format!("{verb} is not supported on resources of kind \"{}\"", resource.qualified());
         Self::new(Reason::MethodNotAllowed, message).with(about(resource, ""))
     }
 
-    /// 406: the client takes none of the representations there are.
+    /// 406: the client accepts no available representation.
     #[must_use]
     pub fn not_acceptable(offered: &[&str]) -> Self {
         let offered = offered.join(", ");
         Self::new(Reason::NotAcceptable, format!("only the following media types are accepted: {offered}"))
     }
 
-    /// 409: the name is taken.
+    /// 409: an object of this name exists.
     #[must_use]
     pub fn already_exists(resource: &Resource, name: &str) -> Self {
         let message = format!("{} \"{name}\" already exists", resource.qualified());
         Self::new(Reason::AlreadyExists, message).with(about(resource, name))
     }
 
-    /// 409: the object is no longer the one the client read.
+    /// 409: the object has changed since the client read it.
     #[must_use]
     pub fn modified(resource: &Resource, name: &str) -> Self {
         let why =
@@ -166,7 +168,7 @@ impl Status {
         Self::new(Reason::Conflict, message).with(about(resource, name))
     }
 
-    /// 410: the point in time a `continue` or `resourceVersion` names is gone.
+    /// 410: the point in time of a `continue` or `resourceVersion` has expired.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(Reason::Expired, message)
     }
@@ -178,7 +180,7 @@ impl Status {
         Self::new(Reason::RequestEntityTooLarge, message)
     }
 
-    /// 415: the body has a content type the server does not read.
+    /// 415: the server does not read the content type of the body.
     #[must_use]
     pub fn unsupported_media_type(read: &[&str]) -> Self {
         let read = read.join(", ");
@@ -188,7 +190,7 @@ impl Status {
         Self::new(Reason::UnsupportedMediaType, message)
     }
 
-    /// 422: fields of the object are wrong. At most [`MAX_CAUSES`] of them are listed.
+    /// 422: fields of the object are invalid. At most [`MAX_CAUSES`] of them are listed.
     #[must_use]
     pub fn invalid(group: &str, kind: &str, name: &str, mut causes: Vec<Cause>) -> Self {
         let hidden = causes.len().saturating_sub(MAX_CAUSES);
@@ -209,13 +211,13 @@ impl Status {
         Self::new(Reason::Invalid, format!("{what} \"{name}\" is invalid: {errors}")).with(details)
     }
 
-    /// 429: the client must wait.
+    /// 429: the client must wait before a retry.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
         let details = Details { retry_after_seconds, ..Details::default() };
         Self::new(Reason::TooManyRequests, message).with(details)
     }
 
-    /// 500: an unexpected failure; the message carries its cause.
+    /// 500: an unexpected failure; the message contains its cause.
     pub fn internal(cause: impl fmt::Display) -> Self {
         let cause = cause.to_string();
         let details = Details {
@@ -225,7 +227,7 @@ impl Status {
         Self::new(Reason::InternalError, format!("Internal error occurred: {cause}")).with(details)
     }
 
-    /// 503: a part the server needs is missing now; the client may repeat the request.
+    /// 503: a required part of the server is unavailable; the client may retry.
     pub fn unavailable(message: impl Into<String>, retry_after_seconds: u32) -> Self {
         let details = Details { retry_after_seconds, ..Details::default() };
         Self::new(Reason::ServiceUnavailable, message).with(details)
@@ -236,7 +238,7 @@ impl Status {
         Self::new(Reason::Timeout, message)
     }
 
-    /// 504: the client has seen a newer state than this server.
+    /// 504: the client has observed a newer state than this server.
     #[must_use]
     pub fn version_too_large(given: u64, current: u64) -> Self {
         let cause = Cause::new("ResourceVersionTooLarge", "", "Too large resource version");
@@ -244,14 +246,14 @@ impl Status {
         Self::timeout(format!("Too large resource version: {given}, current: {current}")).with(details)
     }
 
-    /// Adds details.
+    /// Adds the details.
     #[must_use]
     pub fn with(mut self, details: Details) -> Self {
         self.details = Some(Box::new(details));
         self
     }
 
-    /// Whether the failure has this reason.
+    /// Returns whether the failure has this reason.
     #[must_use]
     pub fn is(&self, reason: &Reason) -> bool {
         self.failure && self.reason.as_ref() == Some(reason)
@@ -263,13 +265,13 @@ impl Cause {
         Self { reason: reason.into(), message: message.into(), field: field.into() }
     }
 
-    /// A field that must be there is not.
+    /// A required field is missing.
     #[must_use]
     pub fn required(field: &str, message: &str) -> Self {
         Self::new("FieldValueRequired", field, format!("Required value: {message}"))
     }
 
-    /// A field has a value it must not have. At most 64 characters of the value are shown.
+    /// A field has an invalid value. At most 64 characters of the value are shown.
     #[must_use]
     pub fn invalid(field: &str, value: &str, message: &str) -> Self {
         let shown: String = value.chars().take(64).collect();
@@ -282,7 +284,7 @@ impl Cause {
         Self::new("FieldValueTypeInvalid", field, format!("Invalid value: {message}"))
     }
 
-    /// A field may not be set or changed.
+    /// A field must not be set or changed.
     #[must_use]
     pub fn forbidden(field: &str, message: &str) -> Self {
         Self::new("FieldValueForbidden", field, format!("Forbidden: {message}"))
@@ -291,7 +293,7 @@ impl Cause {
 
 /// Written by hand because a Status has constant fields, which its readers do not need.
 impl Details {
-    /// Whether there is nothing but what goes into the metadata.
+    /// Returns whether the details contain only the token, which belongs to the metadata.
     fn is_token_alone(&self) -> bool {
         let token = &self.continue_token;
         !token.is_empty() && *self == Self { continue_token: token.clone(), ..Self::default() }
@@ -383,13 +385,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_path_has_details_that_are_empty() {
+    fn missing_path_has_empty_details() {
         let text = serde_json::to_string(&Status::no_such_path()).unwrap();
         assert!(text.ends_with(r#""reason":"NotFound","details":{},"code":404}"#), "{text}");
     }
 
     #[test]
-    fn a_missing_object_is_reported_as_the_conventions_show_it() {
+    fn missing_object_is_reported_as_in_kubernetes() {
         let text = serde_json::to_string(&Status::not_found(&pods(), "grafana")).unwrap();
         let expected = concat!(
             r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","#,
@@ -413,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_object_names_each_field_in_message_and_causes() {
+    fn invalid_object_lists_fields_in_message_and_causes() {
         let causes = vec![
             Cause::required("metadata.name", "name is required"),
             Cause::invalid("a.b", "x", "must be y"),
@@ -431,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_causes_is_cut() {
+    fn causes_are_bounded() {
         let causes = (0..1_000).map(|n| Cause::required(&format!("f{n}"), "needed")).collect();
         let status = Status::invalid("", "Pod", "p", causes);
         assert!(status.message.ends_with("and 968 more]"), "{}", status.message);
@@ -439,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_survives_the_wire() {
+    fn status_survives_a_round_trip() {
         let long = Cause::invalid("f", &"z".repeat(500), "too odd");
         for status in [
             Status::invalid("", "Pod", "p", vec![long]),
@@ -454,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_is_read_back_as_itself() {
+    fn reasons_survive_a_round_trip() {
         for word in ["BadRequest", "Conflict", "Expired", "Invalid", "NotAcceptable", "Timeout", "Unheard"] {
             assert_eq!(Reason::from(word).as_str(), word);
         }

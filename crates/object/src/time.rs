@@ -1,11 +1,11 @@
-//! Times as texts: as objects have them, and how long ago they were in the words of `kubectl`. Pure: what time it is
-//! comes in as an argument.
+//! Formats of times: RFC 3339 as in objects, and ages as in `kubectl`. Pure: the current time is an
+//! argument.
 
 use jiff::Timestamp;
 
-/// What stands for a time that is not there.
+/// Text for a missing time.
 const UNKNOWN: &str = "<unknown>";
-/// What stands for a time that is none, or that is yet to come.
+/// Text for an invalid or future time.
 const INVALID: &str = "<invalid>";
 
 const MINUTE: i64 = 60;
@@ -13,19 +13,19 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// RFC 3339 in UTC with whole seconds, as Kubernetes writes times.
+/// Formats a time as RFC 3339 in UTC with whole seconds, as Kubernetes does.
 #[must_use]
 pub fn rfc3339(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// The same with six digits of the second: what Kubernetes calls a `MicroTime`.
+/// Formats a time with microseconds: Kubernetes' `MicroTime`.
 #[must_use]
 pub fn rfc3339_micros(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
 }
 
-/// A difference of times in seconds, with its sign: `+3600s`, `-0.500s`.
+/// Formats a time difference in seconds, with its sign: `+3600s`, `-0.500s`.
 #[must_use]
 pub fn signed_seconds(milliseconds: i64) -> String {
     let sign = if milliseconds < 0 { '-' } else { '+' };
@@ -36,7 +36,7 @@ pub fn signed_seconds(milliseconds: i64) -> String {
     }
 }
 
-/// How long ago a time was that is given as text: unknown if there is none.
+/// Formats the age of a time given as text; "unknown" if it is empty.
 #[must_use]
 pub fn since(now: Timestamp, text: &str) -> String {
     if text.is_empty() {
@@ -48,13 +48,13 @@ pub fn since(now: Timestamp, text: &str) -> String {
     }
 }
 
-/// How long it was from one time to another.
+/// Formats the duration between two times.
 #[must_use]
 pub fn between(from: Timestamp, to: Timestamp) -> String {
     duration(to.duration_since(from).as_secs())
 }
 
-/// A duration in seconds, in two units at most. Clocks that differ a little are forgiven.
+/// Formats a duration in seconds with at most two units. Tolerates small differences of clocks.
 #[must_use]
 pub fn duration(seconds: i64) -> String {
     let two = |large: i64, large_unit: char, small: i64, small_unit: char| match small {
@@ -82,7 +82,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn differences_are_told_in_seconds() {
+    fn differences_are_formatted_in_seconds() {
         assert_eq!(
             [-1_500, -1, 0, 60_000, 1_020].map(signed_seconds),
             ["-1.500s", "-0.001s", "+0s", "+60s", "+1.020s"]
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_have_one_or_two_units_as_in_kubectl() {
+    fn durations_have_at_most_two_units() {
         for (seconds, expected) in [
             (i64::MIN, "<invalid>"),
             (-2, "<invalid>"),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_micro_time_has_six_digits_of_the_second_even_if_they_are_zero() {
+    fn micro_time_has_six_digits_of_the_second() {
         for (nanos, expected) in [
             (0, "1970-01-01T00:00:00.000000Z"),
             (1_500_000_999, "1970-01-01T00:00:01.500000Z"),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_is_missing_or_none_has_no_age() {
+    fn missing_or_invalid_time_has_no_age() {
         let now = "2024-01-02T00:00:00Z".parse().unwrap();
         assert_eq!(since(now, "2024-01-01T21:00:00Z"), "3h");
         assert_eq!(since(now, "2024-01-01T23:59:54.500000Z"), "5s");

@@ -1,4 +1,4 @@
-//! Comparable resource versions.
+//! Resource versions and their order.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// A Kubernetes `resourceVersion`: an opaque string that, when it is a decimal number, can be ordered.
+/// A Kubernetes `resourceVersion`: an opaque string that is ordered if it is a decimal number.
 ///
-/// Decimal strings of any length compare by value (length first, then bytes), as the API machinery
-/// of Kubernetes 1.35 defines it. Any other string can only be equal or different: nothing here
-/// parses into an integer, so no version a peer sends can overflow or panic.
+/// Decimal strings of any length compare by value (length first, then bytes), as Kubernetes 1.35
+/// defines it. Any other string can only be equal or different. Nothing here parses into an
+/// integer, so no version from a peer can overflow or panic.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ResourceVersion(Arc<str>);
 
-/// How one version relates to another one of the same object.
+/// Relation between two versions of the same object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
-    /// The same version.
+    /// Both are the same version.
     Equal,
     /// Both are decimal and the first is larger.
     Newer,
@@ -29,18 +29,18 @@ pub enum Relation {
 }
 
 impl ResourceVersion {
-    /// Wraps a version as received.
+    /// Wraps a received version.
     pub fn new(version: impl Into<Arc<str>>) -> Self {
         Self(version.into())
     }
 
-    /// The version as text.
+    /// Returns the version as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether the version is a decimal number without leading zeros.
+    /// Returns whether the version is a decimal number without leading zeros.
     #[must_use]
     pub fn is_decimal(&self) -> bool {
         match self.0.as_bytes() {
@@ -50,7 +50,7 @@ impl ResourceVersion {
         }
     }
 
-    /// How `self` relates to `other`.
+    /// Returns the relation of `self` to `other`.
     #[must_use]
     pub fn relation(&self, other: &Self) -> Relation {
         if self.0 == other.0 {
@@ -67,7 +67,7 @@ impl ResourceVersion {
         }
     }
 
-    /// Whether `self` is known to be older than `other`.
+    /// Returns whether `self` is certainly older than `other`.
     #[must_use]
     pub fn is_older_than(&self, other: &Self) -> bool {
         self.relation(other) == Relation::Older

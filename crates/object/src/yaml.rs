@@ -1,10 +1,13 @@
-//! YAML text to JSON values and back, within limits. Pure; the only module that names the YAML crates.
+//! Conversion between YAML text and JSON values, with limits. Pure; the only module that names the
+//! YAML crates.
 //!
-//! The cloud side reads it; of the program for devices the reader would be a fifth of a megabyte, and kubectl turns YAML into JSON
-//! before it sends it. There, [`parse`] reads the YAML that is JSON, too, and says so of any other.
+//! Only the cloud side includes the parser: in the device's program it would add a fifth of a
+//! megabyte, and kubectl converts YAML into JSON before it sends it. There, [`parse`] accepts the
+//! YAML that is also JSON, and reports any other.
 //!
-//! Reading follows `kubectl`, which has the scalars of YAML 1.1 (`on` and `yes` are true, `0400` is 256); writing quotes
-//! everything that such a reader, or one of YAML 1.2, would take for something other than a string.
+//! Parsing follows `kubectl`, which uses the scalars of YAML 1.1 (`on` and `yes` are true, `0400`
+//! is 256). Writing quotes every string that such a parser, or one of YAML 1.2, would interpret as
+//! another type.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -12,12 +15,12 @@ use serde_json::Value;
 mod compose;
 mod scalar;
 
-/// Why text is not a YAML document.
+/// Reason why text is not a YAML document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct YamlError {
-    /// Line in the text given, counted from 1, if known.
+    /// Line in the text, from 1, if known.
     pub line: Option<usize>,
-    /// What is wrong.
+    /// Description of the problem.
     pub problem: String,
 }
 
@@ -33,16 +36,16 @@ impl std::fmt::Display for YamlError {
 /// One document of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Document<'a> {
-    /// Its number in the stream, counted from 1; empty documents count too.
+    /// Number in the stream, from 1; empty documents count too.
     pub number: usize,
-    /// Line of the stream on which its text starts, counted from 1.
+    /// Line of the stream on which the text starts, from 1.
     pub line: usize,
-    /// Its text without the markers.
+    /// Text without the markers.
     pub text: &'a str,
 }
 
 impl Document<'_> {
-    /// Whether there is nothing but blank lines, comments and directives.
+    /// Returns whether there are only blank lines, comments and directives.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.text.lines().map(str::trim_start).all(|line| line.is_empty() || line.starts_with(['#', '%']))
@@ -51,7 +54,7 @@ impl Document<'_> {
     /// Parses the document; lines in errors are those of the stream.
     ///
     /// # Errors
-    /// Not YAML, or beyond a limit.
+    /// The text is not YAML, or exceeds a limit.
     pub fn parse(&self) -> Result<Value, YamlError> {
         parse(self.text).map_err(|error| {
             let line = error.line.map(|line| line + self.line - 1);
@@ -60,7 +63,8 @@ impl Document<'_> {
     }
 }
 
-/// Splits a stream at its `---` lines, so that a broken document does not hide the ones after it.
+/// Splits a stream at its `---` lines, so that an invalid document does not hide the following
+/// ones.
 pub fn documents(stream: &str) -> impl Iterator<Item = Document<'_>> {
     let mut rest = Some(stream);
     let (mut number, mut line) = (0, 1);
@@ -74,7 +78,7 @@ pub fn documents(stream: &str) -> impl Iterator<Item = Document<'_>> {
         let found = Document { number, line, text: document };
         line += skipped.matches('\n').count();
         rest = after;
-        // A stream that opens with the marker starts with the document after it.
+        // A marker at the start of the stream begins its first document.
         if number == 1 && found.is_empty() && rest.is_some() {
             number = 0;
         }
@@ -82,7 +86,7 @@ pub fn documents(stream: &str) -> impl Iterator<Item = Document<'_>> {
     })
 }
 
-/// Where the first `---` line starts and where what follows the marker starts.
+/// Returns the start of the first `---` line, and the end of its marker.
 fn next_marker(text: &str) -> Option<(usize, usize)> {
     let mut start = 0;
     for line in text.split_inclusive('\n') {
@@ -99,16 +103,16 @@ fn next_marker(text: &str) -> Option<(usize, usize)> {
 /// Parses one document into a JSON value.
 ///
 /// # Errors
-/// Not YAML, beyond a limit, a key given twice, or a value JSON does not have.
+/// The text is not YAML, exceeds a limit, has a duplicate key, or a value that JSON lacks.
 pub fn parse(text: &str) -> Result<Value, YamlError> {
     compose::compose(text)
 }
 
-/// Writes a value as a YAML document with a newline at its end. A text of one line stays on the line of its key, however long
-/// it is, as kubectl writes it: scripts look for it there.
+/// Writes a value as a YAML document with a final newline. A one-line text stays on the line of its
+/// key, however long, as kubectl writes it: scripts rely on that.
 ///
 /// # Errors
-/// The value cannot be written; values that came from JSON always can.
+/// The value cannot be written; values from JSON always can.
 pub fn write(value: &impl Serialize) -> Result<String, YamlError> {
     let mut options = serde_saphyr::SerializerOptions::default();
     options.folded_wrap_chars = usize::MAX;
@@ -134,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_split_at_its_markers() {
+    fn stream_is_split_at_its_markers() {
         assert_eq!(texts("a: 1\n---\nb: 2\n"), [(1, 1, "a: 1"), (2, 2, "b: 2")]);
         assert_eq!(texts("---\na: 1\n--- # two\nb: 2\n---\n"), [(1, 1, "a: 1"), (2, 3, "# two\nb: 2")]);
         assert_eq!(texts("# only\n\n---\n# comments\n"), []);
@@ -150,9 +154,9 @@ mod tests {
         assert!(error.line.is_some_and(|line| (3..=5).contains(&line)), "{error:?}");
     }
 
-    /// What the corpus says of each scalar: a test with kubectl itself compares the same lines.
+    /// Compares with the corpus, which a test with kubectl itself uses too.
     #[test]
-    fn scalars_are_what_kubectl_takes_them_for() {
+    fn scalars_have_the_types_of_kubectl() {
         let corpus = include_str!("../../../tests/fixtures/yaml/scalars.txt");
         let mut wrong = Vec::new();
         for line in corpus.lines().filter(|line| !line.starts_with('#')) {
@@ -167,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_merged_counts_at_its_place() {
+    fn merged_fields_are_overridden_by_explicit_ones() {
         let text = "b: &b {x: 1, y: 2}\nv: {<<: *b, x: 3}\nw: {x: 3, <<: *b}\nl: {<<: [{x: 4}, *b]}\n";
         let read = parse(text).unwrap();
         assert_eq!(read["v"], json!({"x": 3, "true": 2}));
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_given_twice_is_an_error() {
+    fn duplicate_key_is_an_error() {
         assert!(parse("a: 1\na: 2\n").is_err());
     }
 
@@ -197,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_that_look_like_something_else_survive_other_readers() {
+    fn ambiguous_strings_survive_other_parsers() {
         for odd in [
             "true",
             "on",
@@ -261,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_many_lines_survive() {
+    fn multi_line_texts_survive_a_round_trip() {
         for text in [
             "a\nb\n",
             "a\nb",
@@ -309,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_stays_on_the_line_of_its_key() {
+    fn long_text_stays_on_the_line_of_its_key() {
         let long = "QUJD".repeat(200);
         let words = "many words ".repeat(40);
         let text = write(&json!({"a": long, "b": {"c": words.trim()}, "d": "one\ntwo\n"})).unwrap();
@@ -327,7 +331,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_without_panic(text in "(?s).{0,200}") {
+        fn any_text_is_parsed_without_panic(text in "(?s).{0,200}") {
             for document in documents(&text) {
                 let _ = document.parse();
             }

@@ -1,4 +1,4 @@
-//! Connections as the configuration describes them: to a broker for either side, and to a CloudCore.
+//! Link options from the configuration: to a broker for either side, and to a CloudCore.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use edgesync_kubeedge::link::KubeEdgeOptions;
 use edgesync_transport::link::{LinkOptions, RetryOptions};
 use edgesync_transport::tls::{Certificate, Trust};
 
-/// The link as the section `[link]` describes it, which is the same on both sides.
+/// Returns the options of the section `[link]`, which is the same on both sides.
 ///
 /// # Errors
 /// The password cannot be read.
@@ -25,7 +25,7 @@ pub fn configured_link(link: &edgesync_config::Link) -> anyhow::Result<LinkOptio
     Ok(options)
 }
 
-/// Reads the authorities in a file (PEM).
+/// Reads the trusted authorities in a PEM file.
 ///
 /// # Errors
 /// The file cannot be read, or has no certificate.
@@ -35,7 +35,8 @@ pub fn read_trust(path: &Path) -> anyhow::Result<Trust> {
     Ok(Trust::new(Certificate::all_from_pem(&name, &text)?))
 }
 
-/// A frame with its topic and the packet's own fields.
+/// Returns the packet limit for frames of this size: a frame with its topic and the packet's own
+/// fields.
 pub fn packet_limit(max_frame: usize) -> u32 {
     u32::try_from(max_frame.saturating_add(2048)).unwrap_or(u32::MAX)
 }
@@ -50,7 +51,7 @@ fn read_password(path: &Path) -> anyhow::Result<String> {
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-/// The link to CloudCore as the configuration describes it, without TLS.
+/// Returns the options of the link to CloudCore, without TLS.
 ///
 /// # Errors
 /// No address is configured.
@@ -68,7 +69,7 @@ pub fn kubeedge_options(config: &Config) -> anyhow::Result<KubeEdgeOptions> {
         retry: retry_options(&config.link),
         queue: 64,
         queue_bytes: config.kubeedge.max_message,
-        // CloudCore has one unacknowledged message under way, and what was asked for.
+        // CloudCore has one unacknowledged message in flight, and the answers to queries.
         events: 16,
     })
 }

@@ -1,5 +1,5 @@
-//! The skeleton of a process: signals and reload, systemd, log, allocator settings, random numbers, and links made from the
-//! configuration. It knows neither agent nor fleet. Read [`Service`] first.
+//! Process infrastructure: signals and reload, systemd, log, allocator settings, random numbers,
+//! and links from the configuration. Independent of agent and fleet. Read [`Service`] first.
 
 pub mod connection;
 pub mod log;
@@ -9,25 +9,25 @@ mod random;
 mod service;
 pub mod systemd;
 
-/// The version of the programs, as a Hello, the status and `--version` tell it.
+/// Version of the programs, used by Hello, status and `--version`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub use random::random;
 pub use service::{Service, StartError};
 
-/// An error with its causes in one line. A cause that the words before end with is not said again.
+/// Formats an error with its causes on one line. Skips a cause that the text already ends with.
 pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut said = error.to_string();
+    let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let words = error.to_string();
-        if !said.ends_with(&words) {
-            said.push_str(": ");
-            said.push_str(&words);
+        if !text.ends_with(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
         }
         cause = error.source();
     }
-    said
+    text
 }
 
 #[cfg(test)]
@@ -36,12 +36,12 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("cannot read x: {0}")]
-    struct Said(#[source] std::io::Error);
+    struct Wrapped(#[source] std::io::Error);
 
     #[test]
-    fn a_cause_that_an_error_tells_itself_is_not_told_again() {
+    fn chain_does_not_repeat_causes() {
         let denied = || std::io::Error::from_raw_os_error(13);
-        assert_eq!(chain(&Said(denied())), "cannot read x: Permission denied (os error 13)");
+        assert_eq!(chain(&Wrapped(denied())), "cannot read x: Permission denied (os error 13)");
         let other = edgesync_store::durable::FileError::tried("read", "x".as_ref())(denied());
         assert_eq!(chain(&other), "cannot read x: Permission denied (os error 13)");
     }

@@ -1,4 +1,4 @@
-//! The log: where it goes, in which form, and how a reload changes its level.
+//! The log: destination, format, and change of its level on a reload.
 
 mod targets;
 
@@ -18,13 +18,13 @@ use edgesync_api::AUDIT;
 use edgesync_config as config;
 use edgesync_config::Format;
 
-/// Why the log could not be opened or changed.
+/// Reason why the log could not be opened or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// journald was asked for and is not there.
+    /// journald was requested and is not available.
     #[error("cannot log to journald")]
     Journald(#[source] io::Error),
-    /// Another part of the process has set a subscriber before.
+    /// Another part of the process has already set a subscriber.
     #[error("the log is open already")]
     AlreadyOpen(#[source] tracing::subscriber::SetGlobalDefaultError),
     /// The level could not be changed.
@@ -32,19 +32,19 @@ pub enum LogError {
     Reload(#[source] reload::Error),
 }
 
-/// The open log.
+/// Handle of the open log.
 #[derive(Clone, Debug)]
 pub struct Log {
     level: reload::Handle<Targets, Registry>,
 }
 
 impl Log {
-    /// Opens the log of the process; to be called once.
+    /// Opens the log of the process; must be called once.
     ///
     /// # Errors
-    /// journald was asked for and is not there, or the log is open already.
+    /// journald was requested and is not available, or the log is open already.
     pub fn open(log: &config::Log) -> Result<Self, LogError> {
-        let (filter, level) = reload::Layer::new(audited(&log.level));
+        let (filter, level) = reload::Layer::new(with_audit(&log.level));
         let output = output(resolve(log.format, journal_is_stderr()))?;
         let subscriber = Registry::default().with(output.with_filter(filter));
         tracing::subscriber::set_global_default(subscriber).map_err(LogError::AlreadyOpen)?;
@@ -56,34 +56,35 @@ impl Log {
     /// # Errors
     /// The log was closed, which happens only while the process ends.
     pub(crate) fn set_level(&self, level: &Targets) -> Result<(), LogError> {
-        self.level.reload(audited(level)).map_err(LogError::Reload)
+        self.level.reload(with_audit(level)).map_err(LogError::Reload)
     }
 }
 
-/// The levels, with what the audit log says in any case. Libraries log each attempt that fails, and whoever uses them says once
-/// what that means: they are heard at `debug` and `trace`, and where the configuration names them.
-fn audited(level: &Targets) -> Targets {
+/// Returns the levels with the audit log always on. Libraries log each failed attempt, and their
+/// users log its meaning once, so libraries are enabled at `debug` and `trace`, and where the
+/// configuration names them.
+fn with_audit(level: &Targets) -> Targets {
     let level = &targets::present(level);
-    let is_silent = |library: &&str| level.iter().all(|(target, _)| target != *library);
-    let targets = LIBRARIES.into_iter().filter(is_silent).map(|library| (library, LevelFilter::OFF));
+    let is_unnamed = |library: &&str| level.iter().all(|(target, _)| target != *library);
+    let targets = LIBRARIES.into_iter().filter(is_unnamed).map(|library| (library, LevelFilter::OFF));
     let mut level = level.clone().with_targets(targets).with_target(AUDIT, LevelFilter::INFO);
     let default = level.default_level().unwrap_or(LevelFilter::OFF);
     if default <= LevelFilter::INFO {
-        let is_said = level.iter().any(|(target, _)| target == OWN);
+        let is_named = level.iter().any(|(target, _)| target == OWN);
         level = level.with_default(LevelFilter::OFF);
-        if !is_said {
+        if !is_named {
             level = level.with_target(OWN, default);
         }
     }
     level
 }
 
-/// What the programs say themselves.
+/// Target of the programs' own lines.
 const OWN: &str = "edgesync";
-/// Libraries that say too much at any level.
+/// Libraries that are too verbose at any level.
 const LIBRARIES: [&str; 2] = ["kube_client", "kube_runtime"];
 
-/// The time of a line, to the millisecond.
+/// Timestamps with milliseconds.
 struct Milliseconds;
 
 impl FormatTime for Milliseconds {
@@ -94,7 +95,7 @@ impl FormatTime for Milliseconds {
 
 type Output = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// The layer for one format.
+/// Creates the layer of one format.
 fn output(format: Format) -> Result<Output, LogError> {
     Ok(match format {
         Format::Json => {
@@ -102,7 +103,7 @@ fn output(format: Format) -> Result<Output, LogError> {
         }
         Format::Journald => tracing_journald::layer()
             .map_err(LogError::Journald)?
-            // The project's own fields under their own names: `journalctl NODE=…`.
+            // Fields under their own names: `journalctl NODE=…`.
             .with_field_prefix(None)
             .boxed(),
         Format::Auto | Format::Text => {
@@ -114,15 +115,16 @@ fn output(format: Format) -> Result<Output, LogError> {
     })
 }
 
-/// Keeps a line of the log one line, whatever stands in it: what was said elsewhere must not look like a line of its own.
+/// Keeps each log line on one line: control characters of foreign text are escaped, so that it
+/// cannot forge lines.
 struct OneLine<W> {
     out: W,
-    /// Whether the log itself writes escape sequences; those in its fields it leaves out.
+    /// Whether the log itself writes escape sequences; those in fields are stripped before.
     colour: bool,
 }
 
 impl<W: io::Write> io::Write for OneLine<W> {
-    /// Takes a line, with the break at its end.
+    /// Writes one line, including its line break.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
         let mut shown = String::with_capacity(line.len());
@@ -146,7 +148,7 @@ impl<W: io::Write> io::Write for OneLine<W> {
     }
 }
 
-/// What `auto` means here.
+/// Resolves `auto`.
 fn resolve(format: Format, journal: bool) -> Format {
     match format {
         Format::Auto if journal => Format::Journald,
@@ -155,13 +157,13 @@ fn resolve(format: Format, journal: bool) -> Format {
     }
 }
 
-/// Whether standard error goes to journald: systemd names the device and inode of the stream it made.
+/// Returns whether standard error goes to journald: systemd names device and inode of its stream.
 fn journal_is_stderr() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     identity(&io::stderr()).is_some_and(|identity| stream == identity)
 }
 
-/// Device and inode of a file descriptor, as `JOURNAL_STREAM` writes them.
+/// Returns device and inode of a file descriptor, in the format of `JOURNAL_STREAM`.
 fn identity(file: &impl AsFd) -> Option<String> {
     let file = std::fs::File::from(file.as_fd().try_clone_to_owned().ok()?);
     let metadata = file.metadata().ok()?;
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_elsewhere_makes_no_line_of_its_own() {
+    fn foreign_text_cannot_forge_lines() {
         let log = tempfile::NamedTempFile::new().unwrap();
         let file = log.reopen().unwrap();
         let writer = move || OneLine { out: file.try_clone().unwrap(), colour: false };
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_changes_what_passes() {
+    fn reload_changes_the_filter() {
         let (filter, handle) = reload::Layer::new("info".parse::<Targets>().unwrap());
         let subscriber = Registry::default().with(fmt::layer().with_writer(io::sink).with_filter(filter));
         tracing::subscriber::with_default(subscriber, || {
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_heard_where_they_are_asked_for() {
+    fn libraries_are_logged_if_configured() {
         use tracing::{Level, enabled};
         for (level, own, library) in [
             ("info", true, false),
@@ -224,7 +226,7 @@ mod tests {
             ("debug", true, true),
             ("info,rumqttc=info", true, true),
         ] {
-            let (filter, _handle) = reload::Layer::new(audited(&level.parse().unwrap()));
+            let (filter, _handle) = reload::Layer::new(with_audit(&level.parse().unwrap()));
             let subscriber = Registry::default().with(fmt::layer().with_writer(io::sink).with_filter(filter));
             tracing::subscriber::with_default(subscriber, || {
                 assert_eq!(enabled!(target: "edgesync::link", Level::INFO), own, "{level}");
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_milliseconds() {
+    fn timestamps_have_milliseconds() {
         let mut text = String::new();
         Milliseconds.format_time(&mut Writer::new(&mut text)).unwrap();
         let (_, fraction) = text.split_once('.').unwrap();
@@ -246,8 +248,8 @@ mod tests {
     }
 
     #[test]
-    fn no_level_silences_the_audit_log() {
-        let (filter, handle) = reload::Layer::new(audited(&"off".parse().unwrap()));
+    fn audit_log_is_on_at_any_level() {
+        let (filter, handle) = reload::Layer::new(with_audit(&"off".parse().unwrap()));
         let subscriber = Registry::default().with(fmt::layer().with_writer(io::sink).with_filter(filter));
         tracing::subscriber::with_default(subscriber, || {
             assert!(tracing::enabled!(target: AUDIT, tracing::Level::INFO));

@@ -1,19 +1,19 @@
-//! glibc's allocator, told to give memory back: the only module with `unsafe` code.
+//! Settings of glibc's allocator that return free memory: the only module with `unsafe` code.
 //!
-//! By default each thread gets an arena of its own, and an arena keeps what a burst made it take:
-//! 20,000 objects received and listed left 70 MB resident, with one arena 10 MB. The unit file sets
-//! `MALLOC_ARENA_MAX=1` for the same reason; this counts where no unit file does. On other C libraries
-//! both functions do nothing.
+//! By default each thread gets its own arena, and an arena keeps the memory of a burst: 20,000
+//! objects received and listed left 70 MB resident, with one arena 10 MB. The unit file sets
+//! `MALLOC_ARENA_MAX=1` for the same reason; these functions apply without a unit file. With other
+//! C libraries they do nothing.
 
 // Plain C functions without safe bindings.
 #![allow(unsafe_code)]
 
-/// Limits the allocator to one arena that returns free memory early. To be called first in `main`:
-/// what was allocated by other threads before stays where it is.
+/// Limits the allocator to one arena that returns free memory early. Must be called first in
+/// `main`: it does not move earlier allocations of other threads.
 pub fn limit_arenas() {
     #[cfg(target_env = "gnu")]
     {
-        /// Free memory at the top of the heap above this is given back, in bytes.
+        /// Free memory at the top of the heap above which it is returned, in bytes.
         const TRIM_THRESHOLD: libc::c_int = 512 << 10;
         // SAFETY: mallopt takes two integers, touches only the allocator's own state under its lock,
         // and refuses unknown values by its result, which may be ignored: a limit is only missing then.
@@ -24,8 +24,8 @@ pub fn limit_arenas() {
     }
 }
 
-/// Gives free memory back to the system, also from the middle of the heap: for the moment after a
-/// burst. Takes milliseconds per hundred megabytes of heap.
+/// Returns free memory to the system, also from the middle of the heap. Called after a burst; takes
+/// milliseconds per hundred megabytes of heap.
 pub fn release() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim takes one integer and locks each arena while it looks at it.

@@ -1,9 +1,9 @@
-//! What a store's writer counts, shown alike for both sides.
+//! Metrics of a store's writer, the same for both sides.
 
 use edgesync_api::{MetricsType as Type, MetricsWriter};
 use edgesync_store::writer::{COMMIT_BOUNDS_MS, WriterStats};
 
-/// Writes what a writer has done, under names that begin like this.
+/// Writes a writer's metrics, under names with this prefix.
 pub fn write_writer(prefix: &str, stats: &WriterStats, out: &mut MetricsWriter<'_>) {
     let durations = format!("{prefix}_commit_duration_seconds");
     out.family(&durations, Type::Histogram, "Seconds that commits took.");

@@ -1,6 +1,6 @@
-//! Random numbers for what needs no secrecy.
+//! Random numbers without secrecy.
 
-/// A random number, good enough for session ids and jitter.
+/// Returns a random number, sufficient for session ids and jitter.
 pub fn random() -> u64 {
     let (high, _) = uuid::Uuid::new_v4().as_u64_pair();
     // The version bits of a v4 UUID are constant; the mixing spreads the others over them.

@@ -1,5 +1,4 @@
-//! What both programs do to become a service: read the configuration, open the log, read it again on a
-//! reload.
+//! Start and reload of both programs: configuration and log.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +6,7 @@ use super::log::{Log, LogError};
 use edgesync_config as config;
 use edgesync_config::{Change, ConfigErrors, Difference, Loaded, Settings};
 
-/// A configuration in force, and the open log.
+/// The effective configuration, and the open log.
 #[derive(Debug)]
 pub struct Service<C> {
     path: PathBuf,
@@ -15,10 +14,10 @@ pub struct Service<C> {
     log: Log,
 }
 
-/// Why a service does not start.
+/// Reason why a service does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration is wrong.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     /// The log cannot be opened.
@@ -27,10 +26,10 @@ pub enum StartError {
 }
 
 impl<C: Settings> Service<C> {
-    /// Reads the configuration and opens the log.
+    /// Loads the configuration and opens the log.
     ///
     /// # Errors
-    /// The configuration is wrong, or the log cannot be opened.
+    /// The configuration is invalid, or the log cannot be opened.
     pub fn start(path: &Path) -> Result<Self, StartError> {
         let loaded = config::load::<C>(path)?;
         let log = Log::open(loaded.config.log())?;
@@ -40,31 +39,32 @@ impl<C: Settings> Service<C> {
         Ok(Self { path: path.to_owned(), loaded, log })
     }
 
-    /// The configuration in force.
+    /// Returns the effective configuration.
     #[must_use]
     pub fn config(&self) -> &C {
         &self.loaded.config
     }
 
-    /// Whether a file or a variable sets this `section.key`.
+    /// Returns whether a file or a variable sets this `section.key`.
     #[must_use]
     pub fn is_set(&self, key: &str) -> bool {
         self.loaded.sources.contains_key(key)
     }
 
-    /// Reads the file again before anything has begun: all of it is in force, unless it is wrong.
+    /// Loads the file again before the program has started: applies all of it, unless it is
+    /// invalid.
     pub fn look_again(&mut self) {
         if let Ok(loaded) = config::load::<C>(&self.path) {
             self.loaded = loaded;
         }
     }
 
-    /// Reads the file again. What a reload can change is in force afterwards in [`Self::config`] (log
-    /// levels at once); what needs a restart is logged and stays as it was. A configuration that is
-    /// wrong is logged and changes nothing. Gives the keys that changed.
+    /// Loads the file again and returns the changed keys. Values that a reload can change take
+    /// effect in [`Self::config`] (log levels at once); those that need a restart are logged and
+    /// stay. An invalid configuration is logged and changes nothing.
     ///
     /// # Errors
-    /// The configuration is wrong.
+    /// The configuration is invalid.
     pub fn reload(&mut self) -> Result<Vec<Difference>, ConfigErrors> {
         let next = match config::load::<C>(&self.path) {
             Ok(next) => next,

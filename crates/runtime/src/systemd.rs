@@ -1,7 +1,7 @@
-//! The service manager's view: readiness, status, watchdog; and the signals it sends.
+//! Service manager integration: readiness, status, watchdog, and signals.
 //!
-//! Everything here does nothing outside systemd (no `NOTIFY_SOCKET`), and a notification that fails
-//! never stops the program: it is logged at debug level.
+//! Outside systemd (no `NOTIFY_SOCKET`) notifications do nothing. A failed notification is logged
+//! at debug level and never stops the program.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,39 +17,39 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
-/// The longest status line that is sent, in bytes; `systemctl status` shows one line.
+/// Maximum length of a status line in bytes; `systemctl status` shows one line.
 const MAX_STATUS: usize = 512;
 
-/// How often the service manager is told that a start takes longer; each time it grants three times as much.
+/// Interval at which a long start extends its timeout; each time by three times as much.
 const EXTEND_EVERY: Duration = Duration::from_secs(10);
 
-/// The exit code after a second SIGTERM or SIGINT: 128 + SIGINT, as shells show it.
+/// Exit code after a second SIGTERM or SIGINT: 128 + SIGINT, as in shells.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// Whether systemd manages the services of this machine (sd_booted(3)).
+/// Returns whether systemd manages the services of this machine (sd_booted(3)).
 #[must_use]
 pub fn manages() -> bool {
     Path::new("/run/systemd/system").exists()
 }
 
-/// What is advised: a command where [systemd manages](manages) the services, and something else elsewhere.
+/// Returns a hint: a command where [systemd manages](manages) the services, other text elsewhere.
 #[must_use]
 pub fn advice<'a>(command: &'a str, elsewhere: &'a str) -> &'a str {
     if manages() { command } else { elsewhere }
 }
 
-/// Start-up is finished.
+/// Notifies that the start is finished.
 pub fn ready(status: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
 }
 
-/// One line on what the program is doing.
+/// Reports a status line.
 pub fn status(status: &str) {
     notify(&[NotifyState::Status(&one_line(status))]);
 }
 
-/// Waits for what must be done before the program serves, however long it takes: the service manager is told that the
-/// start goes on.
+/// Runs work that must be done before the program serves, however long it takes, and extends the
+/// start timeout meanwhile.
 pub async fn patiently<T>(what: &str, work: impl Future<Output = T>) -> T {
     status(what);
     let mut work = std::pin::pin!(work);
@@ -63,28 +63,28 @@ pub async fn patiently<T>(what: &str, work: impl Future<Output = T>) -> T {
     }
 }
 
-/// A reload has begun; [`ready`] ends it.
+/// Notifies that a reload has begun; [`ready`] ends it.
 pub fn reloading() {
-    // Type=notify-reload wants the time at which the reload began in the same message.
+    // Type=notify-reload requires the start time of the reload in the same message.
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
         Err(error) => tracing::debug!(%error, "no monotonic time for the service manager"),
     }
 }
 
-/// Start-up takes longer, and makes progress: the service manager is to wait so long from now on.
+/// Extends the start timeout to `by` from now on.
 pub fn extend_start(by: Duration, status: &str) {
     let micros = u32::try_from(by.as_micros()).unwrap_or(u32::MAX);
     notify(&[NotifyState::ExtendTimeoutUsec(micros), NotifyState::Status(&one_line(status))]);
 }
 
-/// The program drains and will exit.
+/// Notifies that the program drains and will exit.
 pub fn stopping(status: &str) {
     notify(&[NotifyState::Stopping, NotifyState::Status(&one_line(status))]);
 }
 
-/// Pings the service manager's watchdog as long as a loop turns: a loop that hangs makes the service manager restart the
-/// program. Does nothing where no watchdog waits. Dropped, it pings no more.
+/// Pings the service manager's watchdog while a loop makes progress: a loop that hangs makes the
+/// service manager restart the program. Does nothing without a watchdog. Stops when dropped.
 #[derive(Debug)]
 pub struct Watchdog {
     turns: Arc<AtomicU64>,
@@ -92,7 +92,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Begins to ping; to be called inside a runtime.
+    /// Starts to ping; must be called inside a runtime.
     #[must_use]
     pub fn start() -> Self {
         let turns = Arc::new(AtomicU64::new(0));
@@ -104,7 +104,7 @@ impl Watchdog {
         Self { turns, pinging }
     }
 
-    /// Says that the loop has turned.
+    /// Records an iteration of the loop.
     pub fn turned(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
@@ -116,8 +116,8 @@ impl Drop for Watchdog {
     }
 }
 
-/// Pings at half the interval of the watchdog, but only while `alive` says that there is progress. Returns at once where
-/// no watchdog waits, and otherwise never; `alive` must not block.
+/// Pings at half the watchdog interval while `alive` reports progress. Returns at once without a
+/// watchdog, otherwise never; `alive` must not block.
 async fn watchdog(mut alive: impl FnMut() -> bool) {
     let Some(limit) = sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero()) else { return };
     pings(limit, || {
@@ -145,7 +145,8 @@ fn notify(state: &[NotifyState<'_>]) {
     }
 }
 
-/// One line of limited length: a line break would start a new assignment of the protocol.
+/// Converts text to one line of limited length: a line break would start a new assignment of the
+/// protocol.
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len().min(MAX_STATUS));
     for c in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
@@ -157,16 +158,16 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// What the service manager, or somebody at the keyboard, asks for.
+/// A request of the service manager or the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// SIGTERM or SIGINT: drain and exit 0.
     Stop,
-    /// SIGHUP: read the configuration again.
+    /// SIGHUP: reload the configuration.
     Reload,
 }
 
-/// The signals that mean something to the program.
+/// Signals that the program handles.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -176,7 +177,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes over SIGTERM, SIGINT and SIGHUP.
+    /// Installs handlers for SIGTERM, SIGINT and SIGHUP.
     ///
     /// # Errors
     /// The handlers could not be installed.
@@ -189,8 +190,8 @@ impl Signals {
         })
     }
 
-    /// The next request. After the first [`Request::Stop`] another signal to stop ends the process at
-    /// once, and reloads are ignored; so keep waiting while draining.
+    /// Returns the next request. After the first [`Request::Stop`] another stop signal ends the
+    /// process at once, and reloads are ignored; so keep waiting while draining.
     pub async fn next(&mut self) -> Request {
         loop {
             let request = self.receive().await;
@@ -209,7 +210,8 @@ impl Signals {
         }
     }
 
-    /// Runs `work` to its end, or gives it up when it is told to stop. There is nothing to reload meanwhile.
+    /// Runs `work` to its end, or drops it on a stop request. Reload requests are ignored
+    /// meanwhile.
     pub async fn unless_stopped<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = std::pin::pin!(work);
         loop {
@@ -220,7 +222,7 @@ impl Signals {
         }
     }
 
-    /// Runs `work` until it ends, while a second signal to stop still ends the process.
+    /// Runs `work` to its end, while a second stop signal still ends the process.
     pub async fn during<T>(mut self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         loop {
@@ -248,14 +250,14 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn a_status_is_one_line_of_limited_length() {
+    fn status_is_one_line_of_limited_length() {
         assert_eq!(one_line("in sync\nREADY=1"), "in sync READY=1");
         let long = one_line(&"ä".repeat(1000));
         assert!(long.len() <= MAX_STATUS && long.chars().all(|c| c == 'ä'));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_watchdog_is_pinged_twice_per_interval() {
+    async fn watchdog_is_pinged_twice_per_interval() {
         let count = Cell::new(0);
         let pings = pings(Duration::from_secs(10), || count.set(count.get() + 1));
         assert!(tokio::time::timeout(Duration::from_secs(31), pings).await.is_err());
@@ -274,8 +276,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_service_manager_nothing_waits() {
-        // The variables are those of the test's own environment, which no service manager started.
+    async fn notifications_do_nothing_without_a_service_manager() {
+        // The variables are those of the test's environment, without a service manager.
         if std::env::var_os("WATCHDOG_USEC").is_none() {
             watchdog(|| true).await;
         }

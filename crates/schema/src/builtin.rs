@@ -1,18 +1,22 @@
-//! The schemas of the built-in kinds, read on demand from tables of text. Depends on `schema` alone.
+//! Schemas of the built-in kinds, parsed on demand from tables of text. Depends on `schema` only.
 //!
-//! A table is a list of types. A line that starts with a letter opens a type: its name, flags, then `: ` and a
-//! description. `@` opens a kind instead, `@group/version Kind`; it has `apiVersion`, `kind` and `metadata` besides
-//! its fields. Lines that start with `#` say something to who reads the table. Each line that starts with a space is a
-//! field: its name (with `!` if it is required), its number, its type, flags, then ` # ` and a description.
+//! A table is a list of types. A line that starts with a letter opens a type: its name, flags, then
+//! `: ` and a description. `@` opens a kind instead, `@group/version Kind`; it has `apiVersion`,
+//! `kind` and `metadata` in addition to its fields. Lines that start with `#` are comments. Each
+//! line that starts with a space is a field: its name (with `!` if it is required), its number, its
+//! type, flags, then ` # ` and a description.
 //!
-//! Each kind and type is there once.
+//! Each kind and type occurs once.
 //!
-//! Numbers are those of the Protocol Buffers encoding, as `:3`; `:2.1` is field 1 of a message that is field 2 but
-//! whose fields JSON has in the type itself, and `:2.2.1` is one deeper. `?` tells an empty value from none, as
-//! pointers do in Go; so does a field that is required. See [`message`].
+//! Numbers are those of the Protocol Buffers encoding, as `:3`; `:2.1` is field 1 of a message in
+//! field 2 whose fields JSON has in the type itself, and `:2.2.1` is one level deeper. `?`
+//! distinguishes an empty value from an absent one, as pointers do in Go; so does a required field.
+//! See [`message`].
 //!
-//! Types: `str`, `bool`, `int32`, `int64`, `num`, `time`, `micro` (a time with microseconds), `bytes` (Base64), `quantity`, `port` (a number or a name),
-//! `any`, `unread` (the same, but left out of Protocol Buffers), `obj` (an object of which nothing is known), the name of a type, `[]T` for lists and `{}T` for maps.
+//! Types: `str`, `bool`, `int32`, `int64`, `num`, `time`, `micro` (a time with microseconds),
+//! `bytes` (Base64), `quantity`, `port` (a number or a name), `any`, `unread` (the same, but
+//! omitted from Protocol Buffers), `obj` (an object with unknown fields), the name of a type, `[]T`
+//! for lists and `{}T` for maps.
 //!
 //! | flag | meaning |
 //! |---|---|
@@ -24,8 +28,8 @@
 //! | `retain` | it understands `$retainKeys` |
 //! | `wire=T` | its message is that of the type T |
 //!
-//! A type with the flag `one` is in JSON the value of its last field that is there; one with `open` keeps fields that are
-//! not known.
+//! In JSON, a type with the flag `one` is the value of its last present field; one with `open`
+//! preserves unknown fields.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -36,7 +40,7 @@ mod message;
 
 pub use message::{Content, Found, Many, Message, MessageField, Within, message, message_of_kind};
 
-/// The tables.
+/// Texts of the tables.
 const TABLES: &[&str] = &[
     include_str!("builtin/base.txt"),
     include_str!("builtin/status.txt"),
@@ -44,11 +48,11 @@ const TABLES: &[&str] = &[
     include_str!("builtin/services.txt"),
     include_str!("builtin/cluster.txt"),
 ];
-/// How deep types may contain each other. No built-in kind comes near; what is deeper is anything.
+/// Maximum nesting of types. Built-in kinds stay far below; deeper types are `Any`.
 const MAX_NESTING: usize = 32;
 
-/// The schema of a built-in kind; `None` for kinds without one. The core group is empty. Cheap after the
-/// first call for a kind.
+/// Returns the schema of a built-in kind; `None` for other kinds. The core group is empty. Cheap
+/// after the first call per kind.
 #[must_use]
 pub fn builtin(group: &str, version: &str, kind: &str) -> Option<Arc<Schema>> {
     let name = block_name(group, version, kind);
@@ -58,18 +62,18 @@ pub fn builtin(group: &str, version: &str, kind: &str) -> Option<Arc<Schema>> {
     })
 }
 
-/// What a kind is called in the tables.
+/// Returns the name of a kind in the tables.
 fn block_name(group: &str, version: &str, kind: &str) -> String {
     if group.is_empty() { format!("{version} {kind}") } else { format!("{group}/{version} {kind}") }
 }
 
-/// The schema of `metadata`.
+/// Returns the schema of `metadata`.
 #[must_use]
 pub fn object_meta() -> Arc<Schema> {
     with_table(|table| table.named("ObjectMeta", 0))
 }
 
-/// Adds what every object has: `apiVersion`, `kind` and `metadata`.
+/// Adds the fields of every object: `apiVersion`, `kind` and `metadata`.
 pub(super) fn add_object_fields(properties: &mut BTreeMap<Arc<str>, Arc<Schema>>) {
     with_table(|table| table.add_object_fields(properties, 0));
 }
@@ -77,11 +81,11 @@ pub(super) fn add_object_fields(properties: &mut BTreeMap<Arc<str>, Arc<Schema>>
 fn with_table<T>(use_it: impl FnOnce(&mut Table) -> T) -> T {
     static TABLE: OnceLock<Mutex<Table>> = OnceLock::new();
     let table = TABLE.get_or_init(|| Mutex::new(Table::new(TABLES)));
-    // A panic elsewhere leaves at worst a type unread, which is then read again.
+    // A panic elsewhere leaves at worst a type unparsed, which is then parsed again.
     use_it(&mut table.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// A type as it stands in the text.
+/// A type in the text.
 #[derive(Clone, Copy)]
 struct Block {
     kind: bool,
@@ -92,7 +96,7 @@ struct Block {
     fields: &'static str,
 }
 
-/// All types, and those that have been read.
+/// All types, with a cache of parsed ones.
 struct Table {
     blocks: HashMap<&'static str, Block>,
     read: HashMap<&'static str, Arc<Schema>>,
@@ -118,7 +122,7 @@ impl Table {
         Self { blocks, read: HashMap::new(), messages: HashMap::new() }
     }
 
-    /// The type of this name or expression, shared by all who use it.
+    /// Returns the schema of a type name or expression, shared by all its users.
     fn named(&mut self, expression: &'static str, depth: usize) -> Arc<Schema> {
         if let Some(known) = self.read.get(expression) {
             return Arc::clone(known);
@@ -128,7 +132,7 @@ impl Table {
         schema
     }
 
-    /// Reads a type. `choices` are those of the innermost type.
+    /// Parses a type. `choices` are the allowed values of the innermost type.
     fn resolve(&mut self, expression: &'static str, choices: &[&str], depth: usize) -> Schema {
         if depth > MAX_NESTING {
             return anything();
@@ -151,7 +155,7 @@ impl Table {
         self.block(expression).map_or_else(anything, |(_, block)| self.object(block, depth))
     }
 
-    /// A type with its name. Kinds of the core group are used as types as well.
+    /// Finds a type by name. Kinds of the core group are also used as types.
     fn block(&self, name: &str) -> Option<(&'static str, Block)> {
         let block = self.blocks.get_key_value(name).or_else(|| {
             let core = format!("v1 {name}");
@@ -227,7 +231,7 @@ impl Table {
 }
 
 impl Block {
-    /// Reads the line that opens a type.
+    /// Parses the line that opens a type.
     fn new(line: &'static str, fields: &'static str) -> (&'static str, Self) {
         let (head, description) = line.split_once(": ").unwrap_or((line, ""));
         let (head, atomic) = head.strip_suffix(" atomic").map_or((head, false), |head| (head, true));
@@ -238,12 +242,12 @@ impl Block {
     }
 }
 
-/// The length of the lines that start with a space.
+/// Returns the length of the lines that start with a space.
 fn end_of_fields(text: &str) -> usize {
     text.split_inclusive('\n').take_while(|line| line.starts_with(' ')).map(str::len).sum()
 }
 
-/// A line of a type.
+/// A field line of a type.
 struct Field {
     name: &'static str,
     required: bool,

@@ -1,32 +1,32 @@
-//! What a schema does to an object: unknown fields go, missing ones get their defaults, wrong ones are named.
-//! Depends on `schema` alone, and on the regular expressions of the cloud side.
+//! Application of a schema to an object: pruning of unknown fields, defaults, validation. Depends
+//! on `schema`, and on regular expressions for the cloud side.
 //!
-//! `null` in a field that is not nullable counts as absent everywhere, as it does in Kubernetes' own kinds: it is
-//! removed without a word, defaulted, and missing where the field is required. As an item of a list it is a value of
-//! the wrong type. As a value in a map of texts it is the empty text.
+//! `null` in a field that is not nullable counts as absent everywhere, as in Kubernetes' own kinds:
+//! it is removed silently, defaulted, and missing if the field is required. As an item of a list it
+//! is a value of the wrong type. As a value in a map of strings it is the empty string.
 //!
-//! The functions descend as deep as the object, whose depth is bounded where it is read.
+//! The functions recurse as deep as the object, whose depth the parser limits.
 
 use serde_json::{Map, Value};
 
 use super::{MICRO_TIME, Schema, TIME, Type};
 
 mod format;
+mod normalize;
 mod quantity;
-mod settle;
 mod validate;
 
-pub use settle::keep_empty;
+pub use normalize::keep_empty;
 pub(super) use validate::{ByKeys, PatternCheck, value_problems};
 pub use validate::{validate, validate_change, wrong_types};
 
-/// The most unknown fields that are named; all are removed.
+/// Maximum number of unknown fields in a report; all are removed.
 pub const MAX_UNKNOWN: usize = 100;
-/// The most that the defaults of one object may weigh together, about their bytes as text. It is more than an
-/// object may have in all, so that no object that can be stored comes near.
+/// Maximum size of the defaults applied to one object, approximately in bytes of text. It exceeds
+/// the size limit of objects, so no storable object reaches it.
 pub const MAX_DEFAULTS: usize = 4 * 1024 * 1024;
 
-/// Removes the fields that the schema does not know and returns their paths, such as `spec.foo[0].bar`; at most
+/// Removes unknown fields and returns their paths, such as `spec.foo[0].bar`; at most
 /// [`MAX_UNKNOWN`] of them. `apiVersion`, `kind` and `metadata` are always known.
 pub fn prune(schema: &Schema, object: &mut Map<String, Value>) -> Vec<String> {
     let mut pruner = Pruner::default();
@@ -99,20 +99,20 @@ impl Pruner {
     }
 }
 
-/// Whether every object has this field.
+/// Returns whether every object has this field.
 fn is_object_field(name: &str) -> bool {
     matches!(name, "apiVersion" | "kind" | "metadata")
 }
 
-/// Gives missing fields their defaults, also within the defaults; what is empty and would as well be absent goes before,
-/// and quantities and times are written in their one way. Stops at [`MAX_DEFAULTS`]: the object is
-/// too large to be stored then.
+/// Applies defaults to missing fields, recursively. Removes empty values that mean the same as
+/// absent ones before, and normalizes quantities and times. Stops at [`MAX_DEFAULTS`]: then the
+/// object is too large to be stored.
 pub fn apply_defaults(schema: &Schema, object: &mut Map<String, Value>) {
     let mut left = MAX_DEFAULTS;
     default_fields(schema, object, &mut left);
 }
 
-/// The same, but stops when the defaults weigh so much.
+/// The same with another limit for the size of the defaults.
 pub fn apply_defaults_within(schema: &Schema, object: &mut Map<String, Value>, mut limit: usize) {
     default_fields(schema, object, &mut limit);
 }
@@ -122,7 +122,7 @@ fn default_fields(schema: &Schema, fields: &mut Map<String, Value>, left: &mut u
         let omitted = |name: &String| schema.omitted.iter().any(|omitted| **omitted == **name);
         fields.retain(|name, value| {
             let field = schema.properties.get(name.as_str());
-            !field.is_some_and(|field| settle::says_nothing(field, value) && omitted(name))
+            !field.is_some_and(|field| normalize::is_empty_value(field, value) && omitted(name))
         });
     }
     for (name, field) in &schema.properties {
@@ -144,7 +144,7 @@ fn default_fields(schema: &Schema, fields: &mut Map<String, Value>, left: &mut u
     }
 }
 
-/// Gives what is missing within a value its defaults, which may weigh as much as is left.
+/// Applies defaults within a value, up to the remaining size.
 pub(super) fn default_value(schema: &Schema, value: &mut Value, left: &mut usize) {
     match value {
         Value::Object(fields) => default_fields(schema, fields, left),
@@ -154,15 +154,15 @@ pub(super) fn default_value(schema: &Schema, value: &mut Value, left: &mut usize
                 default_value(of, item, left);
             }
         }
-        value if &*schema.format == "quantity" => quantity::settle(value),
+        value if &*schema.format == "quantity" => quantity::normalize(value),
         Value::String(text) if matches!(&*schema.format, TIME | MICRO_TIME) => {
-            settle::time(text, &*schema.format == MICRO_TIME);
+            normalize::time(text, &*schema.format == MICRO_TIME);
         }
         _ => {}
     }
 }
 
-/// About how many bytes a value is as text, and at least one for each value in it.
+/// Returns the approximate size of a value as text, at least one byte per value in it.
 fn weight(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len() + 2,

@@ -1,10 +1,10 @@
-//! The schemas of CustomResourceDefinitions: reads `openAPIV3Schema` and refuses what is not structural.
-//! Depends on `schema` alone.
+//! Schemas of CustomResourceDefinitions: parses `openAPIV3Schema`, and refuses non-structural
+//! schemas. Depends on `schema` only.
 //!
-//! Structural means: every field has a type, and `allOf`, `anyOf`, `oneOf` and `not` only restrict what is said
-//! outside of them. Rules in CEL (`x-kubernetes-validations`) are compiled; titles, examples and unknown keywords are
-//! passed over. What a schema says of `apiVersion`, `kind` and `metadata` of a whole object is replaced by
-//! what every object has.
+//! Structural means that every field has a type, and `allOf`, `anyOf`, `oneOf` and `not` only
+//! restrict what is specified outside of them. CEL rules (`x-kubernetes-validations`) are compiled;
+//! titles, examples and unknown keywords are ignored. Specifications of `apiVersion`, `kind` and
+//! `metadata` of a whole object are replaced by the common ones.
 
 use std::sync::Arc;
 
@@ -21,16 +21,17 @@ mod keywords;
 
 use keywords::Keywords;
 
-/// How deep a schema may nest. Bodies of requests stop at [`edgesync_object::MAX_DEPTH`] before.
+/// Maximum nesting of a schema. Request bodies are limited before, by
+/// [`edgesync_object::MAX_DEPTH`].
 const MAX_NESTING: usize = 64;
-/// How many schemas a schema may consist of.
+/// Maximum number of schemas within a schema.
 const MAX_SCHEMAS: usize = 20_000;
-/// How many rules a schema may have, and how many bytes of text all of them together: reading them takes time.
+/// Maximum number of rules in a schema, and of bytes in their texts: compiling takes time.
 const MAX_RULES: usize = 2000;
 const MAX_RULE_BYTES: usize = 500_000;
-/// The most fields by which the items of a list are told apart.
+/// Maximum number of keys that identify the items of a list.
 const MAX_LIST_KEYS: usize = 64;
-/// Keywords of OpenAPI and JSON Schema that structural schemas must not have.
+/// OpenAPI and JSON Schema keywords that structural schemas must not have.
 const FORBIDDEN: &[&str] = &[
     "$ref",
     "definitions",
@@ -43,7 +44,7 @@ const FORBIDDEN: &[&str] = &[
     "writeOnly",
     "xml",
 ];
-/// What must be said outside of `allOf`, `anyOf`, `oneOf` and `not`.
+/// Keywords that must be outside of `allOf`, `anyOf`, `oneOf` and `not`.
 const ONLY_OUTSIDE: &[&str] = &[
     "additionalProperties",
     "default",
@@ -59,40 +60,40 @@ const ONLY_OUTSIDE: &[&str] = &[
     "x-kubernetes-preserve-unknown-fields",
     RULES,
 ];
-/// The keyword of rules in CEL.
+/// Keyword of CEL rules.
 const RULES: &str = "x-kubernetes-validations";
 
-/// Reads the schema of a version of a CustomResourceDefinition, which stands at the path `field` in it.
+/// Parses the schema of a CustomResourceDefinition's version, located at the path `field` in it.
 ///
 /// # Errors
-/// All that is wrong with it, at most [`MAX_CAUSES`] causes with their paths.
+/// All problems, at most [`MAX_CAUSES`] causes with their paths.
 pub fn read(openapi: &Value, field: &str) -> Result<Schema, Vec<Cause>> {
     let mut reader = Reader { path: field.to_owned(), ..Reader::default() };
-    let mut schema = reader.schema(openapi, Place::Root);
+    let mut schema = reader.schema(openapi, Position::Root);
     if schema.kind != Type::Object && reader.causes.is_empty() {
         reader.within("type", |reader| reader.invalid(&openapi["type"], "must be 'object' at the root"));
     }
     if reader.causes.is_empty() {
         add_object_fields(&mut schema.properties);
-        rules::compile(&mut schema, reader.passed_over.split_off(0));
+        rules::compile(&mut schema, reader.skipped.split_off(0));
         reader.check_defaults(&schema);
     }
     if reader.causes.is_empty() { Ok(schema) } else { Err(reader.causes) }
 }
 
-/// Where a schema stands.
+/// Position of a schema.
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum Position {
     Root,
     /// A field, an item or a value of a map.
     Inner,
     /// Within `allOf`, `anyOf`, `oneOf` or `not`.
     Restriction,
-    /// The same, of a value that is a whole number or a text: types can be told apart.
+    /// Within a restriction of an int-or-string value, where types may be distinguished.
     IntOrString,
 }
 
-impl Place {
+impl Position {
     fn is_restriction(self) -> bool {
         matches!(self, Self::Restriction | Self::IntOrString)
     }
@@ -104,17 +105,17 @@ struct Reader {
     causes: Vec<Cause>,
     schemas: usize,
     nesting: usize,
-    /// How many of `anyOf`, `oneOf` and `not` the reader is in.
+    /// Nesting depth within `anyOf`, `oneOf` and `not`.
     choices: usize,
-    /// Rules that stand where none are evaluated.
-    passed_over: Vec<String>,
+    /// Rules at positions where none are evaluated.
+    skipped: Vec<String>,
     patterns: PatternCheck,
-    /// How many rules there are so far, and the bytes of their texts.
+    /// Number of rules so far, and bytes of their texts.
     rules: (usize, usize),
 }
 
 impl Reader {
-    fn schema(&mut self, openapi: &Value, place: Place) -> Schema {
+    fn schema(&mut self, openapi: &Value, position: Position) -> Schema {
         self.schemas += 1;
         let Value::Object(keywords) = openapi else {
             self.invalid(openapi, "must be a schema, an object");
@@ -129,19 +130,19 @@ impl Reader {
             return Schema::default();
         }
         self.nesting += 1;
-        self.forbidden(keywords, place);
-        let mut schema = self.base(keywords, place);
-        self.contents(keywords, place, &mut schema);
+        self.forbidden(keywords, position);
+        let mut schema = self.base(keywords, position);
+        self.contents(keywords, position, &mut schema);
         self.ownership(keywords, &mut schema);
         let given = Keywords { keywords, reader: self }.values(RULES);
-        if place.is_restriction() {
-            self.pass_over(openapi, "rules within `allOf`");
-        } else if !given.is_empty() && self.may_rule(&given) {
+        if position.is_restriction() {
+            self.skip_rules(openapi, "rules within `allOf`");
+        } else if !given.is_empty() && self.count_rules(&given) {
             schema.rules = Some(rules::given(given.into()));
         }
-        let limits = self.limits(keywords, schema.kind, place);
+        let limits = self.limits(keywords, schema.kind, position);
         if limits != Limits::default() {
-            if !place.is_restriction() {
+            if !position.is_restriction() {
                 self.check_restrictions(&schema, &limits);
             }
             schema.limits = Some(Box::new(limits));
@@ -150,8 +151,8 @@ impl Reader {
         schema
     }
 
-    /// Whether these rules are not too many, with those before.
-    fn may_rule(&mut self, given: &[Value]) -> bool {
+    /// Returns whether the rules, with all earlier ones, are within the limits.
+    fn count_rules(&mut self, given: &[Value]) -> bool {
         let texts = given.iter().filter_map(Value::as_object).flat_map(Map::values).filter_map(Value::as_str);
         let before = self.rules;
         self.rules = (before.0 + given.len(), before.1 + texts.map(str::len).sum::<usize>());
@@ -164,17 +165,17 @@ impl Reader {
         fit(self.rules)
     }
 
-    fn forbidden(&mut self, keywords: &Map<String, Value>, place: Place) {
+    fn forbidden(&mut self, keywords: &Map<String, Value>, position: Position) {
         for &name in FORBIDDEN.iter().filter(|&&name| keywords.contains_key(name)) {
             self.within(name, |reader| reader.forbid("must not be used in a structural schema"));
         }
-        if !place.is_restriction() {
+        if !position.is_restriction() {
             return;
         }
         for &name in ONLY_OUTSIDE.iter().filter(|&&name| keywords.contains_key(name)) {
             let allowed = match name {
-                "type" => place == Place::IntOrString,
-                // Not evaluated, and no mistake: see `pass_over`.
+                "type" => position == Position::IntOrString,
+                // Not evaluated, and no error: see `skip_rules`.
                 RULES => self.choices == 0,
                 _ => false,
             };
@@ -185,7 +186,7 @@ impl Reader {
         }
     }
 
-    fn base(&mut self, keywords: &Map<String, Value>, place: Place) -> Schema {
+    fn base(&mut self, keywords: &Map<String, Value>, position: Position) -> Schema {
         let mut read = Keywords { keywords, reader: self };
         let preserve_unknown = read.flag("x-kubernetes-preserve-unknown-fields");
         let int_or_string = read.flag("x-kubernetes-int-or-string");
@@ -215,28 +216,28 @@ impl Reader {
             embedded_resource: read.flag("x-kubernetes-embedded-resource"),
             ..Schema::default()
         };
-        let typed = kind != Type::Any || keywords.contains_key("type") || place.is_restriction();
+        let typed = kind != Type::Any || keywords.contains_key("type") || position.is_restriction();
         if int_or_string && keywords.contains_key("type") {
             self.within("type", |reader| {
                 reader.forbid("must not be set together with `x-kubernetes-int-or-string`");
             });
-        } else if !typed && (!preserve_unknown || place == Place::Root) {
+        } else if !typed && (!preserve_unknown || position == Position::Root) {
             self.within("type", |reader| reader.require("must not be empty"));
         }
         schema
     }
 
-    fn contents(&mut self, keywords: &Map<String, Value>, place: Place, schema: &mut Schema) {
-        let inner = if place.is_restriction() { Place::Restriction } else { Place::Inner };
+    fn contents(&mut self, keywords: &Map<String, Value>, position: Position, schema: &mut Schema) {
+        let inner = if position.is_restriction() { Position::Restriction } else { Position::Inner };
         match keywords.get("properties") {
             None => {}
             Some(Value::Object(fields)) => {
                 for (name, field) in fields {
-                    // Those of a whole object are known, see below.
+                    // Those of a whole object are common, see below.
                     let known = matches!(name.as_str(), "apiVersion" | "kind" | "metadata");
-                    if known && (place == Place::Root || schema.embedded_resource) {
+                    if known && (position == Position::Root || schema.embedded_resource) {
                         self.within("properties", |reader| {
-                            reader.at(name, |reader| reader.pass_over_known(field));
+                            reader.at(name, |reader| reader.skip_object_field_rules(field));
                         });
                         continue;
                     }
@@ -248,10 +249,10 @@ impl Reader {
             Some(other) => self.within("properties", |reader| reader.invalid(other, "must be an object")),
         }
         if let Some(additional) = keywords.get("additionalProperties") {
-            let whole = place == Place::Root || schema.embedded_resource;
+            let whole = position == Position::Root || schema.embedded_resource;
             self.within("additionalProperties", |reader| match additional {
                 _ if whole => reader.forbid("must not be used for a whole object"),
-                // Other fields are kept as they are.
+                // Additional fields are preserved.
                 Value::Bool(true) if keywords.contains_key("properties") => schema.preserve_unknown = true,
                 _ if keywords.contains_key("properties") => {
                     reader.forbid("must not be used together with `properties`");
@@ -267,7 +268,7 @@ impl Reader {
         if let Some(items) = keywords.get("items") {
             let items = self.within("items", |reader| reader.schema(items, inner));
             schema.items = Some(Arc::new(items));
-        } else if schema.kind == Type::Array && !place.is_restriction() {
+        } else if schema.kind == Type::Array && !position.is_restriction() {
             self.within("items", |reader| reader.require("must be specified"));
         }
         if schema.embedded_resource {
@@ -278,27 +279,27 @@ impl Reader {
         }
     }
 
-    /// Rules of `apiVersion`, `kind`, `metadata` and its fields, whose schemas are replaced.
-    fn pass_over_known(&mut self, field: &Value) {
+    /// Skips rules of `apiVersion`, `kind`, `metadata` and its fields, whose schemas are replaced.
+    fn skip_object_field_rules(&mut self, field: &Value) {
         let why = "rules of what every object has; those of the whole object can look at it";
-        self.pass_over(field, why);
+        self.skip_rules(field, why);
         for (name, field) in field.get("properties").and_then(Value::as_object).into_iter().flatten() {
-            self.within("properties", |reader| reader.at(name, |reader| reader.pass_over(field, why)));
+            self.within("properties", |reader| reader.at(name, |reader| reader.skip_rules(field, why)));
         }
     }
 
-    /// Rules that are not evaluated where they stand.
-    fn pass_over(&mut self, schema: &Value, why: &str) {
+    /// Records rules that are not evaluated at their position.
+    fn skip_rules(&mut self, schema: &Value, why: &str) {
         let given = schema.get(RULES).and_then(Value::as_array);
-        let left = MAX_CAUSES.saturating_sub(self.passed_over.len());
+        let left = MAX_CAUSES.saturating_sub(self.skipped.len());
         for (number, rule) in given.into_iter().flatten().take(left).enumerate() {
             let text = rule.get("rule").and_then(Value::as_str).unwrap_or_default();
             let at = format!("{}.{RULES}[{number}].rule", self.path);
-            self.passed_over.push(rules::lacking(&at, text, why));
+            self.skipped.push(rules::lacking(&at, text, why));
         }
     }
 
-    /// How an apply owns lists and objects.
+    /// Parses the ownership of lists and objects for apply.
     fn ownership(&mut self, keywords: &Map<String, Value>, schema: &mut Schema) {
         let mut read = Keywords { keywords, reader: self };
         let keys = read.texts("x-kubernetes-list-map-keys");
@@ -346,7 +347,7 @@ impl Reader {
             });
         }
         if keys.len() > MAX_LIST_KEYS {
-            // Each item of a list is looked at for each of them.
+            // Each item of a list is checked for each key.
             return self.within("x-kubernetes-list-map-keys", |reader| {
                 reader.invalid(&keys.len().into(), &format!("must name at most {MAX_LIST_KEYS} fields"));
             });
@@ -371,7 +372,7 @@ impl Reader {
         }
     }
 
-    fn limits(&mut self, keywords: &Map<String, Value>, kind: Type, place: Place) -> Limits {
+    fn limits(&mut self, keywords: &Map<String, Value>, kind: Type, position: Position) -> Limits {
         let mut read = Keywords { keywords, reader: self };
         let mut limits = Limits {
             choices: read.values("enum"),
@@ -401,15 +402,15 @@ impl Reader {
             self.within("pattern", |reader| reader.invalid(&pattern, &problem));
         }
         let within = match kind {
-            Type::IntOrString => Place::IntOrString,
-            _ if place == Place::IntOrString => place,
-            _ => Place::Restriction,
+            Type::IntOrString => Position::IntOrString,
+            _ if position == Position::IntOrString => position,
+            _ => Position::Restriction,
         };
         limits.all_of = self.restrictions(keywords, "allOf", within);
         self.choices += 1;
-        // What only says again that the value is a whole number or a text is not kept.
-        let says_again = kind == Type::IntOrString && keywords.get("anyOf") == Some(&int_or_string());
-        if !says_again {
+        // The redundant form of int-or-string is dropped.
+        let is_redundant = kind == Type::IntOrString && keywords.get("anyOf") == Some(&int_or_string());
+        if !is_redundant {
             limits.any_of = self.restrictions(keywords, "anyOf", within);
         }
         limits.one_of = self.restrictions(keywords, "oneOf", within);
@@ -419,16 +420,21 @@ impl Reader {
         limits
     }
 
-    fn restrictions(&mut self, keywords: &Map<String, Value>, name: &str, place: Place) -> Vec<Arc<Schema>> {
+    fn restrictions(
+        &mut self,
+        keywords: &Map<String, Value>,
+        name: &str,
+        position: Position,
+    ) -> Vec<Arc<Schema>> {
         let schemas = Keywords { keywords, reader: self }.values(name);
         let read = |(index, schema): (usize, &Value)| {
-            let read = self.within(&format!("{name}[{index}]"), |reader| reader.schema(schema, place));
+            let read = self.within(&format!("{name}[{index}]"), |reader| reader.schema(schema, position));
             Arc::new(read)
         };
         schemas.iter().enumerate().map(read).collect()
     }
 
-    /// Fields and items of restrictions must be known outside of them.
+    /// Checks that fields and items of restrictions are also specified outside of them.
     fn check_restrictions(&mut self, outside: &Schema, limits: &Limits) {
         let several = [("allOf", &limits.all_of), ("anyOf", &limits.any_of), ("oneOf", &limits.one_of)];
         for (name, schemas) in several {
@@ -464,7 +470,7 @@ impl Reader {
         }
     }
 
-    /// Defaults must be as their schema says.
+    /// Checks that defaults comply with their schema.
     fn check_defaults(&mut self, schema: &Schema) {
         if let Some(default) = &schema.default {
             let problems = value_problems(schema, default, &format!("{}.default", self.path));
@@ -501,7 +507,7 @@ impl Reader {
         }
     }
 
-    /// Goes to a keyword.
+    /// Visits a keyword.
     fn within<T>(&mut self, name: &str, go: impl FnOnce(&mut Self) -> T) -> T {
         let length = self.path.len();
         if length > 0 {
@@ -513,7 +519,7 @@ impl Reader {
         result
     }
 
-    /// Goes to an entry of a map.
+    /// Visits an entry of a map.
     fn at<T>(&mut self, key: &str, go: impl FnOnce(&mut Self) -> T) -> T {
         let length = self.path.len();
         self.path.push_str(&format!("[{key}]"));

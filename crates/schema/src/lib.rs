@@ -1,6 +1,6 @@
-//! Structural schemas of built-in kinds and of CustomResourceDefinitions: validation, defaults, list topology, validation
-//! rules in CEL, Protocol Buffers of built-in kinds, and OpenAPI output. It is pure and knows neither HTTP nor storage. Read
-//! [`Schema`] first.
+//! Structural schemas of built-in kinds and of CustomResourceDefinitions: validation, defaults,
+//! list topology, CEL validation rules, Protocol Buffers of built-in kinds, and OpenAPI output.
+//! Pure, without HTTP and storage. Read [`Schema`] first.
 //!
 //! The vocabulary is that of OpenAPI v3 as Kubernetes restricts and extends it (`x-kubernetes-…`). Schemas are trees without
 //! cycles: where a type contains itself (JSONSchemaProps), the inner one is [`Type::Any`] with unknown fields preserved.
@@ -28,142 +28,145 @@ pub use custom::read;
 pub use openapi::to_openapi;
 pub use rules::{RuleProblems, Rules, check_defaults, check_rules, rule_problems};
 
-/// What a value may be.
+/// Type of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Type {
-    /// Anything, unchecked.
+    /// Any value, unchecked.
     #[default]
     Any,
-    /// An object: `properties` and `additional` say of what.
+    /// An object with `properties` or `additional`.
     Object,
-    /// A list: `items` says of what.
+    /// A list of `items`.
     Array,
-    /// A text.
+    /// A string of any length.
     String,
-    /// A whole number.
+    /// A whole number, possibly written as `1.0`.
     Integer,
-    /// A number.
+    /// A number, whole or not.
     Number,
-    /// True or false.
+    /// `true` or `false`, unquoted.
     Boolean,
-    /// A whole number or a text (`x-kubernetes-int-or-string`), as in ports and quantities.
+    /// A whole number or a string (`x-kubernetes-int-or-string`), as in ports and quantities.
     IntOrString,
 }
 
-/// Who owns what in a list, and what identifies an item (`x-kubernetes-list-type`).
+/// Ownership of a list, and identity of its items (`x-kubernetes-list-type`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ListType {
     /// The list is one value.
     #[default]
     Atomic,
-    /// Scalars, each at most once.
+    /// Unique scalars, each owned separately.
     Set,
-    /// Objects, told apart by these fields (`x-kubernetes-list-map-keys`).
+    /// Objects identified by these fields (`x-kubernetes-list-map-keys`).
     Map(Vec<Arc<str>>),
 }
 
-/// How a strategic merge patch treats a field (`x-kubernetes-patch-strategy`, `x-kubernetes-patch-merge-key`).
+/// Treatment by a strategic merge patch (`x-kubernetes-patch-strategy`,
+/// `x-kubernetes-patch-merge-key`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PatchStrategy {
     /// Objects are merged, lists replaced.
     #[default]
     Default,
-    /// A list whose items are merged: objects by this key, scalars as a set if there is none.
+    /// A list whose items are merged: objects by this key, scalars as a set without one.
     Merge {
         /// The field that identifies an item.
         key: Option<Arc<str>>,
-        /// Whether `$retainKeys` is understood within.
+        /// Whether `$retainKeys` is supported within.
         retain_keys: bool,
     },
-    /// An object of which only the fields in `$retainKeys` survive.
+    /// An object that keeps only the fields listed in `$retainKeys`.
     RetainKeys,
 }
 
-/// The format of times that built-in kinds have, with whole seconds and with six digits of the second. Clients are told
-/// `date-time`, which in custom kinds is any such time and stays as it was written.
+/// Formats of times in built-in kinds, with whole seconds and with microseconds. Clients see
+/// `date-time`, which in custom kinds is any such time and stays as written.
 const TIME: &str = "date-time/0";
 const MICRO_TIME: &str = "date-time/6";
 
-/// What a value must be like.
+/// Structural schema of a value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Schema {
-    /// Its type.
+    /// Type of the value.
     pub kind: Type,
-    /// What people read in `kubectl explain`; empty if nothing is said.
+    /// Description for `kubectl explain`; may be empty.
     pub description: Arc<str>,
-    /// `int32`, `int64`, `date-time`, `byte`, …; empty if nothing is said.
+    /// `int32`, `int64`, `date-time`, `byte`, …; may be empty.
     pub format: Arc<str>,
-    /// The fields of an object.
+    /// Fields of an object.
     pub properties: BTreeMap<Arc<str>, Arc<Schema>>,
-    /// The values of a map; `None` if only `properties` are known.
+    /// Schema of a map's values; `None` if only `properties` are allowed.
     pub additional: Option<Arc<Schema>>,
-    /// The items of a list.
+    /// Schema of a list's items.
     pub items: Option<Arc<Schema>>,
-    /// Fields that must be there.
+    /// Names of required fields.
     pub required: Vec<Arc<str>>,
-    /// Fields that mean the same with an empty value as without: nought, no, nothing, an empty object.
+    /// Names of fields where an empty value (zero, false, an empty object) means the same as an
+    /// absent one.
     pub omitted: Vec<Arc<str>>,
-    /// What a missing field becomes.
+    /// Default of a missing field.
     pub default: Option<Value>,
-    /// Whether `null` is a value.
+    /// Whether `null` is allowed.
     pub nullable: bool,
-    /// Whether fields that are not known are kept (`x-kubernetes-preserve-unknown-fields`).
+    /// Whether unknown fields are preserved (`x-kubernetes-preserve-unknown-fields`).
     pub preserve_unknown: bool,
-    /// Whether this is a whole object with `apiVersion`, `kind`, `metadata` (`x-kubernetes-embedded-resource`).
+    /// Whether it is a whole object with `apiVersion`, `kind`, `metadata`
+    /// (`x-kubernetes-embedded-resource`).
     pub embedded_resource: bool,
-    /// How a list is owned and merged by an apply.
+    /// Ownership of a list's items by apply.
     pub list: ListType,
-    /// Whether an object is one value for an apply (`x-kubernetes-map-type: atomic`).
+    /// Whether apply treats an object as one value (`x-kubernetes-map-type: atomic`).
     pub atomic_map: bool,
-    /// How a strategic merge patch treats it.
+    /// Treatment by a strategic merge patch.
     pub patch: PatchStrategy,
     /// Limits of values; boxed, because most schemas have none.
     pub limits: Option<Box<Limits>>,
-    /// Rules in CEL (`x-kubernetes-validations`).
+    /// CEL rules (`x-kubernetes-validations`).
     pub rules: Option<Arc<Rules>>,
-    /// Whether there are rules here or below.
+    /// Whether this schema or one below has rules.
     pub ruled: bool,
 }
 
-/// Limits of values, each absent if there is none.
+/// Limits of values; absent ones do not apply.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
-    /// The values that are allowed; empty for all.
+    /// Allowed values; empty for all.
     pub choices: Vec<Value>,
-    /// A regular expression that texts must match somewhere.
+    /// Regular expression that must match a part of the string.
     pub pattern: Option<Arc<str>>,
-    /// Shortest text, in characters.
+    /// Minimum length of a string in characters.
     pub min_length: Option<u64>,
-    /// Longest text, in characters.
+    /// Maximum length of a string in characters.
     pub max_length: Option<u64>,
-    /// Fewest items.
+    /// Minimum number of items.
     pub min_items: Option<u64>,
-    /// Most items.
+    /// Maximum number of items.
     pub max_items: Option<u64>,
-    /// Fewest fields.
+    /// Minimum number of fields.
     pub min_properties: Option<u64>,
-    /// Most fields.
+    /// Maximum number of fields.
     pub max_properties: Option<u64>,
-    /// Whether items must differ.
+    /// Whether items must be unique.
     pub unique_items: bool,
-    /// Smallest number, and whether it is itself too small.
+    /// Minimum of a number, and whether it is exclusive.
     pub minimum: Option<(f64, bool)>,
-    /// Largest number, and whether it is itself too large.
+    /// Maximum of a number, and whether it is exclusive.
     pub maximum: Option<(f64, bool)>,
-    /// A number of which values must be a multiple.
+    /// Divisor: the value must be a multiple of it.
     pub multiple_of: Option<f64>,
-    /// All, any, exactly one or none of further schemas must hold.
+    /// Schemas that must all hold.
     pub all_of: Vec<Arc<Schema>>,
-    /// At least one of these must hold, if there are any.
+    /// At least one of these schemas must hold, if there are any.
     pub any_of: Vec<Arc<Schema>>,
-    /// Exactly one of these must hold, if there are any.
+    /// Exactly one of these schemas must hold, if there are any.
     pub one_of: Vec<Arc<Schema>>,
-    /// This must not hold.
+    /// Schema that must not hold.
     pub not: Option<Arc<Schema>>,
 }
 
 impl Schema {
-    /// The schema of a field: that of the property, or that of the values of a map.
+    /// Returns the schema of a field: that of the property, or that of a map's values.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&Arc<Schema>> {
         self.properties.get(name).or(self.additional.as_ref())

@@ -1,5 +1,5 @@
-//! Schemas as OpenAPI v3 with Kubernetes' extensions: what `kubectl explain` and client libraries read.
-//! Depends on `schema` alone.
+//! OpenAPI v3 output with Kubernetes' extensions, for `kubectl explain` and client libraries.
+//! Depends on `schema` only.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use super::{Limits, ListType, MICRO_TIME, PatchStrategy, Schema, TIME, Type};
 use edgesync_object::number::whole;
 
-/// The schema in the vocabulary of OpenAPI v3, with everything in place (there are no references). Descends as
-/// deep as the schema, whose depth is bounded where it is read.
+/// Converts a schema to OpenAPI v3, without references. Recurses as deep as the schema, whose depth
+/// the parser limits.
 #[must_use]
 pub fn to_openapi(schema: &Schema) -> Value {
     let mut out = Writer(Map::new());
@@ -24,7 +24,7 @@ pub fn to_openapi(schema: &Schema) -> Value {
     Value::Object(out.0)
 }
 
-/// What a Kubernetes schema calls a type; `None` if it does not say.
+/// Returns the name of a type in a Kubernetes schema; `None` if it has none.
 fn type_name(kind: Type) -> Option<&'static str> {
     match kind {
         Type::Any | Type::IntOrString => None,
@@ -147,7 +147,7 @@ impl Writer {
     }
 }
 
-/// What `anyOf` says of a value that is a whole number or a text.
+/// Returns the `anyOf` of an int-or-string value.
 pub(super) fn int_or_string() -> Value {
     json!([{ "type": "integer" }, { "type": "string" }])
 }
@@ -156,7 +156,7 @@ fn texts(texts: &[Arc<str>]) -> Vec<Value> {
     texts.iter().map(|text| Value::from(&**text)).collect()
 }
 
-/// A number without a fraction is written without one.
+/// Converts a number; whole ones lose their fraction.
 fn number(number: f64) -> Value {
     whole(number).map_or_else(|| Value::from(number), Value::from)
 }
@@ -167,7 +167,7 @@ mod tests {
     use crate::builtin;
 
     #[test]
-    fn a_built_in_kind_carries_its_merge_keys_and_list_types() {
+    fn built_in_kind_has_merge_keys_and_list_types() {
         let lease = to_openapi(&builtin("coordination.k8s.io", "v1", "Lease").unwrap());
         assert_eq!(lease["type"], "object");
         let metadata = &lease["properties"]["metadata"];

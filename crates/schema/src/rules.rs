@@ -1,8 +1,8 @@
-//! The rules that schemas have in CEL (`x-kubernetes-validations`): read and compiled with the schema, and held against
-//! objects. Depends on `schema` and `cel`.
+//! CEL validation rules of schemas (`x-kubernetes-validations`): compiled with the schema,
+//! evaluated on objects. Depends on `schema` and `cel`.
 //!
-//! A rule that is wrong, or uses what is not evaluated here, stays with its schema and is told by [`rule_problems`]:
-//! whoever writes a definition hears of it, and objects are not held against it.
+//! An invalid rule, or one with unsupported features, stays in its schema and is reported by
+//! [`rule_problems`] to the author of the definition; objects are not checked against it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,33 +14,34 @@ use edgesync_cel as cel;
 use edgesync_cel::{FieldOf, ListOf, Merge, ObjectOf, Program};
 use edgesync_object::status::Cause;
 
-mod judge;
+mod evaluate;
 
-pub use judge::{check_defaults, check_rules};
+pub use evaluate::{check_defaults, check_rules};
 
-/// The most rules at one place of a schema.
+/// Maximum number of rules at one position of a schema.
 const MAX_RULES: usize = 256;
-/// The longest message, in characters.
+/// Maximum length of a message in characters.
 const MAX_MESSAGE: usize = 2048;
-/// The reasons that a rule may give.
+/// Allowed reasons of a rule.
 const REASONS: [&str; 4] =
     ["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate"];
-/// The most of a rule that is shown.
+/// Maximum length of a rule in messages, in characters.
 const MAX_SHOWN: usize = 120;
 
-/// The rules of one schema.
+/// Rules of one schema.
 pub struct Rules {
-    /// As they are written.
+    /// The rules as written.
     pub(super) given: Value,
-    /// What `self` is.
+    /// Type of `self`.
     of: cel::Type,
     old: cel::Type,
     list: Vec<Rule>,
-    /// Of a whole object: rules that stand where none are evaluated, as [`lacking`] tells them.
-    passed_over: Vec<String>,
+    /// For a whole object: reports of rules at positions where none are evaluated, as [`lacking`]
+    /// formats them.
+    skipped: Vec<String>,
 }
 
-/// Two of the same text are the same, where their schemas are.
+/// Rules with the same text are equal if their schemas are.
 impl PartialEq for Rules {
     fn eq(&self, other: &Self) -> bool {
         self.given == other.given
@@ -56,43 +57,43 @@ impl fmt::Debug for Rules {
 struct Rule {
     text: String,
     message: String,
-    /// The rule and what makes its message; `None` if it cannot be evaluated.
+    /// Programs of the rule and of its message; `None` if it cannot be evaluated.
     programs: Option<(Program, Option<Program>)>,
     reason: String,
-    /// What comes after the path of the value in that of an error.
+    /// Suffix for the value's path in an error.
     path: String,
     uses_old: bool,
     optional_old: bool,
     problems: Vec<Problem>,
 }
 
-/// What is wrong with a rule, or lacking.
+/// A problem of a rule.
 struct Problem {
     keyword: &'static str,
-    /// The reason and the message of a refusal; `Err` names what is not evaluated.
+    /// Reason and message of an error; `Err` names an unsupported feature.
     what: Result<(&'static str, String), String>,
 }
 
-/// What is to be said of the rules of a schema.
+/// Problems of a schema's rules.
 #[derive(Debug, Default, PartialEq)]
 pub struct RuleProblems {
-    /// What is wrong.
+    /// Errors in rules.
     pub causes: Vec<Cause>,
-    /// The rules that are not evaluated, each with its path and what it would need.
+    /// Rules that are not evaluated, each with its path and the unsupported feature.
     pub lacking: Vec<String>,
 }
 
-/// What is wrong with the rules of a schema, which stands at this path, and what of them is not evaluated.
+/// Returns the problems of the rules in a schema at a path.
 #[must_use]
 pub fn rule_problems(schema: &Schema, path: &str) -> RuleProblems {
     let mut problems = RuleProblems::default();
     problems.of(schema, path);
-    problems.lacking.extend(schema.rules.iter().flat_map(|rules| rules.passed_over.clone()));
+    problems.lacking.extend(schema.rules.iter().flat_map(|rules| rules.skipped.clone()));
     problems
 }
 
 impl RuleProblems {
-    /// Adds those of another schema.
+    /// Adds the problems of another schema.
     pub fn add(&mut self, other: Self) {
         self.causes.extend(other.causes);
         self.lacking.extend(other.lacking);
@@ -138,7 +139,7 @@ impl RuleProblems {
     }
 }
 
-/// What is said of a rule that is not evaluated.
+/// Formats the report of a rule that is not evaluated.
 pub(super) fn lacking(at: &str, rule: &str, what: &str) -> String {
     format!("{at}: {:?} is not evaluated here: {what}", shown(rule))
 }
@@ -151,36 +152,37 @@ fn shown(text: &str) -> String {
     shown
 }
 
-/// The rules as they are written, not yet compiled: that takes what is below them.
+/// Creates uncompiled rules: their types depend on the schemas below them.
 pub(super) fn given(rules: Value) -> Arc<Rules> {
     let (of, old) = (cel::Type::Dyn, cel::Type::Dyn);
-    Arc::new(Rules { given: rules, of, old, list: Vec::new(), passed_over: Vec::new() })
+    Arc::new(Rules { given: rules, of, old, list: Vec::new(), skipped: Vec::new() })
 }
 
-/// Compiles the rules of a schema of a whole object, and keeps what is to be said of those that are passed over.
-pub(super) fn compile(schema: &mut Schema, passed_over: Vec<String>) {
+/// Compiles the rules of a whole object's schema, and stores the reports of skipped ones.
+pub(super) fn compile(schema: &mut Schema, skipped: Vec<String>) {
     declare(schema, true, Correlated::Yes);
-    if !passed_over.is_empty() {
+    if !skipped.is_empty() {
         let rules = schema.rules.get_or_insert_with(|| given(Value::Null));
         if let Some(rules) = Arc::get_mut(rules) {
-            rules.passed_over = passed_over;
+            rules.skipped = skipped;
         }
     }
 }
 
-/// Whether the value that there was before can be told.
+/// Whether a value can be matched with its previous one.
 #[derive(Clone, Copy, PartialEq)]
 enum Correlated {
     Yes,
     No,
 }
 
-/// Compiles the rules of a schema and below it. Gives the type of its values; `None` if nothing is declared of them.
+/// Compiles the rules of a schema recursively. Returns the type of its values; `None` if it
+/// declares none.
 fn declare(schema: &mut Schema, root: bool, correlated: Correlated) -> Option<cel::Type> {
     let whole = root || schema.embedded_resource;
     let mut ruled = schema.rules.is_some();
     let mut within = |child: &mut Arc<Schema>, correlated: Correlated| {
-        // What all objects share has no rules of its own.
+        // Schemas shared by all objects have no rules.
         let child = Arc::get_mut(child)?;
         let of = declare(child, false, correlated);
         ruled |= child.ruled;
@@ -242,7 +244,7 @@ fn merge(list: &ListType) -> Merge {
     }
 }
 
-/// What rules may know of a whole object besides what its schema says.
+/// Adds the fields of every object that rules may use.
 fn add_object_fields(fields: &mut std::collections::BTreeMap<Arc<str>, FieldOf>) {
     let text = |name: &str| (name.into(), FieldOf { name: name.into(), of: cel::Type::Text });
     let metadata = ObjectOf { fields: ["name", "generateName"].into_iter().map(text).collect() };
@@ -255,7 +257,7 @@ fn read(given: &Value, of: cel::Type, schema: &Schema, correlated: Correlated) -
     let old = |optional: bool| if optional { cel::Type::optional(of.clone()) } else { of.clone() };
     let rules = given.as_array().into_iter().flatten().take(MAX_RULES);
     let list = rules.map(|rule| read_one(rule, &of, &old, schema, correlated)).collect();
-    Rules { given: given.clone(), old: old(true), of, list, passed_over: Vec::new() }
+    Rules { given: given.clone(), old: old(true), of, list, skipped: Vec::new() }
 }
 
 fn read_one(
@@ -306,9 +308,9 @@ fn read_one(
         Ok(path) => rule.path = path,
         Err(problem) => problems.invalid("fieldPath", &text("fieldPath"), &problem),
     }
-    // Of a message that cannot be made, another one takes the place.
-    let stands = problems.0.iter().all(|problem| problem.keyword == "messageExpression");
-    rule.programs = program.filter(|_| stands).map(|program| (program, message));
+    // If a message program is invalid, the default message is used.
+    let is_usable = problems.0.iter().all(|problem| problem.keyword == "messageExpression");
+    rule.programs = program.filter(|_| is_usable).map(|program| (program, message));
     rule.problems = problems.0;
     rule
 }
@@ -349,14 +351,16 @@ impl Problems {
         keyword: &'static str,
         text: &str,
         variables: &[(&str, cel::Type)],
-        wanted: &cel::Type,
+        expected: &cel::Type,
     ) -> Option<Program> {
         if text.is_empty() {
             return None;
         }
         let problem = match Program::compile(text, variables) {
-            Ok(program) if program.of() == wanted || *program.of() == cel::Type::Dyn => return Some(program),
-            Ok(_) if *wanted == cel::Type::Bool => "cel expression must evaluate to a bool".to_owned(),
+            Ok(program) if program.of() == expected || *program.of() == cel::Type::Dyn => {
+                return Some(program);
+            }
+            Ok(_) if *expected == cel::Type::Bool => "cel expression must evaluate to a bool".to_owned(),
             Ok(_) => "messageExpression must evaluate to a string".to_owned(),
             Err(cel::Fault::Lacking(what)) => {
                 self.0.push(Problem { keyword, what: Err(what) });
@@ -369,7 +373,8 @@ impl Problems {
     }
 }
 
-/// What `fieldPath` adds to the path of an error: fields as `.name` or `['name']`, keys of maps as the latter.
+/// Converts `fieldPath` into the suffix of an error's path: fields as `.name` or `['name']`, keys
+/// of maps as the latter.
 fn path(given: &str, schema: &Schema) -> Result<String, String> {
     let mut rest = given;
     let mut at = schema;

@@ -1,4 +1,5 @@
-//! An authority for tests, and what it vouches for: nodes, operators, servers; lists of what it takes back.
+//! A certificate authority for tests: issues certificates of nodes, operators and servers, and
+//! revocation lists.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use rcgen::{
     IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
 };
 
-/// An hour, in seconds.
+/// One hour in seconds.
 pub const HOUR: i64 = 3600;
 
 pub struct Authority {
@@ -18,7 +19,7 @@ pub struct Authority {
     certificate: Certificate,
 }
 
-/// Seconds since 1970, so many from now.
+/// Returns the Unix time `seconds` from now.
 fn from_now(seconds: i64) -> Duration {
     let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap();
     Duration::from_secs(now.checked_add_signed(seconds).unwrap())
@@ -44,12 +45,12 @@ impl Authority {
         Trust::new(vec![self.certificate.clone()])
     }
 
-    /// Its certificate.
+    /// Returns the certificate as PEM.
     pub fn to_pem(&self) -> String {
         self.certificate.to_pem()
     }
 
-    /// An identity that is good from and until so many seconds from now.
+    /// Issues an identity with a validity relative to now, in seconds.
     pub fn issue(&self, subject: &Subject, names: &[&str], from: i64, until: i64) -> Identity {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
@@ -88,7 +89,7 @@ impl Authority {
         self.issue(&subject("cloud", ""), names, from, until)
     }
 
-    /// A list of what is taken back.
+    /// Issues a revocation list.
     pub fn revoke(&self, identities: &[&Identity]) -> Vec<u8> {
         let now = date_time_ymd(1970, 1, 1) + from_now(-HOUR);
         let revoked = identities.iter().map(|identity| RevokedCertParams {
@@ -108,7 +109,7 @@ impl Authority {
         list.signed_by(&self.issuer).unwrap().der().to_vec()
     }
 
-    /// Lets in whom this authority vouches for, but for what is on the lists.
+    /// Returns a rule that requires valid certificates of this authority.
     pub fn rule(&self, revoked: Vec<Vec<u8>>) -> ClientRule {
         ClientRule { trust: self.trust(), revoked, required: true, expired_grace: Duration::ZERO }
     }
@@ -117,12 +118,12 @@ impl Authority {
         Server::new(&self.server_identity(), &self.rule(Vec::new()), Clock::system([])).unwrap()
     }
 
-    /// A client that believes this authority and shows an identity.
+    /// Creates a client that trusts this authority and presents an identity.
     pub fn client(&self, identity: &Identity) -> Client {
         Client::new(&self.trust(), Some(identity), Clock::system([])).unwrap()
     }
 
-    /// A client that believes this authority and shows nothing.
+    /// Creates a client that trusts this authority and presents no certificate.
     pub fn anonymous(&self) -> Client {
         Client::new(&self.trust(), None, Clock::system([])).unwrap()
     }

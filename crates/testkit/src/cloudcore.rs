@@ -1,5 +1,5 @@
-//! The model behind real sockets: WebSockets over TLS with mutual certificates, and the join service. What goes wrong in
-//! the field goes wrong on demand.
+//! The CloudCore model behind real sockets: WebSockets over TLS with mutual certificates, and the
+//! join service. Faults of the field occur on command.
 
 mod authority;
 mod join;
@@ -21,36 +21,36 @@ use edgesync_kubeedge::model::{CloudCore, Now, Settings};
 
 use crate::timing::PATIENCE;
 
-/// What a connection is to suffer.
+/// A fault of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
     #[default]
     None,
-    /// The next message is cut in the middle of a frame, and the connection with it.
+    /// The next message is cut in the middle of a frame, and the connection closed.
     CutMidFrame,
-    /// Messages leave in so small frames, with so long a pause between them.
+    /// Messages are sent in frames of `bytes` bytes, with a pause between them.
     Slow { bytes: usize, pause: Duration },
 }
 
 #[derive(Clone, Debug)]
 pub struct Options {
     pub settings: Settings,
-    /// Without TLS: for measurements only.
+    /// Disables TLS, for measurements.
     pub plain: bool,
 }
 
 impl Default for Options {
-    /// As a stock one, but quicker: what takes 5 s there takes 200 ms here. Keepalives stay as they are.
+    /// A stock one with shorter delays: 200 ms instead of 5 s. Keepalives are unchanged.
     fn default() -> Self {
         let quick = Duration::from_millis(200);
         Self { settings: Settings { resend: quick, scan: quick, ..Settings::default() }, plain: false }
     }
 }
 
-/// What the tasks of the server share.
+/// State shared by the server's tasks.
 struct Shared {
     core: Mutex<CloudCore>,
-    /// Counts what has changed.
+    /// Counter of changes.
     changes: watch::Sender<u64>,
     started: Instant,
     authority: Authority,
@@ -84,7 +84,7 @@ impl Shared {
     }
 }
 
-/// A running CloudCore. It ends when this is dropped.
+/// A running CloudCore, stopped on drop.
 pub struct Scripted {
     shared: Arc<Shared>,
     runtime: Option<Runtime>,
@@ -132,9 +132,9 @@ impl Scripted {
         Self { shared, runtime: Some(runtime), session, join }
     }
 
-    // --- how to reach it
+    // --- addresses and credentials
 
-    /// Host and port of the sessions.
+    /// Returns host and port of the sessions.
     pub fn address(&self) -> SocketAddr {
         self.session
     }
@@ -148,29 +148,29 @@ impl Scripted {
         format!("https://{}", self.join)
     }
 
-    /// A token as `keadm gettoken` prints it.
+    /// Returns a token in the format of `keadm gettoken`.
     pub fn token(&self) -> String {
         self.shared.authority.token(Duration::from_secs(24 * 3600))
     }
 
-    /// A token whose time is over.
+    /// Returns an expired token.
     pub fn expired_token(&self) -> String {
         self.shared.authority.token(Duration::ZERO)
     }
 
-    /// The certificate of the authority, DER.
+    /// Returns the certificate of the authority in DER.
     pub fn ca(&self) -> Vec<u8> {
         self.shared.authority.certificate().to_vec()
     }
 
-    /// Certificate and key of a node, PEM: as if it had joined.
+    /// Returns certificate and key of a joined node in PEM.
     pub fn identity(&self, node: &str) -> String {
         self.shared.authority.node(node)
     }
 
     // --- the cluster
 
-    /// Does something with the model.
+    /// Runs an operation on the model.
     pub fn with<T>(&self, act: impl FnOnce(&mut CloudCore, Now) -> T) -> T {
         self.shared.with(act)
     }
@@ -179,7 +179,7 @@ impl Scripted {
         self.with(|core, _| core.cluster.define(api_version, kind, plural));
     }
 
-    /// Creates or replaces an object. Gives its UID.
+    /// Creates or replaces an object. Returns its UID.
     pub fn apply(&self, object: Value) -> String {
         self.with(|core, now| core.apply(now, object))
     }
@@ -204,12 +204,12 @@ impl Scripted {
         self.object("lease", "kube-node-lease", name)
     }
 
-    /// Every Event that was written.
+    /// Returns every Event that was written.
     pub fn events(&self) -> Vec<Value> {
         self.shared.core().event_writes().to_vec()
     }
 
-    /// What the node has acknowledged: versions by UID.
+    /// Returns the versions that the node has acknowledged, by UID.
     pub fn objectsyncs(&self, node: &str) -> BTreeMap<String, String> {
         self.shared.core().objectsyncs(node)
     }
@@ -222,7 +222,7 @@ impl Scripted {
         self.shared.core().connection_of(node).is_some()
     }
 
-    /// Sends an arbitrary text.
+    /// Sends arbitrary text.
     pub fn inject(&self, node: &str, text: impl Into<String>) {
         self.with(|core, _| core.inject(node, text));
     }
@@ -243,24 +243,24 @@ impl Scripted {
         });
     }
 
-    /// Takes no new connections, or takes them again.
+    /// Refuses new connections, or accepts them again.
     pub fn refuse(&self, refuse: bool) {
         *self.shared.refusing.lock().unwrap_or_else(PoisonError::into_inner) = refuse;
     }
 
-    /// Another one connects under the node's name, and does nothing.
+    /// Opens an idle session under the node's name.
     pub fn take_over(&self, node: &str) {
         self.with(|core, now| core.connect(now, node));
     }
 
-    /// The process ends and begins anew: sessions, queues and watches are lost, the cluster is not.
+    /// Restarts the process: sessions, queues and watches are lost, the cluster is not.
     pub fn restart(&self) {
         self.with(CloudCore::restart);
     }
 
     // --- waiting
 
-    /// Waits until something is so. Panics with `what` if it does not come to be.
+    /// Waits for a condition. Panics with `what` if it does not become true.
     pub async fn until(&self, what: &str, is_so: impl Fn(&CloudCore) -> bool) {
         let mut changes = self.shared.changes.subscribe();
         let wait = async {
@@ -277,7 +277,7 @@ async fn within(what: &str, wait: impl Future<Output = ()>) {
     result.unwrap_or_else(|_| panic!("waited in vain: {what}"));
 }
 
-/// Ticks the model when it wants to be.
+/// Ticks the model at its deadlines.
 async fn keep_time(shared: Arc<Shared>) {
     let mut changes = shared.changes.subscribe();
     loop {

@@ -1,4 +1,5 @@
-//! What tests of the endpoint share: one on a free port, a node's link, and the next event of a kind.
+//! Shared by tests of the endpoint: an endpoint on a free port, a node's link, and the next event
+//! of a kind.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub async fn next(events: &mut FleetEvents) -> FleetEvent {
     timeout(PATIENCE, events.recv()).await.expect("no event came").expect("the endpoint has ended")
 }
 
-/// The next message from a node, whatever else happens.
+/// Returns the next message from a node; skips other events.
 pub async fn message(events: &mut FleetEvents) -> (String, Channel, Vec<u8>) {
     loop {
         if let FleetEvent::Message { node, channel, payload } = next(events).await {

@@ -1,7 +1,7 @@
-//! The real kubectl against a server of a test: with a home directory and a kubeconfig of its own, so that
-//! nothing of the machine gets in and nothing is left on it.
+//! The real kubectl against a test's server, with its own home directory and kubeconfig: isolated
+//! from the machine's configuration, and removed with the test.
 //!
-//! A test program that uses this has `mod site;` beside it.
+//! A test program that uses this needs `mod site;`.
 //!
 //! ```text
 //! let cluster = Cluster::start().await;
@@ -24,16 +24,16 @@ pub use background::Background;
 pub use edge::Edge;
 pub use run::Run;
 
-/// A cloud side and a kubectl for it.
+/// A cloud side with a kubectl for it.
 pub struct Cluster {
-    // The processes that use the directory end before it goes.
+    // Declared first: the processes that use the directory must end before it is removed.
     pub cloud: Cloud,
     pub client: Kubectl,
     pub site: Site,
 }
 
 impl Cluster {
-    /// Starts the cloud side in a directory of its own.
+    /// Starts the cloud side in a new directory.
     pub async fn start() -> Self {
         let site = Site::new();
         let cloud = Cloud::start(&site).await;
@@ -47,18 +47,18 @@ impl Cluster {
         self.client.run(arguments)
     }
 
-    /// Starts kubectl.
+    /// Starts kubectl in the background.
     pub fn follow(&self, arguments: &[&str]) -> Background {
         self.client.start(arguments, "")
     }
 
-    /// Applies manifests from the standard input, all of them with success.
+    /// Applies manifests from standard input; all must succeed.
     #[track_caller]
     pub fn apply(&self, manifests: &str) -> String {
         self.client.feed(&["apply", "-f", "-"], manifests).ok()
     }
 
-    /// Writes a file into the directory, and gives its path.
+    /// Writes a file into the directory, and returns its path.
     pub fn file(&self, name: &str, text: &str) -> String {
         let path = self.site.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -66,13 +66,13 @@ impl Cluster {
         path.to_str().unwrap().to_owned()
     }
 
-    /// An object, by kind and name.
+    /// Returns an object by kind and name.
     #[track_caller]
     pub fn get(&self, object: &str) -> Value {
         self.kubectl(&["get", object, "-o", "json"]).json()
     }
 
-    /// Whether there is such an object.
+    /// Returns whether an object exists.
     #[track_caller]
     pub fn has(&self, object: &str) -> bool {
         !self.kubectl(&["get", object, "--ignore-not-found", "-o", "name"]).ok().is_empty()
@@ -88,7 +88,7 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// One that asks this server. `name` is that of its home in the directory of the test.
+    /// Creates a client of a server. `name` is its home in the directory of the test.
     pub fn to_server(site: &Site, name: &str, url: &str) -> Self {
         let client = Self::with_kubeconfig(site, name, &site.path(name).join("kubeconfig"));
         let kubeconfig = format!(
@@ -104,29 +104,29 @@ users: [{{name: test, user: {{}}}}]
         client
     }
 
-    /// One with a kubeconfig that somebody else writes.
+    /// Creates a client with a kubeconfig that another process writes.
     pub fn with_kubeconfig(site: &Site, name: &str, kubeconfig: &Path) -> Self {
         let home = site.path(name);
         std::fs::create_dir_all(&home).unwrap();
         Self { program: kubectl(), home, kubeconfig: kubeconfig.to_owned(), environment: Vec::new() }
     }
 
-    /// Another version of the program from now on.
+    /// Uses another version of the program from now on.
     pub fn program(&mut self, program: PathBuf) {
         self.program = program;
     }
 
-    /// The directory in which it runs.
+    /// Returns its home and working directory.
     pub fn home(&self) -> &Path {
         &self.home
     }
 
-    /// Sets a variable for the runs from now on.
+    /// Sets an environment variable for later runs.
     pub fn env(&mut self, name: &str, value: &str) {
         self.environment.push((name.to_owned(), value.to_owned()));
     }
 
-    /// The editor of `kubectl edit` from now on: a shell script that gets the file as `$1`.
+    /// Sets the editor of `kubectl edit`: a shell script that gets the file as `$1`.
     pub fn editor(&mut self, script: &str) {
         let path = self.home.join("editor.sh");
         std::fs::write(&path, script).unwrap();
@@ -139,13 +139,13 @@ users: [{{name: test, user: {{}}}}]
         self.feed(arguments, "")
     }
 
-    /// Runs it with a text on its standard input.
+    /// Runs it with text on its standard input.
     #[track_caller]
     pub fn feed(&self, arguments: &[&str], input: &str) -> Run {
         self.start(arguments, input).finish()
     }
 
-    /// Starts it with a text on its standard input.
+    /// Starts it with text on its standard input.
     pub fn start(&self, arguments: &[&str], input: &str) -> Background {
         let mut command = Command::new(&self.program);
         command.args(arguments).current_dir(&self.home);
@@ -157,37 +157,38 @@ users: [{{name: test, user: {{}}}}]
     }
 }
 
-/// The program.
+/// Returns the path of the program.
 pub fn kubectl() -> PathBuf {
     tool("EDGESYNC_TEST_KUBECTL", "venv/bin/kubectl")
 }
 
-/// The oldest version of it that is tested.
+/// Returns the path of the oldest tested version.
 pub fn old_kubectl() -> PathBuf {
     tool("EDGESYNC_TEST_KUBECTL_OLD", "kubectl-old/kubectl")
 }
 
-/// The Python interpreter that has the `kubernetes` package.
+/// Returns the path of the Python interpreter with the `kubernetes` package.
 pub fn python() -> PathBuf {
     tool("EDGESYNC_TEST_PYTHON", "venv/bin/python")
 }
 
-/// The folder with the JavaScript package `@kubernetes/client-node`.
+/// Returns the path of the folder with the JavaScript package `@kubernetes/client-node`.
 pub fn javascript() -> PathBuf {
     tool("EDGESYNC_TEST_JAVASCRIPT", "javascript")
 }
 
-/// The folder in which the scripts that run tests keep what takes long to get.
+/// Returns the folder in which the scripts that run tests cache downloads.
 pub fn cache() -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
     let cache = cache.or_else(|| std::env::home_dir().map(|home| home.join(".cache"))).unwrap_or_default();
     cache.join("edgesync-tests")
 }
 
-/// What `tests/run` has put into the cache folder: from the variable, or from where it is.
+/// Returns the path of a tool that `tests/run` has downloaded: from the variable, or from the
+/// cache.
 fn tool(variable: &str, place: &str) -> PathBuf {
-    let told = std::env::var_os(variable).map(PathBuf::from);
-    let path = told.unwrap_or_else(|| cache().join(place));
+    let configured = std::env::var_os(variable).map(PathBuf::from);
+    let path = configured.unwrap_or_else(|| cache().join(place));
     assert!(path.exists(), "this test needs {}: run tests/run once, which puts it there", path.display());
     path
 }

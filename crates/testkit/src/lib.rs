@@ -1,7 +1,9 @@
-//! Test fixtures with real parts: sites of processes, mosquitto, kubectl, proxies that stall and cut, a scripted broker and a
-//! scripted CloudCore. It is a dev-dependency of tests and benchmarks and part of no program. Read [`site`] first.
+//! Test fixtures with real parts: sites of processes, mosquitto, kubectl, proxies that stall and
+//! cut, a scripted broker and a scripted CloudCore. A dev-dependency of tests and benchmarks, part
+//! of no program. Read [`site`] first.
 //!
-//! Everything listens on port 0, waits for events instead of times, and ends when its handle is dropped.
+//! Everything listens on port 0, waits for events instead of times, and ends when its handle is
+//! dropped.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(

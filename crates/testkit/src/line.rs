@@ -1,4 +1,4 @@
-//! MQTT as a simulated node speaks it: packets by hand over TCP, or over TLS with a certificate of its own.
+//! MQTT of a simulated node: hand-made packets over TCP, or over TLS with the node's certificate.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,7 +11,8 @@ use rcgen::{
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// The cloud's CA, which vouches for every node. All have the same key: it is not the nodes that are measured.
+/// The cloud's CA, which vouches for every node. All nodes share one key, because the nodes are not
+/// measured.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     trust: Trust,
@@ -19,7 +20,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// That of a cloud side that keeps its files in this directory.
+    /// Opens the authority of a cloud side in the directory of its files.
     pub fn open(directory: &Path) -> anyhow::Result<Self> {
         let read = |name: &str| std::fs::read_to_string(directory.join(name));
         let certificate = read("ca.crt")?;
@@ -28,7 +29,7 @@ impl Authority {
         Ok(Self { issuer, trust, key: KeyPair::generate()? })
     }
 
-    /// A client with the certificate of a node.
+    /// Creates a client with the certificate of a node.
     fn client(&self, node: &str) -> anyhow::Result<Client> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -43,7 +44,7 @@ impl Authority {
     }
 }
 
-/// Where nodes connect, and how: with TLS if there is an authority.
+/// Address of the endpoint; with TLS if there is an authority.
 #[derive(Clone)]
 pub struct Endpoint {
     pub address: SocketAddr,
@@ -53,10 +54,10 @@ pub struct Endpoint {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A connection of one node that is subscribed to what is for it.
+/// A connection of one node, subscribed to its messages.
 pub struct Line {
     stream: Box<dyn Stream>,
-    /// What has come and is no whole packet yet.
+    /// Received bytes of an incomplete packet.
     unread: Vec<u8>,
     next_id: u16,
 }
@@ -85,7 +86,7 @@ impl Line {
         self.stream.flush().await
     }
 
-    /// Sends one message, to be acknowledged.
+    /// Sends one message with QoS 1.
     pub async fn publish(&mut self, topic: &str, payload: &[u8]) -> std::io::Result<()> {
         self.next_id = self.next_id.wrapping_add(1).max(1);
         let mut body = Vec::new();
@@ -96,7 +97,8 @@ impl Line {
         self.write(&packet(0x32, &body)).await
     }
 
-    /// The payload of the next packet if that is a message; it is acknowledged. Can be given up and begun again.
+    /// Returns the payload of the next packet if it is a message, and acknowledges it. Safe to
+    /// cancel.
     pub async fn message(&mut self) -> std::io::Result<Option<Vec<u8>>> {
         let (first, mut body) = self.packet().await?;
         if first >> 4 != 3 {
@@ -126,7 +128,7 @@ impl Line {
     }
 }
 
-/// Where the body of the first packet begins and ends, if all of it is there.
+/// Returns the range of the first packet's body, if it is complete.
 fn whole(bytes: &[u8]) -> Option<(usize, usize)> {
     let (mut length, mut start) = (0, 1);
     loop {
@@ -145,7 +147,7 @@ fn string(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-/// An MQTT packet: type and flags, the length as a variable byte integer, the rest.
+/// Encodes an MQTT packet: type and flags, the length as a variable byte integer, the body.
 fn packet(first: u8, body: &[u8]) -> Vec<u8> {
     let mut out = vec![first];
     let mut length = body.len();

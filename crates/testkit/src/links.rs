@@ -1,4 +1,5 @@
-//! What tests of links and endpoints share: options that try again at once, and the next event of a kind.
+//! Shared by tests of links and endpoints: options that retry at once, and the next event of a
+//! kind.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tokio::time::timeout;
 
 pub use crate::timing::PATIENCE;
 
-/// Options of a client named `node-1` that listens on `t/down`.
+/// Options of a client named `node-1`, subscribed to `t/down`.
 pub fn options(address: SocketAddr) -> LinkOptions {
     let mut options = LinkOptions::new(&address.ip().to_string(), address.port(), "node-1");
     options.subscriptions = vec!["t/down".to_owned()];
@@ -46,7 +47,7 @@ pub async fn message(events: &mut Receiver<LinkEvent>) -> (String, Vec<u8>) {
     }
 }
 
-/// Takes failures up to the next connection.
+/// Skips failures up to the next connection.
 pub async fn reconnected(events: &mut Receiver<LinkEvent>) {
     loop {
         match next(events).await {

@@ -1,4 +1,4 @@
-//! What the code under test writes to the log, received by the test.
+//! Captures the log lines of the code under test.
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tracing::Level;
@@ -17,8 +17,8 @@ impl std::io::Write for Lines {
     }
 }
 
-/// The lines of this level and above that are written on this thread, where all tasks of a test are by default, until the
-/// guard is dropped.
+/// Captures lines of this level and above on this thread, where all tasks of a test run by default,
+/// until the guard is dropped.
 pub fn log(level: Level) -> (DefaultGuard, UnboundedReceiver<String>) {
     let (sender, lines) = unbounded_channel();
     let log = tracing_subscriber::fmt().with_ansi(false).with_max_level(level);

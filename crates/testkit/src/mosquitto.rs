@@ -1,9 +1,8 @@
-//! A real mosquitto for a test: own directory, own port, killed by its process id when dropped.
+//! A real mosquitto for a test: own directory, own port, killed by its process id on drop.
 //!
-//! mosquitto cannot be handed a listening socket, so its port is found by binding port 0 and letting go of
-//! it. That is a race wherever others use the same address; so every test process uses a loopback address
-//! of its own, made from its process id, on which nobody else binds anything, and within the process no
-//! port is given out twice.
+//! mosquitto cannot inherit a listening socket, so its port is chosen before. That is a race where
+//! others use the same address; therefore every test process has its own loopback address, derived
+//! from its process id, and no port is returned twice within the process.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs;
@@ -22,9 +21,9 @@ const INSTALL: &str =
 const START: Duration = Duration::from_secs(10);
 const LOG_LINES: usize = 200;
 
-static GIVEN_OUT: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
+static USED_PORTS: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
 
-/// A running mosquitto that lets anyone in.
+/// A running mosquitto that accepts any client.
 pub struct Mosquitto {
     address: SocketAddr,
     directory: TempDir,
@@ -33,13 +32,13 @@ pub struct Mosquitto {
 }
 
 impl Mosquitto {
-    /// Starts one without a limit of queued messages: its default drops QoS 1 messages in silence beyond
-    /// 1,000 per client.
+    /// Starts one without a limit of queued messages: by default it silently drops QoS 1 messages
+    /// beyond 1,000 per client.
     pub fn start() -> Self {
         Self::start_with("max_queued_messages 0\n")
     }
 
-    /// Starts one with more lines of configuration.
+    /// Starts one with additional lines of configuration.
     pub fn start_with(more: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let address = free_address();
@@ -54,7 +53,7 @@ impl Mosquitto {
         broker
     }
 
-    /// Starts one with a configuration file of its own, which has it listen on `address`.
+    /// Starts one with a given configuration file, which makes it listen on `address`.
     pub fn start_from(address: SocketAddr, config: &Path) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let text = format!("{}\nuser root\n", fs::read_to_string(config).unwrap());
@@ -64,7 +63,7 @@ impl Mosquitto {
         broker
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -77,13 +76,13 @@ impl Mosquitto {
         }
     }
 
-    /// Starts it again at the same address, with nothing retained.
+    /// Restarts it at the same address, with nothing retained.
     pub fn restart(&mut self) {
         self.kill();
         self.run();
     }
 
-    /// Its last log lines.
+    /// Returns its last log lines.
     pub fn log(&self) -> String {
         self.log.lock().unwrap().iter().map(|line| format!("{line}\n")).collect()
     }
@@ -92,7 +91,7 @@ impl Mosquitto {
         let spawned = Command::new("mosquitto")
             .arg("-c")
             .arg(self.directory.path().join("mosquitto.conf"))
-            // Debian installs it where only root looks.
+            // Debian installs it outside of users' PATH.
             .env("PATH", format!("{}:/usr/sbin:/usr/local/sbin", std::env::var("PATH").unwrap_or_default()))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -109,7 +108,7 @@ impl Mosquitto {
         assert!(answer.is_ok(), "mosquitto does not run:\n{}", self.log());
     }
 
-    /// Keeps its last log lines, and tells when it says that it runs.
+    /// Collects its log lines, and notifies when it is running.
     fn follow(&self, child: &mut Child) -> Receiver<()> {
         let (running, answer) = channel();
         let log = Arc::clone(&self.log);
@@ -136,7 +135,7 @@ impl Drop for Mosquitto {
     }
 }
 
-/// Runs one of mosquitto's clients to its end and returns its exit code, output and errors.
+/// Runs one of mosquitto's clients to its end; returns its exit code, output and errors.
 pub fn client(program: &str, address: SocketAddr, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = match client_command(program, address, arguments).output() {
         Err(error) if error.kind() == ErrorKind::NotFound => panic!("{INSTALL}"),
@@ -146,7 +145,7 @@ pub fn client(program: &str, address: SocketAddr, arguments: &[&str]) -> (Option
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// The command for one of mosquitto's clients, with MQTT v5.
+/// Returns the command for one of mosquitto's clients, with MQTT v5.
 pub fn client_command(program: &str, address: SocketAddr, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(["-V", "mqttv5", "-h", &address.ip().to_string(), "-p", &address.port().to_string()]);
@@ -154,17 +153,18 @@ pub fn client_command(program: &str, address: SocketAddr, arguments: &[&str]) ->
     command
 }
 
-/// An address that nobody else binds. A broker with a configuration of ours listens on all addresses of this machine, so its
-/// port is none that the system gives to connections: one of another test could have it for a while.
+/// Returns an address that is otherwise unused. A broker with a generated configuration listens on
+/// all addresses of this machine, so its port is outside of the range for outgoing connections,
+/// which other tests could have in use.
 pub fn free_address() -> SocketAddr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     // Process ids have 22 bits; the second byte stays between 64 and 127, far from 127.0.0.1.
     let ip = Ipv4Addr::new(127, 64 + (high & 0x3f), middle, low);
-    let mut given_out = GIVEN_OUT.lock().unwrap();
+    let mut used_ports = USED_PORTS.lock().unwrap();
     loop {
         let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
         let port = 10_000 + (random % 22_000) as u16;
-        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() && given_out.insert(port) {
+        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() && used_ports.insert(port) {
             return (ip, port).into();
         }
     }

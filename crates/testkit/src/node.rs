@@ -1,4 +1,4 @@
-//! A simulated node: the real machine and real MQTT over TCP, rows in memory.
+//! A simulated node: the real state machine and real MQTT over TCP, with rows in memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use tokio::time::timeout;
 
 use super::line::{Endpoint, Line};
 
-/// What one simulated node holds: it outlives its connection.
+/// State of a simulated node; outlives its connections.
 #[derive(Default)]
 pub struct Memory {
-    /// What all nodes hold, unless it is in `rows`.
+    /// Objects held by all nodes, unless overridden in `rows`.
     pub shared: Arc<HashMap<Uid, (ResourceVersion, ObjectKey)>>,
     pub rows: HashMap<Uid, (ResourceVersion, ObjectKey)>,
-    /// How many objects the node is to hold.
+    /// Number of objects that the node must hold.
     pub wanted: u64,
     pub totals: Totals,
     pub confirmed: u64,
@@ -62,12 +62,12 @@ impl Rows for Memory {
     }
 }
 
-async fn told_to_go(go: &mut watch::Receiver<bool>) {
-    // Without a sender there is nothing left to wait for either.
-    let _ = go.wait_for(|go| *go).await;
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // If the sender was dropped, the session ends too.
+    let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// Waits until a deadline of a machine; for ever if there is none.
+/// Waits until a deadline of the machine; for ever without one.
 async fn until(origin: Instant, deadline: Option<Duration>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until((origin + deadline).into()).await,
@@ -75,8 +75,8 @@ async fn until(origin: Instant, deadline: Option<Duration>) {
     }
 }
 
-/// A connection, once the cloud side lets it in: until then it comes again, as agents do.
-async fn let_in(node: &str, endpoint: &Endpoint) -> Line {
+/// Connects, with retries until the cloud side accepts, as agents do.
+async fn connect_with_retries(node: &str, endpoint: &Endpoint) -> Line {
     let within = LinkOptions::new("", 0, node).connect_timeout;
     let mut retry = Retry::new(RetryOptions::default());
     loop {
@@ -88,17 +88,17 @@ async fn let_in(node: &str, endpoint: &Endpoint) -> Line {
     }
 }
 
-/// One connection of a node: until it is told to go.
+/// Runs one session of a node until it is stopped.
 pub async fn session(
     node: &str,
     endpoint: &Endpoint,
     memory: &mut Memory,
     in_sync: &AtomicUsize,
-    mut go: watch::Receiver<bool>,
+    mut stop: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     let mut line = tokio::select! {
-        line = let_in(node, endpoint) => line,
-        () = told_to_go(&mut go) => return Ok(()),
+        line = connect_with_retries(node, endpoint) => line,
+        () = stopped(&mut stop) => return Ok(()),
     };
     let origin = Instant::now();
     let random = || uuid::Uuid::new_v4().as_u64_pair().0;
@@ -158,7 +158,7 @@ pub async fn session(
         }
         let message = tokio::select! {
             message = line.message() => message?,
-            () = told_to_go(&mut go) => return Ok(()),
+            () = stopped(&mut stop) => return Ok(()),
             () = until(origin, machine.deadline()) => {
                 machine.tick(origin.elapsed(), random());
                 continue;

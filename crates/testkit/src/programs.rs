@@ -1,36 +1,37 @@
-//! Where the programs under test are.
+//! Paths of the programs under test.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The top of the repository.
+/// Returns the root of the repository.
 #[must_use]
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// The agent, `edgesync`: the one in the variable `EDGESYNC_TEST_DEVICE`, if it is set, so that the tests run what devices get.
+/// Returns the path of the agent, `edgesync`: from the variable `EDGESYNC_TEST_DEVICE` if set, to
+/// test the release build.
 #[must_use]
 pub fn device() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| std::env::var("EDGESYNC_TEST_DEVICE").unwrap_or_else(|_| built("edgesync")))
 }
 
-/// The cloud side, `edgesync-cloud`.
+/// Returns the path of the cloud side, `edgesync-cloud`.
 #[must_use]
 pub fn cloud() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| built("edgesync-cloud"))
 }
 
-/// Both in one story, `edgesync-demo`.
+/// Returns the path of the demo, `edgesync-demo`.
 #[must_use]
 pub fn demo() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| built("edgesync-demo"))
 }
 
-/// A directory for files that must be on a disk, in that of the build.
+/// Returns a directory on a disk for files, below that of the build.
 #[must_use]
 pub fn scratch() -> PathBuf {
     let directory = directory().join("scratch");
@@ -38,7 +39,7 @@ pub fn scratch() -> PathBuf {
     directory
 }
 
-/// The directory of the profile that this test was built with: tests are in its directory `deps`.
+/// Returns the directory of the test's build profile: tests are in its subdirectory `deps`.
 fn directory() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own file");
     let own = test.parent().expect("it is in a directory");

@@ -1,6 +1,7 @@
-//! A TCP proxy that misbehaves like a bad network: stalls, cuts in the middle of a frame, refuses, delays.
+//! A TCP proxy that misbehaves like a bad network: stalls, cuts in the middle of a frame, refuses,
+//! delays.
 //!
-//! It runs on threads of its own, so that it goes on whatever the test's runtime does.
+//! It runs on its own threads, independent of the test's runtime.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -9,20 +10,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// What happens to bytes and new connections.
+/// Treatment of bytes and new connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Everything passes.
+    /// Forwards everything unchanged.
     Pass,
-    /// Nothing passes, nothing is closed, new connections are accepted: a half-open network.
+    /// Forwards nothing, closes nothing, accepts new connections: a half-open network.
     Stall,
-    /// New connections are closed at once; existing ones pass.
+    /// Closes new connections at once; existing ones work.
     Refuse,
-    /// Every piece waits this long before it passes.
+    /// Delays every piece by this time.
     Delay(Duration),
 }
 
-/// Which way bytes go.
+/// Direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the client to the server.
@@ -34,9 +35,10 @@ pub enum Way {
 struct State {
     mode: Mode,
     upstream: SocketAddr,
-    /// Bytes that may still pass this way before everything is closed, one cut after the other.
+    /// Bytes in one direction until the next cut, one cut after the other.
     cuts: VecDeque<(Way, usize)>,
-    /// Connections up to this number were cut: what is left of them does not count towards the next cut.
+    /// Connections up to this number were cut: their remaining bytes do not count towards the next
+    /// cut.
     cut_off: u64,
     streams: Vec<TcpStream>,
     closed: bool,
@@ -50,14 +52,14 @@ struct Shared {
     accepted: AtomicU64,
 }
 
-/// A running proxy; dropped, it closes everything.
+/// A running proxy; closes everything on drop.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 impl Proxy {
-    /// Listens on a free port of 127.0.0.1 and passes everything on.
+    /// Listens on a free port of 127.0.0.1 and forwards everything.
     pub fn start(upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -81,27 +83,27 @@ impl Proxy {
         Self { address, shared }
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Changes what happens, for existing connections too.
+    /// Changes the mode, for existing connections too.
     pub fn set(&self, mode: Mode) {
         self.change(|state| state.mode = mode);
     }
 
-    /// Passes new connections on to another address.
+    /// Forwards new connections to another address.
     pub fn set_upstream(&self, upstream: SocketAddr) {
         self.change(|state| state.upstream = upstream);
     }
 
-    /// Closes every connection as soon as `bytes` more have passed this way.
+    /// Closes every connection after `bytes` more bytes in one direction.
     pub fn cut_after(&self, way: Way, bytes: usize) {
         self.cut_series([(way, bytes)]);
     }
 
-    /// One cut after the other: each counts its bytes from the one before it.
+    /// Schedules several cuts: each counts its bytes from the previous one.
     pub fn cut_series(&self, cuts: impl IntoIterator<Item = (Way, usize)>) {
         self.change(|state| state.cuts = cuts.into_iter().collect());
     }
@@ -111,7 +113,7 @@ impl Proxy {
         self.change(close_all);
     }
 
-    /// Bytes passed this way so far.
+    /// Returns the number of bytes forwarded in one direction.
     pub fn passed(&self, way: Way) -> u64 {
         match way {
             Way::Up => self.shared.up.load(Ordering::SeqCst),
@@ -119,7 +121,7 @@ impl Proxy {
         }
     }
 
-    /// Connections accepted so far.
+    /// Returns the number of accepted connections.
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
     }
@@ -136,7 +138,7 @@ impl Drop for Proxy {
             state.closed = true;
             close_all(state);
         });
-        // Wakes the accepting thread, which sees that it is over.
+        // Wakes the accepting thread, which then ends.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -180,7 +182,7 @@ fn forward(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream,
             Ok(0) | Err(_) => break,
             Ok(count) => count,
         };
-        let (passing, cut) = gate(shared, number, way, count);
+        let (passing, cut) = bytes_to_forward(shared, number, way, count);
         if to.write_all(&buffer[..passing]).is_err() {
             break;
         }
@@ -196,14 +198,14 @@ fn forward(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream,
     let _ = from.shutdown(Shutdown::Both);
 }
 
-/// Waits as long as nothing passes, the end of a connection neither.
+/// Waits while the proxy stalls, before forwarding bytes or the end of a connection.
 fn unstalled(shared: &Shared) -> MutexGuard<'_, State> {
     let state = shared.state.lock().unwrap();
     shared.changed.wait_while(state, |state| state.mode == Mode::Stall && !state.closed).unwrap()
 }
 
-/// Waits as long as the mode says; returns how many bytes pass and whether that was the end.
-fn gate(shared: &Shared, number: u64, way: Way, count: usize) -> (usize, bool) {
+/// Waits as the mode requires; returns the number of bytes to forward, and whether a cut follows.
+fn bytes_to_forward(shared: &Shared, number: u64, way: Way, count: usize) -> (usize, bool) {
     let mut state = shared.state.lock().unwrap();
     if let Mode::Delay(delay) = state.mode {
         (state, _) = shared.changed.wait_timeout_while(state, delay, |state| !state.closed).unwrap();

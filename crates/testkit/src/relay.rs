@@ -1,5 +1,5 @@
-//! A broker that loses what it has acknowledged: it stands in front of a real one, passes every packet on,
-//! and acknowledges messages itself that it then forgets, in both directions.
+//! A lossy broker in front of a real one: forwards every packet, except messages that it
+//! acknowledges itself and drops, in both directions.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,21 +11,21 @@ use super::scripted_broker::{Peer, ScriptedBroker};
 
 #[derive(Default)]
 struct Losses {
-    /// One message of so many is lost; 0 for none.
+    /// Interval of lost messages; 0 for none.
     every: AtomicU64,
     seen: AtomicU64,
     up: AtomicU64,
     down: AtomicU64,
 }
 
-/// A running relay.
+/// A running lossy relay.
 pub struct Relay {
     broker: ScriptedBroker,
     losses: Arc<Losses>,
 }
 
 impl Relay {
-    /// Passes everything on to the broker.
+    /// Starts a relay to a broker.
     pub fn start(upstream: SocketAddr) -> Self {
         let losses = Arc::new(Losses::default());
         let shared = Arc::clone(&losses);
@@ -41,23 +41,23 @@ impl Relay {
         Self { broker, losses }
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.broker.address()
     }
 
-    /// Loses one message of so many from now on; 0 for none.
+    /// Drops one of every `messages` messages from now on; 0 for none.
     pub fn lose_every(&self, messages: u64) {
         self.losses.every.store(messages, Ordering::SeqCst);
     }
 
-    /// Messages lost on the way up and on the way down.
+    /// Returns the numbers of messages dropped on the way up and down.
     pub fn lost(&self) -> (u64, u64) {
         (self.losses.up.load(Ordering::SeqCst), self.losses.down.load(Ordering::SeqCst))
     }
 }
 
-/// Passes packets on until one side is gone. `back` goes to the sender.
+/// Forwards packets until one side has closed. `back` goes to the sender.
 fn pass(mut from: Peer, to: &Mutex<Peer>, back: &Mutex<Peer>, losses: &Losses, lost: &AtomicU64) {
     while let Some(packet) = from.read() {
         if let Packet::Publish(publish) = &packet

@@ -1,5 +1,5 @@
-//! One end of an MQTT v5 connection that does exactly what a test tells it: a broker that misbehaves on
-//! command, or a client that says what no library would say. On rumqttc's packet types.
+//! A scripted end of an MQTT v5 connection, on rumqttc's packet types: a broker that misbehaves on
+//! command, or a client that sends what no library would.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use rumqttc::v5::mqttbytes::{Error, QoS};
 
 use crate::timing::PATIENCE;
 
-/// Runs a script for each connection, on a thread of its own, with the number of the connection from 0.
+/// Runs a script for each connection on its own thread, with the number of the connection from 0.
 pub struct ScriptedBroker {
     address: SocketAddr,
     stopped: Arc<AtomicBool>,
@@ -44,7 +44,7 @@ impl ScriptedBroker {
         Self { address, stopped, streams }
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -56,12 +56,12 @@ impl Drop for ScriptedBroker {
         for stream in self.streams.lock().unwrap().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        // Wakes the accepting thread, which sees that it is over.
+        // Wakes the accepting thread, which then ends.
         let _ = TcpStream::connect(self.address);
     }
 }
 
-/// One end of a connection. Dropped, it closes it.
+/// One end of a connection, closed on drop.
 pub struct Peer {
     stream: TcpStream,
     bytes: BytesMut,
@@ -81,20 +81,20 @@ impl Peer {
         Self { stream, bytes: BytesMut::new() }
     }
 
-    /// Connects as a client, without a word.
+    /// Connects as a client, without sending.
     pub fn dial(address: SocketAddr) -> Self {
         Self::new(TcpStream::connect(address).unwrap())
     }
 
-    /// A second handle of the connection, for threads that take turns in sending.
+    /// Returns a second handle of the connection, for senders on several threads.
     pub fn writer(&self) -> Arc<Mutex<Self>> {
         Arc::new(Mutex::new(Self::new(self.stream.try_clone().unwrap())))
     }
 
-    /// The next packet; `None` when the other side has closed.
+    /// Returns the next packet; `None` when the other side has closed.
     pub fn read(&mut self) -> Option<Packet> {
         loop {
-            // Two forms of DISCONNECT that rumqttc does not read.
+            // Two forms of DISCONNECT that rumqttc does not parse.
             match self.bytes.as_ref() {
                 [0xe0, 0, ..] => {
                     self.bytes = BytesMut::from(&[&[0xe0, 2, 0, 0], &self.bytes[2..]].concat()[..]);
@@ -120,32 +120,32 @@ impl Peer {
         }
     }
 
-    /// The next packet, which must be one.
+    /// Returns the next packet, which must exist.
     pub fn expect(&mut self) -> Packet {
         self.read().expect("the connection was closed, a packet was expected")
     }
 
-    /// Bytes as they come, up to the end of the connection.
+    /// Returns all bytes up to the end of the connection.
     pub fn read_to_end(&mut self) -> Vec<u8> {
         let mut rest = self.bytes.split().to_vec();
-        // A reset is an end as well.
+        // A reset is an end, too.
         let _ = self.stream.read_to_end(&mut rest);
         rest
     }
 
-    /// Sends a packet; the other side may have gone.
+    /// Sends a packet; ignores a closed connection.
     pub fn send(&mut self, packet: &Packet) {
         let mut out = BytesMut::new();
         packet.write(&mut out, None).unwrap();
         self.send_bytes(&out);
     }
 
-    /// Sends bytes; the other side may have gone.
+    /// Sends bytes; ignores a closed connection.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    // As a broker.
+    // Broker side.
 
     /// Reads a CONNECT.
     pub fn read_connect(&mut self) -> (Connect, Option<LastWill>) {
@@ -160,20 +160,20 @@ impl Peer {
         self.send(&Packet::ConnAck(ConnAck { session_present: false, code, properties }));
     }
 
-    /// Lets a client in.
+    /// Accepts a client.
     pub fn accept(&mut self) -> (Connect, Option<LastWill>) {
         let connect = self.read_connect();
         self.send_connack(ConnectReturnCode::Success, None);
         connect
     }
 
-    /// Lets a client in and grants its subscription.
+    /// Accepts a client and grants its subscription.
     pub fn accept_and_grant(&mut self) -> Subscribe {
         self.accept();
         self.answer_subscribe(SubscribeReasonCode::Success(QoS::AtLeastOnce))
     }
 
-    /// Reads a SUBSCRIBE and answers every filter alike.
+    /// Reads a SUBSCRIBE, and answers every filter with `code`.
     pub fn answer_subscribe(&mut self, code: SubscribeReasonCode) -> Subscribe {
         match self.expect() {
             Packet::Subscribe(subscribe) => {
@@ -185,7 +185,7 @@ impl Peer {
         }
     }
 
-    /// The next PUBLISH, answering pings on the way.
+    /// Returns the next PUBLISH, and answers pings before it.
     pub fn read_publish(&mut self) -> Publish {
         loop {
             match self.expect() {
@@ -208,8 +208,8 @@ impl Peer {
         self.send(&Packet::Publish(publish));
     }
 
-    /// Answers pings, acknowledges every message and drops it, until the other side has gone; returns the
-    /// payloads and whether it said good-bye.
+    /// Answers pings, and acknowledges and drops every message, until the other side has closed.
+    /// Returns the payloads, and whether it sent a DISCONNECT.
     pub fn acknowledge_and_drop(&mut self) -> (Vec<Vec<u8>>, bool) {
         let mut dropped = Vec::new();
         while let Some(packet) = self.read() {

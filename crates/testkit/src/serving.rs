@@ -1,4 +1,5 @@
-//! A real server over a real store on a Unix socket and a TCP port, and a client that sends raw bytes.
+//! A real server over a real store, on a Unix socket and a TCP port, and a client that sends raw
+//! bytes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,15 +19,15 @@ use tokio::task::JoinHandle;
 
 pub use crate::timing::PATIENCE;
 
-/// What opens everything over TCP.
+/// Token with full access over TCP.
 pub const TOKEN: &str = "a-token-that-opens-everything";
 
-/// Fails with `who` is waited for instead of hanging.
+/// Awaits a future with a limit; fails with `who` instead of hanging.
 pub async fn soon<T>(who: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{who}: nothing happened"))
 }
 
-/// An extension that tells what it was called with.
+/// An extension that returns the parameters of its call.
 pub struct Echo;
 
 impl Extension for Echo {
@@ -61,7 +62,7 @@ impl Running {
         Self::start_with(storage, Echo, limits, tcp).await
     }
 
-    /// Serves a storage and further paths.
+    /// Serves a storage and an extension.
     pub async fn start_with<K: Storage, E: Extension>(
         storage: Arc<K>,
         extension: E,
@@ -91,7 +92,7 @@ impl Running {
     pub async fn cloud(limits: Limits) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut running = Self::start(Arc::new(open(&dir.path().join("cloud.db")).await), limits).await;
-        // The store lives as long as the server; both directories go at the end.
+        // The store lives as long as the server; both directories are removed at the end.
         let socket_dir = running.dir.take().unwrap();
         running.dir = Some(dir);
         running.tasks.push(tokio::spawn(async move {
@@ -112,7 +113,7 @@ impl Running {
         }
     }
 
-    /// Begins the shutdown.
+    /// Starts the shutdown.
     pub fn stop(&self) {
         self.stop.send_replace(());
     }
@@ -134,7 +135,7 @@ impl Drop for Running {
     }
 }
 
-/// Opens the cloud's store.
+/// Opens the cloud's store with default options.
 pub async fn open(path: &Path) -> CloudObjects {
     open_with(path, CloudOptions::default()).await
 }
@@ -146,7 +147,7 @@ pub async fn open_with(path: &Path, options: CloudOptions) -> CloudObjects {
     CloudObjects::new(store.await.unwrap().unwrap()).await.unwrap()
 }
 
-/// A response as it came.
+/// An unparsed response.
 #[derive(Debug)]
 pub struct Answer {
     pub code: u16,
@@ -164,7 +165,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The reason of a Status that agrees with the HTTP code.
+    /// Returns the reason of a Status, which must agree with the HTTP code.
     pub fn reason(&self) -> String {
         let status = self.json();
         assert_eq!(status["kind"], "Status", "{status}");
@@ -185,7 +186,7 @@ pub async fn connect(address: &Address) -> Box<dyn Stream> {
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// Sends bytes over a new connection and reads until the server closes it.
+/// Sends bytes over a new connection, and reads until the server closes it.
 pub async fn raw(address: &Address, request: &str) -> Vec<u8> {
     let mut stream = connect(address).await;
     // The server may answer and close before it has read everything.
@@ -204,7 +205,7 @@ pub async fn send(address: &Address, method: &str, path: &str, headers: &str, bo
     parse(&raw(address, &request).await)
 }
 
-/// Takes a response apart; chunked bodies are put together.
+/// Parses a response; chunked bodies are joined.
 pub fn parse(bytes: &[u8]) -> Answer {
     let text = String::from_utf8_lossy(bytes);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {text:?}"));

@@ -1,5 +1,5 @@
-//! End to end: `edgesync-cloud run` and `edgesync run` as processes of their own, in a directory of their
-//! own, at addresses of their own; what both sides hold is compared through their APIs.
+//! End to end: `edgesync-cloud run` and `edgesync run` as processes, with their own directory and
+//! addresses; the objects of both sides are compared through their APIs.
 //!
 //! ```text
 //! let site = Site::new();
@@ -35,19 +35,19 @@ pub use process::Process;
 pub use crate::timing::PATIENCE;
 use crate::timing::is_within;
 
-/// The pause between two looks at a condition.
-const LOOK: Duration = Duration::from_millis(20);
+/// Polling interval of conditions.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Asks that `condition` holds all the time.
+/// Asserts that a condition holds all the time.
 pub async fn steadily(what: &str, during: Duration, mut condition: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while start.elapsed() < during {
         assert!(condition().await, "not any more after {:?}: {what}", start.elapsed());
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Waits until `condition` gives something, and fails with `what` did not happen.
+/// Waits until a condition returns a value; fails with `what`.
 pub async fn eventually<T>(what: &str, limit: Duration, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -59,6 +59,6 @@ pub async fn eventually<T>(what: &str, limit: Duration, mut condition: impl Asyn
             is_within(elapsed, limit),
             "{elapsed:?} instead of {limit:?} and this did not happen: {what}"
         );
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The server's end of a WebSocket that does exactly what a test tells it, byte for byte.
+//! A scripted WebSocket server, byte for byte.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub const CLOSE: u8 = 8;
 pub const PING: u8 = 9;
 pub const PONG: u8 = 10;
 
-/// Options that try again at once; the keepalive never matters unless a test shortens it.
+/// Options that retry at once; the keepalive is long unless a test shortens it.
 pub fn options(address: SocketAddr) -> KubeEdgeOptions {
     KubeEdgeOptions {
         host: address.ip().to_string(),
@@ -47,11 +47,11 @@ pub async fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
+async fn within_patience<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what}: nothing happened"))
 }
 
-/// A frame as it came, without its mask.
+/// A received frame, unmasked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     pub last: bool,
@@ -59,7 +59,7 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// One end of a connection. Dropped, it closes it.
+/// One end of a connection, closed on drop.
 pub struct Peer<S = TcpStream> {
     pub stream: S,
     /// Whether pings are answered while frames are read.
@@ -67,16 +67,16 @@ pub struct Peer<S = TcpStream> {
 }
 
 impl Peer {
-    /// The next connection, upgraded.
+    /// Accepts the next connection and upgrades it.
     pub async fn accept(listener: &TcpListener) -> Self {
         let (mut peer, request) = Self::asked(listener).await;
         peer.upgrade(&request).await;
         peer
     }
 
-    /// The next connection and what it asks for.
+    /// Accepts the next connection and returns its request.
     pub async fn asked(listener: &TcpListener) -> (Self, String) {
-        let (stream, _) = patiently("accept", listener.accept()).await.unwrap();
+        let (stream, _) = within_patience("accept", listener.accept()).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let mut peer = Self::over(stream);
         let request = peer.request().await;
@@ -92,7 +92,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     pub async fn request(&mut self) -> String {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
-            head.push(patiently("request", self.stream.read_u8()).await.unwrap());
+            head.push(within_patience("request", self.stream.read_u8()).await.unwrap());
         }
         String::from_utf8(head).unwrap()
     }
@@ -109,15 +109,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 
     pub async fn raw(&mut self, bytes: &[u8]) {
-        patiently("write", self.stream.write_all(bytes)).await.unwrap();
-        patiently("flush", self.stream.flush()).await.unwrap();
+        within_patience("write", self.stream.write_all(bytes)).await.unwrap();
+        within_patience("flush", self.stream.flush()).await.unwrap();
     }
 
     pub async fn frame(&mut self, kind: u8, payload: &[u8]) {
         self.raw(&encoded(true, kind, payload)).await;
     }
 
-    /// A message in fragments of so many bytes.
+    /// Sends a message in fragments of `size` bytes.
     pub async fn fragmented(&mut self, text: &[u8], size: usize) {
         let parts = text.len().div_ceil(size);
         for (number, part) in text.chunks(size).enumerate() {
@@ -126,12 +126,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         }
     }
 
-    /// The next frame; none when the other side has closed.
+    /// Returns the next frame; none when the other side has closed.
     pub async fn next(&mut self) -> Option<Frame> {
-        patiently("a frame", self.read_frame()).await
+        within_patience("a frame", self.read_frame()).await
     }
 
-    /// The next whole message of text or pong or close; pings are answered, if they are.
+    /// Returns the next complete message, pong or close; answers pings if enabled.
     pub async fn message(&mut self) -> Option<Frame> {
         let mut whole: Option<Frame> = None;
         loop {
@@ -153,7 +153,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         }
     }
 
-    /// The payload of the next ping.
+    /// Returns the payload of the next ping.
     pub async fn pinged(&mut self) -> Vec<u8> {
         let frame = self.next().await.expect("a ping");
         assert_eq!(frame.kind, PING);
@@ -181,7 +181,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 }
 
-/// A frame of a server.
+/// Encodes a frame of a server.
 pub fn encoded(last: bool, kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind | if last { 0x80 } else { 0 }];
     match payload.len() {
@@ -199,7 +199,7 @@ pub fn encoded(last: bool, kind: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A header of a request.
+/// Returns a header of a request.
 pub fn header<'a>(request: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = request.lines().filter_map(|line| line.split_once(": "));
     lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)

@@ -1,14 +1,15 @@
 //! The MQTT v5 client: opaque bytes over one connection that reconnects with backoff.
 //!
-//! The agent uses it, and the cloud side with an external broker. Its guarantees are few on purpose: QoS 1, clean start, no
-//! session, nothing kept from one connection to the next. Whatever must not be lost is confirmed end to end by the layers
-//! above, which get an event for every connection and every loss.
+//! The agent uses it, and the cloud side with an external broker. Its guarantees are few on
+//! purpose: QoS 1, clean start, no session, nothing kept from one connection to the next. The
+//! layers above confirm end to end what must not be lost; they get an event for every connection
+//! and every loss.
 //!
 //! `edgesync-kubeedge` has the other client, a WebSocket to a CloudCore, over the same [`task`], [`handle`] and [`queue`].
 //!
-//! One task owns the connection and waits for nothing else. Publishes go through a queue that is bounded in messages and
-//! bytes ([`LinkHandle::try_publish`] says when it is full); while the receiver of [`LinkEvent`] is slow the task stops
-//! reading, so that TCP slows the broker down.
+//! One task owns the connection and blocks on nothing else. Publishes go through a queue bounded in
+//! messages and bytes ([`LinkHandle::try_publish`] reports when it is full). While the receiver of
+//! [`LinkEvent`] is slow the task stops reading, so that TCP slows the broker down.
 
 use std::fmt;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ pub(crate) const MAX_WILL: usize = 65_535;
 /// The longest topic sent, in bytes.
 pub(crate) const MAX_TOPIC: usize = 1024;
 
-/// Names one connection attempt; it goes into the presence messages.
+/// Identifies one connection attempt; part of the presence messages.
 pub type ConnectionId = Uuid;
 
 /// A message to publish with QoS 1.
@@ -56,68 +57,70 @@ pub type ConnectionId = Uuid;
 pub struct Publish {
     /// The topic, without wildcards.
     pub topic: String,
-    /// The bytes.
+    /// Payload, opaque to the link.
     pub payload: Vec<u8>,
     /// Whether the broker keeps it for later subscribers.
     pub retain: bool,
 }
 
-/// What a client says when it connects, made anew for each attempt.
+/// Will and greetings of a client, created for each connection attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Introduction {
-    /// What the broker publishes when the connection ends without a farewell. At most 65,535 bytes.
+    /// Published by the broker when the connection ends without a DISCONNECT. At most 65,535 bytes.
     pub will: Option<Publish>,
-    /// Published right after the subscriptions stand, before anything else.
+    /// Published right after the subscriptions are granted, before anything else.
     pub greetings: Vec<Publish>,
 }
 
-/// Makes the introduction for an attempt.
+/// Creates the introduction of an attempt.
 pub type Introduce = Arc<dyn Fn(ConnectionId) -> Introduction + Send + Sync>;
 
-/// How to connect and what to keep to. Values outside their range are brought into it.
+/// Options of a link. Values outside their range are clamped.
 #[derive(Clone)]
 pub struct LinkOptions {
     /// Host name or address of the broker.
     pub host: String,
-    /// Its TCP port.
+    /// TCP port of the broker.
     pub port: u16,
     /// The MQTT client id; one client of a broker has it at a time.
     pub client_id: String,
-    /// The user name, if the broker asks for one.
+    /// User name, if the broker requires one.
     pub username: Option<String>,
-    /// The password, if the broker asks for one.
+    /// Password, if the broker requires one.
     pub password: Option<String>,
-    /// TLS; none for plain TCP. Follows a new identity by itself.
+    /// TLS client; none for plain TCP. New connections use a replaced identity.
     pub tls: Option<crate::tls::Client>,
-    /// A dead peer is noticed within this time, at least 2 s. The client is heard of by the broker at least
-    /// every half of it. While a packet arrives every byte counts as a sign of life, so it may take longer.
+    /// Limit for the silence of the peer, at least 2 s. The client sends a packet at least every
+    /// half of it. Each received byte counts as a sign of life, so a slow packet may take longer.
     pub keepalive: Duration,
     /// The limit for name resolution, TCP, TLS, CONNACK and SUBACK together.
     pub connect_timeout: Duration,
-    /// The largest packet taken from the broker, in bytes, at least 1,024; also a limit for what is sent.
+    /// The largest packet accepted from the broker, in bytes, at least 1,024; also a limit for sent
+    /// packets.
     pub max_packet: u32,
     /// Publishes without a PUBACK at a time, 1 to 64; the broker's limit counts if smaller.
     pub inflight: u16,
     /// Topic filters; each must be granted before [`LinkEvent::Connected`].
     pub subscriptions: Vec<String>,
-    /// A retained topic that only this client writes: its presence. The link listens to it (and keeps what
-    /// it hears to itself) to find out that another client uses the same id, which mosquitto does not tell.
+    /// Presence topic: retained, and written by this client only. The link subscribes to it, and
+    /// passes no message of it on, to detect another client with the same id, which mosquitto does
+    /// not report.
     pub own_topic: Option<String>,
     /// Makes will and greetings.
     pub introduce: Introduce,
-    /// How long to wait between attempts.
+    /// Backoff between attempts.
     pub retry: RetryOptions,
-    /// Messages that wait to be sent, at least 1.
+    /// Maximum number of queued messages, at least 1.
     pub queue: usize,
-    /// Bytes that wait to be sent.
+    /// Maximum size of the queued messages in bytes.
     pub queue_bytes: usize,
-    /// Events that wait to be taken, at least 1.
+    /// Maximum number of queued events, at least 1.
     pub events: usize,
 }
 
 impl LinkOptions {
-    /// The defaults: 20 s keepalive, 10 s to connect, packets of 1 MiB, 64 in flight, 256 messages and
-    /// 4 MiB queued, 256 events.
+    /// Returns the defaults: 20 s keepalive, 10 s to connect, packets of 1 MiB, 64 in flight, 256
+    /// messages and 4 MiB queued, 256 events.
     #[must_use]
     pub fn new(host: &str, port: u16, client_id: &str) -> Self {
         Self {
@@ -156,7 +159,7 @@ impl LinkOptions {
 }
 
 impl fmt::Debug for LinkOptions {
-    /// Without the password.
+    /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LinkOptions")
             .field("peer", &self.target().peer())
@@ -169,39 +172,40 @@ impl fmt::Debug for LinkOptions {
     }
 }
 
-/// What happens on a link, in order.
+/// Events of a link, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// The broker let the client in and granted every subscription; the greetings are on their way.
+    /// The broker accepted the client and granted every subscription; the greetings are being sent.
     Connected {
-        /// Names this connection.
+        /// Id of this connection.
         connection: ConnectionId,
         /// The largest packet both sides take, in bytes, header and topic included.
         max_packet: u32,
     },
     /// A message for one of the subscriptions. It was acknowledged when this event was queued.
     Message {
-        /// Its topic.
+        /// Topic of the message.
         topic: String,
-        /// Its bytes.
+        /// Payload of the message.
         payload: Vec<u8>,
-        /// Whether it is the retained one of its topic.
+        /// Whether it is the retained message of its topic.
         retain: bool,
     },
-    /// The broker did not take a message.
+    /// The broker rejected a message.
     NotTaken {
-        /// Where it was meant to go.
+        /// Topic of the rejected message.
         topic: String,
         /// The MQTT reason code.
         code: u8,
-        /// Its meaning.
+        /// Meaning of the reason code.
         reason: String,
     },
-    /// There is no connection: an attempt failed, or the connection ended. What was queued is gone.
+    /// There is no connection: an attempt failed, or the connection ended. Queued messages are
+    /// discarded.
     Disconnected {
-        /// Why.
+        /// Cause of the failure or loss.
         cause: Cause,
-        /// When the next attempt starts.
+        /// Time until the next attempt.
         retry_in: Duration,
     },
 }

@@ -1,15 +1,16 @@
 //! Certificates, keys and TLS for both sides: rustls with ring, TLS 1.2 and 1.3.
 //!
-//! One CA, that of the cloud side, vouches for everybody; whoever joins knows its fingerprint from the token. A node's
-//! certificate has the common name `<node>`, which is also the user name that a broker sees
-//! (`use_identity_as_username`), and the organization [`NODES`]; [`Subject`] has the others. No other common name is a
-//! valid node name, so no node can get the certificate of somebody else.
+//! One CA, that of the cloud side, issues all certificates; a joining device knows its fingerprint
+//! from the token. A node's certificate has the common name `<node>`, which is also the user name
+//! that a broker sees (`use_identity_as_username`), and the organization [`NODES`]; [`Subject`] has
+//! the others. No other common name is a valid node name, so no node can get another party's
+//! certificate.
 //!
 //! May depend on [`edgesync_object`] (names). Only this module names `rustls`, `tokio_rustls`, `rcgen` and `yasna`.
 //!
 //! # Clocks
-//! A device without a battery starts in 1970. Such a clock must not keep it from its cloud, and cannot tell whether a
-//! certificate has expired: [`clock`] has the rule.
+//! A device without a battery starts in 1970. Such a clock must not keep it from its cloud, and
+//! cannot show whether a certificate has expired: [`clock`] has the rule.
 
 pub mod certificate;
 mod client;
@@ -31,54 +32,55 @@ pub use identity::{Identity, Key};
 pub use local::Local;
 pub use server::{ClientRule, Server, ServerStream};
 
-/// The organization of nodes, as in Kubernetes and KubeEdge.
+/// Organization of nodes, as in Kubernetes and KubeEdge.
 pub const NODES: &str = "system:nodes";
-/// The organization of operators with the role `admin`, as in Kubernetes; what it opens is decided by their records alone.
+/// Organization of operators with the role `admin`, as in Kubernetes; their records alone decide
+/// what they may do.
 pub const OPERATORS: &str = "system:masters";
-/// Before the name of an operator in the common name of their certificate. A colon is in no node name.
+/// Prefix of an operator's common name. A colon is in no node name.
 pub const OPERATOR_PREFIX: &str = "edgesync:operator:";
-/// The common name of the cloud side towards an external broker. A colon is in no node name.
+/// Common name of the cloud side towards an external broker. A colon is in no node name.
 pub const CLOUD: &str = "edgesync:cloud";
 
-/// What is wrong with a certificate, a key, or what is made of them. Never holds key material.
+/// Error about a certificate or a key. Never contains key material.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
-    /// Text or bytes that are no certificate.
+    /// The text is not a certificate.
     #[error("{what} is no certificate: {problem}")]
     NoCertificate {
-        /// Which one: a file name, "the answer of the join service".
+        /// Source of the text, such as a file name or "the answer of the join service".
         what: String,
-        /// What is wrong with it.
+        /// Problem of the certificate.
         problem: String,
     },
-    /// Text or bytes that are no private key of a kind that is supported (PKCS#8; P-256, P-384, Ed25519, RSA).
+    /// Not a private key of a supported kind (PKCS#8; P-256, P-384, Ed25519, RSA).
     #[error("{what} has no private key that can be used: {problem}")]
     NoKey {
-        /// Which one.
+        /// Source of the text, such as a file name.
         what: String,
-        /// What is wrong with it, without the key.
+        /// Problem of the text; never contains the key.
         problem: String,
     },
-    /// The key is not the one that the certificate is for.
+    /// The key does not belong to the certificate.
     #[error("the private key in {what} is not the one of its certificate")]
     OtherKey {
-        /// Which file.
+        /// Name of the file.
         what: String,
     },
     /// A host name or address that cannot be in a certificate.
     #[error("'{0}' is neither a host name nor an IP address")]
     Name(String),
-    /// The library refuses.
+    /// Error of the TLS library.
     #[error("{0}")]
     Library(String),
 }
 
-/// The certificates that are believed: CAs.
+/// The trusted CA certificates of peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust(pub Arc<[Certificate]>);
 
 impl Trust {
-    /// Believes these.
+    /// Creates the set from CA certificates.
     #[must_use]
     pub fn new(roots: Vec<Certificate>) -> Self {
         Self(roots.into())
@@ -97,17 +99,17 @@ impl Trust {
     }
 }
 
-/// TLS 1.2 and 1.3.
 static VERSIONS: &[&SupportedProtocolVersion] = rustls::ALL_VERSIONS;
 
-/// ring, whatever the process has as its default.
+/// Returns ring, regardless of the process's default provider.
 fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> =
         LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));
     Arc::clone(&PROVIDER)
 }
 
-/// What the traits of both verifiers ask for beyond the chain: signatures are checked as rustls does.
+/// Methods that the traits of both verifiers require beyond the chain: signatures are checked as
+/// rustls does.
 macro_rules! verify_signatures {
     () => {
         fn verify_tls12_signature(

@@ -1,4 +1,4 @@
-//! The packets of one connected client, both ways, until it ends.
+//! Packets of one connected client in both directions, until it ends.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,60 +25,61 @@ use crate::access::{self, Target};
 use crate::handshake::Admitted;
 use crate::hub::Hub;
 use crate::inflow::Share;
-use crate::registry::{Eviction, Origin, Outbound, Retained, Seat};
-use crate::wire::Wire;
+use crate::registry::{Eviction, Origin, Outbound, Retained, Session};
+use crate::stream::ClientStream;
 use crate::{Channel, Departure, FleetEvent};
 use edgesync_transport::link::add;
 use edgesync_transport::link::wire::{self, FrameBuffer, SendBuffer};
 
-/// Packets are encoded ahead of the socket up to this many bytes; a single packet may exceed it. While as much of
-/// answers waits behind that, nothing is read either: who does not take answers gets no questions answered.
+/// Limit for packets encoded ahead of the socket, in bytes; a single packet may exceed it. While as
+/// many bytes of answers are queued beyond it, nothing is read either: a client that does not read
+/// answers gets no further requests handled.
 const AHEAD: usize = 32 * 1024;
 
-/// The system takes nothing more before so many bytes of what it has have left: it works with large pieces, of 64 KiB on
-/// the loopback.
+/// Bytes that leave the send buffer before the system accepts more: it works with large pieces, of
+/// 64 KiB on the loopback.
 const STEP: usize = 128 * 1024;
 
-/// A message on its way to the cloud.
+/// A message being passed to the cloud.
 struct Handover {
-    /// Gone once it is handed over.
+    /// None once it is sent.
     event: Option<FleetEvent>,
-    /// Of its payload.
+    /// Size of the payload.
     bytes: usize,
-    /// The packet to acknowledge then.
+    /// Packet id to acknowledge afterwards.
     id: Option<u16>,
-    /// What the client gets back, because it subscribed to its own topic.
+    /// Copy for the client itself, if it subscribed to its own topic.
     echo: Option<Outbound>,
 }
 
-/// The state of a connected client.
+/// State of a connected client.
 pub(super) struct Exchange<'a> {
     hub: &'a Hub,
-    seat: &'a Arc<Seat>,
-    reader: ReadHalf<Wire>,
-    writer: WriteHalf<Wire>,
+    session: &'a Arc<Session>,
+    reader: ReadHalf<ClientStream>,
+    writer: WriteHalf<ClientStream>,
     frames: FrameBuffer,
     out: SendBuffer,
-    /// Bytes of answers that were added since less than [`AHEAD`] waited.
+    /// Bytes of answers added since the send buffer was last below [`AHEAD`].
     answers: usize,
-    /// Bytes written.
+    /// Number of bytes written so far.
     written: u64,
-    /// Where the cloud's messages end that are not written in full, in the same count.
+    /// End positions, in the same count, of the cloud's messages that are not fully written.
     ends: VecDeque<u64>,
     subscriptions: Subscriptions,
     outgoing: Outgoing,
     evictions: watch::Receiver<Option<Eviction>>,
     cloud: watch::Receiver<Option<Bytes>>,
     cloud_topic: Arc<str>,
-    /// Whether the cloud's message is owed, and as what.
+    /// Set while the cloud's retained message must be sent, with its origin.
     cloud_due: Option<Origin>,
     handover: Option<Handover>,
-    /// What it may have on the way to the cloud.
+    /// The connection's share of the inflow.
     share: Arc<Share>,
     keepalive: Duration,
-    /// The end of the client's certificate.
+    /// End of the client's certificate.
     until: Option<Timestamp>,
-    heard: Instant,
+    last_received: Instant,
     progress: Instant,
 }
 
@@ -87,7 +88,7 @@ enum Wake {
     Time,
     Wrote(std::io::Result<usize>),
     Read(std::io::Result<usize>),
-    Taken(bool),
+    Sent(bool),
     Cloud,
     Queued,
 }
@@ -95,8 +96,8 @@ enum Wake {
 impl<'a> Exchange<'a> {
     pub(super) fn new(
         hub: &'a Hub,
-        seat: &'a Arc<Seat>,
-        stream: Wire,
+        session: &'a Arc<Session>,
+        stream: ClientStream,
         frames: FrameBuffer,
         admitted: &Admitted,
         until: Option<Timestamp>,
@@ -104,11 +105,11 @@ impl<'a> Exchange<'a> {
         let now = Instant::now();
         let (reader, writer) = tokio::io::split(stream);
         let mut out = SendBuffer::default();
-        // It is small, and without a limit to exceed it can always be written.
+        // Cannot fail: the packet is small, and no limit applies.
         let _ = wire::encode(&admitted.connack, &mut out.bytes, u32::MAX);
         Self {
             hub,
-            seat,
+            session,
             reader,
             writer,
             frames,
@@ -118,7 +119,7 @@ impl<'a> Exchange<'a> {
             ends: VecDeque::new(),
             subscriptions: Subscriptions::default(),
             outgoing: Outgoing::new(admitted.inflight, now),
-            evictions: seat.evictions(),
+            evictions: session.evictions(),
             cloud: hub.registry.cloud(),
             cloud_topic: hub.options.topics.cloud().into(),
             cloud_due: None,
@@ -126,17 +127,17 @@ impl<'a> Exchange<'a> {
             share: hub.inflow.share(),
             keepalive: admitted.keepalive,
             until,
-            heard: now,
+            last_received: now,
             progress: now,
         }
     }
 
-    /// The connection, for the last words, and what was not written yet.
-    pub(super) fn into_parts(self) -> (Wire, BytesMut) {
+    /// Returns the connection and its unwritten bytes, for the DISCONNECT.
+    pub(super) fn into_parts(self) -> (ClientStream, BytesMut) {
         (self.reader.unsplit(self.writer), self.out.bytes)
     }
 
-    /// Runs until the end.
+    /// Runs the exchange until it ends.
     pub(super) async fn run(&mut self) -> Ended {
         loop {
             if let Err(ended) = self.step().await {
@@ -153,8 +154,8 @@ impl<'a> Exchange<'a> {
             Wake::Time => self.on_time(Instant::now()),
             Wake::Wrote(result) => self.wrote(result),
             Wake::Read(result) => self.read(result),
-            Wake::Taken(false) => Err(Ended::evicted(Eviction::ShuttingDown)),
-            Wake::Taken(true) => self.handed_over(),
+            Wake::Sent(false) => Err(Ended::evicted(Eviction::ShuttingDown)),
+            Wake::Sent(true) => self.handed_over(),
             Wake::Cloud => {
                 self.cloud_due.get_or_insert(Origin::Cloud { retain: true });
                 Ok(())
@@ -165,7 +166,7 @@ impl<'a> Exchange<'a> {
 
     async fn wait(&mut self) -> Wake {
         let until = self.next_deadline();
-        let may_read = !self.is_deaf();
+        let may_read = !self.is_paused();
         let may_send = self.may_send();
         let unsent = self.out.is_unsent();
         let (out, handover) = (&mut self.out, &mut self.handover);
@@ -175,16 +176,16 @@ impl<'a> Exchange<'a> {
             seen = self.evictions.wait_for(Option::is_some) => Wake::Evicted(seen.ok().and_then(|seen| *seen)),
             // Before the traffic, which may never pause.
             () = sleep_until(until) => Wake::Time,
-            taken = hand_over(self.hub, &self.share, handover), if owes => Wake::Taken(taken),
+            sent = hand_over(self.hub, &self.share, handover), if owes => Wake::Sent(sent),
             wrote = out.write_to(&mut self.writer), if unsent => Wake::Wrote(wrote),
             read = self.frames.fill(&mut self.reader), if may_read => Wake::Read(read),
             _ = self.cloud.changed(), if self.cloud_due.is_none() => Wake::Cloud,
-            () = self.seat.queue.pushed(), if may_send => Wake::Queued,
+            () = self.session.queue.pushed(), if may_send => Wake::Queued,
         }
     }
 
-    /// Whether nothing is read, of our own accord.
-    fn is_deaf(&self) -> bool {
+    /// Returns whether this side has stopped reading.
+    fn is_paused(&self) -> bool {
         self.handover.is_some() || (self.out.bytes.len() >= AHEAD && self.answers >= AHEAD)
     }
 
@@ -192,30 +193,31 @@ impl<'a> Exchange<'a> {
         self.out.bytes.len() < AHEAD && self.outgoing.is_open()
     }
 
-    /// MQTT gives a client one and a half of its keep-alive.
-    fn patience(&self) -> Duration {
+    /// Returns the silence that MQTT allows: one and a half of the keep-alive.
+    fn keepalive_timeout(&self) -> Duration {
         self.keepalive + self.keepalive / 2
     }
 
-    /// How long a client may wait, and read so many bytes.
-    fn patience_for(&self, bytes: usize) -> Duration {
-        self.patience() + Duration::from_millis(bytes as u64 * 1000 / u64::from(self.hub.options.slowest))
+    /// Returns the time in which a client must read `bytes` bytes.
+    fn read_timeout(&self, bytes: usize) -> Duration {
+        self.keepalive_timeout()
+            + Duration::from_millis(bytes as u64 * 1000 / u64::from(self.hub.options.slowest))
     }
 
-    /// When the client should have taken some of what is unsent.
+    /// Returns when the client must have read some of the unsent bytes.
     fn stalled_at(&self) -> Instant {
-        self.progress + self.patience_for(STEP)
+        self.progress + self.read_timeout(STEP)
     }
 
-    /// When the client should have acknowledged a message.
+    /// Returns when the client must have acknowledged a message.
     fn overdue_at(&self) -> Option<Instant> {
-        self.outgoing.awaited().map(|(since, bytes)| since + self.patience_for(bytes))
+        self.outgoing.awaited().map(|(since, bytes)| since + self.read_timeout(bytes))
     }
 
     fn next_deadline(&self) -> Instant {
-        let mut next = Instant::now() + self.patience();
-        if !self.is_deaf() {
-            next = next.min(self.heard + self.patience());
+        let mut next = Instant::now() + self.keepalive_timeout();
+        if !self.is_paused() {
+            next = next.min(self.last_received + self.keepalive_timeout());
         }
         if self.out.is_unsent() {
             next = next.min(self.stalled_at());
@@ -224,27 +226,31 @@ impl<'a> Exchange<'a> {
             next = next.min(overdue_at);
         }
         match self.until {
-            // By the wall clock each time: it may be set while the client is connected.
-            Some(until) => next.min(Instant::now() + left(until)),
+            // Computed from the wall clock each time, because it may be set while the client is
+            // connected.
+            Some(until) => next.min(Instant::now() + remaining(until)),
             None => next,
         }
     }
 
     fn on_time(&self, now: Instant) -> Result<(), Ended> {
-        let patience = self.patience();
-        if self.until.is_some_and(|until| left(until).is_zero()) {
-            return Err(Ended::told(Departure::Expired, DisconnectReasonCode::NotAuthorized));
+        let keepalive_timeout = self.keepalive_timeout();
+        if self.until.is_some_and(|until| remaining(until).is_zero()) {
+            return Err(Ended::with_code(Departure::Expired, DisconnectReasonCode::NotAuthorized));
         }
-        let why = Departure::NotReading(patience);
+        let why = Departure::NotReading(keepalive_timeout);
         if self.out.is_unsent() && now >= self.stalled_at() {
             return Err(Ended { why, code: None, will: true });
         }
         let is_overdue = self.overdue_at().is_some_and(|overdue_at| now >= overdue_at);
-        if is_overdue && !self.is_deaf() {
-            return Err(Ended::told(why, DisconnectReasonCode::QuotaExceeded));
+        if is_overdue && !self.is_paused() {
+            return Err(Ended::with_code(why, DisconnectReasonCode::QuotaExceeded));
         }
-        if !self.is_deaf() && now >= self.heard + patience {
-            return Err(Ended::told(Departure::Silent(patience), DisconnectReasonCode::KeepAliveTimeout));
+        if !self.is_paused() && now >= self.last_received + keepalive_timeout {
+            return Err(Ended::with_code(
+                Departure::Silent(keepalive_timeout),
+                DisconnectReasonCode::KeepAliveTimeout,
+            ));
         }
         Ok(())
     }
@@ -255,9 +261,9 @@ impl<'a> Exchange<'a> {
         self.progress = now;
         self.written += count as u64;
         while self.ends.pop_front_if(|end| *end <= self.written).is_some() {}
-        self.tell_backlog();
+        self.report_backlog();
         if self.out.bytes.len() < AHEAD && std::mem::take(&mut self.answers) >= AHEAD {
-            self.heard = now;
+            self.last_received = now;
         }
         Ok(())
     }
@@ -267,21 +273,22 @@ impl<'a> Exchange<'a> {
         if count == 0 {
             return Err(Ended::lost("closed without a disconnect"));
         }
-        self.heard = Instant::now();
+        self.last_received = Instant::now();
         Ok(())
     }
 
-    /// Tells the cloud how far its messages are.
-    fn tell_backlog(&self) {
+    /// Reports the backlog of the cloud's messages.
+    fn report_backlog(&self) {
         let unwritten = self.ends.len() as u64;
-        if self.seat.set_backlog(unwritten, unwritten.max(self.outgoing.unacknowledged_of_cloud() as u64)) {
-            self.hub.moved.push(self.seat);
+        if self.session.set_backlog(unwritten, unwritten.max(self.outgoing.unacknowledged_of_cloud() as u64))
+        {
+            self.hub.moved.push(self.session);
         }
     }
 
-    /// Handles what has been read, until something has to wait.
+    /// Handles received packets until one has to wait.
     fn handle_packets(&mut self) -> Result<(), Ended> {
-        while !self.is_deaf() {
+        while !self.is_paused() {
             match self.frames.take_packet().map_err(|error| Ended::wire(&error))? {
                 Some(packet) => self.handle(packet)?,
                 None => return Ok(()),
@@ -295,7 +302,7 @@ impl<'a> Exchange<'a> {
             Packet::Publish(publish) => self.publish(&publish),
             Packet::PubAck(puback) => {
                 if self.outgoing.acknowledge(puback.pkid, Instant::now()) {
-                    self.tell_backlog();
+                    self.report_backlog();
                     Ok(())
                 } else {
                     Err(Ended::protocol("it acknowledged a message that it was not sent"))
@@ -312,21 +319,21 @@ impl<'a> Exchange<'a> {
     fn publish(&mut self, publish: &Publish) -> Result<(), Ended> {
         if publish.qos == QoS::ExactlyOnce {
             let why = Departure::Protocol("a message with QoS 2".to_owned());
-            return Err(Ended::told(why, DisconnectReasonCode::QoSNotSupported));
+            return Err(Ended::with_code(why, DisconnectReasonCode::QoSNotSupported));
         }
         if publish.properties.as_ref().is_some_and(|properties| properties.topic_alias.is_some()) {
             let why = Departure::Protocol("a topic alias".to_owned());
-            return Err(Ended::told(why, DisconnectReasonCode::TopicAliasInvalid));
+            return Err(Ended::with_code(why, DisconnectReasonCode::TopicAliasInvalid));
         }
         let Ok(topic) = std::str::from_utf8(&publish.topic) else {
             let why = Departure::Protocol("a topic that is not UTF-8".to_owned());
-            return Err(Ended::told(why, DisconnectReasonCode::MalformedPacket));
+            return Err(Ended::with_code(why, DisconnectReasonCode::MalformedPacket));
         };
         let id = (publish.qos == QoS::AtLeastOnce).then_some(publish.pkid);
-        let node = &self.seat.node;
+        let node = &self.session.node;
         let Some(target) = access::may_publish(&self.hub.options.topics, node, topic) else {
             add(&self.hub.counters.unauthorized, 1);
-            if let Some(left_out) = self.hub.quiet.topic.line() {
+            if let Some(left_out) = self.hub.throttles.topic.line() {
                 let topic: String = topic.chars().take(64).collect();
                 tracing::warn!(%node, ?topic, left_out, "not its own topic");
             }
@@ -339,7 +346,7 @@ impl<'a> Exchange<'a> {
         if publish.retain && channel == Channel::Presence {
             let kept = self.hub.registry.retain_presence(node, &publish.payload);
             if kept != Retained::Kept {
-                if let Some(left_out) = self.hub.quiet.presence.line() {
+                if let Some(left_out) = self.hub.throttles.presence.line() {
                     tracing::warn!(%node, ?kept, left_out, "its presence is not retained");
                 }
                 return self.acknowledge(id, PubAckReason::QuotaExceeded);
@@ -354,24 +361,24 @@ impl<'a> Exchange<'a> {
             origin: Origin::Own { retain: publish.retain },
         });
         let bytes = publish.payload.len();
-        if let Some(place) = self.hub.inflow.try_reserve(bytes, &self.share) {
-            place.send(event);
-            return self.taken(id, echo);
+        if let Some(reservation) = self.hub.inflow.try_reserve(bytes, &self.share) {
+            reservation.send(event);
+            return self.accepted(id, echo);
         }
         self.handover = Some(Handover { event: Some(event), bytes, id, echo });
         Ok(())
     }
 
     fn handed_over(&mut self) -> Result<(), Ended> {
-        // Reading goes on; the silence until now was our own.
-        self.heard = Instant::now();
+        // Reading resumes; the silence until now was this side's own.
+        self.last_received = Instant::now();
         match self.handover.take() {
-            Some(handover) => self.taken(handover.id, handover.echo),
+            Some(handover) => self.accepted(handover.id, handover.echo),
             None => Ok(()),
         }
     }
 
-    fn taken(&mut self, id: Option<u16>, echo: Option<Outbound>) -> Result<(), Ended> {
+    fn accepted(&mut self, id: Option<u16>, echo: Option<Outbound>) -> Result<(), Ended> {
         add(&self.hub.counters.messages_in, 1);
         self.acknowledge(id, PubAckReason::Success)?;
         echo.map_or(Ok(()), |echo| self.push_local(echo))
@@ -382,7 +389,7 @@ impl<'a> Exchange<'a> {
             return Ok(());
         }
         let why = Departure::Limit("it does not take what it asked for".to_owned());
-        Err(Ended::told(why, DisconnectReasonCode::QuotaExceeded))
+        Err(Ended::with_code(why, DisconnectReasonCode::QuotaExceeded))
     }
 
     fn acknowledge(&mut self, id: Option<u16>, reason: PubAckReason) -> Result<(), Ended> {
@@ -391,19 +398,19 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// How long it is until a time; nothing once it has come.
-fn left(until: Timestamp) -> Duration {
-    let left = until.duration_since(Timestamp::now());
-    // A timer of a month, at most: then the deadline is made again.
-    Duration::try_from(left).unwrap_or_default().min(Duration::from_secs(30 * 24 * 3600))
+/// Returns the time until `until`; zero once it has passed.
+fn remaining(until: Timestamp) -> Duration {
+    let remaining = until.duration_since(Timestamp::now());
+    // At most a month; then the deadline is computed again.
+    Duration::try_from(remaining).unwrap_or_default().min(Duration::from_secs(30 * 24 * 3600))
 }
 
-/// Hands a message over to the cloud; `false` when it is no longer there. Safe to cancel.
+/// Passes a message to the cloud; `false` when the receiver was dropped. Safe to cancel.
 async fn hand_over(hub: &Hub, share: &Arc<Share>, handover: &mut Option<Handover>) -> bool {
     let bytes = handover.as_ref().map_or(0, |handover| handover.bytes);
-    let Some(place) = hub.inflow.reserve(bytes, share).await else { return false };
+    let Some(reservation) = hub.inflow.reserve(bytes, share).await else { return false };
     if let Some(event) = handover.as_mut().and_then(|handover| handover.event.take()) {
-        place.send(event);
+        reservation.send(event);
     }
     true
 }

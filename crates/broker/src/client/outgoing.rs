@@ -1,4 +1,4 @@
-//! What one client is owed: messages in order, and the window of those it has not acknowledged.
+//! Outgoing messages of one client: local ones in order, and the window of unacknowledged ones.
 
 use std::collections::VecDeque;
 
@@ -6,24 +6,24 @@ use tokio::time::Instant;
 
 use crate::registry::Outbound;
 
-/// Echoes and retained messages that wait; the client causes them itself.
+/// Limit for queued echoes and retained messages, which the client causes itself.
 const MAX_LOCAL: usize = 64;
 
-/// A message that is not acknowledged.
+/// A message in flight.
 struct Sent {
     id: u16,
     bytes: usize,
-    /// Whether the cloud sent it just now.
+    /// Whether it is a live message of the cloud.
     from_cloud: bool,
 }
 
-/// Unacknowledged messages and those made by the client's own requests.
+/// Messages in flight, and those caused by the client's own requests.
 pub(super) struct Outgoing {
     window: u16,
     unacknowledged: VecDeque<Sent>,
     next_id: u16,
     local: VecDeque<Outbound>,
-    /// When the client last acknowledged something, or the first of the unacknowledged was sent.
+    /// Time of the last acknowledgement, or when the first message in flight was sent.
     acknowledged: Instant,
 }
 
@@ -38,17 +38,18 @@ impl Outgoing {
         }
     }
 
-    /// Whether one more message with QoS 1 may be sent.
+    /// Returns whether the window allows one more QoS 1 message.
     pub(super) fn is_open(&self) -> bool {
         self.unacknowledged.len() < usize::from(self.window)
     }
 
-    /// Since when the client should have acknowledged something, and the bytes of the message whose turn it is.
+    /// Returns the start of the wait for an acknowledgement, and the size of the oldest message in
+    /// flight.
     pub(super) fn awaited(&self) -> Option<(Instant, usize)> {
         self.unacknowledged.front().map(|oldest| (self.acknowledged, oldest.bytes))
     }
 
-    /// Messages of the cloud that are not acknowledged.
+    /// Returns the number of the cloud's messages in flight.
     pub(super) fn unacknowledged_of_cloud(&self) -> usize {
         self.unacknowledged.iter().filter(|sent| sent.from_cloud).count()
     }
@@ -57,7 +58,7 @@ impl Outgoing {
         self.unacknowledged.iter().any(|sent| sent.id == id)
     }
 
-    /// Gives out a packet id that is not in use; only while the window is open.
+    /// Assigns an unused packet id; only while the window is open.
     pub(super) fn assign(&mut self, now: Instant, bytes: usize, from_cloud: bool) -> u16 {
         loop {
             self.next_id = if self.next_id == u16::MAX { 1 } else { self.next_id + 1 };
@@ -73,7 +74,7 @@ impl Outgoing {
         id
     }
 
-    /// Takes an acknowledgement; `false` for an id that is not in use.
+    /// Processes an acknowledgement; `false` for an unused id.
     pub(super) fn acknowledge(&mut self, id: u16, now: Instant) -> bool {
         let Some(position) = self.unacknowledged.iter().position(|sent| sent.id == id) else { return false };
         self.unacknowledged.remove(position);
@@ -81,7 +82,7 @@ impl Outgoing {
         true
     }
 
-    /// Queues a message that the client caused; `false` when it caused too many.
+    /// Queues a message that the client caused; `false` if the limit is reached.
     pub(super) fn push_local(&mut self, outbound: Outbound) -> bool {
         let room = self.local.len() < MAX_LOCAL;
         if room {
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_in_use_are_skipped_and_zero_is_never_given_out() {
+    fn packet_ids_in_use_and_zero_are_skipped() {
         let now = Instant::now();
         let mut outgoing = Outgoing::new(3, now);
         let assign = |outgoing: &mut Outgoing| outgoing.assign(now, 1, true);

@@ -1,4 +1,4 @@
-//! What one client has subscribed to. Pure.
+//! Subscriptions of one client. Pure.
 
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{Filter, SubscribeReasonCode, UnsubAckReason};
@@ -6,18 +6,18 @@ use rumqttc::v5::mqttbytes::v5::{Filter, SubscribeReasonCode, UnsubAckReason};
 use crate::access::{self, Verdict};
 use edgesync_transport::link::topic::Topics;
 
-/// Filters per client: its topics are four.
+/// Limit of filters per client, which has four topics.
 const MAX_FILTERS: usize = 16;
 
-/// How a message is to be sent.
+/// Options for sending a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
     pub(super) at_least_once: bool,
-    /// Whether one of the filters asked to keep the retain flag of live messages.
+    /// Whether a filter keeps the retain flag of live messages (retain as published).
     pub(super) keep_retain: bool,
 }
 
-/// The answer to one filter.
+/// Outcome for one filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// Granted; `new` unless it replaces the same filter.
@@ -27,7 +27,7 @@ pub(super) enum Answer {
     Refused,
 }
 
-/// The filters of a client.
+/// Filters of one client.
 #[derive(Default)]
 pub(super) struct Subscriptions {
     filters: Vec<Filter>,
@@ -63,7 +63,7 @@ impl Subscriptions {
         (code, Answer::Granted { new: true })
     }
 
-    /// Removes a filter.
+    /// Removes the filter with this path.
     pub(super) fn remove(&mut self, path: &str) -> UnsubAckReason {
         let before = self.filters.len();
         self.filters.retain(|filter| filter.path != path);
@@ -74,10 +74,11 @@ impl Subscriptions {
         }
     }
 
-    /// Whether and how a message on the topic is to be sent; `own` if the client itself published it.
+    /// Returns how to send a message on the topic, if a filter matches; `own` if the client itself
+    /// published it.
     pub(super) fn grant(&self, topic: &str, own: bool) -> Option<Grant> {
-        let wanted = |filter: &&Filter| !(own && filter.nolocal) && access::matches(&filter.path, topic);
-        self.filters.iter().filter(wanted).fold(None, |grant: Option<Grant>, filter| {
+        let applies = |filter: &&Filter| !(own && filter.nolocal) && access::matches(&filter.path, topic);
+        self.filters.iter().filter(applies).fold(None, |grant: Option<Grant>, filter| {
             let at_least_once = filter.qos == QoS::AtLeastOnce;
             let keep_retain = filter.preserve_retain;
             Some(Grant {
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_qos_of_all_matching_filters_counts_and_two_is_lowered_to_one() {
+    fn highest_qos_of_the_matching_filters_applies() {
         let mut subscriptions = Subscriptions::default();
         let down = "edgesync/v1/nodes/a/down";
         assert_eq!(subscriptions.grant(down, false), None);
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn no_local_keeps_only_the_clients_own_messages_away() {
+    fn no_local_excludes_only_own_messages() {
         let mut subscriptions = Subscriptions::default();
         let presence = "edgesync/v1/nodes/a/presence";
         let filter = Filter { nolocal: true, ..Filter::new(presence, QoS::AtLeastOnce) };
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_filters_is_bounded_and_replacing_one_is_not_adding_one() {
+    fn filters_are_bounded_and_replacing_one_adds_none() {
         let mut subscriptions = Subscriptions::default();
         for number in 0..MAX_FILTERS {
             add(&mut subscriptions, &format!("edgesync/v1/nodes/a/{number}"), QoS::AtMostOnce);

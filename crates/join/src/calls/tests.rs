@@ -35,7 +35,7 @@ async fn ask_certificate(
 }
 
 #[tokio::test]
-async fn a_node_joins_with_the_calls_of_kubeedge_and_renews() {
+async fn node_joins_and_renews_with_the_calls_of_kubeedge() {
     let authority = authority();
     let service = Service::of_cloud(Arc::clone(&authority), BROKER).await;
     let (ca, _) = fetch_ca(&service.url, &token(&authority)).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_node_joins_with_the_calls_of_kubeedge_and_renews() {
 }
 
 #[tokio::test]
-async fn the_ca_of_another_cloud_is_refused_with_both_fingerprints() {
+async fn ca_of_another_cloud_is_refused_with_both_fingerprints() {
     let (authority, other) = (self::authority(), self::authority());
     let service = Service::of_cloud(Arc::clone(&other), BROKER).await;
     let error = fetch_ca(&service.url, &token(&authority)).await.unwrap_err();
@@ -77,7 +77,7 @@ async fn the_ca_of_another_cloud_is_refused_with_both_fingerprints() {
 }
 
 #[tokio::test]
-async fn refusals_come_in_the_words_of_the_cloud_without_control_characters() {
+async fn refusals_contain_the_sanitized_message_of_the_cloud() {
     let authority = authority();
     let status = r#"{"kind":"Status","message":"the token\u001b[31m is used up"}"#;
     for (code, body, words) in [
@@ -101,7 +101,7 @@ async fn refusals_come_in_the_words_of_the_cloud_without_control_characters() {
 }
 
 #[tokio::test]
-async fn a_certificate_for_somebody_else_is_not_taken() {
+async fn certificate_for_another_node_is_rejected() {
     let authority = authority();
     let other = authority.node("pump-8", time("2026-11-20T00:00:00Z"), time("2027-11-20T00:00:00Z"));
     for der in [other.certificate().der().to_vec(), authority.ca.der().to_vec()] {
@@ -113,7 +113,7 @@ async fn a_certificate_for_somebody_else_is_not_taken() {
 }
 
 #[tokio::test]
-async fn a_cloudcore_knows_no_membership_and_nonsense_is_none() {
+async fn cloud_core_has_no_membership() {
     let authority = authority();
     let identity = server_identity(&authority);
     for (code, body) in [(404, "404 page not found"), (200, "{}"), (200, "[1"), (403, "revoked")] {
@@ -128,7 +128,7 @@ async fn a_cloudcore_knows_no_membership_and_nonsense_is_none() {
 }
 
 #[tokio::test]
-async fn a_cloud_core_is_known_by_the_call_that_it_does_not_have() {
+async fn cloud_core_is_detected_by_its_missing_call() {
     let authority = authority();
     let identity = server_identity(&authority);
     let cloud = Service::of_cloud(Arc::clone(&authority), BROKER).await;
@@ -141,7 +141,7 @@ async fn a_cloud_core_is_known_by_the_call_that_it_does_not_have() {
 }
 
 #[tokio::test]
-async fn a_cloud_core_gives_and_renews_the_certificate_it_wants_to_see() {
+async fn cloud_core_issues_and_renews_certificates() {
     let authority = authority();
     let service = Service::of_cloud_core(Arc::clone(&authority)).await;
     let first = ask_certificate(&service, &authority, "pump-7").await.unwrap();
@@ -159,17 +159,18 @@ async fn a_cloud_core_gives_and_renews_the_certificate_it_wants_to_see() {
 }
 
 #[tokio::test]
-async fn an_answer_beyond_the_limit_is_refused() {
+async fn answer_beyond_the_limit_is_refused() {
     let authority = authority();
     let service =
-        Service::start(&authority, &server_identity(&authority), |_| reply(200, vec![b'x'; MOST + 1])).await;
+        Service::start(&authority, &server_identity(&authority), |_| reply(200, vec![b'x'; MAX_ANSWER + 1]))
+            .await;
     let error = fetch_ca(&service.url, &token(&authority)).await.unwrap_err();
     assert!(matches!(error, CallError::Unreadable { .. }), "{error}");
     assert!(error.to_string().contains("10002"), "{error}");
 }
 
 #[tokio::test]
-async fn nobody_there_is_told_from_somebody_else_there() {
+async fn missing_service_differs_from_another_service() {
     let authority = authority();
     let free = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = JoinUrl { host: "127.0.0.1".into(), port: free.local_addr().unwrap().port() };
@@ -177,7 +178,7 @@ async fn nobody_there_is_told_from_somebody_else_there() {
     let error = fetch_ca(&url, &token(&authority)).await.unwrap_err();
     assert!(error.is_unreachable() && error.to_string().contains("nothing listens"), "{error}");
 
-    // Too long for a label, so no name server is asked.
+    // Too long for a label, so no name server is queried.
     let url = JoinUrl { host: format!("{}.invalid", "a".repeat(64)), port: 1 };
     let error = fetch_ca(&url, &token(&authority)).await.unwrap_err();
     assert!(error.is_unreachable() && error.to_string().contains("cannot resolve the name"), "{error}");
@@ -197,7 +198,7 @@ async fn nobody_there_is_told_from_somebody_else_there() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_ca_is_no_join_service() {
+async fn server_without_a_ca_is_no_join_service() {
     let authority = authority();
     let identity = server_identity(&authority);
     for (code, body) in [(404, "no"), (403, "forbidden"), (200, "<html>")] {
@@ -208,7 +209,7 @@ async fn a_server_without_a_ca_is_no_join_service() {
 }
 
 #[test]
-fn the_date_of_an_answer_is_read() {
+fn date_of_an_answer_is_parsed() {
     let mut answer = reply(200, "");
     answer.headers.push(("date".into(), "Sun, 06 Nov 1994 08:49:37 GMT".into()));
     assert_eq!(date(&answer), Some(time("1994-11-06T08:49:37Z")));

@@ -1,4 +1,4 @@
-//! What to do about an error, beyond its own words.
+//! Remedies for errors, in addition to their messages.
 
 use std::io;
 use std::path::Path;
@@ -10,14 +10,14 @@ use crate::calls::CallError;
 use crate::files::FilesError;
 use edgesync_transport::tls::HandshakeError;
 
-/// Clocks that differ by no more than this are right enough, in seconds.
+/// Tolerated difference of clocks in seconds.
 const TOLERATED: i64 = 300;
 
-/// What to do about an identity that is not let in any more.
+/// Remedy for a revoked identity.
 const REVOKED: &str = "join again with --force and a new token for this name";
 
 impl JoinError {
-    /// Whether nobody has answered.
+    /// Returns whether the peer did not answer.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         match self {
@@ -27,7 +27,7 @@ impl JoinError {
         }
     }
 
-    /// What to do, where the error itself does not say it.
+    /// Returns the remedy, where the message does not state it.
     #[must_use]
     pub fn advice(&self) -> Option<String> {
         match self {
@@ -47,7 +47,7 @@ impl JoinError {
 fn of_call(error: &CallError) -> Option<String> {
     let advice = match error {
         CallError::Tls(error) => return of_handshake(error),
-        // What edgesync-cloud refuses, it explains itself.
+        // edgesync-cloud explains its refusals itself.
         CallError::Refused { code: 401, message } if !message.contains("edgesync-cloud") => {
             "a token counts for a limited time; a new one comes from 'keadm gettoken'"
         }
@@ -82,7 +82,7 @@ fn of_handshake(error: &HandshakeError) -> Option<String> {
         HandshakeError::Network { .. } => {
             "check that the port is that of the join service (10002 unless changed), and what stands between"
         }
-        // The join service is content without one.
+        // The join service requires no certificate.
         HandshakeError::Refused { reason, .. } if reason == "none was shown" => {
             "that port wants a certificate before anything is said, as that of MQTT does: give --cloud the port of the join \
              service, 10002 unless changed"
@@ -106,7 +106,8 @@ fn of_files(kind: io::ErrorKind) -> Option<&'static str> {
     }
 }
 
-/// What to do about objects of another cloud in the database: versions of two clusters cannot be compared.
+/// Returns the note about objects of another cloud in the database: versions of two clusters cannot
+/// be compared.
 pub(super) fn other_objects(store: &Path) -> String {
     format!(
         "objects of another cloud in {} stay there, and may keep out new ones of the same name; to begin with none, stop \
@@ -115,7 +116,7 @@ pub(super) fn other_objects(store: &Path) -> String {
     )
 }
 
-/// The end of a message about a time: what the cloud's clock shows.
+/// Returns the end of a message about a time: the time of the cloud's clock.
 pub(super) fn beside(now: Timestamp, cloud: Option<Timestamp>) -> String {
     match cloud.and_then(|cloud| wrong_clock(now, cloud)) {
         Some(difference) => format!("; {difference}"),
@@ -123,7 +124,7 @@ pub(super) fn beside(now: Timestamp, cloud: Option<Timestamp>) -> String {
     }
 }
 
-/// What to say of a clock that differs from the cloud's by more than a few minutes.
+/// Describes a clock that differs from the cloud's by more than a few minutes.
 pub(super) fn wrong_clock(now: Timestamp, cloud: Timestamp) -> Option<String> {
     let seconds = now.as_second().saturating_sub(cloud.as_second());
     if seconds.saturating_abs() <= TOLERATED {
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_are_compared_in_words() {
+    fn clock_differences_are_described() {
         let cloud = time("2026-11-21T10:00:00Z");
         assert_eq!(wrong_clock(time("2026-11-21T10:05:00Z"), cloud), None);
         assert_eq!(wrong_clock(time("2026-11-21T09:55:00Z"), cloud), None);
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_says_what_to_do() {
+    fn every_refusal_states_a_remedy() {
         let host = "cloud.example".to_owned();
         let url: JoinUrl = "https://cloud.example".parse().unwrap();
         let refused = |code| CallError::Refused { code, message: "no".into() };

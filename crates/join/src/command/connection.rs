@@ -1,4 +1,4 @@
-//! One connection to the broker or CloudCore, as the agent makes it, to see that the node is let in.
+//! Test connection to the broker or CloudCore, made like the agent's.
 
 use std::fmt::Display;
 use std::os::unix::net::UnixStream;
@@ -22,29 +22,29 @@ use edgesync_store::durable::FileError;
 use edgesync_transport::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Topics};
 use edgesync_transport::tls::{Certificate, Client, Clock, Identity, Trust};
 
-/// How much longer than the link itself its owner waits.
-const BEYOND: Duration = Duration::from_secs(5);
+/// Time in addition to the link's own timeout.
+const GRACE: Duration = Duration::from_secs(5);
 
-/// How often the agent is asked while it tries to connect.
-const LOOK: Duration = Duration::from_millis(200);
+/// Polling interval of the agent's status while it connects.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Why the broker did not let the node in.
+/// Reason why the connection failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum NotConnected {
-    /// It answers, and refuses.
+    /// The peer answers and refuses.
     Refused(String),
-    /// Nobody answers.
+    /// The peer does not answer.
     Silent(String),
 }
 
-/// Whether an agent runs here; its connection must not be thrown out by another one.
+/// Returns whether an agent runs on this device; a second connection would end its own.
 pub(super) fn agent_runs(config: &Config) -> bool {
     UnixStream::connect(&config.api.socket).is_ok()
 }
 
-/// Asks the agent that runs here whether it is connected, and waits while it tries for the first time.
-pub(super) async fn ask_agent(config: &Config) -> Result<(), JoinError> {
-    let until = Instant::now() + config.link.connect_timeout + BEYOND;
+/// Asks the running agent whether it is connected, and waits for its first attempt.
+pub(super) async fn check_agent(config: &Config) -> Result<(), JoinError> {
+    let until = Instant::now() + config.link.connect_timeout + GRACE;
     let client = api::Client::new(Address::Unix(config.api.socket.clone()));
     loop {
         let failed = |error: &dyn Display| {
@@ -62,7 +62,7 @@ pub(super) async fn ask_agent(config: &Config) -> Result<(), JoinError> {
             let problem = status.link.cause.unwrap_or_else(|| "nothing was heard so far".to_owned());
             return Err(JoinError::Agent { broker: config.peer().to_string(), problem });
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -73,12 +73,12 @@ pub(super) async fn check(
     identity: &Identity,
     clock: Clock,
 ) -> Result<(), JoinError> {
-    let patience = config.link.connect_timeout + BEYOND;
+    let limit = config.link.connect_timeout + GRACE;
     let link = match config.link_type {
         LinkType::Mqtt => Link::spawn(link_options(config, ca, identity, clock)?),
         LinkType::KubeEdge => edgesync_kubeedge::link::spawn(kubeedge_options(config, ca, identity, clock)?),
     };
-    connect(link, patience).await.map_err(|error| {
+    connect(link, limit).await.map_err(|error| {
         let broker = config.peer().to_string();
         match error {
             NotConnected::Refused(problem) => JoinError::Broker { broker, problem },
@@ -119,7 +119,7 @@ fn kubeedge_options(
     Ok(options)
 }
 
-/// A client that believes whom the agent would believe, and shows the identity.
+/// Creates a TLS client that trusts what the agent would trust, and presents the identity.
 fn client(
     config: &Config,
     ca: &[Certificate],
@@ -140,7 +140,7 @@ fn client(
 /// Waits for the first outcome of a link.
 async fn connect(
     (link, mut events): (LinkHandle, Receiver<LinkEvent>),
-    patience: Duration,
+    limit: Duration,
 ) -> Result<(), NotConnected> {
     let outcome = async {
         loop {
@@ -152,8 +152,8 @@ async fn connect(
             }
         }
     };
-    let late = || Err(NotConnected::Silent(format!("nothing was heard for {patience:?}")));
-    let outcome = timeout(patience, outcome).await.unwrap_or_else(|_| late());
+    let late = || Err(NotConnected::Silent(format!("nothing was heard for {limit:?}")));
+    let outcome = timeout(limit, outcome).await.unwrap_or_else(|_| late());
     link.shutdown(Vec::new(), Duration::from_secs(1)).await;
     outcome
 }

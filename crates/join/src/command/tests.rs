@@ -14,13 +14,13 @@ use edgesync_broker::{Broker, BrokerOptions, FleetEvent, FleetEvents};
 use edgesync_transport::link::Topics;
 use edgesync_transport::tls::{ClientRule, Server};
 
-/// A device: its files.
+/// A device with its files.
 struct Device {
     directory: TempDir,
 }
 
 impl Device {
-    /// A device whose configuration has these words beside the place of the database.
+    /// Creates a device whose configuration contains `words` and the path of the database.
     fn new(words: &str) -> Self {
         let device = Self { directory: tempfile::tempdir().unwrap() };
         let text = format!(
@@ -49,8 +49,8 @@ impl Device {
         config::parse::<Config>(&self.config(), &self.text(), []).unwrap().config
     }
 
-    /// An agent that has this status.
-    fn agent_that_says(&self, status: &AgentStatus) -> tokio::task::JoinHandle<()> {
+    /// Starts an agent that reports a status.
+    fn agent_with_status(&self, status: &AgentStatus) -> tokio::task::JoinHandle<()> {
         let status = serde_json::to_string(status).unwrap();
         let path = self.path("e.sock");
         let _ = std::fs::remove_file(&path);
@@ -113,8 +113,8 @@ impl Cloud {
         Self { authority, service, events, _broker: broker }
     }
 
-    /// The node that the broker let in.
-    async fn let_in(&mut self) -> String {
+    /// Returns the node that the broker accepted.
+    async fn accepted_node(&mut self) -> String {
         loop {
             if let FleetEvent::NodeConnected { node, .. } = self.events.recv().await.unwrap() {
                 return node;
@@ -138,13 +138,13 @@ async fn join(options: &JoinOptions) -> (Result<(), JoinError>, String) {
 }
 
 #[tokio::test]
-async fn a_device_joins_and_a_second_time_only_checks() {
+async fn second_join_only_tests_the_connection() {
     let (mut cloud, device) = (Cloud::start().await, Device::new("[log]\nlevel = \"debug\" # mine\n"));
     std::fs::set_permissions(device.config(), std::fs::Permissions::from_mode(0o640)).unwrap();
     let options = device.options(&cloud.service, &cloud.authority, Some("pump-7"));
     let (result, said) = join(&options).await;
     result.unwrap();
-    assert_eq!(cloud.let_in().await, "pump-7");
+    assert_eq!(cloud.accepted_node().await, "pump-7");
     for words in [
         "pump-7",
         "lets the node in",
@@ -175,7 +175,7 @@ async fn a_device_joins_and_a_second_time_only_checks() {
     let asked = cloud.asked();
     let (result, said) = join(&JoinOptions { node: None, ..options.clone() }).await;
     result.unwrap();
-    assert_eq!(cloud.let_in().await, "pump-7");
+    assert_eq!(cloud.accepted_node().await, "pump-7");
     assert!(said.contains("joined already") && said.contains("lets the node in"), "{said}");
     assert_eq!(
         (cloud.asked(), device.text()),
@@ -183,8 +183,8 @@ async fn a_device_joins_and_a_second_time_only_checks() {
         "only whether it is still a member"
     );
 
-    // With an agent that runs, its connection is left alone, and it is asked how that is.
-    let agent = device.agent_that_says(&samples::status());
+    // The connection of a running agent is left alone, and the agent is asked for its state.
+    let agent = device.agent_with_status(&samples::status());
     let (result, said) = join(&options).await;
     result.unwrap();
     assert!(said.contains("the agent runs and has the connection"), "{said}");
@@ -195,13 +195,13 @@ async fn a_device_joins_and_a_second_time_only_checks() {
     let mut removed = samples::status();
     removed.cloud.removed = true;
     for (status, words) in [(revoked, "was revoked"), (removed, "node admit pump-7")] {
-        let agent = device.agent_that_says(&status);
+        let agent = device.agent_with_status(&status);
         let (result, _) = join(&options).await;
         let error = result.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
         agent.abort();
     }
-    let _agent = device.agent_that_says(&samples::status());
+    let _agent = device.agent_with_status(&samples::status());
 
     let (result, said) = join(&JoinOptions { force: true, ..options }).await;
     result.unwrap();
@@ -211,7 +211,7 @@ async fn a_device_joins_and_a_second_time_only_checks() {
 }
 
 #[tokio::test]
-async fn another_identity_is_replaced_only_by_force() {
+async fn other_identity_is_replaced_only_by_force() {
     let (cloud, other, device) = (Cloud::start().await, Cloud::start().await, Device::new(""));
     let first = device.options(&cloud.service, &cloud.authority, Some("a"));
     join(&first).await.0.unwrap();
@@ -231,10 +231,10 @@ async fn another_identity_is_replaced_only_by_force() {
 }
 
 #[test]
-fn a_new_device_gets_the_documented_configuration() {
-    // The place of the database is a built-in one there, so only the text is made.
+fn new_device_gets_the_documented_configuration() {
+    // The database's default path applies, so only the text is created.
     let path = Path::new("/nonexistent/edgesync.toml");
-    let before = Before::read(path, Some("pump-7")).unwrap();
+    let before = DeviceState::read(path, Some("pump-7")).unwrap();
     assert!(before.member.is_none());
     assert_eq!(before.root, Path::new("/var/lib/edgesync/identity"));
     let broker = BrokerUrl::parse("mqtts://cloud.example").unwrap();
@@ -249,9 +249,9 @@ fn a_new_device_gets_the_documented_configuration() {
 }
 
 #[test]
-fn a_device_that_joins_a_cloud_core_gets_its_address_and_back() {
+fn device_switches_to_a_cloud_core_and_back() {
     let device = Device::new("[node]\nname = \"x\" # mine\n");
-    let before = Before::read(&device.config(), Some("pump-7")).unwrap();
+    let before = DeviceState::read(&device.config(), Some("pump-7")).unwrap();
     let url: JoinUrl = "https://[::1]:10002".parse().unwrap();
     let route = Route::KubeEdge(CloudCoreUrl::at(&url.host));
     let text = configuration(&before, "pump-7", &route, Path::new("/d"), &url).unwrap();
@@ -263,7 +263,7 @@ fn a_device_that_joins_a_cloud_core_gets_its_address_and_back() {
     assert_eq!((config.node.name.as_str(), config.identity.cloud), ("pump-7", Some(url.clone())));
 
     std::fs::write(device.config(), &text).unwrap();
-    let before = Before::read(&device.config(), None).unwrap();
+    let before = DeviceState::read(&device.config(), None).unwrap();
     let broker = BrokerUrl::parse("mqtts://cloud.example").unwrap();
     let route = Route::Mqtt { broker, prefix: "p".into() };
     let text = configuration(&before, "pump-7", &route, Path::new("/d"), &url).unwrap();
@@ -271,7 +271,7 @@ fn a_device_that_joins_a_cloud_core_gets_its_address_and_back() {
     assert_eq!(loaded.config.peer().to_string(), "mqtts://cloud.example:8883");
 }
 
-/// The command line of a node that joins a CloudCore whose WebSocket nobody serves.
+/// Runs the command on a node that joins a CloudCore whose WebSocket does not answer.
 async fn join_cloud_core(device: &Device, runs: bool) -> (Result<(), JoinError>, String, Service) {
     let authority = Arc::new(Authority::new("ca"));
     let service = Service::of_cloud_core(Arc::clone(&authority)).await;
@@ -286,7 +286,7 @@ async fn join_cloud_core(device: &Device, runs: bool) -> (Result<(), JoinError>,
 }
 
 #[tokio::test]
-async fn a_cloud_core_is_joined_without_a_session_beside_that_of_the_agent() {
+async fn join_opens_no_second_session_at_a_cloud_core() {
     let device = Device::new("");
     std::fs::write(device.path("lib/edgesync.db"), "").unwrap();
     let (result, said, service) = join_cloud_core(&device, true).await;
@@ -302,7 +302,7 @@ async fn a_cloud_core_is_joined_without_a_session_beside_that_of_the_agent() {
 }
 
 #[tokio::test]
-async fn a_cloud_core_that_does_not_answer_is_told_with_the_identity_in_place() {
+async fn silent_cloud_core_is_reported_after_the_install() {
     let device = Device::new("");
     let (result, said, _service) = join_cloud_core(&device, false).await;
     let error = result.unwrap_err();
@@ -312,7 +312,7 @@ async fn a_cloud_core_that_does_not_answer_is_told_with_the_identity_in_place() 
 }
 
 #[tokio::test]
-async fn the_address_of_a_cloud_core_is_refused_where_there_is_none() {
+async fn cloud_core_address_is_refused_for_edgesync_cloud() {
     let (cloud, device) = (Cloud::start().await, Device::new(""));
     let mut options = device.options(&cloud.service, &cloud.authority, Some("a"));
     options.cloudcore = Some(CloudCoreUrl::at("cloud.example"));
@@ -331,19 +331,19 @@ fn years_ahead() -> Timestamp {
 }
 
 #[tokio::test]
-async fn a_device_at_1970_joins_and_is_told_the_time() {
+async fn device_in_1970_joins_and_gets_a_warning() {
     let (mut cloud, device) = (Cloud::start().await, Device::new(""));
     let options = device.options(&cloud.service, &cloud.authority, Some("pump-7"));
     let (result, said) = join_at(&options, in_1970).await;
     result.unwrap();
-    assert_eq!(cloud.let_in().await, "pump-7");
+    assert_eq!(cloud.accepted_node().await, "pump-7");
     let words = "shows 1970-01-01T00:00:09Z, 56 years behind the cloud's, which shows 2026-11-21T12:00:00Z";
     assert!(said.contains(words) && said.contains("does not keep the node from its cloud"), "{said}");
     join_at(&options, in_1970).await.0.unwrap();
 }
 
 #[tokio::test]
-async fn a_clock_that_is_years_ahead_is_told_so() {
+async fn clock_years_ahead_is_reported() {
     let (cloud, device) = (Cloud::start().await, Device::new(""));
     let options = device.options(&cloud.service, &cloud.authority, Some("pump-7"));
     let before = device.text();
@@ -356,7 +356,7 @@ async fn a_clock_that_is_years_ahead_is_told_so() {
     assert_eq!(device.text(), before);
 }
 
-/// A service that answers with `answer` where the usual cloud would answer something else.
+/// Starts a service that answers one path with `answer` and others as usual.
 async fn service(authority: &Arc<Authority>, path: &'static str, code: u16, body: &'static str) -> Service {
     let answering = Arc::clone(authority);
     Service::start(authority, &server_identity(authority), move |asked: &Asked| {
@@ -369,7 +369,7 @@ async fn service(authority: &Arc<Authority>, path: &'static str, code: u16, body
 }
 
 #[tokio::test]
-async fn refusals_leave_the_device_as_it_was() {
+async fn refusals_leave_the_device_unchanged() {
     let authority = Arc::new(Authority::new("ca"));
     let membership = r#"{"node":"b","broker":"mqtts://:1","prefix":"p","time":"2026-11-21T12:00:00Z"}"#;
     let no_broker = r#"{"node":"a","broker":"ftp://x","prefix":"p","time":"2026-11-21T12:00:00Z"}"#;
@@ -396,7 +396,7 @@ async fn refusals_leave_the_device_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_broker_that_is_not_there_is_told_with_the_identity_in_place() {
+async fn silent_broker_is_reported_after_the_install() {
     let authority = Arc::new(Authority::new("ca"));
     let free = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let broker = format!("mqtts://:{}", free.local_addr().unwrap().port());
@@ -410,7 +410,7 @@ async fn a_broker_that_is_not_there_is_told_with_the_identity_in_place() {
 }
 
 #[tokio::test]
-async fn a_broker_of_another_authority_is_refused() {
+async fn broker_of_another_authority_is_refused() {
     let (authority, other) = (Arc::new(Authority::new("ca")), Cloud::start().await);
     let broker = format!("mqtts://:{}", other._broker.address().port());
     let service = Service::of_cloud(Arc::clone(&authority), &broker).await;
@@ -420,7 +420,7 @@ async fn a_broker_of_another_authority_is_refused() {
 }
 
 #[tokio::test]
-async fn a_certificate_for_other_names_says_which() {
+async fn certificate_for_other_names_is_reported_with_them() {
     let authority = Arc::new(Authority::new("ca"));
     let from = time("2026-11-01T00:00:00Z");
     let identity = authority.server(&["cloud.example"], from, time("2027-11-01T00:00:00Z"));
@@ -435,18 +435,18 @@ async fn a_certificate_for_other_names_says_which() {
 }
 
 #[test]
-fn names_come_from_the_argument_the_token_or_the_configuration() {
-    assert_eq!(decide(Some("a"), None, "c").unwrap(), "a");
-    assert_eq!(decide(Some("a"), Some("a"), "c").unwrap(), "a");
-    assert_eq!(decide(None, Some("b"), "c").unwrap(), "b");
-    assert_eq!(decide(None, None, "c").unwrap(), "c");
-    let error = decide(Some("a"), Some("b"), "c").unwrap_err().to_string();
+fn node_name_comes_from_argument_token_or_configuration() {
+    assert_eq!(choose_name(Some("a"), None, "c").unwrap(), "a");
+    assert_eq!(choose_name(Some("a"), Some("a"), "c").unwrap(), "a");
+    assert_eq!(choose_name(None, Some("b"), "c").unwrap(), "b");
+    assert_eq!(choose_name(None, None, "c").unwrap(), "c");
+    let error = choose_name(Some("a"), Some("b"), "c").unwrap_err().to_string();
     assert!(error.contains("for node 'b', not for 'a'") && error.contains("--node a"), "{error}");
-    assert!(decide(Some("A b"), None, "c").is_err());
+    assert!(choose_name(Some("A b"), None, "c").is_err());
 }
 
 #[test]
-fn the_broker_without_a_host_is_where_the_service_is() {
+fn broker_without_a_host_is_at_the_service() {
     for (said, host, expected) in [
         ("mqtts://:8883", "cloud.example", "mqtts://cloud.example:8883"),
         ("mqtts://:8884", "fd00::1", "mqtts://[fd00::1]:8884"),
@@ -465,13 +465,13 @@ fn the_broker_without_a_host_is_where_the_service_is() {
 }
 
 #[test]
-fn a_configuration_that_joining_completes_is_understood_and_another_is_not() {
+fn incomplete_configuration_is_accepted_before_joining() {
     let device = Device::new("[link]\nbroker = \"mqtts://cloud.example\"\n");
     assert!(config::parse::<Config>(&device.config(), &device.text(), []).is_err());
-    let before = Before::read(&device.config(), Some("a")).unwrap();
+    let before = DeviceState::read(&device.config(), Some("a")).unwrap();
     assert!(before.member.is_none() && before.config.identity.directory.is_none());
     let wrong = Device::new("[link]\nkeepalive = 7\n");
-    let error = Before::read(&wrong.config(), Some("a")).err().unwrap();
+    let error = DeviceState::read(&wrong.config(), Some("a")).err().unwrap();
     assert!(
         matches!(&error, JoinError::Config(errors) if errors.to_string().contains("keepalive")),
         "{error}"
@@ -479,7 +479,7 @@ fn a_configuration_that_joining_completes_is_understood_and_another_is_not() {
 }
 
 #[test]
-fn an_identity_that_is_lost_counts_as_none() {
+fn lost_identity_counts_as_none() {
     let device = Device::new("[identity]\ndirectory = \"/nonexistent/identity\"\n");
-    assert!(Before::read(&device.config(), None).unwrap().member.is_none());
+    assert!(DeviceState::read(&device.config(), None).unwrap().member.is_none());
 }

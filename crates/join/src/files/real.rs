@@ -1,4 +1,4 @@
-//! The file system.
+//! [`Disk`] on the real file system.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _};
@@ -10,7 +10,7 @@ use std::path::Path;
 use super::{Disk, MAX_FILE};
 use edgesync_store::durable;
 
-/// The file system.
+/// The real file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealDisk;
 
@@ -26,7 +26,7 @@ impl Disk for RealDisk {
         for directory in missing.into_iter().rev() {
             let mode = if directory == path { mode } else { 0o755 };
             DirBuilder::new().mode(mode).create(directory)?;
-            // The umask may have taken rights that the agent needs.
+            // The umask may have removed permissions that the agent needs.
             fs::set_permissions(directory, Permissions::from_mode(mode))?;
             self.sync_directory(durable::directory_of(directory))?;
         }
@@ -39,7 +39,7 @@ impl Disk for RealDisk {
 
     fn give_to_owner_of(&mut self, path: &Path, like: &Path) -> io::Result<()> {
         let like = fs::metadata(like)?;
-        // A link that somebody has put there in between must not lead to another file.
+        // Must not follow a link that was planted meanwhile.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
         let own = file.metadata()?;
         if (own.uid(), own.gid()) == (like.uid(), like.gid()) {

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use super::*;
 use crate::settings;
 use crate::tests::authority::{Authority, MADE, time};
-use disk::{Mishap, TestDisk};
+use disk::{Fault, TestDisk};
 use edgesync_config as config;
 use edgesync_config::edge::Config;
 
@@ -28,7 +28,7 @@ impl Joining {
         Self { set: new_set_name(), node, identity }
     }
 
-    /// All that a join does to the disk.
+    /// Performs all disk operations of a join.
     fn join(&self, disk: &mut impl Disk, root: &Path, config: &Path) -> Result<PathBuf, FilesError> {
         probe(disk, root, config)?;
         let before = disk.read(config).unwrap_or_else(|_| b"# nothing yet\n".to_vec());
@@ -54,9 +54,9 @@ impl Joining {
     }
 }
 
-/// Whom an agent that starts now would be: its name in the configuration and the serial number of what it shows.
-/// Panics where the two do not fit, or the identity cannot be read.
-fn who(disk: &TestDisk) -> Option<(String, String)> {
+/// Returns the identity of an agent that starts now: its configured name and the serial number of
+/// its certificate. Panics if the two do not match, or the identity is unreadable.
+fn identity_of(disk: &TestDisk) -> Option<(String, String)> {
     let text = disk.read(Path::new(CONFIG)).ok()?;
     let text = String::from_utf8(text).unwrap();
     let config = config::parse::<Config>(Path::new(CONFIG), &text, []).unwrap().config;
@@ -70,7 +70,7 @@ fn empty() -> TestDisk {
     TestDisk::new(&["/etc", "/var/lib"])
 }
 
-/// With the configuration of a package.
+/// A disk with the configuration of a package.
 fn packaged() -> TestDisk {
     let mut disk = TestDisk::new(&["/etc/edgesync", "/var/lib/edgesync"]);
     let text = "[node]\n#name = \"\"\n[log]\nlevel = \"debug\"\n";
@@ -85,30 +85,30 @@ fn joined(old: &Joining) -> TestDisk {
     disk
 }
 
-/// A later join succeeds, and nothing is left of what came before.
+/// Asserts that a later join succeeds and removes all leftovers.
 fn joins_later(disk: &TestDisk) {
     static LATER: LazyLock<Joining> = LazyLock::new(|| Joining::new("later"));
     let mut disk = disk.healthy();
     let directory = LATER.join_test_disk(&mut disk).unwrap();
-    assert_eq!(who(&disk), LATER.is());
+    assert_eq!(identity_of(&disk), LATER.is());
     let directory = directory.display();
     assert_eq!(disk.files(), [CONFIG, &format!("{directory}/ca.crt"), &format!("{directory}/node.pem")]);
 }
 
-/// Cuts the power at each step of a join, and looks at everything that may be found afterwards.
+/// Cuts the power at each step of a join, and verifies every state that may remain.
 fn survive_power_cuts(start: &TestDisk, new: &Joining) {
-    let old = who(start);
+    let old = identity_of(start);
     let mut whole = start.healthy();
     new.join_test_disk(&mut whole).unwrap();
     let steps = whole.steps();
     assert!(steps > 20, "{steps}");
     let mut seen = [0, 0];
     for step in 0..=steps {
-        let mut disk = start.with(step, Mishap::PowerCut);
+        let mut disk = start.with(step, Fault::PowerCut);
         let result = new.join_test_disk(&mut disk);
         assert_eq!(result.is_ok(), step == steps, "step {step}");
         for (number, found) in disk.after_power_cut().iter().enumerate() {
-            let is = who(found);
+            let is = identity_of(found);
             assert!(is == old || is == new.is(), "step {step}, outcome {number}: {is:?}");
             assert!(step < steps || is == new.is(), "outcome {number} after the end: {is:?}");
             seen[usize::from(is == new.is())] += 1;
@@ -121,30 +121,30 @@ fn survive_power_cuts(start: &TestDisk, new: &Joining) {
 }
 
 #[test]
-fn a_power_cut_during_the_first_join_leaves_nothing_or_all() {
+fn power_cut_during_the_first_join_leaves_nothing_or_all() {
     survive_power_cuts(&empty(), &Joining::new("a"));
     survive_power_cuts(&packaged(), &Joining::new("a"));
 }
 
 #[test]
-fn a_power_cut_while_an_identity_is_replaced_leaves_the_old_or_the_new_one() {
+fn power_cut_during_a_join_leaves_old_or_new_identity() {
     let disk = joined(&Joining::new("a"));
     survive_power_cuts(&disk, &Joining::new("b"));
     survive_power_cuts(&disk, &Joining::new("a"));
 }
 
 #[test]
-fn an_error_at_any_step_of_a_join_leaves_the_old_or_the_new_one_and_no_rubbish() {
+fn failed_join_leaves_old_or_new_identity_without_leftovers() {
     for start in [empty(), packaged(), joined(&Joining::new("a"))] {
-        let (old, new) = (who(&start), Joining::new("b"));
+        let (old, new) = (identity_of(&start), Joining::new("b"));
         let mut whole = start.healthy();
         new.join_test_disk(&mut whole).unwrap();
         for (step, kind) in (0..whole.steps())
             .flat_map(|step| [(step, io::ErrorKind::StorageFull), (step, io::ErrorKind::PermissionDenied)])
         {
-            let mut disk = start.with(step, Mishap::Fails(kind));
+            let mut disk = start.with(step, Fault::Fails(kind));
             let result = new.join_test_disk(&mut disk);
-            let is = who(&disk);
+            let is = identity_of(&disk);
             assert!(is == old || is == new.is(), "step {step}: {is:?}");
             if let Err(error) = &result {
                 let FilesError::Io(FileError { cause, .. }) = error else { panic!("{error}") };
@@ -156,7 +156,7 @@ fn an_error_at_any_step_of_a_join_leaves_the_old_or_the_new_one_and_no_rubbish()
                 assert!(made.is_empty(), "step {step}: {made:?}");
             }
             for found in disk.after_power_cut() {
-                let is = who(&found);
+                let is = identity_of(&found);
                 assert!(is == old || is == new.is(), "step {step}, after a power cut: {is:?}");
             }
             joins_later(&disk);
@@ -173,7 +173,7 @@ fn serial(identity: &Identity) -> &str {
 }
 
 #[test]
-fn a_power_cut_or_an_error_while_renewing_leaves_an_identity_that_works() {
+fn interrupted_renewal_leaves_a_valid_identity() {
     let joining = Joining::new("a");
     let start = joined(&joining);
     let set = Path::new(ROOT).join(&joining.set);
@@ -189,8 +189,8 @@ fn a_power_cut_or_an_error_while_renewing_leaves_an_identity_that_works() {
         assert_eq!(whole.mode(&set.join(PREVIOUS_FILE)).unwrap(), Some(0o600));
         let steps = whole.steps();
         for step in 0..=steps {
-            for mishap in [Mishap::PowerCut, Mishap::Fails(io::ErrorKind::StorageFull)] {
-                let mut disk = start.with(step, mishap);
+            for fault in [Fault::PowerCut, Fault::Fails(io::ErrorKind::StorageFull)] {
+                let mut disk = start.with(step, fault);
                 assert_eq!(renew(&mut disk, &set, new).is_ok(), step == steps, "step {step}");
                 for found in disk.after_power_cut() {
                     let stored = load(&found, &set).unwrap();
@@ -213,7 +213,7 @@ fn a_power_cut_or_an_error_while_renewing_leaves_an_identity_that_works() {
 }
 
 #[test]
-fn a_previous_identity_that_cannot_be_read_is_left_out() {
+fn unreadable_previous_identity_is_ignored() {
     let joining = Joining::new("a");
     let mut disk = joined(&joining);
     let set = Path::new(ROOT).join(&joining.set);
@@ -229,7 +229,7 @@ fn mode_of(path: &Path) -> u32 {
 }
 
 #[test]
-fn on_a_real_disk_keys_are_for_their_owner_alone_and_the_configuration_keeps_its_mode() {
+fn real_disk_keeps_modes_of_keys_and_configuration() {
     let directory = tempfile::tempdir().unwrap();
     let (root, config) =
         (directory.path().join("lib/edgesync/identity"), directory.path().join("etc/e.toml"));
@@ -264,7 +264,7 @@ fn on_a_real_disk_keys_are_for_their_owner_alone_and_the_configuration_keeps_its
 }
 
 #[test]
-fn what_is_no_set_is_not_removed() {
+fn foreign_directories_are_not_removed() {
     let directory = tempfile::tempdir().unwrap();
     let (root, config) = (directory.path().join("identity"), directory.path().join("e.toml"));
     std::fs::create_dir(&root).unwrap();
@@ -279,7 +279,7 @@ fn what_is_no_set_is_not_removed() {
 }
 
 #[test]
-fn the_real_disk_does_not_follow_links_nor_write_over_files() {
+fn real_disk_neither_follows_links_nor_overwrites() {
     let directory = tempfile::tempdir().unwrap();
     let (file, link) = (directory.path().join("file"), directory.path().join("link"));
     let mut disk = RealDisk;

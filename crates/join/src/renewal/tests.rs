@@ -8,7 +8,7 @@ thread_local! {
     static NOW: Cell<i64> = const { Cell::new(0) };
 }
 
-/// When the certificates of these tests begin: 2026-11-21.
+/// Start of the certificates in these tests: 2026-11-21.
 const FROM: i64 = 1_795_219_200;
 
 fn now() -> Timestamp {
@@ -33,7 +33,7 @@ proptest! {
         let planned = schedule(lifetime, random).planned().as_second() - FROM;
         #[expect(clippy::cast_precision_loss, reason = "far below 53 bits")]
         let share = planned as f64 / lifetime as f64;
-        // A whole second less where seconds count.
+        // Truncated to whole seconds.
         prop_assert!(share < 0.9 + 1e-9 && share > 0.7 - 0.1, "{share}");
         prop_assert!(lifetime < 100_000 || share > 0.6999, "{share}");
     }
@@ -65,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_the_clock_does_the_certificate_is_renewed_when_it_is_right_again(
+    fn renewal_follows_once_the_clock_is_right(
         jumps in prop::collection::vec(-60 * YEAR..60 * YEAR, 0..20),
         random in 0.0..1.0_f64,
     ) {
@@ -75,12 +75,12 @@ proptest! {
             prop_assert!(schedule.wait(&clock, random) <= Duration::from_secs(3600));
             prop_assert_eq!(schedule.is_due(&clock), clock.now() >= schedule.planned());
         }
-        // An hour's steps find the day in time.
+        // Hourly steps reach the day in time.
         let mut second = FROM + YEAR / 2;
         while !schedule.is_due(&at(second)) {
             let wait = schedule.wait(&at(second), random);
             prop_assert!(!wait.is_zero());
-            // Also a wait of less than a millisecond is one.
+            // A wait of less than a millisecond counts as one.
             second += i64::try_from(wait.as_secs()).unwrap() + 1;
         }
         prop_assert!(second <= FROM + YEAR * 9 / 10 + 2, "{}", second);
@@ -88,14 +88,14 @@ proptest! {
 }
 
 #[test]
-fn a_fleet_that_joined_in_one_hour_does_not_renew_in_one() {
+fn renewals_of_a_fleet_are_spread() {
     let planned = (0..100).map(|n| schedule(YEAR, f64::from(n) / 100.0).planned().as_second());
     let planned = planned.collect::<Vec<_>>();
     assert!(planned.windows(2).all(|pair| pair[1] - pair[0] > YEAR / 1000));
 }
 
 #[test]
-fn failed_attempts_are_repeated_with_growing_waits_also_after_the_end() {
+fn failed_attempts_repeat_with_growing_delays() {
     for (lifetime, first, most) in [(YEAR, 3600.0 / 64.0, 3600.0), (600, 60.0 / 64.0, 60.0)] {
         let mut schedule = schedule(lifetime, 0.5);
         let clock = at(FROM + 2 * lifetime);
@@ -115,7 +115,7 @@ fn failed_attempts_are_repeated_with_growing_waits_also_after_the_end() {
 }
 
 #[test]
-fn how_long_a_certificate_is_good_is_told_and_1970_cannot_tell() {
+fn validity_is_unknown_with_a_clock_in_1970() {
     let schedule = schedule(1000, 0.0);
     for (second, validity) in [
         (FROM, Validity::Good),

@@ -1,4 +1,4 @@
-//! A CA that issues whatever a test wants.
+//! A CA that issues any certificate that a test requests.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use rcgen::{
 
 use edgesync_transport::tls::{Certificate, Identity, Key, NODES};
 
-/// From when the CA is valid.
+/// Start of the CA's validity.
 pub(crate) const MADE: &str = "2026-11-01T00:00:00Z";
 
-/// A CA.
+/// A CA for tests.
 pub(crate) struct Authority {
     pub(crate) ca: Certificate,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A time in the text of a test.
+/// Parses a time in the text of a test.
 pub(crate) fn time(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
@@ -57,21 +57,21 @@ impl Authority {
         Identity::new("an identity", vec![certificate], key).unwrap()
     }
 
-    /// What a server shows.
+    /// Issues an identity for a server.
     pub(crate) fn server(&self, names: &[&str], from: Timestamp, until: Timestamp) -> Identity {
         let mut params = params(names, from, until);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.issue(params, "server", "test")
     }
 
-    /// What a node shows.
+    /// Issues an identity for a node.
     pub(crate) fn node(&self, name: &str, from: Timestamp, until: Timestamp) -> Identity {
         let mut params = params(&[], from, until);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.issue(params, name, NODES)
     }
 
-    /// The certificate (DER) for a request (DER).
+    /// Returns the certificate (DER) for a request (DER).
     pub(crate) fn sign(&self, request: &[u8], name: &str, from: Timestamp, until: Timestamp) -> Vec<u8> {
         let request = CertificateSigningRequestParams::from_der(&request.to_vec().into()).unwrap();
         let mut params = params(&[], from, until);

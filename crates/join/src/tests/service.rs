@@ -1,4 +1,4 @@
-//! A join service that answers what a test tells it.
+//! A scripted join service.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use edgesync_api::exchange::{ExchangeLimits, Question, Reply, serve_connection};
 use edgesync_config::JoinUrl;
 use edgesync_transport::tls::{ClientRule, Clock, Identity, Server, Trust};
 
-/// What the clock of these clouds shows.
+/// Time of the clouds' clock.
 pub(crate) const CLOUD_TIME: &str = "2026-11-21T12:00:00Z";
 
-/// A request as the service saw it: the question, and the name of the node whose certificate was shown.
+/// A received request, and the node whose certificate was presented.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) question: Question,
     pub(crate) shown: Option<String>,
 }
 
-/// The service.
+/// A running join service.
 pub(crate) struct Service {
     pub(crate) url: JoinUrl,
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -40,13 +40,13 @@ pub(crate) fn reply(code: u16, body: impl Into<Vec<u8>>) -> Reply {
     Reply { code, headers: Vec::new(), body: body.into() }
 }
 
-/// A server's clock that is right.
+/// Returns the time of a correct server clock.
 pub(crate) fn cloud_now() -> jiff::Timestamp {
     time(CLOUD_TIME)
 }
 
 impl Service {
-    /// A service that shows `identity`, believes the CA, and answers with `answer`.
+    /// Starts a service that presents `identity`, trusts the CA, and answers with `answer`.
     pub(crate) async fn start(
         authority: &Authority,
         identity: &Identity,
@@ -84,21 +84,21 @@ impl Service {
         Self { url: JoinUrl { host: "127.0.0.1".into(), port }, asked, task }
     }
 
-    /// A service that lets every node join.
+    /// Starts a service that lets every node join.
     pub(crate) async fn of_cloud(authority: Arc<Authority>, broker: &str) -> Self {
         let identity = server_identity(&authority);
         let (answering, broker) = (Arc::clone(&authority), broker.to_owned());
         Self::start(&authority, &identity, move |asked| cloud(&answering, &broker, asked)).await
     }
 
-    /// A CloudCore that lets every node join.
+    /// Starts a CloudCore that lets every node join.
     pub(crate) async fn of_cloud_core(authority: Arc<Authority>) -> Self {
         let identity = server_identity(&authority);
         let answering = Arc::clone(&authority);
         Self::start(&authority, &identity, move |asked| cloud_core(&answering, asked)).await
     }
 
-    /// What was asked so far.
+    /// Returns the requests so far.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
@@ -112,13 +112,13 @@ pub(crate) fn server_identity(authority: &Authority) -> Identity {
     )
 }
 
-/// A token of the authority's cloud.
+/// Creates a token of the authority's cloud.
 pub(crate) fn token(authority: &Authority) -> Token {
     format!("{}.head.claims.signature", authority.ca.fingerprint()).parse().unwrap()
 }
 
-/// What a CloudCore answers: a shown certificate counts before a token and must be that of the node in the header; the
-/// subject of the request is taken over.
+/// Answers like a CloudCore: a presented certificate takes precedence over a token and must be that
+/// of the node in the header; the subject of the request is taken over.
 pub(crate) fn cloud_core(authority: &Authority, asked: &Asked) -> Reply {
     let question = &asked.question;
     match question.path.as_str() {
@@ -142,7 +142,7 @@ pub(crate) fn cloud_core(authority: &Authority, asked: &Asked) -> Reply {
     }
 }
 
-/// What a cloud answers that lets every node join.
+/// Answers like a cloud that lets every node join.
 pub(crate) fn cloud(authority: &Authority, broker: &str, asked: &Asked) -> Reply {
     let question = &asked.question;
     match question.path.as_str() {

@@ -1,12 +1,12 @@
-//! By which fields the objects of each kind can be selected, beyond name and namespace. Pure.
+//! Selectable fields of each kind, beyond name and namespace. Pure.
 
-/// A field by which objects can be selected.
+/// A selectable field.
 pub(super) struct Selectable {
-    /// Its name in selectors.
+    /// Name in selectors.
     label: &'static str,
-    /// Where it stands in an object; the first place that holds something counts.
+    /// Paths in an object; the first one with a value counts.
     pub(super) places: &'static [&'static str],
-    /// What it is where it is absent.
+    /// Value where the field is absent.
     pub(super) absent: &'static str,
 }
 
@@ -27,7 +27,7 @@ static POD: &[Selectable] = fields! {
     "status.nominatedNodeName";
 };
 
-/// The fields of both forms of an Event, each found in objects of both forms.
+/// Fields of both forms of an Event, each found in objects of both forms.
 static EVENT: &[Selectable] = fields! {
     "involvedObject.kind" or "regarding.kind";
     "involvedObject.namespace" or "regarding.namespace";
@@ -49,7 +49,7 @@ static EVENT: &[Selectable] = fields! {
     "type";
 };
 
-/// The component that an Event comes from: new Events name it only as the controller.
+/// Source component of an Event: newer Events have it as the controller only.
 static EVENT_SOURCE: Selectable = Selectable {
     label: "source",
     places: &["source.component", "deprecatedSource.component", "reportingComponent", "reportingController"],
@@ -80,13 +80,13 @@ fn of(group: &str, kind: &str) -> &'static [Selectable] {
     }
 }
 
-/// The field of this label, in any version of the kind.
+/// Finds a selectable field by label, in any version of the kind.
 pub(super) fn find(group: &str, kind: &str, label: &str) -> Option<&'static Selectable> {
     let source = matches!((group, kind, label), ("" | "events.k8s.io", "Event", "source"));
     if source { Some(&EVENT_SOURCE) } else { of(group, kind).iter().find(|field| field.label == label) }
 }
 
-/// Whether objects of this kind can be selected by a field.
+/// Returns whether objects of this kind can be selected by a field.
 pub(super) fn is_served(group: &str, kind: &str, label: &str) -> bool {
     let core = label.starts_with("involvedObject.") || matches!(label, "reportingComponent" | "source");
     let new = label.starts_with("regarding.") || label == "reportingController";

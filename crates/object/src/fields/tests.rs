@@ -38,7 +38,7 @@ fn values_compare_as_text_and_absent_ones_as_empty() {
 }
 
 #[test]
-fn absent_flags_and_counts_have_the_values_that_kubernetes_gives_them() {
+fn absent_flags_and_counts_have_kubernetes_defaults() {
     for (kind, group, text) in [
         ("Pod", "v1", "spec.hostNetwork=false"),
         ("Node", "v1", "spec.unschedulable=false"),
@@ -53,7 +53,7 @@ fn absent_flags_and_counts_have_the_values_that_kubernetes_gives_them() {
 }
 
 #[test]
-fn an_event_is_selected_by_the_fields_of_either_form() {
+fn event_is_selected_by_fields_of_either_form() {
     let core = || {
         json!({"apiVersion": "v1", "kind": "Event", "involvedObject": {"name": "p"}, "reason": "R",
             "source": {"component": "kubelet"}, "reportingComponent": "x"})
@@ -99,7 +99,7 @@ fn commas_and_equals_signs_in_values_are_escaped() {
 }
 
 #[test]
-fn other_texts_are_refused() {
+fn invalid_texts_are_refused() {
     for bad in ["metadata.name", "a b", &"x".repeat(MAX_FIELD_SELECTOR + 1)] {
         assert!(bad.parse::<FieldSelector>().is_err(), "{bad}");
     }
@@ -108,14 +108,14 @@ fn other_texts_are_refused() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_without_panic(text in r"[a.=!,\\ ]{0,40}|.{0,60}") {
+    fn any_text_is_parsed_without_panic(text in r"[a.=!,\\ ]{0,40}|.{0,60}") {
         if let Ok(selector) = text.parse::<FieldSelector>() {
             let _ = (selector.check("", "Pod", &[]), selector.matches("n", "a", &Map::new()));
         }
     }
 
     #[test]
-    fn an_escaped_value_is_read_back(value in r"[a=,\\ä]{0,20}") {
+    fn escaped_value_survives_a_round_trip(value in r"[a=,\\ä]{0,20}") {
         let escaped: String = value
             .chars()
             .flat_map(|c| matches!(c, '=' | ',' | '\\').then_some('\\').into_iter().chain([c]))

@@ -1,4 +1,4 @@
-//! Whose label is whose, however node, operators and tokens take turns.
+//! Ownership of labels in all sequences of node, operator and token.
 
 use super::*;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// What `kubectl label` does.
+/// Acts like `kubectl label`.
 fn label(node: &mut Object, key: &str, value: Option<&str>) {
     let mut labels = node.labels();
     labels.remove(key);
@@ -22,26 +22,26 @@ fn label(node: &mut Object, key: &str, value: Option<&str>) {
 }
 
 #[test]
-fn what_a_node_says_of_itself_is_told_from_what_was_given_to_it() {
+fn labels_of_the_node_differ_from_assigned_ones() {
     let mut node = node();
     label(&mut node, "site", Some("south"));
     claim_labels(&mut node, &labels(&[("site", "north"), ("rack", "7")]));
     let expected = NodeLabels { given: labels(&[("site", "south")]), claimed: labels(&[("rack", "7")]) };
     assert_eq!(NodeLabels::of(&node), expected);
-    // Also when it says later what an operator has said.
+    // The same if the node later reports a label of the operator.
     claim_labels(&mut node, &labels(&[("site", "south"), ("rack", "7")]));
     assert_eq!(NodeLabels::of(&node), expected);
 }
 
 #[test]
-fn a_label_that_was_removed_and_set_again_is_the_operators_also_with_the_same_value() {
+fn label_set_again_by_an_operator_is_assigned() {
     let mut node = node();
     claim_labels(&mut node, &labels(&[("site", "north")]));
     label(&mut node, "site", None);
     assert_eq!(NodeLabels::of(&node), NodeLabels::default());
     label(&mut node, "site", Some("north"));
     assert_eq!(NodeLabels::of(&node).given, labels(&[("site", "north")]));
-    // Another value and back is the same.
+    // Changing the value and back gives the same result.
     claim_labels(&mut node, &labels(&[("rack", "1")]));
     label(&mut node, "rack", Some("2"));
     label(&mut node, "rack", Some("1"));
@@ -49,7 +49,7 @@ fn a_label_that_was_removed_and_set_again_is_the_operators_also_with_the_same_va
 }
 
 #[test]
-fn whoever_takes_the_annotation_away_believes_all_that_the_node_has_said() {
+fn removing_the_annotation_assigns_all_labels() {
     let mut node = node();
     claim_labels(&mut node, &labels(&[("site", "north")]));
     node.remove_metadata("annotations");
@@ -61,7 +61,7 @@ fn whoever_takes_the_annotation_away_believes_all_that_the_node_has_said() {
 }
 
 #[test]
-fn labels_of_a_token_take_the_place_of_those_of_the_token_before() {
+fn labels_of_a_new_token_replace_those_of_the_old() {
     let mut node = node();
     claim_labels(&mut node, &labels(&[("site", "north"), ("rack", "7")]));
     let (first, second) = (labels(&[("site", "south"), ("tier", "a")]), labels(&[("site", "west")]));
@@ -69,7 +69,8 @@ fn labels_of_a_token_take_the_place_of_those_of_the_token_before() {
     assert_eq!(NodeLabels::of(&node), NodeLabels { given: first.clone(), claimed: labels(&[("rack", "7")]) });
     give_labels(&mut node, &first, &second);
     assert_eq!(NodeLabels::of(&node).given, second);
-    // What an operator has set since stays when the node is made known again, and goes when it joins again.
+    // Labels of an operator stay when the node is created again, and are removed when it joins
+    // again.
     label(&mut node, "site", Some("mine"));
     give_missing_labels(&mut node, &second);
     assert_eq!(NodeLabels::of(&node).given, labels(&[("site", "mine")]));
@@ -78,9 +79,9 @@ fn labels_of_a_token_take_the_place_of_those_of_the_token_before() {
 }
 
 proptest! {
-    /// Whatever the node says, in between too: what was given to it is there, and it gives itself nothing that counts.
+    /// Assigned labels persist whatever the node reports, and the node sets no privileged label.
     #[test]
-    fn no_node_gives_itself_anything_or_takes_anything_away(
+    fn node_neither_gains_nor_removes_assigned_labels(
         steps in proptest::collection::vec((0..3usize, "[ab]", "[xy]"), 1..20),
     ) {
         let (mut node, mut given) = (node(), Labels::new());
@@ -102,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn a_node_as_anybody_may_have_left_it_panics_nowhere(annotation in ".{0,60}", key in ".{0,10}", value in ".{0,10}") {
+    fn arbitrary_annotations_never_panic(annotation in ".{0,60}", key in ".{0,10}", value in ".{0,10}") {
         let mut odd: Object = serde_json::from_value(json!({"metadata": {
             "labels": {&key: &value}, "annotations": {NODE_LABELS_ANNOTATION: annotation}}})).unwrap();
         claim_labels(&mut odd, &labels(&[(&key, &value)]));

@@ -1,21 +1,21 @@
-//! Why a request failed, as one word with its HTTP code.
+//! Reasons of failed requests, with their HTTP codes.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Why a request failed, in one word.
+/// Machine-readable reason of a failed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// 400: the request itself makes no sense.
+    /// 400: the request is malformed.
     BadRequest,
     /// 401: credentials are missing or wrong.
     Unauthorized,
-    /// 403: understood and refused.
+    /// 403: the request is understood and refused.
     Forbidden,
     /// 404: the object or the kind does not exist.
     NotFound,
-    /// 405: the resource does not know this verb.
+    /// 405: the resource does not support the verb.
     MethodNotAllowed,
-    /// 406: none of the accepted representations can be given.
+    /// 406: no accepted representation is available.
     NotAcceptable,
     /// 409: an object of this name exists.
     AlreadyExists,
@@ -23,26 +23,26 @@ pub enum Reason {
     Conflict,
     /// 410: the requested point in time is no longer known.
     Expired,
-    /// 413: the body is larger than the server takes.
+    /// 413: the body exceeds the limit.
     RequestEntityTooLarge,
-    /// 415: the body is in a format the server does not read.
+    /// 415: the server does not read the format of the body.
     UnsupportedMediaType,
-    /// 422: the object is not valid.
+    /// 422: the object is invalid.
     Invalid,
     /// 429: too many requests or too slow a client.
     TooManyRequests,
     /// 500: an unexpected failure, the outcome is unknown.
     InternalError,
-    /// 503: a part the server needs is not there.
+    /// 503: a required part of the server is unavailable.
     ServiceUnavailable,
-    /// 504: not finished in time.
+    /// 504: the request timed out.
     Timeout,
-    /// Any other word of another server.
+    /// A reason of another server.
     Other(String),
 }
 
 impl Reason {
-    /// The word on the wire.
+    /// Returns the reason as serialized.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -66,7 +66,7 @@ impl Reason {
         }
     }
 
-    /// The HTTP status code that goes with it.
+    /// Returns the HTTP status code.
     #[must_use]
     pub fn code(&self) -> u16 {
         match self {

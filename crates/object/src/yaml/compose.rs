@@ -1,4 +1,4 @@
-//! From the events of the YAML parser to one JSON value, within limits. Pure.
+//! Builds one JSON value from the events of the YAML parser, within limits. Pure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,19 +8,20 @@ use serde_json::{Map, Value};
 use super::super::MAX_DEPTH;
 use super::{YamlError, scalar};
 
-/// The most nodes in one document, those repeated by aliases included: what a ConfigMap of several megabytes in
-/// many keys needs, with room.
+/// Maximum number of nodes per document, including those repeated by aliases: sufficient for a
+/// ConfigMap of several megabytes with many keys.
 const MAX_NODES: usize = 1_000_000;
-/// The most bytes of all scalars of one document, those repeated by aliases included.
+/// Maximum size of all scalars of a document in bytes, including those repeated by aliases.
 const MAX_SCALAR_BYTES: usize = 64 << 20;
-/// The most nodes that aliases may repeat: enough for shared blocks in a manifest, too few for a bomb.
+/// Maximum number of nodes repeated by aliases: enough for shared blocks in a manifest, too few for
+/// a bomb.
 const MAX_REPEATED: usize = 20_000;
-/// The most times a document may refer back to an anchor.
+/// Maximum number of aliases in a document.
 const MAX_ALIASES: usize = 1_000;
-/// The namespace of YAML's own tags.
+/// Namespace of YAML's own tags.
 const TAGS: &str = "tag:yaml.org,2002:";
 
-/// Reads the one document of a text.
+/// Parses the one document of a text.
 pub(super) fn compose(text: &str) -> Result<Value, YamlError> {
     let mut options = Options::default();
     options.set_emit_comments(false);
@@ -30,22 +31,22 @@ pub(super) fn compose(text: &str) -> Result<Value, YamlError> {
         anchors: HashMap::new(),
         aliases: 0,
         repeated: 0,
-        spent: Spent::default(),
+        cost_so_far: Cost::default(),
     };
     composer.document().map_err(|problem| YamlError { line: composer.line, problem })
 }
 
-/// What a part of a document has cost.
+/// Cost of a part of a document.
 #[derive(Clone, Copy, Default)]
-struct Spent {
+struct Cost {
     nodes: usize,
     bytes: usize,
 }
 
-/// The value of an anchor and what it costs to repeat it.
+/// Value of an anchor, and the cost of repeating it.
 struct Anchored {
     value: Value,
-    cost: Spent,
+    cost: Cost,
 }
 
 struct Composer<'a> {
@@ -54,7 +55,7 @@ struct Composer<'a> {
     anchors: HashMap<usize, Anchored>,
     aliases: usize,
     repeated: usize,
-    spent: Spent,
+    cost_so_far: Cost,
 }
 
 type Composed<T> = Result<T, String>;
@@ -89,29 +90,31 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// The value that begins with an event. `levels` is how deep it may nest.
+    /// Parses the value that begins with an event. `levels` is the remaining depth.
     fn node(&mut self, event: Event<'a>, levels: usize) -> Composed<Value> {
-        let before = self.spent;
+        let before = self.cost_so_far;
         let (anchor, value) = match event {
             Event::Alias(anchor) => return self.alias(anchor),
             Event::Scalar(text, style, anchor, tag) => {
-                self.spend(Spent { nodes: 1, bytes: text.len() })?;
+                self.spend(Cost { nodes: 1, bytes: text.len() })?;
                 let name = tag.as_deref().map(name_of);
                 (anchor, scalar::scalar(&text, style == ScalarStyle::Plain, name.as_deref())?)
             }
             Event::SequenceStart(_, anchor, _) => {
-                self.spend(Spent { nodes: 1, bytes: 0 })?;
+                self.spend(Cost { nodes: 1, bytes: 0 })?;
                 (anchor, self.sequence(deeper(levels)?)?)
             }
             Event::MappingStart(_, anchor, _) => {
-                self.spend(Spent { nodes: 1, bytes: 0 })?;
+                self.spend(Cost { nodes: 1, bytes: 0 })?;
                 (anchor, self.mapping(deeper(levels)?)?)
             }
             _ => return Err("a value is missing".to_owned()),
         };
         if anchor != 0 {
-            let cost =
-                Spent { nodes: self.spent.nodes - before.nodes, bytes: self.spent.bytes - before.bytes };
+            let cost = Cost {
+                nodes: self.cost_so_far.nodes - before.nodes,
+                bytes: self.cost_so_far.bytes - before.bytes,
+            };
             self.anchors.insert(anchor, Anchored { value: value.clone(), cost });
         }
         Ok(value)
@@ -129,10 +132,10 @@ impl<'a> Composer<'a> {
         self.anchors.get(&anchor).map(|anchored| anchored.value.clone()).ok_or_else(String::new)
     }
 
-    fn spend(&mut self, cost: Spent) -> Composed<()> {
-        self.spent.nodes += cost.nodes;
-        self.spent.bytes += cost.bytes;
-        if self.spent.nodes > MAX_NODES || self.spent.bytes > MAX_SCALAR_BYTES {
+    fn spend(&mut self, cost: Cost) -> Composed<()> {
+        self.cost_so_far.nodes += cost.nodes;
+        self.cost_so_far.bytes += cost.bytes;
+        if self.cost_so_far.nodes > MAX_NODES || self.cost_so_far.bytes > MAX_SCALAR_BYTES {
             return Err("the document is too large".to_owned());
         }
         Ok(())
@@ -150,7 +153,7 @@ impl<'a> Composer<'a> {
 
     fn mapping(&mut self, levels: usize) -> Composed<Value> {
         let mut fields = Map::new();
-        // Keys that stand there through a merge alone; they may be given once more.
+        // Keys present through a merge only; they may be given explicitly.
         let mut merged = HashSet::new();
         loop {
             let event = match self.next()? {
@@ -180,7 +183,7 @@ fn deeper(levels: usize) -> Composed<usize> {
     levels.checked_sub(1).ok_or_else(|| format!("it nests deeper than {MAX_DEPTH} levels"))
 }
 
-/// Whether a key is `<<`, which takes over the fields of other mappings.
+/// Returns whether a key is `<<`, which merges the fields of other mappings.
 fn is_merge(event: &Event<'_>) -> bool {
     match event {
         Event::Scalar(text, style, _, tag) if text == "<<" => match tag {
@@ -191,7 +194,7 @@ fn is_merge(event: &Event<'_>) -> bool {
     }
 }
 
-/// Takes over the fields of a mapping, or of several, of which the first ones count most.
+/// Merges the fields of a mapping, or of several; earlier ones take precedence.
 fn merge(from: Value, fields: &mut Map<String, Value>, merged: &mut HashSet<String>) -> Composed<()> {
     let sources = match from {
         Value::Array(sources) => sources,
@@ -209,7 +212,7 @@ fn merge(from: Value, fields: &mut Map<String, Value>, merged: &mut HashSet<Stri
     Ok(())
 }
 
-/// What a tag is called without YAML's namespace. Tags of others make a text of a scalar.
+/// Returns the name of a tag without YAML's namespace. Foreign tags make a string of a scalar.
 fn name_of(tag: &Tag) -> String {
     let (handle, suffix) = tag.parts();
     let whole = format!("{handle}{suffix}");

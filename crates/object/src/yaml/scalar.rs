@@ -1,17 +1,17 @@
-//! What a scalar means, by the rules of `kubectl`: those of YAML 1.1 as its reader (go-yaml 2) has them. Pure.
+//! Types of scalars by the rules of `kubectl`: YAML 1.1 as implemented by go-yaml 2. Pure.
 //!
-//! `yes`, `on` and `y` are true, `0400` and `0o400` are 256, `1_000` is 1000. What looks like a time stays a text,
+//! `yes`, `on` and `y` are true, `0400` and `0o400` are 256, `1_000` is 1000. Times stay strings,
 //! and so does `1:30`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Number, Value};
 
-/// The value of a scalar. `tag` is what stands after `!!`; without one, only what is not quoted (`plain`) can be
-/// something other than a text.
+/// Parses a scalar. `tag` is the name after `!!`; without one, only an unquoted (`plain`) scalar
+/// can be other than a string.
 ///
 /// # Errors
-/// The text is nothing of the kind that the tag says, or a number that JSON does not have.
+/// The text does not have the type of the tag, or is a number that JSON lacks.
 pub(super) fn scalar(text: &str, plain: bool, tag: Option<&str>) -> Result<Value, String> {
     let value = match tag {
         None if plain => implicit(text),
@@ -41,7 +41,7 @@ pub(super) fn scalar(text: &str, plain: bool, tag: Option<&str>) -> Result<Value
     }
 }
 
-/// What a text that is not quoted means.
+/// Parses an unquoted scalar.
 fn implicit(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
@@ -64,7 +64,7 @@ fn implicit(text: &str) -> Value {
     number.map_or_else(|| text.into(), Value::Number)
 }
 
-/// A whole number with the prefixes of Go: `0x`, `0o`, `0b`, and `0` alone for base 8.
+/// Parses a whole number with Go's prefixes: `0x`, `0o`, `0b`, and `0` alone for base 8.
 fn integer(text: &str) -> Option<Number> {
     let (negative, unsigned) = match text.strip_prefix(['+', '-']) {
         Some(unsigned) => (text.starts_with('-'), unsigned),
@@ -84,7 +84,7 @@ fn integer(text: &str) -> Option<Number> {
     if negative { 0i64.checked_sub_unsigned(size).map(Number::from) } else { Some(size.into()) }
 }
 
-/// A decimal number with a point or an exponent. One that is whole is written without either, as Go writes it.
+/// Parses a decimal number with a point or an exponent. A whole one becomes an integer, as in Go.
 fn float(text: &str) -> Option<Number> {
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -99,14 +99,14 @@ fn float(text: &str) -> Option<Number> {
     whole_number(number).map(Number::from).or_else(|| Number::from_f64(number))
 }
 
-/// The whole number that this one is, if it is one and small enough.
+/// Returns the number as an integer, if it is whole and small enough.
 #[allow(clippy::cast_possible_truncation, reason = "it is within the bounds")]
 fn whole_number(number: f64) -> Option<i64> {
     const END: f64 = 9_223_372_036_854_775_808.0;
     (number.fract() == 0.0 && (-END..END).contains(&number)).then_some(number as i64)
 }
 
-/// What a value is called as a key; `None` if it cannot be one.
+/// Returns a value as a key; `None` if it cannot be one.
 pub(super) fn key(value: Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text),

@@ -1,11 +1,12 @@
-//! Maps the documented names of log targets to the module paths that log lines carry.
+//! Mapping from documented log targets to module paths.
 //!
-//! Up to 0.1 everything was one crate, so `log.level` names its modules: `info,edgesync::link=debug`. A line's target is the
-//! path of the module that writes it, which changes when code moves. The table keeps the names of `log.level` stable.
+//! Up to 0.1 everything was one crate, so `log.level` uses its modules:
+//! `info,edgesync::link=debug`. A line's target is the path of its module, which changes when code
+//! moves. The table keeps the names of `log.level` stable.
 
 use tracing_subscriber::filter::Targets;
 
-/// A documented name, and the modules that it stands for today.
+/// A documented name, and the modules that it currently covers.
 type Name = (&'static str, &'static [&'static str]);
 
 /// The modules of the former single crate. A target of a filter is a prefix of the line's target, so a path that is a prefix
@@ -25,7 +26,7 @@ const NAMES: &[Name] = &[
     ("edgesync::config", &["edgesync_config"]),
     ("edgesync::demo", &["edgesync_demo"]),
     ("edgesync::files", &["edgesync_files"]),
-    ("edgesync::gate", &["edgesync_transport::gate"]),
+    ("edgesync::gate", &["edgesync_transport::admission"]),
     ("edgesync::helper", &["edgesync_helper"]),
     ("edgesync::join", &["edgesync_join"]),
     ("edgesync::link", &["edgesync_transport::link"]),
@@ -42,11 +43,11 @@ const NAMES: &[Name] = &[
     ("edgesync::tls", &["edgesync_transport::tls"]),
 ];
 
-/// Returns the levels with every documented name replaced by the modules that it stands for. A module that the levels name
-/// by its present path keeps its level.
+/// Replaces every documented name in the levels by its modules. A module that the levels name by
+/// its current path keeps its level.
 pub(super) fn present(levels: &Targets) -> Targets {
     let mut named: Vec<_> = levels.iter().collect();
-    // The longer name decides, as in a filter.
+    // Longer names take precedence, as in a filter.
     named.sort_by_key(|(target, _)| target.len());
     let mut present = Targets::new();
     if let Some(default) = levels.default_level() {
@@ -58,7 +59,8 @@ pub(super) fn present(levels: &Targets) -> Targets {
     present.with_targets(named)
 }
 
-/// The modules that a target stands for; none if it begins with no documented name and is none's beginning.
+/// Returns the modules that a target covers; none if it neither begins with a documented name nor
+/// is the beginning of one.
 fn modules(target: &str) -> Vec<String> {
     let is_at = |name: &str, end: usize| name.len() == end || name[end..].starts_with("::");
     let within = |(name, _): &&Name| target.starts_with(name) && is_at(target, name.len());
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_documented_name_sets_the_level_of_todays_modules() {
+    fn documented_name_sets_the_level_of_its_modules() {
         for (name, target) in [
             ("edgesync::link", "edgesync_transport::link::task"),
             ("edgesync::link", "edgesync_kubeedge::link::session"),
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_documented_name_leaves_other_modules_alone() {
+    fn documented_name_leaves_other_modules_alone() {
         for (name, target) in [
             ("edgesync::link", "edgesync_transport::tls"),
             ("edgesync::link::mqtt", "edgesync_kubeedge::link::session"),
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longer_name_and_the_present_path_decide() {
+    fn longer_names_and_current_paths_take_precedence() {
         let levels = "info,edgesync::store::cloud=debug,edgesync::store=warn";
         assert!(is_enabled(levels, "edgesync_cloud_store::feed", Level::DEBUG));
         assert!(!is_enabled(levels, "edgesync_store::writer", Level::INFO));
@@ -143,7 +145,7 @@ mod tests {
         assert!(is_enabled(levels, "edgesync_kubeedge::link::session", Level::DEBUG));
     }
 
-    /// The directory of the workspace.
+    /// Returns the directory of the workspace.
     fn root() -> &'static Path {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
     }

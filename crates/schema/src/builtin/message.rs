@@ -1,16 +1,16 @@
-//! How the types of the tables are encoded as Protocol Buffers: numbers of fields and what is behind them.
-//! Depends on the tables alone.
+//! Protocol Buffers encoding of the tables' types: field numbers and their contents. Depends on the
+//! tables only.
 
 use std::sync::Arc;
 
 use super::{Block, Field, Table, block_name, with_table};
 
-/// The message that encodes a type.
+/// Message that encodes a type.
 #[derive(Debug)]
 pub struct Message {
-    /// Ordered by the numbers, none of which is there twice.
+    /// Ordered by numbers, which are unique.
     fields: Vec<MessageField>,
-    /// Whether JSON has, instead of an object, the value of the last field that is there.
+    /// Whether JSON has the value of the last present field instead of an object.
     pub one: bool,
 }
 
@@ -18,22 +18,23 @@ pub struct Message {
 #[derive(Clone, Copy, Debug)]
 pub struct MessageField {
     numbers: Numbers,
-    /// Its name in JSON.
+    /// Name of the field in JSON.
     pub name: &'static str,
-    /// How many values it has.
+    /// Multiplicity of the field.
     pub many: Many,
-    /// What each value is.
+    /// Content of each value.
     pub content: Content,
-    /// Whether an empty value differs from none. Elsewhere encoders write empty values all the same.
+    /// Whether an empty value differs from an absent one. Elsewhere encoders may still write empty
+    /// values.
     pub keeps_empty: bool,
 }
 
-/// The number of a field after those of the messages that it is embedded in; 0 where there are no more.
-type Numbers = [u32; DEEPEST];
-/// The most messages that are embedded in each other, the outermost included.
-const DEEPEST: usize = 3;
+/// Number of a field after those of the messages that embed it; 0 for unused levels.
+type Numbers = [u32; MAX_DEPTH];
+/// Maximum depth of embedded messages, the outermost included.
+const MAX_DEPTH: usize = 3;
 
-/// Which message of a type is read: the type's own, or one that is embedded in it.
+/// Position in a type's message: the message itself, or one embedded in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Within {
     numbers: Numbers,
@@ -41,77 +42,78 @@ pub struct Within {
 }
 
 impl Within {
-    /// The place of a field, if messages are embedded so deep.
-    fn place(mut self, number: u32) -> Option<Numbers> {
+    /// Returns the path of a field, unless it is embedded too deep.
+    fn path_of(mut self, number: u32) -> Option<Numbers> {
         *self.numbers.get_mut(self.depth)? = number;
         Some(self.numbers)
     }
 }
 
-/// How many values a field has.
+/// Multiplicity of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Many {
-    /// At most one.
+    /// At most one value.
     One,
     /// A list of values.
     List,
-    /// Entries, each a message with a text (1) and a value (2).
+    /// Entries, each a message with a string (1) and a value (2).
     Map,
 }
 
-/// What a value is.
+/// Content of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// A text.
+    /// A UTF-8 string.
     Text,
-    /// True or false.
+    /// `true` or `false`.
     Boolean,
-    /// A whole number of 32 bits.
+    /// A 32-bit integer.
     Int32,
-    /// A whole number of 64 bits.
+    /// A 64-bit integer.
     Int64,
-    /// A number of double precision.
+    /// A double-precision number.
     Double,
-    /// Bytes, which are Base64 in JSON.
+    /// Bytes, Base64 in JSON.
     Bytes,
-    /// A message of seconds (1) and nanoseconds (2), of which JSON has the seconds; empty for no time.
+    /// A message of seconds (1) and nanoseconds (2), truncated to seconds in JSON; empty for no
+    /// time.
     Time,
-    /// The same, of which JSON has the microseconds.
+    /// The same, truncated to microseconds in JSON.
     MicroTime,
-    /// A message with a text (1).
+    /// A message with a string (1).
     Quantity,
-    /// A message with a type (1; 1 for a text), a number (2) and a text (3).
+    /// A message with a type (1; 1 for a string), a number (2) and a string (3).
     IntOrString,
     /// A message with JSON text (1).
     Json,
-    /// Nothing that is read.
+    /// Content that is skipped.
     Unread,
-    /// The message of a type, for [`message`].
+    /// Message of another type, for [`message`].
     Message(&'static str),
 }
 
-/// What stands behind a number.
+/// Meaning of a field number.
 #[derive(Clone, Copy, Debug)]
 pub enum Found<'a> {
-    /// A field.
+    /// A field of the message.
     Field(&'a MessageField),
-    /// A message whose fields are among those of this one.
+    /// An embedded message whose fields belong to this one in JSON.
     Embedded(Within),
-    /// Nothing that is known.
+    /// A number without a meaning.
     Nothing,
 }
 
 impl Message {
-    /// What a number stands for, in the message itself or in one that is embedded in it.
+    /// Finds a number in the message itself or in one embedded in it.
     pub fn find(&self, within: Within, number: u32) -> Found<'_> {
-        let Some(wanted) = within.place(number) else { return Found::Nothing };
-        match self.fields.binary_search_by_key(&wanted, |field| field.numbers) {
+        let Some(path) = within.path_of(number) else { return Found::Nothing };
+        match self.fields.binary_search_by_key(&path, |field| field.numbers) {
             Ok(index) => self.fields.get(index).map_or(Found::Nothing, Found::Field),
             Err(next) => {
                 let depth = within.depth + 1;
                 let next = self.fields.get(next).and_then(|field| field.numbers.get(..depth));
-                if next.is_some() && next == wanted.get(..depth) {
-                    Found::Embedded(Within { numbers: wanted, depth })
+                if next.is_some() && next == path.get(..depth) {
+                    Found::Embedded(Within { numbers: path, depth })
                 } else {
                     Found::Nothing
                 }
@@ -119,7 +121,7 @@ impl Message {
         }
     }
 
-    /// The fields, in the order of their numbers.
+    /// Returns the fields in the order of their numbers.
     pub fn fields(&self) -> impl DoubleEndedIterator<Item = &MessageField> {
         self.fields.iter()
     }
@@ -146,8 +148,8 @@ impl MessageField {
         let (numbers, kept) =
             field.numbers.strip_suffix('?').map_or((field.numbers, false), |numbers| (numbers, true));
         let mut path = Numbers::default();
-        for (place, number) in numbers.split('.').enumerate() {
-            *path.get_mut(place)? = number.parse().ok()?;
+        for (level, number) in numbers.split('.').enumerate() {
+            *path.get_mut(level)? = number.parse().ok()?;
         }
         let (many, kind) = match (field.kind.strip_prefix("[]"), field.kind.strip_prefix("{}")) {
             (Some(items), _) => (Many::List, items),
@@ -197,14 +199,15 @@ impl Table {
     }
 }
 
-/// The message of a type in the tables; `None` if it has no numbers. Cheap after the first call.
+/// Returns the message of a type in the tables; `None` if it has no numbers. Cheap after the first
+/// call.
 #[must_use]
 pub fn message(name: &str) -> Option<Arc<Message>> {
     with_table(|table| table.message(name))
 }
 
-/// The message of a built-in kind, or of `DeleteOptions`, which are the same in all groups; `None` for kinds that
-/// have none. The core group is empty.
+/// Returns the message of a built-in kind, or of `DeleteOptions`, which are the same in all groups;
+/// `None` for kinds without one. The core group is empty.
 #[must_use]
 pub fn message_of_kind(group: &str, version: &str, kind: &str) -> Option<Arc<Message>> {
     match kind {

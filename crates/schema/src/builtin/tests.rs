@@ -9,7 +9,7 @@ const SCALARS: &[&str] = &[
 const FLAGS: &[&str] = &["set", "map", "atomic", "merge", "retain", "default", "wire", ""];
 
 #[test]
-fn each_kind_and_type_is_there_once() {
+fn each_kind_and_type_occurs_once() {
     let mut seen = HashSet::new();
     for line in TABLES.iter().flat_map(|text| text.lines()) {
         if !line.starts_with(['#', ' ']) && !line.is_empty() {
@@ -41,7 +41,7 @@ fn visit_all(schema: &Schema, path: &str, visit: &mut impl FnMut(&Schema, &str))
 }
 
 #[test]
-fn every_line_of_the_tables_is_understood() {
+fn every_line_of_the_tables_is_parsed() {
     let table = Table::new(TABLES);
     let mut used = HashSet::from(["ObjectMeta", "DeleteOptions"]);
     for (name, block) in &table.blocks {
@@ -75,10 +75,10 @@ fn every_line_of_the_tables_is_understood() {
 }
 
 #[test]
-fn every_field_has_a_number_of_its_own() {
+fn field_numbers_are_unique() {
     let table = Table::new(TABLES);
     for (name, block) in &table.blocks {
-        // Kinds that are defined by a CustomResourceDefinition have no such encoding, nor have their types.
+        // Kinds defined by a CustomResourceDefinition have no such encoding, nor have their types.
         let first = block.fields.lines().next().and_then(Field::new);
         if first.is_some_and(|field| field.numbers.is_empty()) {
             assert!(message(name).is_none(), "{name}");
@@ -109,7 +109,7 @@ fn every_field_has_a_number_of_its_own() {
 }
 
 #[test]
-fn each_status_that_can_be_written_is_known() {
+fn statuses_of_all_kinds_are_known() {
     let table = Table::new(TABLES);
     for (name, block) in &table.blocks {
         for field in block.fields.lines().filter_map(Field::new) {
@@ -120,7 +120,7 @@ fn each_status_that_can_be_written_is_known() {
     for known in edgesync_object::kinds::KINDS {
         let name = block_name(known.group, known.version, known.kind);
         let expected = known.has_status() && !known.group.contains("kubeedge");
-        // One that is no longer served, and Leases, Events and the like.
+        // A kind that is no longer served; Leases, Events and the like.
         let other = known.version == "v1" && known.group == "autoscaling";
         let found = table.block(&name).is_some_and(|(_, block)| block.fields.contains(" status"));
         assert!(found || other || !expected, "{name}");
@@ -128,7 +128,7 @@ fn each_status_that_can_be_written_is_known() {
 }
 
 #[test]
-fn what_schemas_say_of_their_fields_is_there() {
+fn schemas_have_their_field_attributes() {
     let kinds = each_kind();
     assert!(kinds.len() >= 9, "{}", kinds.len());
     for (kind, schema) in kinds {
@@ -170,7 +170,7 @@ fn types_are_shared_between_kinds() {
 }
 
 #[test]
-fn fields_that_people_explain_have_a_description() {
+fn common_fields_have_a_description() {
     for (kind, schema) in each_kind() {
         assert!(!schema.description.is_empty(), "{kind}");
         for (name, field) in
@@ -190,7 +190,7 @@ fn fields_that_people_explain_have_a_description() {
 }
 
 #[test]
-fn the_kinds_of_the_cloud_side_are_all_there() {
+fn kinds_of_the_cloud_side_are_complete() {
     for (group, version, kinds) in [
         ("", "v1", "Pod PodTemplate Service ServiceAccount ConfigMap Secret Namespace Node Event Endpoints"),
         ("", "v1", "PersistentVolume PersistentVolumeClaim ReplicationController LimitRange ResourceQuota"),
@@ -228,7 +228,7 @@ fn the_kinds_of_the_cloud_side_are_all_there() {
 }
 
 #[test]
-fn lists_of_pods_merge_as_kubernetes_merges_them() {
+fn lists_of_pods_merge_as_in_kubernetes() {
     let pod = builtin("", "v1", "Pod").unwrap();
     let spec = &pod.properties["spec"];
     let containers = &spec.properties["containers"];

@@ -1,4 +1,4 @@
-//! The forms of texts and numbers that schemas name. Pure.
+//! Formats of strings and numbers in schemas. Pure.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use serde_json::Number;
 
 use super::super::{MICRO_TIME, TIME};
 
-/// What is wrong with a text of this format; formats that are not known fit everything.
+/// Returns the problem of a string in this format; unknown formats accept everything.
 pub(super) fn text_problem(format: &str, text: &str) -> Option<&'static str> {
     let (fits, message) = match format {
         "date-time" | TIME | MICRO_TIME => {
@@ -19,7 +19,7 @@ pub(super) fn text_problem(format: &str, text: &str) -> Option<&'static str> {
     (!fits).then_some(message)
 }
 
-/// What is wrong with a whole number of this format.
+/// Returns the problem of a whole number in this format.
 pub(super) fn number_problem(format: &str, number: &Number) -> Option<&'static str> {
     let fits = match format {
         "int32" => whole(number).is_some_and(|number| i32::try_from(number).is_ok()),
@@ -33,7 +33,7 @@ pub(super) fn number_problem(format: &str, number: &Number) -> Option<&'static s
     (!fits).then_some(message)
 }
 
-/// The number, if it is a whole one; `1.0` is.
+/// Returns the number if it is whole; `1.0` is.
 pub(super) fn whole(number: &Number) -> Option<i128> {
     if let Some(number) = number.as_i64() {
         return Some(number.into());
@@ -41,7 +41,7 @@ pub(super) fn whole(number: &Number) -> Option<i128> {
     if let Some(number) = number.as_u64() {
         return Some(number.into());
     }
-    // Beyond 2^63 a float is out of every range that is asked for, so that the cast may saturate.
+    // At 2^63 and above a float exceeds every checked range, so the cast may saturate.
     number.as_f64().filter(|number| number.fract() == 0.0).map(|number| number as i128)
 }
 
@@ -51,7 +51,8 @@ fn is_date_time(text: &str) -> bool {
         && text.parse::<jiff::Timestamp>().is_ok()
 }
 
-/// Base64 with padding; line breaks are passed over, as block texts in YAML have them.
+/// Returns whether a text is Base64 with padding; line breaks are skipped, as in YAML block
+/// scalars.
 fn is_base64(text: &str) -> bool {
     if text.contains(['\n', '\r']) {
         return is_base64(&text.replace(['\n', '\r'], ""));
@@ -59,7 +60,7 @@ fn is_base64(text: &str) -> bool {
     STANDARD.decode(text).is_ok()
 }
 
-/// A sign, digits with a dot, and a power of ten or two as a suffix or an exponent.
+/// Returns whether a text is a quantity: sign, digits with a dot, and a suffix or exponent.
 fn is_quantity(text: &str) -> bool {
     let text = text.strip_prefix(['+', '-']).unwrap_or(text);
     let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_told_from_other_texts() {
+    fn quantities_are_recognised() {
         for text in ["1", "500m", "1.5", ".5", "2Gi", "-1", "+3k", "1e3", "1E-3", "0", "1."] {
             assert_eq!(text_problem("quantity", text), None, "{text}");
         }
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn times_need_a_date_a_clock_and_an_offset() {
+    fn times_need_date_time_and_offset() {
         for text in ["2024-05-06T07:08:09Z", "2024-05-06T07:08:09.123456Z", "2024-05-06T07:08:09+02:00"] {
             assert_eq!(text_problem("date-time", text), None, "{text}");
         }
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_may_have_line_breaks_and_nothing_else_foreign() {
+    fn base64_may_have_line_breaks_only() {
         for text in ["", "aGk=", "aGVs\nbG8=\n"] {
             assert_eq!(text_problem("byte", text), None, "{text}");
         }

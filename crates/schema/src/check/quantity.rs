@@ -1,21 +1,21 @@
-//! The one way to write a quantity, of the many that there are: `1000m` is `1`, `1024Mi` is `1Gi`. Pure.
+//! Canonical form of quantities: `1000m` becomes `1`, `1024Mi` becomes `1Gi`. Pure.
 //!
-//! Kubernetes keeps quantities so: no fraction, and the largest suffix of the kind that was used with which there is
-//! none. What is finer than a billionth is rounded up.
+//! As in Kubernetes: no fraction, and the largest suffix of the same kind that avoids one. Digits
+//! below a billionth are rounded up.
 
 use serde_json::Value;
 
-use edgesync_cel::quantity_text::{BINARY, DECIMAL, Form, Written, read};
+use edgesync_cel::quantity_text::{BINARY, DECIMAL, Form, ParsedQuantity, read};
 
-/// The smallest exponent.
+/// Smallest exponent.
 const NANO: i32 = -9;
-/// The largest amount of a quantity.
-const MOST: i128 = i64::MAX as i128;
-/// Digits beyond which nothing is worked out: the text stays as it is.
+/// Largest amount of a quantity.
+const MAX_AMOUNT: i128 = i64::MAX as i128;
+/// Maximum number of digits; longer quantities stay as written.
 const MAX_DIGITS: usize = 24;
 
-/// Writes the quantity in a value in its one way; what is none, or has more digits than make sense, stays as it is.
-pub(super) fn settle(value: &mut Value) {
+/// Normalizes the quantity in a value; invalid or too long ones stay as written.
+pub(super) fn normalize(value: &mut Value) {
     let text = match value {
         Value::String(text) => canonical(text),
         Value::Number(number) => canonical(&number.to_string()),
@@ -29,13 +29,13 @@ pub(super) fn settle(value: &mut Value) {
 }
 
 fn canonical(text: &str) -> Option<String> {
-    let Written { negative, digits, exponent, factor, form } = read(text, MAX_DIGITS)?;
+    let ParsedQuantity { negative, digits, exponent, factor, form } = read(text, MAX_DIGITS)?;
     let (amount, exponent) = bounded(digits.checked_mul(factor)?, exponent)?;
     let sign = if negative && amount != 0 { "-" } else { "" };
-    Some(format!("{sign}{}", written(amount, exponent, form)?))
+    Some(format!("{sign}{}", formatted(amount, exponent, form)?))
 }
 
-/// The same without trailing zeros, not finer than a billionth, and not more than there can be.
+/// Removes trailing zeros, rounds to a billionth, and limits to the maximum.
 fn bounded(mut amount: i128, mut exponent: i32) -> Option<(i128, i32)> {
     while amount != 0 && amount % 10 == 0 {
         (amount, exponent) = (amount / 10, exponent + 1);
@@ -48,12 +48,12 @@ fn bounded(mut amount: i128, mut exponent: i32) -> Option<(i128, i32)> {
     }
     let size = u32::try_from(exponent).map(|exponent| 10i128.checked_pow(exponent)?.checked_mul(amount));
     match size {
-        Ok(size) if size.is_none_or(|size| size > MOST) => Some((MOST, 0)),
+        Ok(size) if size.is_none_or(|size| size > MAX_AMOUNT) => Some((MAX_AMOUNT, 0)),
         _ => Some((amount, exponent)),
     }
 }
 
-fn written(mut amount: i128, mut exponent: i32, form: Form) -> Option<String> {
+fn formatted(mut amount: i128, mut exponent: i32, form: Form) -> Option<String> {
     if amount == 0 {
         return Some("0".to_owned());
     }
@@ -88,7 +88,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_as_much_is_written_alike() {
+    fn equal_quantities_have_one_form() {
         for (text, expected) in [
             ("1000m", "1"),
             ("1", "1"),
@@ -124,7 +124,7 @@ mod tests {
             assert_eq!(canonical(text), None, "{text}");
         }
         let mut value = json!(2);
-        settle(&mut value);
+        normalize(&mut value);
         assert_eq!(value, json!("2"));
     }
 }

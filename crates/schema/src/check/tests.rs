@@ -20,7 +20,7 @@ fn reasons(causes: &[edgesync_object::status::Cause]) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn times_of_built_in_kinds_have_one_form_and_those_of_custom_kinds_the_one_they_were_written_in() {
+fn times_are_normalized_in_built_in_kinds_only() {
     for (format, expected) in [
         (TIME, "2026-01-02T03:04:05Z"),
         (MICRO_TIME, "2026-01-02T03:04:05.500000Z"),
@@ -41,7 +41,7 @@ fn times_of_built_in_kinds_have_one_form_and_those_of_custom_kinds_the_one_they_
 }
 
 #[test]
-fn unknown_fields_go_and_are_named() {
+fn unknown_fields_are_removed_and_reported() {
     let mut lease_object = object(json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "extra": 1,
         "metadata": {
@@ -65,7 +65,7 @@ fn unknown_fields_go_and_are_named() {
 }
 
 #[test]
-fn the_list_of_unknown_fields_is_bounded_but_all_are_removed() {
+fn report_of_unknown_fields_is_bounded() {
     let fields = (0..MAX_UNKNOWN * 3).map(|number| (format!("f{number}"), json!(1)));
     let mut spec = Map::from_iter([("spec".to_owned(), Value::Object(fields.collect()))]);
     assert_eq!(prune(&lease(), &mut spec).len(), MAX_UNKNOWN);
@@ -73,7 +73,7 @@ fn the_list_of_unknown_fields_is_bounded_but_all_are_removed() {
 }
 
 #[test]
-fn wrong_types_are_told_from_other_mistakes() {
+fn wrong_types_are_separate_from_other_problems() {
     let event = builtin("", "v1", "Event").unwrap();
     let bad = object(json!({
         "metadata": {"name": 1}, "count": "3", "source": [], "reason": null, "eventTime": "noon",
@@ -97,7 +97,7 @@ fn wrong_types_are_told_from_other_mistakes() {
 }
 
 #[test]
-fn secrets_hold_base64_and_nodes_hold_quantities() {
+fn secrets_have_base64_and_nodes_have_quantities() {
     let secret = builtin("", "v1", "Secret").unwrap();
     let bad = object(json!({"data": {"good": "aGk=", "bad": "hi!"}, "stringData": {"n": 1}}));
     let causes = validate(&secret, &bad);
@@ -114,7 +114,7 @@ fn secrets_hold_base64_and_nodes_hold_quantities() {
 }
 
 #[test]
-fn items_of_maps_and_sets_must_differ() {
+fn items_of_maps_and_sets_must_be_unique() {
     let node = builtin("", "v1", "Node").unwrap();
     let condition = |kind: &str| json!({"type": kind, "status": "True"});
     let status = object(json!({"status": {"conditions": [condition("a"), condition("b"), condition("a")]}}));
@@ -124,7 +124,7 @@ fn items_of_maps_and_sets_must_differ() {
 }
 
 #[test]
-fn only_so_many_problems_are_listed_and_only_so_much_work_is_done() {
+fn problems_and_steps_are_bounded() {
     let node = builtin("", "v1", "Node").unwrap();
     let taints: Vec<Value> = (0..1000).map(|_| json!({"effect": "Maybe"})).collect();
     let spec = object(json!({"spec": {"taints": taints}}));
@@ -132,7 +132,7 @@ fn only_so_many_problems_are_listed_and_only_so_much_work_is_done() {
 }
 
 #[test]
-fn defaults_stop_before_memory_does() {
+fn defaults_are_bounded_in_size() {
     let big = Schema { default: Some(json!("x".repeat(100_000))), ..Schema::default() };
     let items =
         Schema { kind: Type::Object, properties: [("big".into(), big.into())].into(), ..Schema::default() };
@@ -193,7 +193,7 @@ fn any_kind() -> impl Strategy<Value = std::sync::Arc<Schema>> {
 
 proptest! {
     #[test]
-    fn what_is_pruned_has_nothing_left_to_prune(schema in any_kind(), mut object in any_object()) {
+    fn pruning_is_idempotent(schema in any_kind(), mut object in any_object()) {
         prune(&schema, &mut object);
         let once = object.clone();
         prop_assert!(prune(&schema, &mut object).is_empty());
@@ -201,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn defaults_are_complete_at_once_and_neither_unknown_nor_wrong(
+    fn defaults_are_idempotent_and_valid(
         schema in any_kind(), mut object in any_object(),
     ) {
         prune(&schema, &mut object);
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn wrong_types_are_a_part_of_what_is_wrong(schema in any_kind(), object in any_object()) {
+    fn wrong_types_are_a_subset_of_all_problems(schema in any_kind(), object in any_object()) {
         let all = validate(&schema, &object);
         for cause in wrong_types(&schema, &object) {
             prop_assert_eq!(cause.reason.as_str(), "FieldValueTypeInvalid");
@@ -227,7 +227,7 @@ proptest! {
 mod manifests {
     use super::*;
 
-    /// The manifest is known whole, correct, and the same afterwards.
+    /// Asserts that the manifest has no unknown fields, is valid, and does not change.
     fn survives(manifest: &Value) -> Map<String, Value> {
         let text = |field: &str| manifest[field].as_str().unwrap().to_owned();
         let api_version = text("apiVersion");
@@ -294,7 +294,7 @@ mod manifests {
     }
 
     #[test]
-    fn a_pod_is_known_whole() {
+    fn pod_manifest_is_fully_known() {
         let metadata =
             json!({"name": "web", "namespace": "default", "labels": {"app": "web"}, "finalizers": ["a/b"]});
         let pod =
@@ -308,7 +308,7 @@ mod manifests {
     }
 
     #[test]
-    fn a_deployment_is_known_whole() {
+    fn deployment_manifest_is_fully_known() {
         let deployment = survives(&json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
             "spec": {
@@ -326,7 +326,7 @@ mod manifests {
     }
 
     #[test]
-    fn a_strategy_that_is_chosen_is_not_mixed_with_the_default_one() {
+    fn chosen_strategy_gets_no_default_of_another() {
         let schema = builtin("apps", "v1", "Deployment").unwrap();
         let mut deployment = object(json!({"spec": {"strategy": {"type": "Recreate"}}}));
         apply_defaults(&schema, &mut deployment);
@@ -334,7 +334,7 @@ mod manifests {
     }
 
     #[test]
-    fn services_claims_and_rules_are_known_whole() {
+    fn services_claims_and_roles_are_fully_known() {
         let service = survives(&json!({
             "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
             "spec": {
@@ -381,7 +381,7 @@ mod manifests {
     }
 
     #[test]
-    fn mistakes_in_a_pod_are_named_with_their_paths() {
+    fn problems_of_a_pod_have_paths() {
         let schema = builtin("", "v1", "Pod").unwrap();
         let pod = object(json!({"spec": {
             "restartPolicy": "Sometimes",

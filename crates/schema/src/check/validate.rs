@@ -1,5 +1,5 @@
-//! Whether values are as their schema says. Depends on `schema`; regular expressions only on the cloud side,
-//! which alone has schemas with patterns.
+//! Validation of values against their schema. Depends on `schema`; regular expressions only on the
+//! cloud side, which alone has schemas with patterns.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -16,17 +16,17 @@ mod pattern;
 
 pub(crate) use pattern::PatternCheck;
 
-/// The most problems that are listed.
+/// Maximum number of problems listed.
 const MAX_PROBLEMS: usize = 64;
-/// The most comparisons of a value with a schema that one object may cost.
+/// Maximum number of schema checks per object.
 const MAX_STEPS: usize = 10_000_000;
-/// So many looks at a list of the schema count as a step.
-const LOOKS: usize = 16;
-/// How much of a value is shown, in characters.
+/// Number of comparisons with a list in the schema that count as one step.
+const COMPARISONS_PER_STEP: usize = 16;
+/// Maximum length of a value in messages, in characters.
 const MAX_SHOWN: usize = 64;
 
-/// What is wrong with an object, at most 64 problems. `metadata` is not looked at: what it must be like is the
-/// same for all kinds. The reasons of the causes are those of Kubernetes, such as `FieldValueRequired`.
+/// Returns the problems of an object, at most 64. Ignores `metadata`, whose rules are the same for
+/// all kinds. The reasons of the causes are those of Kubernetes, such as `FieldValueRequired`.
 #[must_use]
 pub fn validate(schema: &Schema, object: &Map<String, Value>) -> Vec<Cause> {
     let mut checker = Checker::new(false);
@@ -34,9 +34,9 @@ pub fn validate(schema: &Schema, object: &Map<String, Value>) -> Vec<Cause> {
     checker.causes
 }
 
-/// What is wrong with an object that takes the place of another. What was wrong before may stay, for the schema may have
-/// become stricter: a value that is as it was, and a field that was not there. Items of a list are told apart by its keys;
-/// other lists are as they were only as a whole.
+/// Returns the problems of an update. Earlier problems are tolerated, because the schema may have
+/// become stricter: unchanged values, and fields that were already missing. Items of a list are
+/// matched by its keys; other lists are unchanged only as a whole.
 #[must_use]
 pub fn validate_change(
     schema: &Schema,
@@ -47,14 +47,14 @@ pub fn validate_change(
     if found.is_empty() || old.is_none() {
         return found;
     }
-    // What was there before is looked at only now: hardly ever is something wrong.
+    // The old object is compared only now, because problems are rare.
     let mut checker = Checker::new(false);
     checker.object(schema, object, old, true);
     checker.causes
 }
 
-/// The fields that have another type than the schema says (`FieldValueTypeInvalid`), at most 64. For built-in
-/// kinds such an object cannot be read at all.
+/// Returns the fields whose type differs from the schema (`FieldValueTypeInvalid`), at most 64. An
+/// object of a built-in kind with such fields cannot be decoded at all.
 #[must_use]
 pub fn wrong_types(schema: &Schema, object: &Map<String, Value>) -> Vec<Cause> {
     let mut checker = Checker::new(true);
@@ -62,7 +62,7 @@ pub fn wrong_types(schema: &Schema, object: &Map<String, Value>) -> Vec<Cause> {
     checker.causes
 }
 
-/// What is wrong with a value that belongs at this path.
+/// Returns the problems of a value at a path.
 pub(crate) fn value_problems(schema: &Schema, value: &Value, path: &str) -> Vec<Cause> {
     let mut checker = Checker::new(false);
     checker.path.push_str(path);
@@ -71,7 +71,7 @@ pub(crate) fn value_problems(schema: &Schema, value: &Value, path: &str) -> Vec<
 }
 
 struct Checker {
-    /// Only types are of interest.
+    /// Whether only types are checked.
     types_only: bool,
     path: String,
     causes: Vec<Cause>,
@@ -90,19 +90,19 @@ impl Checker {
         }
     }
 
-    /// Checks a value; nothing is wrong with one that is as it was.
+    /// Checks a value; an unchanged one has no problems.
     fn value(&mut self, schema: &Schema, value: &Value, before: Option<&Value>) {
         let known = self.causes.len();
-        self.look(schema, value, before);
+        self.check_value(schema, value, before);
         if self.causes.len() > known && before.is_some() {
-            self.steps += weight(value) / LOOKS;
+            self.steps += weight(value) / COMPARISONS_PER_STEP;
             if before == Some(value) {
                 self.causes.truncate(known);
             }
         }
     }
 
-    fn look(&mut self, schema: &Schema, value: &Value, before: Option<&Value>) {
+    fn check_value(&mut self, schema: &Schema, value: &Value, before: Option<&Value>) {
         if self.exhausted() || (value.is_null() && schema.nullable) {
             return;
         }
@@ -119,11 +119,12 @@ impl Checker {
         }
         if let Some(limits) = schema.limits.as_deref().filter(|_| !self.types_only) {
             self.choices(limits, value);
-            self.further(limits, value, before);
+            self.combined(limits, value, before);
         }
     }
 
-    /// Whether it is enough: the object is then refused for its complexity, unless it is refused already.
+    /// Counts a step; returns whether a limit is reached. The object is then refused as too
+    /// complex, unless it is refused already.
     fn exhausted(&mut self) -> bool {
         self.steps += 1;
         if self.steps > MAX_STEPS && self.causes.is_empty() {
@@ -140,7 +141,7 @@ impl Checker {
         root: bool,
     ) {
         let required = if self.types_only { &[][..] } else { &schema.required };
-        self.steps += required.len() / LOOKS;
+        self.steps += required.len() / COMPARISONS_PER_STEP;
         for name in required {
             let nullable = || schema.properties.get(name).is_some_and(|field| field.nullable);
             let known = root && is_object_field(name);
@@ -246,7 +247,7 @@ impl Checker {
     }
 
     fn choices(&mut self, limits: &Limits, value: &Value) {
-        self.steps += limits.choices.len() / LOOKS;
+        self.steps += limits.choices.len() / COMPARISONS_PER_STEP;
         if limits.choices.is_empty() || limits.choices.contains(value) {
             return;
         }
@@ -258,10 +259,10 @@ impl Checker {
         self.report("FieldValueNotSupported", message);
     }
 
-    /// The schemas that must hold besides.
-    fn further(&mut self, limits: &Limits, value: &Value, before: Option<&Value>) {
+    /// Checks the combined schemas.
+    fn combined(&mut self, limits: &Limits, value: &Value, before: Option<&Value>) {
         for schema in &limits.all_of {
-            self.look(schema, value, before);
+            self.check_value(schema, value, before);
         }
         let holding = |checker: &mut Self, schemas: &[Arc<Schema>]| {
             schemas.iter().filter(|schema| checker.holds(schema, value)).count()
@@ -277,7 +278,7 @@ impl Checker {
         }
     }
 
-    /// Whether a value is as a schema says, without reporting it.
+    /// Returns whether a value matches a schema, without reporting problems.
     fn holds(&mut self, schema: &Schema, value: &Value) -> bool {
         let reported = std::mem::take(&mut self.causes);
         self.value(schema, value, None);
@@ -328,7 +329,7 @@ impl Checker {
     }
 }
 
-/// A value as messages show it.
+/// A value formatted for messages.
 struct Shown(String);
 
 impl From<&str> for Shown {
@@ -359,7 +360,8 @@ impl From<&Value> for Shown {
     }
 }
 
-/// A value in a message: scalars as they are, identities of items as JSON, other things by what they are.
+/// Formats a value for a message: scalars as they are, identities of items as JSON, other values by
+/// their type.
 fn show(value: &Value) -> String {
     match value {
         Value::String(text) => Shown::from(text.as_str()).0,
@@ -409,34 +411,34 @@ fn type_name(schema: &Schema) -> &'static str {
     }
 }
 
-/// What tells an item of a list from the others.
+/// Returns the fields that identify an item of a list.
 fn identity<'a>(item: &'a Value, keys: &[Arc<str>]) -> Cow<'a, Value> {
     let Value::Object(fields) = item else { return Cow::Borrowed(item) };
     let keys = keys.iter().filter_map(|key| Some((key.to_string(), fields.get(key.as_ref())?.clone())));
     Cow::Owned(Value::Object(keys.collect()))
 }
 
-/// The items of a list that has keys, by them.
+/// Items of a keyed list, by their keys.
 pub(crate) struct ByKeys<'a> {
     keys: &'a [Arc<str>],
     items: HashMap<String, &'a Value>,
 }
 
 impl<'a> ByKeys<'a> {
-    /// None of another list.
+    /// Indexes a list; `None` if it has no keys.
     pub(crate) fn of(schema: &'a Schema, list: &'a Value) -> Option<Self> {
         let (ListType::Map(keys), Value::Array(items)) = (&schema.list, list) else { return None };
         let items = items.iter().map(|item| (identity(item, keys).to_string(), item)).collect();
         Some(Self { keys, items })
     }
 
-    /// The item that has the keys of this one.
+    /// Returns the item with the same keys.
     pub(crate) fn item(&self, item: &Value) -> Option<&'a Value> {
         self.items.get(&identity(item, self.keys).to_string()).copied()
     }
 }
 
-/// Whether a number is a multiple of another, but for the error that decimals have in binary.
+/// Returns whether a number is a multiple of another, tolerating binary rounding errors.
 fn is_multiple(value: f64, factor: f64) -> bool {
     let quotient = value / factor;
     (quotient - quotient.round()).abs() <= 1e-9 * quotient.abs().max(1.0)

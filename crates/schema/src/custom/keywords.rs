@@ -1,4 +1,4 @@
-//! Reads single keywords of a schema and reports those that have the wrong form.
+//! Parsers of single schema keywords, which report malformed ones.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::Reader;
 
-/// The keywords of one schema, and who is told of mistakes.
+/// Keywords of one schema, and the reader that collects errors.
 pub(super) struct Keywords<'a> {
     pub(super) keywords: &'a Map<String, Value>,
     pub(super) reader: &'a mut Reader,
@@ -17,7 +17,7 @@ impl Keywords<'_> {
         self.reader.within(name, |reader| reader.invalid(value, problem));
     }
 
-    /// A keyword as `read` reads it; absent and `null` are the same.
+    /// Parses a keyword with `read`; `null` counts as absent.
     fn get<T>(&mut self, name: &str, problem: &str, read: impl FnOnce(&Value) -> Option<T>) -> Option<T> {
         let value = self.keywords.get(name).filter(|value| !value.is_null())?;
         let result = read(value);
@@ -31,7 +31,7 @@ impl Keywords<'_> {
         self.get(name, "must be true or false", Value::as_bool).unwrap_or_default()
     }
 
-    /// A text that says something.
+    /// Parses a string; an empty one counts as absent.
     pub(super) fn text(&mut self, name: &str) -> Option<Arc<str>> {
         let text = self.get(name, "must be a string", |value| value.as_str().map(Arc::from));
         text.filter(|text: &Arc<str>| !text.is_empty())
@@ -55,7 +55,7 @@ impl Keywords<'_> {
         self.get(name, "must be a number", Value::as_f64)
     }
 
-    /// A limit of numbers, and whether it is itself out of bounds.
+    /// Parses a limit of numbers, and whether it is exclusive.
     pub(super) fn bound(&mut self, name: &str, exclusive: &str) -> Option<(f64, bool)> {
         let exclusive = self.flag(exclusive);
         Some((self.number(name)?, exclusive))

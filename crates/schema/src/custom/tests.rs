@@ -25,7 +25,7 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 #[test]
-fn a_custom_kind_is_pruned_defaulted_and_checked() {
+fn custom_kind_is_pruned_defaulted_and_validated() {
     let schema = read(
         &with_spec(json!({
             "type": "object", "required": ["cron", "size"],
@@ -83,7 +83,7 @@ fn a_custom_kind_is_pruned_defaulted_and_checked() {
 }
 
 #[test]
-fn what_was_wrong_before_may_stay_as_it_is_and_nowhere_else() {
+fn old_problems_are_tolerated_in_place() {
     let count = json!({"type": "integer", "maximum": 9});
     let schema = with_spec(json!({
         "type": "object", "required": ["owner"],
@@ -125,21 +125,21 @@ fn what_was_wrong_before_may_stay_as_it_is_and_nowhere_else() {
         ["spec"],
         "what is said of the whole is looked at again"
     );
-    // Items are found by their keys, wherever they stand.
+    // Items are matched by their keys, wherever they are.
     assert_eq!(found(&old, &with("parts", json!([{"name": "b", "count": 99}]))), none);
     assert_eq!(found(&old, &with("parts", json!([{"name": "c", "count": 99}]))), ["spec.parts[0].count"]);
     assert_eq!(found(&old, &with("parts", json!([{"name": "b", "count": 98}]))), ["spec.parts[0].count"]);
-    // Another value is another one, though the same would be said of it.
+    // A changed value is checked, even if its problem is the same.
     assert_eq!(found(&old, &with("cron", json!("7654321"))), ["spec.cron"]);
     assert_eq!(found(&old, &with("choice", json!({"a": 2, "b": 1, "x": [1]}))), ["spec.choice"]);
-    // Of a list without keys it cannot be told which item was which.
+    // Items of a list without keys cannot be matched.
     assert_eq!(found(&old, &with("counts", json!([99, 2, 1]))), ["spec.counts[0]", "spec.counts"]);
-    // What was given cannot be taken away.
+    // A present value must not be removed.
     assert_eq!(found(&with("owner", json!("me")), &old), ["spec.owner"]);
 }
 
 #[test]
-fn fields_beside_the_known_ones_may_be_anything() {
+fn additional_fields_may_be_anything() {
     let spec =
         json!({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": true});
     let schema = read(&with_spec(spec), PATH).unwrap();
@@ -149,7 +149,7 @@ fn fields_beside_the_known_ones_may_be_anything() {
 }
 
 #[test]
-fn what_is_not_structural_is_refused_with_its_path() {
+fn non_structural_schema_is_refused_with_its_path() {
     let at = |rest: &str| format!("{PATH}{rest}");
     let cases = [
         (json!("text"), at(""), "FieldValueInvalid"),
@@ -235,7 +235,7 @@ fn what_is_not_structural_is_refused_with_its_path() {
 }
 
 #[test]
-fn a_schema_that_is_too_deep_or_too_large_is_refused() {
+fn too_deep_or_too_large_schema_is_refused() {
     let mut deep = json!({"type": "string"});
     for _ in 0..200 {
         deep = json!({"type": "array", "items": deep});
@@ -249,7 +249,7 @@ fn a_schema_that_is_too_deep_or_too_large_is_refused() {
 }
 
 #[test]
-fn an_embedded_object_has_the_fields_of_one() {
+fn embedded_object_has_the_common_fields() {
     let spec = json!({"type": "object", "properties": {"pod": {
         "type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true,
     }}});
@@ -324,7 +324,7 @@ fn fields(inner: impl Strategy<Value = Schema>) -> impl Strategy<Value = Schema>
 }
 
 #[test]
-fn rules_and_patterns_are_bounded_in_number_and_size() {
+fn rules_and_patterns_are_bounded() {
     let fields = |number: usize, field: &dyn Fn(usize) -> Value| {
         let fields: BTreeMap<String, Value> = (0..number).map(|n| (format!("f{n}"), field(n))).collect();
         with_spec(json!({"type": "object", "properties": fields}))
@@ -342,7 +342,7 @@ fn rules_and_patterns_are_bounded_in_number_and_size() {
     assert!(read(&fields(500, &|n| patterned(format!("^[a-z]{{1,{}}}$", n % 60 + 1))), PATH).is_ok());
     let groups = refused(&fields(1, &|_| patterned("()".repeat(2000))));
     assert!(groups[0].0.ends_with("pattern"), "{groups:?}");
-    // Each is taken, and all together are too many.
+    // Each is accepted; all together exceed the limit.
     let large = |n: usize| patterned(format!("(((((((x{{1,100}}){{1,15}})))))){n}"));
     assert!(read(&fields(2, &large), PATH).is_ok());
     assert!(refused(&fields(100, &large))[0].0.ends_with("pattern"));
@@ -350,13 +350,13 @@ fn rules_and_patterns_are_bounded_in_number_and_size() {
 
 proptest! {
     #[test]
-    fn what_is_written_as_openapi_is_read_as_the_same(mut schema in fields(structural())) {
+    fn openapi_output_survives_a_round_trip(mut schema in fields(structural())) {
         add_object_fields(&mut schema.properties);
         prop_assert_eq!(read(&to_openapi(&schema), PATH), Ok(schema));
     }
 
     #[test]
-    fn whatever_is_read_nothing_breaks(
+    fn arbitrary_schemas_never_panic(
         keys in prop::collection::btree_map(
             prop::sample::select(vec![
                 "type", "properties", "items", "required", "default", "enum", "pattern", "anyOf", "not", "minimum",

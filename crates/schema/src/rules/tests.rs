@@ -1,4 +1,4 @@
-//! Rules of schemas, held against objects.
+//! Tests of rules on objects.
 
 use serde_json::{Value, json};
 
@@ -11,8 +11,8 @@ fn schema_of(spec: &Value) -> Schema {
     read(&json!({"type": "object", "properties": {"spec": spec}}), PATH).unwrap()
 }
 
-/// What is wrong with a `spec`, and before that one.
-fn judged(schema: &Schema, old: Option<&Value>, new: &Value) -> Vec<String> {
+/// Returns the problems of a `spec`, or of a change from `old`.
+fn problems_of(schema: &Schema, old: Option<&Value>, new: &Value) -> Vec<String> {
     let object = |spec: &Value| {
         let object =
             json!({"apiVersion": "lab.io/v1", "kind": "Lab", "metadata": {"name": "first"}, "spec": spec});
@@ -26,9 +26,9 @@ fn problems(spec: &Value) -> Vec<String> {
     rule_problems(&schema_of(spec), PATH).causes.iter().map(ToString::to_string).collect()
 }
 
-/// Rules as the authors of well-known operators write them: what stands before, what takes its place, and whether it may.
+/// Rules as in well-known operators: an old value, a new value, and whether the change is allowed.
 #[test]
-fn rules_of_many_kinds_hold_and_refuse() {
+fn rules_of_well_known_operators_work() {
     let text = json!({"type": "string"});
     let number = json!({"type": "integer"});
     let cases = [
@@ -40,7 +40,7 @@ fn rules_of_many_kinds_hold_and_refuse() {
             json!({"ca": {"secret": "a"}}),
             json!({"ca": {}, "acme": {}}),
         ),
-        // What can never change.
+        // Immutable fields.
         (
             json!({"type": "object", "properties": {"class": text}}),
             "self.class == oldSelf.class",
@@ -48,7 +48,7 @@ fn rules_of_many_kinds_hold_and_refuse() {
             json!({"class": "a", "x": 1}),
             json!({"class": "b"}),
         ),
-        // What cannot be taken away once it is given.
+        // Fields that cannot be removed once set.
         (
             json!({"type": "object", "properties": {"host": text, "port": number}}),
             "!has(oldSelf.host) || has(self.host)",
@@ -56,7 +56,7 @@ fn rules_of_many_kinds_hold_and_refuse() {
             json!({"host": "b"}),
             json!({"port": 1}),
         ),
-        // Bounds of one field by another, as of replicas.
+        // Limits by another field, as of replicas.
         (
             json!({"type": "object", "properties": {"min": number, "max": number, "now": number}}),
             "self.min <= self.now && self.now <= self.max",
@@ -64,7 +64,7 @@ fn rules_of_many_kinds_hold_and_refuse() {
             json!({"min": 1, "now": 2, "max": 3}),
             json!({"min": 1, "now": 4, "max": 3}),
         ),
-        // A field that another one demands.
+        // A field required by another one.
         (
             json!({"type": "object", "properties": {"type": text, "redirect": {"type": "object", "properties": {"to": text}}}}),
             "self.type == 'Redirect' ? has(self.redirect) : !has(self.redirect)",
@@ -72,7 +72,7 @@ fn rules_of_many_kinds_hold_and_refuse() {
             json!({"type": "Redirect", "redirect": {"to": "x"}}),
             json!({"type": "Rewrite", "redirect": {"to": "x"}}),
         ),
-        // Names of listeners that differ.
+        // Unique names of listeners.
         (
             json!({"type": "object", "properties": {"listeners": {"type": "array", "items": {"type": "object", "properties": {"name": text, "port": number}}}}}),
             "self.listeners.all(one, self.listeners.exists_one(two, one.name == two.name))",
@@ -80,7 +80,7 @@ fn rules_of_many_kinds_hold_and_refuse() {
             json!({"listeners": [{"name": "a"}, {"name": "b"}]}),
             json!({"listeners": [{"name": "a"}, {"name": "a"}]}),
         ),
-        // Networks that belong to one another.
+        // Networks that contain each other.
         (
             json!({"type": "object", "properties": {"pods": text, "gateway": text}}),
             "isCIDR(self.pods) && cidr(self.pods).containsIP(self.gateway)",
@@ -88,7 +88,7 @@ fn rules_of_many_kinds_hold_and_refuse() {
             json!({"pods": "10.1.0.0/16", "gateway": "10.1.0.1"}),
             json!({"pods": "10.1.0.0/16", "gateway": "10.2.0.1"}),
         ),
-        // Versions go up.
+        // Versions that only increase.
         (
             json!({"type": "object", "properties": {"version": text}}),
             "semver(self.version).compareTo(semver(oldSelf.version)) >= 0",
@@ -96,7 +96,7 @@ fn rules_of_many_kinds_hold_and_refuse() {
             json!({"version": "1.10.0"}),
             json!({"version": "1.8.5"}),
         ),
-        // Amounts in any unit.
+        // Quantities in any unit.
         (
             json!({"type": "object", "properties": {"size": {"x-kubernetes-int-or-string": true}, "limit": text}}),
             "quantity(string(self.size)).compareTo(quantity(self.limit)) <= 0",
@@ -104,7 +104,7 @@ fn rules_of_many_kinds_hold_and_refuse() {
             json!({"size": "1024Mi", "limit": "1Gi"}),
             json!({"size": 2_000_000_000, "limit": "1Gi"}),
         ),
-        // Either a number or a share of it.
+        // Either a number or a percentage.
         (
             json!({"type": "object", "properties": {"surge": {"x-kubernetes-int-or-string": true}}}),
             "type(self.surge) == string ? self.surge.matches('^[0-9]+%$') : self.surge >= 0",
@@ -128,7 +128,7 @@ fn rules_of_many_kinds_hold_and_refuse() {
             json!({"selector": {"lab.io/a": "1"}}),
             json!({"selector": {"other.io/a": "1"}}),
         ),
-        // Names that no expression could have.
+        // Names that are no identifiers.
         (
             json!({"type": "object", "properties": {"max-size": number, "a.b/c": number, "namespace": text}}),
             "self.max__dash__size > self.a__dot__b__slash__c && self.__namespace__ != ''",
@@ -136,7 +136,7 @@ fn rules_of_many_kinds_hold_and_refuse() {
             json!({"max-size": 2, "a.b/c": 1, "namespace": "x"}),
             json!({"max-size": 1, "a.b/c": 1, "namespace": "x"}),
         ),
-        // A set is the same in any order.
+        // Sets are equal in any order.
         (
             json!({"type": "object", "properties": {"zones": {"type": "array", "x-kubernetes-list-type": "set", "items": text}}}),
             "self.zones == oldSelf.zones",
@@ -144,7 +144,7 @@ fn rules_of_many_kinds_hold_and_refuse() {
             json!({"zones": ["b", "a"]}),
             json!({"zones": ["a", "c"]}),
         ),
-        // Optional fields without a condition for each.
+        // Optional fields without conditions.
         (
             json!({"type": "object", "properties": {"tls": {"type": "object", "properties": {"mode": text, "certs": {"type": "array", "items": text}}}}}),
             "self.?tls.mode.orValue('Terminate') != 'Terminate' || self.?tls.certs.orValue([]).size() > 0",
@@ -160,7 +160,7 @@ fn rules_of_many_kinds_hold_and_refuse() {
             json!({"bundle": "YWJj", "server": "https://a.example"}),
             json!({"bundle": "YWJj", "server": "http://a.example"}),
         ),
-        // Numbers of a type are of that type, however they are written.
+        // Numbers have their declared type, however they are written.
         (
             json!({"type": "object", "properties": {"share": {"type": "number"}}}),
             "self.share <= 1.0",
@@ -174,14 +174,14 @@ fn rules_of_many_kinds_hold_and_refuse() {
         assert_eq!(problems(&spec), Vec::<String>::new(), "{rule}");
         let schema = schema_of(&spec);
         let old = Some(&old).filter(|old| !old.is_null());
-        assert_eq!(judged(&schema, old, &good), Vec::<String>::new(), "{rule}: {good}");
+        assert_eq!(problems_of(&schema, old, &good), Vec::<String>::new(), "{rule}: {good}");
         let expected = format!("spec: Invalid value: \"object\": failed rule: {rule}");
-        assert_eq!(judged(&schema, old, &bad), [expected], "{bad}");
+        assert_eq!(problems_of(&schema, old, &bad), [expected], "{bad}");
     }
 }
 
 #[test]
-fn rules_stand_at_every_level_and_name_theirs() {
+fn rules_work_at_every_level() {
     let rule = |rule: &str, message: &str| json!([{"rule": rule, "message": message}]);
     let spec = json!({
         "type": "object",
@@ -200,7 +200,7 @@ fn rules_stand_at_every_level_and_name_theirs() {
     assert_eq!(rule_problems(&schema, PATH), RuleProblems::default());
     let new = json!({"name": "bad", "list": [1, 0, 2], "map": {"a": true, "b": false}});
     assert_eq!(
-        judged(&schema, None, &new),
+        problems_of(&schema, None, &new),
         [
             "<nil>: Invalid value: \"object\": another name",
             "spec.list: Invalid value: \"array\": too many",
@@ -213,29 +213,29 @@ fn rules_stand_at_every_level_and_name_theirs() {
         &json!({"type": "object", "x-kubernetes-validations": rule("self.metadata.labels.size() == 0", "")}),
         PATH,
     );
-    let said = rule_problems(&refused.unwrap(), PATH).causes[0].to_string();
-    assert!(said.contains("undefined field 'labels'"), "{said}");
+    let messages = rule_problems(&refused.unwrap(), PATH).causes[0].to_string();
+    assert!(messages.contains("undefined field 'labels'"), "{messages}");
 }
 
 #[test]
-fn what_was_wrong_before_may_stay_and_what_changes_must_be_right() {
+fn unchanged_values_are_not_checked() {
     let spec = json!({"type": "object", "properties": {
         "size": {"type": "integer", "x-kubernetes-validations": [{"rule": "self < 10"}]},
         "level": {"type": "integer", "x-kubernetes-validations": [{"rule": "self >= oldSelf", "message": "never less"}]},
         "note": {"type": "string"}}});
     let schema = schema_of(&spec);
     let old = json!({"size": 20, "level": 3});
-    assert_eq!(judged(&schema, Some(&old), &json!({"size": 20, "level": 3, "note": "x"})), [""; 0]);
-    assert_eq!(judged(&schema, Some(&old), &json!({"size": 21, "level": 3})).len(), 1);
+    assert_eq!(problems_of(&schema, Some(&old), &json!({"size": 20, "level": 3, "note": "x"})), [""; 0]);
+    assert_eq!(problems_of(&schema, Some(&old), &json!({"size": 21, "level": 3})).len(), 1);
     assert_eq!(
-        judged(&schema, Some(&old), &json!({"size": 20, "level": 2})),
+        problems_of(&schema, Some(&old), &json!({"size": 20, "level": 2})),
         ["spec.level: Invalid value: \"integer\": never less"]
     );
-    assert_eq!(judged(&schema, None, &json!({"level": 2})), [""; 0], "nothing was before");
+    assert_eq!(problems_of(&schema, None, &json!({"level": 2})), [""; 0], "nothing was before");
 }
 
 #[test]
-fn items_of_a_map_are_compared_with_those_of_the_same_keys() {
+fn items_of_a_map_are_matched_by_keys() {
     let spec = json!({"type": "object", "properties": {"ports": {
         "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
         "items": {"type": "object", "required": ["name"],
@@ -247,51 +247,52 @@ fn items_of_a_map_are_compared_with_those_of_the_same_keys() {
     let old = json!({"ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2}]});
     let turned =
         json!({"ports": [{"name": "b", "port": 2}, {"name": "c", "port": 9}, {"name": "a", "port": 1}]});
-    assert_eq!(judged(&schema, Some(&old), &turned), [""; 0]);
+    assert_eq!(problems_of(&schema, Some(&old), &turned), [""; 0]);
     let changed = json!({"ports": [{"name": "b", "port": 3}]});
-    assert_eq!(judged(&schema, Some(&old), &changed), ["spec.ports[0].port: Forbidden: a port stays"]);
+    assert_eq!(problems_of(&schema, Some(&old), &changed), ["spec.ports[0].port: Forbidden: a port stays"]);
     let mut atomic = spec;
     atomic["properties"]["ports"]["x-kubernetes-list-type"] = json!("atomic");
     atomic["properties"]["ports"].as_object_mut().unwrap().remove("x-kubernetes-list-map-keys");
-    let said = problems(&atomic);
+    let messages = problems(&atomic);
     assert!(
-        said[0].contains("oldSelf cannot be used on the uncorrelatable portion of the schema"),
-        "{said:?}"
+        messages[0].contains("oldSelf cannot be used on the uncorrelatable portion of the schema"),
+        "{messages:?}"
     );
 }
 
 #[test]
-fn what_was_before_may_be_optional() {
+fn old_self_may_be_optional() {
     let spec = json!({"type": "object", "properties": {"size": {"type": "integer", "x-kubernetes-validations": [
         {"rule": "oldSelf.hasValue() || self == 1", "optionalOldSelf": true, "message": "begins with 1"},
         {"rule": "self - oldSelf.orValue(0) <= 1", "optionalOldSelf": true, "message": "one at a time"}]}}});
     assert_eq!(problems(&spec), [""; 0]);
     let schema = schema_of(&spec);
-    assert_eq!(judged(&schema, None, &json!({"size": 1})), [""; 0]);
-    assert_eq!(judged(&schema, None, &json!({"size": 2})).len(), 2);
-    assert_eq!(judged(&schema, Some(&json!({"size": 1})), &json!({"size": 2})), [""; 0]);
-    assert_eq!(judged(&schema, Some(&json!({"size": 1})), &json!({"size": 3})).len(), 1);
+    assert_eq!(problems_of(&schema, None, &json!({"size": 1})), [""; 0]);
+    assert_eq!(problems_of(&schema, None, &json!({"size": 2})).len(), 2);
+    assert_eq!(problems_of(&schema, Some(&json!({"size": 1})), &json!({"size": 2})), [""; 0]);
+    assert_eq!(problems_of(&schema, Some(&json!({"size": 1})), &json!({"size": 3})).len(), 1);
 }
 
 #[test]
-fn messages_are_made_and_those_that_cannot_be_are_replaced() {
+fn failed_message_expressions_are_replaced() {
     let spec = |message: &str| {
         json!({"type": "object", "properties": {"size": {"type": "integer"}, "list": {"type": "array", "items": {"type": "integer"}}},
             "x-kubernetes-validations": [{"rule": "self.size < 3", "message": "too large", "messageExpression": message}]})
     };
-    let said = |message: &str| judged(&schema_of(&spec(message)), None, &json!({"size": 5, "list": []}));
+    let messages =
+        |message: &str| problems_of(&schema_of(&spec(message)), None, &json!({"size": 5, "list": []}));
     assert_eq!(
-        said("'size ' + string(self.size) + ' is more than 2'"),
+        messages("'size ' + string(self.size) + ' is more than 2'"),
         ["spec: Invalid value: \"object\": size 5 is more than 2"]
     );
     for message in ["string(self.list[0])", "'  '", "'a\\nb'"] {
-        assert_eq!(said(message), ["spec: Invalid value: \"object\": too large"], "{message}");
+        assert_eq!(messages(message), ["spec: Invalid value: \"object\": too large"], "{message}");
     }
     assert!(problems(&spec("self.size"))[0].contains("messageExpression must evaluate to a string"));
 }
 
 #[test]
-fn errors_are_told_in_the_words_of_kubernetes() {
+fn errors_are_worded_as_in_kubernetes() {
     let spec = |rule: &str| {
         json!({"type": "object", "properties": {"list": {"type": "array", "items": {"type": "integer"}},
             "any": {"x-kubernetes-int-or-string": true}}, "x-kubernetes-validations": [{"rule": rule}]})
@@ -315,8 +316,8 @@ fn errors_are_told_in_the_words_of_kubernetes() {
             "'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to call cost exceeds limit for rule: self.list.all(a, self.list.all(b, self.list.exists(c, a + b == c)))",
         ),
     ] {
-        let said = judged(&schema_of(&spec(rule)), None, &value);
-        assert_eq!(said, [format!("spec: Invalid value: \"object\": {expected}")]);
+        let messages = problems_of(&schema_of(&spec(rule)), None, &value);
+        assert_eq!(messages, [format!("spec: Invalid value: \"object\": {expected}")]);
     }
 }
 
@@ -326,13 +327,13 @@ fn rules_for_many_items_share_one_budget() {
         "type": "array", "items": {"type": "integer"},
         "x-kubernetes-validations": [{"rule": "self.all(a, self.all(b, a + b >= 0))"}]}}}});
     let list: Vec<u32> = (0..200).collect();
-    let said = judged(&schema_of(&spec), None, &json!({"lists": vec![list; 1000]}));
-    assert_eq!(said.len(), 1);
-    assert!(said[0].contains("validation failed due to running out of cost budget"), "{said:?}");
+    let messages = problems_of(&schema_of(&spec), None, &json!({"lists": vec![list; 1000]}));
+    assert_eq!(messages.len(), 1);
+    assert!(messages[0].contains("validation failed due to running out of cost budget"), "{messages:?}");
 }
 
 #[test]
-fn a_rule_that_is_wrong_is_told_with_its_path() {
+fn invalid_rule_is_reported_with_its_path() {
     let spec = |rule: Value| json!({"type": "object", "properties": {"a": {"type": "string"}}, "x-kubernetes-validations": [rule]});
     let at = format!("{PATH}.properties[spec].x-kubernetes-validations[0]");
     for (rule, keyword, expected) in [
@@ -361,9 +362,12 @@ fn a_rule_that_is_wrong_is_told_with_its_path() {
             "may not be set if oldSelf is not used in rule",
         ),
     ] {
-        let said = problems(&spec(rule));
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].starts_with(&format!("{at}.{keyword}: ")) && said[0].contains(expected), "{said:?}");
+        let messages = problems(&spec(rule));
+        assert_eq!(messages.len(), 1, "{messages:?}");
+        assert!(
+            messages[0].starts_with(&format!("{at}.{keyword}: ")) && messages[0].contains(expected),
+            "{messages:?}"
+        );
     }
     let inner = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}},
         "anyOf": [{"x-kubernetes-validations": [{"rule": "true"}]}]}}});
@@ -371,24 +375,24 @@ fn a_rule_that_is_wrong_is_told_with_its_path() {
 }
 
 #[test]
-fn what_is_not_evaluated_is_told_and_holds_for_nobody() {
+fn unsupported_rule_is_reported_and_not_applied() {
     let spec = json!({"type": "object", "properties": {"a": {"type": "integer"}},
         "x-kubernetes-validations": [{"rule": "math.greatest(self.a, 3) == 3"}, {"rule": "self.a > 0"}]});
     let schema = schema_of(&spec);
-    let told = rule_problems(&schema, PATH);
-    assert_eq!(told.causes, []);
+    let problems = rule_problems(&schema, PATH);
+    assert_eq!(problems.causes, []);
     assert_eq!(
-        told.lacking,
+        problems.lacking,
         [format!(
             "{PATH}.properties[spec].x-kubernetes-validations[0].rule: \"math.greatest(self.a, 3) == 3\" is not evaluated here: math.greatest"
         )]
     );
-    assert_eq!(judged(&schema, None, &json!({"a": 9})), [""; 0]);
-    assert_eq!(judged(&schema, None, &json!({"a": 0})).len(), 1);
+    assert_eq!(problems_of(&schema, None, &json!({"a": 9})), [""; 0]);
+    assert_eq!(problems_of(&schema, None, &json!({"a": 0})).len(), 1);
 }
 
 #[test]
-fn fields_of_what_is_one_value_are_not_compared_with_those_before() {
+fn fields_of_an_atomic_value_are_not_correlated() {
     let rule = json!([{"rule": "self == oldSelf"}]);
     let text = json!({"type": "string", "x-kubernetes-validations": rule});
     let keyed = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a"],
@@ -401,15 +405,15 @@ fn fields_of_what_is_one_value_are_not_compared_with_those_before() {
         assert_eq!(problems(&field), [""; 0]);
         let mut atomic = field;
         atomic["x-kubernetes-map-type"] = json!("atomic");
-        let said = problems(&atomic);
-        assert!(said[0].contains("oldSelf cannot be used on the uncorrelatable portion"), "{said:?}");
+        let messages = problems(&atomic);
+        assert!(messages[0].contains("oldSelf cannot be used on the uncorrelatable portion"), "{messages:?}");
         atomic.as_object_mut().unwrap().insert("x-kubernetes-validations".to_owned(), rule.clone());
         assert_eq!(problems(&atomic).len(), 1, "the whole of it can be compared");
     }
 }
 
 #[test]
-fn rules_that_are_not_evaluated_are_counted_and_there_are_only_so_many() {
+fn unevaluated_rules_count_towards_the_limit() {
     let spec = |rules: usize| {
         let rules = vec![json!({"rule": "self >= 0"}); rules];
         json!({"type": "object", "properties": {"list": {"type": "array",
@@ -421,16 +425,16 @@ fn rules_that_are_not_evaluated_are_counted_and_there_are_only_so_many() {
     // Nothing changes, so no rule is evaluated.
     let same = |items: usize| {
         let list = json!({"list": vec![1; items]});
-        judged(&schema_of(&spec(200)), Some(&list), &list)
+        problems_of(&schema_of(&spec(200)), Some(&list), &list)
     };
     assert_eq!(same(40_000), [""; 0]);
-    let said = same(60_000);
-    assert_eq!(said.len(), 1);
-    assert!(said[0].contains("validation failed due to running out of cost budget"), "{said:?}");
+    let messages = same(60_000);
+    assert_eq!(messages.len(), 1);
+    assert!(messages[0].contains("validation failed due to running out of cost budget"), "{messages:?}");
 }
 
 #[test]
-fn rules_that_stand_where_none_are_evaluated_are_told() {
+fn rules_at_unevaluated_positions_are_reported() {
     let rule = |rule: &str| json!([{"rule": rule}]);
     let name = json!({"type": "string", "x-kubernetes-validations": rule("self != 'a'")});
     let schema = json!({"type": "object", "properties": {
@@ -439,24 +443,24 @@ fn rules_that_stand_where_none_are_evaluated_are_told() {
             "allOf": [{"x-kubernetes-validations": rule("has(self.a)")},
                 {"properties": {"a": {"x-kubernetes-validations": rule("self != ''")}}}]}}});
     let read = read(&schema, PATH).unwrap();
-    let told = rule_problems(&read, PATH);
-    assert_eq!(told.causes, []);
+    let problems = rule_problems(&read, PATH);
+    assert_eq!(problems.causes, []);
     let name = "properties[metadata].properties[name].x-kubernetes-validations[0].rule: \"self != 'a'\"";
     let any = "properties[spec].allOf[0].x-kubernetes-validations[0].rule: \"has(self.a)\"";
     let field = "properties[spec].allOf[1].properties[a].x-kubernetes-validations[0].rule: \"self != ''\"";
     let why = "rules of what every object has; those of the whole object can look at it";
     assert_eq!(
-        told.lacking,
+        problems.lacking,
         [(name, why), (any, "rules within `allOf`"), (field, "rules within `allOf`")]
             .map(|(at, why)| format!("{PATH}.{at} is not evaluated here: {why}"))
     );
-    assert_eq!(judged(&read, None, &json!({})), [""; 0]);
+    assert_eq!(problems_of(&read, None, &json!({})), [""; 0]);
     let shown = crate::to_openapi(&read).to_string();
     assert!(!shown.contains("x-kubernetes-validations"), "{shown}");
 }
 
 #[test]
-fn defaults_must_comply_with_the_rules_of_their_schemas() {
+fn defaults_must_comply_with_rules() {
     let port = |default: i64| {
         json!({"type": "integer", "default": default,
             "x-kubernetes-validations": [{"rule": "self > 1024", "message": "needs root"}]})
@@ -469,7 +473,7 @@ fn defaults_must_comply_with_the_rules_of_their_schemas() {
     let problems = |spec: &Value| {
         check_defaults(&schema_of(spec), PATH).iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    // What is missing within a default is filled in before rules see it.
+    // Nested defaults are applied before rules are evaluated.
     assert_eq!(problems(&server(json!({}), port(8080))), [""; 0]);
     let at = format!("{PATH}.properties[spec].properties[servers].items");
     let root = |at: &str| format!("{at}: Invalid value: \"integer\": needs root");
@@ -479,11 +483,11 @@ fn defaults_must_comply_with_the_rules_of_their_schemas() {
     );
     let missing = problems(&server(json!({}), json!({"type": "integer"})));
     assert_eq!(missing, [format!("{at}.default: Invalid value: \"object\": failed rule: has(self.port)")]);
-    // All of them share what an object may cost.
+    // All of them share the cost limit of one object.
     let heavy = json!({"type": "array", "items": {"type": "integer"}, "default": vec![1; 900],
         "x-kubernetes-validations": [{"rule": "self.all(a, self.all(b, a == b))"}]});
     let many: serde_json::Map<_, _> = (0..40).map(|number| (format!("f{number}"), heavy.clone())).collect();
-    let said = problems(&json!({"type": "object", "properties": many}));
-    assert!(said.last().unwrap().contains("cost"), "{said:?}");
-    assert!(said.len() < 40, "{}", said.len());
+    let messages = problems(&json!({"type": "object", "properties": many}));
+    assert!(messages.last().unwrap().contains("cost"), "{messages:?}");
+    assert!(messages.len() < 40, "{}", messages.len());
 }

@@ -1,4 +1,4 @@
-//! The authority of CloudCore: certificates, and tokens signed with its key.
+//! Authority of CloudCore: certificates, and tokens signed with its key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,11 @@ pub(super) struct Authority {
     certificate: CertificateDer<'static>,
 }
 
-/// Lets everybody in: whether a certificate is good is asked later.
+/// Accepts any client certificate: it is verified later.
 #[derive(Debug)]
-struct Anybody(Arc<dyn ClientCertVerifier>);
+struct AnyClient(Arc<dyn ClientCertVerifier>);
 
-impl ClientCertVerifier for Anybody {
+impl ClientCertVerifier for AnyClient {
     fn root_hint_subjects(&self) -> &[TlsName] {
         &[]
     }
@@ -72,7 +72,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Unix time in seconds.
+/// Returns Unix time in seconds.
 fn seconds_now() -> u64 {
     u64::try_from(jiff::Timestamp::now().as_second()).unwrap()
 }
@@ -94,7 +94,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// Who may connect: whoever has a certificate of this authority.
+    /// Verifies that clients have a certificate of this authority.
     fn clients(&self) -> Arc<dyn ClientCertVerifier> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).unwrap();
@@ -123,19 +123,19 @@ impl Authority {
     }
 
     pub(super) fn joins(&self) -> TlsAcceptor {
-        self.acceptor(Arc::new(Anybody(self.clients())))
+        self.acceptor(Arc::new(AnyClient(self.clients())))
     }
 
-    /// Whether this authority vouches for a certificate now.
+    /// Verifies that a certificate is of this authority and valid now.
     pub(super) fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), String> {
         let result = self.clients().verify_client_cert(certificate, &[], UnixTime::now());
         result.map(|_| ()).map_err(|error| error.to_string())
     }
 
-    /// `<SHA-256 of the certificate>.<JWT>`.
+    /// Creates a token `<SHA-256 of the certificate>.<JWT>`.
     pub(super) fn token(&self, life: Duration) -> String {
         let now = seconds_now();
-        // One without life has ended a while ago: clocks may differ by a second.
+        // A token without lifetime expired a minute ago, because clocks may differ by a second.
         let ends = if life.is_zero() { now - 60 } else { now + life.as_secs() };
         let encode = |text: &str| URL_SAFE_NO_PAD.encode(text);
         let head = encode(r#"{"alg":"HS256","typ":"JWT"}"#);
@@ -150,7 +150,7 @@ impl Authority {
         hmac::Key::new(hmac::HMAC_SHA256, &self.key)
     }
 
-    /// Whether a JWT is one of this authority, and its time is not over.
+    /// Verifies signature and expiry of a JWT.
     pub(super) fn check_jwt(&self, jwt: &str) -> Result<(), &'static str> {
         let malformed = "token is malformed: token contains an invalid number of segments";
         let (signed, tag) = jwt.rsplit_once('.').ok_or(malformed)?;
@@ -166,15 +166,15 @@ impl Authority {
         Ok(())
     }
 
-    /// A certificate for a request, which is believed in whatever it says.
+    /// Issues a certificate for any request, without checks.
     pub(super) fn sign(&self, request: &[u8]) -> Result<Vec<u8>, String> {
         let request = CertificateSigningRequestDer::from(request.to_vec());
         let mut request =
             CertificateSigningRequestParams::from_der(&request).map_err(|error| error.to_string())?;
-        let asked = request.params.distinguished_name.clone();
+        let requested = request.params.distinguished_name.clone();
         request.params.distinguished_name = DistinguishedName::new();
         for part in [DnType::OrganizationName, DnType::CommonName] {
-            if let Some(value) = asked.get(&part) {
+            if let Some(value) = requested.get(&part) {
                 request.params.distinguished_name.push(part, value.clone());
             }
         }
@@ -183,7 +183,7 @@ impl Authority {
         Ok(certificate.der().to_vec())
     }
 
-    /// Certificate and key of a node, PEM.
+    /// Issues certificate and key of a node in PEM.
     pub(super) fn node(&self, node: &str) -> String {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.distinguished_name = DistinguishedName::new();

@@ -1,4 +1,4 @@
-//! The join service.
+//! Join service of the CloudCore model.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 use super::Shared;
 
-/// The most bytes of a request.
+/// Maximum size of a request in bytes.
 const MAX_REQUEST: usize = 1 << 20;
 
 type Answer = (StatusCode, Vec<u8>);

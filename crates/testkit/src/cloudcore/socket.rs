@@ -1,4 +1,4 @@
-//! Sessions: WebSockets, with the frames of the real one.
+//! Sessions: WebSockets, with the frame sizes of the real CloudCore.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use super::{Fault, Shared};
 use edgesync_kubeedge::model::{CloudCore, Connection};
 
-/// The most bytes of a frame.
+/// Maximum size of a frame in bytes.
 const FRAME: usize = 4082;
 
-/// Anything that a session runs over.
+/// Any stream that a session can use.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
@@ -85,7 +85,7 @@ async fn serve(
             message = socket.next(), if reads => match message {
                 Some(Ok(Message::Text(text))) => receive(shared, connection, text.as_str()),
                 Some(Ok(Message::Binary(bytes))) => receive(shared, connection, &String::from_utf8_lossy(&bytes)),
-                // Pongs to pings are written with the next flush.
+                // Pongs are written with the next flush.
                 Some(Ok(Message::Ping(_))) => if socket.flush().await.is_err() { return },
                 Some(Ok(_)) => {}
                 Some(Err(_)) | None => return,
@@ -98,13 +98,13 @@ fn receive(shared: &Shared, connection: Connection, text: &str) {
     shared.with(|core: &mut CloudCore, now| core.receive(now, connection, text));
 }
 
-/// Sends a text in frames. Whether the connection goes on.
+/// Sends text in frames. Returns whether the connection stays open.
 async fn send(shared: &Shared, socket: &mut WebSocketStream<Box<dyn Stream>>, text: String) -> bool {
     let (size, pause) = match shared.fault() {
         Fault::None => (FRAME, Duration::ZERO),
         Fault::Slow { bytes, pause } => (bytes.max(1), pause),
         Fault::CutMidFrame => {
-            // A frame that says it is longer than what comes.
+            // A frame with a length greater than its content.
             let half = &text.as_bytes()[..(text.len() / 2).min(100)];
             let mut bytes = vec![0x81, 126];
             bytes.extend(u16::try_from(text.len().clamp(126, FRAME)).unwrap_or(126).to_be_bytes());

@@ -1,4 +1,4 @@
-//! A kubectl that runs: its lines as they come, its end when it is waited for.
+//! A kubectl in the background: its lines as they are printed, and its end.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command};
@@ -9,16 +9,16 @@ use std::time::Duration;
 use super::Run;
 use crate::site::{PATIENCE, eventually};
 
-/// The longest that any kubectl of the tests may take; what it waits for by itself is shorter.
+/// Time limit of any kubectl in tests; its own waits are shorter.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// A running kubectl; killed when it is dropped.
+/// A running kubectl, killed on drop.
 pub struct Background {
     command: String,
     child: Child,
     stdout: Arc<Mutex<String>>,
     stderr: Arc<Mutex<String>>,
-    /// Says that an output has been closed, once for each.
+    /// Receives one message for each closed output.
     closed: Receiver<()>,
 }
 
@@ -47,17 +47,17 @@ impl Background {
         Self { command: arguments.join(" "), child, stdout, stderr, closed }
     }
 
-    /// What it has printed so far.
+    /// Returns the lines printed so far.
     pub fn lines(&self) -> Vec<String> {
         self.stdout.lock().unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// Waits for a line that contains a text, and gives it.
+    /// Waits for a line that contains a text, and returns it.
     pub async fn line(&self, text: &str) -> String {
         self.lines_with(&[text]).await.remove(0)
     }
 
-    /// Waits for lines that contain these texts, in this order, with others in between.
+    /// Waits for lines that contain these texts in this order, with others in between.
     pub async fn lines_with(&self, texts: &[&str]) -> Vec<String> {
         let what = format!("`kubectl {}` prints {texts:?} in this order", self.command);
         eventually(&what, PATIENCE, async || {
@@ -70,7 +70,7 @@ impl Background {
         .await
     }
 
-    /// Whether it still runs.
+    /// Returns whether it is still running.
     pub fn runs(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
@@ -88,7 +88,7 @@ impl Background {
         run
     }
 
-    /// Ends it, and gives what it has said.
+    /// Kills it, and returns its output.
     pub fn end(mut self) -> Run {
         let code = self.child.try_wait().unwrap().and_then(|status| status.code());
         let _ = self.child.kill();

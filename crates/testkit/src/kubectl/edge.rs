@@ -5,17 +5,17 @@ use serde_json::Value;
 use super::{Cluster, Kubectl, Run};
 use crate::site::{Agent, Settings, Site};
 
-/// An agent, and kubectls with what it has written for them.
+/// An agent, and kubectls with its kubeconfigs.
 pub struct Edge {
     pub agent: Agent,
-    /// For everybody in the group of the files.
+    /// For all users in the group of the files.
     pub local: Kubectl,
     /// For the agent's user.
     pub secrets: Kubectl,
 }
 
 impl Edge {
-    /// A node of the cluster; its API has an address that stays the same.
+    /// Starts a node of the cluster; its API keeps its address.
     pub async fn start(cluster: &Cluster, node: &str) -> Self {
         Self::start_with(cluster, node, |_| {}).await
     }
@@ -37,7 +37,7 @@ impl Edge {
         edge
     }
 
-    /// Waits until the API answers over TCP, and gives where.
+    /// Waits until the API answers over TCP, and returns its address.
     pub async fn opened(&self) -> String {
         let status = self.agent.until("its API answers over TCP", |status| status["api"]["state"] == "open");
         status.await["api"]["address"].as_str().unwrap().to_owned()
@@ -60,26 +60,26 @@ impl Edge {
         self.opened().await;
     }
 
-    /// Runs kubectl as everybody in the group.
+    /// Runs kubectl as a user in the group.
     #[track_caller]
     pub fn kubectl(&self, arguments: &[&str]) -> Run {
         self.local.run(arguments)
     }
 
-    /// An object, by kind and name.
+    /// Returns an object by kind and name.
     #[track_caller]
     pub fn get(&self, object: &str) -> Value {
         self.kubectl(&["get", object, "-o", "json"]).json()
     }
 
-    /// The names of what is listed.
+    /// Returns the names of listed objects.
     #[track_caller]
     pub fn names(&self, arguments: &[&str]) -> Vec<String> {
         let run = self.kubectl(&[&["get", "-o", "name"], arguments].concat());
         run.lines().iter().map(|line| line.split_once('/').unwrap().1.to_owned()).collect()
     }
 
-    /// Puts manifests in by a command.
+    /// Runs a command with a manifest on standard input.
     #[track_caller]
     pub fn feed(&self, arguments: &[&str], manifest: &Value) -> Run {
         self.local.feed(&[arguments, &["-f", "-"]].concat(), &manifest.to_string())

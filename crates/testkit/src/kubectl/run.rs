@@ -1,48 +1,48 @@
-//! What kubectl has said when it ended.
+//! Result of a kubectl command.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// A kubectl that has ended.
+/// A finished kubectl command.
 #[derive(Clone)]
 pub struct Run {
     pub command: String,
-    /// `None` if a signal ended it.
+    /// Exit code; `None` if a signal ended it.
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
 impl Run {
-    /// What it printed; it must have succeeded.
+    /// Returns the output; asserts success.
     #[track_caller]
     pub fn ok(self) -> String {
         assert!(self.code == Some(0), "this should have succeeded: {self}");
         self.stdout
     }
 
-    /// What it said went wrong; it must have ended with 1.
+    /// Returns the errors; asserts exit code 1.
     #[track_caller]
     pub fn fails(self) -> String {
         assert!(self.code == Some(1), "this should have failed: {self}");
         self.stderr
     }
 
-    /// It must have failed and said this.
+    /// Asserts exit code 1 and an error that contains a text.
     #[track_caller]
     pub fn fails_with(self, text: &str) -> String {
         assert!(self.code == Some(1) && self.stderr.contains(text), "this should fail with {text:?}: {self}");
         self.stderr
     }
 
-    /// It must have succeeded and printed this line, and no other.
+    /// Asserts success with this line as the only output.
     #[track_caller]
     pub fn says(self, line: &str) {
         assert!(self.code == Some(0) && self.stdout.trim_end() == line, "this should say {line:?}: {self}");
     }
 
-    /// It must have succeeded and printed a text with all of these.
+    /// Asserts success with all texts in the output.
     #[track_caller]
     pub fn shows(self, texts: &[&str]) -> String {
         for text in texts {
@@ -51,7 +51,7 @@ impl Run {
         self.stdout
     }
 
-    /// The JSON that it printed.
+    /// Returns the output as JSON.
     #[track_caller]
     pub fn json(self) -> Value {
         let parsed = serde_json::from_str(&self.stdout);
@@ -59,13 +59,14 @@ impl Run {
         parsed.unwrap_or_default()
     }
 
-    /// The lines that it printed.
+    /// Returns the lines of the output.
     #[track_caller]
     pub fn lines(self) -> Vec<String> {
         self.ok().lines().map(str::to_owned).collect()
     }
 
-    /// The table that it printed, the head first. Cells are apart by three spaces or more.
+    /// Returns the rows of the output's table, the header first. Cells are separated by three
+    /// spaces or more.
     #[track_caller]
     pub fn rows(self) -> Vec<Vec<String>> {
         let row = |line: String| {

@@ -12,17 +12,17 @@ use super::{PATIENCE, Process, Settings, Site, eventually, path_of};
 pub struct Agent {
     pub process: Process,
     pub settings: Settings,
-    /// The name of the node.
+    /// Name of the node.
     pub node: String,
-    /// The database file.
+    /// Path of the database file.
     pub database: PathBuf,
-    /// The socket of the local API.
+    /// Socket of the local API.
     pub socket: PathBuf,
     config: PathBuf,
 }
 
 impl Agent {
-    /// An agent of a node with a broker, started.
+    /// Starts an agent of a node with a broker.
     pub async fn start(site: &Site, node: &str, broker: SocketAddr) -> Self {
         Self::start_with(site, node, broker, |_| {}).await
     }
@@ -40,7 +40,7 @@ impl Agent {
         agent
     }
 
-    /// An agent that is not started yet.
+    /// Creates an agent without starting it.
     pub fn new(site: &Site, node: &str, broker: SocketAddr) -> Self {
         let config = site.path(&format!("{node}.toml"));
         let socket = site.path(&format!("{node}.sock"));
@@ -56,12 +56,12 @@ impl Agent {
         Self { process, settings, node: node.to_owned(), database, socket, config }
     }
 
-    /// Writes the configuration file, for a reload for instance.
+    /// Writes the configuration file, such as for a reload.
     pub fn write_config(&self) {
         self.settings.write(&self.config);
     }
 
-    /// The configuration file.
+    /// Returns the path of the configuration file.
     pub fn config(&self) -> &Path {
         &self.config
     }
@@ -72,7 +72,7 @@ impl Agent {
         self.run_as_configured().await;
     }
 
-    /// The same with the configuration as it is, after `edgesync join` for instance.
+    /// The same with the existing configuration, such as after `edgesync join`.
     pub async fn run_as_configured(&mut self) {
         self.process.start();
         let client = self.client();
@@ -90,54 +90,54 @@ impl Agent {
         assert!(status.success(), "the agent ended with {status}");
     }
 
-    /// Kills it with SIGKILL and starts it again.
+    /// Kills it with SIGKILL and restarts it.
     pub async fn crash(&mut self) {
         self.process.kill();
         self.run().await;
     }
 
-    /// Kills it with SIGKILL and starts it again with the configuration as it is.
+    /// Kills it with SIGKILL and restarts it with the existing configuration.
     pub async fn crash_as_configured(&mut self) {
         self.process.kill();
         self.run_as_configured().await;
     }
 
-    /// A client with a connection of its own.
+    /// Returns a client with its own connection.
     pub fn client(&self) -> Client {
         Client::new(Address::Unix(self.socket.clone()))
     }
 
-    /// What the agent says of itself.
+    /// Returns the status of the agent.
     pub async fn status(&self) -> Value {
         self.client().get("/edgesync/v1/status").await.unwrap()
     }
 
-    /// A text in the status, by JSON pointer; empty when there is none.
+    /// Returns a text in the status, by JSON pointer; empty without one.
     pub async fn says(&self, pointer: &str) -> String {
         self.status().await.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
-    /// A number in the status, by JSON pointer; 0 when there is none.
+    /// Returns a number in the status, by JSON pointer; 0 without one.
     pub async fn counts(&self, pointer: &str) -> u64 {
         self.status().await.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
     }
 
-    /// Whether the broker is connected.
+    /// Returns whether the broker is connected.
     pub async fn is_connected(&self) -> bool {
         self.says("/link/state").await == "connected"
     }
 
-    /// Whether the agent says that it is in sync.
+    /// Returns whether the agent reports that it is in sync.
     pub async fn is_in_sync(&self) -> bool {
         self.status().await["sync"]["inSync"] == true
     }
 
-    /// An object as the node holds it.
+    /// Returns an object as held by the node.
     pub async fn get(&self, object: &Value) -> Option<Value> {
         self.client().get(&path_of(object)).await.ok()
     }
 
-    /// Waits until the status fits.
+    /// Waits until the status matches.
     pub async fn until(&self, what: &str, mut fits: impl FnMut(&Value) -> bool) -> Value {
         eventually(&format!("{}: {what}", self.node), PATIENCE, async || {
             let status = self.status().await;

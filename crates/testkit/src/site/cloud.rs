@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::{PATIENCE, Process, Settings, Site, eventually};
 
-/// Connections over which many objects are applied.
+/// Number of connections for applying many objects.
 const CONNECTIONS: usize = 8;
-/// Everything with such a kind belongs on every node.
+/// Places all objects of these kinds on every node.
 const PLACEMENT: &str = r#"
 [[placement]]
 nodes = { names = ["*"] }
@@ -25,20 +25,20 @@ objects = { kinds = ["configmaps", "secrets", "pods"] }
 pub struct Cloud {
     pub process: Process,
     pub settings: Settings,
-    /// Where the API listens.
+    /// Address of the API.
     pub api: SocketAddr,
-    /// Where the embedded endpoint listens.
+    /// Address of the embedded endpoint.
     pub mqtt: SocketAddr,
-    /// The socket of the API.
+    /// Socket of the API.
     pub socket: PathBuf,
-    /// What the administrators of the machine get into the API with, over TCP.
+    /// kubeconfig for administrators of the machine, over TCP.
     pub kubeconfig: PathBuf,
-    /// The database file.
+    /// Path of the database file.
     pub database: PathBuf,
     config: PathBuf,
 }
 
-/// What the cloud has counted for a node since it started.
+/// Counters of the cloud side for a node since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub hellos: u64,
@@ -50,7 +50,7 @@ pub struct Counters {
 }
 
 impl Cloud {
-    /// A cloud side with its embedded endpoint, started and ready.
+    /// Starts a cloud side with its embedded endpoint.
     pub async fn start(site: &Site) -> Self {
         Self::start_with(site, |_| {}).await
     }
@@ -63,7 +63,7 @@ impl Cloud {
         cloud
     }
 
-    /// A cloud side that uses a broker elsewhere, with a changed configuration, started and ready.
+    /// Starts a cloud side that uses a broker elsewhere, with a changed configuration.
     pub async fn start_behind(site: &Site, broker: SocketAddr, change: impl FnOnce(&mut Settings)) -> Self {
         let mut cloud = Self::new(site);
         cloud.mqtt = broker;
@@ -74,7 +74,7 @@ impl Cloud {
         cloud
     }
 
-    /// A cloud side that is not started yet.
+    /// Creates a cloud side without starting it.
     pub fn new(site: &Site) -> Self {
         let (config, database) = (site.path("cloud.toml"), site.path("cloud.db"));
         let (socket, kubeconfig) = (site.path("cloud.sock"), site.path("admin.kubeconfig"));
@@ -92,7 +92,7 @@ impl Cloud {
         Self { process, settings, api, mqtt, socket, kubeconfig, database, config }
     }
 
-    /// Writes the configuration file, for a reload for instance.
+    /// Writes the configuration file, such as for a reload.
     pub fn write_config(&self) {
         self.settings.write(&self.config);
     }
@@ -110,18 +110,18 @@ impl Cloud {
         .await;
     }
 
-    /// Kills it with SIGKILL and starts it again.
+    /// Kills it with SIGKILL and restarts it.
     pub async fn crash(&mut self) {
         self.process.kill();
         self.run().await;
     }
 
-    /// A client with a connection of its own.
+    /// Returns a client with its own connection.
     pub fn client(&self) -> Client {
         Client::new(Address::Unix(self.socket.clone()))
     }
 
-    /// Creates objects, or replaces those that exist, over a few connections at once.
+    /// Creates or replaces objects, over several connections.
     pub async fn apply(&self, objects: impl IntoIterator<Item = Value>) {
         let objects: Arc<Vec<Value>> = Arc::new(objects.into_iter().collect());
         let next = Arc::new(AtomicUsize::new(0));
@@ -143,12 +143,12 @@ impl Cloud {
         self.client().delete::<Value>(&path_of(object), None).await.unwrap();
     }
 
-    /// An object as the cloud holds it.
+    /// Returns an object as held by the cloud.
     pub async fn get(&self, object: &Value) -> Value {
         self.client().get(&path_of(object)).await.unwrap()
     }
 
-    /// What the cloud says of a node; null before the node has said Hello.
+    /// Returns the cloud's status of a node; null before its first Hello.
     pub async fn node(&self, name: &str) -> Value {
         match self.client().get(&format!("/edgesync/v1/nodes/{name}")).await {
             Ok(node) => node,
@@ -157,7 +157,7 @@ impl Cloud {
         }
     }
 
-    /// What the cloud has counted for a node.
+    /// Returns the cloud's counters for a node.
     pub async fn counters(&self, name: &str) -> Counters {
         let node = self.node(name).await;
         let count = |field: &str| node["counters"][field].as_u64().unwrap_or(0);
@@ -171,17 +171,17 @@ impl Cloud {
         }
     }
 
-    /// The state of a node in a word; empty before the node has said Hello.
+    /// Returns the state of a node; empty before its first Hello.
     pub async fn state(&self, name: &str) -> String {
         self.node(name).await["state"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// How many frames were refused, by reason.
+    /// Returns the numbers of refused frames, by reason.
     pub async fn bad_frames(&self) -> Value {
         self.client().get::<Value>("/edgesync/v1/nodes").await.unwrap()["badFrames"].take()
     }
 
-    /// Waits until the cloud counts a node as in sync with so many objects.
+    /// Waits until the cloud counts a node as in sync with `objects` objects.
     pub async fn in_sync(&self, name: &str, objects: u64) {
         let what = format!("{name} is in sync with {objects} objects");
         eventually(&what, PATIENCE, async || {
@@ -192,7 +192,7 @@ impl Cloud {
     }
 }
 
-/// Creates an object, or replaces it.
+/// Creates or replaces an object.
 pub async fn apply(client: &Client, object: &Value) -> Result<Value, ClientError> {
     let path = path_of(object);
     let (collection, _) = path.rsplit_once('/').unwrap();
@@ -204,7 +204,7 @@ pub async fn apply(client: &Client, object: &Value) -> Result<Value, ClientError
     }
 }
 
-/// The path of an object in either API.
+/// Returns the path of an object in either API.
 pub fn path_of(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let kind = text(&object["kind"]);

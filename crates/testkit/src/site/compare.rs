@@ -1,4 +1,4 @@
-//! Whether both sides hold the same: every object, every field.
+//! Comparison of both sides: every object, every field.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use super::{Agent, Cloud, PATIENCE, eventually};
 
-/// The collections that hold what belongs on the nodes.
+/// Collections with objects placed on nodes.
 const COLLECTIONS: [&str; 3] = ["/api/v1/configmaps", "/api/v1/secrets", "/api/v1/pods"];
-/// What `kubectl apply` notes of an object. It does not travel unless it is to.
+/// Annotation of `kubectl apply`, not sent to nodes by default.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Objects of a page.
+/// Number of objects per page.
 const PAGE: usize = 500;
 
-/// Waits until cloud and node hold the same objects, and gives how many.
+/// Waits until cloud and node hold the same objects, and returns their number.
 pub async fn same_on_both_sides(cloud: &Cloud, agent: &Agent) -> usize {
     same_within(PATIENCE, cloud, agent).await
 }
@@ -25,19 +25,19 @@ pub async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -> usize
     let mut last = String::new();
     let start = tokio::time::Instant::now();
     loop {
-        // A comparison reads everything: it waits until both sides believe that it will hold.
-        let believed = eventually("both sides are in sync", PATIENCE, async || {
+        // A comparison reads everything, so it waits until both sides report that they are in sync.
+        let reported = eventually("both sides are in sync", PATIENCE, async || {
             let node = cloud.node(&agent.node).await;
             let status = agent.status().await;
             let fits = node["state"] == "in sync" && status["sync"]["inSync"] == true;
             (fits || start.elapsed() > limit).then_some((fits, node, status))
         });
-        let (fits, node, status) = believed.await;
+        let (fits, node, status) = reported.await;
         if fits {
-            let (mut wanted, versions) = read(&cloud.client()).await;
-            wanted.values_mut().for_each(leave_out);
+            let (mut desired, versions) = read(&cloud.client()).await;
+            desired.values_mut().for_each(remove_unsent_fields);
             let found = held(&agent.client()).await;
-            let mut differences = differences(&wanted, &found);
+            let mut differences = differences(&desired, &found);
             let node = &agent.node;
             let versions = versions.into_iter().map(|(uid, version)| (format!("{node}.{uid}"), version));
             let versions: BTreeMap<String, String> = versions.collect();
@@ -47,7 +47,7 @@ pub async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -> usize
                 }
             }
             if differences.is_empty() {
-                return wanted.len();
+                return desired.len();
             }
             last = format!("{} differences, for instance {:?}", differences.len(), &differences[0]);
         }
@@ -59,25 +59,25 @@ pub async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -> usize
     }
 }
 
-/// Everything that nodes are to hold of what a cloud side holds, by UID.
+/// Returns all objects of a cloud side that nodes must hold, by UID.
 pub async fn wanted(cloud: &Cloud) -> BTreeMap<String, Value> {
-    let mut wanted = held(&cloud.client()).await;
-    wanted.values_mut().for_each(leave_out);
-    wanted
+    let mut desired = held(&cloud.client()).await;
+    desired.values_mut().for_each(remove_unsent_fields);
+    desired
 }
 
-/// Everything that a side holds, by UID, without what each side has of its own.
+/// Returns all objects of a side by UID, without side-specific fields.
 pub async fn held(client: &Client) -> BTreeMap<String, Value> {
     read(client).await.0
 }
 
-/// Everything that a side holds, and the versions that its API gives it; both by UID.
+/// Returns all objects of a side, and their versions; both by UID.
 async fn read(client: &Client) -> (BTreeMap<String, Value>, BTreeMap<String, String>) {
     let (mut all, mut versions) = (BTreeMap::new(), BTreeMap::new());
     for collection in COLLECTIONS {
         for mut item in items(client, collection).await {
             let uid = item["metadata"]["uid"].as_str().unwrap().to_owned();
-            versions.insert(uid.clone(), without_own(&mut item));
+            versions.insert(uid.clone(), remove_own_fields(&mut item));
             let twice = all.insert(uid, item);
             assert!(twice.is_none(), "listed twice: {twice:?}");
         }
@@ -85,20 +85,20 @@ async fn read(client: &Client) -> (BTreeMap<String, Value>, BTreeMap<String, Str
     (all, versions)
 }
 
-/// Takes from an object what each side has of its own, and gives the version.
-fn without_own(object: &mut Value) -> String {
+/// Removes side-specific fields from an object, and returns its version.
+fn remove_own_fields(object: &mut Value) -> String {
     let metadata = object["metadata"].as_object_mut().unwrap();
-    // Not sent to nodes, which have their own for what is written there.
+    // Not sent to nodes, which have their own for local writes.
     metadata.remove("managedFields");
-    // A node counts its own versions; the cloud's stand in the records.
+    // A node has its own versions; the cloud's are in the records.
     match metadata.remove("resourceVersion") {
         Some(Value::String(version)) => version,
         other => panic!("the version of an object is {other:?}"),
     }
 }
 
-/// Takes from an object of the cloud what does not travel to nodes.
-fn leave_out(object: &mut Value) {
+/// Removes fields that are not sent to nodes.
+fn remove_unsent_fields(object: &mut Value) {
     let metadata = object["metadata"].as_object_mut().unwrap();
     if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut)
         && annotations.remove(LAST_APPLIED).is_some()
@@ -108,36 +108,37 @@ fn leave_out(object: &mut Value) {
     }
 }
 
-/// Whether a node has the object of the cloud in the same state.
-pub fn is_same(mut found: Value, mut wanted: Value) -> bool {
-    without_own(&mut found);
-    without_own(&mut wanted);
-    leave_out(&mut wanted);
-    found == wanted
+/// Returns whether a node has the cloud's object in the same state.
+pub fn is_same(mut found: Value, mut desired: Value) -> bool {
+    remove_own_fields(&mut found);
+    remove_own_fields(&mut desired);
+    remove_unsent_fields(&mut desired);
+    found == desired
 }
 
-/// The versions in the ObjectSync records of a node, by name.
+/// Returns the versions in the ObjectSync records of a node, by name.
 async fn records(client: &Client, node: &str) -> BTreeMap<String, String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let mine = format!("{node}.");
+    let prefix = format!("{node}.");
     let records = items(client, "/apis/reliablesyncs.kubeedge.io/v1alpha1/objectsyncs").await;
     let records = records.into_iter();
     let records = records
         .map(|record| (text(&record["metadata"]["name"]), text(&record["status"]["objectResourceVersion"])));
-    records.filter(|(name, _)| name.starts_with(&mine)).collect()
+    records.filter(|(name, _)| name.starts_with(&prefix)).collect()
 }
 
-/// All objects of a collection, page by page.
+/// Returns all objects of a collection, page by page.
 async fn items(client: &Client, collection: &str) -> Vec<Value> {
     let (mut all, mut next) = (Vec::new(), String::new());
     loop {
         let path = format!("{collection}?limit={PAGE}&continue={next}");
-        // While a damaged database is being replaced a read is answered with 503 and "try again".
+        // While a damaged database is being replaced, reads are answered with 503 and a retry
+        // delay.
         let list = eventually("the list is answered", Duration::from_secs(30), async || {
             let answer = client.get::<Value>(&path).await;
             match answer.as_ref().err().and_then(ClientError::status).map(|status| status.code) {
                 Some(503) => None,
-                // "Start the list anew": the database has been replaced meanwhile.
+                // Expired: the database has been replaced meanwhile, so the list must restart.
                 Some(410) => Some(None),
                 _ => Some(Some(answer.unwrap())),
             }
@@ -158,7 +159,7 @@ async fn items(client: &Client, collection: &str) -> Vec<Value> {
     }
 }
 
-/// What is to be held and is not, in words.
+/// Describes the differences between desired and held objects.
 pub fn differences(wanted: &BTreeMap<String, Value>, found: &BTreeMap<String, Value>) -> Vec<String> {
     let name = |object: &Value| format!("{} {}", object["kind"], object["metadata"]["name"]);
     let missing = wanted.iter().filter_map(|(uid, object)| match found.get(uid) {

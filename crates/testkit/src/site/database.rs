@@ -1,5 +1,5 @@
-//! The database files of processes that do not run (or that are held with SIGSTOP), looked at through
-//! copies, so that looking changes nothing.
+//! Databases of processes that do not run (or are stopped with SIGSTOP), read through copies, so
+//! that reading changes nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ impl Snapshot {
         self.directory.path().join("copy.db")
     }
 
-    /// Puts the copy in the place of a database, whose files are removed first.
+    /// Replaces a database by the copy.
     pub fn restore(&self, database: &Path) {
         Self::remove(database);
         for suffix in ["", "-wal"] {
@@ -64,7 +64,7 @@ impl Snapshot {
     }
 }
 
-/// UIDs and versions that an edge's database holds.
+/// Returns UIDs and versions in an edge's database.
 pub fn edge_rows(database: &Path) -> BTreeMap<String, String> {
     let snapshot = Snapshot::of(database);
     let conn = snapshot.open();
@@ -73,7 +73,8 @@ pub fn edge_rows(database: &Path) -> BTreeMap<String, String> {
     rows.map(Result::unwrap).collect()
 }
 
-/// UIDs and versions of the ObjectSync records of a node in a cloud's database: what was ever reported.
+/// Returns UIDs and versions in the ObjectSync records of a node, from a cloud's database: the last
+/// reported ones.
 pub fn recorded(database: &Path, node: &str) -> BTreeMap<String, String> {
     let snapshot = Snapshot::of(database);
     let conn = snapshot.open();

@@ -1,4 +1,4 @@
-//! The directory and the addresses of one test, and configuration files in it.
+//! Directory, addresses and configuration files of one test.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -7,9 +7,9 @@ use std::sync::{LazyLock, Mutex};
 
 use tempfile::TempDir;
 
-static GIVEN_OUT: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
+static USED_PORTS: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
 
-/// A place of its own for a test; gone with it.
+/// Directory of a test, removed with it.
 pub struct Site {
     directory: TempDir,
 }
@@ -19,29 +19,29 @@ impl Site {
         Self { directory: tempfile::Builder::new().prefix("edgesync-e2e-").tempdir().unwrap() }
     }
 
-    /// A path in the directory.
+    /// Returns a path in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// An address that nobody else uses, now or later: the loopback address belongs to this test process
-    /// alone, and within it no port is given out twice. So a process may be killed and started again at
-    /// the same address while other tests run.
+    /// Returns an unused address, reserved for the test: the loopback address belongs to this test
+    /// process alone, and no port on it is returned twice. So a process may be restarted at the
+    /// same address while other tests run.
     pub fn address() -> SocketAddr {
         let [_, high, middle, low] = std::process::id().to_be_bytes();
         // Process ids have 22 bits.
         let ip = Ipv4Addr::new(127, 128 + (high & 0x3f), middle, low);
-        let mut given_out = GIVEN_OUT.lock().unwrap();
+        let mut used_ports = USED_PORTS.lock().unwrap();
         loop {
             let address = TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap();
-            if given_out.insert(address.port()) {
+            if used_ports.insert(address.port()) {
                 return address;
             }
         }
     }
 }
 
-/// A configuration: dotted keys with TOML values, and text that follows them.
+/// A configuration: dotted keys with TOML values, followed by text.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     values: BTreeMap<String, String>,
@@ -49,36 +49,36 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Sets a key; `value` is TOML, so a text has its quotes.
+    /// Sets a key; `value` is TOML, so a string has quotes.
     pub fn set(&mut self, key: &str, value: &str) -> &mut Self {
         self.values.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// Sets a key to a text.
+    /// Sets a key to a string.
     pub fn text(&mut self, key: &str, value: impl ToString) -> &mut Self {
         self.set(key, &format!("{:?}", value.to_string()))
     }
 
-    /// Leaves a key to its default.
+    /// Removes a key, so that its default applies.
     pub fn remove(&mut self, key: &str) -> &mut Self {
         self.values.remove(key);
         self
     }
 
-    /// Whether a key is set to this text.
+    /// Returns whether a key is set to this string.
     pub fn is(&self, key: &str, value: &str) -> bool {
         self.values.get(key).is_some_and(|set| *set == format!("{value:?}"))
     }
 
-    /// Tables that follow the keys.
+    /// Sets the tables that follow the keys.
     pub fn tables(&mut self, more: &str) -> &mut Self {
         more.clone_into(&mut self.more);
         self
     }
 
     pub fn write(&self, path: &Path) {
-        // Grouped into tables, as people write it.
+        // Grouped into tables, as users write it.
         let mut sections: BTreeMap<&str, String> = BTreeMap::new();
         for (key, value) in &self.values {
             let (section, key) = key.split_once('.').expect("section.key");

@@ -1,4 +1,5 @@
-//! A fleet with certificates: a cloud side that nodes join, an external broker that tells them apart, devices.
+//! A fleet with certificates: a cloud side with enrollment, an external broker with access rules,
+//! devices.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,12 +17,12 @@ use super::{Agent, Cloud, PATIENCE, Settings, Site, eventually};
 /// A cloud side over TLS.
 pub struct Fleet {
     pub cloud: Cloud,
-    /// Where nodes join.
+    /// Address of the join service.
     pub joining: SocketAddr,
 }
 
 impl Fleet {
-    /// With its own endpoint.
+    /// Starts a cloud side with its own endpoint.
     pub async fn embedded(site: &Site, change: impl FnOnce(&mut Settings)) -> Self {
         let joining = Site::address();
         let cloud = Cloud::start_with(site, |settings| {
@@ -32,7 +33,7 @@ impl Fleet {
         Self { cloud, joining }
     }
 
-    /// Behind a broker at an address where nothing listens yet.
+    /// Starts a cloud side with an external broker at an address where nothing listens yet.
     pub async fn behind(site: &Site, broker: SocketAddr, change: impl FnOnce(&mut Settings)) -> Self {
         let joining = Site::address();
         let cloud = Cloud::start_behind(site, broker, |settings| {
@@ -43,21 +44,21 @@ impl Fleet {
         Self { cloud, joining }
     }
 
-    /// What `edgesync-cloud` says and does with these words.
+    /// Runs `edgesync-cloud` with these arguments.
     pub async fn command(&self, words: &[&str]) -> Output {
         let mut command = Command::new(crate::programs::cloud());
         command.args(words).env("EDGESYNC_CLOUD_SERVER", &self.cloud.socket);
         ended(command).await
     }
 
-    /// A token, made with these further words.
+    /// Creates a token with further arguments.
     pub async fn token(&self, words: &[&str]) -> String {
         let output = self.command(&[&["token", "create"], words].concat()).await;
         assert!(output.status.success(), "{}", said(&output));
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// A device that has joined and is not started yet.
+    /// Creates a device that has joined, not started.
     pub async fn device(&self, site: &Site, node: &str) -> Agent {
         let agent = self.new_device(site, node);
         let token = self.token(&["--node", node]).await;
@@ -66,7 +67,7 @@ impl Fleet {
         agent
     }
 
-    /// A device that has not joined; its configuration is there.
+    /// Creates a device that has not joined; its configuration exists.
     pub fn new_device(&self, site: &Site, node: &str) -> Agent {
         let mut agent = Agent::new(site, node, self.cloud.mqtt);
         agent.settings.remove("link.broker");
@@ -74,7 +75,7 @@ impl Fleet {
         agent
     }
 
-    /// `edgesync join` on a device.
+    /// Runs `edgesync join` on a device.
     pub async fn join(&self, agent: &Agent, token: &str, words: &[&str]) -> Output {
         let cloud = format!("https://{}", self.joining);
         let mut command = Command::new(crate::programs::device());
@@ -84,42 +85,42 @@ impl Fleet {
     }
 }
 
-/// Runs a program to its end, beside what the test does meanwhile.
+/// Runs a program to its end, concurrently with the test.
 pub async fn ended(mut command: Command) -> Output {
     tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output().unwrap()).await.unwrap()
 }
 
-/// Output and errors of a program.
+/// Formats output and errors of a program.
 pub fn said(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!("{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
-/// The directory of the identity that a configuration names.
+/// Returns the directory of the identity in a configuration.
 pub fn identity_of(config: &Path) -> PathBuf {
     let text = std::fs::read_to_string(config).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("directory = "));
     line.unwrap_or_else(|| panic!("no identity in {text}")).trim_matches('"').into()
 }
 
-/// The identity of a device.
+/// Loads the identity of a device.
 pub fn stored(agent: &Agent) -> Stored {
     files::load(&RealDisk, &identity_of(agent.config())).unwrap()
 }
 
-/// How a client comes to a broker.
+/// Parameters of a connection to a broker.
 pub struct Caller<'a> {
     pub broker: SocketAddr,
     pub client_id: &'a str,
     pub username: Option<&'a str>,
-    /// Which authority the broker must have; none for plain TCP.
+    /// Trusted authority of the broker; none for plain TCP.
     pub trust: Option<&'a Trust>,
     pub identity: Option<&'a Identity>,
     pub listens: &'a [String],
 }
 
 impl Caller<'_> {
-    /// Tries to connect; it tries again and again.
+    /// Connects, with retries.
     pub fn call(&self) -> (LinkHandle, Receiver<LinkEvent>) {
         let mut options = LinkOptions::new(&self.broker.ip().to_string(), self.broker.port(), self.client_id);
         options.username = self.username.map(str::to_owned);
@@ -140,7 +141,7 @@ pub async fn in_sync(agent: &Agent) {
     .await;
 }
 
-/// A mosquitto that is configured by the cloud side.
+/// Writes the configuration for mosquitto that the cloud side generates.
 pub async fn mosquitto_files(fleet: &Fleet, directory: &Path, broker: SocketAddr) {
     let (name, port) = (broker.ip().to_string(), broker.port().to_string());
     let directory = directory.to_str().unwrap();
@@ -149,7 +150,7 @@ pub async fn mosquitto_files(fleet: &Fleet, directory: &Path, broker: SocketAddr
     assert!(output.status.success(), "{}", said(&output));
 }
 
-/// What the API answers to a POST without a body.
+/// Returns the API's answer to a POST without a body.
 pub async fn post(cloud: &Cloud, path: &str) -> Value {
     cloud.client().post(path, &json!(null)).await.unwrap()
 }

@@ -1,4 +1,4 @@
-//! A client that says on any topic whatever a test wants, in somebody else's name.
+//! A client that publishes any message on any topic, impersonating others.
 
 use std::net::SocketAddr;
 
@@ -8,14 +8,14 @@ use tokio::time::timeout;
 
 use super::{PATIENCE, eventually};
 
-/// See the module.
+/// A client that publishes on any topic.
 pub struct Forger {
     link: LinkHandle,
     events: Receiver<LinkEvent>,
 }
 
 impl Forger {
-    /// Connects to a broker with a client id and waits until that is done.
+    /// Connects to a broker with a client id.
     pub async fn start(client_id: &str, broker: SocketAddr, listens: &str) -> Self {
         let mut options = LinkOptions::new(&broker.ip().to_string(), broker.port(), client_id);
         options.subscriptions = vec![listens.to_owned()];
@@ -25,7 +25,7 @@ impl Forger {
         forger
     }
 
-    /// Publishes, and returns when the broker has taken it.
+    /// Publishes a message, and waits for its acknowledgement.
     pub async fn say(&self, topic: &str, payload: &[u8]) {
         while let Err(error) = self.link.try_publish(topic, payload.to_vec(), false) {
             assert_eq!(error, PublishError::Full, "{topic}");
@@ -39,7 +39,7 @@ impl Forger {
         .await;
     }
 
-    /// The payload of the next message.
+    /// Returns the payload of the next message.
     pub async fn hears(&mut self) -> Vec<u8> {
         loop {
             if let LinkEvent::Message { payload, .. } = self.next("a message").await {

@@ -1,5 +1,5 @@
-//! Objects as clusters hold them: ConfigMaps, Secrets and Pods of about 1 KB (`tests/fixtures/e2e`), made
-//! different by a number.
+//! Objects as in real clusters: ConfigMaps, Secrets and Pods of about 1 KB (`tests/fixtures/e2e`),
+//! distinguished by a number.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -17,7 +17,7 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// Object number `number`: of ten, five are ConfigMaps, three Secrets, two Pods.
+/// Returns object number `number`: of ten, five are ConfigMaps, three Secrets, two Pods.
 pub fn object(number: usize) -> Value {
     match number % 10 {
         0..5 => config_map(number),
@@ -26,7 +26,7 @@ pub fn object(number: usize) -> Value {
     }
 }
 
-/// Objects with these numbers.
+/// Returns the objects with these numbers.
 pub fn objects(numbers: Range<usize>) -> impl Iterator<Item = Value> {
     numbers.map(object)
 }
@@ -48,13 +48,13 @@ fn named(fixture: &Value, word: &str, number: usize) -> Value {
     object
 }
 
-/// The object in another version.
+/// Returns the object in another version.
 pub fn changed(mut object: Value, version: impl ToString) -> Value {
     object["metadata"]["annotations"]["example.org/edition"] = json!(version.to_string());
     object
 }
 
-/// A ConfigMap with so many bytes of text that does not compress well.
+/// Returns a ConfigMap with `bytes` bytes of text that does not compress well.
 pub fn sized(name: &str, bytes: usize) -> Value {
     let mut random = Random::new(bytes as u64);
     let mut text = String::with_capacity(bytes + 16);
@@ -78,7 +78,8 @@ impl Random {
         Self(seed)
     }
 
-    /// From the variable `EDGESYNC_TEST_SEED`, or a new one; printed, so that a failure can be repeated.
+    /// Uses the variable `EDGESYNC_TEST_SEED`, or a new seed; prints it, so that a failure can be
+    /// reproduced.
     pub fn seeded() -> Self {
         let seed = match std::env::var("EDGESYNC_TEST_SEED") {
             Ok(seed) => seed.parse().expect("EDGESYNC_TEST_SEED is a number"),
@@ -96,7 +97,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `limit`, which is not zero.
+    /// Returns a number below `limit`, which is not zero.
     pub fn below(&mut self, limit: usize) -> usize {
         usize::try_from(self.next() % limit as u64).unwrap()
     }

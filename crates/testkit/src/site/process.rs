@@ -1,4 +1,4 @@
-//! A program that a test starts, stops, kills and starts again; its log is printed when the test fails.
+//! A program that a test starts, stops, kills and restarts; its log is printed when the test fails.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use super::eventually;
 
-/// Log lines that are kept.
+/// Maximum number of kept log lines.
 const KEPT_LINES: usize = 20_000;
-/// Log lines that are shown when the test fails.
+/// Number of log lines printed when the test fails.
 const SHOWN_LINES: usize = 60;
 
 /// A program with its arguments, running or not.
@@ -27,12 +27,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// `<program> run --config <config>`, not yet started.
+    /// Creates `<program> run --config <config>`, not started.
     pub fn new(name: &str, program: &str, config: &Path) -> Self {
         Self::with_arguments(name, program.as_ref(), vec!["run".into(), "--config".into(), config.into()])
     }
 
-    /// A program with its arguments, not yet started.
+    /// Creates a program with its arguments, not started.
     pub fn with_arguments(name: &str, program: &Path, arguments: Vec<OsString>) -> Self {
         Self {
             name: name.to_owned(),
@@ -44,7 +44,7 @@ impl Process {
         }
     }
 
-    /// Sets a variable for the starts from now on.
+    /// Sets an environment variable for later starts.
     pub fn env(&mut self, name: &str, value: impl Display) {
         self.environment.push((name.to_owned(), value.to_string()));
     }
@@ -54,7 +54,7 @@ impl Process {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::piped());
-        // What runs the tests may itself be a service.
+        // The test runner may itself be a service.
         command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let mut child = command.spawn().unwrap();
@@ -69,17 +69,17 @@ impl Process {
         self.child.as_ref().expect("a running process").id()
     }
 
-    /// Whether it has been started and has not ended by itself.
+    /// Returns whether it was started and has not ended.
     pub fn runs(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
     }
 
-    /// Its resident memory in KiB.
+    /// Returns its resident memory in KiB.
     pub fn resident(&self) -> u64 {
         self.memory("VmRSS:")
     }
 
-    /// The most resident memory that it has had, in KiB.
+    /// Returns the peak of its resident memory in KiB.
     pub fn resident_peak(&self) -> u64 {
         self.memory("VmHWM:")
     }
@@ -90,7 +90,7 @@ impl Process {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// Ends it with SIGKILL and waits for its end.
+    /// Kills it with SIGKILL and waits for its end.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -107,25 +107,25 @@ impl Process {
         self.keep(format!("--- SIG{name}"));
     }
 
-    /// Asks it to end with SIGTERM, and gives how it did.
+    /// Sends SIGTERM, and returns its exit status.
     pub async fn terminate(&mut self, limit: Duration) -> ExitStatus {
         self.signal("TERM");
         self.ended(limit).await
     }
 
-    /// Waits for its end, and gives how it ended.
+    /// Waits for its end, and returns its exit status.
     pub async fn ended(&mut self, limit: Duration) -> ExitStatus {
         let mut child = self.child.take().unwrap();
         let what = format!("{} ends", self.name);
         eventually(&what, limit, async || child.try_wait().unwrap()).await
     }
 
-    /// Its log of all starts.
+    /// Returns its log of all starts.
     pub fn log(&self) -> Vec<String> {
         self.log.lock().unwrap().iter().cloned().collect()
     }
 
-    /// Waits for a line of the log that contains a text, from line number `after` on.
+    /// Waits for a log line that contains a text, from line number `after` on.
     pub async fn logged(&self, text: &str, after: usize) -> String {
         let what = format!("{} logs {text:?}", self.name);
         eventually(&what, super::PATIENCE, async || {

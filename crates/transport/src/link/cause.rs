@@ -1,67 +1,69 @@
-//! Why a connection could not be made or ended, in words an operator can act on. No type of any library.
+//! Causes of failed and lost connections, worded for operators. Contains no type of another
+//! library.
 
 use std::time::Duration;
 
-/// Why there is no connection.
+/// Cause of a failed or lost connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// The host's name has no address.
     #[error("cannot resolve the name '{host}': {message}")]
     Dns {
-        /// The configured host.
+        /// Host name in the configuration.
         host: String,
-        /// What the resolver says.
+        /// Message of the resolver.
         message: String,
     },
     /// The host answers, but nothing listens there.
     #[error("nothing listens at {peer}")]
     Refused {
-        /// Host and port.
+        /// Host and port of the peer.
         peer: String,
     },
-    /// TCP, TLS and what MQTT or the WebSocket begins with together took longer than allowed.
+    /// TCP, TLS and the opening of MQTT or of the WebSocket together took longer than allowed.
     #[error("{peer} did not complete the connection within {after:?}")]
     ConnectTimeout {
-        /// Host and port.
+        /// Host and port of the peer.
         peer: String,
-        /// The limit.
+        /// Limit for the attempt.
         after: Duration,
     },
-    /// The network failed.
+    /// TCP failed, as the system reports.
     #[error("connection to {peer} failed: {message}")]
     Network {
-        /// Host and port.
+        /// Host and port of the peer.
         peer: String,
-        /// What the system says.
+        /// Message of the system.
         message: String,
     },
-    /// There is no TLS with the peer: its certificate or ours is not taken, or it does not speak TLS.
+    /// The TLS handshake failed: one side refuses the other's certificate, or the peer does not
+    /// speak TLS.
     #[error("no TLS with {peer}: {message}")]
     Tls {
-        /// Host and port.
+        /// Host and port of the peer.
         peer: String,
         /// One word: [`HandshakeError::label`](crate::tls::HandshakeError::label).
         kind: &'static str,
-        /// What is wrong, and what to do.
+        /// Problem and remedy, in one sentence.
         message: String,
     },
-    /// Nothing was heard, not even an answer to a ping, or the peer stopped reading.
+    /// Nothing was received, not even an answer to a ping, or the peer stopped reading.
     #[error("the other side has been silent for {silent:?}: the connection is dead")]
     KeepAlive {
-        /// For how long.
+        /// Duration of the silence.
         silent: Duration,
     },
     /// The other side closed the connection and gave no reason.
     #[error("the other side closed the connection without a reason")]
     Closed,
-    /// The broker does not let this client in or do this.
+    /// The broker denies this client the connection or an operation.
     #[error(
         "the broker refused: {reason} (0x{code:02x}); check certificate, user name, password and access rules"
     )]
     NotAuthorized {
         /// The MQTT reason code.
         code: u8,
-        /// Its meaning and the broker's own words.
+        /// Meaning of the code, and the broker's reason string.
         reason: String,
     },
     /// The broker refused the connection for another reason.
@@ -69,26 +71,27 @@ pub enum Cause {
     Rejected {
         /// The MQTT reason code.
         code: u8,
-        /// Its meaning and the broker's own words.
+        /// Meaning of the code, and the broker's reason string.
         reason: String,
     },
     /// The broker refused a subscription.
     #[error("the broker refused the subscription to '{filter}': {reason} (0x{code:02x})")]
     SubscriptionRefused {
-        /// The topic filter.
+        /// Topic filter of the subscription.
         filter: String,
         /// The MQTT reason code.
         code: u8,
-        /// Its meaning.
+        /// Meaning of the reason code.
         reason: String,
     },
-    /// Another client uses the same client id. Two of them would throw each other out for ever.
+    /// Another client uses the same client id. Without a pause the two would disconnect each other
+    /// for ever.
     #[error(
         "another client has taken over the session of '{client_id}': two devices may have the same name; \
          waiting for minutes"
     )]
     TakenOver {
-        /// The id both use.
+        /// Client id of both.
         client_id: String,
     },
     /// The broker is shutting down or too busy.
@@ -96,7 +99,7 @@ pub enum Cause {
     Unavailable {
         /// The MQTT reason code.
         code: u8,
-        /// Its meaning and the broker's own words.
+        /// Meaning of the code, and the broker's reason string.
         reason: String,
     },
     /// The broker ended the connection for another reason.
@@ -104,56 +107,56 @@ pub enum Cause {
     Ended {
         /// The MQTT reason code.
         code: u8,
-        /// Its meaning and the broker's own words.
+        /// Meaning of the code, and the broker's reason string.
         reason: String,
     },
     /// A packet was larger than its receiver allows.
     #[error("a packet was too large: {detail}")]
     PacketTooLarge {
-        /// Which one, with sizes where they are known.
+        /// The packet, with sizes where they are known.
         detail: String,
     },
     /// The other side broke the protocol.
     #[error("the other side broke the protocol: {detail}")]
     Protocol {
-        /// How.
+        /// Description of the violation.
         detail: String,
     },
-    /// This program did not take received messages for too long.
+    /// This program did not take received events for too long.
     #[error("received messages were not taken for {stalled:?}")]
     ConsumerStalled {
-        /// For how long.
+        /// Duration of the stall.
         stalled: Duration,
     },
-    /// What this program wants to say on connecting cannot be said in MQTT.
+    /// Will or greetings cannot be expressed in MQTT.
     #[error("the presence message cannot be sent: {detail}")]
     BadIntroduction {
-        /// Why.
+        /// Limit that they exceed.
         detail: String,
     },
-    /// There is no WebSocket there, or not for this client.
+    /// The peer refused the WebSocket upgrade.
     #[error("no WebSocket with {peer}: {reason}")]
     Upgrade {
-        /// Host and port.
+        /// Host and port of the peer.
         peer: String,
-        /// What was answered, and what to check.
+        /// Answer of the peer, and hints.
         reason: String,
     },
-    /// The other side ended the WebSocket and said why.
+    /// The other side closed the WebSocket with a reason.
     #[error("the other side ended the connection: {reason}")]
     Parted {
-        /// Its code and its words.
+        /// Code and reason string of the close frame.
         reason: String,
     },
-    /// The other side takes messages and answers none.
+    /// The other side accepts messages and answers none.
     #[error("the other side takes messages and answers none: it has no session for this node")]
     Unanswered,
 }
 
 impl Cause {
-    /// How many causes there are.
+    /// Number of variants of the enum.
     pub const COUNT: usize = Self::LABELS.len();
-    /// A short fixed word for each cause, in the order of [`Cause::index`]: for counters, status and metrics.
+    /// Short fixed labels, in the order of [`Cause::index`]: for counters, status and metrics.
     pub const LABELS: [&'static str; 20] = [
         "dns",
         "refused",
@@ -177,7 +180,7 @@ impl Cause {
         "unanswered",
     ];
 
-    /// The place of its word in [`Cause::LABELS`].
+    /// Returns the index of this cause's label in [`Cause::LABELS`].
     #[must_use]
     pub fn index(&self) -> usize {
         match self {
@@ -204,7 +207,7 @@ impl Cause {
         }
     }
 
-    /// A short fixed word for counters and status.
+    /// Returns a short fixed label for counters and status.
     #[must_use]
     pub fn label(&self) -> &'static str {
         Self::LABELS.get(self.index()).copied().unwrap_or("other")
@@ -216,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cause_has_a_word_of_its_own() {
+    fn cause_labels_are_distinct() {
         let (code, reason) = (0x87, String::new());
         let all = [
             (Cause::Dns { host: String::new(), message: String::new() }, "dns"),

@@ -1,4 +1,4 @@
-//! TCP whose bytes are counted, those of TLS where there is TLS: under the links here, and under the endpoint.
+//! A TCP stream that counts its bytes, those of TLS included, for the links and the endpoint.
 
 use std::io;
 use std::pin::Pin;
@@ -11,29 +11,30 @@ use tokio::net::TcpStream;
 
 use super::counters::add;
 
-/// Who counts.
+/// Counters of a stream.
 pub trait Counts {
-    /// Whether what is read is acknowledged at once.
+    /// Whether received bytes are acknowledged at once.
     ///
-    /// Brokers such as mosquitto leave Nagle's algorithm on: the message that follows a PUBACK waits there until
-    /// the PUBACK is acknowledged, which a Linux receiver delays by up to 40 ms (`TCP_QUICKACK` in tcp(7); the
-    /// kernel takes the setting back by itself, so it is renewed with every read).
+    /// Brokers such as mosquitto leave Nagle's algorithm on: the message that follows a PUBACK
+    /// waits there until the PUBACK is acknowledged, which a Linux receiver delays by up to 40 ms
+    /// (`TCP_QUICKACK` in tcp(7)). The kernel resets the option by itself, so it is set after every
+    /// read.
     const PROMPT: bool;
 
-    /// The counter of bytes that came.
+    /// Returns the counter of received bytes.
     fn bytes_in(&self) -> &AtomicU64;
-    /// The counter of bytes that left.
+    /// Returns the counter of sent bytes.
     fn bytes_out(&self) -> &AtomicU64;
 }
 
-/// See the module.
+/// A TCP stream that adds what it reads and writes to the counters.
 pub struct Counted<C> {
     stream: TcpStream,
     counts: Arc<C>,
 }
 
 impl<C: Counts> Counted<C> {
-    /// Wraps a connected socket; every byte read or written from now on is added to `counts`.
+    /// Wraps a connected socket.
     pub fn new(stream: TcpStream, counts: &Arc<C>) -> Self {
         Self { stream, counts: Arc::clone(counts) }
     }
@@ -50,7 +51,7 @@ impl<C: Counts> AsyncRead for Counted<C> {
         add(self.counts.bytes_in(), (buf.filled().len() - before) as u64);
         #[cfg(target_os = "linux")]
         if C::PROMPT && read.is_ready() {
-            // Without it the connection is only slower.
+            // On failure the connection is only slower.
             let _ = self.stream.set_quickack(true);
         }
         read

@@ -1,11 +1,12 @@
-//! What went through a link, for status and tests: plain atomics, read at any time.
+//! Counters of a link, for status and tests: plain atomics, read at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::Cause;
 
-/// Atomic counts, and a reading of them; beside the counts each has what stands in its braces.
+/// Declares a struct of atomic counters and a struct for their values; each also gets the fields in
+/// its braces.
 #[macro_export]
 macro_rules! counters {
     ($(#[$of:meta])* $vis:vis struct $counters:ident { $($own:tt)* }
@@ -26,7 +27,7 @@ macro_rules! counters {
         }
 
         impl $counters {
-            /// Reads all counts; each is exact, together they may be a moment apart.
+            /// Reads all counters. Each value is exact; together they may be a moment apart.
             pub fn counts(&self) -> $reading {
                 $reading {
                     $($count: self.$count.load(std::sync::atomic::Ordering::Relaxed),)*
@@ -47,49 +48,49 @@ counters! {
         lost: [AtomicU64; Cause::COUNT],
         failed: [AtomicU64; Cause::COUNT],
     }
-    /// A reading of [`Counters`].
+    /// Values of [`Counters`] at one time.
     pub struct Traffic {
-        /// The last measured time from a message to its acknowledgement by the broker, the wait for the socket
-        /// included.
+        /// Last measured time from a message to its acknowledgement by the broker, including the
+        /// wait for the socket.
         pub round_trip: Option<Duration>,
     }
-    /// Bytes taken from TCP.
+    /// Bytes received from TCP.
     bytes_in,
-    /// Bytes handed to TCP.
+    /// Bytes written to TCP.
     bytes_out,
-    /// Messages handed on.
+    /// Received messages passed on as events.
     messages_in,
     /// Messages written to the connection.
     messages_out,
-    /// Messages the broker answered with an error.
+    /// Messages rejected by the broker.
     not_taken,
-    /// Messages nobody was subscribed to: the broker says so, it is no error.
+    /// Messages without a subscriber: the broker reports this in its acknowledgement; no error.
     no_subscriber,
-    /// Messages written and not yet acknowledged.
+    /// Messages written and not acknowledged.
     unacknowledged,
-    /// Messages thrown away, queued or unacknowledged, because their connection ended.
+    /// Messages, queued or unacknowledged, discarded with their connection.
     discarded,
-    /// Connections made.
+    /// Connections that were established.
     connected,
     /// Failed attempts and lost connections.
     disconnected,
-    /// Connections dropped because received messages were not taken.
+    /// Connections dropped because events were not received in time.
     stalled,
-    /// Signs of another client with the same id.
+    /// Detections of another client with the same id.
     rivals,
 }
 
-/// Why connections ended and attempts failed: counts by [`Cause::index`].
+/// Losses and failed attempts, by [`Cause::index`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Endings {
-    /// Connections that were lost.
+    /// Losses of established connections.
     pub lost: [u64; Cause::COUNT],
-    /// Attempts that led to no connection.
+    /// Attempts without a connection.
     pub failed: [u64; Cause::COUNT],
 }
 
 impl Counters {
-    /// Reads all counts; each is exact, together they may be a moment apart.
+    /// Reads all counters. Each value is exact; together they may be a moment apart.
     #[must_use]
     pub fn read(&self) -> Traffic {
         let nanoseconds = self.round_trip.load(Ordering::Relaxed);
@@ -97,7 +98,7 @@ impl Counters {
         Traffic { round_trip, ..self.counts() }
     }
 
-    /// Reads why connections ended and attempts failed.
+    /// Reads the causes of losses and failed attempts.
     #[must_use]
     pub fn endings(&self) -> Endings {
         let get = |counters: &[AtomicU64; Cause::COUNT]| {
@@ -115,14 +116,14 @@ impl Counters {
         }
     }
 
-    /// Notes how long an acknowledgement took.
+    /// Records the time that an acknowledgement took.
     pub fn answered_after(&self, time: Duration) {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.round_trip.store(nanoseconds.max(1), Ordering::Relaxed);
     }
 }
 
-/// Adds to a counter.
+/// Increments a counter.
 pub fn add(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Ordering::Relaxed);
 }
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lost_connections_and_failed_attempts_are_told_apart_by_cause() {
+    fn counters_separate_losses_from_failed_attempts() {
         let counters = Counters::default();
         assert_eq!(counters.endings(), Endings::default());
         counters.ended(&Cause::Closed, true);
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_trip_is_known_once_one_was_measured() {
+    fn round_trip_is_known_after_the_first_measurement() {
         let counters = Counters::default();
         assert_eq!(counters.read().round_trip, None);
         counters.answered_after(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! The side of a link that everyone else holds: cheap to clone, never blocks.
+//! The handle of a link: cheap to clone, never blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,16 +11,17 @@ use super::counters::{Counters, Endings, Traffic};
 use super::queue::{Limits, Queue, Refused};
 use super::{MAX_TOPIC, Publish};
 
-/// Why a message was not queued.
+/// Reason why a message was not queued.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// There is no connection, or its other side does not listen; nothing is kept for the next one.
+    /// There is no connection, or its other side does not listen; nothing is queued for the next
+    /// one.
     #[error("not connected")]
     NotConnected,
-    /// The queue's limit of messages or bytes is reached; wait until it is ready.
+    /// The queue has reached its limit of messages or bytes; see [`LinkHandle::ready`].
     #[error("the queue is full")]
     Full,
-    /// The packet would be larger than both sides agreed on.
+    /// The packet would exceed the negotiated limit.
     #[error("a packet of {size} bytes is larger than the agreed {limit}")]
     TooLarge {
         /// The size of the packet, in bytes.
@@ -44,20 +45,20 @@ pub enum Command {
     Shutdown(Shutdown),
 }
 
-/// How to end a link.
+/// Parameters of an orderly shutdown.
 pub struct Shutdown {
     pub(crate) farewell: Vec<Publish>,
     pub(crate) within: Duration,
     pub(crate) done: Option<oneshot::Sender<bool>>,
 }
 
-/// What handle and task share.
+/// State that handle and task share.
 pub struct Shared {
     /// Messages to publish: handles push, the task pops. Closed while there is no connection.
     pub queue: Queue<Publish>,
-    /// What both sides of the current connection take, in bytes.
+    /// Negotiated limit of the current connection, in bytes.
     pub(crate) max_packet: AtomicU32,
-    /// Traffic of the link since it was started.
+    /// Counters of the link since it was started.
     pub counters: Counters,
 }
 
@@ -73,7 +74,7 @@ impl Counts for Shared {
     }
 }
 
-/// Messages of the current connection that are still under way.
+/// Messages of the current connection that are not completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Queued, or not written to the socket in full.
@@ -89,8 +90,8 @@ pub struct LinkHandle {
     commands: mpsc::Sender<Command>,
 }
 
-/// Creates the handle of a link, what its task shares with it, and the task's commands. `max_packet` is this side's limit in
-/// bytes, until a connection negotiates a smaller one.
+/// Creates the handle of a link, the state it shares with its task, and the task's commands.
+/// `max_packet` is this side's limit in bytes, until a connection negotiates a smaller one.
 pub fn new(limits: Limits, max_packet: u32) -> (LinkHandle, Arc<Shared>, mpsc::Receiver<Command>) {
     let shared = Arc::new(Shared {
         queue: Queue::new(limits, false),
@@ -101,7 +102,7 @@ pub fn new(limits: Limits, max_packet: u32) -> (LinkHandle, Arc<Shared>, mpsc::R
     (LinkHandle { shared: Arc::clone(&shared), commands }, shared, receiver)
 }
 
-/// The size of a QoS 1 PUBLISH without properties, in bytes.
+/// Returns the size of a QoS 1 PUBLISH without properties, in bytes.
 pub fn packet_size(topic: &str, payload: &[u8]) -> usize {
     let body = 2 + topic.len() + 2 + 1 + payload.len();
     let length_field = match body {
@@ -139,7 +140,7 @@ impl LinkHandle {
         })
     }
 
-    /// Waits for room in the queue.
+    /// Waits until the queue has space.
     ///
     /// # Errors
     /// [`PublishError::NotConnected`] when there is no connection or it ends meanwhile.
@@ -147,50 +148,53 @@ impl LinkHandle {
         self.shared.queue.ready().await.map_err(|_| PublishError::NotConnected)
     }
 
-    /// The largest packet the current connection takes, in bytes; before the first one, our own limit.
+    /// Returns the largest packet that the current connection allows, in bytes; before the first
+    /// connection, the configured limit.
     #[must_use]
     pub fn max_packet(&self) -> u32 {
         self.shared.max_packet.load(Ordering::Relaxed)
     }
 
-    /// Bytes of payload that fit into one message on `topic`, after the packet's own fields.
+    /// Returns the size of the largest payload for one message on `topic`, in bytes.
     #[must_use]
     pub fn max_payload(&self, topic: &str) -> usize {
         (self.max_packet() as usize).saturating_sub(packet_size(topic, &[]) + 3)
     }
 
-    /// What went through the link so far.
+    /// Returns the counters of the link.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         self.shared.counters.read()
     }
 
-    /// What is still under way, greetings included.
+    /// Returns the messages not completed, greetings included.
     #[must_use]
     pub fn backlog(&self) -> Backlog {
-        // Read in the order in which a message goes on, so that it is rather counted twice than left out.
+        // Read in the order in which a message advances: then one may count twice, but none is
+        // missed.
         let queued = self.shared.queue.depth() as u64;
         let unwritten = self.shared.counters.unwritten.load(Ordering::Relaxed);
         let unacknowledged = self.shared.counters.unacknowledged.load(Ordering::Relaxed);
         Backlog { unsent: queued + unwritten.min(unacknowledged), unacknowledged: queued + unacknowledged }
     }
 
-    /// Why connections ended and attempts failed so far.
+    /// Returns the causes of all losses and failed attempts so far.
     #[must_use]
     pub fn endings(&self) -> Endings {
         self.shared.counters.endings()
     }
 
-    /// Drops the connection because the other side takes messages and answers none: with a pause before the
-    /// next attempt, as after any failure. Without a connection nothing happens.
+    /// Drops the connection because the other side accepts messages and answers none. The next
+    /// attempt follows after the usual backoff. Does nothing without a connection.
     pub fn give_up(&self) {
         // A full channel means that the connection is being dropped already.
         let _ = self.commands.try_send(Command::GiveUp);
     }
 
-    /// Sends what is queued and then `farewell`, waits up to `within` for the acknowledgements, and ends
-    /// with a DISCONNECT that keeps the will from being published, or with the closing of the WebSocket.
-    /// Received messages are no longer handed on meanwhile. Returns whether everything was acknowledged.
+    /// Sends the queued messages and then `farewell`, and waits up to `within` for the
+    /// acknowledgements. Ends with a DISCONNECT, which keeps the broker from publishing the will,
+    /// or with the close of the WebSocket. Received messages are dropped meanwhile. Returns whether
+    /// everything was acknowledged.
     pub async fn shutdown(&self, farewell: Vec<Publish>, within: Duration) -> bool {
         let (done, acknowledged) = oneshot::channel();
         let command = Command::Shutdown(Shutdown { farewell, within, done: Some(done) });
@@ -214,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_of_exactly_the_agreed_size_passes_and_one_byte_more_does_not() {
+    fn packet_limit_is_inclusive() {
         for size in [200, 20_000, 3_000_000] {
             let handle = handle(size);
             let fixed = packet_size("a/b", &vec![0; size as usize]) - size as usize;
@@ -227,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn topics_nobody_may_publish_to_are_refused() {
+    fn topics_with_wildcards_are_refused() {
         let long = "a".repeat(MAX_TOPIC + 1);
         for bad in ["", "a/+/b", "a/#", "a\0", &long] {
             let error = handle(1000).try_publish(bad, Vec::new(), false);
@@ -236,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_connection_nothing_is_queued() {
+    fn publish_without_a_connection_fails() {
         let (handle, _, _commands) = new(LIMITS, 1000);
         assert_eq!(handle.try_publish("a", Vec::new(), false), Err(PublishError::NotConnected));
     }

@@ -1,7 +1,7 @@
 //! MQTT v5 on the connections of a link. Only this module and those below it name `rumqttc`.
 //!
-//! rumqttc's packet types and its state machine (`MqttState`: packet ids, window, acknowledgements) are
-//! used; its `EventLoop` is not. The reasons are in `docs/decisions/0002-own-event-loop.md`.
+//! Uses rumqttc's packet types and its state machine (`MqttState`: packet ids, window,
+//! acknowledgements), not its `EventLoop`; see `docs/decisions/0002-own-event-loop.md`.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use connect::Established;
 use rival::RivalWatch;
 use session::Session;
 
-/// What is kept from one connection to the next.
+/// State kept across connections.
 pub(super) struct Mqtt {
     options: LinkOptions,
     rival: RivalWatch,
@@ -30,7 +30,7 @@ impl Mqtt {
         Self { options, rival: RivalWatch::default() }
     }
 
-    /// Hands on what an introduction writes to the own topic.
+    /// Passes the messages of an introduction for the own topic to the rival watch.
     fn note_own(&mut self, introduction: &Introduction, note: fn(&mut RivalWatch, &[u8])) {
         let Some(own) = &self.options.own_topic else { return };
         let said = introduction.will.iter().chain(&introduction.greetings);
@@ -70,7 +70,7 @@ impl Protocol for Mqtt {
 
     fn explain(&mut self, cause: Cause, _was_connected: bool) -> Cause {
         match cause {
-            // The way mosquitto throws out the older of two clients with one id.
+            // Mosquitto disconnects the older of two clients with one id in this way.
             Cause::Closed | Cause::Network { .. } if self.rival.seen() => {
                 Cause::TakenOver { client_id: self.options.client_id.clone() }
             }

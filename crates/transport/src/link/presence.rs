@@ -1,4 +1,4 @@
-//! The retained messages by which nodes and cloud see each other come and go.
+//! Presence: retained messages by which nodes and cloud announce connection and loss.
 
 use std::sync::Arc;
 
@@ -6,31 +6,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::link::{Introduce, Introduction, Publish, Topics};
 
-/// What a node retains on its `presence` topic. Its will is the same with `online: false`.
+/// Retained message on a node's `presence` topic. Its will is the same with `online: false`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Presence {
-    /// The MQTT connection: the will of an old one does not put out the new one.
+    /// Id of the MQTT connection: a late will of an older connection does not override the newer
+    /// one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub connection: String,
-    /// Whether the node is there.
+    /// Whether the node is connected.
     pub online: bool,
 }
 
-/// What the cloud retains on the `cloud` topic. Its will is `online: false`.
+/// Retained message on the `cloud` topic. Its will has `online: false`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloudPresence {
-    /// New with each start of the cloud, and with each of its connections to an external broker: nodes
-    /// that see it change say Hello again.
+    /// Changes with each start of the cloud side, and with each of its connections to an external
+    /// broker: nodes that observe a change send Hello again.
     pub boot: String,
-    /// Whether the cloud is there.
+    /// Whether the cloud side is connected.
     pub online: bool,
 }
 
 impl Presence {
-    /// The length of the greeting in bytes.
+    /// Length of the greeting in bytes.
     pub const ONLINE_BYTES: usize = r#"{"connection":"01234567","online":true}"#.len();
 
-    /// Greeting and will of a node, for each connection anew.
+    /// Returns the factory of a node's greeting and will, called for each connection.
     pub fn introduce(topics: Topics, node: String) -> Introduce {
         Arc::new(move |connection| {
             let id = connection.simple().to_string();
@@ -43,7 +44,7 @@ impl Presence {
         })
     }
 
-    /// What a node that stops leaves behind.
+    /// Returns the message that a stopping node leaves retained.
     pub fn farewell(topics: &Topics, node: &str) -> Publish {
         let payload = Presence { connection: String::new(), online: false }.to_json();
         Publish { topic: topics.presence(node), payload, retain: true }
@@ -55,7 +56,7 @@ impl Presence {
 }
 
 impl CloudPresence {
-    /// The message as JSON.
+    /// Encodes the message as JSON.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
@@ -66,7 +67,7 @@ impl CloudPresence {
 mod tests {
     use super::*;
 
-    /// The fenced blocks of one kind in the description of the protocol.
+    /// Returns the fenced blocks of one kind in the description of the protocol.
     fn examples(kind: &str) -> Vec<&'static str> {
         let document = include_str!("../../../../docs/protocol.md");
         let opening = format!("```json {kind}\n");
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_messages_are_the_ones_that_are_written() {
+    fn presence_messages_match_the_documentation() {
         let (node, cloud) = (examples("presence"), examples("cloud"));
         assert_eq!((node.len(), cloud.len()), (3, 2));
         for example in node {

@@ -1,15 +1,16 @@
-//! A queue of messages bounded in number and in bytes, with one reader. Nothing but tokio's `Notify`.
+//! A message queue bounded in number and in bytes, with one reader. Depends on tokio's `Notify`
+//! only.
 //!
-//! A channel bounds only the number; with frames between a hundred bytes and a megabyte that is no bound
-//! on memory. The queue can be closed and emptied in one step, so that what was meant for one connection
-//! is never sent on the next.
+//! A channel bounds only the number; with frames between a hundred bytes and a megabyte that does
+//! not bound memory. The queue can be closed and cleared in one step, so that no message queued for
+//! one connection is sent on the next.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Why nothing was queued.
+/// Reason why a message was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The limit of messages or bytes is reached.
@@ -18,12 +19,12 @@ pub enum Refused {
     Closed,
 }
 
-/// Limits of a queue. A single message is always taken when the queue is empty, however large.
+/// Limits of a queue. An empty queue accepts one message of any size.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Messages at a time.
+    /// Number of queued messages.
     pub messages: usize,
-    /// Bytes of all messages together.
+    /// Bytes of all queued messages together.
     pub bytes: usize,
 }
 
@@ -33,7 +34,7 @@ struct State<T> {
     open: bool,
 }
 
-/// See the module.
+/// A bounded queue; closed it refuses messages.
 pub struct Queue<T> {
     limits: Limits,
     state: Mutex<State<T>>,
@@ -42,13 +43,13 @@ pub struct Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// An empty queue, open or not.
+    /// Creates an empty queue, open or closed.
     pub fn new(limits: Limits, open: bool) -> Self {
         let state = State { items: VecDeque::new(), bytes: 0, open };
         Self { limits, state: Mutex::new(state), pushed: Notify::new(), freed: Notify::new() }
     }
 
-    /// A panic elsewhere cannot leave the state half changed, so poison means nothing here.
+    /// Locks the state. A panic elsewhere cannot leave it inconsistent, so poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -74,7 +75,7 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Takes the oldest message.
+    /// Removes the oldest message.
     pub fn pop(&self) -> Option<T> {
         let mut state = self.lock();
         let (item, size) = state.items.pop_front()?;
@@ -88,12 +89,12 @@ impl<T> Queue<T> {
         Some(item)
     }
 
-    /// Returns when something may have been pushed; only the one reader may wait here.
+    /// Returns when a message may have been pushed. For the one reader only.
     pub async fn pushed(&self) {
         self.pushed.notified().await;
     }
 
-    /// Waits for room for one more small message; `Err` when the queue is or becomes closed.
+    /// Waits until one more small message fits; `Err` when the queue is or becomes closed.
     pub async fn ready(&self) -> Result<(), Refused> {
         loop {
             let freed = self.freed.notified();
@@ -117,7 +118,7 @@ impl<T> Queue<T> {
         self.lock().items.len()
     }
 
-    /// Lets messages in again; what an earlier connection left is gone.
+    /// Opens the queue, and discards messages of an earlier connection.
     pub fn open(&self) {
         let mut state = self.lock();
         state.items.clear();
@@ -127,13 +128,13 @@ impl<T> Queue<T> {
         self.freed.notify_waiters();
     }
 
-    /// Lets nothing more in; what waits can still be taken.
+    /// Refuses further messages; queued ones can still be popped.
     pub(crate) fn close(&self) {
         self.lock().open = false;
         self.freed.notify_waiters();
     }
 
-    /// Lets nothing more in and throws away what waits; returns how much that was.
+    /// Refuses further messages and discards the queued ones; returns their number.
     pub fn close_and_clear(&self) -> usize {
         let mut state = self.lock();
         state.open = false;
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn both_limits_hold_and_free_again() {
+    fn queue_enforces_both_limits() {
         let by_number = queue(2, 100);
         assert_eq!(by_number.push(1, 1), Ok(()));
         assert_eq!(by_number.push(2, 1), Ok(()));
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn one_message_larger_than_the_limit_passes_an_empty_queue() {
+    fn empty_queue_accepts_one_oversized_message() {
         let queue = queue(4, 10);
         assert_eq!(queue.push(1, 1000), Ok(()));
         assert_eq!(queue.push(2, 1), Err(Refused::Full));
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_connection_left_is_not_there_for_the_next() {
+    fn reopened_queue_is_empty() {
         let queue = queue(4, 10);
         queue.push(1, 1).unwrap();
         assert_eq!(queue.close_and_clear(), 1);
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_waiter_wakes_when_room_appears_and_when_the_queue_closes() {
+    async fn waiter_wakes_when_space_appears_and_when_closed() {
         let queue = queue(1, 10);
         queue.push(1, 1).unwrap();
         let (ready, ()) = tokio::join!(queue.ready(), async {

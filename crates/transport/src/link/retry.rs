@@ -1,8 +1,8 @@
-//! When to try again: full-jitter exponential backoff. Pure: time and randomness come in as arguments.
+//! Full-jitter exponential backoff for reconnects. Pure: time and randomness come in as arguments.
 //!
-//! The curve is the `backoff` crate's, and only this module names it. Its own jitter is switched off,
-//! because it draws from a global generator: the caller's random number scales the curve instead, from
-//! nothing to all of it, so that nodes that lost one broker together do not come back together.
+//! The curve is that of the `backoff` crate, which only this module names. Its jitter is off,
+//! because it draws from a global generator. Instead the caller's random number scales the whole
+//! interval, so that nodes that lost one broker together do not reconnect together.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +10,16 @@ use backoff::SystemClock;
 use backoff::backoff::Backoff;
 use backoff::exponential::{ExponentialBackoff, ExponentialBackoffBuilder};
 
-/// How long to wait between attempts.
+/// Options of the backoff between attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryOptions {
-    /// The longest wait after the first failure.
+    /// Longest delay after the first failure.
     pub first: Duration,
-    /// The longest wait after many failures.
+    /// Longest delay after many failures.
     pub most: Duration,
-    /// How long a connection must have lasted before its failure counts as a first one again.
+    /// Minimum duration of a connection whose loss resets the backoff.
     pub good_after: Duration,
-    /// How long to leave the field to another client that took the session over; up to half of it is
-    /// added at random.
+    /// Delay after another client took the session over; up to half of it is added at random.
     pub taken_over: Duration,
 }
 
@@ -35,7 +34,7 @@ impl Default for RetryOptions {
     }
 }
 
-/// The state of the backoff of one link.
+/// Backoff state of one link.
 pub struct Retry {
     options: RetryOptions,
     curve: ExponentialBackoff<SystemClock>,
@@ -43,7 +42,7 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// Starts at the first step of the curve.
+    /// Creates a backoff at the first step of the curve.
     #[must_use]
     pub fn new(options: RetryOptions) -> Self {
         let curve = ExponentialBackoffBuilder::<SystemClock>::new()
@@ -51,18 +50,18 @@ impl Retry {
             .with_max_interval(options.most.max(options.first))
             .with_multiplier(2.0)
             .with_randomization_factor(0.0)
-            // The crate gives up after 15 minutes unless told otherwise; a link never does.
+            // The crate gives up after 15 minutes by default; a link never does.
             .with_max_elapsed_time(None)
             .build();
         Self { options, curve, connected_at: None }
     }
 
-    /// Notes that a connection is usable from `now` on.
+    /// Records that a connection is usable from `now` on.
     pub fn connected(&mut self, now: Instant) {
         self.connected_at = Some(now);
     }
 
-    /// How long to wait after a failure at `now`; `random` is in `[0, 1)`.
+    /// Returns the delay after a failure at `now`; `random` is in `[0, 1)`.
     pub fn failed(&mut self, now: Instant, random: f64) -> Duration {
         self.settle(now);
         // Without a limit on the elapsed time the crate always has a next interval.
@@ -70,13 +69,13 @@ impl Retry {
         longest.mul_f64(random.clamp(0.0, 1.0))
     }
 
-    /// How long to wait after another client took the session over; `random` is in `[0, 1)`.
+    /// Returns the delay after another client took the session over; `random` is in `[0, 1)`.
     pub fn taken_over(&mut self, now: Instant, random: f64) -> Duration {
         self.settle(now);
         self.options.taken_over.mul_f64(1.0 + random.clamp(0.0, 1.0) / 2.0)
     }
 
-    /// Starts the curve again if the connection that just ended had been good for long enough.
+    /// Resets the curve if the connection that just ended lasted for long enough.
     fn settle(&mut self, now: Instant) {
         let lasted = self.connected_at.take().map(|since| now.saturating_duration_since(since));
         if lasted.is_some_and(|lasted| lasted >= self.options.good_after) {
@@ -94,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_wait_doubles_from_one_second_to_a_minute_and_stays_there() {
+    fn ceiling_doubles_from_one_second_to_one_minute() {
         let mut retry = Retry::new(RetryOptions::default());
         let waits = ceilings(&mut retry, Instant::now(), 8);
         assert_eq!(waits, [1000, 2000, 4000, 8000, 16000, 32000, 60000, 60000]);
     }
 
     #[test]
-    fn the_jitter_reaches_from_nothing_to_all_of_the_wait() {
+    fn jitter_covers_the_whole_interval() {
         let now = Instant::now();
         for (random, expected) in [(0.0, 0), (0.25, 250), (0.5, 500), (1.0, 1000)] {
             let wait = Retry::new(RetryOptions::default()).failed(now, random);
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_connection_does_not_start_the_curve_again_and_a_good_one_does() {
+    fn only_a_long_connection_resets_the_curve() {
         let start = Instant::now();
         let mut retry = Retry::new(RetryOptions::default());
         ceilings(&mut retry, start, 3);
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_attempts_without_a_connection_never_start_the_curve_again() {
+    fn failed_attempts_never_reset_the_curve() {
         let start = Instant::now();
         let mut retry = Retry::new(RetryOptions::default());
         retry.connected(start);
@@ -131,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn a_session_taken_over_waits_for_minutes() {
+    fn takeover_delays_the_retry_for_minutes() {
         let mut retry = Retry::new(RetryOptions::default());
         assert_eq!(retry.taken_over(Instant::now(), 0.0).as_secs(), 300);
         assert_eq!(retry.taken_over(Instant::now(), 1.0).as_secs(), 450);
     }
 
     #[test]
-    fn a_first_wait_above_the_longest_is_cut() {
+    fn first_delay_is_limited_by_the_longest() {
         let options = RetryOptions {
             first: Duration::from_secs(9),
             most: Duration::from_secs(3),

@@ -1,4 +1,4 @@
-//! What a connection runs over: TCP whose bytes are counted, with TLS over it where that is asked for.
+//! Outgoing streams: TCP with counted bytes, optionally with TLS.
 
 use std::io;
 use std::sync::Arc;
@@ -17,26 +17,27 @@ use crate::tls::{Client, HandshakeError};
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// Where to connect to, and how.
+/// Address of a peer, TLS and time limit.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
-    /// Host name or IP address; with TLS also the name that the server's certificate must have.
+    /// Host name or IP address; with TLS also the name in the server's certificate.
     pub host: &'a str,
-    /// TCP port.
+    /// TCP port of the peer.
     pub port: u16,
-    /// TLS; none for plain TCP.
+    /// TLS client; none for plain TCP.
     pub tls: Option<&'a Client>,
-    /// The limit for everything up to the first message.
+    /// Limit for everything up to the first message.
     pub within: Duration,
 }
 
 impl Target<'_> {
-    /// Host and port.
+    /// Returns host and port, for messages.
     pub fn peer(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// Lets an attempt to connect take its time, and no more; one that is good was good for the certificate too.
+    /// Runs an attempt to connect within the time limit. Success also confirms the client's
+    /// certificate.
     pub async fn attempt<T>(&self, attempt: impl Future<Output = Result<T, Cause>>) -> Result<T, Cause> {
         let made = timeout(self.within, attempt).await.map_err(|_| self.late(self.within))??;
         if let Some(tls) = self.tls {
@@ -45,7 +46,7 @@ impl Target<'_> {
         Ok(made)
     }
 
-    /// Makes a connection: TCP, and TLS if there is TLS.
+    /// Opens a connection: TCP, and TLS if configured.
     pub async fn open(&self, shared: &Arc<Shared>) -> Result<Box<dyn Stream>, Cause> {
         self.wrap(self.dial().await?, shared).await
     }
@@ -54,7 +55,7 @@ impl Target<'_> {
         Cause::ConnectTimeout { peer: self.peer(), after }
     }
 
-    /// Resolves the name and tries its addresses, each with its share of the time.
+    /// Resolves the name and tries its addresses; each gets an equal share of the time.
     async fn dial(&self) -> Result<TcpStream, Cause> {
         let dns = |message: String| Cause::Dns { host: self.host.to_owned(), message };
         let found = tokio::net::lookup_host((self.host, self.port));
@@ -64,7 +65,8 @@ impl Target<'_> {
         for address in addresses {
             match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
-                    // Frames are written whole; waiting for more to send would only delay them.
+                    // Frames are written whole; delaying them to send more at once would only add
+                    // latency.
                     stream.set_nodelay(true).map_err(|e| self.failed(&e))?;
                     return Ok(stream);
                 }
@@ -75,19 +77,19 @@ impl Target<'_> {
         Err(last)
     }
 
-    /// Makes TLS over a TCP connection if it is asked for.
+    /// Performs the TLS handshake over a TCP connection if TLS is configured.
     async fn wrap(&self, stream: TcpStream, shared: &Arc<Shared>) -> Result<Box<dyn Stream>, Cause> {
         let stream = Counted::new(stream, shared);
         let Some(tls) = self.tls else { return Ok(Box::new(stream)) };
-        // Boxed, so that the task of the link does not keep the room for a handshake all its life.
+        // Boxed, so that the link's task does not keep the memory of a handshake for its lifetime.
         match Box::pin(tls.connect(self.host, stream)).await {
             Ok(stream) => Ok(Box::new(stream)),
             Err(error) => Err(self.of_handshake(error)),
         }
     }
 
-    /// A failure of the stream as a cause. With TLS 1.3 a peer refuses a certificate after the handshake: then the
-    /// alert is the answer to what was sent first.
+    /// Converts a failure of the stream. With TLS 1.3 a peer refuses a certificate after the
+    /// handshake: then the alert arrives as the answer to the first bytes sent.
     pub fn failed(&self, error: &io::Error) -> Cause {
         if self.tls.is_some()
             && let Some(error) = HandshakeError::of_io(self.host, error)

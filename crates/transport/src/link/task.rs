@@ -1,4 +1,5 @@
-//! The task that owns a connection, whatever it speaks: connects, runs it, waits, connects again.
+//! The task that owns a connection, independent of its protocol: connects, runs it, backs off,
+//! reconnects.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,45 +18,45 @@ use super::retry::{Retry, RetryOptions};
 use super::stream::Target;
 use super::{Cause, ConnectionId, LinkEvent, Publish};
 
-/// How long the last bytes of a connection that ends in order may take.
+/// Time limit for the last bytes of an orderly close.
 pub const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What is spoken on a connection, and what is kept of it from one connection to the next.
+/// A protocol on a connection, and its state across connections.
 pub trait Protocol: Sized {
     /// A connection ready for use.
     type Made;
 
-    /// Where to connect to.
+    /// Returns the address to connect to.
     fn target(&self) -> Target<'_>;
 
-    /// One attempt to connect.
+    /// Makes one attempt to connect.
     fn establish(
         &mut self,
         connection: ConnectionId,
         shared: &Arc<Shared>,
     ) -> impl Future<Output = Result<Self::Made, Cause>> + Send;
 
-    /// The largest packet both sides take, in bytes.
+    /// Returns the negotiated packet limit in bytes.
     fn max_packet(&self, made: &Self::Made) -> u32;
 
     /// Runs a connection until it ends; `first` is the first event.
     fn run(task: &mut Task<Self>, made: Self::Made, first: LinkEvent) -> impl Future<Output = End> + Send;
 
-    /// What the end of a connection, or of an attempt, really means.
+    /// Refines the cause of a loss or of a failed attempt.
     fn explain(&mut self, cause: Cause, was_connected: bool) -> Cause;
 }
 
-/// Why the task stops for good.
+/// Reason why the task stops for good.
 pub enum Stop {
-    /// It was asked to; whether everything was acknowledged is known.
+    /// Requested; the flag says whether everything was acknowledged.
     Shutdown(Shutdown, bool),
-    /// Nobody listens any more, or nobody holds a handle.
+    /// The receiver or all handles were dropped.
     Abandoned,
 }
 
-/// How a connection, or the attempt to make one, ends.
+/// Outcome of a connection, or of the attempt to make one.
 pub enum End {
-    /// The connection was lost or not made; the task retries after a pause.
+    /// The connection was lost or not made; the task retries after a delay.
     Failed(Cause),
     /// The task ends.
     Stop(Stop),
@@ -67,12 +68,12 @@ impl From<Cause> for End {
     }
 }
 
-/// An orderly end under way.
+/// An orderly shutdown in progress.
 pub struct Ending {
     pub(super) shutdown: Shutdown,
-    /// When the connection is closed, whatever is still unacknowledged.
+    /// Time at which the connection is closed regardless of unacknowledged messages.
     pub deadline: Instant,
-    /// Whether [`Ending::farewell`] has handed out the last messages.
+    /// Whether [`Ending::farewell`] has returned the last messages.
     pub farewell_queued: bool,
 }
 
@@ -82,13 +83,14 @@ impl Ending {
         Self { shutdown, deadline, farewell_queued: false }
     }
 
-    /// What goes out after everything else; once.
+    /// Returns the messages to send after all others; once.
     pub fn farewell(&mut self) -> VecDeque<Publish> {
         self.farewell_queued = true;
         std::mem::take(&mut self.shutdown.farewell).into()
     }
 
-    /// How a connection ends with it; `acknowledged` says whether everything asked for before was.
+    /// Returns the end of a connection that shuts down; `acknowledged` says whether everything sent
+    /// before was acknowledged.
     pub fn end(ending: Option<Self>, acknowledged: bool) -> End {
         match ending {
             Some(ending) => End::Stop(Stop::Shutdown(ending.shutdown, acknowledged)),
@@ -97,15 +99,16 @@ impl Ending {
     }
 }
 
-/// What the task keeps from one connection to the next.
+/// State of the task across connections.
 pub struct Task<P> {
-    /// The protocol's own state.
+    /// State of the protocol.
     pub protocol: P,
     /// Queue and counters, shared with the handles.
     pub shared: Arc<Shared>,
     /// Commands of the handles; closed when the last handle is dropped.
     pub commands: mpsc::Receiver<Command>,
-    /// Events for the owner of the link. A full channel stops reading from the socket.
+    /// Events for the owner of the link. While the channel is full the task stops reading from the
+    /// socket.
     pub events: mpsc::Sender<LinkEvent>,
     retry: Retry,
     /// Whether the last attempt led to a connection.
@@ -133,13 +136,13 @@ pub async fn run<P: Protocol>(
     };
     task.shared.queue.close_and_clear();
     if let Stop::Shutdown(Shutdown { done: Some(done), .. }, acknowledged) = stop {
-        // Whoever asked may have gone.
+        // The caller may have dropped its receiver.
         let _ = done.send(acknowledged);
     }
 }
 
 impl<P: Protocol> Task<P> {
-    /// One connection from its first byte to its last.
+    /// Runs one connection from its first byte to its last.
     async fn attempt(&mut self) -> End {
         self.was_connected = false;
         let connection = Uuid::new_v4();
@@ -176,7 +179,7 @@ impl<P: Protocol> Task<P> {
         end
     }
 
-    /// Says why there is no connection and waits for the next attempt.
+    /// Reports the loss or failure, and waits for the next attempt.
     async fn pause(&mut self, cause: Cause) -> Result<(), Stop> {
         let cause = self.protocol.explain(cause, self.was_connected);
         let now = std::time::Instant::now();
@@ -189,7 +192,7 @@ impl<P: Protocol> Task<P> {
             add(&self.shared.counters.stalled, 1);
         }
         let peer = self.protocol.target().peer();
-        // Whoever uses the link says what that means.
+        // Debug only: the user of the link logs the meaning.
         tracing::debug!(%peer, ?retry_in, cause = cause.label(), "not connected: {cause}");
         let event = LinkEvent::Disconnected { cause, retry_in };
         self.announce(event).await?;
@@ -204,7 +207,7 @@ impl<P: Protocol> Task<P> {
         }
     }
 
-    /// Waits until the event is taken.
+    /// Waits until the event is received.
     async fn announce(&mut self, event: LinkEvent) -> Result<(), Stop> {
         let sending = self.events.send(event);
         tokio::pin!(sending);
@@ -216,12 +219,12 @@ impl<P: Protocol> Task<P> {
         }
     }
 
-    /// Follows a command while there is a connection; a shutdown begins the orderly end of it.
+    /// Applies a command while there is a connection; a shutdown starts the orderly close.
     pub fn command(&self, command: Option<Command>, ending: &mut Option<Ending>) -> Result<(), End> {
         match command {
             None => Err(End::Stop(Stop::Abandoned)),
             Some(Command::GiveUp) => Err(End::Failed(Cause::Unanswered)),
-            // The first one counts; a second asker learns that by his channel.
+            // The first request counts; a second caller sees its channel close.
             Some(Command::Shutdown(_)) if ending.is_some() => Ok(()),
             Some(Command::Shutdown(shutdown)) => {
                 self.shared.queue.close();
@@ -231,7 +234,7 @@ impl<P: Protocol> Task<P> {
         }
     }
 
-    /// Hands an event on at once if there is room, and else gives it back.
+    /// Sends an event at once if there is space; otherwise returns it.
     pub fn offer(&self, event: LinkEvent) -> Option<LinkEvent> {
         match self.events.try_send(event) {
             Ok(()) => None,
@@ -240,7 +243,7 @@ impl<P: Protocol> Task<P> {
     }
 }
 
-/// Hands the pending event over; `false` when nobody will ever take it. Safe to cancel.
+/// Sends the pending event; `false` if the receiver was dropped. Safe to cancel.
 pub async fn hand_over(events: &mpsc::Sender<LinkEvent>, pending: &mut Option<LinkEvent>) -> bool {
     let Ok(permit) = events.reserve().await else { return false };
     if let Some(event) = pending.take() {
@@ -249,10 +252,10 @@ pub async fn hand_over(events: &mpsc::Sender<LinkEvent>, pending: &mut Option<Li
     true
 }
 
-/// What a command means while there is no connection.
+/// Applies a command while there is no connection.
 fn unconnected(command: Option<Command>) -> Result<(), Stop> {
     match command {
-        // It was meant for a connection that has ended by itself.
+        // It was meant for a connection that has already ended.
         Some(Command::GiveUp) => Ok(()),
         Some(Command::Shutdown(shutdown)) => {
             let nothing_to_say = shutdown.farewell.is_empty();
@@ -262,7 +265,7 @@ fn unconnected(command: Option<Command>) -> Result<(), Stop> {
     }
 }
 
-/// A number in `[0, 1)` from the randomness of a UUID; 53 of its bits that no version field occupies.
+/// Returns a number in `[0, 1)` from 53 random bits of a UUID.
 fn random() -> f64 {
     let bits = Uuid::new_v4().as_u64_pair().1 & ((1 << 53) - 1);
     #[expect(clippy::cast_precision_loss, reason = "53 bits are exact")]

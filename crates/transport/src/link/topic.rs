@@ -1,13 +1,13 @@
-//! The topics of the protocol: built from a checked prefix and node name, and read back. Pure.
+//! Topics of the protocol: built from a checked prefix and node name, and parsed. Pure.
 
 use edgesync_object::name;
 
-/// The prefix used unless another one is configured.
+/// Prefix unless another one is configured.
 const DEFAULT_PREFIX: &str = "edgesync/v1";
-/// The longest prefix, in bytes: with the longest node name a topic stays far below MQTT's 65,535.
+/// Longest prefix in bytes: with the longest node name a topic stays far below MQTT's 65,535.
 pub const MAX_PREFIX: usize = 256;
 
-/// Why a prefix cannot be used.
+/// Reason why a prefix is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("topic prefix {prefix:?} {problem}")]
 pub struct PrefixError {
@@ -15,7 +15,7 @@ pub struct PrefixError {
     problem: &'static str,
 }
 
-/// What a topic of the protocol is for.
+/// A topic of the protocol, by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic<'a> {
     /// `<prefix>/nodes/<node>/up`: from the node to the cloud.
@@ -24,7 +24,7 @@ pub enum Topic<'a> {
     Down(&'a str),
     /// `<prefix>/nodes/<node>/presence`: whether the node is connected; retained.
     Presence(&'a str),
-    /// `<prefix>/cloud`: whether the cloud side is there; retained.
+    /// `<prefix>/cloud`: whether the cloud side is connected; retained.
     Cloud,
 }
 
@@ -41,7 +41,7 @@ impl Default for Topics {
 }
 
 impl Topics {
-    /// Checks the prefix.
+    /// Validates the prefix.
     ///
     /// # Errors
     /// The prefix is empty, too long, begins with `$`, has an empty level, a wildcard or a control
@@ -66,43 +66,43 @@ impl Topics {
         Err(PrefixError { prefix, problem })
     }
 
-    /// The prefix, without a slash at its end.
+    /// Returns the prefix, without a slash at its end.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// From the node to the cloud.
+    /// Returns the topic from the node to the cloud.
     #[must_use]
     pub fn up(&self, node: &str) -> String {
         self.node(node, "up")
     }
 
-    /// From the cloud to the node.
+    /// Returns the topic from the cloud to the node.
     #[must_use]
     pub fn down(&self, node: &str) -> String {
         self.node(node, "down")
     }
 
-    /// Whether the node is connected.
+    /// Returns the topic of the node's presence.
     #[must_use]
     pub fn presence(&self, node: &str) -> String {
         self.node(node, "presence")
     }
 
-    /// Whether the cloud side is there.
+    /// Returns the topic of the cloud side's presence.
     #[must_use]
     pub fn cloud(&self) -> String {
         format!("{}/cloud", self.prefix)
     }
 
-    /// The filter for what all nodes send.
+    /// Returns the filter for the messages of all nodes.
     #[must_use]
     pub fn every_up(&self) -> String {
         self.node("+", "up")
     }
 
-    /// The filter for the presence of all nodes.
+    /// Returns the filter for the presence of all nodes.
     #[must_use]
     pub fn every_presence(&self) -> String {
         self.node("+", "presence")
@@ -112,7 +112,7 @@ impl Topics {
         format!("{}/nodes/{node}/{leaf}", self.prefix)
     }
 
-    /// Reads a topic back; `None` for anything that is not a topic of the protocol with a valid node name.
+    /// Parses a topic; `None` unless it is one of the protocol with a valid node name.
     #[must_use]
     pub fn parse<'a>(&self, topic: &'a str) -> Option<Topic<'a>> {
         let rest = topic.strip_prefix(self.prefix.as_str())?.strip_prefix('/')?;
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_topic_is_read_back_as_what_it_was_built_for() {
+    fn topics_survive_a_round_trip() {
         for prefix in ["edgesync/v1", "a", "plant 7/ü"] {
             let topics = Topics::new(prefix).unwrap();
             assert_eq!(topics.parse(&topics.up("n-1.x")), Some(Topic::Up("n-1.x")));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_protocol_is_not_read() {
+    fn foreign_topics_are_not_parsed() {
         let topics = Topics::default();
         for other in [
             "",
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_that_would_break_topics_is_refused_with_its_reason() {
+    fn invalid_prefix_is_refused_with_its_reason() {
         let long = "a".repeat(257);
         for (bad, word) in [
             ("", "empty"),

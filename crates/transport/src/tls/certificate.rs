@@ -1,4 +1,5 @@
-//! What a certificate says of itself (RFC 5280), read with a DER reader; verification is rustls's. And PEM (RFC 7468).
+//! Certificates (RFC 5280): fields parsed with a DER reader, and PEM (RFC 7468). Verification is
+//! left to rustls.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,10 +12,10 @@ use edgesync_object::name;
 
 mod reader;
 
-/// Before the name of a node in the common name of a request in KubeEdge's manner.
+/// Prefix of a node's common name in a request in KubeEdge's form.
 pub(super) const NODE_PREFIX: &str = "system:node:";
 
-/// A certificate and what it says. Cheap to clone.
+/// A certificate and its parsed fields. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
     der: std::sync::Arc<[u8]>,
@@ -25,17 +26,17 @@ pub struct Certificate {
     names: Vec<String>,
 }
 
-/// Whom a certificate is for, or who asks for one.
+/// Subject of a certificate or of a request for one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
-    /// The common name; empty if there is none.
+    /// Common name; empty if there is none.
     pub common_name: String,
-    /// The first organization; empty if there is none.
+    /// First organization; empty if there is none.
     pub organization: String,
 }
 
 impl Certificate {
-    /// Reads a certificate in DER. `what` names it in errors.
+    /// Parses a certificate in DER. `what` names it in errors.
     ///
     /// # Errors
     /// [`TlsError::NoCertificate`].
@@ -43,12 +44,12 @@ impl Certificate {
         reader::read(der).map_err(|problem| no_certificate(what, problem))
     }
 
-    /// Reads all certificates of a PEM text; other sections are skipped.
+    /// Parses all certificates of a PEM text; other sections are skipped.
     ///
     /// # Errors
     /// [`TlsError::NoCertificate`] if there is none, or one that cannot be read.
     pub fn all_from_pem(what: &str, text: &str) -> Result<Vec<Self>, TlsError> {
-        // The reader's own words could hold a line of a key that stands in the same text.
+        // The reader's own message could contain a line of a key in the same text.
         let broken =
             |_| no_certificate(what, "its PEM is damaged: an END line or a part of the text is missing");
         let mut found = Vec::new();
@@ -61,75 +62,75 @@ impl Certificate {
         Ok(found)
     }
 
-    /// As PEM.
+    /// Encodes the certificate as PEM.
     #[must_use]
     pub fn to_pem(&self) -> String {
         pem("CERTIFICATE", &self.der)
     }
 
-    /// The DER.
+    /// Returns the certificate's DER.
     #[must_use]
     pub fn der(&self) -> &[u8] {
         &self.der
     }
 
-    /// Whom it is for.
+    /// Returns the subject: common name and organization.
     #[must_use]
     pub fn subject(&self) -> &Subject {
         &self.subject
     }
 
-    /// The name of the node it is for: common name and organization are those of a node.
+    /// Returns the node's name if common name and organization are those of a node.
     #[must_use]
     pub fn node(&self) -> Option<&str> {
         self.subject.node()
     }
 
-    /// From when it is valid.
+    /// Returns the start of the validity.
     #[must_use]
     pub fn not_before(&self) -> Timestamp {
         self.not_before
     }
 
-    /// Until when it is valid.
+    /// Returns the end of the validity.
     #[must_use]
     pub fn not_after(&self) -> Timestamp {
         self.not_after
     }
 
-    /// The first moment at which it is not valid any more: the second of its end belongs to it (RFC 5280, section
-    /// 4.1.2.5).
+    /// Returns the first moment at which the certificate is invalid: the second of `not_after` is
+    /// still valid (RFC 5280, section 4.1.2.5).
     #[must_use]
     pub fn ends(&self) -> Timestamp {
         self.not_after.checked_add(std::time::Duration::from_secs(1)).unwrap_or(Timestamp::MAX)
     }
 
-    /// The serial number, lower-case hexadecimal without leading zeros but for a last one.
+    /// Returns the serial number in lower-case hexadecimal without leading zeros, "0" for zero.
     #[must_use]
     pub fn serial(&self) -> &str {
         &self.serial
     }
 
-    /// The host names and IP addresses it is for (subjectAltName).
+    /// Returns host names and IP addresses (subjectAltName).
     #[must_use]
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// SHA-256 of the DER, lower-case hexadecimal: 64 characters.
+    /// Returns the SHA-256 of the DER in lower-case hexadecimal: 64 characters.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         sha256_hex(&self.der)
     }
 }
 
-/// SHA-256, lower-case hexadecimal.
+/// Returns the SHA-256 in lower-case hexadecimal.
 #[must_use]
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
 }
 
-/// Lower-case hexadecimal, two characters a byte.
+/// Encodes bytes in lower-case hexadecimal.
 fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     bytes
@@ -139,10 +140,10 @@ fn hex(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// A section of PEM with lines of 64 characters.
+/// Encodes a PEM section with lines of 64 characters.
 pub(crate) fn pem(label: &str, der: &[u8]) -> String {
     let mut text = format!("-----BEGIN {label}-----\n");
-    // 48 bytes are 64 characters.
+    // 48 bytes encode to 64 characters.
     for line in der.chunks(48) {
         STANDARD.encode_string(line, &mut text);
         text.push('\n');
@@ -156,14 +157,16 @@ fn no_certificate(what: &str, problem: impl Into<String>) -> TlsError {
 }
 
 impl Subject {
-    /// The name of the node: a valid node name as common name, and [`super::NODES`].
+    /// Returns the node's name: a valid node name as common name, with the organization
+    /// [`super::NODES`].
     #[must_use]
     pub fn node(&self) -> Option<&str> {
         self.as_node(&self.common_name)
     }
 
-    /// The name of the node that a request in KubeEdge's manner, or a certificate of a CloudCore, names: `system:node:<node>`
-    /// or `<node>` as common name, and [`super::NODES`]. Not for those who let nodes in.
+    /// Returns the node's name of a request in KubeEdge's form, or of a CloudCore's certificate:
+    /// `system:node:<node>` or `<node>` as common name, with the organization [`super::NODES`]. Not
+    /// for authenticating nodes.
     #[must_use]
     pub fn requested_node(&self) -> Option<&str> {
         self.as_node(self.common_name.strip_prefix(NODE_PREFIX).unwrap_or(&self.common_name))

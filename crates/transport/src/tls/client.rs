@@ -1,5 +1,5 @@
-//! The side that connects: believes a CA, shows a certificate, resumes sessions. What it shows can be replaced while
-//! it is used.
+//! The connecting side of TLS: trusts a CA, presents a certificate, resumes sessions. The identity
+//! can be replaced in operation.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,13 +17,14 @@ mod error;
 
 pub use error::HandshakeError;
 
-/// Servers whose sessions are kept: the broker under its names, and the join service.
+/// Number of servers whose sessions are kept: the broker under its names, and the join service.
 const SESSIONS: usize = 4;
 
-/// Makes TLS connections. A cheap handle: clones share identity and resumption.
+/// Makes TLS connections. A cheap handle: clones share identity and sessions.
 ///
-/// After [`Client::replace`] new connections show the new identity. The one before is kept until a connection with the
-/// new one has worked ([`Client::worked`]); when one is refused ([`Client::refused`]) the two are tried in turn.
+/// After [`Client::replace`] new connections present the new identity. The previous one is kept
+/// until a connection with the new one has succeeded ([`Client::worked`]); when one is refused
+/// ([`Client::refused`]) the two alternate.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -31,27 +32,27 @@ pub struct Client {
 
 struct Shared {
     clock: Clock,
-    turn: Mutex<Turn>,
+    rotation: Mutex<Rotation>,
 }
 
-/// What the next connection shows, and what the one after a refusal shows.
-struct Turn {
-    next: Arc<Appearance>,
+/// Credentials of the next connection, and of the one after a refusal.
+struct Rotation {
+    next: Arc<Credentials>,
     other: Other,
 }
 
-/// The other identity, beside the one that is next.
+/// The alternative to the next identity.
 enum Other {
-    /// There is none: the one that is next has worked, or is the first.
+    /// None: the next identity has succeeded, or is the first.
     None,
-    /// The one that worked before the next one came.
-    Older(Arc<Appearance>),
-    /// The newer one, which has been refused.
-    Newer(Arc<Appearance>),
+    /// The previous identity, which has succeeded.
+    Older(Arc<Credentials>),
+    /// The newer identity, which was refused.
+    Newer(Arc<Credentials>),
 }
 
-/// Whom a connection believes and what it shows; with the sessions that were begun so.
-struct Appearance {
+/// Trust and identity of a connection, with the sessions started under them.
+struct Credentials {
     config: Arc<ClientConfig>,
     verifier: Arc<Verifier>,
     certificate: Option<Certificate>,
@@ -63,31 +64,31 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// A connection.
+/// A TLS connection of a client.
 pub type ClientStream<S> = tokio_rustls::client::TlsStream<S>;
 
 impl Client {
-    /// A client that believes `trust` and shows `identity`, if any.
+    /// Creates a client that trusts `trust` and presents `identity`, if any.
     ///
     /// # Errors
     /// The identity cannot be used.
     pub fn new(trust: &Trust, identity: Option<&Identity>, clock: Clock) -> Result<Self, TlsError> {
-        let next = Appearance::new(Some(trust), identity, clock)?;
+        let next = Credentials::new(Some(trust), identity, clock)?;
         Ok(Self::starting_with(next, clock))
     }
 
-    /// A client that believes nobody in particular and takes the certificate of whoever answers: for the one request
-    /// whose answer is checked against the token (`GET /ca.crt`). No name, no time, no authority is checked.
+    /// Creates a client that accepts any certificate: for the one request whose answer is verified
+    /// against the token (`GET /ca.crt`). Checks no name, no time, no authority.
     ///
     /// # Errors
     /// The library's.
     pub fn unverified() -> Result<Self, TlsError> {
         let clock = Clock::system([]);
-        Ok(Self::starting_with(Appearance::new(None, None, clock)?, clock))
+        Ok(Self::starting_with(Credentials::new(None, None, clock)?, clock))
     }
 
-    /// Makes the handshake over a stream. With TLS 1.3 a peer refuses a client's certificate only afterwards: the
-    /// first read then fails, see [`HandshakeError::of_io`].
+    /// Performs the handshake over a stream. With TLS 1.3 a peer refuses a client's certificate
+    /// only afterwards: the first read then fails, see [`HandshakeError::of_io`].
     ///
     /// # Errors
     /// See [`HandshakeError`].
@@ -95,73 +96,76 @@ impl Client {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let appearance = Arc::clone(&self.turn().next);
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let Ok(name) = ServerName::try_from(bare.to_owned()) else {
+        let credentials = Arc::clone(&self.rotation().next);
+        let unbracketed = host.trim_start_matches('[').trim_end_matches(']');
+        let Ok(name) = ServerName::try_from(unbracketed.to_owned()) else {
             let problem = TlsError::Name(host.to_owned()).to_string();
             return Err(HandshakeError::Network { host: host.to_owned(), problem });
         };
-        let connector = TlsConnector::from(Arc::clone(&appearance.config));
+        let connector = TlsConnector::from(Arc::clone(&credentials.config));
         let connected = connector.connect(name.clone(), stream).await;
         connected.map_err(|error| {
-            let rejected = appearance.verifier.take_rejected(&name);
+            let rejected = credentials.verifier.take_rejected(&name);
             HandshakeError::of_handshake(host, &error, rejected.as_ref(), self.shared.clock.now())
         })
     }
 
-    /// New connections believe and show this; those that exist go on as they are. Sessions are not resumed across it.
+    /// Replaces trust and identity for new connections; existing ones continue. Sessions are not
+    /// resumed across it.
     ///
     /// # Errors
-    /// The identity cannot be used; then nothing has changed.
+    /// The identity cannot be used; then nothing changes.
     pub fn replace(&self, trust: &Trust, identity: Option<&Identity>) -> Result<(), TlsError> {
-        let newer = Appearance::new(Some(trust), identity, self.shared.clock)?;
-        let mut turn = self.turn();
-        let before = std::mem::replace(&mut turn.next, newer);
-        // One that has never worked is no way back.
-        if !matches!(turn.other, Other::Older(_)) {
-            turn.other = Other::Older(before);
+        let newer = Credentials::new(Some(trust), identity, self.shared.clock)?;
+        let mut rotation = self.rotation();
+        let before = std::mem::replace(&mut rotation.next, newer);
+        // An identity that never succeeded is no fallback.
+        if !matches!(rotation.other, Other::Older(_)) {
+            rotation.other = Other::Older(before);
         }
         Ok(())
     }
 
-    /// The peer has taken the last connection: what was shown before is forgotten.
+    /// Records that the peer accepted the last connection: the previous identity is dropped.
     pub fn worked(&self) {
-        let mut turn = self.turn();
-        // When it is the older one that works, the newer one may still be needed: the older one expires first.
-        if matches!(turn.other, Other::Older(_)) {
-            turn.other = Other::None;
+        let mut rotation = self.rotation();
+        // If the older one succeeds, the newer one may still be needed: the older one expires
+        // first.
+        if matches!(rotation.other, Other::Older(_)) {
+            rotation.other = Other::None;
         }
     }
 
-    /// The peer has refused the last connection: the next one shows the other identity, if there is one.
+    /// Records that the peer refused the last connection: the next one presents the other identity,
+    /// if there is one.
     pub fn refused(&self) {
-        let mut turn = self.turn();
-        let before = Arc::clone(&turn.next);
-        match std::mem::replace(&mut turn.other, Other::None) {
+        let mut rotation = self.rotation();
+        let before = Arc::clone(&rotation.next);
+        match std::mem::replace(&mut rotation.other, Other::None) {
             Other::None => {}
-            Other::Older(older) => *turn = Turn { next: older, other: Other::Newer(before) },
-            Other::Newer(newer) => *turn = Turn { next: newer, other: Other::Older(before) },
+            Other::Older(older) => *rotation = Rotation { next: older, other: Other::Newer(before) },
+            Other::Newer(newer) => *rotation = Rotation { next: newer, other: Other::Older(before) },
         }
     }
 
-    /// The certificate that the next connection shows.
+    /// Returns the certificate that the next connection presents.
     #[must_use]
     pub fn shows(&self) -> Option<Certificate> {
-        self.turn().next.certificate.clone()
+        self.rotation().next.certificate.clone()
     }
 
-    fn starting_with(next: Arc<Appearance>, clock: Clock) -> Self {
-        let turn = Mutex::new(Turn { next, other: Other::None });
-        Self { shared: Arc::new(Shared { clock, turn }) }
+    fn starting_with(next: Arc<Credentials>, clock: Clock) -> Self {
+        let rotation = Mutex::new(Rotation { next, other: Other::None });
+        Self { shared: Arc::new(Shared { clock, rotation }) }
     }
 
-    fn turn(&self) -> std::sync::MutexGuard<'_, Turn> {
-        self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rotation(&self) -> std::sync::MutexGuard<'_, Rotation> {
+        self.shared.rotation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Appearance {
-    /// Without `trust` whoever answers is taken.
+impl Credentials {
+    /// Creates credentials; without `trust` any server is accepted.
     fn new(trust: Option<&Trust>, identity: Option<&Identity>, clock: Clock) -> Result<Arc<Self>, TlsError> {
         let provider = provider();
         let chain = trust.map(|trust| {
@@ -189,13 +193,13 @@ impl Appearance {
     }
 }
 
-/// Verifies servers: as rustls does, at the time that [`clock`] says.
+/// Verifies servers: as rustls does, at the time that [`clock`] returns.
 #[derive(Debug)]
 struct Verifier {
-    /// None takes any certificate.
+    /// None accepts any certificate.
     chain: Option<Arc<WebPkiServerVerifier>>,
     clock: Clock,
-    /// The last one that was not taken, for the words of the error: rustls does not hand it out.
+    /// The last rejected certificate, for the error message: rustls does not return it.
     rejected: Mutex<Option<(ServerName<'static>, Certificate)>>,
 }
 

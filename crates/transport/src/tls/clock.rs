@@ -1,10 +1,10 @@
-//! The time that certificates are checked against.
+//! The time at which certificates are verified.
 //!
-//! The system's clock counts unless it cannot be right: it is before a time that has certainly passed (the floor: when
-//! the program was built, when the CA or the own certificate was made, when the database was written last). Then
-//! nobody here can tell whether a certificate has expired: a certificate is checked at the later of the floor and its
-//! own beginning, so only one that had ended before the floor is refused. Whoever answers must still have a key that
-//! the CA vouches for.
+//! The system's clock counts unless it is certainly wrong: before the floor, a time that has passed
+//! (when the program was built, when the CA or the own certificate was issued, when the database
+//! was last written). With a wrong clock, expiry cannot be checked. A certificate is then verified
+//! at the later of the floor and its own start, so only one that ended before the floor is refused.
+//! The peer must still have a key that the CA vouches for.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use jiff::Timestamp;
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
 
-/// When this program was built, at the latest: no clock that is right shows less.
+/// Latest time at which this program was built: no correct clock shows an earlier one.
 pub const BUILT: &str = "2026-11-01T00:00:00Z";
 
-/// The time and how far it can be believed.
+/// A clock and the earliest time it can correctly show.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     floor: Timestamp,
@@ -23,32 +23,33 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The system's clock. Times that have certainly passed raise the floor above [`BUILT`].
+    /// Returns the system's clock. Times that have certainly passed raise the floor above
+    /// [`BUILT`].
     #[must_use]
     pub fn system(passed: impl IntoIterator<Item = Timestamp>) -> Self {
         Self::of(Timestamp::now, passed)
     }
 
-    /// Another source, for tests.
+    /// Returns a clock with another source, for tests.
     #[must_use]
     pub fn of(source: fn() -> Timestamp, passed: impl IntoIterator<Item = Timestamp>) -> Self {
         let built = BUILT.parse().unwrap_or(Timestamp::UNIX_EPOCH);
         Self { floor: passed.into_iter().fold(built, Timestamp::max), source }
     }
 
-    /// The source's time.
+    /// Returns the time of the source.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         (self.source)()
     }
 
-    /// Whether the source's time can be right.
+    /// Returns whether the source's time can be right.
     #[must_use]
     pub fn is_plausible(&self) -> bool {
         self.now() >= self.floor
     }
 
-    /// The time at which a certificate that is valid from `not_before` is checked.
+    /// Returns the time at which a certificate valid from `not_before` is verified.
     #[must_use]
     pub fn checking(&self, not_before: Timestamp) -> Timestamp {
         let now = self.now();
@@ -56,14 +57,14 @@ impl Clock {
     }
 }
 
-/// rustls asks the same clock, for the age of sessions.
+/// Gives rustls the same clock, for the age of sessions.
 impl TimeProvider for Clock {
     fn current_time(&self) -> Option<UnixTime> {
         Some(unix(self.now()))
     }
 }
 
-/// As rustls has it: there is nothing before 1970.
+/// Converts a time for rustls; earlier times become 1970.
 pub(super) fn unix(time: Timestamp) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(time.as_second()).unwrap_or(0)))
 }
@@ -85,12 +86,12 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_the_build_is_one() {
+    fn build_time_is_valid() {
         assert!(at(BUILT) > at("2026-01-01T00:00:00Z"));
     }
 
     #[test]
-    fn a_clock_that_can_be_right_counts() {
+    fn plausible_clock_is_used() {
         let clock = Clock::of(in_2031, [at("2030-01-01T00:00:00Z")]);
         assert!(clock.is_plausible());
         assert_eq!(clock.checking(at("2040-01-01T00:00:00Z")), in_2031());
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_before_the_floor_does_not_count() {
+    fn clock_before_the_floor_is_not_used() {
         let clock = Clock::of(in_1970, []);
         assert!(!clock.is_plausible());
         assert_eq!(clock.now(), in_1970());
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_passed_raises_the_floor_and_never_lowers_it() {
+    fn passed_times_raise_the_floor_and_never_lower_it() {
         let later = at("2032-01-01T00:00:00Z");
         let clock = Clock::of(in_2031, [at("2001-01-01T00:00:00Z"), later, at("2030-01-01T00:00:00Z")]);
         assert!(!clock.is_plausible());
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_before_1970_is_1970_for_the_library() {
+    fn times_before_1970_become_1970() {
         assert_eq!(unix(at("1960-01-01T00:00:00Z")).as_secs(), 0);
         assert_eq!(unix(in_1970()).as_secs(), 60);
     }

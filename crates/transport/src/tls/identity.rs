@@ -1,4 +1,5 @@
-//! A key with its certificate: made on the device, kept in one file so that both change at once.
+//! A private key with its certificate: generated on the device, kept in one file so that both
+//! change at once.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,19 +16,19 @@ use yasna::models::ObjectIdentifier;
 use super::certificate;
 use super::{Certificate, NODES, TlsError, library};
 
-/// A private key: PKCS#8. Not shown, and wiped when dropped as far as the allocator allows.
+/// A private key in PKCS#8. Never shown, and wiped on drop as far as the allocator allows.
 #[derive(Clone)]
 pub struct Key {
     der: Arc<Secret>,
 }
 
-/// Bytes that are overwritten when they are dropped.
+/// Bytes that are overwritten on drop.
 struct Secret(Vec<u8>);
 
 impl Drop for Secret {
     fn drop(&mut self) {
         self.0.fill(0);
-        // Without a reader the compiler may leave the writing out.
+        // Keeps the compiler from removing the write.
         std::hint::black_box(&self.0);
     }
 }
@@ -39,7 +40,7 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    /// Makes a P-256 key.
+    /// Generates a P-256 key.
     ///
     /// # Errors
     /// The system has no randomness.
@@ -48,7 +49,8 @@ impl Key {
         Ok(Self::of(key.serialize_der()))
     }
 
-    /// Reads the first private key of a PEM text (`PRIVATE KEY`, `EC PRIVATE KEY`, `RSA PRIVATE KEY`).
+    /// Parses the first private key of a PEM text (`PRIVATE KEY`, `EC PRIVATE KEY`, `RSA PRIVATE
+    /// KEY`).
     ///
     /// # Errors
     /// [`TlsError::NoKey`].
@@ -71,14 +73,14 @@ impl Key {
         })
     }
 
-    /// As PEM.
+    /// Encodes the key as PEM.
     #[must_use]
     pub fn to_pem(&self) -> String {
         certificate::pem("PRIVATE KEY", self.der())
     }
 
-    /// A request for a node's certificate (PKCS#10, DER) as KubeEdge's: `C=CN, O=system:nodes, L=Hangzhou,
-    /// ST=Zhejiang, CN=system:node:<node>`.
+    /// Creates a request for a node's certificate (PKCS#10, DER) in KubeEdge's form: `C=CN,
+    /// O=system:nodes, L=Hangzhou, ST=Zhejiang, CN=system:node:<node>`.
     ///
     /// # Errors
     /// The key cannot sign requests.
@@ -97,7 +99,7 @@ impl Key {
         Ok(request.der().to_vec())
     }
 
-    /// The PKCS#8 DER, for rustls and rcgen.
+    /// Returns the PKCS#8 DER, for rustls and rcgen.
     pub(crate) fn der(&self) -> &[u8] {
         &self.der.0
     }
@@ -106,7 +108,7 @@ impl Key {
         Self { der: Arc::new(Secret(der)) }
     }
 
-    /// For rustls.
+    /// Returns the key in rustls's form.
     pub(super) fn signing(&self) -> Result<Arc<dyn SigningKey>, TlsError> {
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.der()));
         rustls::crypto::ring::sign::any_supported_type(&der).map_err(library)
@@ -119,7 +121,7 @@ const EC: &[u64] = &[1, 2, 840, 10045, 2, 1];
 const P256: &[u64] = &[1, 2, 840, 10045, 3, 1, 7];
 const P384: &[u64] = &[1, 3, 132, 0, 34];
 
-/// Puts the older forms (PKCS#1, SEC1) into PKCS#8 (RFC 5208), the one form that is kept.
+/// Converts the older forms (PKCS#1, SEC1) into PKCS#8 (RFC 5208), the one form that is kept.
 fn pkcs8(algorithm: &[u64], curve: Option<&[u64]>, key: &[u8]) -> Vec<u8> {
     yasna::construct_der(|writer| {
         writer.write_sequence(|fields| {
@@ -136,7 +138,7 @@ fn pkcs8(algorithm: &[u64], curve: Option<&[u64]>, key: &[u8]) -> Vec<u8> {
     })
 }
 
-/// What is wrong with a text that gives no key. The reader's own words could hold a part of the key.
+/// Returns why a text has no usable key. The reader's own message could contain a part of the key.
 fn why_no_key(error: &pem::Error, text: &str) -> &'static str {
     match error {
         pem::Error::NoItemsFound if text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") => {
@@ -147,7 +149,7 @@ fn why_no_key(error: &pem::Error, text: &str) -> &'static str {
     }
 }
 
-/// A key and the chain of its certificate, the leaf first.
+/// A key and its certificate chain, the leaf first.
 #[derive(Clone, Debug)]
 pub struct Identity {
     chain: Vec<Certificate>,
@@ -155,7 +157,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Puts a key and its certificates together.
+    /// Combines a key and its certificates.
     ///
     /// # Errors
     /// [`TlsError::OtherKey`] if they do not belong together, [`TlsError::NoCertificate`] without any.
@@ -170,10 +172,11 @@ impl Identity {
         Ok(Self { chain, key })
     }
 
-    /// Reads a PEM text with certificates and one key, in any order; the leaf is the certificate of the key.
+    /// Parses a PEM text with certificates and one key, in any order; the leaf is the certificate
+    /// of the key.
     ///
     /// # Errors
-    /// As above and [`TlsError::NoKey`].
+    /// As [`Identity::new`], and [`TlsError::NoKey`].
     pub fn from_pem(what: &str, text: &str) -> Result<Self, TlsError> {
         let mut chain = Certificate::all_from_pem(what, text)?;
         let key = Key::from_pem(what, text)?;
@@ -186,8 +189,9 @@ impl Identity {
         Err(TlsError::OtherKey { what: what.to_owned() })
     }
 
-    /// Makes an identity for a server that only programs on this machine talk to, at this address among others: its certificate, and the one of an
-    /// authority of its own, whose key is forgotten at once. They never end: no clock is trusted here.
+    /// Generates an identity for a server used only by programs on this machine, at this address
+    /// among others: its certificate, and that of its own authority, whose key is dropped at once.
+    /// They never expire: no clock is trusted here.
     ///
     /// # Errors
     /// The system has no randomness.
@@ -218,40 +222,40 @@ impl Identity {
         Self::new(what, chain, Key::of(key.serialize_der()))
     }
 
-    /// As PEM: certificates, then the key.
+    /// Encodes the identity as PEM: certificates, then the key.
     #[must_use]
     pub fn to_pem(&self) -> String {
         let certificates = self.chain.iter().map(Certificate::to_pem);
         certificates.chain([self.key.to_pem()]).collect()
     }
 
-    /// The certificate.
+    /// Returns the leaf certificate.
     #[must_use]
     pub fn certificate(&self) -> &Certificate {
         // `new` refuses an empty chain.
         &self.chain[0]
     }
 
-    /// The certificate and those between it and the CA.
+    /// Returns the leaf and the intermediate certificates.
     #[must_use]
     pub fn chain(&self) -> &[Certificate] {
         &self.chain
     }
 
-    /// The key.
+    /// Returns the private key.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// For rustls.
+    /// Returns chain and key in rustls's form.
     pub(super) fn certified(&self) -> Result<CertifiedKey, TlsError> {
         let chain = self.chain.iter().map(|certificate| certificate.der().to_vec().into()).collect();
         Ok(CertifiedKey::new(chain, self.key.signing()?))
     }
 }
 
-/// Whether a certificate is for a key.
+/// Returns whether a certificate belongs to a key.
 fn belong(certificate: &Certificate, key: &Key) -> Result<bool, TlsError> {
     let der = certificate.der().to_vec().into();
     Ok(CertifiedKey::new(vec![der], key.signing()?).keys_match().is_ok())

@@ -1,4 +1,4 @@
-//! TLS for programs on the same machine: nobody is asked for a certificate, and no session is kept.
+//! TLS for programs on the same machine: no client certificates, no sessions.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{Identity, TlsError, VERSIONS, library, provider};
 
-/// Takes connections of programs on this machine. A cheap handle.
+/// Accepts connections of programs on this machine. A cheap handle.
 #[derive(Clone)]
 pub struct Local(TlsAcceptor);
 
@@ -21,7 +21,7 @@ impl std::fmt::Debug for Local {
 }
 
 impl Local {
-    /// Shows `identity`.
+    /// Creates a server that presents `identity`.
     ///
     /// # Errors
     /// The identity cannot be used.
@@ -35,10 +35,10 @@ impl Local {
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// Makes the handshake.
+    /// Performs the handshake.
     ///
     /// # Errors
-    /// The network's or TLS's.
+    /// Errors of the network or of TLS.
     pub async fn accept<S>(
         &self,
         stream: S,
@@ -59,7 +59,7 @@ mod tests {
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 1, 2, 3));
 
     #[tokio::test]
-    async fn whoever_believes_the_authority_gets_through_whatever_the_clock_says() {
+    async fn client_that_trusts_the_authority_connects_at_any_time() {
         let identity = Identity::local(HERE).unwrap();
         let local = Local::new(&identity).unwrap();
         let authority = identity.chain().last().unwrap().clone();
@@ -80,13 +80,13 @@ mod tests {
         }
     }
 
-    /// Another device's.
+    /// Trusts the authority of another device.
     fn other() -> Trust {
         Trust::new(Identity::local(HERE).unwrap().chain().last().cloned().into_iter().collect())
     }
 
     #[test]
-    fn it_is_the_same_once_it_was_written() {
+    fn local_identity_survives_a_round_trip() {
         let identity = Identity::local(HERE).unwrap();
         let again = Identity::from_pem("a file", &identity.to_pem()).unwrap();
         assert_eq!(again.chain(), identity.chain());

@@ -1,4 +1,4 @@
-//! The side that is connected to: the cloud side's MQTT endpoint, join service and API.
+//! The accepting side of TLS: the cloud side's MQTT endpoint, join service and API.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,10 +16,10 @@ use tokio_rustls::TlsAcceptor;
 use super::sessions::Sessions;
 use super::{Certificate, Clock, Identity, TlsError, Trust, clock, library, provider, verify_signatures};
 
-/// The longest part of a subject that is told of a refused client, in characters.
+/// Limit for each part of a refused client's subject in messages, in characters.
 const SHOWN: usize = 64;
 
-/// Takes TLS connections. A cheap handle: clones share identity, rule and sessions.
+/// Accepts TLS connections. A cheap handle: clones share identity, rule and sessions.
 #[derive(Clone, Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -30,7 +30,8 @@ struct Shared {
     terms: Mutex<Arc<Terms>>,
 }
 
-/// What new connections see. Another one has other sessions, so that none goes on under it.
+/// Identity, rule and sessions of new connections. A replacement has its own sessions, so none is
+/// resumed under it.
 struct Terms {
     certificate: Certificate,
     key: Arc<dyn ResolvesServerCert>,
@@ -38,10 +39,10 @@ struct Terms {
     sessions: Arc<Sessions>,
 }
 
-/// Which clients are let in.
+/// Verification of client certificates.
 #[derive(Debug)]
 struct Clients {
-    /// None if nobody is asked for a certificate.
+    /// None if no certificate is requested.
     chain: Option<Arc<dyn ClientCertVerifier>>,
     expired_grace: Duration,
     clock: Clock,
@@ -53,24 +54,25 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// A connection.
+/// A TLS connection of a server.
 pub type ServerStream<S> = tokio_rustls::server::TlsStream<S>;
 
-/// Which clients are let in.
+/// Rule for client certificates.
 #[derive(Clone, Debug)]
 pub struct ClientRule {
-    /// The authorities of clients. Without any, and if none is required, no certificate is asked for.
+    /// Trusted authorities of clients. Without any, and unless one is required, no certificate is
+    /// requested.
     pub trust: Trust,
-    /// Revocation lists (DER). A list whose time is over still counts.
+    /// Revocation lists (DER). A list past its next update still counts.
     pub revoked: Vec<Vec<u8>>,
-    /// Whether a client without a certificate is refused. One with a wrong certificate always is.
+    /// Whether a client without a certificate is refused. An invalid certificate always is.
     pub required: bool,
-    /// A client certificate that expired no longer ago than this is taken: for renewals only.
+    /// Accepts a client certificate that expired no longer ago than this: for renewals only.
     pub expired_grace: Duration,
 }
 
 impl Server {
-    /// A server that shows `identity`.
+    /// Creates a server that presents `identity`.
     ///
     /// # Errors
     /// Identity, authorities or lists cannot be used.
@@ -79,21 +81,23 @@ impl Server {
         Ok(Self { shared: Arc::new(Shared { clock, terms }) })
     }
 
-    /// New connections see this. Sessions from before are not resumed, so nobody revoked comes in by one.
+    /// Replaces identity and rule for new connections. Earlier sessions are not resumed, so
+    /// revocation applies at once.
     ///
     /// # Errors
-    /// As above; then nothing has changed.
+    /// As [`Server::new`]; then nothing changes.
     pub fn replace(&self, identity: &Identity, clients: &ClientRule) -> Result<(), TlsError> {
         let terms = Terms::new(identity, clients, self.shared.clock)?;
         *self.lock() = terms;
         Ok(())
     }
 
-    /// Makes the handshake. Gives the client's certificate, which has been verified, if it has shown one. A resumed
-    /// session counts only while the certificate that it began with is valid.
+    /// Performs the handshake. Returns the client's verified certificate, if it presented one. A
+    /// session is resumed only while its original certificate is valid.
     ///
     /// # Errors
-    /// The network's or TLS's; who it was and why is for the log.
+    /// Errors of the network or of TLS; the message names the refused client and the reason, for
+    /// the log.
     pub async fn accept<S>(&self, stream: S) -> io::Result<(ServerStream<S>, Option<Certificate>)>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -106,10 +110,11 @@ impl Server {
         let connection = stream.get_ref().1;
         let shown = connection.peer_certificates().unwrap_or_default();
         let now = self.terms();
-        // A session that goes on, and a handshake that began before the rule changed, have not been through this rule.
+        // Resumed sessions, and handshakes begun before a change of the rule, have not been checked
+        // by this rule.
         if connection.handshake_kind() == Some(HandshakeKind::Resumed) || !Arc::ptr_eq(&terms, &now) {
             now.clients.admit(shown).map_err(|error| {
-                // With the same session it would come again and never be told why.
+                // With the same session the client would return, and never get the reason.
                 self.forget_sessions(&now);
                 refusal(shown.first(), &error)
             })?;
@@ -119,7 +124,7 @@ impl Server {
         Ok((stream, certificate))
     }
 
-    /// Nobody goes on with a session any more, unless the rule has changed since: that has seen to it.
+    /// Drops all sessions, unless the rule has been replaced since, which dropped them.
     fn forget_sessions(&self, seen: &Arc<Terms>) {
         let mut terms = self.lock();
         if Arc::ptr_eq(&terms, seen) {
@@ -132,7 +137,7 @@ impl Server {
         }
     }
 
-    /// The certificate shown.
+    /// Returns the certificate that new connections present.
     #[must_use]
     pub fn shows(&self) -> Certificate {
         self.terms().certificate.clone()
@@ -157,7 +162,8 @@ impl Terms {
         }))
     }
 
-    /// What one connection keeps to. Its verifier is its own, because it remembers whom it refused.
+    /// Builds the configuration of one connection. Its own verifier remembers the refused
+    /// certificate.
     fn config(&self, verifier: Arc<Verifier>, clock: Clock) -> io::Result<ServerConfig> {
         let mut config = ServerConfig::builder_with_details(provider(), Arc::new(clock))
             .with_protocol_versions(super::VERSIONS)
@@ -189,7 +195,8 @@ impl Clients {
         let end = certificate.not_after();
         let at = if now > end && now.duration_since(end) <= grace { end } else { now };
         chain.verify_client_cert(end_entity, intermediates, clock::unix(at)).map_err(|error| match error {
-            // With a wrong signature it is another authority of the same name; the client is to be told so.
+            // A wrong signature means another authority of the same name; the alert for the client
+            // says so.
             rustls::Error::InvalidCertificate(CertificateError::BadSignature) => {
                 rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)
             }
@@ -197,7 +204,7 @@ impl Clients {
         })
     }
 
-    /// Whether a client that has shown this comes in.
+    /// Checks the certificates that a client presented.
     fn admit(&self, shown: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
         match shown.split_first() {
             Some((end_entity, intermediates)) => self.verify(end_entity, intermediates).map(drop),
@@ -221,16 +228,16 @@ fn chain(rule: &ClientRule) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     builder.build().map_err(library)
 }
 
-/// Verifies the client of one connection: as rustls does, at the time that [`Clients`] says.
+/// Verifies the client of one connection: as rustls does, at the time that [`Clients`] selects.
 #[derive(Debug)]
 struct Verifier {
     clients: Arc<Clients>,
-    /// Whom it did not take, for the words of the error: rustls does not hand it out.
+    /// The refused certificate, for the error message: rustls does not return it.
     refused: Mutex<Option<CertificateDer<'static>>>,
 }
 
 impl Verifier {
-    /// Says who was refused, if that is why the handshake failed.
+    /// Adds the refused client to the error, if that failed the handshake.
     fn explain(&self, error: io::Error) -> io::Error {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
         match refused {
@@ -240,7 +247,8 @@ impl Verifier {
     }
 }
 
-/// The error for a client whose certificate is not taken. Its words are the client's own, so they are cut and escaped.
+/// Returns the error for a refused certificate. The subject is the client's own text, so it is
+/// truncated and escaped.
 fn refusal(shown: Option<&CertificateDer<'_>>, why: &impl std::fmt::Display) -> io::Error {
     let certificate = shown.and_then(|der| Certificate::from_der("the client", der).ok());
     let text = match certificate {

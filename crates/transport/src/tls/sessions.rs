@@ -1,16 +1,17 @@
-//! Sessions that clients may go on with, kept by the server: a client is given nothing but a name of 32 bytes. A ticket
-//! with the session in it has the client's certificate in it as well, and crosses the line twice with each reconnect,
-//! which then costs 1.1 KB more.
+//! Resumable sessions, stored on the server: the client gets an id of 32 bytes. A ticket that
+//! contains the session also contains the client's certificate, and crosses the network twice with
+//! each reconnect, which then costs 1.1 KB more.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustls::server::StoresServerSessions;
 
-/// Sessions of one generation. Two are kept, about 800 bytes for a session.
+/// Sessions per generation. Two generations are kept, about 800 bytes per session.
 const GENERATION: usize = 16_384;
 
-/// See the module. When a generation is full the one before is forgotten: its clients make a whole handshake.
+/// Session store of two generations. When one is full the older one is dropped: its clients make a
+/// full handshake.
 pub(super) struct Sessions {
     generation: usize,
     kept: Mutex<Kept>,
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_generation_is_kept_whole_and_no_more_than_two_are() {
+    fn store_keeps_two_generations_of_sessions() {
         let sessions = Sessions { generation: 10, kept: Mutex::default() };
         for number in 0..100u8 {
             assert!(sessions.put(vec![number], vec![number; 2]));

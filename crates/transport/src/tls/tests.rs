@@ -1,4 +1,4 @@
-//! Real handshakes over pipes in memory, with certificates made here.
+//! Real handshakes over in-memory pipes, with certificates generated here.
 
 use std::cell::Cell;
 use std::io;
@@ -23,7 +23,7 @@ mod versions;
 const HOST: &str = "cloud.example";
 const YEAR: SignedDuration = SignedDuration::from_hours(24 * 365);
 
-/// A time as rcgen has it: a type of a crate that is not named here.
+/// Converts a time for rcgen, whose time type is of an unnamed crate.
 macro_rules! date {
     ($time:expr) => {
         rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs($time.as_second().try_into().unwrap())
@@ -31,7 +31,7 @@ macro_rules! date {
 }
 
 thread_local! {
-    /// Each test has a thread and so a clock of its own.
+    /// Each test has its own thread, and so its own clock.
     static NOW: Cell<Timestamp> = const { Cell::new(Timestamp::UNIX_EPOCH) };
 }
 
@@ -39,7 +39,7 @@ fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-/// The time at which everything is made.
+/// Returns the time at which all certificates are issued.
 fn today() -> Timestamp {
     at("2027-06-01T00:00:00Z")
 }
@@ -56,13 +56,13 @@ fn in_1970() -> Timestamp {
     at("1970-01-01T00:02:00Z")
 }
 
-/// A clock at [`today`] until [`set_clock`].
+/// Returns a clock at [`today`] until [`set_clock`].
 fn clock() -> Clock {
     set_clock(today());
     Clock::of(shown, [])
 }
 
-/// A clock that starts in 1970.
+/// Returns a clock that starts in 1970.
 fn clock_of_1970() -> Clock {
     Clock::of(in_1970, [])
 }
@@ -72,7 +72,7 @@ struct Authority {
     trust: Trust,
 }
 
-/// What a test changes of a certificate that would otherwise be good for a year from [`today`].
+/// Deviations of a certificate from one valid for a year from [`today`].
 struct Wish<'a> {
     common_name: &'a str,
     organization: &'a str,
@@ -139,7 +139,7 @@ impl Authority {
         self.identity(Wish::server())
     }
 
-    /// A revocation list with these serial numbers, whose next one was due at a time.
+    /// Issues a revocation list of serial numbers with a next update.
     fn revoke(&self, serials: &[u64], next: Timestamp) -> Vec<u8> {
         let revoked = |serial: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
@@ -158,7 +158,7 @@ impl Authority {
         list.signed_by(&self.issuer).unwrap().der().to_vec()
     }
 
-    /// Certificates of nodes are demanded.
+    /// Returns a rule that requires certificates of nodes.
     fn demanded(&self) -> ClientRule {
         ClientRule {
             trust: self.trust.clone(),
@@ -191,7 +191,7 @@ fn params(
 type Accepted = io::Result<(ServerStream<DuplexStream>, Option<Certificate>)>;
 type Connected = Result<ClientStream<DuplexStream>, HandshakeError>;
 
-/// Both sides of one handshake.
+/// Runs both sides of one handshake.
 async fn meet_at(host: &str, client: &Client, server: &Server) -> (Connected, Accepted) {
     let (near, far) = duplex(64 << 10);
     tokio::join!(client.connect(host, near), server.accept(far))
@@ -201,8 +201,8 @@ async fn meet(client: &Client, server: &Server) -> (Connected, Accepted) {
     meet_at(HOST, client, server).await
 }
 
-/// A handshake that must succeed; then a byte goes each way, so that the client has its tickets. Gives the node whom
-/// the server saw, and whether a session was resumed.
+/// Runs a handshake that must succeed, then sends a byte in each direction so that the client gets
+/// its tickets. Returns the node that the server saw, and whether a session was resumed.
 async fn talk(client: &Client, server: &Server) -> (Option<String>, bool) {
     let (near, far) = meet(client, server).await;
     let (mut near, (mut far, shown)) = (near.unwrap(), far.unwrap());
@@ -216,8 +216,8 @@ async fn talk(client: &Client, server: &Server) -> (Option<String>, bool) {
     (shown.and_then(|certificate| certificate.node().map(str::to_owned)), resumed)
 }
 
-/// A handshake that the server must refuse. Gives what the client learns, with TLS 1.3 from its first read, and what
-/// the server has for its log.
+/// Runs a handshake that the server must refuse. Returns the client's error, with TLS 1.3 from its
+/// first read, and the server's error.
 async fn refused(client: &Client, server: &Server) -> (HandshakeError, String) {
     let (near, far) = meet(client, server).await;
     let log = far.map(|(_, shown)| shown).unwrap_err().to_string();

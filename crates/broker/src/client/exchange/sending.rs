@@ -1,4 +1,4 @@
-//! The sending half of an exchange: subscriptions, and the messages they let through.
+//! Sending half of an exchange: subscriptions, and the messages that match them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,25 +19,26 @@ use edgesync_transport::link::add;
 use edgesync_transport::link::wire::{self, WireError};
 
 impl Exchange<'_> {
-    /// Appends a packet to what is written next.
+    /// Encodes a packet into the send buffer.
     pub(super) fn encode(&mut self, packet: &Packet) -> Result<(), Ended> {
         if !self.out.is_unsent() {
             self.progress = Instant::now();
         }
         let before = self.out.bytes.len();
-        match wire::encode(packet, &mut self.out.bytes, self.seat.max_packet) {
+        match wire::encode(packet, &mut self.out.bytes, self.session.max_packet) {
             Ok(()) => {
                 self.answers += self.out.bytes.len() - before;
                 Ok(())
             }
-            // Answers are a few bytes long: whoever refuses them cannot be served.
-            Err(error) => {
-                Err(Ended::told(Departure::Limit(error.to_string()), DisconnectReasonCode::PacketTooLarge))
-            }
+            // Answers are a few bytes long: a client with a smaller limit cannot be served.
+            Err(error) => Err(Ended::with_code(
+                Departure::Limit(error.to_string()),
+                DisconnectReasonCode::PacketTooLarge,
+            )),
         }
     }
 
-    /// Encodes what waits for the client, as far as its window and the buffer allow.
+    /// Encodes queued messages as far as window and buffer allow.
     pub(super) fn send_queued(&mut self) -> Result<(), Ended> {
         while self.may_send() {
             if let Some(outbound) = self.outgoing.pop_local() {
@@ -51,13 +52,13 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Sends the next message of the cloud, if there is one.
+    /// Sends the next queued message of the cloud, if there is one.
     fn send_next(&mut self) -> Result<bool, Ended> {
-        let seat = self.seat;
-        let Some(outbound) = seat.take() else { return Ok(false) };
+        let session = self.session;
+        let Some(outbound) = session.pop() else { return Ok(false) };
         let sent = self.send(&outbound);
-        self.tell_backlog();
-        seat.has_taken();
+        self.report_backlog();
+        session.popped();
         sent.map(|()| true)
     }
 
@@ -70,7 +71,7 @@ impl Exchange<'_> {
         self.send(&Outbound { topic, payload: payload.unwrap_or_default(), origin })
     }
 
-    /// Sends a message if a subscription still asks for it and the client can take its size.
+    /// Sends a message if a subscription matches and its size is within the client's limit.
     fn send(&mut self, outbound: &Outbound) -> Result<(), Ended> {
         let own = matches!(outbound.origin, Origin::Own { .. });
         let Some(grant) = self.subscriptions.grant(&outbound.topic, own) else { return Ok(()) };
@@ -81,7 +82,7 @@ impl Exchange<'_> {
             Origin::Own { retain } | Origin::Cloud { retain } => retain && grant.keep_retain,
         };
         let now = Instant::now();
-        let is_down = Arc::ptr_eq(&outbound.topic, &self.seat.down);
+        let is_down = Arc::ptr_eq(&outbound.topic, &self.session.down);
         if grant.at_least_once {
             let bytes = outbound.payload.len() + outbound.topic.len();
             publish.pkid = self.outgoing.assign(now, bytes, is_down);
@@ -90,7 +91,7 @@ impl Exchange<'_> {
             self.progress = now;
         }
         let id = publish.pkid;
-        match wire::encode(&Packet::Publish(publish), &mut self.out.bytes, self.seat.max_packet) {
+        match wire::encode(&Packet::Publish(publish), &mut self.out.bytes, self.session.max_packet) {
             Ok(()) => {
                 add(&self.hub.counters.messages_out, 1);
                 if is_down {
@@ -99,10 +100,10 @@ impl Exchange<'_> {
                 Ok(())
             }
             Err(WireError::TooLarge { size, limit }) => {
-                // MQTT: to this client it is as if the message did not exist.
+                // MQTT: to this client the message does not exist.
                 self.outgoing.acknowledge(id, now);
-                if let Some(left_out) = self.hub.quiet.large.line() {
-                    let node = &self.seat.node;
+                if let Some(left_out) = self.hub.throttles.large.line() {
+                    let node = &self.session.node;
                     tracing::warn!(%node, size, limit, left_out, "a message is larger than the client takes");
                 }
                 Ok(())
@@ -111,10 +112,10 @@ impl Exchange<'_> {
         }
     }
 
-    /// Whether the cloud may send to this client.
+    /// Updates whether the cloud may send to this client.
     fn update_listening(&self) {
-        let listens = self.subscriptions.grant(&self.seat.down, false).is_some();
-        self.seat.listens.store(listens, Ordering::Release);
+        let listens = self.subscriptions.grant(&self.session.down, false).is_some();
+        self.session.listens.store(listens, Ordering::Release);
     }
 
     pub(super) fn subscribe(&mut self, subscribe: Subscribe) -> Result<(), Ended> {
@@ -123,18 +124,18 @@ impl Exchange<'_> {
         }
         if subscribe.properties.is_some_and(|properties| properties.id.is_some()) {
             let why = Departure::Protocol("a subscription identifier".to_owned());
-            return Err(Ended::told(why, DisconnectReasonCode::SubscriptionIdentifiersNotSupported));
+            return Err(Ended::with_code(why, DisconnectReasonCode::SubscriptionIdentifiersNotSupported));
         }
         let mut codes = Vec::with_capacity(subscribe.filters.len());
         let mut replayed = Vec::new();
         for filter in subscribe.filters {
             let path = filter.path.clone();
             let rule = filter.retain_forward_rule.clone();
-            let node = &self.seat.node;
+            let node = &self.session.node;
             let (code, answer) = self.subscriptions.add(&self.hub.options.topics, node, filter);
             if code == SubscribeReasonCode::NotAuthorized {
                 add(&self.hub.counters.unauthorized, 1);
-                if let Some(left_out) = self.hub.quiet.filter.line() {
+                if let Some(left_out) = self.hub.throttles.filter.line() {
                     let filter: String = path.chars().take(64).collect();
                     tracing::warn!(%node, ?filter, left_out, "not its own filter");
                 }
@@ -155,16 +156,16 @@ impl Exchange<'_> {
         replayed.iter().try_for_each(|path| self.replay(path))
     }
 
-    /// Sends what is retained and matches a new filter.
+    /// Sends retained messages that match a new filter.
     fn replay(&mut self, path: &str) -> Result<(), Ended> {
         if access::matches(path, &self.cloud_topic) {
             self.cloud_due = Some(Origin::Retained);
         }
-        let topic = self.hub.options.topics.presence(&self.seat.node);
+        let topic = self.hub.options.topics.presence(&self.session.node);
         if !access::matches(path, &topic) {
             return Ok(());
         }
-        match self.hub.registry.presence(&self.seat.node) {
+        match self.hub.registry.presence(&self.session.node) {
             Some(payload) => {
                 self.push_local(Outbound { topic: topic.into(), payload, origin: Origin::Retained })
             }

@@ -1,4 +1,4 @@
-//! Clients that read slowly, over real sockets, at an endpoint with its default options.
+//! Slow clients over real sockets, against an endpoint with default options.
 
 use rumqttc::v5::mqttbytes::v5::{Connect, Filter, PingReq, Subscribe};
 use tokio::io::AsyncWriteExt as _;
@@ -8,14 +8,15 @@ use super::*;
 use crate::{Broker, BrokerOptions, FleetEvents};
 use edgesync_transport::link::Backlog;
 
-/// As `link.max_frame`.
+/// As the default of `link.max_frame`.
 const FRAME: usize = 256 << 10;
-/// Of the client, so that the test is short: after one and a half of it the endpoint takes it for dead.
+/// Keep-alive of the client, short for a fast test: after 1.5 times this silence the endpoint
+/// disconnects it.
 const KEEPALIVE: u16 = 2;
-/// How often the client reads.
+/// Interval between two reads of the client.
 const TICK: Duration = Duration::from_millis(10);
 
-/// A client that takes no more than so much at a time.
+/// A client that reads at a limited rate.
 struct Reader {
     stream: TcpStream,
     frames: FrameBuffer,
@@ -26,7 +27,7 @@ async fn endpoint() -> (Broker, FleetEvents) {
     Broker::bind(([127, 0, 0, 1], 0).into(), BrokerOptions::default()).await.unwrap()
 }
 
-/// Why the client was cut.
+/// Returns why the client was disconnected.
 async fn departure(mut events: FleetEvents) -> Departure {
     loop {
         if let FleetEvent::NodeDisconnected { why, .. } = events.recv().await.unwrap() {
@@ -54,15 +55,15 @@ impl Reader {
         reader
     }
 
-    /// Whether there is still somebody to say it to.
+    /// Sends a packet; returns whether the connection is still open.
     async fn say(&mut self, packet: &Packet) -> bool {
         let mut out = BytesMut::new();
         wire::encode(packet, &mut out, u32::MAX).unwrap();
         self.stream.write_all(&out).await.is_ok()
     }
 
-    /// Reads at most so many bytes, once every tick, until so many messages have come; says that it lives as it must. Tells
-    /// how many came before the endpoint cut it.
+    /// Reads at most `bytes_a_tick` bytes per tick until `messages` messages have arrived, and
+    /// sends keepalives. Returns the number of messages received before a disconnect.
     async fn read(&mut self, bytes_a_tick: usize, messages: usize) -> usize {
         let (mut came, mut ticks) = (0, tokio::time::interval(TICK));
         let mut bytes = vec![0; bytes_a_tick];
@@ -100,18 +101,18 @@ fn publish(broker: &Broker, messages: usize) {
 }
 
 #[tokio::test]
-async fn whoever_reads_slowly_is_not_cut() {
+async fn slow_reader_stays_connected() {
     let (broker, _events) = endpoint().await;
     let mut reader = Reader::join(&broker, true).await;
     publish(&broker, 2);
-    // A message takes three times as long as a client may be silent, and so does what the system takes at once.
+    // Reading one message takes three times the allowed silence, and so does one full send buffer.
     let bytes_a_tick = FRAME / 900;
     assert_eq!(reader.read(bytes_a_tick, 2).await, 2, "{:?}", broker.traffic());
     assert_eq!((broker.traffic().open, broker.traffic().not_reading), (1, 0));
 }
 
 #[tokio::test]
-async fn whoever_reads_nothing_is_cut_although_it_speaks() {
+async fn client_that_reads_nothing_is_disconnected() {
     let options = BrokerOptions { slowest: 64 << 10, ..BrokerOptions::default() };
     let (broker, events) = Broker::bind(([127, 0, 0, 1], 0).into(), options).await.unwrap();
     let mut reader = Reader::join(&broker, true).await;
@@ -122,7 +123,7 @@ async fn whoever_reads_nothing_is_cut_although_it_speaks() {
 }
 
 #[tokio::test]
-async fn whoever_acknowledges_nothing_is_cut_although_it_reads() {
+async fn client_that_acknowledges_nothing_is_disconnected() {
     let (broker, events) = endpoint().await;
     let mut reader = Reader::join(&broker, false).await;
     broker.try_publish("n-1", vec![0; 1000]).unwrap();
@@ -132,7 +133,7 @@ async fn whoever_acknowledges_nothing_is_cut_although_it_reads() {
 }
 
 #[tokio::test]
-async fn the_backlog_tells_what_a_slow_client_has_not_been_sent_and_has_not_acknowledged() {
+async fn backlog_counts_unsent_and_unacknowledged_messages() {
     let (broker, _events) = endpoint().await;
     let mut reader = Reader::join(&broker, true).await;
     assert_eq!((broker.backlog("n-1"), broker.backlog("n-2")), (Some(Backlog::default()), None));

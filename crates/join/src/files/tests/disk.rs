@@ -1,5 +1,5 @@
-//! A disk in memory that loses what was not flushed. A power cut comes after any step; then each entry of a directory
-//! and each content that was not flushed is there or not, in every combination.
+//! In-memory disk that loses unflushed data. After a power cut at any step, each unflushed
+//! directory entry and content survives or not, in every combination.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,12 +19,12 @@ type Tree = BTreeMap<PathBuf, Entry>;
 #[derive(Clone, Debug)]
 struct Content {
     live: Vec<u8>,
-    /// What a flush has made safe.
+    /// Content at the last flush.
     safe: Vec<u8>,
     mode: u32,
 }
 
-/// A change of a directory that was not flushed.
+/// An unflushed change of a directory.
 #[derive(Clone, Debug)]
 enum Change {
     Add(PathBuf, Entry),
@@ -55,16 +55,16 @@ impl Change {
     }
 }
 
-/// What goes wrong at a step.
+/// A fault at a step.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Mishap {
-    /// The power is cut before it.
+pub(super) enum Fault {
+    /// The power is cut before the step.
     PowerCut,
-    /// It fails, this once.
+    /// The step fails once.
     Fails(io::ErrorKind),
 }
 
-/// The disk.
+/// An in-memory disk with faults.
 #[derive(Clone, Debug)]
 pub(super) struct TestDisk {
     live: Tree,
@@ -72,12 +72,12 @@ pub(super) struct TestDisk {
     contents: Vec<Content>,
     pending: Vec<Change>,
     steps: usize,
-    mishap: Option<(usize, Mishap)>,
+    fault: Option<(usize, Fault)>,
     is_off: bool,
 }
 
 impl TestDisk {
-    /// A disk with these directories.
+    /// Creates a disk with these directories.
     pub(super) fn new(directories: &[&str]) -> Self {
         let all = directories.iter().flat_map(|path| Path::new(path).ancestors());
         let tree = all.map(|path| (path.to_owned(), Entry::Directory)).collect::<Tree>();
@@ -87,33 +87,33 @@ impl TestDisk {
             contents: Vec::new(),
             pending: Vec::new(),
             steps: 0,
-            mishap: None,
+            fault: None,
             is_off: false,
         }
     }
 
-    /// The same disk, on which something goes wrong at a step from now.
-    pub(super) fn with(&self, step: usize, mishap: Mishap) -> Self {
-        Self { steps: 0, mishap: Some((step, mishap)), ..self.clone() }
+    /// Returns a copy of the disk with a fault at a later step.
+    pub(super) fn with(&self, step: usize, fault: Fault) -> Self {
+        Self { steps: 0, fault: Some((step, fault)), ..self.clone() }
     }
 
-    /// The same disk, on which nothing goes wrong.
+    /// Returns a copy of the disk without faults.
     pub(super) fn healthy(&self) -> Self {
-        Self { steps: 0, mishap: None, is_off: false, ..self.clone() }
+        Self { steps: 0, fault: None, is_off: false, ..self.clone() }
     }
 
-    /// How many steps were made.
+    /// Returns the number of steps so far.
     pub(super) fn steps(&self) -> usize {
         self.steps
     }
 
-    /// All paths of files.
+    /// Returns the paths of all files.
     pub(super) fn files(&self) -> Vec<String> {
         let files = self.live.iter().filter(|(_, entry)| matches!(entry, Entry::File(_)));
         files.map(|(path, _)| path.display().to_string()).collect()
     }
 
-    /// Every disk that may be found after the power is back.
+    /// Returns every possible disk after a power cut.
     pub(super) fn after_power_cut(&self) -> Vec<Self> {
         assert!(self.pending.len() <= 10, "too much is unflushed: {:?}", self.pending);
         let mut found = Vec::new();
@@ -122,7 +122,7 @@ impl TestDisk {
             let changes = self.pending.iter().enumerate();
             changes.filter(|(at, _)| kept & (1 << at) != 0).for_each(|(_, change)| change.apply(&mut tree));
             let all = tree.clone();
-            // What is in a directory that is not there is lost.
+            // Entries of a lost directory are lost.
             let is_reachable = |path: &Path| path.ancestors().skip(1).all(|above| all.contains_key(above));
             tree.retain(|path, _| is_reachable(path));
             for share in [0, 1, 2] {
@@ -132,7 +132,7 @@ impl TestDisk {
         found
     }
 
-    /// The disk with this tree, and so many halves of what was not flushed.
+    /// Returns the disk with this tree, and `halves` halves of the unflushed contents.
     fn with_tree(&self, tree: &Tree, halves: usize) -> Self {
         let mut contents = self.contents.clone();
         for content in contents.iter_mut().filter(|content| content.safe != content.live) {
@@ -145,7 +145,7 @@ impl TestDisk {
             contents,
             pending: Vec::new(),
             steps: 0,
-            mishap: None,
+            fault: None,
             is_off: false,
         }
     }
@@ -156,12 +156,12 @@ impl TestDisk {
         }
         let step = self.steps;
         self.steps += 1;
-        match self.mishap {
-            Some((at, Mishap::PowerCut)) if at == step => {
+        match self.fault {
+            Some((at, Fault::PowerCut)) if at == step => {
                 self.is_off = true;
                 Err(io::Error::other("the power goes off"))
             }
-            Some((at, Mishap::Fails(kind))) if at == step => Err(kind.into()),
+            Some((at, Fault::Fails(kind))) if at == step => Err(kind.into()),
             _ => Ok(()),
         }
     }

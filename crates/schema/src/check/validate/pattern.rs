@@ -1,21 +1,21 @@
-//! Regular expressions in schemas. Depends on `cel`, whose rules have them too.
+//! Regular expressions in schemas. Depends on `cel`, whose rules use them too.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use edgesync_cel::{Pattern, pattern};
 
-/// The most memory that all patterns of a schema may take, in bytes: those that are needed are kept while an object is
-/// checked.
+/// Maximum memory of all patterns in a schema, in bytes: used ones stay in memory while an object
+/// is checked.
 const MAX_WEIGHT: usize = 64 * 1024 * 1024;
 
-/// Patterns compiled so far, each once.
+/// Compiled patterns, each once.
 #[derive(Default)]
 pub(super) struct Patterns(HashMap<Arc<str>, Option<Pattern>>);
 
 impl Patterns {
-    /// Whether a text matches somewhere. A pattern that cannot be read, which [`PatternCheck`] has refused
-    /// before, matches everything.
+    /// Returns whether a part of the text matches. An invalid pattern, which [`PatternCheck`]
+    /// refuses, matches everything.
     pub(super) fn matches(&mut self, text_of: &Arc<str>, text: &str) -> bool {
         if !self.0.contains_key(text_of) {
             self.0.insert(Arc::clone(text_of), pattern(text_of).ok());
@@ -24,7 +24,7 @@ impl Patterns {
     }
 }
 
-/// Finds out whether the patterns of one schema can be used.
+/// Checks the patterns of one schema.
 #[derive(Default)]
 pub(crate) struct PatternCheck {
     known: HashSet<String>,
@@ -32,10 +32,10 @@ pub(crate) struct PatternCheck {
 }
 
 impl PatternCheck {
-    /// Whether a pattern can be used, besides those before.
+    /// Checks a pattern, in addition to the earlier ones.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The pattern is invalid, or all together are too large.
     pub(crate) fn check(&mut self, given: &str) -> Result<(), String> {
         if self.known.contains(given) {
             return Ok(());

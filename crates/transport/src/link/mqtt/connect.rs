@@ -1,4 +1,4 @@
-//! Makes one connection: name, TCP, TLS, CONNECT, CONNACK, SUBSCRIBE, SUBACK.
+//! Makes one connection: name resolution, TCP, TLS, CONNECT, CONNACK, SUBSCRIBE, SUBACK.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use crate::link::handle::Shared;
 use crate::link::stream::Stream;
 use crate::link::{Cause, Introduction, LinkOptions, MAX_WILL};
 
-/// Messages may come before the SUBACK that announces them; they are kept up to this many bytes.
+/// Limit for messages that arrive before the SUBACK, in bytes.
 const EARLY_BYTES: usize = 4 << 20;
-/// How long a peer that takes no more is listened to.
+/// Time for which a failed write waits for the alert that explains it.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A connection on which every subscription was granted.
@@ -29,16 +29,16 @@ pub(in crate::link) struct Established {
     pub(super) stream: Box<dyn Stream>,
     pub(super) frames: FrameBuffer,
     pub(super) state: MqttState,
-    /// Messages that came before the SUBACK.
+    /// Messages received before the SUBACK.
     pub(super) early: Vec<Packet>,
-    /// The largest packet the broker takes, or our own limit if that is smaller, in bytes.
+    /// Negotiated packet limit in bytes: the smaller one of both sides.
     pub(super) max_packet: u32,
     pub(super) inflight: u16,
-    /// A packet must be sent at least this often.
+    /// Longest interval between two sent packets.
     pub(super) ping_every: Duration,
 }
 
-/// Connects within the time the options allow.
+/// Connects within the configured time.
 pub(super) async fn establish(
     options: &LinkOptions,
     introduction: &Introduction,
@@ -74,14 +74,14 @@ async fn handshake(
 fn unexpected(packet: &Packet, client_id: &str) -> Cause {
     match packet {
         Packet::Disconnect(disconnect) => reason::of_disconnect(disconnect, client_id),
-        // Not the packet itself: it may be large, and it is the broker's choice of words.
+        // Without the packet: it may be large, and its content is the broker's choice.
         _ => Cause::Protocol { detail: "a wrong packet while connecting".to_owned() },
     }
 }
 
 fn connect_packet(options: &LinkOptions, introduction: &Introduction) -> Result<Packet, Cause> {
     let will = match &introduction.will {
-        // rumqttc would write the lower half of the length only.
+        // rumqttc would truncate the length to 16 bits.
         Some(will) if will.payload.len() > MAX_WILL => {
             let detail = format!("the will has {} bytes, MQTT allows {MAX_WILL}", will.payload.len());
             return Err(Cause::BadIntroduction { detail });
@@ -107,7 +107,7 @@ fn connect_packet(options: &LinkOptions, introduction: &Introduction) -> Result<
         ..ConnectProperties::new()
     };
     let connect = Connect {
-        // The broker gives up after one and a half of it: sooner than we do.
+        // The broker disconnects after 1.5 times this value: sooner than this side does.
         keep_alive: u16::try_from(options.keepalive.as_secs() / 2).unwrap_or(u16::MAX).max(1),
         client_id: options.client_id.clone(),
         clean_start: true,
@@ -116,7 +116,7 @@ fn connect_packet(options: &LinkOptions, introduction: &Introduction) -> Result<
     Ok(Packet::Connect(connect, will, login))
 }
 
-/// The smaller of both sides' limits: packet size, packets in flight, time between packets.
+/// Negotiates packet size, packets in flight and ping interval: the smaller value of both sides.
 fn agree(options: &LinkOptions, connack: &ConnAck) -> Result<(u32, u16, Duration), Cause> {
     let mut agreed = (options.max_packet, options.inflight, options.keepalive / 2);
     let Some(properties) = &connack.properties else { return Ok(agreed) };
@@ -139,7 +139,7 @@ fn agree(options: &LinkOptions, connack: &ConnAck) -> Result<(u32, u16, Duration
     Ok(agreed)
 }
 
-/// Subscribes to everything and returns the messages that came before the answer.
+/// Subscribes to all filters; returns the messages received before the SUBACK.
 async fn subscribe(exchange: &mut Exchange<'_>, state: &mut MqttState) -> Result<Vec<Packet>, Cause> {
     let options = exchange.options;
     let client_id = &options.client_id;
@@ -186,7 +186,7 @@ fn check_suback(suback: &SubAck, paths: &[String]) -> Result<(), Cause> {
     refused.map_or(Ok(()), Err)
 }
 
-/// Packets one at a time, while the connection is being made.
+/// Sends and receives single packets while the connection is being made.
 struct Exchange<'a> {
     options: &'a LinkOptions,
     stream: &'a mut Box<dyn Stream>,
@@ -202,7 +202,8 @@ impl Exchange<'_> {
             self.stream.flush().await
         };
         let Err(error) = sent.await else { return Ok(()) };
-        // Whoever refuses our certificate says so and closes; what it said may still be there to be read.
+        // A peer that refuses our certificate sends an alert and closes; the alert may still be
+        // readable.
         match timeout(LAST_WORDS, self.receive()).await {
             Ok(Err(cause @ Cause::Tls { .. })) => Err(cause),
             _ => Err(self.options.target().failed(&error)),

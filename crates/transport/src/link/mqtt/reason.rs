@@ -1,4 +1,4 @@
-//! rumqttc's errors and reason codes as a [`Cause`].
+//! Converts rumqttc's errors and reason codes into a [`Cause`].
 
 use rumqttc::v5::StateError;
 use rumqttc::v5::mqttbytes::v5::{
@@ -9,7 +9,7 @@ use rumqttc::v5::mqttbytes::v5::{
 use super::wire::{WireError, words};
 use crate::link::Cause;
 
-/// The broker's words are shown up to this many characters.
+/// Limit for the broker's reason string, in characters.
 const SHOWN: usize = 200;
 
 fn with_text(meaning: &str, text: Option<&String>) -> String {
@@ -22,7 +22,7 @@ fn with_text(meaning: &str, text: Option<&String>) -> String {
     }
 }
 
-/// A CONNACK that refuses the connection.
+/// Converts a CONNACK that refuses the connection.
 pub(super) fn of_connack(connack: &ConnAck) -> Cause {
     use ConnectReturnCode as Code;
     let text = connack.properties.as_ref().and_then(|p: &ConnAckProperties| p.reason_string.as_ref());
@@ -42,7 +42,7 @@ pub(super) fn of_connack(connack: &ConnAck) -> Cause {
     }
 }
 
-/// rumqttc keeps its table of numbers to itself.
+/// Returns the number of a reason code; rumqttc's table is private.
 fn connack_number(code: ConnectReturnCode) -> u8 {
     use ConnectReturnCode as Code;
     match code {
@@ -74,7 +74,7 @@ fn connack_number(code: ConnectReturnCode) -> u8 {
     }
 }
 
-/// A DISCONNECT from the broker.
+/// Converts a DISCONNECT from the broker.
 pub(super) fn of_disconnect(disconnect: &Disconnect, client_id: &str) -> Cause {
     let text = disconnect.properties.as_ref().and_then(|p| p.reason_string.as_ref());
     of_disconnect_code(disconnect.reason_code, text, client_id)
@@ -95,7 +95,7 @@ fn of_disconnect_code(code: DisconnectReasonCode, text: Option<&String>, client_
     }
 }
 
-/// What rumqttc's state machine objects to.
+/// Converts an error of rumqttc's state machine.
 pub(super) fn of_state(error: StateError, client_id: &str) -> Cause {
     match error {
         StateError::ServerDisconnect { reason_code, reason_string } => {
@@ -105,7 +105,7 @@ pub(super) fn of_state(error: StateError, client_id: &str) -> Cause {
     }
 }
 
-/// Bytes that are no packet.
+/// Converts an error of the packet parser.
 pub(super) fn of_wire(error: &WireError) -> Cause {
     match error {
         WireError::TooLarge { size, limit } => {
@@ -115,7 +115,7 @@ pub(super) fn of_wire(error: &WireError) -> Cause {
     }
 }
 
-/// The reason for refusing a subscription; `None` when it was granted.
+/// Returns the reason for refusing a subscription; `None` if it was granted.
 pub(super) fn of_suback(code: SubscribeReasonCode, filter: &str) -> Option<Cause> {
     use SubscribeReasonCode as Code;
     let number = match code {
@@ -134,19 +134,19 @@ pub(super) fn of_suback(code: SubscribeReasonCode, filter: &str) -> Option<Cause
     Some(Cause::SubscriptionRefused { filter, code: number, reason: words(code) })
 }
 
-/// What a PUBACK says about the message.
-pub(super) enum Taken {
-    Yes,
-    YesByNobody,
-    No { code: u8, reason: String },
+/// Outcome of a publish.
+pub(super) enum Outcome {
+    Accepted,
+    NoSubscriber,
+    Rejected { code: u8, reason: String },
 }
 
-/// Reads a PUBACK.
-pub(super) fn of_puback(puback: &PubAck) -> Taken {
+/// Parses the outcome from a PUBACK.
+pub(super) fn of_puback(puback: &PubAck) -> Outcome {
     use PubAckReason as Reason;
     let code = match puback.reason {
-        Reason::Success => return Taken::Yes,
-        Reason::NoMatchingSubscribers => return Taken::YesByNobody,
+        Reason::Success => return Outcome::Accepted,
+        Reason::NoMatchingSubscribers => return Outcome::NoSubscriber,
         Reason::UnspecifiedError => 0x80,
         Reason::ImplementationSpecificError => 0x83,
         Reason::NotAuthorized => 0x87,
@@ -156,5 +156,5 @@ pub(super) fn of_puback(puback: &PubAck) -> Taken {
         Reason::PayloadFormatInvalid => 0x99,
     };
     let text = puback.properties.as_ref().and_then(|p| p.reason_string.as_ref());
-    Taken::No { code, reason: with_text(&words(puback.reason), text) }
+    Outcome::Rejected { code, reason: with_text(&words(puback.reason), text) }
 }

@@ -1,18 +1,20 @@
-//! Finds out that another client uses our client id when the broker does not say so. Pure.
+//! Detects another client with this client's id when the broker does not report it. Pure.
 //!
-//! mosquitto closes the old connection without a reason when a new one takes its session over, which
-//! looks like any lost connection; two agents with one name would throw each other out for ever, a little
-//! slower each time. But both write the same presence topic. What this program wrote there it knows; any
-//! other message found there on a later connection is another client's. The connection on which it is
-//! found is kept (it is the newest one); if it then ends without a reason, that was the other client.
+//! Mosquitto closes the older connection without a reason when a newer one takes its session over,
+//! which looks like any other loss. Two agents with one name would disconnect each other for ever,
+//! a little slower each time. But both write the same presence topic: a message found there on a
+//! later connection that this program did not write is from another client. The connection on which
+//! it is found is kept, because it is the newest. If it then ends without a reason, the other
+//! client took it over.
 
 use std::collections::VecDeque;
 
-/// How many of our own messages are remembered: will, greeting and farewell of a few connections. As many of attempts,
-/// which are apart: in a long outage there are many of them, and what the last connection left is still there after it.
+/// Number of own messages remembered: will, greeting and farewell of a few connections. The same
+/// number for attempts, kept apart: a long outage has many of them, and the messages of the last
+/// connection are still retained after it.
 const REMEMBERED: usize = 16;
 
-/// What is known of other writers of our own topic.
+/// Messages on the own topic, and whether one of them is foreign.
 #[derive(Default)]
 pub(super) struct RivalWatch {
     own: VecDeque<Vec<u8>>,
@@ -22,25 +24,27 @@ pub(super) struct RivalWatch {
 }
 
 impl RivalWatch {
-    /// A new connection stands.
+    /// Records that a new connection is established.
     pub(super) fn connected(&mut self) {
         self.connections = self.connections.saturating_add(1);
         self.seen = false;
     }
 
-    /// We write this to the topic, or the broker will on our behalf.
+    /// Records a message that this client writes to the topic, or the broker on its behalf.
     pub(super) fn wrote(&mut self, payload: &[u8]) {
         remember(&mut self.own, payload);
     }
 
-    /// The same if the connection that is tried now comes about, also if we never hear that it has.
+    /// Records a message of a connection attempt, which the broker may publish even if this side
+    /// never sees it succeed.
     pub(super) fn tries(&mut self, payload: &[u8]) {
         remember(&mut self.tried, payload);
     }
 
-    /// The topic holds this; returns whether it is the first sign of a rival on this connection.
+    /// Checks a message found on the topic; returns whether it is the first sign of a rival on this
+    /// connection.
     ///
-    /// On the first connection a foreign message is what an earlier run of this program left.
+    /// On the first connection a foreign message is from an earlier run of this program.
     pub(super) fn found(&mut self, payload: &[u8]) -> bool {
         let ours = self.own.iter().chain(&self.tried).any(|own| own == payload);
         let foreign = self.connections > 1 && !payload.is_empty() && !ours;
@@ -49,7 +53,7 @@ impl RivalWatch {
         first
     }
 
-    /// Whether a connection that ended without a reason was taken over.
+    /// Returns whether a loss without a reason means that the session was taken over.
     pub(super) fn seen(&self) -> bool {
         self.seen
     }
@@ -70,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_earlier_run_left_is_no_rival() {
+    fn message_of_an_earlier_run_is_no_rival() {
         let mut watch = RivalWatch::default();
         watch.connected();
         assert!(!watch.found(b"offline, run 1"));
@@ -78,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_messages_are_no_rival_on_any_connection() {
+    fn own_messages_are_no_rival_on_any_connection() {
         let mut watch = RivalWatch::default();
         for connection in 0..5_u8 {
             watch.wrote(&[b'w', connection]);
@@ -91,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_message_on_a_later_connection_is_a_rival_until_the_next_one() {
+    fn foreign_message_on_a_later_connection_is_a_rival() {
         let mut watch = RivalWatch::default();
         watch.connected();
         watch.connected();
@@ -103,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_last_connection_left_is_no_rival_after_any_number_of_attempts() {
+    fn old_messages_are_no_rival_after_any_number_of_attempts() {
         let mut watch = RivalWatch::default();
         watch.wrote(b"will");
         watch.connected();
@@ -117,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded() {
+    fn remembered_messages_are_bounded() {
         let mut watch = RivalWatch::default();
         for number in 0..1000_u32 {
             watch.wrote(&number.to_le_bytes());

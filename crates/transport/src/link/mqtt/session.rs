@@ -1,4 +1,4 @@
-//! One established connection: moves packets both ways until it ends.
+//! One established connection: moves packets in both directions until it ends.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ mod timing;
 
 use super::Mqtt;
 use super::connect::Established;
-use super::reason::{self, Taken};
+use super::reason::{self, Outcome};
 use super::wire::{self, FrameBuffer, SendBuffer};
 use crate::link::counters::add;
 use crate::link::handle::{Command, packet_size};
@@ -24,7 +24,7 @@ use crate::link::stream::Stream;
 use crate::link::task::{End, Ending, LAST_WORDS, Stop, Task, hand_over};
 use crate::link::{Cause, LinkEvent, MAX_INFLIGHT, Publish};
 
-/// Packets are encoded ahead of the socket up to this many bytes; a single packet may exceed it.
+/// Limit for packets encoded ahead of the socket, in bytes; a single packet may exceed it.
 const AHEAD: usize = 64 * 1024;
 
 /// A connection in use.
@@ -37,29 +37,29 @@ pub(super) struct Session<'a> {
     inflight: u16,
     max_packet: u32,
     ping_every: Duration,
-    /// The topic of each unacknowledged publish, by packet id.
+    /// Topic of each unacknowledged publish, by packet id.
     topics: [Option<Box<str>>; MAX_INFLIGHT as usize + 1],
-    /// The publish whose acknowledgement is timed: one at a time.
+    /// The publish whose acknowledgement is timed; one at a time.
     timed: Option<(u16, Instant)>,
-    /// Goes out before the queue: greetings, then in the end the farewell.
+    /// Sent before the queue: greetings at the start, the farewell at the end.
     urgent: VecDeque<Publish>,
-    /// Packets received and not yet handled, because nobody takes the event they make.
+    /// Packets received and not handled, because the events channel is full.
     waiting: VecDeque<Packet>,
-    /// An event nobody has taken yet; nothing is read while there is one.
+    /// Event not yet received by the owner; nothing is read meanwhile.
     pending: Option<LinkEvent>,
     out: SendBuffer,
-    /// When the last byte came, or reading was resumed.
-    heard: Instant,
-    /// When the last packet was written into `out`.
-    said: Instant,
-    /// When the socket last took bytes, or `out` stopped being empty.
+    /// Time of the last received byte, or when reading resumed.
+    last_received: Instant,
+    /// Time at which the last packet was written into `out`.
+    last_sent: Instant,
+    /// Time at which the socket last accepted bytes, or `out` became non-empty.
     progress: Instant,
-    /// Since when `pending` waits.
+    /// Time since which `pending` waits.
     stalled: Instant,
     ending: Option<Ending>,
 }
 
-/// Which of the things the loop waits for came true.
+/// Reasons why the loop wakes up.
 enum Wake {
     Command(Option<Command>),
     Time,
@@ -94,15 +94,15 @@ impl<'a> Session<'a> {
             waiting: made.early.into(),
             pending: Some(first),
             out: SendBuffer::default(),
-            heard: now,
-            said: now,
+            last_received: now,
+            last_sent: now,
             progress: now,
             stalled: now,
             ending: None,
         }
     }
 
-    /// Runs until the end of the connection.
+    /// Runs the connection until it ends.
     pub(super) async fn run(mut self) -> End {
         loop {
             match self.step().await {
@@ -131,8 +131,8 @@ impl<'a> Session<'a> {
             Wake::Wrote(result) => self.wrote(result).map_err(End::from),
             Wake::Read(result) => self.read(result).map_err(End::from),
             Wake::Taken(true) => {
-                // Reading goes on; the silence until now was our own.
-                self.heard = Instant::now();
+                // Reading resumes; the silence until now was this side's own.
+                self.last_received = Instant::now();
                 Ok(())
             }
             Wake::Queued => Ok(()),
@@ -158,10 +158,10 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Handles what has been received, until an event finds no taker.
+    /// Handles received packets until an event cannot be sent.
     fn handle_packets(&mut self) -> Result<(), Cause> {
         if self.ending.is_some() {
-            // Whoever shuts down may have stopped listening; waiting for him would end in the timeout.
+            // The owner may have stopped receiving; waiting for it would end in the timeout.
             self.pending = None;
         }
         while self.pending.is_none() {
@@ -183,7 +183,7 @@ impl<'a> Session<'a> {
                 let event = self.receive(publish)?;
                 if let Some(event) = event {
                     if self.ending.is_some() {
-                        // Not handed on, so not acknowledged either.
+                        // Not passed on, so not acknowledged either.
                         return Ok(());
                     }
                     self.emit(event);
@@ -205,7 +205,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// The event that a message makes, if it is not for the link itself.
+    /// Converts a message into an event, unless it is for the link itself.
     fn receive(&mut self, publish: &v5::Publish) -> Result<Option<LinkEvent>, Cause> {
         if publish.qos == QoS::ExactlyOnce {
             return Err(Cause::Protocol {
@@ -230,7 +230,7 @@ impl<'a> Session<'a> {
     }
 
     fn acknowledged(&mut self, puback: &v5::PubAck) {
-        // An id that is not in use is an error of the state machine, which sees the packet next.
+        // An unknown id is an error of the state machine, which gets the packet next.
         let Some(topic) = self.topics.get_mut(puback.pkid as usize).and_then(Option::take) else { return };
         let counters = &self.task.shared.counters;
         if let Some((_, since)) = self.timed.take_if(|(id, _)| *id == puback.pkid) {
@@ -238,9 +238,9 @@ impl<'a> Session<'a> {
         }
         counters.unacknowledged.fetch_sub(1, Ordering::Relaxed);
         match reason::of_puback(puback) {
-            Taken::Yes => {}
-            Taken::YesByNobody => add(&counters.no_subscriber, 1),
-            Taken::No { code, reason } => {
+            Outcome::Accepted => {}
+            Outcome::NoSubscriber => add(&counters.no_subscriber, 1),
+            Outcome::Rejected { code, reason } => {
                 add(&counters.not_taken, 1);
                 if self.ending.is_none() {
                     self.emit(LinkEvent::NotTaken { topic: topic.into_string(), code, reason });
@@ -249,7 +249,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Hands an event on at once if there is room, and else keeps it and stops reading.
+    /// Sends an event at once if there is space; otherwise keeps it, and reading stops.
     fn emit(&mut self, event: LinkEvent) {
         self.pending = self.task.offer(event);
         self.stalled = Instant::now();
@@ -261,7 +261,7 @@ impl<'a> Session<'a> {
             && self.state.collision.is_none()
     }
 
-    /// Encodes what is queued, as far as window and buffer allow.
+    /// Encodes queued messages as far as window and buffer allow.
     fn send_queued(&mut self) -> Result<(), Cause> {
         while self.may_send() {
             let next = self.urgent.pop_front().or_else(|| self.task.shared.queue.pop());
@@ -318,11 +318,11 @@ impl<'a> Session<'a> {
         if !self.out.is_unsent() {
             self.progress = now;
         }
-        self.said = now;
+        self.last_sent = now;
         wire::encode(packet, &mut self.out.bytes, self.max_packet).map_err(|e| reason::of_wire(&e))
     }
 
-    /// Whether everything asked for before the end was sent and acknowledged.
+    /// Returns whether everything queued before the shutdown was sent and acknowledged.
     fn is_ended(&self) -> bool {
         self.ending.as_ref().is_some_and(|ending| ending.farewell_queued)
             && self.urgent.is_empty()
@@ -331,7 +331,7 @@ impl<'a> Session<'a> {
             && self.state.collision.is_none()
     }
 
-    /// A write fails when the broker has closed the connection; its reason may still be there to be read.
+    /// Reads the broker's DISCONNECT after a failed write: a broker sends it before it closes.
     async fn parting_reason(&mut self) -> Option<Cause> {
         loop {
             while let Ok(Some(packet)) = self.frames.take_packet() {
@@ -346,7 +346,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Says good-bye where that is in order: after it the broker does not publish the will.
+    /// Sends a DISCONNECT on an orderly end: after it the broker does not publish the will.
     async fn close(&mut self, end: &End) {
         if let End::Stop(_) = end {
             let reason = v5::DisconnectReasonCode::NormalDisconnection;
@@ -355,7 +355,7 @@ impl<'a> Session<'a> {
                 self.writer.write_all_buf(&mut self.out.bytes).await?;
                 self.writer.shutdown().await
             };
-            // The peer may be gone; then there is nobody to say it to.
+            // The peer may be gone.
             let _ = timeout(LAST_WORDS, last_words).await;
         }
     }
@@ -365,7 +365,7 @@ impl<'a> Session<'a> {
         let now = Instant::now();
         self.progress = now;
         if self.out.bytes.len() < AHEAD && self.out.bytes.len() + count >= AHEAD {
-            self.heard = now;
+            self.last_received = now;
         }
         if !self.out.is_unsent() {
             self.task.shared.counters.unwritten.store(0, Ordering::Relaxed);
@@ -378,7 +378,7 @@ impl<'a> Session<'a> {
         if count == 0 {
             return Err(Cause::Closed);
         }
-        self.heard = Instant::now();
+        self.last_received = Instant::now();
         Ok(())
     }
 }

@@ -1,9 +1,9 @@
 //! MQTT v5 framing over rumqttc's packet types: bytes in a bounded buffer to packets and back.
 //!
-//! rumqttc's own `Codec` is not used, because of what it does with input that other implementations
-//! really send: a DISCONNECT of two bytes is an error to it, one of three bytes (mosquitto's form) and any
-//! packet whose properties are cut short are skipped in silence, and it writes a DISCONNECT without
-//! properties one byte longer than its header says.
+//! rumqttc's own `Codec` is not used, because it mishandles input that other implementations send:
+//! it rejects a DISCONNECT of two bytes, silently skips one of three bytes (mosquitto's form) and
+//! any packet whose properties are cut short, and writes a DISCONNECT without properties one byte
+//! longer than its header announces.
 
 use std::future::poll_fn;
 use std::io;
@@ -16,11 +16,11 @@ use rumqttc::v5::mqttbytes::Error;
 use rumqttc::v5::mqttbytes::v5::{Disconnect, DisconnectReasonCode, Packet};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-/// How much is read at once, at most, while nothing waits.
+/// Largest read into an empty buffer, in bytes.
 const FIRST: usize = 16 * 1024;
-/// How much is read at once, at least, for a packet that has begun to come.
+/// Smallest read for a packet that has begun to arrive, in bytes.
 const CHUNK: usize = 4 * 1024;
-/// MQTT's limit for the length field, in bytes.
+/// Maximum length of MQTT's length field, in bytes.
 const LENGTH_BYTES: usize = 4;
 
 const CONNECT: u8 = 1;
@@ -31,7 +31,7 @@ const UNSUBSCRIBE: u8 = 10;
 const DISCONNECT: u8 = 14;
 const AUTH: u8 = 15;
 
-/// Why bytes are not a packet.
+/// Reason why bytes are not a packet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The packet's length field announces more than the limit. Nothing of its body is buffered.
@@ -50,42 +50,44 @@ pub enum WireError {
     Version(u8),
 }
 
-/// Collects bytes until they are a packet.
+/// Collects received bytes until they form a packet.
 pub struct FrameBuffer {
     bytes: BytesMut,
     limit: usize,
 }
 
 impl FrameBuffer {
-    /// `limit`: the largest packet taken, in bytes, its header included.
+    /// Creates a buffer. `limit` is the largest packet accepted, in bytes, its header included.
     pub fn new(limit: u32) -> Self {
         Self { bytes: BytesMut::new(), limit: limit as usize }
     }
 
-    /// Changes the limit for packets to come.
+    /// Changes the limit for later packets.
     pub fn set_limit(&mut self, limit: u32) {
         self.limit = limit as usize;
     }
 
-    /// Whether nothing waits.
+    /// Returns whether no bytes are buffered.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Whether what has come can still become a CONNECT: whoever speaks another protocol need not be waited
-    /// for.
+    /// Returns whether the received bytes can become a CONNECT: peers that speak another protocol
+    /// are disconnected at once.
     pub fn may_be_connect(&self) -> bool {
         self.bytes.first().is_none_or(|first| *first == CONNECT << 4)
     }
 
-    /// Whether what has come is how TLS refuses bytes that are not TLS: an alert (21) of some version 3.x.
+    /// Returns whether the received bytes are a TLS alert (21) of version 3.x, with which a TLS
+    /// server refuses plain text.
     pub(crate) fn begins_with_alert(&self) -> bool {
         self.bytes.starts_with(&[21, 3])
     }
 
-    /// Reads what is there; 0 means the end, with or without the good-bye of TLS. Safe to cancel. The buffer grows with
-    /// the bytes that have come, not with the length a header promises, and never above the limit and one chunk. While
-    /// nothing has come there is none: most connections wait most of the time.
+    /// Reads available bytes; 0 means the end, with or without a TLS close_notify. Safe to cancel.
+    /// The buffer grows with the received bytes, not with the length that a header announces, and
+    /// never above the limit and one chunk. It is allocated with the first byte, because most
+    /// connections are idle most of the time.
     pub async fn fill<R: AsyncRead + Unpin>(&mut self, reader: &mut R) -> io::Result<usize> {
         let held = self.bytes.len();
         let read = if held == 0 {
@@ -105,12 +107,12 @@ impl FrameBuffer {
         read.or_else(|error| if error.kind() == io::ErrorKind::UnexpectedEof { Ok(0) } else { Err(error) })
     }
 
-    /// Appends bytes that were read otherwise.
+    /// Appends bytes that were read elsewhere.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Takes the next whole packet.
+    /// Removes the next complete packet.
     pub fn take_packet(&mut self) -> Result<Option<Packet>, WireError> {
         let Some((head, length)) = header(&self.bytes)? else { return Ok(None) };
         let total = head + length;
@@ -130,7 +132,7 @@ impl FrameBuffer {
         match Packet::read(&mut self.bytes, None) {
             Ok(packet) => Ok(Some(packet)),
             Err(Error::InvalidProtocolLevel(level)) => Err(WireError::Version(level)),
-            // The name of MQTT v3.1 is another one.
+            // MQTT v3.1 uses another protocol name.
             Err(Error::InvalidProtocol) => Err(WireError::Version(3)),
             Err(Error::InsufficientBytes(_)) => Err(WireError::Malformed("it ends too early".into())),
             Err(error) => Err(malformed(error)),
@@ -143,7 +145,7 @@ fn malformed(error: Error) -> WireError {
     WireError::Malformed(error.to_string().to_lowercase())
 }
 
-/// The length of the header and of what follows; `None` if more bytes are needed.
+/// Parses the length of the header and of the body; `None` if more bytes are needed.
 fn header(bytes: &[u8]) -> Result<Option<(usize, usize)>, WireError> {
     let mut length = 0;
     for (index, byte) in bytes.iter().skip(1).take(LENGTH_BYTES).enumerate() {
@@ -158,7 +160,8 @@ fn header(bytes: &[u8]) -> Result<Option<(usize, usize)>, WireError> {
     Ok(None)
 }
 
-/// The lower half of the first byte is fixed for all types but PUBLISH, and rumqttc does not look.
+/// Checks the lower half of the first byte, which rumqttc ignores; it is fixed for all types but
+/// PUBLISH.
 fn check_flags(packet: &[u8]) -> Result<(), WireError> {
     let first = packet.first().copied().unwrap_or_default();
     let expected = match first >> 4 {
@@ -172,13 +175,13 @@ fn check_flags(packet: &[u8]) -> Result<(), WireError> {
     }
     Err(WireError::Malformed(match packet {
         [b'H', b'T', b'T', b'P', ..] => "it is an answer in HTTP: no MQTT broker is at this address".into(),
-        // An alert of TLS (RFC 8446 section 5.1).
+        // A TLS alert (RFC 8446 section 5.1).
         [0x15, 0x03, ..] => "it is of TLS: the address is one for mqtts://".into(),
         _ => format!("wrong flags in its first byte 0x{first:02x}"),
     }))
 }
 
-/// Appends a packet; nothing is appended when it is larger than `limit` bytes or cannot be written.
+/// Appends a packet; appends nothing if it is larger than `limit` bytes or cannot be encoded.
 pub fn encode(packet: &Packet, out: &mut BytesMut, limit: u32) -> Result<(), WireError> {
     let before = out.len();
     packet.write(out, Some(limit)).map_err(|error| {
@@ -198,22 +201,23 @@ pub fn encode_disconnect(code: DisconnectReasonCode, out: &mut BytesMut) {
     out.extend_from_slice(&[DISCONNECT << 4, 2, code as u8, 0]);
 }
 
-/// Packets on their way to a socket.
+/// Encoded packets for a socket.
 #[derive(Default)]
 pub struct SendBuffer {
-    /// Encoded packets, from the first byte that the stream has not taken.
+    /// Encoded packets, starting at the first byte not yet written to the stream.
     pub bytes: BytesMut,
-    /// Whether TLS holds back what it has taken.
+    /// Whether the TLS layer holds unflushed bytes.
     held: bool,
 }
 
 impl SendBuffer {
-    /// Whether bytes wait for the socket, those that TLS has taken and not passed on included.
+    /// Returns whether bytes wait for the socket, including those held in the TLS layer.
     pub fn is_unsent(&self) -> bool {
         !self.bytes.is_empty() || self.held
     }
 
-    /// Writes what it can, and flushes once all is written. Safe to cancel. An empty buffer is given back.
+    /// Writes as many bytes as possible, and flushes once all are written. Safe to cancel. Frees an
+    /// empty buffer.
     pub async fn write_to<W: AsyncWrite + Unpin>(&mut self, writer: &mut W) -> io::Result<usize> {
         if self.bytes.is_empty() {
             writer.flush().await?;
@@ -232,7 +236,7 @@ impl SendBuffer {
     }
 }
 
-/// A reason code's name as words: `NotAuthorized` is "not authorized".
+/// Formats a reason code's name as words: `NotAuthorized` becomes "not authorized".
 pub(crate) fn words(code: impl std::fmt::Debug) -> String {
     let mut text = String::new();
     for c in format!("{code:?}").chars() {
@@ -258,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_speaks_something_else_is_told_by_its_first_bytes() {
+    fn other_protocols_are_detected_by_their_first_bytes() {
         for (bytes, words) in [
             (&[b"HTTP/1.1 400 Bad Request\r\n\r\n".as_slice(), &[b' '; 200]].concat()[..], "no MQTT broker"),
             (b"\x15\x03\x03\x00\x02\x02\x46", "mqtts://"),
@@ -277,14 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn all_three_lengths_of_a_disconnect_are_read() {
+    fn disconnect_is_parsed_in_all_three_lengths() {
         assert_eq!(reason(&[0xe0, 0]), DisconnectReasonCode::NormalDisconnection);
         assert_eq!(reason(&[0xe0, 1, 0x95]), DisconnectReasonCode::PacketTooLarge);
         assert_eq!(reason(&[0xe0, 2, 0x8e, 0]), DisconnectReasonCode::SessionTakenOver);
     }
 
     #[test]
-    fn a_written_disconnect_is_exactly_as_long_as_it_says() {
+    fn encoded_disconnect_has_its_announced_length() {
         let mut out = BytesMut::new();
         encode_disconnect(DisconnectReasonCode::ServerShuttingDown, &mut out);
         let mut read = buffer(&out, 100);
@@ -293,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_in_pieces_is_read_when_it_is_whole() {
+    fn packet_in_pieces_is_parsed_when_complete() {
         let mut out = BytesMut::new();
         let publish = Publish::new("a/b", QoS::AtMostOnce, vec![7; 300], None);
         encode(&Packet::Publish(publish), &mut out, 1000).unwrap();
@@ -307,14 +311,14 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_cut_short_inside_is_malformed_and_not_skipped() {
+    fn truncated_packet_is_malformed_and_not_skipped() {
         // QoS 1 PUBLISH whose property length is missing.
         let bytes = [0x32, 5, 0, 1, b'a', 0, 1];
         assert!(matches!(buffer(&bytes, 100).take_packet(), Err(WireError::Malformed(_))));
     }
 
     #[test]
-    fn a_promise_above_the_limit_is_refused_before_its_bytes_come() {
+    fn announced_length_above_the_limit_is_refused_at_once() {
         let error = buffer(&[0x30, 0xff, 0xff, 0xff, 0x7f], 1000).take_packet().unwrap_err();
         assert_eq!(error, WireError::TooLarge { size: 268_435_460, limit: 1000 });
         assert!(matches!(
@@ -324,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_of_a_packet_above_the_limit() {
+    fn oversized_packet_is_not_written_at_all() {
         let mut out = BytesMut::from(&b"x"[..]);
         let publish = Packet::Publish(Publish::new("a", QoS::AtMostOnce, vec![0; 100], None));
         assert!(matches!(encode(&publish, &mut out, 50), Err(WireError::TooLarge { .. })));
@@ -336,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_of_an_older_version_is_told_apart() {
+    fn older_protocol_versions_are_detected() {
         let v4 = b"\x10\x0d\0\x04MQTT\x04\x02\0\x14\0\x01a";
         assert_eq!(buffer(v4, 100).take_packet(), Err(WireError::Version(4)));
         let v3 = b"\x10\x0f\0\x06MQIsdp\x03\x02\0\x14\0\x01a";
@@ -344,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_buffer_is_unsent_until_it_is_flushed_and_a_large_one_is_given_back() {
+    async fn send_buffer_is_unsent_until_flushed_and_then_freed() {
         let mut out = SendBuffer { bytes: BytesMut::with_capacity(1 << 20), held: false };
         out.bytes.extend_from_slice(b"x");
         assert_eq!(out.write_to(&mut tokio::io::sink()).await.unwrap(), 1);
@@ -355,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn reason_codes_are_told_in_words() {
+    fn reason_codes_are_formatted_as_words() {
         assert_eq!(words(DisconnectReasonCode::SessionTakenOver), "session taken over");
     }
 
@@ -377,7 +381,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_the_reader_panic_or_stand_still(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn parser_neither_panics_nor_stalls_on_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut read = buffer(&bytes, 150);
             loop {
                 let before = read.bytes.len();
@@ -389,7 +393,7 @@ mod tests {
         }
 
         #[test]
-        fn no_well_framed_packet_makes_the_reader_panic(
+        fn parser_never_panics_on_well_framed_packets(
             first in any::<u8>(), body in prop::collection::vec(any::<u8>(), 0..127)
         ) {
             let mut bytes = vec![first, body.len() as u8];

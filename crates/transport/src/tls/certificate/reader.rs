@@ -1,4 +1,4 @@
-//! Reads the fields of a certificate (RFC 5280, section 4.1) that somebody here asks for. Knows no signatures.
+//! Parses the certificate fields in use (RFC 5280, section 4.1). Does not verify signatures.
 
 #![allow(
     clippy::redundant_closure_for_method_calls,
@@ -16,20 +16,20 @@ use yasna::{ASN1Error, ASN1ErrorKind, ASN1Result, BERReader, BERReaderSeq, Tag, 
 
 use super::{Certificate, Subject, hex};
 
-/// `id-at-commonName`, `id-at-organizationName` and `id-ce-subjectAltName`, as DER has them.
+/// DER of `id-at-commonName`, `id-at-organizationName` and `id-ce-subjectAltName`.
 const COMMON_NAME: &[u8] = &[0x55, 4, 3];
 const ORGANIZATION: &[u8] = &[0x55, 4, 10];
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 29, 17];
-/// The kinds of GeneralName that are read.
+/// Kinds of GeneralName that are parsed.
 const DNS_NAME: u64 = 2;
 const IP_ADDRESS: u64 = 7;
 
-/// Reads a certificate. An error is in words.
+/// Parses a certificate. The error is a message.
 pub(super) fn read(der: &[u8]) -> Result<Certificate, String> {
     let read = yasna::parse_der(der, |reader| {
         reader.read_sequence(|fields| {
             let said = fields.next().read_sequence(said)?;
-            // The algorithm and the signature.
+            // Algorithm and signature.
             fields.next().read_der()?;
             fields.next().read_der()?;
             Ok(said)
@@ -39,17 +39,16 @@ pub(super) fn read(der: &[u8]) -> Result<Certificate, String> {
     Ok(Certificate { der: der.into(), ..said })
 }
 
-/// `TBSCertificate`.
+/// Parses `TBSCertificate`.
 fn said(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate> {
     fields.read_optional(|reader| reader.read_tagged(Tag::context(0), |reader| reader.read_u8()))?;
     let (serial, _) = fields.next().read_bigint_bytes()?;
-    // The algorithm and the issuer.
+    // Algorithm and issuer.
     fields.next().read_der()?;
     fields.next().read_der()?;
     let (not_before, not_after) =
         fields.next().read_sequence(|times| Ok((time(times.next())?, time(times.next())?)))?;
     let subject = subject(fields.next())?;
-    // The key.
     fields.next().read_der()?;
     for unique_id in [1, 2] {
         fields.read_optional(|reader| {
@@ -69,7 +68,7 @@ fn said(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate> {
     })
 }
 
-/// `Name`: the first common name and the first organization.
+/// Parses `Name`: the first common name and the first organization.
 fn subject(reader: BERReader<'_, '_>) -> ASN1Result<Subject> {
     let (mut common_name, mut organization) = (None, None);
     reader.read_sequence_of(|reader| {
@@ -92,7 +91,8 @@ fn subject(reader: BERReader<'_, '_>) -> ASN1Result<Subject> {
     })
 }
 
-/// A string of any type. What is no UTF-8 is replaced, so that it can be shown but never is the name of a node.
+/// Decodes a string of any type. Invalid UTF-8 is replaced, so that it can be shown but is never a
+/// node name.
 fn text(value: &TaggedDerValue) -> String {
     String::from_utf8_lossy(value.value()).into_owned()
 }
@@ -102,7 +102,7 @@ fn oid(reader: BERReader<'_, '_>) -> ASN1Result<TaggedDerValue> {
     if value.tag() == TAG_OID { Ok(value) } else { Err(invalid()) }
 }
 
-/// `Extensions`: the names of `subjectAltName`.
+/// Parses `Extensions`: the names of `subjectAltName`.
 fn extensions(reader: BERReader<'_, '_>) -> ASN1Result<Vec<String>> {
     let mut names = Vec::new();
     reader.read_sequence_of(|reader| {
@@ -124,7 +124,7 @@ fn extensions(reader: BERReader<'_, '_>) -> ASN1Result<Vec<String>> {
     Ok(names)
 }
 
-/// A host name or an address; other kinds are none of ours.
+/// Parses a host name or an address; other kinds are skipped.
 fn alternative_name(name: &TaggedDerValue) -> Option<String> {
     let tag = name.tag();
     match tag.tag_number {
@@ -141,7 +141,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     v4().or_else(|_| v6()).ok()
 }
 
-/// `Time`: `YYMMDDhhmmssZ` for 1950 to 2049, `YYYYMMDDhhmmssZ` otherwise.
+/// Parses `Time`: `YYMMDDhhmmssZ` for 1950 to 2049, `YYYYMMDDhhmmssZ` otherwise.
 fn time(reader: BERReader<'_, '_>) -> ASN1Result<Timestamp> {
     let value = reader.read_tagged_der()?;
     let digits = value.value().strip_suffix(b"Z").ok_or_else(invalid)?;
@@ -159,7 +159,7 @@ fn time(reader: BERReader<'_, '_>) -> ASN1Result<Timestamp> {
     };
     let part = |index: usize| number(&rest[index * 2..index * 2 + 2]) as i8;
     let civil = DateTime::new(year, part(0), part(1), part(2), part(3), part(4), 0).map_err(|_| invalid())?;
-    // "No end", 99991231235959Z, is hours beyond the last time that can be told here.
+    // "No end", 99991231235959Z, is hours beyond the last representable time.
     Ok(Offset::UTC.to_timestamp(civil).unwrap_or(Timestamp::MAX))
 }
 

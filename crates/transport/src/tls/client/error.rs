@@ -1,4 +1,5 @@
-//! Why there is no TLS connection, in words for an operator: what rustls says, and the certificate it was about.
+//! Failures of the client's TLS handshake, worded for operators: rustls's error and the certificate
+//! concerned.
 
 use std::io;
 
@@ -7,73 +8,74 @@ use rustls::{AlertDescription, CertificateError};
 
 use super::Certificate;
 
-/// The most names of a certificate that are told.
+/// Maximum number of a certificate's names in a message.
 const NAMES: usize = 16;
 
-/// Why there is no connection, in words for an operator.
+/// Reason for a failed handshake, worded for operators.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
-    /// The peer's certificate is not from a CA that is believed.
+    /// The peer's certificate is not from a trusted CA.
     #[error("{host} has a certificate of another authority than the one this node joined")]
     OtherAuthority {
-        /// The host asked for.
+        /// Requested host name or address.
         host: String,
     },
     /// The peer's certificate is for other names.
     #[error("{host} has a certificate for {}, not for '{host}'", names.join(", "))]
     OtherName {
-        /// The host asked for.
+        /// Requested host name or address.
         host: String,
-        /// The names it has.
+        /// Names in the certificate.
         names: Vec<String>,
     },
-    /// The peer's certificate has expired, or is not valid yet, by this clock.
+    /// The peer's certificate is expired or not yet valid by this clock.
     #[error("the certificate of {host} is valid from {from} until {until}, and the clock here shows {now}: {}", if now < from || now > until { "set the clock, or renew that certificate" } else { "check both" })]
     OutsideItsTime {
-        /// The host asked for.
+        /// Requested host name or address.
         host: String,
-        /// From when it is valid.
+        /// Start of the certificate's validity.
         from: Timestamp,
-        /// Until when.
+        /// End of the certificate's validity.
         until: Timestamp,
-        /// What the clock shows.
+        /// Time of this clock.
         now: Timestamp,
     },
-    /// The peer did not accept the certificate shown to it.
+    /// The peer refused this side's certificate.
     #[error("{host} refuses the certificate of this node: {reason}")]
     Refused {
-        /// The host.
+        /// Requested host name or address.
         host: String,
-        /// The alert: "expired", "revoked", "unknown authority", …
+        /// Meaning of the alert: "expired", "revoked", "unknown authority", …
         reason: String,
     },
     /// The peer does not speak TLS.
     #[error("{host} does not speak TLS there: {problem}")]
     NotTls {
-        /// The host.
+        /// Requested host name or address.
         host: String,
-        /// What came instead.
+        /// Description of the peer's answer.
         problem: String,
     },
-    /// The network failed.
+    /// The network failed, or TLS for another reason.
     #[error("the TLS handshake with {host} failed: {problem}")]
     Network {
-        /// The host.
+        /// Requested host name or address.
         host: String,
-        /// What the system says.
+        /// Error of the system or of TLS.
         problem: String,
     },
 }
 
 impl HandshakeError {
-    /// What an error of a TLS stream means, if it comes from TLS: an alert of the peer.
+    /// Converts an error of a TLS stream, if it comes from TLS: an alert of the peer.
     #[must_use]
     pub fn of_io(host: &str, error: &io::Error) -> Option<Self> {
         let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
         Some(Self::of_tls(host, error))
     }
 
-    /// One word for metrics and status: `other-authority`, `other-name`, `time`, `refused`, `not-tls`, `network`.
+    /// Returns one word for metrics and status: `other-authority`, `other-name`, `time`, `refused`,
+    /// `not-tls`, `network`.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
@@ -86,7 +88,8 @@ impl HandshakeError {
         }
     }
 
-    /// What an error of the handshake means. `rejected` is the peer's certificate, if it was not taken.
+    /// Converts an error of the handshake. `rejected` is the peer's certificate, if it was
+    /// rejected.
     pub(super) fn of_handshake(
         host: &str,
         error: &io::Error,
@@ -110,9 +113,9 @@ impl HandshakeError {
 
     fn of_rejected(host: String, why: &CertificateError, certificate: &Certificate, now: Timestamp) -> Self {
         match why {
-            // With a wrong signature it is another authority of the same name.
+            // A wrong signature means another authority of the same name.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::OtherAuthority { host },
-            // A self-signed one is its own authority; webpki has no other word for it.
+            // A self-signed certificate is its own authority; webpki has no other error for it.
             CertificateError::Other(other) if other.to_string() == "CaUsedAsEndEntity" => {
                 Self::OtherAuthority { host }
             }
@@ -145,7 +148,7 @@ impl HandshakeError {
     }
 }
 
-/// The names of a certificate, fit to be shown.
+/// Returns the names of a certificate, escaped for display.
 fn names(certificate: &Certificate) -> Vec<String> {
     if certificate.names().is_empty() {
         return vec!["no host name or address".to_owned()];
@@ -153,7 +156,7 @@ fn names(certificate: &Certificate) -> Vec<String> {
     certificate.names().iter().take(NAMES).map(|name| name.escape_debug().to_string()).collect()
 }
 
-/// What an alert says of the certificate that this side has shown, if it is about that.
+/// Returns the meaning of an alert about this side's certificate, if it is one.
 fn refusal(alert: AlertDescription) -> Option<&'static str> {
     Some(match alert {
         AlertDescription::CertificateExpired => "expired",

@@ -1,4 +1,4 @@
-//! What changes while it is used: identities, rules, sessions.
+//! Replacement of identities and rules in operation, and sessions.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -11,7 +11,7 @@ fn both(authority: &Authority) -> (Client, Server) {
     (Client::new(&authority.trust, Some(&authority.node()), clock()).unwrap(), server)
 }
 
-/// Polls a future once. Tells whether it waits.
+/// Polls a future once; returns whether it is pending.
 async fn begins(mut future: Pin<&mut impl Future>) -> bool {
     poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await
 }
@@ -25,7 +25,7 @@ fn shows(client: &Client) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_resumed_session_still_says_who_it_is() {
+async fn resumed_session_keeps_its_client() {
     let (client, server) = both(&Authority::new("Fleet"));
     assert_eq!(talk(&client, &server).await, (Some("node-a".to_owned()), false));
     for _ in 0..3 {
@@ -34,7 +34,7 @@ async fn a_resumed_session_still_says_who_it_is() {
 }
 
 #[tokio::test]
-async fn a_session_ends_with_the_certificate_it_began_with() {
+async fn session_ends_with_its_original_certificate() {
     let authority = Authority::new("Fleet");
     let (_, server) = both(&authority);
     let until = today() + SignedDuration::from_mins(10);
@@ -50,7 +50,7 @@ async fn a_session_ends_with_the_certificate_it_began_with() {
 }
 
 #[tokio::test]
-async fn a_new_rule_ends_all_sessions() {
+async fn new_rule_ends_all_sessions() {
     let authority = Authority::new("Fleet");
     let (client, server) = both(&authority);
     assert!(!talk(&client, &server).await.1);
@@ -67,7 +67,7 @@ async fn a_new_rule_ends_all_sessions() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_began_before_a_revocation_does_not_slip_through() {
+async fn handshake_begun_before_a_revocation_is_refused() {
     let authority = Authority::new("Fleet");
     let list = authority.revoke(&[0x1234], today() + YEAR);
     let rule = ClientRule { revoked: vec![list], ..authority.demanded() };
@@ -87,7 +87,7 @@ async fn a_handshake_that_began_before_a_revocation_does_not_slip_through() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_began_before_a_harmless_change_goes_on() {
+async fn handshake_begun_before_a_harmless_change_continues() {
     let authority = Authority::new("Fleet");
     let (client, server) = both(&authority);
     let (near, far) = duplex(64 << 10);
@@ -99,7 +99,7 @@ async fn a_handshake_that_began_before_a_harmless_change_goes_on() {
 }
 
 #[tokio::test]
-async fn the_server_shows_what_it_was_given_last() {
+async fn server_presents_its_latest_identity() {
     let authority = Authority::new("Fleet");
     let (client, server) = both(&authority);
     let newer = authority.identity(Wish { serial: 0x99, ..Wish::server() });
@@ -113,7 +113,7 @@ async fn the_server_shows_what_it_was_given_last() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_changes_nothing() {
+async fn invalid_replacement_changes_nothing() {
     let authority = Authority::new("Fleet");
     let (client, server) = both(&authority);
     let damaged = ClientRule { revoked: vec![vec![1, 2, 3]], ..authority.demanded() };
@@ -124,7 +124,7 @@ async fn what_cannot_be_used_changes_nothing() {
 }
 
 #[tokio::test]
-async fn new_connections_show_the_new_identity_and_old_ones_go_on() {
+async fn new_connections_present_the_new_identity() {
     let authority = Authority::new("Fleet");
     let (client, server) = both(&authority);
     let (near, far) = meet(&client, &server).await;
@@ -144,7 +144,7 @@ async fn new_connections_show_the_new_identity_and_old_ones_go_on() {
 }
 
 #[tokio::test]
-async fn after_a_refusal_the_identity_before_is_shown_and_then_the_new_one_again() {
+async fn identities_alternate_after_a_refusal() {
     let authority = Authority::new("Fleet");
     let (client, server) = both(&authority);
     talk(&client, &server).await;
@@ -168,7 +168,7 @@ async fn after_a_refusal_the_identity_before_is_shown_and_then_the_new_one_again
 }
 
 #[tokio::test]
-async fn what_has_worked_has_no_predecessor() {
+async fn accepted_identity_has_no_fallback() {
     let authority = Authority::new("Fleet");
     let (client, server) = both(&authority);
     client.refused();
@@ -181,7 +181,7 @@ async fn what_has_worked_has_no_predecessor() {
 }
 
 #[tokio::test]
-async fn the_way_back_is_what_has_worked_last() {
+async fn fallback_is_the_last_accepted_identity() {
     let authority = Authority::new("Fleet");
     let (client, _) = both(&authority);
     let replace = |name, serial| {
@@ -199,7 +199,7 @@ async fn the_way_back_is_what_has_worked_last() {
 }
 
 #[test]
-fn nothing_secret_is_shown() {
+fn debug_output_contains_no_secret() {
     let authority = Authority::new("Fleet");
     let (client, server) = both(&authority);
     let identity = authority.node();

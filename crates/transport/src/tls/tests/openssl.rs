@@ -1,11 +1,11 @@
-//! Certificates and keys as openssl writes them; see `fixtures/`: a root and an authority below it with RSA keys, and a
-//! certificate of the latter for a P-256 key.
+//! Certificates and keys as openssl writes them; see `fixtures/`: a root and an intermediate
+//! authority with RSA keys, and a certificate of the latter for a P-256 key.
 
 use super::*;
 
 const ROOT: &str = include_str!("fixtures/ca.crt");
 const SUB: &str = include_str!("fixtures/sub.crt");
-/// The lower authority with its text, then a key in SEC1, then its certificate.
+/// The intermediate authority with its text, then a key in SEC1, then its certificate.
 const CHAIN: &str = include_str!("fixtures/chain.pem");
 
 fn one(text: &str) -> Certificate {
@@ -19,7 +19,7 @@ fn chain() -> Identity {
 }
 
 #[test]
-fn what_a_certificate_says_is_read() {
+fn certificate_fields_are_parsed() {
     let identity = chain();
     let leaf = identity.certificate();
     assert_eq!(leaf.subject().common_name, "node-7.example");
@@ -37,7 +37,7 @@ fn what_a_certificate_says_is_read() {
 }
 
 #[test]
-fn an_authority_with_an_rsa_key_is_read() {
+fn authority_with_an_rsa_key_is_parsed() {
     let root = one(ROOT);
     assert_eq!(root.subject().common_name, "Example Root");
     assert_eq!(root.subject().organization, "Example Werke");
@@ -46,7 +46,7 @@ fn an_authority_with_an_rsa_key_is_read() {
 }
 
 #[test]
-fn the_certificate_of_the_key_comes_first_wherever_it_stands() {
+fn leaf_comes_first_wherever_it_was() {
     let names = |identity: &Identity| {
         identity.chain().iter().map(|one| one.subject().common_name.clone()).collect::<Vec<_>>()
     };
@@ -57,7 +57,7 @@ fn the_certificate_of_the_key_comes_first_wherever_it_stands() {
 }
 
 #[test]
-fn pem_is_written_as_openssl_writes_it() {
+fn pem_output_equals_that_of_openssl() {
     let root = one(ROOT);
     assert_eq!(root.to_pem(), ROOT);
     let key = include_str!("fixtures/ed25519.pem");
@@ -65,7 +65,7 @@ fn pem_is_written_as_openssl_writes_it() {
 }
 
 #[test]
-fn all_kinds_of_keys_are_read() {
+fn keys_of_all_kinds_are_parsed() {
     for (name, text) in [
         ("pkcs8.pem", include_str!("fixtures/pkcs8.pem")),
         ("pkcs1.pem", include_str!("fixtures/pkcs1.pem")),
@@ -81,7 +81,7 @@ fn all_kinds_of_keys_are_read() {
 }
 
 #[test]
-fn keys_that_cannot_be_used_are_told_why() {
+fn unusable_keys_are_refused_with_a_reason() {
     let why = |name: &str, text: &str| Key::from_pem(name, text).map(drop).unwrap_err().to_string();
     let encrypted = why("encrypted.pem", include_str!("fixtures/encrypted.pem"));
     assert!(
@@ -92,7 +92,7 @@ fn keys_that_cannot_be_used_are_told_why() {
 }
 
 #[tokio::test]
-async fn such_a_chain_is_believed() {
+async fn openssl_chain_is_trusted() {
     let roots = Certificate::all_from_pem("ca.crt", ROOT).unwrap();
     let trust = Trust::new(roots);
     let rule = ClientRule {

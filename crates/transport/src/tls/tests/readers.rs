@@ -1,4 +1,4 @@
-//! The readers of certificates, keys and PEM: what they take, and that nothing makes them panic.
+//! Parsers of certificates, keys and PEM: accepted input, and robustness against any input.
 
 use proptest::prelude::*;
 use rcgen::{CertificateSigningRequestParams, DnValue};
@@ -15,7 +15,7 @@ fn subject(common_name: &str, organization: &str) -> Subject {
 }
 
 #[test]
-fn only_a_valid_name_in_the_organization_of_nodes_is_a_node() {
+fn node_needs_a_valid_name_and_organization() {
     assert_eq!(subject("node-a.site-1", NODES).node(), Some("node-a.site-1"));
     for (name, organization) in [
         ("node-a", OPERATORS),
@@ -35,7 +35,7 @@ fn only_a_valid_name_in_the_organization_of_nodes_is_a_node() {
 }
 
 #[test]
-fn a_request_names_a_node_with_or_without_the_prefix() {
+fn request_names_a_node_with_or_without_the_prefix() {
     assert_eq!(subject("system:node:node-a", NODES).requested_node(), Some("node-a"));
     assert_eq!(subject("node-a", NODES).requested_node(), Some("node-a"));
     for (name, organization) in [
@@ -50,7 +50,7 @@ fn a_request_names_a_node_with_or_without_the_prefix() {
 }
 
 #[test]
-fn a_request_is_what_kubeedge_sends() {
+fn request_equals_that_of_kubeedge() {
     let key = Key::generate().unwrap();
     let der = key.node_request("node-a").unwrap();
     // Its signature is verified here.
@@ -75,14 +75,14 @@ fn a_request_is_what_kubeedge_sends() {
 }
 
 #[test]
-fn a_key_survives_its_text() {
+fn key_survives_a_round_trip() {
     let key = Key::generate().unwrap();
     assert_eq!(Key::from_pem("key", &key.to_pem()).unwrap().to_pem(), key.to_pem());
     assert_ne!(Key::generate().unwrap().to_pem(), key.to_pem());
 }
 
 #[test]
-fn another_key_is_not_the_one_of_the_certificate() {
+fn foreign_key_does_not_match_the_certificate() {
     let authority = Authority::new("Fleet");
     let (one, other) = (authority.node(), authority.node());
     let mixed = one.certificate().to_pem() + &other.key().to_pem();
@@ -95,7 +95,7 @@ fn another_key_is_not_the_one_of_the_certificate() {
 }
 
 #[test]
-fn times_before_2050_after_it_and_without_end_are_read() {
+fn times_before_and_after_2050_are_parsed() {
     let authority = Authority::new("Fleet");
     for (from, until) in [
         ("1999-12-31T23:59:59Z", "2049-12-31T23:59:59Z"),
@@ -117,7 +117,7 @@ fn times_before_2050_after_it_and_without_end_are_read() {
 }
 
 #[test]
-fn the_last_time_of_rfc_5280_is_read_as_the_last_one_there_is() {
+fn last_time_of_rfc_5280_becomes_the_maximum() {
     let authority = Authority::new("Fleet");
     let until = at("9999-01-01T00:00:00Z");
     let mut der = authority.identity(Wish { until, ..Wish::default() }).certificate().der().to_vec();
@@ -136,7 +136,7 @@ fn serial_numbers_have_no_leading_zeros() {
 }
 
 #[test]
-fn what_is_no_certificate_is_told_with_its_name() {
+fn invalid_certificate_is_reported_with_its_source() {
     let authority = Authority::new("Fleet");
     let pem = authority.node().certificate().to_pem();
     let why = |text: &str| Certificate::all_from_pem("ca.crt", text).map(drop).unwrap_err().to_string();
@@ -150,7 +150,7 @@ fn what_is_no_certificate_is_told_with_its_name() {
 }
 
 #[test]
-fn no_error_holds_a_part_of_a_key() {
+fn errors_contain_no_part_of_a_key() {
     let secret = key_pem().lines().nth(2).unwrap();
     for text in [
         key_pem().replace("-----END", "-----ENDE"),
@@ -170,7 +170,7 @@ fn no_error_holds_a_part_of_a_key() {
     }
 }
 
-/// Certificates and a key with a few bytes changed, removed or put in.
+/// Certificates and a key with a few bytes changed, removed or inserted.
 fn mutated(text: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
     let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3_u8), 1..6);
     changes.prop_map(move |changes| {
@@ -205,12 +205,12 @@ fn fuzz_certificates() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_the_reader_of_certificates_panic(der in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn certificate_parser_never_panics(der in prop::collection::vec(any::<u8>(), 0..600)) {
         let _ = Certificate::from_der("it", &der);
     }
 
     #[test]
-    fn no_damage_to_a_certificate_makes_the_reader_panic(der in mutated(certificate())) {
+    fn certificate_parser_never_panics_on_damage(der in mutated(certificate())) {
         if let Ok(certificate) = Certificate::from_der("it", &der) {
             let _ = (certificate.node(), certificate.fingerprint());
             prop_assert_eq!(certificate.der(), &*der);
@@ -218,21 +218,21 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_readers_of_pem_panic(text in "(-----(BEGIN|END) (CERTIFICATE|EC PRIVATE KEY|X)-----|[A-Za-z0-9+/=\n\r -]{0,80}|\\PC{0,8})(\n.{0,70}){0,8}") {
+    fn pem_parsers_never_panic(text in "(-----(BEGIN|END) (CERTIFICATE|EC PRIVATE KEY|X)-----|[A-Za-z0-9+/=\n\r -]{0,80}|\\PC{0,8})(\n.{0,70}){0,8}") {
         let _ = Certificate::all_from_pem("it", &text);
         let _ = Key::from_pem("it", &text);
         let _ = Identity::from_pem("it", &text);
     }
 
     #[test]
-    fn no_damage_to_an_identity_makes_the_readers_of_pem_panic(
+    fn pem_parsers_never_panic_on_damage(
         text in mutated(include_bytes!("fixtures/chain.pem").to_vec()),
     ) {
         let _ = Identity::from_pem("it", &String::from_utf8_lossy(&text));
     }
 
     #[test]
-    fn no_key_in_any_section_makes_its_reader_panic(
+    fn key_parser_never_panics(
         label in prop::sample::select(vec!["PRIVATE KEY", "EC PRIVATE KEY", "RSA PRIVATE KEY"]),
         der in prop::collection::vec(any::<u8>(), 0..200),
     ) {

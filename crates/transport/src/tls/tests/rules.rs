@@ -1,4 +1,4 @@
-//! Who is let in, whom a client believes, and the words for everybody else.
+//! Verification of clients and servers, and its error messages.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn client(authority: &Authority, identity: &Identity) -> Client {
     Client::new(&authority.trust, Some(identity), clock()).unwrap()
 }
 
-/// What a client learns and the log says when it shows this.
+/// Returns the client's error and the server's log message when the client presents `identity`.
 async fn refusal(rule: &ClientRule, authority: &Authority, identity: &Identity) -> (String, String) {
     let (error, log) = refused(&client(authority, identity), &cloud(authority, rule)).await;
     assert_eq!(error.label(), "refused", "{error}");
@@ -19,7 +19,7 @@ async fn refusal(rule: &ClientRule, authority: &Authority, identity: &Identity) 
     (reason, log)
 }
 
-/// Why a client does not take the certificate of a server.
+/// Returns why a client does not trust a server's certificate.
 async fn disbelief(trust: &Trust, identity: &Identity, clock: Clock) -> HandshakeError {
     let client = Client::new(trust, None, clock).unwrap();
     let rule = ClientRule {
@@ -35,14 +35,14 @@ async fn disbelief(trust: &Trust, identity: &Identity, clock: Clock) -> Handshak
 }
 
 #[tokio::test]
-async fn the_server_sees_which_node_it_is() {
+async fn server_sees_the_name_of_the_node() {
     let authority = Authority::new("Fleet");
     let server = cloud(&authority, &authority.demanded());
     assert_eq!(talk(&client(&authority, &authority.node()), &server).await.0.as_deref(), Some("node-a"));
 }
 
 #[tokio::test]
-async fn without_a_certificate_nobody_comes_in_where_one_is_demanded() {
+async fn missing_certificate_is_refused_where_required() {
     let authority = Authority::new("Fleet");
     let nobody = Client::new(&authority.trust, None, clock()).unwrap();
     let (error, log) = refused(&nobody, &cloud(&authority, &authority.demanded())).await;
@@ -56,7 +56,7 @@ async fn without_a_certificate_nobody_comes_in_where_one_is_demanded() {
 }
 
 #[tokio::test]
-async fn a_foreign_certificate_is_refused_even_where_none_is_needed() {
+async fn foreign_certificate_is_refused_even_if_optional() {
     let authority = Authority::new("Fleet");
     for name in ["Elsewhere", "Fleet"] {
         let foreign = Authority::new(name).node();
@@ -70,21 +70,21 @@ async fn a_foreign_certificate_is_refused_even_where_none_is_needed() {
 }
 
 #[tokio::test]
-async fn where_nobody_is_asked_nobody_is_seen() {
+async fn server_without_authorities_sees_no_client() {
     let authority = Authority::new("Fleet");
     let rule = ClientRule { trust: Trust::new(Vec::new()), required: false, ..authority.demanded() };
     assert_eq!(talk(&client(&authority, &authority.node()), &cloud(&authority, &rule)).await.0, None);
 }
 
 #[tokio::test]
-async fn a_certificate_for_servers_is_none_for_clients() {
+async fn server_certificate_is_no_client_certificate() {
     let authority = Authority::new("Fleet");
     let (reason, _) = refusal(&authority.demanded(), &authority, &authority.server()).await;
     assert_eq!(reason, "not one for clients");
 }
 
 #[tokio::test]
-async fn an_expired_certificate_is_taken_within_the_grace_alone() {
+async fn expired_certificate_is_accepted_within_the_grace() {
     let authority = Authority::new("Fleet");
     let until = today() - SignedDuration::from_hours(10);
     let expired = authority.identity(Wish { from: until - YEAR, until, ..Wish::default() });
@@ -102,7 +102,7 @@ async fn an_expired_certificate_is_taken_within_the_grace_alone() {
 }
 
 #[tokio::test]
-async fn the_grace_is_no_way_in_for_foreign_or_revoked_certificates() {
+async fn grace_excludes_foreign_and_revoked_certificates() {
     let authority = Authority::new("Fleet");
     let until = today() - SignedDuration::from_hours(10);
     let wish = || Wish { from: until - YEAR, until, ..Wish::default() };
@@ -117,7 +117,7 @@ async fn the_grace_is_no_way_in_for_foreign_or_revoked_certificates() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_tomorrow_is_refused() {
+async fn certificate_not_yet_valid_is_refused() {
     let authority = Authority::new("Fleet");
     let from = today() + SignedDuration::from_hours(24);
     let early = authority.identity(Wish { from, ..Wish::default() });
@@ -125,7 +125,7 @@ async fn a_certificate_of_tomorrow_is_refused() {
 }
 
 #[tokio::test]
-async fn a_revoked_certificate_is_refused_and_others_are_not() {
+async fn revoked_certificate_is_refused_and_others_are_not() {
     let authority = Authority::new("Fleet");
     let rule = |next| ClientRule {
         revoked: vec![
@@ -134,7 +134,7 @@ async fn a_revoked_certificate_is_refused_and_others_are_not() {
         ],
         ..authority.demanded()
     };
-    // The second list is long over.
+    // The second list is long past its next update.
     for next in [today() + YEAR, today() - SignedDuration::from_hours(24 * 200)] {
         let (reason, log) = refusal(&rule(next), &authority, &authority.node()).await;
         assert_eq!(reason, "revoked");
@@ -146,7 +146,7 @@ async fn a_revoked_certificate_is_refused_and_others_are_not() {
 }
 
 #[tokio::test]
-async fn a_rule_that_cannot_be_kept_is_an_error() {
+async fn invalid_rule_is_an_error() {
     let authority = Authority::new("Fleet");
     let new = |rule: &ClientRule| Server::new(&authority.server(), rule, clock()).map(drop);
     let damaged = ClientRule { revoked: vec![vec![0x30, 3, 2, 1]], ..authority.demanded() };
@@ -160,7 +160,7 @@ async fn a_rule_that_cannot_be_kept_is_an_error() {
 }
 
 #[tokio::test]
-async fn the_log_shows_the_words_of_a_stranger_cut_and_escaped() {
+async fn error_truncates_and_escapes_the_subject() {
     let authority = Authority::new("Fleet");
     let name = format!("a\u{1b}[31m\n{}", "x".repeat(200));
     let stranger = Authority::new("Elsewhere").identity(Wish { common_name: &name, ..Wish::default() });
@@ -169,7 +169,7 @@ async fn the_log_shows_the_words_of_a_stranger_cut_and_escaped() {
 }
 
 #[tokio::test]
-async fn a_server_of_another_authority_is_not_believed() {
+async fn server_of_another_authority_is_not_trusted() {
     let authority = Authority::new("Fleet");
     for name in ["Elsewhere", "Fleet"] {
         let error = disbelief(&authority.trust, &Authority::new(name).server(), clock()).await;
@@ -179,7 +179,7 @@ async fn a_server_of_another_authority_is_not_believed() {
 }
 
 #[tokio::test]
-async fn a_server_of_another_name_is_not_believed() {
+async fn server_of_another_name_is_not_trusted() {
     let authority = Authority::new("Fleet");
     let other = authority.identity(Wish { names: &["a.example", "2001:db8::1"], ..Wish::server() });
     let error = disbelief(&authority.trust, &other, clock()).await;
@@ -197,7 +197,7 @@ async fn a_server_of_another_name_is_not_believed() {
 }
 
 #[tokio::test]
-async fn an_address_is_a_name_too() {
+async fn ip_address_is_a_valid_name() {
     let authority = Authority::new("Fleet");
     let names: &[&str] = &["192.0.2.1", "2001:db8::1"];
     let identity = authority.identity(Wish { names, ..Wish::server() });
@@ -213,7 +213,7 @@ async fn an_address_is_a_name_too() {
 }
 
 #[tokio::test]
-async fn a_server_outside_its_time_is_not_believed() {
+async fn server_outside_its_validity_is_not_trusted() {
     let authority = Authority::new("Fleet");
     let (from, until) = (today() - YEAR, today() - SignedDuration::from_secs(1));
     let expired = authority.identity(Wish { from, until, ..Wish::server() });
@@ -234,7 +234,7 @@ async fn a_server_outside_its_time_is_not_believed() {
 }
 
 #[tokio::test]
-async fn a_clock_of_1970_keeps_nobody_from_its_cloud() {
+async fn clock_of_1970_does_not_prevent_connections() {
     let authority = Authority::new("Fleet");
     let server = Server::new(&authority.server(), &authority.demanded(), clock_of_1970()).unwrap();
     let client = Client::new(&authority.trust, Some(&authority.node()), clock_of_1970()).unwrap();
@@ -243,7 +243,7 @@ async fn a_clock_of_1970_keeps_nobody_from_its_cloud() {
 }
 
 #[tokio::test]
-async fn a_clock_of_1970_takes_no_certificate_that_ended_before_the_program_was_built() {
+async fn clock_of_1970_refuses_certificates_older_than_the_build() {
     let authority = Authority::new("Fleet");
     let (from, until) = (at("2026-01-01T00:00:00Z"), at("2026-09-01T00:00:00Z"));
     let old = authority.identity(Wish { from, until, ..Wish::server() });
@@ -253,7 +253,7 @@ async fn a_clock_of_1970_takes_no_certificate_that_ended_before_the_program_was_
 }
 
 #[tokio::test]
-async fn a_clock_of_1970_takes_no_other_authority_and_no_other_name() {
+async fn clock_of_1970_refuses_other_authorities_and_names() {
     let authority = Authority::new("Fleet");
     let foreign = Authority::new("Elsewhere").server();
     assert_eq!(disbelief(&authority.trust, &foreign, clock_of_1970()).await.label(), "other-authority");
@@ -262,7 +262,7 @@ async fn a_clock_of_1970_takes_no_other_authority_and_no_other_name() {
 }
 
 #[tokio::test]
-async fn the_unverified_client_takes_anybody() {
+async fn unverified_client_accepts_any_server() {
     let authority = Authority::new("Fleet");
     let (from, until) = (today() - YEAR, today() - YEAR / 2);
     let anybody = authority.identity(Wish { from, until, names: &["a.example"], ..Wish::server() });
@@ -273,7 +273,7 @@ async fn the_unverified_client_takes_anybody() {
     assert_eq!(talk(&client, &server).await, (None, false), "nothing is kept of such a connection");
 }
 
-/// What a client makes of a peer that says this and closes.
+/// Returns a client's error for a peer that answers with these bytes and closes.
 async fn answered(answer: &[u8]) -> HandshakeError {
     let authority = Authority::new("Fleet");
     let client = client(&authority, &authority.node());
@@ -290,7 +290,7 @@ async fn answered(answer: &[u8]) -> HandshakeError {
 }
 
 #[tokio::test]
-async fn a_peer_without_tls_is_told_from_one_that_is_away() {
+async fn peer_without_tls_differs_from_a_lost_one() {
     let error = answered(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n").await;
     assert_eq!(error.label(), "not-tls", "{error}");
     assert_eq!(error.to_string(), "cloud.example does not speak TLS there: it answers with something else");
@@ -300,7 +300,7 @@ async fn a_peer_without_tls_is_told_from_one_that_is_away() {
 }
 
 #[tokio::test]
-async fn a_host_that_can_be_in_no_certificate_is_an_error() {
+async fn host_that_no_certificate_can_name_is_an_error() {
     let authority = Authority::new("Fleet");
     let (near, _far) = duplex(1024);
     let error = client(&authority, &authority.node()).connect("a b", near).await.map(drop).unwrap_err();
@@ -308,7 +308,7 @@ async fn a_host_that_can_be_in_no_certificate_is_an_error() {
 }
 
 #[test]
-fn errors_that_are_not_of_tls_stay_what_they_are() {
+fn other_io_errors_are_not_converted() {
     assert_eq!(HandshakeError::of_io(HOST, &io::Error::from(io::ErrorKind::ConnectionReset)), None);
     assert_eq!(HandshakeError::of_io(HOST, &io::Error::other("something")), None);
 }

@@ -1,4 +1,4 @@
-//! TLS 1.2, spoken by rustls alone on the other side.
+//! TLS 1.2 with plain rustls on the other side.
 
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
@@ -26,7 +26,7 @@ fn client_12(authority: &Authority, identity: &Identity) -> TlsConnector {
 }
 
 #[tokio::test]
-async fn both_sides_take_the_newest_version() {
+async fn both_sides_negotiate_the_newest_version() {
     let authority = Authority::new("Fleet");
     let server = Server::new(&authority.server(), &authority.demanded(), clock()).unwrap();
     let client = Client::new(&authority.trust, Some(&authority.node()), clock()).unwrap();
@@ -36,7 +36,7 @@ async fn both_sides_take_the_newest_version() {
 }
 
 #[tokio::test]
-async fn a_client_of_tls_12_is_served_and_resumed() {
+async fn tls_12_client_is_served_and_resumed() {
     let authority = Authority::new("Fleet");
     let server = Server::new(&authority.server(), &authority.demanded(), clock()).unwrap();
     let until = today() + SignedDuration::from_mins(10);
@@ -59,7 +59,7 @@ async fn a_client_of_tls_12_is_served_and_resumed() {
 }
 
 #[tokio::test]
-async fn a_server_of_tls_12_is_believed_and_resumed() {
+async fn tls_12_server_is_trusted_and_resumed() {
     let authority = Authority::new("Fleet");
     let (chain, key) = parts(&authority.server());
     let config = ServerConfig::builder_with_details(provider(), Arc::new(clock()))
@@ -81,7 +81,7 @@ async fn a_server_of_tls_12_is_believed_and_resumed() {
 }
 
 #[tokio::test]
-async fn a_server_of_tls_12_refuses_within_the_handshake() {
+async fn tls_12_server_refuses_within_the_handshake() {
     let authority = Authority::new("Fleet");
     let (chain, key) = parts(&authority.server());
     let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(

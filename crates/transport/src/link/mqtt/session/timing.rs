@@ -1,4 +1,4 @@
-//! The times of a session: when to ping, when to give up.
+//! Timers of a session: keepalive and timeouts.
 
 use tokio::time::Instant;
 
@@ -10,27 +10,28 @@ use crate::link::mqtt::reason;
 use crate::link::task::{End, Ending};
 
 impl Session<'_> {
-    /// Whether we have stopped reading of our own accord; then silence proves nothing.
-    fn is_deaf(&self) -> bool {
+    /// Returns whether this side has stopped reading; then silence proves nothing about the peer.
+    fn is_paused(&self) -> bool {
         self.pending.is_some() || self.out.bytes.len() >= super::AHEAD
     }
 
-    /// When we owe the broker a packet, or want to hear from it.
+    /// Returns when a packet must be sent, or the peer be probed.
     fn ping_at(&self) -> Instant {
         if self.state.await_pingresp {
-            // The answer is on its way behind something large; what counts is that the broker hears us.
-            self.said + self.ping_every
+            // The answer is queued behind something large; only this side's own packets must arrive
+            // in time.
+            self.last_sent + self.ping_every
         } else {
-            self.said.min(self.heard) + self.ping_every
+            self.last_sent.min(self.last_received) + self.ping_every
         }
     }
 
-    /// When something has to be done if nothing happens before.
+    /// Returns the time of the next timer.
     pub(super) fn next_deadline(&self) -> Instant {
         let keepalive = self.task.protocol.options.keepalive;
         let mut next = self.ping_at();
-        if !self.is_deaf() {
-            next = next.min(self.heard + keepalive);
+        if !self.is_paused() {
+            next = next.min(self.last_received + keepalive);
         }
         if self.pending.is_some() {
             next = next.min(self.stalled + keepalive);
@@ -41,7 +42,7 @@ impl Session<'_> {
         self.ending.as_ref().map_or(next, |ending| next.min(ending.deadline))
     }
 
-    /// Does what is due.
+    /// Runs the timers that are due.
     pub(super) fn on_time(&mut self, now: Instant) -> Result<(), End> {
         let keepalive = self.task.protocol.options.keepalive;
         if self.ending.as_ref().is_some_and(|ending| now >= ending.deadline) {
@@ -50,7 +51,7 @@ impl Session<'_> {
         if self.pending.is_some() && now >= self.stalled + keepalive {
             return Err(Cause::ConsumerStalled { stalled: keepalive }.into());
         }
-        let silent = !self.is_deaf() && now >= self.heard + keepalive;
+        let silent = !self.is_paused() && now >= self.last_received + keepalive;
         let unread = self.out.is_unsent() && now >= self.progress + keepalive;
         if silent || unread {
             return Err(Cause::KeepAlive { silent: keepalive }.into());

@@ -1,122 +1,124 @@
-//! In what order a change is carried out, and how it is taken back: a state machine. [`Run::step`] is what to do now,
-//! [`Run::did`] tells what came of it.
+//! Transaction of file changes as a state machine: the order of its steps and of their rollback.
+//! [`Transaction::step`] returns the next step, [`Transaction::completed`] takes its result.
 //!
-//! Whatever step a power cut comes in, [`Run::recovering`] leads to the files of before, or, if everything had been noted as
-//! done, to the new ones.
+//! After a power cut at any step, [`Transaction::recovering`] restores the old files, or completes
+//! the new ones if the transaction was committed.
 
-/// What is to be done.
+/// A step of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Note all changes.
+    /// Record all changes.
     Intend,
-    /// Write the files of a change beside those that are there.
+    /// Write the files of a change beside the existing ones.
     Stage(usize),
-    /// Have all candidates checked.
+    /// Check all candidates.
     Check,
-    /// Put the files of a change in their place.
+    /// Replace the files of a change.
     Swap(usize),
-    /// Have the program read its files.
+    /// Make the program reload its files.
     Reload,
-    /// Put the old files of a change back.
+    /// Roll back the files of a change.
     Restore(usize),
-    /// Have the program read the files that were put back.
+    /// Make the program reload the files that were rolled back.
     ReloadOld,
-    /// Note what is in effect.
+    /// Record the new state as in effect.
     Commit,
-    /// Remove what a change has left.
+    /// Remove the leftovers of a change.
     Discard(usize),
-    /// Forget the changes.
+    /// Remove the record of the changes.
     Forget,
 }
 
-/// Why something was not done.
+/// Reason why a step failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
-    /// What the system or the program said.
+    /// Message of the system or the program.
     pub message: String,
-    /// Whether it took too long: then fewer changes at once will not help.
+    /// Whether it timed out: then a smaller transaction will not help.
     pub slow: bool,
 }
 
 impl Failure {
-    /// A failure with these words.
+    /// Creates a failure with a message.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), slow: false }
     }
 }
 
-/// How a run has ended.
+/// Outcome of a transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// Why the new files are not in effect; none if they are.
+    /// Reason why the new files are not in effect; none if they are.
     pub failure: Option<Failure>,
-    /// Whether the new files were there, and the old ones were put back.
+    /// Whether the new files were in place and the old ones were restored.
     pub rolled_back: bool,
-    /// Whether fewer changes at once may do better.
+    /// Whether smaller transactions may succeed.
     pub divisible: bool,
-    /// Whether the program may not have read the files that are there.
+    /// Whether the program may not have read the current files.
     pub owes_reload: bool,
-    /// Whether something could not be put back or removed: it stays noted.
+    /// Whether a rollback or removal failed: the intent stays recorded.
     pub unfinished: bool,
 }
 
-/// Some changes on their way.
+/// Changes that are applied all or none.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct Transaction {
     count: usize,
     has_check: bool,
     has_reload: bool,
-    /// Whether the program has to read the files that are there, even if nothing changes.
-    owed: bool,
+    /// Whether the program must reload the current files even without changes.
+    owes_reload: bool,
     step: Option<Step>,
     ended: Ended,
 }
 
-impl Run {
-    /// A run of so many changes.
+impl Transaction {
+    /// Creates a transaction of `count` changes.
     #[must_use]
-    pub fn new(count: usize, has_check: bool, has_reload: bool, owed: bool) -> Self {
-        let ended = Ended { owes_reload: owed && has_reload, ..Ended::default() };
-        let mut run = Self { count, has_check, has_reload, owed: owed && has_reload, step: None, ended };
-        run.step = if count > 0 { Some(Step::Intend) } else { run.owed.then_some(Step::Reload) };
-        run
+    pub fn new(count: usize, has_check: bool, has_reload: bool, owes_reload: bool) -> Self {
+        let ended = Ended { owes_reload: owes_reload && has_reload, ..Ended::default() };
+        let mut transaction =
+            Self { count, has_check, has_reload, owes_reload: owes_reload && has_reload, step: None, ended };
+        transaction.step =
+            if count > 0 { Some(Step::Intend) } else { transaction.owes_reload.then_some(Step::Reload) };
+        transaction
     }
 
-    /// What follows an end in the middle of a run, of which it was noted or not that it went well.
+    /// Creates the recovery from a crash within a transaction, committed or not.
     #[must_use]
     pub(crate) fn recovering(count: usize, has_reload: bool, committed: bool) -> Self {
-        let mut run = Self::new(count, false, has_reload, false);
+        let mut transaction = Self::new(count, false, has_reload, false);
         if committed {
-            run.step = run.discard(0);
+            transaction.step = transaction.discard(0);
         } else {
-            run.ended.failure = Some(Failure::default());
-            run.owed = has_reload;
-            run.ended.owes_reload = has_reload;
-            run.step = run.back(count);
+            transaction.ended.failure = Some(Failure::default());
+            transaction.owes_reload = has_reload;
+            transaction.ended.owes_reload = has_reload;
+            transaction.step = transaction.roll_back(count);
         }
-        run
+        transaction
     }
 
-    /// What is to be done now; nothing at the end.
+    /// Returns the next step; none at the end.
     #[must_use]
     pub fn step(&self) -> Option<Step> {
         self.step
     }
 
-    /// How it has ended.
+    /// Returns the outcome.
     #[must_use]
     pub fn ended(self) -> Ended {
         self.ended
     }
 
-    /// Whether the new files stay.
+    /// Returns whether the new files stay.
     #[must_use]
-    pub(crate) fn went_well(&self) -> bool {
+    pub(crate) fn succeeded(&self) -> bool {
         self.ended.failure.is_none()
     }
 
-    /// The step was done, or was not.
-    pub(crate) fn did(&mut self, result: Result<(), Failure>) {
+    /// Takes the result of the current step.
+    pub(crate) fn completed(&mut self, result: Result<(), Failure>) {
         let Some(step) = self.step else { return };
         self.step = match (step, result) {
             (Step::Intend, Ok(())) => Some(Step::Stage(0)),
@@ -143,7 +145,7 @@ impl Run {
             (Step::Swap(at), Err(failure)) => {
                 self.ended.divisible = true;
                 self.failed(failure, true);
-                self.back(at + 1)
+                self.roll_back(at + 1)
             }
             (Step::Reload, Ok(())) => {
                 self.ended.owes_reload = false;
@@ -152,22 +154,23 @@ impl Run {
             (Step::Reload, Err(failure)) => {
                 self.ended.divisible = !failure.slow;
                 self.failed(failure, false);
-                self.owed = true;
+                self.owes_reload = true;
                 self.ended.owes_reload = true;
                 self.ended.rolled_back = self.count > 0;
-                // Without a change there is nothing to put back: the program does not take what it had.
-                if self.count > 0 { self.back(self.count) } else { None }
+                // Without a change there is nothing to roll back: the program rejects its current
+                // files.
+                if self.count > 0 { self.roll_back(self.count) } else { None }
             }
             (Step::Restore(at), result) => {
                 self.ended.unfinished |= result.is_err();
-                self.back(at)
+                self.roll_back(at)
             }
             (Step::ReloadOld, Ok(())) => {
                 self.ended.owes_reload = false;
                 self.discard(0)
             }
             (Step::ReloadOld, Err(_)) => {
-                // It is not the change that the program does not take.
+                // The program rejects the old files, too: the change is not the cause.
                 self.ended.divisible = false;
                 self.discard(0)
             }
@@ -175,14 +178,14 @@ impl Run {
             (Step::Commit, Ok(())) => self.discard(0),
             (Step::Commit, Err(failure)) => {
                 self.failed(failure, false);
-                self.owed |= self.has_reload;
-                self.ended.owes_reload = self.owed;
+                self.owes_reload |= self.has_reload;
+                self.ended.owes_reload = self.owes_reload;
                 self.ended.rolled_back = self.count > 0;
-                if self.count > 0 { self.back(self.count) } else { None }
+                if self.count > 0 { self.roll_back(self.count) } else { None }
             }
             (Step::Discard(at), result) => {
                 self.ended.unfinished |= result.is_err();
-                // Each is tried: one that cannot be removed keeps no other.
+                // All are tried: a failed removal does not block the others.
                 if at + 1 < self.count { Some(Step::Discard(at + 1)) } else { self.forget() }
             }
             (Step::Forget, result) => {
@@ -194,20 +197,20 @@ impl Run {
 
     fn failed(&mut self, failure: Failure, unless_owed: bool) {
         self.ended.failure.get_or_insert(failure);
-        self.ended.owes_reload |= unless_owed && self.owed;
+        self.ended.owes_reload |= unless_owed && self.owes_reload;
     }
 
-    /// Puts back what was swapped, the last one first.
-    fn back(&self, upto: usize) -> Option<Step> {
+    /// Rolls back swapped changes, the last one first.
+    fn roll_back(&self, upto: usize) -> Option<Step> {
         if upto > 0 { Some(Step::Restore(upto - 1)) } else { self.reload_old() }
     }
 
     fn reload_old(&self) -> Option<Step> {
-        if self.owed { Some(Step::ReloadOld) } else { self.discard(0) }
+        if self.owes_reload { Some(Step::ReloadOld) } else { self.discard(0) }
     }
 
     fn discard(&self, at: usize) -> Option<Step> {
-        // What could not be put back is still needed.
+        // A failed rollback still needs the old files.
         if at < self.count && !self.ended.unfinished { Some(Step::Discard(at)) } else { self.forget() }
     }
 
@@ -221,21 +224,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The steps of a run in which these fail.
-    fn steps(mut run: Run, failing: &[Step]) -> (Vec<Step>, Ended) {
+    /// Returns the steps of a transaction in which `failing` fail.
+    fn steps(mut transaction: Transaction, failing: &[Step]) -> (Vec<Step>, Ended) {
         let mut steps = Vec::new();
-        while let Some(step) = run.step() {
+        while let Some(step) = transaction.step() {
             steps.push(step);
-            run.did(if failing.contains(&step) { Err(Failure::new("no")) } else { Ok(()) });
+            transaction.completed(if failing.contains(&step) { Err(Failure::new("no")) } else { Ok(()) });
             assert!(steps.len() < 100, "{steps:?}");
         }
-        (steps, run.ended())
+        (steps, transaction.ended())
     }
 
     #[test]
-    fn what_goes_well_is_noted_before_the_old_files_go() {
+    fn commit_precedes_the_removal_of_old_files() {
         use Step::{Check, Commit, Discard, Forget, Intend, Reload, Stage, Swap};
-        let (found, ended) = steps(Run::new(2, true, true, false), &[]);
+        let (found, ended) = steps(Transaction::new(2, true, true, false), &[]);
         let all = [
             Intend,
             Stage(0),
@@ -250,23 +253,23 @@ mod tests {
             Forget,
         ];
         assert_eq!((found.as_slice(), ended), (&all[..], Ended::default()));
-        let (found, _) = steps(Run::new(1, false, false, false), &[]);
+        let (found, _) = steps(Transaction::new(1, false, false, false), &[]);
         assert_eq!(found, [Intend, Stage(0), Swap(0), Commit, Discard(0), Forget]);
     }
 
     #[test]
-    fn a_check_that_fails_changes_nothing() {
+    fn failed_check_changes_nothing() {
         use Step::{Check, Discard, Forget, Intend, Stage};
-        let (found, ended) = steps(Run::new(1, true, true, false), &[Check]);
+        let (found, ended) = steps(Transaction::new(1, true, true, false), &[Check]);
         assert_eq!(found, [Intend, Stage(0), Check, Discard(0), Forget]);
         assert!(ended.divisible && !ended.rolled_back && !ended.owes_reload);
     }
 
     #[test]
-    fn a_reload_that_fails_is_taken_back() {
+    fn failed_reload_is_rolled_back() {
         use Step::{Discard, Forget, Intend, Reload, ReloadOld, Restore, Stage, Swap};
-        let run = Run::new(2, false, true, false);
-        let (found, ended) = steps(run.clone(), &[Reload]);
+        let transaction = Transaction::new(2, false, true, false);
+        let (found, ended) = steps(transaction.clone(), &[Reload]);
         let all = [
             Intend,
             Stage(0),
@@ -283,57 +286,57 @@ mod tests {
         ];
         assert_eq!(found, all);
         assert!(ended.rolled_back && ended.divisible && !ended.owes_reload);
-        let (_, ended) = steps(run.clone(), &[Reload, ReloadOld]);
+        let (_, ended) = steps(transaction.clone(), &[Reload, ReloadOld]);
         assert!(!ended.divisible && ended.owes_reload, "{ended:?}");
-        let (found, ended) = steps(run, &[Reload, Restore(0)]);
+        let (found, ended) = steps(transaction, &[Reload, Restore(0)]);
         assert!(ended.unfinished && !found.contains(&Discard(0)), "{found:?}");
     }
 
     #[test]
-    fn one_that_cannot_be_written_may_be_tried_apart_from_the_others() {
+    fn failed_write_allows_smaller_transactions() {
         use Step::{Stage, Swap};
         for step in [Stage(1), Swap(1)] {
-            assert!(steps(Run::new(2, true, true, false), &[step]).1.divisible, "{step:?}");
+            assert!(steps(Transaction::new(2, true, true, false), &[step]).1.divisible, "{step:?}");
         }
     }
 
     #[test]
-    fn a_program_that_has_not_read_its_files_does_so() {
-        let (found, ended) = steps(Run::new(0, true, true, true), &[]);
+    fn owed_reload_runs_without_changes() {
+        let (found, ended) = steps(Transaction::new(0, true, true, true), &[]);
         assert_eq!((found, ended.owes_reload), (vec![Step::Reload, Step::Commit], false));
-        assert_eq!(steps(Run::new(0, true, true, false), &[]).0, []);
-        let (found, _) = steps(Run::new(1, true, true, true), &[Step::Check]);
+        assert_eq!(steps(Transaction::new(0, true, true, false), &[]).0, []);
+        let (found, _) = steps(Transaction::new(1, true, true, true), &[Step::Check]);
         assert!(found.contains(&Step::ReloadOld), "{found:?}");
     }
 
     proptest! {
         #[test]
-        fn old_files_are_gone_only_after_the_new_ones_were_noted(
-            count in 1usize..4, check: bool, reload: bool, owed: bool, failing in proptest::collection::vec(0usize..20, 0..4)
+        fn old_files_are_removed_only_after_the_commit(
+            count in 1usize..4, check: bool, reload: bool, owes_reload: bool, failing in proptest::collection::vec(0usize..20, 0..4)
         ) {
-            let mut run = Run::new(count, check, reload, owed);
-            let (mut noted, mut forgotten, mut number, mut swapped) = (false, false, 0, 0);
-            while let Some(step) = run.step() {
+            let mut transaction = Transaction::new(count, check, reload, owes_reload);
+            let (mut committed, mut forgotten, mut number, mut swapped) = (false, false, 0, 0);
+            while let Some(step) = transaction.step() {
                 prop_assert!(!forgotten);
                 let fails = failing.contains(&number);
                 match step {
-                    Step::Commit => noted = !fails,
+                    Step::Commit => committed = !fails,
                     Step::Swap(_) => swapped += 1,
                     Step::Restore(_) => swapped -= 1,
                     Step::Discard(_) => {
-                        let is_time = if run.went_well() { noted } else { swapped == 0 };
+                        let is_time = if transaction.succeeded() { committed } else { swapped == 0 };
                         prop_assert!(is_time);
                     }
                     Step::Forget => forgotten = true,
                     _ => {}
                 }
-                run.did(if fails { Err(Failure::new("no")) } else { Ok(()) });
+                transaction.completed(if fails { Err(Failure::new("no")) } else { Ok(()) });
                 number += 1;
             }
-            let went_well = run.went_well();
-            let ended = run.ended();
+            let succeeded = transaction.succeeded();
+            let ended = transaction.ended();
             prop_assert!(forgotten || ended.unfinished || number == 1);
-            prop_assert!(!went_well || noted);
+            prop_assert!(!succeeded || committed);
         }
     }
 }

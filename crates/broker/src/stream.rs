@@ -1,5 +1,5 @@
-//! What a client's connection runs over: TCP whose bytes are counted, with TLS over it where the endpoint has it, and
-//! what its certificate says.
+//! The stream of a client's connection: TCP with counted bytes, optionally with TLS, and the
+//! identity in the certificate.
 
 use std::io;
 use std::pin::Pin;
@@ -15,55 +15,60 @@ use super::hub::Hub;
 use edgesync_transport::link::counted::{Counted, Counts};
 use edgesync_transport::tls::{Certificate, ServerStream};
 
-/// A connection. The one with TLS is boxed: a task keeps the room for the larger of both.
-pub(super) enum Wire {
+/// A plain or TLS stream. The TLS variant is boxed, because a task reserves memory for the larger
+/// one.
+pub(super) enum ClientStream {
     Plain(Counted<Hub>),
     Tls(Box<ServerStream<Counted<Hub>>>),
 }
 
-/// Whom the certificate of a connection names.
+/// Identity that a connection's certificate proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Bearer {
-    /// There is no TLS: whoever is on this machine is believed.
+pub(super) enum PeerIdentity {
+    /// No TLS: programs on this machine are trusted.
     Local,
-    /// There is TLS, and no certificate or one that is no node's.
-    Stranger(String),
+    /// No certificate, or one that is no node's.
+    Unknown(String),
     /// A node, and the end of its certificate.
     Node { name: String, until: Timestamp },
 }
 
-impl Bearer {
+impl PeerIdentity {
     fn of(certificate: Option<&Certificate>) -> Self {
         let Some(certificate) = certificate else {
-            return Self::Stranger("without a certificate".to_owned());
+            return Self::Unknown("without a certificate".to_owned());
         };
         if let Some(node) = certificate.node() {
             return Self::Node { name: node.to_owned(), until: certificate.ends() };
         }
         let subject = certificate.subject();
-        Self::Stranger(format!("'{}' of '{}'", brief(&subject.common_name), brief(&subject.organization)))
+        Self::Unknown(format!(
+            "'{}' of '{}'",
+            truncated(&subject.common_name),
+            truncated(&subject.organization)
+        ))
     }
 
-    /// Until when the connection may last.
+    /// Returns the time at which the connection must end.
     pub(super) fn until(&self) -> Option<Timestamp> {
         match self {
             Self::Node { until, .. } => Some(*until),
-            Self::Local | Self::Stranger(_) => None,
+            Self::Local | Self::Unknown(_) => None,
         }
     }
 }
 
-/// The beginning of what somebody else wrote, fit for a log.
-pub(super) fn brief(text: &str) -> String {
+/// Returns the beginning of a peer's text, safe to log.
+pub(super) fn truncated(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
-/// Begins a connection: the handshake of TLS, if the endpoint has it.
-pub(super) async fn open(hub: &Arc<Hub>, stream: TcpStream) -> io::Result<(Wire, Bearer)> {
+/// Opens a connection: performs the TLS handshake, if the endpoint has TLS.
+pub(super) async fn open(hub: &Arc<Hub>, stream: TcpStream) -> io::Result<(ClientStream, PeerIdentity)> {
     let stream = Counted::new(stream, hub);
-    let Some(tls) = &hub.options.tls else { return Ok((Wire::Plain(stream), Bearer::Local)) };
+    let Some(tls) = &hub.options.tls else { return Ok((ClientStream::Plain(stream), PeerIdentity::Local)) };
     let (stream, certificate) = Box::pin(tls.accept(stream)).await?;
-    Ok((Wire::Tls(Box::new(stream)), Bearer::of(certificate.as_ref())))
+    Ok((ClientStream::Tls(Box::new(stream)), PeerIdentity::of(certificate.as_ref())))
 }
 
 impl Counts for Hub {
@@ -78,7 +83,7 @@ impl Counts for Hub {
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for ClientStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
@@ -87,7 +92,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for ClientStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),

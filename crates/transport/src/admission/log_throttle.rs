@@ -1,16 +1,16 @@
-//! Lines of the log that others cause: some in a while, and the number of those that were left out.
+//! Limits log lines that peers can cause, and counts those left out.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How often lines are written.
+/// Period to which the limit applies.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Lets some lines of many through. One for each thing that is told.
+/// Limits the number of log lines of one kind.
 #[derive(Debug)]
-pub struct Seldom {
+pub struct LogThrottle {
     most: u32,
     state: Mutex<Option<State>>,
 }
@@ -22,26 +22,26 @@ struct State {
     left_out: u64,
 }
 
-impl Default for Seldom {
+impl Default for LogThrottle {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Seldom {
-    /// One line in ten seconds.
+impl LogThrottle {
+    /// Returns a throttle of one line in ten seconds.
     #[must_use]
     pub const fn new() -> Self {
         Self::of(1)
     }
 
-    /// So many.
+    /// Returns a throttle of `most` lines in ten seconds.
     #[must_use]
     pub const fn of(most: u32) -> Self {
         Self { most, state: Mutex::new(None) }
     }
 
-    /// Whether the line is to be written: how many before it were not.
+    /// Returns the number of lines left out before this one; `None` if this line is over the limit.
     pub fn line(&self) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -65,9 +65,9 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn some_lines_in_a_while_tell_of_all() {
+    async fn throttle_counts_the_lines_left_out() {
         for most in [1, 20] {
-            let seldom = Seldom::of(most);
+            let seldom = LogThrottle::of(most);
             let written = (0..1000).filter(|_| seldom.line().is_some()).count();
             assert_eq!(written, most as usize);
             tokio::time::advance(EVERY).await;

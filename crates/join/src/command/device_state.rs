@@ -1,4 +1,4 @@
-//! What is on the device before it joins: the configuration, and an identity if there is one.
+//! State of the device before it joins: the configuration, and the identity if there is one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,26 +14,26 @@ use edgesync_config::{ConfigErrors, JoinUrl};
 use edgesync_store::durable::FileError;
 use edgesync_transport::tls::{Certificate, Clock};
 
-/// What a new configuration starts from: all keys with their defaults, as comments.
+/// Template of a new configuration: all keys with their defaults, as comments.
 const DOCUMENTED: &str = include_str!("../../../../config/edgesync.toml");
 
-/// What was found.
-pub(super) struct Before {
-    /// The configuration file itself, whatever links lead to it.
+/// State of the device.
+pub(super) struct DeviceState {
+    /// Path of the configuration file, with links resolved.
     pub(super) path: PathBuf,
-    /// The same as it was named: relative paths count from there.
+    /// Path as given: relative paths are relative to its directory.
     pub(super) named: PathBuf,
-    /// Its text, or the documented one.
+    /// Text of the file, or the template.
     pub(super) text: String,
-    /// What is in force.
+    /// Parsed configuration.
     pub(super) config: Config,
-    /// Below which identities are.
+    /// Directory of the identities.
     pub(super) root: PathBuf,
-    /// The membership, if the device has joined.
+    /// Existing membership, if the device has joined.
     pub(super) member: Option<Member>,
 }
 
-/// The membership of a device that has joined.
+/// Membership of a device that has joined.
 pub(super) struct Member {
     pub(super) stored: Stored,
     pub(super) cloud: Option<JoinUrl>,
@@ -41,27 +41,27 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// The clock, with what certainly has passed.
+    /// Returns the clock, with a floor of times that have certainly passed.
     pub(super) fn clock(&self, now: fn() -> Timestamp) -> Clock {
         let made = self.stored.ca.iter().map(Certificate::not_before);
         Clock::of(now, made.chain([self.stored.identity.certificate().not_before()]))
     }
 }
 
-impl Before {
-    /// Whether the database may hold objects of another cloud than this one.
+impl DeviceState {
+    /// Returns whether the database may hold objects of another cloud.
     pub(super) fn may_hold_others(&self, cloud: &JoinUrl) -> bool {
         let known = self.member.as_ref().and_then(|member| member.cloud.as_ref());
         known != Some(cloud) && self.config.store.path.exists()
     }
 
-    /// Reads it; `name` is what the node will be called, if that is known.
+    /// Reads the state; `name` is the node's future name, if it is known.
     pub(super) fn read(path: &Path, name: Option<&str>) -> Result<Self, JoinError> {
         let failed = |error| JoinError::Other(format!("the path of the configuration: {error}"));
         let named = std::path::absolute(path).map_err(failed)?;
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| named.clone());
         let text = read_text(&path)?.unwrap_or_else(|| DOCUMENTED.to_owned());
-        let config = understand(&named, &text, name)?;
+        let config = parse_incomplete(&named, &text, name)?;
         let store = std::path::absolute(&config.store.path).unwrap_or_else(|_| config.store.path.clone());
         let member = read_member(&config)?;
         Ok(Self { path, named, text, config, root: store.with_file_name("identity"), member })
@@ -79,9 +79,9 @@ fn read_text(path: &Path) -> Result<Option<String>, JoinError> {
     }
 }
 
-/// Reads the configuration. What joining will add may be missing in it: a name where the host's is none, an authority
-/// for a broker with TLS, the address of a CloudCore.
-fn understand(path: &Path, text: &str, name: Option<&str>) -> Result<Config, ConfigErrors> {
+/// Parses the configuration. Keys that joining will add may be missing: a name if the host's is
+/// invalid, an authority for a broker with TLS, the address of a CloudCore.
+fn parse_incomplete(path: &Path, text: &str, name: Option<&str>) -> Result<Config, ConfigErrors> {
     let parse = |text: &str| config::parse::<Config>(path, text, std::env::vars_os());
     let error = match parse(text) {
         Ok(loaded) => return Ok(loaded.config),
@@ -100,7 +100,7 @@ fn understand(path: &Path, text: &str, name: Option<&str>) -> Result<Config, Con
     Err(error)
 }
 
-/// The identity that the configuration names. One that is lost or damaged counts as none.
+/// Loads the configured identity. A lost or damaged one counts as none.
 fn read_member(config: &Config) -> Result<Option<Member>, JoinError> {
     let Some(directory) = &config.identity.directory else { return Ok(None) };
     let stored = match files::load(&RealDisk, directory) {

@@ -1,4 +1,4 @@
-//! Holds objects against the rules of their schema. Pure, and bounded: each rule may cost so much, and all together.
+//! Evaluation of rules on objects. Pure, with a cost limit per rule and in all.
 
 use serde_json::{Map, Value};
 
@@ -8,75 +8,77 @@ use crate::{MAX_DEFAULTS, Schema, Type};
 use edgesync_cel::{Answer, Failure, Meter, Program, Regexes, Variable};
 use edgesync_object::status::{Cause, MAX_CAUSES};
 
-/// The most steps that one rule may cost for one value, and all rules for one object: the numbers of Kubernetes,
-/// whose unit is about the same.
+/// Maximum cost of one rule for one value, and of all rules for one object: Kubernetes' limits, in
+/// approximately the same unit.
 const MAX_STEPS: u64 = 1_000_000;
-const MAX_STEPS_IN_ALL: u64 = 10_000_000;
-/// The longest message that a rule makes, in bytes.
-const MAX_MADE: usize = 5 * 1024;
-/// What the root of an object is called in errors.
+const MAX_TOTAL_STEPS: u64 = 10_000_000;
+/// Maximum length of a computed message in bytes.
+const MAX_COMPUTED_MESSAGE: usize = 5 * 1024;
+/// Name of the root object in errors.
 const ROOT: &str = "<nil>";
 
-/// What an object does not comply with, of the rules of its schema; `old` is what it takes the place of. Who leaves a
-/// value as it was does not answer for it, unless a rule is about the change.
+/// Evaluates the rules of a schema on an object; `old` is its previous version. Unchanged values
+/// are not checked, unless a rule is about the change.
 #[must_use]
 pub fn check_rules(schema: &Schema, old: Option<Map<String, Value>>, new: Map<String, Value>) -> Vec<Cause> {
     if !schema.ruled {
         return Vec::new();
     }
-    // Rules see whole values.
+    // Rules access whole values.
     let (old, new) = (old.map(Value::Object), Value::Object(new));
-    let mut judge = Judge { path: String::new(), causes: Vec::new(), left: MAX_STEPS_IN_ALL, over: false };
+    let mut evaluator =
+        Evaluator { path: String::new(), causes: Vec::new(), left: MAX_TOTAL_STEPS, over: false };
     let mut regexes = Regexes::default();
-    judge.value(schema, &new, old.as_ref(), Place { root: true, unchanged: false }, &mut regexes);
-    judge.causes
+    evaluator.value(schema, &new, old.as_ref(), Position { root: true, unchanged: false }, &mut regexes);
+    evaluator.causes
 }
 
-/// What the defaults of a schema, which stands at this path, do not comply with, each with what is missing within it.
-/// All together may cost what one object may.
+/// Evaluates the rules on the defaults of a schema at a path, with nested defaults applied. All
+/// together have the cost limit of one object.
 #[must_use]
 pub fn check_defaults(schema: &Schema, path: &str) -> Vec<Cause> {
-    let mut judge = Judge { path: path.to_owned(), causes: Vec::new(), left: MAX_STEPS_IN_ALL, over: false };
+    let mut evaluator =
+        Evaluator { path: path.to_owned(), causes: Vec::new(), left: MAX_TOTAL_STEPS, over: false };
     let (mut left, mut regexes) = (MAX_DEFAULTS, Regexes::default());
-    judge.defaults(schema, &mut left, &mut regexes);
-    judge.causes
+    evaluator.defaults(schema, &mut left, &mut regexes);
+    evaluator.causes
 }
 
-struct Judge {
+struct Evaluator {
     path: String,
     causes: Vec<Cause>,
     left: u64,
-    /// Whether no further rule is looked at.
+    /// Whether no further rules are evaluated.
     over: bool,
 }
 
-/// Where a value stands.
+/// Position of a value.
 #[derive(Clone, Copy)]
-struct Place {
+struct Position {
     /// Whether it is the whole object.
     root: bool,
-    /// Whether it is known to be as it was, since what it is a part of is.
+    /// Whether it is known to be unchanged, because a value that contains it is.
     unchanged: bool,
 }
 
-impl Judge {
+impl Evaluator {
     fn value(
         &mut self,
         schema: &Schema,
         new: &Value,
         old: Option<&Value>,
-        Place { root, unchanged }: Place,
+        Position { root, unchanged }: Position,
         regexes: &mut Regexes,
     ) {
         if !schema.ruled || self.over || new.is_null() {
             return;
         }
-        // Only where it matters: what is compared at each level costs its size as often as it is deep.
+        // Compared only if needed: comparing at each level would cost the size times the depth.
         let matters = schema.rules.is_some() || schema.items.is_some();
         let unchanged = unchanged || matters && old == Some(new);
-        let below = Place { root: false, unchanged };
+        let below = Position { root: false, unchanged };
         if let Some(rules) = &schema.rules {
-            // Each look at a rule counts, also at one that is not evaluated.
+            // Each rule counts, even one that is not evaluated.
             self.left = self.left.saturating_sub(rules.list.len() as u64);
             if self.left == 0 {
                 self.run_out(schema.kind);
@@ -101,15 +103,17 @@ impl Judge {
                         true => format!(".{name}"),
                         false => format!("[{name}]"),
                     };
-                    self.at(&at, |judge| judge.value(field, value, old, below, regexes));
+                    self.at(&at, |evaluator| evaluator.value(field, value, old, below, regexes));
                 }
             }
             Value::Array(items) => {
                 let Some(of) = schema.items.as_deref().filter(|of| of.ruled) else { return };
-                let before = Before::of(schema, old, unchanged);
+                let before = OldItems::of(schema, old, unchanged);
                 for (index, item) in items.iter().enumerate() {
                     let old = before.item(index, item);
-                    self.at(&format!("[{index}]"), |judge| judge.value(of, item, old, below, regexes));
+                    self.at(&format!("[{index}]"), |evaluator| {
+                        evaluator.value(of, item, old, below, regexes)
+                    });
                 }
             }
             _ => {}
@@ -123,24 +127,24 @@ impl Judge {
         if let Some(default) = &schema.default {
             let mut value = default.clone();
             default_value(schema, &mut value, left);
-            let place = Place { root: false, unchanged: false };
-            self.at(".default", |judge| judge.value(schema, &value, None, place, regexes));
+            let position = Position { root: false, unchanged: false };
+            self.at(".default", |evaluator| evaluator.value(schema, &value, None, position, regexes));
         }
         for (name, field) in &schema.properties {
-            self.at(&format!(".properties[{name}]"), |judge| judge.defaults(field, left, regexes));
+            self.at(&format!(".properties[{name}]"), |evaluator| evaluator.defaults(field, left, regexes));
         }
         if let Some(additional) = &schema.additional {
-            self.at(".additionalProperties", |judge| judge.defaults(additional, left, regexes));
+            self.at(".additionalProperties", |evaluator| evaluator.defaults(additional, left, regexes));
         }
         if let Some(items) = &schema.items {
-            self.at(".items", |judge| judge.defaults(items, left, regexes));
+            self.at(".items", |evaluator| evaluator.defaults(items, left, regexes));
         }
     }
 
-    fn at(&mut self, below: &str, judge: impl FnOnce(&mut Self)) {
+    fn at(&mut self, below: &str, evaluator: impl FnOnce(&mut Self)) {
         let length = self.path.len();
         self.path.push_str(below);
-        judge(self);
+        evaluator(self);
         self.path.truncate(length);
     }
 
@@ -164,15 +168,17 @@ impl Judge {
         match self.run(program, &variables, regexes) {
             Ok(Answer::Bool(true)) => {}
             Ok(Answer::Bool(false)) => {
-                let made =
+                let computed =
                     message.as_ref().and_then(|message| match self.run(message, &variables, regexes) {
                         Ok(Answer::Text(text)) => Some(text.trim().to_owned()),
                         _ => None,
                     });
-                let fits = |made: &String| {
-                    !made.is_empty() && made.len() <= MAX_MADE && !made.contains(['\n', '\r'])
+                let fits = |computed: &String| {
+                    !computed.is_empty()
+                        && computed.len() <= MAX_COMPUTED_MESSAGE
+                        && !computed.contains(['\n', '\r'])
                 };
-                let message = made.filter(fits).unwrap_or_else(|| match rule.message.as_str() {
+                let message = computed.filter(fits).unwrap_or_else(|| match rule.message.as_str() {
                     "" => format!("failed rule: {}", rule.text),
                     message => message.to_owned(),
                 });
@@ -211,7 +217,7 @@ impl Judge {
         answer
     }
 
-    /// All rules together have cost too much.
+    /// Reports that all rules together exceed the cost limit.
     fn run_out(&mut self, kind: Type) {
         let problem =
             "validation failed due to running out of cost budget, no further validation rules will be run";
@@ -245,7 +251,7 @@ impl Judge {
     }
 }
 
-/// What stands for a value in errors.
+/// Returns what errors show instead of the value.
 fn type_name(kind: Type) -> &'static str {
     match kind {
         Type::Any | Type::IntOrString => "",
@@ -258,17 +264,17 @@ fn type_name(kind: Type) -> &'static str {
     }
 }
 
-/// The items that a list had before.
-enum Before<'a> {
-    /// It cannot be told which was which.
+/// Previous items of a list.
+enum OldItems<'a> {
+    /// Items cannot be matched.
     Unknown,
-    /// All are as they were.
+    /// All items are unchanged.
     Same(&'a [Value]),
-    /// By the fields that tell them apart.
+    /// Items are matched by their keys.
     ByKeys(ByKeys<'a>),
 }
 
-impl<'a> Before<'a> {
+impl<'a> OldItems<'a> {
     fn of(schema: &'a Schema, old: Option<&'a Value>, unchanged: bool) -> Self {
         let Some(old) = old else { return Self::Unknown };
         match (ByKeys::of(schema, old), old) {
@@ -294,17 +300,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_what_is_known_to_be_as_it_was_are_not_compared_again() {
+    fn parts_of_an_unchanged_value_are_not_compared() {
         let rule = json!([{"rule": "self < 10"}]);
         let schema = json!({"type": "object", "properties": {"a": {"type": "integer", "x-kubernetes-validations": rule}}});
         let schema = crate::read(&schema, "schema").unwrap();
         let causes = |unchanged| {
-            let mut judge =
-                Judge { path: String::new(), causes: Vec::new(), left: MAX_STEPS_IN_ALL, over: false };
-            let place = Place { root: true, unchanged };
-            // With what it was before, each would be compared and found to be another.
-            judge.value(&schema, &json!({"a": 20}), Some(&json!({"a": 1})), place, &mut Regexes::default());
-            judge.causes.len()
+            let mut evaluator =
+                Evaluator { path: String::new(), causes: Vec::new(), left: MAX_TOTAL_STEPS, over: false };
+            let position = Position { root: true, unchanged };
+            // If they were compared with the previous value, each would differ.
+            evaluator.value(
+                &schema,
+                &json!({"a": 20}),
+                Some(&json!({"a": 1})),
+                position,
+                &mut Regexes::default(),
+            );
+            evaluator.causes.len()
         };
         assert_eq!((causes(true), causes(false)), (0, 1));
     }
