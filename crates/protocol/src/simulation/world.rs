@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::change::Change;
-use crate::cloud::testing::{NONE_UNREAD, Wishes};
+use crate::cloud::testing::{DesiredObjects, NONE_UNREAD};
 use crate::cloud::{CloudConfig, CloudEffect, CloudMachine, Records};
 use crate::edge::{EdgeConfig, EdgeEffect, EdgeMachine};
 use crate::frame::{Down, MIN_MAX_FRAME, Up};
@@ -206,7 +206,7 @@ pub(super) struct World {
     history: History,
     agents: Vec<Agent>,
     cloud: Option<CloudMachine>,
-    wishes: Wishes,
+    wishes: DesiredObjects,
     cloud_life: u64,
     cloud_db: CloudDb,
     cloud_backup: CloudDb,
@@ -293,7 +293,7 @@ impl World {
             history: History::default(),
             agents: (0..AGENTS as u64).map(agent).collect(),
             cloud: None,
-            wishes: Wishes::default(),
+            wishes: DesiredObjects::default(),
             cloud_life: 0,
             cloud_backup: cloud_db.clone(),
             cloud_db,
@@ -340,7 +340,7 @@ impl World {
     fn run_cloud(&mut self) {
         let db = &self.cloud_db;
         let wishes = db.objects.keys().filter_map(|uid| Some((uid.clone(), db.wish(uid)?)));
-        self.wishes = Wishes(wishes.collect(), NONE_UNREAD);
+        self.wishes = DesiredObjects(wishes.collect(), NONE_UNREAD);
         let incarnation = db.incarnation.as_str().into();
         let records = Records::Stored(db.facts.clone());
         let machine = CloudMachine::new(self.sizes.cloud(), incarnation, db.issued(), records);

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::cloud::CloudMachine;
-use crate::cloud::testing::{self, Wishes, hello, hello_with, machine};
+use crate::cloud::testing::{self, DesiredObjects, hello, hello_with, machine};
 use crate::frame::{Down, MIN_MAX_FRAME, Up};
 use crate::timing::Now;
 use crate::upload::{Lease, MAX_SEQ};
@@ -13,8 +13,8 @@ fn welcome(cloud: &mut CloudMachine, session: &str) -> Vec<Down> {
     frames(cloud)
 }
 
-fn nothing() -> Wishes {
-    Wishes::default()
+fn nothing() -> DesiredObjects {
+    DesiredObjects::default()
 }
 
 fn frames(cloud: &mut CloudMachine) -> Vec<Down> {
@@ -137,9 +137,9 @@ fn a_node_that_is_not_welcome_yet_lives_but_its_outbox_waits() {
 fn a_lease_does_not_put_off_what_is_overdue() {
     let mut cloud = machine();
     welcome(&mut cloud, "a");
-    let heard = cloud.last_heard;
+    let heard = cloud.last_received;
     cloud.received(Duration::from_secs(9), lease("a"), &nothing());
-    assert_eq!(cloud.last_heard, heard);
+    assert_eq!(cloud.last_received, heard);
 }
 
 #[test]
@@ -150,9 +150,9 @@ fn refusals_are_told_again_when_their_confirm_was_lost() {
         cloud.received(Now::ZERO, upload("a", 1..=3), &nothing());
         let token = take(&mut cloud).unwrap();
         cloud.taken(Now::ZERO, token, Some((taken(3), answer)));
-        let told = confirm(&mut cloud).unwrap().refused;
-        assert_eq!(told.len(), expected);
-        assert_eq!((told[0].seq, told[0].message.len()), (2, 256));
+        let claimed = confirm(&mut cloud).unwrap().refused;
+        assert_eq!(claimed.len(), expected);
+        assert_eq!((claimed[0].seq, claimed[0].message.len()), (2, 256));
     }
     assert_eq!(cloud.counters().uploads_refused, 1);
     cloud.received(Now::ZERO, upload("a", 4..=5), &nothing());

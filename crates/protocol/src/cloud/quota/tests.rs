@@ -1,7 +1,7 @@
 //! A node that says whatever suits it, against its machine with the default limits.
 
 use crate::change::Uid;
-use crate::cloud::testing::{Wishes, hello, machine, welcome};
+use crate::cloud::testing::{DesiredObjects, hello, machine, welcome};
 use crate::cloud::{CloudConfig, CloudEffect, CloudMachine, CloudPhase};
 use crate::digest::{BucketSet, Digest};
 use crate::fault::{self, Fault};
@@ -12,8 +12,8 @@ use edgesync_object::ObjectRef;
 /// Items in a frame of a node: what fits into 256 KiB with names.
 const PAGE: u64 = 2000;
 
-fn nothing() -> Wishes {
-    Wishes::default()
+fn nothing() -> DesiredObjects {
+    DesiredObjects::default()
 }
 
 fn object(name: &str) -> ObjectRef {
@@ -70,23 +70,23 @@ fn refusal(cloud: &mut CloudMachine) -> Option<String> {
 fn invents() -> (usize, Option<String>) {
     let mut cloud = machine();
     welcome(&mut cloud, hello("s"), &nothing());
-    let (mut records, mut told) = (0, None);
+    let (mut records, mut claimed) = (0, None);
     for page in 0..50 {
         cloud.received(Now::ZERO, report(page, invented(page), Vec::new()), &nothing());
         records += stored(&mut cloud).1;
-        told = told.or(refusal(&mut cloud));
+        claimed = claimed.or(refusal(&mut cloud));
     }
-    (records, told)
+    (records, claimed)
 }
 
 #[test]
 fn objects_that_nobody_gave_to_the_node_become_records_up_to_its_quota() {
-    let (records, told) = invents();
+    let (records, claimed) = invents();
     assert_eq!(records, 20_000);
-    let told = told.unwrap();
-    assert!(told.contains("20000 objects") && told.contains("sync.max_unknown"), "{told}");
-    let (records, told) = fault::with(Some(Fault::NoQuota), invents);
-    assert_eq!((records, told), (100_000, None), "the planted bug is found");
+    let claimed = claimed.unwrap();
+    assert!(claimed.contains("20000 objects") && claimed.contains("sync.max_unknown"), "{claimed}");
+    let (records, claimed) = fault::with(Some(Fault::NoQuota), invents);
+    assert_eq!((records, claimed), (100_000, None), "the planted bug is found");
 }
 
 #[test]
@@ -97,8 +97,8 @@ fn who_is_refused_is_told_why_although_more_of_it_is_under_way() {
         cloud.received(Now::ZERO, report(page, invented(page), Vec::new()), &nothing());
         stored(&mut cloud);
     }
-    let told = refusal(&mut cloud).unwrap();
-    assert!(told.contains("sync.max_unknown"), "{told}");
+    let claimed = refusal(&mut cloud).unwrap();
+    assert!(claimed.contains("sync.max_unknown"), "{claimed}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use crate::change::{RejectReason, Rejected, Uid};
-use crate::cloud::testing::{NONE_UNREAD, Wish, Wishes, hello_with, machine_with};
+use crate::cloud::testing::{DesiredObject, DesiredObjects, NONE_UNREAD, hello_with, machine_with};
 use crate::cloud::{CloudEffect, CloudMachine, CloudPhase, Loaded, Records};
 use crate::digest::{BucketSet, Tally};
 use crate::frame::{DEFAULT_MAX_FRAME, Down, Inventory, Item, ObjectsText, Report, Up};
@@ -15,7 +15,7 @@ fn object(name: &str) -> ObjectRef {
 }
 
 /// The node is to hold these objects, by name and version.
-fn wishes(objects: &[(&str, u64)]) -> Wishes {
+fn wishes(objects: &[(&str, u64)]) -> DesiredObjects {
     let wish = |(name, version): &(&str, u64)| {
         let resource = Resource {
             group: String::new(),
@@ -25,15 +25,15 @@ fn wishes(objects: &[(&str, u64)]) -> Wishes {
             scope: Scope::Namespaced,
         };
         let (object, resource) = (Arc::new(object(name)), Arc::new(resource));
-        (Uid::from(*name), Wish { version: (*version).into(), object, resource, size: 10 })
+        (Uid::from(*name), DesiredObject { version: (*version).into(), object, resource, size: 10 })
     };
-    Wishes(objects.iter().map(wish).collect(), NONE_UNREAD)
+    DesiredObjects(objects.iter().map(wish).collect(), NONE_UNREAD)
 }
 
 /// One node and one replica, as far as they have got.
 struct Rig {
     cloud: CloudMachine,
-    wishes: Wishes,
+    wishes: DesiredObjects,
     /// Requests that were made.
     asked: Vec<u64>,
     opened: usize,
@@ -126,7 +126,7 @@ impl Rig {
     }
 
     /// Which incarnation the last Welcome named.
-    fn told(&self) -> Option<&str> {
+    fn claimed(&self) -> Option<&str> {
         let welcome = self.frames.iter().rev().find_map(|frame| match frame {
             Down::Welcome(welcome) => Some(welcome),
             _ => None,
@@ -235,23 +235,23 @@ fn a_node_learns_of_another_incarnation_when_there_is_nothing_to_doubt() {
     let mut rig = Rig::new(&[]);
     rig.connect("1", Some("before"), &held);
     rig.catch_up(0, 50);
-    assert_eq!((rig.told(), rig.cloud.held_count()), (None, 20));
+    assert_eq!((rig.claimed(), rig.cloud.held_count()), (None, 20));
     // Whoever serves it next holds them back too, until somebody has confirmed them.
     rig.connect("2", Some("before"), &held);
     rig.catch_up(1, 50);
-    assert_eq!((rig.told(), rig.cloud.held_count()), (None, 20));
+    assert_eq!((rig.claimed(), rig.cloud.held_count()), (None, 20));
     rig.cloud.confirm_deletions(Now::ZERO, &rig.wishes);
     rig.run();
     assert_eq!(rig.sent().len(), 20);
     rig.connect("3", Some("before"), &[]);
-    assert_eq!(rig.told(), Some("inc"));
+    assert_eq!(rig.claimed(), Some("inc"));
 }
 
 #[test]
 fn a_node_that_holds_nothing_it_should_not_learns_of_another_incarnation_whatever_it_lacks() {
     let mut rig = Rig::new(&[("a", 3), ("refused", 4)]);
     rig.connect("1", Some("before"), &[("a", 2)]);
-    assert_eq!(rig.told(), Some("inc"));
+    assert_eq!(rig.claimed(), Some("inc"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::change::Uid;
-use crate::cloud::testing::Wish;
+use crate::cloud::testing::DesiredObject;
 use crate::cloud::{Issued, LedgerFacts, Loaded, Record, RecordBatch};
 use crate::message::Body;
 use crate::timing::Lead;
@@ -118,8 +118,8 @@ impl CloudDb {
     }
 
     /// What the node is to hold of a UID, as the store has it now.
-    pub(crate) fn wish(&self, uid: &Uid) -> Option<Wish> {
-        self.objects.get(uid).map(|object| Wish {
+    pub(crate) fn wish(&self, uid: &Uid) -> Option<DesiredObject> {
+        self.objects.get(uid).map(|object| DesiredObject {
             version: object.version.into(),
             object: Arc::new(object_ref(&object.name)),
             resource: config_map(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::change::Uid;
 use crate::cloud::Loaded;
-use crate::cloud::testing::Wish;
+use crate::cloud::testing::DesiredObject;
 use crate::message::Body;
 use crate::simulation::model::{Truth, config_map, object_ref};
 use crate::timing::Now;
@@ -94,8 +94,8 @@ impl View {
         self.objects.get(uid).filter(|object| !self.unplaced.contains(&(object.name % GROUPS)))
     }
 
-    pub(super) fn wish(&self, uid: &Uid) -> Option<Wish> {
-        self.placed(uid).map(|object| Wish {
+    pub(super) fn wish(&self, uid: &Uid) -> Option<DesiredObject> {
+        self.placed(uid).map(|object| DesiredObject {
             version: object.version.into(),
             object: Arc::new(object_ref(&object.name())),
             resource: config_map(),
@@ -103,7 +103,7 @@ impl View {
         })
     }
 
-    pub(super) fn wishes(&self) -> BTreeMap<Uid, Wish> {
+    pub(super) fn wishes(&self) -> BTreeMap<Uid, DesiredObject> {
         self.objects.keys().filter_map(|uid| Some((uid.clone(), self.wish(uid)?))).collect()
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::change::Uid;
-use crate::cloud::testing::{NONE_UNREAD, Unread, Wishes};
+use crate::cloud::testing::{DesiredObjects, NONE_UNREAD, Unread};
 use crate::cloud::{CloudMachine, CloudPhase, Issued, Records};
 use crate::edge::EdgeMachine;
 use crate::simulation::model::EdgeDb;
@@ -105,7 +105,7 @@ struct Replica {
     machine: Option<CloudMachine>,
     life: u64,
     view: View,
-    wishes: Wishes,
+    wishes: DesiredObjects,
     last_watched: Now,
     /// Until then it hears nothing of the cluster.
     apart_until: Now,
@@ -199,7 +199,7 @@ impl World {
         let it = &mut self.replicas[replica];
         it.life += 1;
         it.view = self.cluster.listed(listed, self.cluster.hides);
-        it.wishes = Wishes(it.view.wishes(), unread(&it.view));
+        it.wishes = DesiredObjects(it.view.wishes(), unread(&it.view));
         it.speaks_of = self.cluster.life;
         let (config, issued) = (self.sizes.cloud(), Arc::new(Issued::default()));
         it.machine = Some(CloudMachine::new(config, incarnation, issued, Records::Proven));

@@ -223,7 +223,7 @@ impl World {
     }
 
     pub(in crate::simulation) fn in_flight(&self) -> usize {
-        self.cloud.as_ref().map_or(0, CloudMachine::under_way)
+        self.cloud.as_ref().map_or(0, CloudMachine::in_flight)
     }
 
     pub(in crate::simulation) fn confirm_deletions(&mut self) {

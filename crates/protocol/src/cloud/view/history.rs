@@ -1,6 +1,8 @@
-//! What a node was to hold lately. A node that was in sync when it left holds what it was to hold then. So the changes since
-//! then are taken back one after the other, the last one first, until what was to be held is what the Hello says. The digest
-//! proves that, whoever has served the node in between.
+//! A short history of a node's desired state.
+//!
+//! A node that was in sync when it disconnected holds the desired state of that time. The history
+//! is undone change by change, the latest first, until count and digest equal those in the Hello.
+//! The digest proves the match, whichever replica has served the node in between.
 
 use std::collections::VecDeque;
 
@@ -9,15 +11,15 @@ use crate::cloud::ledger::Differences;
 use crate::cloud::{Desired, DesiredState, Record};
 use crate::digest::{Epoch, Tally};
 
-/// So many changes of what a node is to hold are remembered: 40 bytes each, and the version of before.
+/// The most changes remembered per node: 40 bytes each, and the previous version.
 const MAX_CHANGES: usize = 64;
 
-/// See the module.
+/// The latest changes of the desired state, each with the previous record.
 #[derive(Debug, Default)]
-pub(super) struct Past(VecDeque<(Uid, Option<Record>)>);
+pub(super) struct ChangeHistory(VecDeque<(Uid, Option<Record>)>);
 
-impl Past {
-    /// What the node is to hold of a UID has changed: until now it was `before`.
+impl ChangeHistory {
+    /// Appends a change of the desired object of a UID; `before` is the previous one.
     pub(super) fn note(&mut self, uid: &Uid, before: Option<Record>) {
         if self.0.len() == MAX_CHANGES {
             self.0.pop_front();
@@ -25,8 +27,8 @@ impl Past {
         self.0.push_back((uid.clone(), before));
     }
 
-    /// What a node that holds this holds of the UIDs that have changed since it was in sync; none if it never was, as far as
-    /// that is remembered.
+    /// Returns what a node with this digest holds of the UIDs changed since it was in sync; `None`
+    /// if no remembered state matches.
     pub(super) fn find(&self, epoch: Epoch, held: Tally, desired: &impl DesiredState) -> Option<Differences> {
         let (mut tally, mut then) = (desired.tally(epoch), Differences::new());
         let mut changes = self.0.iter().rev();
@@ -49,7 +51,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::cloud::testing::Wishes;
+    use crate::cloud::testing::DesiredObjects;
     use edgesync_object::ObjectRef;
 
     const EPOCH: Epoch = Epoch(7);
@@ -64,11 +66,11 @@ mod tests {
         Record { version: version.into(), object: Arc::new(object) }
     }
 
-    /// The node holds these, and is to hold nothing.
-    fn found(past: &Past, held: &[(&str, u64)]) -> Option<Vec<String>> {
+    /// Finds the state of a node that holds these versions; the desired state is empty.
+    fn found(history: &ChangeHistory, held: &[(&str, u64)]) -> Option<Vec<String>> {
         let mut tally = Tally::default();
         held.iter().for_each(|(uid, version)| tally.add(EPOCH, uid, &(*version).into()));
-        let then = past.find(EPOCH, tally, &Wishes::default())?;
+        let then = history.find(EPOCH, tally, &DesiredObjects::default())?;
         let mut then: Vec<_> = then
             .into_iter()
             .map(|(uid, record)| format!("{uid} {:?}", record.map(|record| record.version.to_string())))
@@ -79,28 +81,28 @@ mod tests {
 
     #[test]
     fn changes_are_taken_back_until_the_node_was_in_sync() {
-        let mut past = Past::default();
-        past.note(&"a".into(), None);
-        past.note(&"a".into(), Some(record(3)));
-        past.note(&"b".into(), None);
-        past.note(&"a".into(), Some(record(4)));
-        past.note(&"b".into(), Some(record(5)));
-        assert!(found(&past, &[]).unwrap().is_empty());
-        assert_eq!(found(&past, &[("b", 5)]).unwrap(), ["b Some(\"5\")"]);
-        assert_eq!(found(&past, &[("b", 5), ("a", 4)]).unwrap(), ["a Some(\"4\")", "b Some(\"5\")"]);
-        assert_eq!(found(&past, &[("a", 3)]).unwrap(), ["a Some(\"3\")", "b None"]);
-        assert!(found(&past, &[("b", 5), ("a", 3)]).is_none(), "that was never to be held");
+        let mut history = ChangeHistory::default();
+        history.note(&"a".into(), None);
+        history.note(&"a".into(), Some(record(3)));
+        history.note(&"b".into(), None);
+        history.note(&"a".into(), Some(record(4)));
+        history.note(&"b".into(), Some(record(5)));
+        assert!(found(&history, &[]).unwrap().is_empty());
+        assert_eq!(found(&history, &[("b", 5)]).unwrap(), ["b Some(\"5\")"]);
+        assert_eq!(found(&history, &[("b", 5), ("a", 4)]).unwrap(), ["a Some(\"4\")", "b Some(\"5\")"]);
+        assert_eq!(found(&history, &[("a", 3)]).unwrap(), ["a Some(\"3\")", "b None"]);
+        assert!(found(&history, &[("b", 5), ("a", 3)]).is_none(), "that was never to be held");
     }
 
     #[test]
     fn what_is_long_ago_is_forgotten() {
-        let mut past = Past::default();
-        past.note(&"a".into(), Some(record(3)));
-        past.note(&"a".into(), Some(record(4)));
+        let mut history = ChangeHistory::default();
+        history.note(&"a".into(), Some(record(3)));
+        history.note(&"a".into(), Some(record(4)));
         for n in 0..MAX_CHANGES as u64 - 1 {
-            past.note(&"b".into(), (n % 2 == 1).then(|| record(n)));
+            history.note(&"b".into(), (n % 2 == 1).then(|| record(n)));
         }
-        assert!(found(&past, &[("a", 4)]).is_some());
-        assert!(found(&past, &[("a", 3)]).is_none());
+        assert!(found(&history, &[("a", 4)]).is_some());
+        assert!(found(&history, &[("a", 3)]).is_none());
     }
 }
