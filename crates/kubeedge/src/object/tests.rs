@@ -9,7 +9,7 @@ use edgesync_protocol::change::RejectReason;
 
 const UID: &str = "413d5245-1fd6-4e85-b576-9a25b00c7340";
 
-/// A message of a source about a resource.
+/// Returns a message of a source about a resource.
 fn message(source: &str, operation: &str, resource: &str, content: &Value) -> Value {
     json!({
         "header": {"msg_id": "5f0ecd1c-19ab-4d0b-8fb1-0a5c4f0b9d11", "timestamp": 1},
@@ -261,7 +261,7 @@ fn content_must_be_the_object_of_the_route() {
 fn a_watched_kind_is_what_content_says_and_has_the_plural_of_its_rule() {
     let plain = message("dynamiccontroller", "insert", "lab/widget/w1", &widget("Widget"));
     assert_eq!(put_of(about(&plain)).resource.plural, "widgets");
-    // A plural that no rule of grammar makes: its singular is guessed as the whole word.
+    // A plural that no rule of grammar forms: its singular is derived as the whole word.
     let guessed = message("dynamiccontroller", "insert", "lab/cacti/w1", &widget("Cactus"));
     let later = message("edgecontroller", "update", "lab/cactus/w1", &widget("Cactus"));
     let watching = |rule: &str| BridgeConfig { watch: vec![WatchRule::parse(rule).unwrap()], ..config() };

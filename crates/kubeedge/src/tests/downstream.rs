@@ -1,4 +1,4 @@
-//! From a message to its acknowledgement, with all that CloudCore is known to send.
+//! From a message to its acknowledgement, with every message that CloudCore is known to send.
 
 use serde_json::{Value, json};
 
@@ -120,7 +120,7 @@ fn a_pod_that_is_to_end_is_said_to_have_ended_until_cloudcore_knows() {
     rig.hear(&answer.to_string());
     rig.pass(300);
     assert_eq!(said(&rig).len(), 2);
-    // Nobody asks this node about the Pods of another one.
+    // This node is not responsible for Pods of another one.
     ending["metadata"]["uid"] = "u2".into();
     ending["spec"]["nodeName"] = "other".into();
     rig.push_object("update", &ending);

@@ -1,4 +1,4 @@
-//! What is held is what CloudCore has, whatever was lost.
+//! The held objects equal CloudCore's after any loss.
 
 use serde_json::json;
 
@@ -86,7 +86,7 @@ fn the_marker_is_withheld_during_an_urgent_round_and_a_lost_session_keeps_it_owe
     assert!(rig.cloud.version > 100, "the Lease was renewed");
     assert_eq!(rig.marker(), None);
     assert!(!rig.machine.in_sync());
-    // The Lease now says that the database is fine. It is not.
+    // The Lease now claims that the database is complete. It is not.
     let totals = rig.store.totals;
     rig.cloud.lease.as_mut().unwrap()["metadata"]["annotations"] =
         json!({"edgesync.io/store": format!("{}.{}", totals.epoch, totals.revision)});
@@ -133,7 +133,7 @@ fn a_config_map_that_was_deleted_offline_is_removed_and_one_made_anew_is_replace
     rig.connect();
     rig.pass(20);
     assert_eq!((rig.queried(), rig.store.rows.len()), (vec![], 2), "nothing gives a reason to ask");
-    // CloudCore finds by its records what is gone, and sends what it is about.
+    // CloudCore finds deleted objects by its records and sends deletes for them.
     for (name, uid) in [("gone", "g1"), ("anew", "a1")] {
         let gone = json!({"metadata": {"name": name, "namespace": "lab", "uid": uid}});
         rig.push("edgecontroller", "delete", &format!("lab/configmap/{name}"), &gone);
@@ -141,7 +141,8 @@ fn a_config_map_that_was_deleted_offline_is_removed_and_one_made_anew_is_replace
     rig.pass(20);
     assert_eq!(rig.store.shown(), expected);
 
-    // Where it does not, the next comparison does. It counts from the last one, whatever began anew since.
+    // Otherwise the next comparison finds them. It is scheduled from the last one, whatever
+    // restarted since.
     rig.disconnect();
     rig.cloud.write(object("ConfigMap", "lab/anew", "a3", 0));
     rig.cloud.write(object("ConfigMap", "lab/gone", "g2", 0));
@@ -220,18 +221,18 @@ fn a_watch_is_asked_for_only_after_a_list_of_the_same_key_was_approved() {
 #[test]
 fn listeners_of_a_former_configuration_are_given_up_once() {
     let mut rig = Rig::settled(config(&[], &["lab.io/v1/widgets"]), |cloud| widgets(cloud, 1));
-    let told = |rig: &Rig| -> Vec<usize> {
-        let told = rig.sent.iter().filter(|sent| sent["route"]["resource"] == "watchapp/sync");
-        told.map(|sent| sent["content"].as_object().unwrap().len()).collect()
+    let confirmed_revision = |rig: &Rig| -> Vec<usize> {
+        let confirmed_revision = rig.sent.iter().filter(|sent| sent["route"]["resource"] == "watchapp/sync");
+        confirmed_revision.map(|sent| sent["content"].as_object().unwrap().len()).collect()
     };
     rig.disconnect();
     rig.connect();
     rig.pass(60);
-    assert_eq!(told(&rig), [0_usize; 0], "it was told in the first session");
+    assert_eq!(confirmed_revision(&rig), [0_usize; 0], "it was told in the first session");
     let at = crate::Moment { now: rig.now, wall: 1 };
     rig.bridge.set_config(at, config(&[], &[]));
     rig.pass(60);
-    assert_eq!(told(&rig), [0]);
+    assert_eq!(confirmed_revision(&rig), [0]);
 }
 
 #[test]
@@ -272,7 +273,8 @@ fn names_that_find_no_room_are_asked_for_in_the_end() {
     rig.cloud.answers_queries = true;
     assert!(!rig.machine.in_sync());
     rig.pass(120);
-    // None of them exists: nothing is held, all are missing, and nobody goes on asking for all of them.
+    // None of them exists: nothing is held, all are missing, and only some of them are queried
+    // again.
     assert_eq!(rig.bridge.status().missing_count, 10_000);
     assert!(rig.machine.in_sync());
 }

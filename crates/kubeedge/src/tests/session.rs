@@ -1,4 +1,4 @@
-//! Greeting, silence, and what is no message.
+//! Handshake, silence, and invalid messages.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Events: the form of the core group, and pongs in the place of answers.
+//! Events: the form of the core group, and pongs in place of answers.
 
 use super::*;
 

@@ -1,10 +1,10 @@
-//! The Node: registration, patches, and that it is ready again after it was away.
+//! The Node: registration, patches, and readiness after an absence.
 
 use super::*;
 use crate::testing::WALL;
 use edgesync_protocol::change::Put;
 
-/// The report of a node on the machine of the captured EdgeCore.
+/// Returns the report of a node on the machine of the captured EdgeCore.
 fn captured_report() -> Value {
     let capture = captured("samples/c2s-node-insert.json");
     let node = &capture["content"];
@@ -179,7 +179,7 @@ fn node(name: &str, ready: &str) -> Put {
 
 impl Test {
     fn see(&mut self, node: &Put) -> Vec<Value> {
-        self.uploads.seen(&mut self.outbound, node);
+        self.uploads.node_received(&mut self.outbound, node);
         sent(&mut self.outbound)
     }
 }

@@ -1,4 +1,4 @@
-//! What CloudCore sends only when it is asked.
+//! Objects that CloudCore sends only on request.
 
 use serde_json::json;
 
@@ -71,7 +71,8 @@ fn a_question_is_put_three_times_and_then_given_up_for_a_while() {
     });
     rig.cloud.answers_queries = false;
     rig.push_object("insert", &pod("lab/web", "p1", 60, &["conf"]));
-    // The first time a little longer: the Pod was acknowledged meanwhile, so other things may come before the answer.
+    // The first time takes longer: the Pod was acknowledged meanwhile, so other messages may
+    // precede the answer.
     rig.pass(41);
     assert_eq!((rig.queried().len(), rig.bridge.counters().unanswered), (3, 1));
     assert_eq!(rig.bridge.status().missing_count, 1);
