@@ -109,7 +109,7 @@ fn keepalives_and_questions_are_those_of_edgecore() {
 }
 
 #[test]
-fn what_is_written_has_the_form_of_edgecore() {
+fn writes_have_the_form_of_edgecore() {
     let mut compared = 0;
     for (path, text) in sent_by("c2s") {
         let incoming = decode(text.as_bytes()).unwrap();
@@ -186,7 +186,7 @@ fn the_list_of_custom_resources_can_be_stored() {
 }
 
 #[test]
-fn every_object_of_cloudcore_is_held_and_every_delete_names_its_uid() {
+fn every_captured_object_is_held_and_every_delete_has_a_uid() {
     let (mut puts, mut deletes, mut kinds) = (0, 0, Kinds::default());
     for (path, text) in sent_by("s2c") {
         let incoming = decode(text.as_bytes()).unwrap();
@@ -219,7 +219,7 @@ fn every_object_of_cloudcore_is_held_and_every_delete_names_its_uid() {
 }
 
 #[test]
-fn the_answers_to_what_is_written_are_read() {
+fn the_answers_to_writes_are_parsed() {
     let read = |path: &str| {
         let text = captured_text(path);
         let incoming = decode(text.as_bytes()).unwrap();
@@ -239,7 +239,7 @@ fn the_answers_to_what_is_written_are_read() {
 }
 
 #[test]
-fn the_captured_pod_references_what_edgecore_asked_for() {
+fn the_captured_pod_references_the_names_edgecore_queried() {
     let text = captured_text("samples/s2c-pod-insert.json");
     let found = references(decode(text.as_bytes()).unwrap().content.unwrap().get());
     let found: Vec<String> = found.iter().map(Name::to_string).collect();

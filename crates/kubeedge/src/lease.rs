@@ -55,7 +55,7 @@ impl Marker {
         self.epoch == totals.epoch && self.revision <= totals.revision
     }
 
-    /// Parses the annotation.
+    /// Parses the annotation's text.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (epoch, revision) = text.split_once('.')?;
@@ -151,7 +151,7 @@ pub(super) struct LeaseKeeper {
 }
 
 impl LeaseKeeper {
-    /// Ends the session.
+    /// Ends the session and keeps the Lease for [`LeaseKeeper::resume`].
     pub(super) fn forget(&mut self) {
         let previous = match std::mem::take(&mut self.state) {
             LeaseState::There(metadata) => Some((metadata, self.known_at)),
@@ -362,7 +362,7 @@ impl LeaseKeeper {
         self.due = Some((outbound.at.now + delay, step));
     }
 
-    /// Repeats unanswered operations.
+    /// Repeats unanswered operations with backoff.
     pub(super) fn tick(&mut self, outbound: &mut Outbound) {
         let now = outbound.at.now;
         if let Some(InFlight { step, renewal, .. }) =

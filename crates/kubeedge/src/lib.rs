@@ -276,7 +276,7 @@ impl Bridge {
         }
     }
 
-    /// Welcomes the machine and handles the messages buffered before. The Lease tells whether to
+    /// Welcomes the machine and handles the messages buffered before. The Lease shows whether to
     /// register the Node and whether the database is the previous one; without an answer for it,
     /// any message of CloudCore suffices.
     fn welcome(&mut self, lease: Option<&LeaseAnswer>) {

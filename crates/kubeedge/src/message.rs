@@ -200,7 +200,6 @@ fn parse_id(text: &str) -> Option<MessageId> {
     })
 }
 
-/// Formats a UUID.
 fn id_text(id: MessageId) -> String {
     let part = |shift: u32, bits: u32| (id >> shift) & ((1 << bits) - 1);
     let (time, version) = (part(96, 32), part(64, 16));

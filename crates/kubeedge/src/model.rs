@@ -109,7 +109,7 @@ pub struct CloudCore {
     /// The `parent_msg_id` of every acknowledgement.
     acknowledged: BTreeSet<String>,
     /// Received texts without keepalives, newest last.
-    received_message: VecDeque<String>,
+    received_texts: VecDeque<String>,
 }
 
 /// SplitMix64, for ids.
@@ -156,7 +156,7 @@ impl CloudCore {
             violations: Vec::new(),
             event_writes: Vec::new(),
             acknowledged: BTreeSet::new(),
-            received_message: VecDeque::new(),
+            received_texts: VecDeque::new(),
             settings,
         }
     }
@@ -280,10 +280,10 @@ impl CloudCore {
             }
             _ => {}
         }
-        if self.received_message.len() == MAX_HEARD {
-            self.received_message.pop_front();
+        if self.received_texts.len() == MAX_HEARD {
+            self.received_texts.pop_front();
         }
-        self.received_message.push_back(text.to_owned());
+        self.received_texts.push_back(text.to_owned());
         if received_message.operation == "response" {
             if !mute {
                 self.acknowledge(connection, &received_message.parent);
@@ -390,6 +390,6 @@ impl CloudCore {
 
     /// Returns the received texts without keepalives.
     pub fn received_texts(&self) -> impl Iterator<Item = &String> {
-        self.received_message.iter()
+        self.received_texts.iter()
     }
 }

@@ -22,9 +22,9 @@ const MAX_SHOWN: usize = 200;
 /// The stored kinds that CloudCore answers a `query` for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QueriedKind {
-    /// The kind ConfigMap.
+    /// ConfigMaps of the core group.
     ConfigMap,
-    /// The kind Secret.
+    /// Secrets of the core group.
     Secret,
 }
 

@@ -37,7 +37,6 @@ impl Outbound {
         }
     }
 
-    /// Begins a connection.
     pub(super) fn begin(&mut self, at: Moment, random: u64) {
         self.at = at;
         // The seed keeps all earlier randomness: connections do not repeat ids.

@@ -46,7 +46,7 @@ impl Bridge {
         status::status(self)
     }
 
-    /// Returns the counters.
+    /// Returns the counters since start.
     #[must_use]
     pub fn counters(&self) -> BridgeCounters {
         self.outbound.counters

@@ -83,7 +83,6 @@ impl Query {
     }
 }
 
-/// A queued query.
 #[derive(Debug, Default)]
 struct QueuedQuery {
     /// The object to verify, see [`Query`].

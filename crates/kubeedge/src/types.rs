@@ -10,7 +10,7 @@ use edgesync_protocol::timing::Now;
 /// A point in time by both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
-    /// The monotonic clock.
+    /// The time of the monotonic clock.
     pub now: Now,
     /// The wall clock: Unix time in milliseconds. Only for timestamps in messages and for durations
     /// since an earlier run of the agent.
@@ -90,11 +90,11 @@ pub struct HeldPage {
 /// One held object of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldEntry {
-    /// The object's UID.
+    /// The UID of the object.
     pub uid: Uid,
-    /// The version held.
+    /// The version that the node holds.
     pub version: ResourceVersion,
-    /// The object's reference.
+    /// API version, kind, namespace and name of the object.
     pub object: ObjectRef,
     /// The names that a Pod references, each with the object held under it: [`super::references`]
     /// of its body. Empty for all other kinds.
@@ -124,7 +124,7 @@ pub enum BridgeNotice {
     DynamicControllerSilent,
     /// The dynamic controller refuses a list or a watch.
     Denied {
-        /// The requested rule.
+        /// The rule of the refused request.
         what: String,
         /// The message of the dynamic controller.
         message: String,

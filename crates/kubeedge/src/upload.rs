@@ -167,7 +167,7 @@ impl Uploads {
         self.settle(outbound);
     }
 
-    /// Repeats unanswered items.
+    /// Repeats unanswered items with backoff.
     pub(super) fn tick(&mut self, outbound: &mut Outbound) {
         self.report_ready(outbound);
         let now = outbound.at.now;

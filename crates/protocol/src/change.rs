@@ -103,9 +103,9 @@ pub enum RejectReason {
 pub struct Rejected {
     /// The UID of the object, empty if the message had none.
     pub uid: Uid,
-    /// The rejected version.
+    /// The rejected version of the object.
     pub resource_version: ResourceVersion,
-    /// The machine-readable reason.
+    /// The reason, for programs.
     pub reason: RejectReason,
     /// The problem and its remedy for people, at most 256 bytes.
     pub message: String,

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_compressed_comes_back_also_after_something_damaged() {
+    fn compression_roundtrips_also_after_damaged_input() {
         let text = "station.parameter=0123456789\n".repeat(40);
         let compressed = compress(text.as_bytes()).unwrap();
         assert!(compressed.len() < 100, "{}", compressed.len());

@@ -141,7 +141,7 @@ fn is_false(value: &bool) -> bool {
 pub struct Item {
     /// The UID of the object.
     pub uid: Uid,
-    /// The version held.
+    /// The version that the node holds.
     pub resource_version: ResourceVersion,
     /// The object's reference; absent if the cloud has just sent the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -214,7 +214,7 @@ pub struct Inventory {
     pub buckets: BucketSet,
     /// Whether another page follows.
     pub more: bool,
-    /// The objects held.
+    /// The objects held in these buckets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<Item>,
 }

@@ -41,7 +41,7 @@ pub struct Header<'a> {
 /// The route: operation and object.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Route<'a> {
-    /// The sending module.
+    /// The module that sends the message.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Cow<'a, str>>,
     /// The addressed module group.
@@ -69,7 +69,7 @@ fn known_scope<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Scop
     })
 }
 
-/// One object message.
+/// One object message, decoded or to encode.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Message<'a> {
     /// Message identity and object version.
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_the_uid() {
+    fn rejections_have_the_problem_and_the_uid() {
         let json = json(&outgoing(Some(BODY)));
         let cases = [
             (json.replace("settings", "a..b"), "metadata.name"),
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_with_a_body_ends_with_its_last_holder() {
+    fn a_companion_is_dropped_with_the_last_body() {
         let (body, companion) = (Body::new("{}".into()).unwrap(), Arc::new(()));
         body.accompany(Arc::clone(&companion));
         let (other, weak) = (body.clone(), body.downgrade());

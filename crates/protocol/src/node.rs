@@ -35,7 +35,7 @@ pub struct NodeReport {
 /// The status of a condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConditionStatus {
-    /// The condition holds.
+    /// The condition holds for the node.
     True,
     /// The condition does not hold.
     False,

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_refused_at_its_first_part() {
+    fn a_too_large_message_is_rejected_at_its_first_part() {
         let mut parts = Assembler::new(100);
         let Assembled::Rejected(rejected) = parts.take(part("a", 0, 20_000_000, "")) else {
             panic!("must be refused");

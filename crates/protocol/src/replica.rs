@@ -29,7 +29,7 @@ pub struct Held<Row> {
     pub row: Row,
     /// The UID of the object.
     pub uid: Uid,
-    /// The version held.
+    /// The version in the row.
     pub version: ResourceVersion,
     /// Kind, namespace and name.
     pub key: ObjectKey,

@@ -184,7 +184,7 @@ pub struct UploadItem {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Content<'a> {
-    /// A [`crate::node::NodeReport`].
+    /// The node report: JSON of a [`crate::node::NodeReport`].
     Node(&'a RawValue),
     /// The status of an object that the node holds.
     Status(StatusContent<'a>),
@@ -225,7 +225,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
 pub struct StatusContent<'a> {
     /// The UID of the object; the status applies to no other UID.
     pub uid: Uid,
-    /// The object's reference.
+    /// API version, kind, namespace and name of the object.
     pub object: ObjectRef,
     /// The value of the field `status`.
     #[serde(borrow)]
@@ -238,7 +238,7 @@ pub struct StatusContent<'a> {
 pub struct EffectContent {
     /// The UID of the object; the effect applies to no other UID.
     pub uid: Uid,
-    /// The object's reference.
+    /// API version, kind, namespace and name of the object.
     pub object: ObjectRef,
     /// The version in effect; `None` if no version is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_knows_to_be_confirmed_is_so_even_if_the_store_is_an_older_copy() {
+    fn the_nodes_confirmed_numbers_survive_an_older_store() {
         let mut taken = Taken { outbox: "a".into(), last: Lanes { status: 3, events: 8, bulk: 0 } };
         taken.begin("a", Lane::Status, 5);
         taken.begin("a", Lane::Events, 5);
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_effect_has_the_version_that_is_wanted_and_all_is_within_limits() {
+    fn an_effect_is_consistent_and_within_limits() {
         let sane = |change: &dyn Fn(&mut EffectContent)| {
             let mut content = effect();
             change(&mut content);
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_of_a_later_version_is_read_as_another_one_and_names_are_those_in_frames() {
+    fn an_unknown_state_is_other_and_names_equal_frames() {
         let states =
             [EffectState::InEffect, EffectState::NotInEffect, EffectState::Conflict, EffectState::Gone];
         for state in states {

@@ -16,7 +16,7 @@ pub struct FileError {
     pub what: &'static str,
     /// The path of the file.
     pub path: PathBuf,
-    /// The system's error.
+    /// The error that the system returned.
     pub cause: io::Error,
 }
 
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_as_a_whole_with_the_mode_asked_for() {
+    fn a_file_is_replaced_atomically_with_the_requested_mode() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         // Neither leftovers of an interrupted write nor wider modes matter.

@@ -32,7 +32,7 @@ pub enum StoreError {
         path.display()
     )]
     Newer {
-        /// The database file.
+        /// The path of the database file.
         path: PathBuf,
         /// The schema version in the file.
         found: u32,
@@ -42,7 +42,7 @@ pub enum StoreError {
     /// The file is the database of another program.
     #[error("'{}' is {}", path.display(), mark::describe(*found))]
     Foreign {
-        /// The database file.
+        /// The path of the database file.
         path: PathBuf,
         /// The application id in the file.
         found: i32,
@@ -50,13 +50,13 @@ pub enum StoreError {
     /// The file was written by a program from before the first release.
     #[error("the database '{}' is from before the first release of edgesync, in a format that no version reads", path.display())]
     Unreleased {
-        /// The database file.
+        /// The path of the database file.
         path: PathBuf,
     },
     /// An applied migration of the file differs from the program's one of the same number.
     #[error("migration {version} of the database '{}' differs from the one of this program", path.display())]
     MigrationChanged {
-        /// The database file.
+        /// The path of the database file.
         path: PathBuf,
         /// The number of the migration.
         version: u32,
@@ -64,13 +64,13 @@ pub enum StoreError {
     /// Another process has the database open.
     #[error("the database '{}' is in use by another process", path.display())]
     InUse {
-        /// The database file.
+        /// The path of the database file.
         path: PathBuf,
     },
     /// The journal of changes does not reach back that far.
     #[error("changes after revision {after} are asked for, the journal starts after revision {oldest}")]
     Compacted {
-        /// The requested revision.
+        /// The revision that the request named.
         after: u64,
         /// The oldest available revision.
         oldest: u64,
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_classified_by_what_can_be_done() {
+    fn codes_are_classified_by_the_callers_options() {
         use rusqlite::ffi;
         assert!(matches!(classify(ffi::SQLITE_FULL), StoreError::Full(_)));
         assert!(matches!(classify(ffi::SQLITE_IOERR_WRITE), StoreError::Unavailable(_)));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_opened_is_named_once_and_without_the_words_of_the_library() {
+    fn an_unopenable_file_is_named_once_without_library_text() {
         let directory = tempfile::tempdir().unwrap();
         let error = rusqlite::Connection::open(directory.path()).unwrap_err();
         let error = StoreError::from(error);

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_from_before_the_first_release_is_told_from_a_foreign_one() {
+    fn an_unreleased_database_is_distinguished_from_a_foreign_one() {
         for (expected, found) in [(AGENT, UNRELEASED_AGENT), (CLOUD, UNRELEASED_CLOUD)] {
             let error = mismatch("/x".as_ref(), expected, found);
             assert!(matches!(error, StoreError::Unreleased { .. }), "{error}");

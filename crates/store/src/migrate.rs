@@ -15,7 +15,7 @@ use super::checksum::checksum64;
 pub struct Migration {
     /// The file's name, such as `0001_objects.sql`.
     pub name: &'static str,
-    /// The file's content.
+    /// The SQL statements of the file.
     pub sql: &'static str,
 }
 

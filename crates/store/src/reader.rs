@@ -179,7 +179,7 @@ impl Readers {
         answer.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
     }
 
-    /// Refuses later reads.
+    /// Refuses later reads; queued ones complete.
     pub fn close(&self) {
         self.permits.close();
     }

@@ -80,13 +80,13 @@ fn plural_and_group(word: &str) -> (&str, &str) {
 /// The identity that a sealed body is bound to. Rows of the outbox use it for their own identity.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding<'a> {
-    /// The object's UID.
+    /// The UID of the object.
     pub uid: &'a str,
-    /// The object's resourceVersion.
+    /// The resourceVersion of the body.
     pub version: &'a str,
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: &'a str,
-    /// The object's name.
+    /// The name of the object.
     pub name: &'a str,
 }
 
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_an_object_is_sealed_if_its_kind_is_or_may_be() {
+    fn status_and_events_are_sealed_with_their_kind() {
         let kinds = ["secrets", "mice.example.com"].map(str::to_owned).into();
         let options = SealOptions { kinds, keys: KeySource::default() };
         let known = [resource("example.com", "Mouse", "mice"), resource("", "Pod", "pods")];

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_used_again_and_sees_what_is_new() {
+    async fn a_reused_connection_sees_new_commits() {
         let Fixture { writer, snapshots, .. } = &fixture(SnapshotLimits { open: 4, idle: 1 });
         let (first, _) = snapshots.open(count).await.unwrap();
         let (second, _) = snapshots.open(count).await.unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_number_of_snapshots_is_bounded_and_a_dropped_one_makes_room() {
+    async fn the_number_of_snapshots_is_bounded() {
         let Fixture { snapshots, .. } = &fixture(SnapshotLimits { open: 2, idle: 4 });
         let (first, _) = snapshots.open(count).await.unwrap();
         let (_second, _) = snapshots.open(count).await.unwrap();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closing_ends_what_is_open() {
+    async fn closing_ends_open_snapshots() {
         let Fixture { snapshots, .. } = &fixture(SnapshotLimits::default());
         let (open, _) = snapshots.open(count).await.unwrap();
         snapshots.close();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_given_up_says_so_and_makes_room_for_a_checkpoint() {
+    async fn ended_snapshots_fail_and_free_the_checkpoint() {
         let Fixture { writer, snapshots, .. } = &fixture(SnapshotLimits { open: 2, idle: 1 });
         writer.execute_batch("INSERT INTO t VALUES (2)").unwrap();
         let (old, _) = snapshots.open(count).await.unwrap();

@@ -98,7 +98,7 @@ pub const COMMIT_BOUNDS_MS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 100
 /// Counters of the writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriterStats {
-    /// Transactions committed.
+    /// Transactions committed since start.
     pub commits: u64,
     /// The time spent in COMMIT in nanoseconds.
     pub commit_ns: u64,
@@ -111,7 +111,7 @@ pub struct WriterStats {
     pub jobs: u64,
     /// Rows inserted, updated or deleted.
     pub rows: u64,
-    /// Transactions rolled back.
+    /// Transactions rolled back since start.
     pub failures: u64,
     /// Checkpoints that copied pages.
     pub checkpoints: u64,
@@ -366,7 +366,7 @@ impl<S: WriterHooks> Writer<S> {
         answer
     }
 
-    /// Returns the counters.
+    /// Returns the counters since start.
     #[must_use]
     pub fn stats(&self) -> WriterStats {
         let counters = &self.shared.counters;

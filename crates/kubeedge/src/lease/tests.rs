@@ -111,7 +111,7 @@ fn an_update_is_that_of_an_edgecore_but_for_the_managed_fields() {
 }
 
 #[test]
-fn the_marker_is_written_beside_what_others_have_noted() {
+fn the_marker_is_written_beside_foreign_annotations() {
     let mut test = Test::new();
     test.keeper.query(&mut test.outbound);
     let asked = one(&mut test.outbound);
@@ -128,7 +128,7 @@ fn the_marker_is_written_beside_what_others_have_noted() {
 }
 
 #[test]
-fn without_a_marker_the_annotation_stays_and_a_new_node_becomes_the_owner() {
+fn a_renewal_without_a_marker_keeps_the_annotation() {
     let mut test = Test::new();
     test.keeper.query(&mut test.outbound);
     let asked = one(&mut test.outbound);
@@ -169,7 +169,7 @@ fn one_write_is_under_way_and_the_latest_renewal_follows() {
 }
 
 #[test]
-fn a_conflict_asks_anew_once_at_once_and_then_after_a_delay() {
+fn a_conflict_requeries_at_once_and_then_after_a_delay() {
     let mut test = Test::with_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
     let written = one(&mut test.outbound);
@@ -206,7 +206,7 @@ fn a_lease_that_is_there_already_is_updated() {
 }
 
 #[test]
-fn a_lease_that_is_said_to_be_there_and_not_to_be_is_made_after_a_delay() {
+fn a_lease_with_contradicting_answers_is_created_later() {
     let mut test = Test::without_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
     let written = one(&mut test.outbound);
@@ -219,7 +219,7 @@ fn a_lease_that_is_said_to_be_there_and_not_to_be_is_made_after_a_delay() {
 }
 
 #[test]
-fn a_lease_that_is_gone_is_told_and_asked_for_by_the_next_renewal() {
+fn a_deleted_lease_is_reported_and_queried_on_renewal() {
     let mut test = Test::with_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
     let written = one(&mut test.outbound);
@@ -232,7 +232,7 @@ fn a_lease_that_is_gone_is_told_and_asked_for_by_the_next_renewal() {
 }
 
 #[test]
-fn what_is_not_answered_is_asked_again_later_and_later_and_a_late_answer_counts_no_more() {
+fn unanswered_queries_back_off_and_ignore_late_answers() {
     let mut test = Test::new();
     test.keeper.query(&mut test.outbound);
     let first = one(&mut test.outbound);
@@ -265,7 +265,7 @@ fn a_cloudcore_that_never_says_anything_is_left_once() {
 }
 
 #[test]
-fn a_write_that_is_not_answered_is_written_again_with_the_latest_time() {
+fn an_unanswered_write_is_repeated_with_the_latest_time() {
     let mut test = Test::with_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
     test.tick();
@@ -278,7 +278,7 @@ fn a_write_that_is_not_answered_is_written_again_with_the_latest_time() {
 }
 
 #[test]
-fn an_answer_that_says_nothing_is_a_failure_and_the_question_is_put_again() {
+fn an_empty_answer_is_a_failure_and_is_requeried() {
     let nothing = json!({"Object": null, "Err": null});
     for content in
         [nothing, json!("not a lease"), Value::Null, json!({"Object": {"metadata": 1}, "Err": null})]
@@ -303,7 +303,7 @@ fn an_answer_that_says_nothing_is_a_failure_and_the_question_is_put_again() {
 }
 
 #[test]
-fn a_new_session_asks_whatever_was_under_way() {
+fn a_new_session_queries_whatever_was_in_flight() {
     let mut test = Test::with_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
     let written = one(&mut test.outbound);
@@ -333,7 +333,7 @@ fn totals_of(marker: &Marker) -> Totals {
 }
 
 #[test]
-fn soon_after_a_session_the_lease_is_believed_and_renewed_when_it_is_due() {
+fn a_recent_lease_is_assumed_and_renewed_when_due() {
     let marker = marker_of(5);
     let mut test = parted(&marker);
     pass_to(&mut test.outbound, Duration::from_secs(4));
@@ -349,7 +349,7 @@ fn soon_after_a_session_the_lease_is_believed_and_renewed_when_it_is_due() {
 }
 
 #[test]
-fn a_lease_that_somebody_else_has_written_meanwhile_is_news() {
+fn a_lease_written_by_another_client_is_reported() {
     let marker = marker_of(5);
     let mut test = parted(&marker);
     assert!(test.keeper.resume(&test.outbound, &totals_of(&marker)).is_some());

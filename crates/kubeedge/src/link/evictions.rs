@@ -56,12 +56,12 @@ mod tests {
     }
 
     #[test]
-    fn the_third_close_in_a_row_is_somebody_else() {
+    fn the_third_consecutive_close_is_an_eviction() {
         assert_eq!(is_evicted(&[0, 20, 40]), [false, false, true]);
     }
 
     #[test]
-    fn after_the_pause_it_is_counted_anew() {
+    fn the_count_restarts_after_the_pause() {
         assert_eq!(is_evicted(&[0, 1, 2, 3, 4, 5]), [false, false, true, false, false, true]);
     }
 

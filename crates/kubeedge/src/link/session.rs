@@ -225,7 +225,6 @@ impl<'a> Session<'a> {
         self.ending.as_ref().map_or(next, |ending| next.min(ending.deadline))
     }
 
-    /// Handles expired timers.
     fn on_time(&mut self, now: Instant) -> Result<(), End> {
         let idle_timeout = self.idle_timeout();
         if self.ending.as_ref().is_some_and(|ending| now >= ending.deadline) {

@@ -74,7 +74,7 @@ impl Cluster {
         Self { objects: BTreeMap::new(), kinds, version: 300, ids: Ids(seed) }
     }
 
-    /// Creates a CustomResourceDefinition.
+    /// Creates a CustomResourceDefinition for a kind.
     pub fn define(&mut self, api_version: &str, kind: &str, plural: &str) {
         self.kinds.push(Kind {
             api_version: api_version.into(),

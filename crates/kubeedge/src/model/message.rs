@@ -60,9 +60,7 @@ pub struct Draft {
     pub source: String,
     pub operation: &'static str,
     pub resource: String,
-    /// Empty for none.
     pub version: String,
-    /// Empty for none.
     pub parent: String,
     pub content: Value,
 }

@@ -44,7 +44,7 @@ fn stars_stand_for_any_letters() {
 }
 
 #[test]
-fn a_wrong_rule_is_told_what_it_must_be() {
+fn a_wrong_rule_gets_an_error_with_the_right_form() {
     for wrong in [
         "",
         "a",
@@ -122,7 +122,7 @@ fn a_wrong_field_of_a_pod_does_not_lose_the_others() {
 }
 
 #[test]
-fn what_is_no_pod_references_nothing_and_no_pod_references_too_much() {
+fn references_need_a_pod_and_are_bounded() {
     for none in ["", "7", "{", r#"{"spec":{}}"#, r#"{"metadata":{"namespace":"lab"},"spec":[]}"#] {
         assert_eq!(references(none), [], "{none}");
     }
@@ -143,7 +143,7 @@ fn by_definition(pattern: &[u8], text: &[u8]) -> bool {
 
 proptest! {
     #[test]
-    fn a_pattern_matches_what_its_definition_says(pattern in "[ab*]{0,7}", text in "[ab]{0,8}") {
+    fn a_pattern_matches_by_its_definition(pattern in "[ab*]{0,7}", text in "[ab]{0,8}") {
         prop_assert_eq!(matches(&pattern, &text), by_definition(pattern.as_bytes(), text.as_bytes()));
     }
 

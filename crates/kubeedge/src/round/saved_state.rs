@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read() {
+    fn saved_state_roundtrips() {
         let marker = Marker::parse("0123456789abcdef0123456789abcdef.7");
         assert!(marker.is_some());
         for compared_over in [None, Some(None), Some(marker)] {

@@ -118,9 +118,7 @@ pub(super) struct Listed {
 pub(super) enum ListedState {
     /// The row is outside of its scope, or newer than the list.
     Nothing,
-    /// The object exists.
     Exists,
-    /// The object does not exist.
     Gone,
 }
 

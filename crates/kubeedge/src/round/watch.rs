@@ -16,9 +16,9 @@ use edgesync_protocol::timing::Now;
 /// The kind of a request in flight.
 #[derive(Debug)]
 enum WatchRequest {
-    /// Starts a watch.
+    /// Start the watch of a scope.
     Watch(Scope),
-    /// Ends all other watches.
+    /// End all watches outside of the complete set.
     Only,
 }
 
@@ -28,7 +28,6 @@ pub(super) struct Watches {
     in_flight: BTreeMap<MessageId, (WatchRequest, Now, u32)>,
     /// The active watches of this session.
     watched: BTreeSet<Scope>,
-    /// The desired watches.
     desired: BTreeSet<Scope>,
     /// Kinds that CloudCore may list in all namespaces.
     proven: BTreeSet<Scope>,
@@ -52,7 +51,7 @@ struct Failed {
 }
 
 impl Watches {
-    /// Ends the session.
+    /// Ends the session: its watches and proofs are void.
     pub(super) fn forget(&mut self) {
         self.in_flight.clear();
         self.watched.clear();

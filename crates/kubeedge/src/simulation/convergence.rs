@@ -14,7 +14,6 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::simulation::timeline::Simulated;
 
 impl World {
-    /// Stops all faults.
     pub(super) fn heal(&mut self) {
         self.time.say(|| "--- the faults stop".into());
         self.chaos = Chaos { deletes: self.chaos.deletes, ..Chaos::none() };

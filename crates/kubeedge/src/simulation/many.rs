@@ -126,13 +126,13 @@ fn lose_database(world: &mut World) {
 }
 
 #[test]
-fn what_only_pods_reference_comes_without_the_dynamic_controller() {
+fn pod_references_need_no_dynamic_controller() {
     let world = full(false);
     assert!(has_all(&world));
 }
 
 #[test]
-fn what_only_pods_reference_comes_back_to_the_last_object() {
+fn pod_references_return_to_the_last_object() {
     let mut world = full(true);
     lose_database(&mut world);
     let (there, said) = all_come(&mut world);
@@ -140,7 +140,7 @@ fn what_only_pods_reference_comes_back_to_the_last_object() {
 }
 
 #[test]
-fn what_rules_for_single_names_want_comes_back_without_the_dynamic_controller() {
+fn exact_rules_need_no_dynamic_controller() {
     let rules: Vec<_> = (0..OBJECTS).map(|n| format!("{NAMESPACE}/configmap/c{n}")).collect();
     let mut world = cluster(false, &rules.iter().map(String::as_str).collect::<Vec<_>>());
     world.connect();
@@ -152,7 +152,7 @@ fn what_rules_for_single_names_want_comes_back_without_the_dynamic_controller() 
 }
 
 #[test]
-fn after_a_list_in_sync_is_said_when_the_rows_are_there() {
+fn in_sync_after_a_list_waits_for_the_rows() {
     let mut world = cluster(true, &["lab/configmap/*"]);
     world.connect();
     all_come(&mut world);

@@ -59,7 +59,7 @@ fn a_lost_database_is_refilled_at_once() {
 }
 
 #[test]
-fn what_rules_name_comes_back_without_the_dynamic_controller() {
+fn named_objects_return_without_the_dynamic_controller() {
     let mut world = in_sync(false);
     lose_database(&mut world);
     settle(&mut world, 30);
@@ -68,7 +68,7 @@ fn what_rules_name_comes_back_without_the_dynamic_controller() {
 }
 
 #[test]
-fn a_config_map_recreated_while_the_node_was_away_is_right_within_seconds() {
+fn a_config_map_recreated_offline_is_right_within_seconds() {
     for dynamic in [true, false] {
         let mut world = in_sync(dynamic);
         world.cut();
@@ -81,7 +81,7 @@ fn a_config_map_recreated_while_the_node_was_away_is_right_within_seconds() {
 }
 
 #[test]
-fn an_object_that_cannot_be_stored_holds_up_nobody() {
+fn an_object_that_cannot_be_stored_blocks_no_others() {
     let mut world = in_sync(true);
     let now = world.time.now;
     world.cloud.apply(now, objects::widget("too-large", 0, MAX_OBJECT));
@@ -93,7 +93,7 @@ fn an_object_that_cannot_be_stored_holds_up_nobody() {
 }
 
 #[test]
-fn while_the_store_is_full_nothing_is_acknowledged_and_afterwards_everything_arrives() {
+fn a_full_store_withholds_acknowledgements_and_recovers() {
     let mut world = in_sync(true);
     world.full_until = world.time.now + Duration::from_secs(7);
     let acknowledged = world.acknowledged.len();

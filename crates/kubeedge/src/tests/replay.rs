@@ -62,7 +62,7 @@ fn play(rig: &mut Rig, messages: &[(bool, Value)]) -> usize {
 }
 
 #[test]
-fn a_session_with_pods_and_what_they_reference_is_acknowledged_as_edgecore_did() {
+fn a_pod_session_is_acknowledged_like_edgecore() {
     let mut rig = quiet("edgea", &[]);
     let messages = session("edgecore-edged-session");
     let acknowledged = play(&mut rig, &messages);
@@ -72,7 +72,7 @@ fn a_session_with_pods_and_what_they_reference_is_acknowledged_as_edgecore_did()
 }
 
 #[test]
-fn a_session_with_custom_resources_is_acknowledged_as_edgecore_did() {
+fn a_custom_resource_session_is_acknowledged_like_edgecore() {
     let mut rig = quiet("edgea", &["lab.io/v1/widgets"]);
     let messages = session("edgecore-metaserver-session");
     play(&mut rig, &messages);

@@ -28,7 +28,7 @@ pub(super) type Refusal = (RefusedReason, String);
 /// The state of an item.
 #[derive(Debug)]
 pub(super) enum State {
-    /// Ready to send.
+    /// Ready to be sent.
     Ready,
     /// Waiting for the answer to this message.
     Answer(MessageId),

@@ -143,7 +143,7 @@ fn a_frame_is_confirmed_once_when_all_of_it_is_settled() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_at_once() {
+fn unreadable_items_are_refused_at_once() {
     let mut test = Test::new();
     let items = [
         json!({"node": {"labels": 1}}),
@@ -172,7 +172,7 @@ fn a_frame_of_another_session_is_not_taken() {
 }
 
 #[test]
-fn what_is_not_answered_is_sent_again_later_and_later() {
+fn unanswered_items_are_resent_with_backoff() {
     let mut test = Test::registered();
     let first = test.upload(&[(5, report()), (6, status("v1", "Pod", json!({}))), (7, event("a"))]);
     assert!(test.hear(&first[0], &ok("n")).is_empty());
@@ -191,7 +191,7 @@ fn what_is_not_answered_is_sent_again_later_and_later() {
 }
 
 #[test]
-fn while_the_link_has_no_room_nothing_is_sent_again() {
+fn a_full_link_delays_repetitions() {
     let mut test = Test::registered();
     test.upload(&[(5, report())]);
     for _ in 0..=BACKLOG {
@@ -202,7 +202,7 @@ fn while_the_link_has_no_room_nothing_is_sent_again() {
 }
 
 #[test]
-fn a_repeated_frame_sends_again_only_what_is_open() {
+fn a_repeated_frame_resends_only_open_items() {
     let mut test = Test::registered();
     let items =
         [(5, report()), (6, status("v1", "ConfigMap", json!({}))), (7, status("v1", "Pod", json!({})))];
@@ -231,7 +231,7 @@ fn another_frame_takes_the_place_of_the_one_under_way() {
 }
 
 #[test]
-fn with_the_connection_everything_under_way_is_forgotten_but_the_node() {
+fn a_disconnect_drops_everything_except_the_node() {
     let mut test = Test::registered();
     let messages = test.upload(&[(5, report()), (6, event("a"))]);
     test.uploads.forget();

@@ -258,7 +258,7 @@ impl CloudMachine {
         self.refuse_session(session, "this session is not known here".into(), 0);
     }
 
-    /// Requests a Hello.
+    /// Refuses a frame and requests a new Hello.
     fn refuse_session(&mut self, session: String, reason: String, retry_after_seconds: u64) {
         self.counters.foreign_session += 1;
         self.output.request_hello(session, reason, retry_after_seconds);

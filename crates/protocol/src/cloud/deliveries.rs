@@ -1,6 +1,7 @@
-//! The delivery history of single objects: attempts, refusals, retry times, and versions sent ahead of the desired state.
+//! The delivery history of single objects: attempts, refusals, retry times, and versions sent ahead
+//! of the desired state.
 //!
-//! An object without an entry has nothing to remember: its first attempt is under way, or it has arrived.
+//! An object without an entry is in its first attempt, or has arrived.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -159,7 +160,7 @@ impl Deliveries {
         self.retries.get(uid).and_then(|retry| retry.refusal.as_ref())
     }
 
-    /// Returns all refusals.
+    /// Returns all refusals with their UIDs.
     pub(super) fn refused(&self) -> impl Iterator<Item = (&Uid, &Refusal)> {
         self.retries.iter().filter_map(|(uid, retry)| Some((uid, retry.refusal.as_ref()?)))
     }

@@ -11,9 +11,9 @@ use super::types::Record;
 /// A desired object of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Desired {
-    /// The latest version.
+    /// The version that the node shall hold.
     pub version: ResourceVersion,
-    /// The object's reference.
+    /// API version, kind, namespace and name of the object.
     pub object: Arc<ObjectRef>,
     /// The kind, with plural and scope.
     pub resource: Arc<Resource>,

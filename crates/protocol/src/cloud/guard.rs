@@ -74,7 +74,7 @@ impl Guard {
         (std::mem::take(&mut self.held), std::mem::take(&mut self.count))
     }
 
-    /// Decides on the removals that the ledger demands. `incarnation` is the incarnation in the Hello.
+    /// Decides on the removals that the ledger demands. `incarnation` is the one in the Hello.
     pub(super) fn check(
         &mut self,
         settings: &Settings,

@@ -107,7 +107,7 @@ impl Ledger {
         self.differences.is_some()
     }
 
-    /// Returns whether changes of the desired state were missed, so that the differences are out of date.
+    /// Returns whether changes of the desired state were missed: the differences are out of date.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind
     }
@@ -354,7 +354,7 @@ impl Ledger {
         other.chain(equal)
     }
 
-    /// Returns all records.
+    /// Returns all records, desired ones included.
     pub(super) fn records<'a>(
         &'a self,
         desired: &'a impl DesiredState,

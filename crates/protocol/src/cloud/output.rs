@@ -121,7 +121,6 @@ impl Output {
         self.effects.len() + self.frames.len()
     }
 
-    /// Drops all frames.
     #[cfg(test)]
     pub(super) fn clear_frames(&mut self) {
         self.frames.clear();

@@ -125,8 +125,8 @@ impl CloudMachine {
         self.recorder.accept(&DOUBTED.into());
     }
 
-    /// Lets the guard decide on the removals that the records demand. `incarnation` is the incarnation in
-    /// the Hello.
+    /// Lets the guard decide on the removals that the records demand. `incarnation` is
+    /// the one in the Hello.
     pub(super) fn check_removals(&mut self, incarnation: Option<&str>, desired: &impl DesiredState) {
         match self.guard.check(&self.settings, &self.ledger, incarnation, desired) {
             Verdict::Plausible => self.recorder.accept(&self.settings.incarnation),

@@ -52,7 +52,7 @@ pub(super) struct Recorder {
 pub(super) enum Step {
     /// Wait for the store's answer or a retry.
     Wait,
-    /// Store this batch.
+    /// Pass this batch to the store.
     Store(RecordBatch),
     /// Nothing is left to store.
     Settled,

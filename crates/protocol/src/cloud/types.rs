@@ -73,9 +73,9 @@ impl CloudConfig {
 /// One ObjectSync: the version of an object that the node last reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The version held.
+    /// The version last reported as held.
     pub version: ResourceVersion,
-    /// The object's reference.
+    /// API version, kind, namespace and name of the object.
     pub object: Arc<ObjectRef>,
 }
 
@@ -109,7 +109,7 @@ pub struct RecordBatch {
     pub epochs: Vec<(Epoch, u64)>,
     /// Whether the batch replaces all records of the node.
     pub reset: bool,
-    /// Records to write.
+    /// Records to insert or replace.
     pub put: Vec<(Uid, Record)>,
     /// Records to remove, before others are written.
     pub remove: Vec<Uid>,
@@ -247,7 +247,7 @@ pub struct CloudCounters {
     pub sent: u64,
     /// Removals sent, each attempt counted.
     pub removals_sent: u64,
-    /// Objects sent again.
+    /// Objects sent again after a loss or a timeout.
     pub resent: u64,
     /// Reports of current sessions.
     pub reports: u64,

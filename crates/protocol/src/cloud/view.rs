@@ -24,7 +24,7 @@ use history::ChangeHistory;
 /// The lent desired state, compared with the state that other replicas may have sent to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Possibly older.
+    /// Possibly older than the state sent by other replicas.
     Unknown,
     /// Possibly older, with this request to catch up in flight.
     Requested(u64),
@@ -81,8 +81,8 @@ impl View {
         }
     }
 
-    /// Defers the check of removals until this replica has caught up. `incarnation` is the incarnation in
-    /// the Hello.
+    /// Defers the check of removals until this replica has caught up. `incarnation` is
+    /// the one in the Hello.
     pub(super) fn defer_removals(&mut self, incarnation: Option<String>) {
         if let Some(shared) = &mut self.0 {
             shared.incarnation = incarnation;

@@ -159,9 +159,9 @@ pub enum EdgeNotice {
     },
     /// The cloud's incarnation has changed: its store was restored or lost.
     IncarnationChanged {
-        /// The previous incarnation.
+        /// The incarnation of the last session.
         from: String,
-        /// The current incarnation.
+        /// The incarnation in the cloud's Welcome.
         to: String,
     },
     /// The cloud requested the inventory: its records differ.
@@ -205,14 +205,14 @@ pub struct Entry {
     pub uid: Uid,
     /// The version held; `None` for a tombstone.
     pub version: Option<ResourceVersion>,
-    /// The object's reference.
+    /// API version, kind, namespace and name of the object.
     pub object: ObjectRef,
 }
 
 /// Changes read from the store's journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangesPage {
-    /// The requested revision.
+    /// The revision that the request named.
     pub from: u64,
     /// The last revision of the page; equals the newest one if nothing is left.
     pub to: u64,
@@ -261,7 +261,7 @@ pub struct EdgeCounters {
     pub hellos: u64,
     /// Objects stored or removed.
     pub applied: u64,
-    /// Objects rejected.
+    /// Objects rejected, with or without a commit.
     pub rejected: u64,
     /// Frames ignored because of a foreign session.
     pub foreign_session: u64,
@@ -271,7 +271,7 @@ pub struct EdgeCounters {
     pub uploads_sent: u64,
     /// Outbox items sent again.
     pub uploads_resent: u64,
-    /// Outbox items refused.
+    /// Outbox items refused by either side.
     pub uploads_refused: u64,
     /// Leases sent since start.
     pub leases: u64,

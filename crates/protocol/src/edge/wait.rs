@@ -23,7 +23,6 @@ impl Repeat {
         *self = Self::default();
     }
 
-    /// Disarms the timer.
     pub(super) fn stop(&mut self) {
         self.timer = None;
     }

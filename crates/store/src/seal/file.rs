@@ -99,7 +99,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(lines in prop::collection::vec(line(), 1..4)) {
+        fn a_rendered_file_is_parsed(lines in prop::collection::vec(line(), 1..4)) {
             prop_assert_eq!(parse(&render(&lines)), Some(lines));
         }
 

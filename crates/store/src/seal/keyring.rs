@@ -95,7 +95,7 @@ pub struct KeyFacts {
     pub refused: Option<String>,
 }
 
-/// Prints no keys.
+/// Prints the facts, never the keys.
 impl std::fmt::Debug for Keyring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Keyring").field("facts", &self.facts()).finish_non_exhaustive()
@@ -303,7 +303,6 @@ fn pack(body: &str) -> Vec<u8> {
     }
 }
 
-/// Unpacks a body.
 fn unpack(packed: &[u8]) -> Option<String> {
     let (how, bytes) = packed.split_first()?;
     let body = match *how {

@@ -114,7 +114,7 @@ async fn a_failed_job_undoes_only_itself() {
 }
 
 #[tokio::test]
-async fn without_room_small_jobs_of_the_group_get_through() {
+async fn a_full_database_lets_small_jobs_through() {
     let fixture = fixture(WriterLimits::default(), Some(16 * PAGE_BYTES));
     let writer = &fixture.writer;
     let release = block(writer).await;
@@ -174,7 +174,7 @@ async fn join<F: Future<Output = Insert>>(jobs: Vec<std::pin::Pin<Box<F>>>) {
 }
 
 #[tokio::test]
-async fn closing_finishes_what_is_queued_and_refuses_the_rest() {
+async fn closing_completes_the_queue_and_refuses_the_rest() {
     let fixture = fixture(WriterLimits::default(), None);
     let writer = &fixture.writer;
     let release = block(writer).await;

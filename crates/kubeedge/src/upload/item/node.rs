@@ -32,9 +32,7 @@ const OLD_LABELS: [(&str, &str); 2] =
 /// The way to write the Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::upload) enum NodeWrite {
-    /// Create the Node.
     Insert,
-    /// Patch the Node.
     Patch,
 }
 

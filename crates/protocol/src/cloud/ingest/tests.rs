@@ -7,7 +7,7 @@ use crate::frame::{Down, MIN_MAX_FRAME, Up};
 use crate::timing::Now;
 use crate::upload::{Lease, MAX_SEQ};
 
-/// Brings the node into a session, and answers with the frames for it.
+/// Completes the handshake and returns the frames for the node.
 fn welcome(cloud: &mut CloudMachine, session: &str) -> Vec<Down> {
     testing::welcome(cloud, hello_with(session, MIN_MAX_FRAME), &nothing());
     frames(cloud)
@@ -94,7 +94,7 @@ fn one_upload_at_a_time_goes_to_the_store_even_across_sessions() {
 }
 
 #[test]
-fn what_could_not_be_stored_is_not_confirmed_and_may_come_again() {
+fn a_failed_upload_is_unconfirmed_and_may_be_repeated() {
     let mut cloud = machine();
     welcome(&mut cloud, "a");
     cloud.received(Now::ZERO, upload("a", 1..=3), &nothing());
@@ -107,7 +107,7 @@ fn what_could_not_be_stored_is_not_confirmed_and_may_come_again() {
 }
 
 #[test]
-fn a_session_that_is_not_known_is_asked_for_a_hello() {
+fn an_unknown_session_gets_a_hello_request() {
     for frame in [upload("x", 1..=1), lease("x")] {
         let mut cloud = machine();
         welcome(&mut cloud, "a");
@@ -134,7 +134,7 @@ fn a_node_that_is_not_welcome_yet_lives_but_its_outbox_waits() {
 }
 
 #[test]
-fn a_lease_does_not_put_off_what_is_overdue() {
+fn a_lease_does_not_delay_overdue_objects() {
     let mut cloud = machine();
     welcome(&mut cloud, "a");
     let heard = cloud.last_received;
@@ -143,7 +143,7 @@ fn a_lease_does_not_put_off_what_is_overdue() {
 }
 
 #[test]
-fn refusals_are_told_again_when_their_confirm_was_lost() {
+fn refusals_are_repeated_when_their_confirm_was_lost() {
     let mut cloud = machine();
     welcome(&mut cloud, "a");
     for (answer, expected) in [(vec![refused(2)], 1), (vec![], 1), (vec![], 1)] {
@@ -185,7 +185,7 @@ fn numbers_that_cannot_be_kept_go_nowhere() {
 }
 
 #[test]
-fn the_welcome_asks_for_a_node_that_is_not_known() {
+fn the_welcome_requests_an_unknown_node() {
     let mut cloud = machine();
     for (registered, asked) in [(false, true), (true, false)] {
         cloud.set_registered(registered);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const KIB: usize = 1 << 10;
 
-/// A node that holds nothing begins a session.
+/// Completes the handshake of a node that holds nothing.
 fn welcome(cloud: &mut CloudMachine, session: &str, wishes: &DesiredObjects) {
     crate::cloud::testing::welcome(cloud, hello(session), wishes);
     assert!(matches!(cloud.output.next_frame(), Some(Down::Welcome(_))));
@@ -60,7 +60,7 @@ fn bodies(uids: &[Uid], size: usize) -> Vec<Loaded> {
     uids.iter().map(loaded).collect()
 }
 
-/// The numbers of objects in the frames that are ready.
+/// Returns the number of objects in each ready frame.
 fn frames(cloud: &mut CloudMachine, wishes: &DesiredObjects) -> Vec<usize> {
     let frame = std::iter::from_fn(|| cloud.poll_frame(Now::ZERO, wishes));
     let objects = |frame| match frame {
@@ -71,13 +71,13 @@ fn frames(cloud: &mut CloudMachine, wishes: &DesiredObjects) -> Vec<usize> {
 }
 
 #[test]
-fn the_answer_to_a_load_of_an_earlier_session_is_not_taken_for_that_of_the_next() {
+fn a_load_answer_of_an_earlier_session_is_ignored() {
     let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
     (0..300).for_each(|number| desire(&mut cloud, &mut wishes, number, KIB));
     welcome(&mut cloud, "a", &wishes);
     let (old, uids) = load(&mut cloud, &wishes).unwrap();
     welcome(&mut cloud, "b", &wishes);
-    // What is asked for first is not what was asked for before.
+    // The first request differs from the previous session's.
     desire(&mut cloud, &mut wishes, 1000, KIB);
     let (new, again) = load(&mut cloud, &wishes).unwrap();
     assert_ne!(old, new);
@@ -95,7 +95,7 @@ fn the_answer_to_a_load_of_an_earlier_session_is_not_taken_for_that_of_the_next(
 }
 
 #[test]
-fn what_could_not_be_loaded_is_asked_for_again_later() {
+fn failed_loads_are_retried_later() {
     let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
     (0..3).for_each(|number| desire(&mut cloud, &mut wishes, number, KIB));
     welcome(&mut cloud, "a", &wishes);
@@ -107,7 +107,7 @@ fn what_could_not_be_loaded_is_asked_for_again_later() {
     assert!(load(&mut cloud, &wishes).unwrap().1.contains(&uids[0]));
 }
 
-/// A live machine, and the version of its one object is under way.
+/// Returns a live machine with the version of its one object in flight.
 fn sending() -> (CloudMachine, DesiredObjects) {
     let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
     let issued = Issued { gaps: vec![(1000, 2000)], since: None };
@@ -124,7 +124,7 @@ fn report(cloud: &mut CloudMachine, wishes: &DesiredObjects, now: Now, report: R
     cloud.received(now, Up::Report(Report { session: "a".into(), ..report }), wishes);
 }
 
-/// When it sends something in so long to a node that answers like this.
+/// Returns the times at which it sends within `time` to a node that answers like this.
 fn times(
     cloud: &mut CloudMachine,
     wishes: &DesiredObjects,
@@ -161,7 +161,7 @@ fn longest_pause(times: &[Now]) -> Duration {
 }
 
 #[test]
-fn what_is_never_reported_is_sent_again_with_waits_up_to_the_longest() {
+fn unreported_objects_are_resent_with_bounded_backoff() {
     let (mut cloud, wishes) = sending();
     let sent = times(&mut cloud, &wishes, DAY, |_, _| {});
     assert!((5..=6).contains(&sent[0].as_secs()), "{:?}", sent[0]);
@@ -170,7 +170,7 @@ fn what_is_never_reported_is_sent_again_with_waits_up_to_the_longest() {
 }
 
 #[test]
-fn what_is_rejected_for_ever_is_sent_ever_less_often_up_to_once_an_hour() {
+fn rejected_objects_back_off_to_once_an_hour() {
     let (mut cloud, wishes) = sending();
     let reject = |cloud: &mut CloudMachine, now| {
         let rejected = Rejected {
@@ -189,10 +189,10 @@ fn what_is_rejected_for_ever_is_sent_ever_less_often_up_to_once_an_hour() {
 }
 
 #[test]
-fn a_node_that_reports_something_else_each_time_is_not_sent_the_object_at_line_speed() {
+fn a_node_with_unrelated_reports_is_sent_with_backoff() {
     let (mut cloud, wishes) = sending();
     let sent = times(&mut cloud, &wishes, DAY, |cloud, now| {
-        // It says that it has answered, and names nothing of what it was sent.
+        // The node acknowledges, and names none of the sent objects.
         let receipt = cloud.pacer.next_frame() - 1;
         report(cloud, &wishes, now, Report { receipt, ..Report::default() });
     });
@@ -228,7 +228,7 @@ fn ten_thousand_reports_make_one_batch_and_one_confirm() {
 }
 
 #[test]
-fn versions_of_a_lost_life_make_one_new_incarnation_however_often_they_are_reported() {
+fn repeated_lost_versions_begin_one_incarnation() {
     let (mut cloud, wishes) = sending();
     let lost = |cloud: &mut CloudMachine, n: u64| {
         let object = Some(ObjectRef {
@@ -257,8 +257,8 @@ fn versions_of_a_lost_life_make_one_new_incarnation_however_often_they_are_repor
     assert_eq!(lost(&mut cloud, 1_000_000), 1, "another loss is another matter");
 }
 
-/// Sends everything that may be sent, and answers loads at once, over a line without limits. Returns what was sent whole, in
-/// order, and the most bodies that were alive at a time.
+/// Sends everything permitted and answers loads at once, over a line without limits. Returns the
+/// UIDs sent completely, in order, and the most bodies alive at a time.
 fn send_all(cloud: &mut CloudMachine, wishes: &DesiredObjects, size: usize) -> (Vec<Uid>, usize) {
     let (mut sent, mut alive, mut most, mut is_blocked) = (Vec::new(), Vec::new(), 0, false);
     loop {
@@ -284,7 +284,7 @@ fn send_all(cloud: &mut CloudMachine, wishes: &DesiredObjects, size: usize) -> (
     }
 }
 
-/// The node reports what it was sent.
+/// Reports the received objects.
 fn holds(cloud: &mut CloudMachine, wishes: &DesiredObjects, to: u64, uids: &[Uid]) {
     let item = |uid: &Uid| Item { uid: uid.clone(), resource_version: 1.into(), object: None };
     let objects = uids.iter().map(item).collect();
@@ -301,7 +301,7 @@ fn holds(cloud: &mut CloudMachine, wishes: &DesiredObjects, to: u64, uids: &[Uid
 }
 
 #[test]
-fn objects_larger_than_a_frame_keep_to_the_window_one_body_at_a_time() {
+fn large_objects_respect_the_window_one_body_at_a_time() {
     let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
     (0..20).for_each(|number| desire(&mut cloud, &mut wishes, number, 300 * KIB));
     welcome(&mut cloud, "a", &wishes);
@@ -349,7 +349,7 @@ fn small_objects_do_not_wait_for_large_ones() {
 }
 
 #[test]
-fn nothing_more_is_loaded_than_a_frame_takes_until_it_has_left() {
+fn loads_stop_at_one_frame_until_it_has_left() {
     let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
     (0..100).for_each(|number| desire(&mut cloud, &mut wishes, number, 20 * KIB));
     welcome(&mut cloud, "a", &wishes);
@@ -366,7 +366,7 @@ fn nothing_more_is_loaded_than_a_frame_takes_until_it_has_left() {
 }
 
 #[test]
-fn a_reason_for_a_rejection_is_kept_up_to_its_limit_and_no_further() {
+fn a_rejection_reason_is_kept_up_to_its_limit() {
     let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
     desire(&mut cloud, &mut wishes, 0, KIB);
     welcome(&mut cloud, "a", &wishes);

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_ago_is_forgotten() {
+    fn old_changes_are_forgotten() {
         let mut history = ChangeHistory::default();
         history.note(&"a".into(), Some(record(3)));
         history.note(&"a".into(), Some(record(4)));

@@ -93,7 +93,7 @@ fn a_body_opens_in_its_own_row_only() {
 }
 
 #[test]
-fn a_damaged_file_is_set_aside_and_its_bodies_are_known_to_be_lost() {
+fn a_damaged_file_is_renamed_and_its_bodies_count_as_lost() {
     let place = KeyDirectory::new();
     let (ring, _) = open(&place.source());
     let sealed = ring.seal(BINDING, BODY).unwrap();
@@ -127,7 +127,7 @@ fn a_file_that_cannot_be_read_is_no_loss() {
 }
 
 #[test]
-fn keys_are_wrapped_and_wrapped_anew_when_the_credential_changes() {
+fn keys_are_rewrapped_when_the_credential_changes() {
     let place = KeyDirectory::new();
     let (ring, _) = open(&place.source());
     let sealed = ring.seal(BINDING, BODY).unwrap();
@@ -158,7 +158,7 @@ fn keys_are_wrapped_and_wrapped_anew_when_the_credential_changes() {
 }
 
 #[test]
-fn a_credential_that_is_missing_counts_as_none_and_a_short_one_is_refused() {
+fn a_missing_credential_is_none_and_a_short_one_is_refused() {
     let place = KeyDirectory::new();
     let missing = KeySource { credential: Some(place.0.path().join("nowhere")), ..place.source() };
     let (ring, opened) = open(&missing);
@@ -236,7 +236,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn bodies_are_packed_and_unpacked_and_never_grow_by_more_than_a_byte(body in ".{0,300}", times in 1usize..20) {
+    fn packed_bodies_roundtrip_and_grow_by_at_most_a_byte(body in ".{0,300}", times in 1usize..20) {
         let body = body.repeat(times);
         let packed = pack(&body);
         prop_assert!(packed.len() <= body.len() + 1);
@@ -244,7 +244,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_that_is_unpacked_panics_or_grows_without_bound(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn unpacking_never_panics_or_grows_without_bound(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         for how in [AS_IT_IS, COMPRESSED, 2] {
             let body = unpack(&[&[how], bytes.as_slice()].concat());
             prop_assert!(body.is_none_or(|body| body.len() <= MAX_BODY));
@@ -253,7 +253,7 @@ proptest! {
 }
 
 #[test]
-fn where_a_credential_is_demanded_no_key_is_made_or_given_up_without_it() {
+fn a_required_credential_protects_all_keys() {
     let place = KeyDirectory::new();
     let demanded = |source: KeySource| KeySource { require_credential: true, ..source };
     let refused = |source| Keyring::open(&demanded(source)).unwrap_err().to_string();
