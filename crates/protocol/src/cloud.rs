@@ -105,18 +105,18 @@ struct Settings {
     is_registered: bool,
 }
 
-/// The cloud's half of the protocol for one node: a pure state machine, about as small as its
-/// unsent differences.
+/// The cloud's half of the protocol for one node: a pure state machine.
 ///
 /// # Order of calls
 ///
-/// 1. [`new`](Self::new) once per node, connected or not. 2. [`received`](Self::received) for each
-/// frame; the first one of a connection is a Hello. [`disconnected`](Self::disconnected) when the
-/// link is down. 3. [`desire`](Self::desire) after each change of the [`DesiredState`]. Every
-/// `desired` argument is the state after all changes passed to `desire`. 4. After every input, pull
-/// the outputs: [`poll_effect`](Self::poll_effect) until it returns `None`,
-/// [`poll_frame`](Self::poll_frame) while the link has capacity, and [`deadline`](Self::deadline)
-/// for the next [`tick`](Self::tick).
+/// 1. [`new`](Self::new) once per node, connected or not.
+/// 2. [`received`](Self::received) for each frame; the first one of a connection is a Hello.
+///    [`disconnected`](Self::disconnected) when the link is down.
+/// 3. [`desire`](Self::desire) after each change of the [`DesiredState`]. Every `desired` argument
+///    is the state after all changes passed to `desire`.
+/// 4. After every input, pull the outputs: [`poll_effect`](Self::poll_effect) until it returns
+///    `None`, [`poll_frame`](Self::poll_frame) while the link has capacity, and
+///    [`deadline`](Self::deadline) for the next [`tick`](Self::tick).
 ///
 /// # Methods
 ///
@@ -125,8 +125,8 @@ struct Settings {
 /// - The desired state: [`desire`](Self::desire), [`fall_behind`](Self::fall_behind),
 ///   [`reads_more`](Self::reads_more).
 /// - Answers of the store: [`opened`](Self::opened), [`loaded`](Self::loaded),
-///   [`recorded`](Self::recorded), [`taken`](Self::taken), [`caught_up`](Self::caught_up). Answers
-///   of an earlier session are ignored.
+///   [`recorded`](Self::recorded), [`taken`](Self::taken), [`caught_up`](Self::caught_up). The
+///   tokens match answers to requests: a late answer to a load of an earlier session is ignored.
 /// - The operator: [`confirm_deletions`](Self::confirm_deletions), [`held`](Self::held),
 ///   [`refused`](Self::refused).
 /// - The state: [`phase`](Self::phase), [`in_sync`](Self::in_sync), [`pending`](Self::pending),
@@ -135,8 +135,8 @@ struct Settings {
 /// # Limits
 ///
 /// `CloudConfig` bounds the objects and bytes in flight. One batch of records, one upload and one
-/// load per lane are at the store at a time. Memory grows with [`differences`](Self::differences)
-/// only.
+/// load per lane are at the store at a time. Memory grows with [`differences`](Self::differences),
+/// refusals and objects in flight, never with the objects that node and desired state share.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -144,7 +144,8 @@ struct Settings {
 ///
 /// use edgesync_object::ResourceVersion;
 /// use edgesync_protocol::cloud::{
-///     CloudConfig, CloudEffect, CloudMachine, CloudPhase, Desired, DesiredState, Issued, LedgerFacts, Records,
+///     CloudConfig, CloudEffect, CloudMachine, CloudPhase, Desired, DesiredState, Issued,
+///     LedgerFacts, Records,
 /// };
 /// use edgesync_protocol::digest::{Digest, Epoch};
 /// use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Hello, Up};
@@ -177,7 +178,8 @@ struct Settings {
 /// #     max_unknown: 20_000,
 /// # };
 /// let records = Records::Stored(LedgerFacts::default());
-/// let mut cloud = CloudMachine::new(config.into(), "inc-1".into(), Arc::new(Issued::default()), records);
+/// let issued = Arc::new(Issued::default());
+/// let mut cloud = CloudMachine::new(config.into(), "inc-1".into(), issued, records);
 /// let now = Now::ZERO;
 /// let hello = Hello {
 ///     session: "5f3a0c11".into(),

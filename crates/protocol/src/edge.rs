@@ -60,11 +60,12 @@ enum Phase {
 /// # Order of calls
 ///
 /// 1. [`new`](Self::new) with the totals of the store, once per process;
-/// [`outbox_changed`](Self::outbox_changed) before the first item enters the outbox. 2.
-/// [`connected`](Self::connected) when the link is up, [`disconnected`](Self::disconnected) when it
-/// is down. 3. After every input, pull the outputs: [`poll_effect`](Self::poll_effect) until it
-/// returns `None`, [`poll_frame`](Self::poll_frame) while the link has capacity, and
-/// [`deadline`](Self::deadline) for the next [`tick`](Self::tick).
+///    [`outbox_changed`](Self::outbox_changed) before the first item enters the outbox.
+/// 2. [`connected`](Self::connected) when the link is up, [`disconnected`](Self::disconnected) when
+///    it is down.
+/// 3. After every input, pull the outputs: [`poll_effect`](Self::poll_effect) until it returns
+///    `None`, [`poll_frame`](Self::poll_frame) while the link has capacity, and
+///    [`deadline`](Self::deadline) for the next [`tick`](Self::tick).
 ///
 /// # Methods
 ///
@@ -84,8 +85,9 @@ enum Phase {
 ///
 /// # Limits
 ///
-/// At most `EdgeConfig::max_applying` commits, one page and one upload frame are in flight. A
-/// message in parts is limited to `EdgeConfig::max_object` bytes.
+/// [`wants_frame`](Self::wants_frame) limits the commits in flight to `EdgeConfig::max_applying`.
+/// One page and one upload frame are in flight at a time. A message in parts has at most
+/// `EdgeConfig::max_object` bytes and its envelope.
 ///
 /// ```
 /// use std::time::Duration;

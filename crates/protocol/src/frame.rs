@@ -151,8 +151,7 @@ pub struct Item {
 /// The observed state after a commit; covers the changes `from < revision ≤ to`.
 ///
 /// The node sends one report per [`Objects`] frame, after its commit, and repeats unconfirmed
-/// ranges until a [`Confirm`] covers them. A report with `from == to` carries rejections or
-/// progress only.
+/// ranges until a [`Confirm`] covers them. A report with `from == to` reports no new change.
 ///
 /// ```
 /// use edgesync_object::Budget;
@@ -355,7 +354,8 @@ pub struct Part {
 /// use edgesync_object::Budget;
 /// use edgesync_protocol::frame::{Down, ObjectsText, Received};
 ///
-/// let frame = Down::Objects(ObjectsText { session: "5f3a0c11".into(), receipt: 4, messages: Vec::new() });
+/// let text = ObjectsText { session: "5f3a0c11".into(), receipt: 4, messages: Vec::new() };
+/// let frame = Down::Objects(text);
 /// let bytes = frame.encode(1024)?;
 /// let decoded = Received::decode(&bytes, &mut Budget::of(64 * 1024), 8 << 20)?;
 /// let Received::Objects(objects) = decoded else { panic!("must be an Objects frame") };

@@ -30,10 +30,12 @@ pub struct ReaderLimits {
 /// # Order of calls
 ///
 /// 1. [`start`](Self::start) after [`engine::open_writer`](crate::engine::open_writer) has created
-/// the file. 2. [`run`](Self::run) for each read. All statements of one read see the same commit; a
-/// later read sees later commits. 3. [`Generation::advance`] after the file was replaced: every
-/// thread reopens it before its next read. 4. [`close`](Self::close) refuses later reads; running
-/// ones complete.
+///    the file.
+/// 2. [`run`](Self::run) for each read. All statements of one read see the same commit; a later
+///    read sees later commits.
+/// 3. [`Generation::advance`] after the file was replaced: every thread reopens it before its next
+///    read.
+/// 4. [`close`](Self::close) refuses later reads; running ones complete.
 ///
 /// # Limits
 ///
@@ -179,7 +181,7 @@ impl Readers {
         answer.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
     }
 
-    /// Refuses later reads; queued ones complete.
+    /// Refuses later reads and those that wait for a permit; queued ones complete.
     pub fn close(&self) {
         self.permits.close();
     }

@@ -212,10 +212,11 @@ enum Command<S> {
 /// # Order of calls
 ///
 /// 1. [`start`](Self::start) with the connection of
-/// [`engine::open_writer`](crate::engine::open_writer) and the owner's [`WriterHooks`]. 2.
-/// [`run`](Self::run) for each job of a caller, [`post`](Self::post) for maintenance jobs of the
-/// store itself. 3. [`close`](Self::close) completes the queue, closes the connection and joins the
-/// thread. Later jobs fail with [`StoreError::Closed`].
+///    [`engine::open_writer`](crate::engine::open_writer) and the owner's [`WriterHooks`].
+/// 2. [`run`](Self::run) for each job of a caller, [`post`](Self::post) for maintenance jobs of the
+///    store itself.
+/// 3. [`close`](Self::close) completes the queue, closes the connection and joins the thread. Later
+///    jobs fail with [`StoreError::Closed`].
 ///
 /// # Guarantees
 ///
