@@ -1,5 +1,5 @@
-//! Applications: requests that the dynamic controller of CloudCore makes at the API server for a node. Lists and
-//! watches of any kind, status of custom resources.
+//! Applications: requests of a node that CloudCore's dynamic controller executes at the API server.
+//! Lists and watches of any kind, status of custom resources.
 
 use std::borrow::Cow;
 use std::hash::Hasher as _;
@@ -16,7 +16,7 @@ use super::names::WatchRule;
 #[cfg(test)]
 mod tests;
 
-/// What is listed or watched.
+/// The scope of a list or a watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Scope {
     pub(super) rule: WatchRule,
@@ -25,13 +25,13 @@ pub(super) struct Scope {
 }
 
 impl Scope {
-    /// The same kind in all namespaces.
+    /// Returns the scope of the same kind in all namespaces.
     pub(super) fn everywhere(&self) -> Self {
         Self { rule: WatchRule { namespace: None, ..self.rule.clone() }, fields: "".into() }
     }
 
-    /// The key of an Application: `/<group>/<version>/<plural>/<namespace>/null`, `null` for what is not given and
-    /// `core` for the empty group.
+    /// Returns the key of an Application: `/<group>/<version>/<plural>/<namespace>/null`, with
+    /// `null` for absent parts and `core` for the empty group.
     pub(super) fn key(&self) -> String {
         let WatchRule { version, plural, namespace, .. } = &self.rule;
         let namespace = namespace.as_deref().unwrap_or("null");
@@ -39,25 +39,25 @@ impl Scope {
     }
 }
 
-/// A request.
+/// A request to the dynamic controller.
 #[derive(Clone, Debug)]
 pub(super) enum Request<'a> {
-    /// One page of a list.
+    /// Requests one page of a list.
     List { scope: &'a Scope, limit: u32, continues: Option<&'a str> },
-    /// Push what changes.
+    /// Starts to push changes.
     Watch { scope: &'a Scope },
-    /// Replace the status of an object by a merge patch of the subresource.
+    /// Replaces the status of an object by a merge patch of the subresource.
     PatchStatus { key: String, name: &'a str, patch: &'a str },
 }
 
 impl Request<'_> {
-    /// The content of the message.
+    /// Returns the content of the message.
     pub(super) fn to_json(&self, node: &str) -> String {
         let (_, json) = self.application(node);
         json
     }
 
-    /// The id, and the content.
+    /// Returns the id and the content.
     fn application(&self, node: &str) -> (String, String) {
         let (verb, key) = match self {
             Self::List { scope, .. } => ("list", scope.key()),
@@ -81,7 +81,7 @@ impl Request<'_> {
         (id, json)
     }
 
-    /// The options of the verb, as JSON.
+    /// Returns the options of the verb as JSON.
     fn option(&self) -> String {
         let mut members = Vec::new();
         match self {
@@ -113,14 +113,15 @@ fn field_selector(scope: &Scope) -> Option<String> {
     (!scope.fields.is_empty()).then(|| format!(r#""fieldSelector":{}"#, quoted(&scope.fields)))
 }
 
-/// The id of a request: 64 hexadecimal digits that depend on everything in it. CloudCore knows listeners by it alone, of
-/// all nodes: so it has the node's name in it, and a watch that is asked for again has the same one.
+/// Returns the id of a request: 64 hexadecimal digits that depend on all of its parts. CloudCore
+/// identifies the listeners of all nodes by it alone, so it includes the node's name, and a
+/// repeated watch has the same id.
 fn id(node: &str, key: &str, verb: &str, option: &str) -> String {
     let half = |half: u64| {
         let mut hasher = SipHasher24::new_with_keys(0x6564_6765_7379_6e63, half);
         for part in [node, key, verb, option] {
             hasher.write(part.as_bytes());
-            // 0xff occurs in no UTF-8 text: it keeps the parts apart.
+            // The byte 0xff occurs in no UTF-8 text: it separates the parts.
             hasher.write_u8(0xff);
         }
         hasher.finish128().as_u128()
@@ -128,7 +129,8 @@ fn id(node: &str, key: &str, verb: &str, option: &str) -> String {
     format!("{:032x}{:032x}", half(0), half(1))
 }
 
-/// The content of `watchapp/sync`: all watches that are to be; CloudCore forgets those of this node that are not in it.
+/// Returns the content of `watchapp/sync`: all desired watches; CloudCore drops others of this
+/// node.
 pub(super) fn all_watches(node: &str, scopes: &[Scope]) -> String {
     let watch = |scope| {
         let (id, json) = Request::Watch { scope }.application(node);
@@ -137,16 +139,16 @@ pub(super) fn all_watches(node: &str, scopes: &[Scope]) -> String {
     format!("{{{}}}", scopes.iter().map(watch).collect::<Vec<_>>().join(","))
 }
 
-/// An answer.
+/// A response of the dynamic controller.
 #[derive(Debug)]
 pub(super) enum Response {
-    /// It was done. The body of the API server, decoded; empty for a watch.
+    /// The request was executed. The decoded body of the API server; empty for a watch.
     Approved { body: String },
-    /// It was refused, or failed.
+    /// The request was refused or failed.
     Refused(Failure),
 }
 
-/// Reads the content of an `applicationResponse`; none if it cannot be read.
+/// Parses the content of an `applicationResponse`; `None` if it is unreadable.
 pub(super) fn response(content: &RawValue) -> Option<Response> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -174,7 +176,7 @@ pub(super) fn response(content: &RawValue) -> Option<Response> {
     }
 }
 
-/// The failure of a list: it has no Status, only words.
+/// Derives the failure of a list from its text, because it has no Status.
 fn by_words(words: &str) -> Failure {
     let has = |part: &str| words.contains(part);
     let (code, reason) = match () {
@@ -186,20 +188,20 @@ fn by_words(words: &str) -> Failure {
     Failure::new(code, reason, words)
 }
 
-/// A page of a list.
+/// One page of a list.
 #[derive(Debug)]
 pub(super) struct Page<'a> {
     pub(super) api_version: Box<str>,
-    /// The kind of the items, from that of the list (`WidgetList`).
+    /// The kind of the items, derived from the list's (`WidgetList`).
     pub(super) kind: Box<str>,
     /// The version of the list, the same on all its pages.
     pub(super) resource_version: Box<str>,
-    /// Where the next page begins; empty after the last.
+    /// The continue token of the next page; empty after the last.
     pub(super) continues: Box<str>,
     pub(super) items: Vec<&'a RawValue>,
 }
 
-/// Reads the body of a list; none if it is none.
+/// Parses the body of a list; `None` if it is not one.
 pub(super) fn page(body: &str) -> Option<Page<'_>> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]

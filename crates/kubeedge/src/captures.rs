@@ -1,5 +1,5 @@
-//! The captured sessions of a stock CloudCore and EdgeCore: everything in them is understood, and what is sent in the
-//! same situation is the same, byte by byte, but for what names a message.
+//! Compares the codec with captured sessions of a stock CloudCore and EdgeCore: every message
+//! decodes, and the messages sent in the same situation are equal byte by byte, ids apart.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use super::object::{About, Kinds, read, read_item};
 use super::testing::{CAPTURES, captured_text, config};
 use edgesync_protocol::change::Change;
 
-/// The messages of a captured session in order, and whether they are the edge's.
+/// Returns the messages of a captured session in order, and whether the edge sent each.
 pub(super) fn session(name: &str) -> Vec<(bool, Value)> {
     let prefix = format!("{name}/");
     let of_it = all().into_iter().filter(|(path, _)| path.starts_with(&prefix));
     of_it.map(|(path, text)| (path.contains("c2s"), serde_json::from_str(&text).unwrap())).collect()
 }
 
-/// All captured messages by path, in order.
+/// Returns all captured messages by path, in order.
 fn all() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for session in ["samples", "edgecore-edged-session", "edgecore-metaserver-session", "py-first-session"] {
@@ -35,19 +35,19 @@ fn all() -> BTreeMap<String, String> {
     found
 }
 
-/// What was sent by the cloud, or by the edge.
+/// Returns the messages sent by the cloud or by the edge.
 fn sent_by(side: &str) -> Vec<(String, String)> {
     all().into_iter().filter(|(path, _)| path.contains(side)).collect()
 }
 
-/// A draft, named as the captured message is.
+/// Encodes a draft with the id of the captured message.
 fn named_as(draft: &Draft<'_>, captured: &str) -> String {
     let id = decode(captured.as_bytes()).unwrap().id.unwrap();
     let value: Value = serde_json::from_str(captured).unwrap();
     draft.to_text(id, value["header"]["timestamp"].as_i64().unwrap())
 }
 
-/// A message is written in one line; some of the captures have lost the newline at its end.
+/// Asserts equality with the capture; some captures have lost the trailing newline.
 fn assert_same(draft: &Draft<'_>, captured: &str, path: &str) {
     let text = named_as(draft, captured);
     assert_eq!(text.trim_end(), captured.trim_end(), "{path}");
@@ -109,7 +109,7 @@ fn keepalives_and_questions_are_those_of_edgecore() {
 }
 
 #[test]
-fn what_is_written_has_the_form_of_edgecore() {
+fn writes_have_the_form_of_edgecore() {
     let mut compared = 0;
     for (path, text) in sent_by("c2s") {
         let incoming = decode(text.as_bytes()).unwrap();
@@ -128,7 +128,7 @@ fn widgets() -> Scope {
     Scope { rule: WatchRule::parse("lab.io/v1/widgets").unwrap(), fields: "".into() }
 }
 
-/// The id is a hash that only its sender can make again.
+/// Replaces the id, a hash that only its sender can compute.
 fn with_id_of(json: &str, captured: &str) -> String {
     let id = |json: &str| {
         let value: Value = serde_json::from_str(json).unwrap();
@@ -186,7 +186,7 @@ fn the_list_of_custom_resources_can_be_stored() {
 }
 
 #[test]
-fn every_object_of_cloudcore_is_held_and_every_delete_names_its_uid() {
+fn every_captured_object_is_held_and_every_delete_has_a_uid() {
     let (mut puts, mut deletes, mut kinds) = (0, 0, Kinds::default());
     for (path, text) in sent_by("s2c") {
         let incoming = decode(text.as_bytes()).unwrap();
@@ -219,7 +219,7 @@ fn every_object_of_cloudcore_is_held_and_every_delete_names_its_uid() {
 }
 
 #[test]
-fn the_answers_to_what_is_written_are_read() {
+fn the_answers_to_writes_are_parsed() {
     let read = |path: &str| {
         let text = captured_text(path);
         let incoming = decode(text.as_bytes()).unwrap();
@@ -239,7 +239,7 @@ fn the_answers_to_what_is_written_are_read() {
 }
 
 #[test]
-fn the_captured_pod_references_what_edgecore_asked_for() {
+fn the_captured_pod_references_the_names_edgecore_queried() {
     let text = captured_text("samples/s2c-pod-insert.json");
     let found = references(decode(text.as_bytes()).unwrap().content.unwrap().get());
     let found: Vec<String> = found.iter().map(Name::to_string).collect();

@@ -1,5 +1,5 @@
-//! From a message to its acknowledgement: the object goes to the machine with a receipt, and when the report with that
-//! receipt comes back, after the commit, the message is acknowledged.
+//! Passes objects to the machine with a receipt, and acknowledges a message when the report with
+//! its receipt arrives after the commit.
 
 use std::collections::BTreeMap;
 
@@ -10,44 +10,44 @@ use super::outbound::Outbound;
 use edgesync_protocol::change::{Change, RejectReason, Rejected};
 use edgesync_protocol::frame::{Objects, Received, Report};
 
-/// A message whose commit is under way.
+/// A message whose commit is in flight.
 #[derive(Debug)]
 struct Pending {
     message: Option<MessageId>,
-    /// Everything but identity and time of the acknowledgement.
+    /// The acknowledgement without id and timestamp.
     answer: Option<message::Answer>,
-    /// Whether it was asked for: what it changes was not as CloudCore has it.
+    /// Whether it was queried: its changes are differences to CloudCore's state.
     is_compared: bool,
 }
 
-/// See the module.
+/// The messages whose commits are in flight.
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
-    /// The kinds that messages name in lower case.
+    /// The kinds by their lower-case names in messages.
     pub(super) kinds: Kinds,
-    /// By receipt.
+    /// Pending messages by receipt.
     pending: BTreeMap<u64, Pending>,
     next_receipt: u64,
     pub(super) acknowledged_at: Option<i64>,
 }
 
 impl Delivery {
-    /// The connection, or the session of the machine, is over: nothing is acknowledged any more.
+    /// Ends the connection or the machine's session: nothing is acknowledged any more.
     pub(super) fn forget(&mut self) {
         self.pending.clear();
     }
 
-    /// Commits under way.
+    /// Returns the number of commits in flight.
     pub(super) fn pending(&self) -> u64 {
         self.pending.len() as u64
     }
 
-    /// Whether a commit is under way of what was asked for.
+    /// Returns whether a commit of a queried object is in flight.
     pub(super) fn has_compared(&self) -> bool {
         self.pending.values().any(|pending| pending.is_compared)
     }
 
-    /// Hands a change to the machine. `is_compared` says that it was asked for.
+    /// Passes a change to the machine. `is_compared` means that it was queried.
     pub(super) fn begin(
         &mut self,
         outbound: &mut Outbound,
@@ -58,12 +58,14 @@ impl Delivery {
         self.hand_over(outbound, Some(incoming), is_compared, vec![change], Vec::new());
     }
 
-    /// Hands the rejection of a message's object to the machine, which counts and shows it as all others.
+    /// Passes the rejection of a message's object to the machine, which counts and shows it like
+    /// any other.
     pub(super) fn reject(&mut self, outbound: &mut Outbound, incoming: &Incoming<'_>, rejected: Rejected) {
         self.hand_over(outbound, Some(incoming), false, Vec::new(), vec![rejected]);
     }
 
-    /// Hands changes to the machine that no message wants an acknowledgement for: parts of a list, what a round found.
+    /// Passes changes without an acknowledgement to the machine: parts of a list, findings of a
+    /// round.
     pub(super) fn apply(&mut self, outbound: &mut Outbound, changes: Vec<Change>, rejected: Vec<Rejected>) {
         self.hand_over(outbound, None, true, changes, rejected);
     }
@@ -78,7 +80,7 @@ impl Delivery {
     ) {
         let Some(session) = outbound.session.clone() else { return };
         let message = incoming.and_then(|incoming| incoming.id);
-        // It is sent every 5 s until it is acknowledged.
+        // CloudCore repeats it every 5 s until it is acknowledged.
         if message.is_some() && self.pending.values().any(|pending| pending.message == message) {
             outbound.counters.repeated += 1;
             return;
@@ -90,17 +92,17 @@ impl Delivery {
         outbound.frames.push_back(Received::Objects(Objects { session, changes, rejected, receipt }));
     }
 
-    /// The machine has reported a batch. Objects that are wrong themselves are acknowledged, so that they do not hold up
-    /// the queue of CloudCore; what finds no room is not: nothing is acknowledged that a later moment could store.
-    /// Returns how many rows were changed by what was asked for.
+    /// Handles the report of a batch. Invalid objects are acknowledged, so that they do not block
+    /// the queue of CloudCore. Objects that the store could not save are not, because a later
+    /// attempt may succeed. Returns the number of rows changed by queries.
     pub(super) fn reported(&mut self, outbound: &mut Outbound, report: &Report) -> u64 {
         let Some(pending) = self.pending.remove(&report.receipt) else { return 0 };
         let changes = if pending.is_compared { report.to.saturating_sub(report.from) } else { 0 };
         let Some(answer) = pending.answer else { return changes };
-        let for_want_of_room = |rejected: &Rejected| {
+        let is_store_failure = |rejected: &Rejected| {
             matches!(rejected.reason, RejectReason::StoreFull | RejectReason::StoreUnavailable)
         };
-        if report.rejected.iter().any(for_want_of_room) {
+        if report.rejected.iter().any(is_store_failure) {
             outbound.counters.withheld += 1;
             return changes;
         }
@@ -109,7 +111,7 @@ impl Delivery {
         changes
     }
 
-    /// Acknowledges a message of which nothing is stored.
+    /// Acknowledges a message without an object to store.
     pub(super) fn acknowledge(&mut self, outbound: &mut Outbound, incoming: &Incoming<'_>) {
         self.send(outbound, &message::Answer::to(incoming));
     }

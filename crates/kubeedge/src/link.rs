@@ -1,11 +1,12 @@
-//! The WebSocket to a CloudCore of KubeEdge: opaque text over one connection that is made again whenever it is lost.
+//! The WebSocket link to CloudCore: opaque text over one connection that reconnects after every
+//! loss.
 //!
-//! It promises as little as the MQTT client and is used the same way: what is published with the topic [`TEXT`] goes out
-//! as a TEXT message, with [`PING`] as a ping; messages that arrive are handed on under [`TEXT`], pongs under [`PONG`].
-//! Only this module and those below it name `tokio-tungstenite`.
+//! It has the interface and guarantees of the MQTT client: a publish to the topic [`TEXT`] is sent
+//! as a TEXT message, one to [`PING`] as a ping; received messages arrive under [`TEXT`], pongs
+//! under [`PONG`]. Only this module and its submodules use `tokio-tungstenite`.
 //!
-//! Nothing is acknowledged here: a shutdown is told that everything arrived when the peer answered the close frame
-//! behind it, and otherwise only the layer above knows.
+//! The link acknowledges nothing. A shutdown counts as delivered when the peer has answered the
+//! close frame; otherwise only the layer above knows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,40 +26,42 @@ use edgesync_transport::link::task::{self, End, Protocol, Task};
 use edgesync_transport::link::{Cause, ConnectionId, LinkEvent, LinkHandle, RetryOptions};
 use evictions::Evictions;
 
-/// The topic of messages in both directions. Those sent must be UTF-8.
+/// The topic of messages in both directions. Sent ones must be UTF-8.
 pub const TEXT: &str = "text";
-/// The topic of pings; the payload, at most 125 bytes, comes back in the pong.
+/// The topic of pings; the pong returns the payload of at most 125 bytes.
 pub const PING: &str = "ping";
-/// The topic of pongs.
+/// The topic of received pongs.
 pub const PONG: &str = "pong";
 
-/// How to connect and what to keep to. Values outside their range are brought into it.
+/// The address of CloudCore and the limits of the link. Values outside their range are clamped.
 #[derive(Clone)]
 pub struct KubeEdgeOptions {
-    /// Host name or address of CloudCore.
+    /// The host name or address of CloudCore.
     pub host: String,
-    /// The port of its WebSocket.
+    /// The port of CloudCore's WebSocket.
     pub port: u16,
     /// The project in the path; CloudCore's default is `e632aba927ea4ac2b575ec1603d56f10`.
     pub project: String,
-    /// The name of the node, in path and header.
+    /// The name of the node, used in path and header.
     pub node: String,
-    /// TLS, with the certificate of the node; none for plain TCP, which CloudCore never takes: for tests.
+    /// TLS with the certificate of the node. `None` means plain TCP, for tests: CloudCore never
+    /// accepts it.
     pub tls: Option<edgesync_transport::tls::Client>,
-    /// How often a ping is sent, at least every 100 ms. A peer that has answered one before and of which nothing is
-    /// heard for two of these is dead.
+    /// The ping interval, at least 100 ms. A peer that has answered a ping before counts as dead
+    /// after two silent intervals.
     pub keepalive: Duration,
-    /// The limit for name resolution, TCP, TLS and the upgrade together.
+    /// The timeout of name resolution, TCP, TLS and the upgrade together.
     pub connect_timeout: Duration,
-    /// The largest message taken, in bytes, however it is fragmented; at least 1,024. Also a limit for what is sent.
+    /// The largest received message in bytes, however it is fragmented; at least 1,024. Also limits
+    /// sent messages.
     pub max_message: usize,
-    /// How long to wait between attempts.
+    /// The delays between connection attempts.
     pub retry: RetryOptions,
-    /// Messages that wait to be sent, at least 1.
+    /// The most queued messages, at least 1.
     pub queue: usize,
-    /// Bytes that wait to be sent.
+    /// The most queued bytes.
     pub queue_bytes: usize,
-    /// Events that wait to be taken, at least 1.
+    /// The most events that wait for the owner, at least 1.
     pub events: usize,
 }
 
@@ -80,7 +83,7 @@ impl KubeEdgeOptions {
     }
 }
 
-/// Starts the task, on the current tokio runtime, that owns the connection to a CloudCore.
+/// Starts the task that owns the connection to a CloudCore, on the current tokio runtime.
 #[must_use]
 pub fn spawn(options: KubeEdgeOptions) -> (LinkHandle, mpsc::Receiver<LinkEvent>) {
     let options = options.in_range();
@@ -92,7 +95,7 @@ pub fn spawn(options: KubeEdgeOptions) -> (LinkHandle, mpsc::Receiver<LinkEvent>
     (handle, receiver)
 }
 
-/// What is kept from one connection to the next.
+/// The state that outlives a connection.
 struct KubeEdge {
     options: KubeEdgeOptions,
     /// Whether the peer has ever answered a ping; if so, silence means that it is dead.
@@ -131,13 +134,13 @@ impl Protocol for KubeEdge {
 
     fn explain(&mut self, cause: Cause, was_connected: bool) -> Cause {
         match cause {
-            // The way CloudCore throws out the older of two sessions of one node.
+            // CloudCore closes the older of two sessions of one node like this.
             Cause::Closed if was_connected => {
                 if self.evictions.closed(Instant::now()) {
                     return Cause::TakenOver { client_id: self.options.node.clone() };
                 }
             }
-            _ => self.evictions.otherwise(),
+            _ => self.evictions.reset(),
         }
         cause
     }

@@ -1,5 +1,7 @@
-//! KubeEdge's messages: one JSON object each, `header`, `route` and `content`. The formats are those that a stock
-//! CloudCore and EdgeCore were seen to use; `tests/fixtures/kubeedge` holds them.
+//! The codec of KubeEdge messages: JSON objects with `header`, `route` and `content`.
+//!
+//! The formats are those observed between a stock CloudCore and EdgeCore; `tests/fixtures/kubeedge`
+//! contains them.
 
 use std::borrow::Cow;
 
@@ -17,9 +19,10 @@ mod tests;
 /// The identity of a message: a UUID (RFC 9562, version 4).
 pub(super) type MessageId = u128;
 
-/// The source of what a watch pushes.
+/// The source of messages that a watch pushes.
 pub(super) const DYNAMIC_CONTROLLER: &str = "dynamiccontroller";
-/// Types that are no objects to be kept, or are answers only. A watch may push objects of these names nevertheless.
+/// Types that are not stored or occur only in answers. A watch may nevertheless push objects of
+/// these names.
 const NOT_KEPT: &[&str] = &[
     "certificatesigningrequest",
     "event",
@@ -34,12 +37,12 @@ const NOT_KEPT: &[&str] = &[
     "serviceaccounttoken",
     "twin",
 ];
-/// The longest text of an error, in bytes.
+/// The longest error text, in bytes.
 const MAX_PROBLEM: usize = 200;
-/// The longest message of a failure that is kept, in bytes.
+/// The longest stored message of a failure, in bytes.
 const MAX_FAILURE: usize = 256;
 
-/// What a message wants.
+/// The operation of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Insert,
@@ -67,23 +70,23 @@ impl Operation {
     }
 }
 
-/// A message of CloudCore.
+/// A message from CloudCore.
 #[derive(Debug)]
 pub(super) struct Incoming<'a> {
-    /// None if it is no UUID: such a message cannot be acknowledged.
+    /// `None` if it is not a UUID: such a message cannot be acknowledged.
     pub(super) id: Option<MessageId>,
-    /// The message of ours that it answers.
+    /// The message of this side that it answers.
     pub(super) parent: Option<MessageId>,
     pub(super) resource_version: Option<Cow<'a, str>>,
     pub(super) source: Cow<'a, str>,
     pub(super) operation: Operation,
-    /// `<namespace>/<type>/<name>` as it was sent.
+    /// `<namespace>/<type>/<name>`, unchanged from the sender.
     pub(super) resource: Cow<'a, str>,
-    /// None for `null` or nothing.
+    /// `None` for `null` or absence.
     pub(super) content: Option<&'a RawValue>,
 }
 
-/// What a resource names: namespace (empty for `null`), type in lower case, name.
+/// The parts of a resource: namespace (empty for `null`), type in lower case, name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target<'a> {
     pub(super) namespace: &'a str,
@@ -92,7 +95,7 @@ pub(super) struct Target<'a> {
 }
 
 impl Incoming<'_> {
-    /// None if the resource has not three parts. A name may have slashes in it.
+    /// Returns `None` if the resource has fewer than three parts. A name may contain slashes.
     pub(super) fn target(&self) -> Option<Target<'_>> {
         let mut parts = self.resource.splitn(3, '/');
         let (namespace, kind, name) = (parts.next()?, parts.next()?, parts.next()?);
@@ -100,13 +103,13 @@ impl Incoming<'_> {
         (!kind.is_empty() && !name.is_empty()).then_some(Target { namespace, kind, name })
     }
 
-    /// Whether objects of the type that the resource names are kept here.
+    /// Returns whether objects of the resource's type are stored.
     pub(super) fn is_kept(&self) -> bool {
         self.target()
             .is_some_and(|target| self.source == DYNAMIC_CONTROLLER || !NOT_KEPT.contains(&target.kind))
     }
 
-    /// Whether the content is an object of a kind that is kept here: neither "OK", nor `{"Object", "Err"}`, nor that of
+    /// Returns whether the content is an object of a stored kind, not "OK", `{"Object", "Err"}`, or
     /// a type such as `nodepatch`, `podpatch` or `lease`.
     pub(super) fn is_object(&self) -> bool {
         let metadata = |content: &'_ RawValue| {
@@ -116,9 +119,11 @@ impl Incoming<'_> {
     }
 }
 
-/// Whether CloudCore waits for the acknowledgement of this message: everything that answers nothing, and answers with an
-/// object in them (but for Leases and Nodes). EdgeCore acknowledges more; that changes nothing at CloudCore and costs 2 MB
-/// a day for the Lease alone.
+/// Returns whether CloudCore waits for the acknowledgement of this message: every message that is
+/// not an answer, and answers with an object (except Leases and Nodes).
+///
+/// EdgeCore acknowledges more. That has no effect at CloudCore and costs 2 MB a day for the Lease
+/// alone.
 pub(super) fn wants_acknowledgement(incoming: &Incoming<'_>) -> bool {
     match incoming.operation {
         Operation::ApplicationResponse | Operation::Error => false,
@@ -133,7 +138,7 @@ pub(super) fn wants_acknowledgement(incoming: &Incoming<'_>) -> bool {
     }
 }
 
-/// A message as it is written.
+/// A message to encode.
 #[derive(Deserialize)]
 struct Written<'a> {
     #[serde(borrow)]
@@ -164,10 +169,10 @@ struct Route<'a> {
     resource: Cow<'a, str>,
 }
 
-/// Reads one message.
+/// Decodes one message.
 ///
 /// # Errors
-/// It is no JSON, or has no header or route; says what is wrong, in at most 200 bytes.
+/// Returns the problem, in at most 200 bytes, if the text is not JSON or lacks header or route.
 pub(super) fn decode(text: &[u8]) -> Result<Incoming<'_>, String> {
     let problem = |error: &dyn std::fmt::Display| clip(&error.to_string(), MAX_PROBLEM).to_owned();
     let whole = std::str::from_utf8(text).map_err(|error| problem(&error))?;
@@ -183,7 +188,7 @@ pub(super) fn decode(text: &[u8]) -> Result<Incoming<'_>, String> {
     })
 }
 
-/// Reads a UUID: 32 hexadecimal digits in groups of 8, 4, 4, 4 and 12.
+/// Parses a UUID: 32 hexadecimal digits in groups of 8, 4, 4, 4 and 12.
 fn parse_id(text: &str) -> Option<MessageId> {
     if text.len() != 36 {
         return None;
@@ -195,32 +200,31 @@ fn parse_id(text: &str) -> Option<MessageId> {
     })
 }
 
-/// A UUID as text.
 fn id_text(id: MessageId) -> String {
     let part = |shift: u32, bits: u32| (id >> shift) & ((1 << bits) - 1);
     let (time, version) = (part(96, 32), part(64, 16));
     format!("{time:08x}-{:04x}-{version:04x}-{:04x}-{:012x}", part(80, 16), part(48, 16), part(0, 48))
 }
 
-/// The content of an answer to something that was written: `{"Object": …, "Err": …}`.
+/// The content of an answer to a write: `{"Object": …, "Err": …}`.
 #[derive(Debug)]
 pub(super) struct Outcome<'a> {
-    /// The object as it is now; none for `null`, and what is there beside an error means nothing.
+    /// The current object; `None` for `null`. Meaningless beside an error.
     pub(super) object: Option<&'a RawValue>,
-    /// The error.
+    /// The error of the write.
     pub(super) error: Option<Failure>,
 }
 
-/// `Err.ErrStatus`, a Status of Kubernetes.
+/// `Err.ErrStatus`, a Kubernetes Status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) code: u16,
-    /// Such as `NotFound`, `AlreadyExists`, `Conflict`.
+    /// The reason, such as `NotFound`, `AlreadyExists`, `Conflict`.
     pub(super) reason: String,
     pub(super) message: String,
 }
 
-/// A Status of Kubernetes within an error.
+/// A Kubernetes Status within an error.
 #[derive(Deserialize)]
 struct Wrapped<'a> {
     #[serde(rename = "ErrStatus", borrow)]
@@ -238,7 +242,7 @@ struct Status<'a> {
 }
 
 impl Failure {
-    /// A failure in these words, cut to a length that can be shown.
+    /// Creates a failure, its texts truncated for display.
     pub(super) fn new(code: u16, reason: &str, message: &str) -> Self {
         let shown = |text| clip(text, MAX_FAILURE).to_owned();
         Self { code, reason: shown(reason), message: shown(message) }
@@ -251,12 +255,13 @@ impl From<Wrapped<'_>> for Failure {
     }
 }
 
-/// Reads a bare `{"ErrStatus": …}`, the answer to a question for what does not exist; none if it has another form.
+/// Parses a bare `{"ErrStatus": …}`, the answer to a query for a missing object; `None` for another
+/// form.
 pub(super) fn failure(content: &RawValue) -> Option<Failure> {
     serde_json::from_str::<Wrapped<'_>>(content.get()).ok().map(Failure::from)
 }
 
-/// Reads the content of an answer; none if it has another form.
+/// Parses the content of an answer; `None` for another form.
 pub(super) fn outcome(content: &RawValue) -> Option<Outcome<'_>> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -268,33 +273,33 @@ pub(super) fn outcome(content: &RawValue) -> Option<Outcome<'_>> {
     }
     let Parts { object, err } = serde_json::from_str(content.get()).ok()?;
     let is_null = |value: &RawValue| value.get() == "null";
-    // An error of another form than a Status is one nevertheless.
+    // An error without a Status is an error too.
     let error = (!is_null(err)).then(|| failure(err).unwrap_or_else(|| Failure::new(0, "", err.get())));
     let object = (error.is_none() && !is_null(object)).then_some(object);
     Some(Outcome { object, error })
 }
 
-/// A text as JSON, in its quotes.
+/// Returns a text as a quoted JSON string.
 pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// A message to be sent, but for identity and time.
+/// A message to send, without id and timestamp.
 #[derive(Clone, Debug)]
 pub(super) struct Draft<'a> {
-    /// A short fixed word, for counters.
+    /// A short fixed label for metrics.
     pub(super) name: &'static str,
     pub(super) parent: Option<MessageId>,
     pub(super) source: &'a str,
     pub(super) group: &'a str,
     pub(super) operation: &'a str,
     pub(super) resource: Cow<'a, str>,
-    /// JSON text.
+    /// The content as JSON text.
     pub(super) content: Cow<'a, str>,
 }
 
 impl Draft<'_> {
-    /// The message as JSON with a newline at its end, fields in the order of the captures.
+    /// Encodes the message as JSON with a trailing newline, fields in the order of the captures.
     pub(super) fn to_text(&self, id: MessageId, wall: i64) -> String {
         let parent = match self.parent {
             Some(parent) => format!(r#""parent_msg_id":"{}","#, id_text(parent)),
@@ -318,7 +323,7 @@ impl Draft<'_> {
     }
 }
 
-/// The acknowledgement of a message, to be sent later.
+/// The acknowledgement of a message, sent later.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     parent: Option<MessageId>,
@@ -335,7 +340,8 @@ impl Answer {
         }
     }
 
-    /// `response` "OK", group `resource`; source and resource as they came.
+    /// Returns the draft: `response` "OK", group `resource`, with source and resource of the
+    /// message.
     pub(super) fn draft(&self) -> Draft<'_> {
         Draft {
             name: "acknowledgement",
@@ -349,7 +355,7 @@ impl Answer {
     }
 }
 
-/// The sign of life: source `websocket`, as EdgeCore writes it.
+/// Returns the keepalive: source `websocket`, as EdgeCore writes it.
 pub(super) fn keepalive() -> Draft<'static> {
     Draft {
         name: "keepalive",
@@ -362,12 +368,12 @@ pub(super) fn keepalive() -> Draft<'static> {
     }
 }
 
-/// A question: `query` with `null`, source `edged`, group `meta`.
+/// Returns a query: `query` with `null`, source `edged`, group `meta`.
 pub(super) fn query(name: &Name) -> Draft<'static> {
     write("query", "query", name.to_string(), "null")
 }
 
-/// A write: source `edged`, group `meta`.
+/// Returns a write: source `edged`, group `meta`.
 pub(super) fn write<'a>(
     name: &'static str,
     operation: &'a str,
@@ -385,8 +391,8 @@ pub(super) fn write<'a>(
     }
 }
 
-/// An Application: source `metaserver`, group `dynamiccontroller`, operation `null`, resource `null` or
-/// `watchapp/sync`.
+/// Returns an Application: source `metaserver`, group `dynamiccontroller`, operation `null`,
+/// resource `null` or `watchapp/sync`.
 pub(super) fn application<'a>(resource: &'a str, content: String) -> Draft<'a> {
     Draft {
         name: "application",

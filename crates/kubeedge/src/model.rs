@@ -1,5 +1,8 @@
-//! A CloudCore for tests: what a stock one was seen to do, as a state machine in virtual time. It does not use the types
-//! of the bridge that it tests: two readings of the same protocol must agree.
+//! A scripted CloudCore for tests: the observed behaviour of a stock one, as a state machine in
+//! virtual time.
+//!
+//! It does not use the types of the bridge that it tests: two readings of the same protocol must
+//! agree.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
 
@@ -25,38 +28,38 @@ use session::Session;
 /// A point in virtual time.
 pub type Now = Duration;
 
-/// What the content of a `delete` is.
+/// The content of a `delete`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deletes {
-    /// The last object, or name, namespace and UID of one that went while the node was away.
+    /// The last object, or name, namespace and UID of one deleted while the node was away.
     #[default]
     Stock,
     /// Always name, namespace and UID only.
     Bare,
-    /// As `Bare`, with an empty UID.
+    /// Like `Bare`, with an empty UID.
     EmptyUid,
 }
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long a message waits for its acknowledgement before it is sent again.
+    /// The time before an unacknowledged message is sent again.
     pub resend: Duration,
-    /// How often a message is sent before others get their turn.
+    /// The number of sends before other messages get their turn.
     pub sends: u32,
-    /// How often all ObjectSyncs are compared with the cluster.
+    /// The interval at which all ObjectSyncs are compared with the cluster.
     pub scan: Duration,
-    /// How long a session lives after a keepalive.
+    /// The time that a session lives after a keepalive.
     pub keepalive: Duration,
     /// Whether Applications are answered.
     pub dynamic_controller: bool,
-    /// So many sessions are served; more are accepted and never answered.
+    /// The most sessions served; further ones are accepted and never answered.
     pub node_limit: usize,
-    /// Whether the end of a session that was replaced ends its successor too.
+    /// Whether the end of a replaced session ends its successor too.
     pub takeover_race: bool,
     pub deletes: Deletes,
-    /// So many of the objects that there are a watch that begins pushes: a real one was seen to push no more.
+    /// The number of existing objects that a new watch pushes: a real one pushed no more.
     pub watch_begins_with: usize,
-    /// Seeds the ids of messages and objects.
+    /// The seed of the ids of messages and objects.
     pub seed: u64,
     /// Unix time in milliseconds at [`Now`] zero.
     pub epoch: u64,
@@ -80,33 +83,33 @@ impl Default for Settings {
     }
 }
 
-/// Names a connection.
+/// The handle of a connection.
 pub type Connection = u64;
 
-/// See the module.
+/// The scripted CloudCore with its cluster.
 pub struct CloudCore {
     pub settings: Settings,
     pub cluster: Cluster,
     ids: Ids,
     now: Now,
-    /// By node and UID. They are objects of the cluster: a restart does not touch them.
+    /// By node and UID. They are objects of the cluster and survive a restart.
     syncs: BTreeMap<String, BTreeMap<String, ObjectSync>>,
     sessions: BTreeMap<Connection, Session>,
     next_connection: Connection,
-    /// Connections that this side has closed.
+    /// Connections closed by this side.
     closed: VecDeque<Connection>,
-    /// The nodes whose pods reference a ConfigMap or Secret.
+    /// The nodes whose Pods reference a ConfigMap or Secret.
     locations: BTreeMap<Key, BTreeSet<String>>,
     dynamic: Dynamic,
     next_scan: Now,
-    /// Why a real CloudCore would have exited, or hung.
+    /// The reasons why a real CloudCore would have exited or hung.
     violations: Vec<String>,
     /// Every `insert`, `update` and `patch` of an Event, in the order of arrival.
     event_writes: Vec<Value>,
     /// The `parent_msg_id` of every acknowledgement.
     acknowledged: BTreeSet<String>,
-    /// Texts received, but for keepalives, newest last.
-    heard: VecDeque<String>,
+    /// Received texts without keepalives, newest last.
+    received_texts: VecDeque<String>,
 }
 
 /// SplitMix64, for ids.
@@ -134,7 +137,7 @@ impl Ids {
     }
 }
 
-/// The texts of the last messages that are kept for tests.
+/// The number of received texts kept for tests.
 const MAX_HEARD: usize = 10_000;
 
 impl CloudCore {
@@ -153,14 +156,14 @@ impl CloudCore {
             violations: Vec::new(),
             event_writes: Vec::new(),
             acknowledged: BTreeSet::new(),
-            heard: VecDeque::new(),
+            received_texts: VecDeque::new(),
             settings,
         }
     }
 
-    // --- what somebody does at the API server
+    // --- clients of the API server
 
-    /// Creates the object, or replaces it. Gives its UID.
+    /// Creates or replaces the object and returns its UID.
     pub fn apply(&mut self, now: Now, object: Value) -> String {
         self.now = self.now.max(now);
         let (uid, change) = self.cluster.apply(object);
@@ -168,7 +171,7 @@ impl CloudCore {
         uid
     }
 
-    /// Gives the UID of what was deleted.
+    /// Deletes the object and returns its UID.
     pub fn delete(&mut self, now: Now, kind: &str, namespace: &str, name: &str) -> Option<String> {
         self.now = self.now.max(now);
         let (uid, change) = self.cluster.delete(&Key::new(kind, namespace, name))?;
@@ -176,7 +179,7 @@ impl CloudCore {
         Some(uid)
     }
 
-    /// Deletes the object and makes it anew under its name. Gives the new UID.
+    /// Deletes the object, creates it again under its name, and returns the new UID.
     pub fn recreate(&mut self, now: Now, object: Value) -> String {
         if let Some(key) = self.cluster.key(&object) {
             self.delete(now, &key.kind, &key.namespace, &key.name);
@@ -211,7 +214,7 @@ impl CloudCore {
         connection
     }
 
-    /// The connection is gone; what was on its way is lost.
+    /// Ends the connection; messages in flight are lost.
     pub fn disconnect(&mut self, connection: Connection) {
         self.sessions.remove(&connection);
     }
@@ -222,7 +225,7 @@ impl CloudCore {
         }
     }
 
-    /// The next connection that this side has closed.
+    /// Returns the next connection closed by this side.
     pub fn poll_closed(&mut self) -> Option<Connection> {
         self.closed.pop_front()
     }
@@ -231,13 +234,13 @@ impl CloudCore {
         self.sessions.contains_key(&connection)
     }
 
-    /// The session that serves a node.
+    /// Returns the session that serves a node.
     pub fn connection_of(&self, node: &str) -> Option<Connection> {
         let serves = |session: &Session| session.node == node && !session.mute;
         self.sessions.iter().find(|(_, session)| serves(session)).map(|(connection, _)| *connection)
     }
 
-    /// The process ends and begins anew: everything but the cluster is lost.
+    /// Restarts the process: everything but the cluster is lost.
     pub fn restart(&mut self, now: Now) {
         self.now = self.now.max(now);
         for connection in self.sessions.keys().copied().collect::<Vec<_>>() {
@@ -250,7 +253,8 @@ impl CloudCore {
         self.dynamic = Dynamic::default();
         self.locations.clear();
         self.next_scan = self.now + self.settings.scan;
-        // Informers begin with everything that there is, pods first: they say where the rest goes.
+        // Informers start with all existing objects, Pods first: they determine the nodes of the
+        // others.
         let mut objects: Vec<Value> = self.cluster.all().cloned().collect();
         objects.sort_by_key(|object| object["kind"] != "Pod");
         for object in objects {
@@ -258,39 +262,39 @@ impl CloudCore {
         }
     }
 
-    /// A message has arrived.
+    /// Handles a message of the node.
     pub fn receive(&mut self, now: Now, connection: Connection, text: &str) {
         self.now = self.now.max(now);
         let (wall, id) = (self.wall(), self.ids.uuid());
         let Some(session) = self.sessions.get_mut(&connection) else { return };
-        let Some(heard) = message::read(text) else {
+        let Some(received_message) = message::read(text) else {
             return self.close(connection);
         };
         let (node, mute) = (session.node.clone(), session.mute);
-        match heard.operation.as_str() {
+        match received_message.operation.as_str() {
             "keepalive" => return session.keepalive_at = self.now,
             "ping" | "pong" | "config" => {
-                let draft = heard.answer(&heard.source, json!("ack"));
+                let draft = received_message.answer(&received_message.source, json!("ack"));
                 let text = draft.text(&id, wall, Deletes::Stock);
                 return session.out.push_back(text);
             }
             _ => {}
         }
-        if self.heard.len() == MAX_HEARD {
-            self.heard.pop_front();
+        if self.received_texts.len() == MAX_HEARD {
+            self.received_texts.pop_front();
         }
-        self.heard.push_back(text.to_owned());
-        if heard.operation == "response" {
+        self.received_texts.push_back(text.to_owned());
+        if received_message.operation == "response" {
             if !mute {
-                self.acknowledge(connection, &heard.parent);
+                self.acknowledge(connection, &received_message.parent);
             }
-        } else if heard.source == "metaserver" {
-            self.application(&node, &heard);
+        } else if received_message.source == "metaserver" {
+            self.application(&node, &received_message);
         } else if !matches!(
-            heard.source.as_str(),
+            received_message.source.as_str(),
             "cloudhub" | "cloudStream" | "devicecontroller" | "edgecontroller" | "synccontroller"
         ) {
-            self.upstream(&node, &heard);
+            self.upstream(&node, &received_message);
         }
         self.pump();
     }
@@ -304,7 +308,7 @@ impl CloudCore {
         }
     }
 
-    /// Puts an arbitrary text on its way, ahead of what waits for acknowledgements.
+    /// Queues an arbitrary text ahead of messages that wait for acknowledgements.
     pub fn inject(&mut self, node: &str, text: impl Into<String>) {
         if let Some(connection) = self.connection_of(node)
             && let Some(session) = self.sessions.get_mut(&connection)
@@ -313,7 +317,7 @@ impl CloudCore {
         }
     }
 
-    /// The next message for a connection.
+    /// Returns the next message for a connection.
     pub fn poll(&mut self, connection: Connection) -> Option<String> {
         self.sessions.get_mut(&connection)?.out.pop_front()
     }
@@ -346,7 +350,7 @@ impl CloudCore {
         }
     }
 
-    /// When [`CloudCore::tick`] wants to be called.
+    /// Returns the time of the next [`CloudCore::tick`].
     pub fn next_deadline(&self) -> Now {
         let limit = self.settings.keepalive;
         let sessions = self.sessions.values().filter(|session| !session.mute);
@@ -359,9 +363,9 @@ impl CloudCore {
         self.settings.epoch + u64::try_from(self.now.as_millis()).unwrap_or(0)
     }
 
-    // --- what tests look at
+    // --- inspection by tests
 
-    /// What CloudCore believes the node to hold: versions by UID.
+    /// Returns the versions by UID that CloudCore assumes on the node.
     pub fn objectsyncs(&self, node: &str) -> BTreeMap<String, String> {
         let syncs = self.syncs.get(node).into_iter().flatten();
         syncs.map(|(uid, sync)| (uid.clone(), sync.version.clone())).collect()
@@ -379,13 +383,13 @@ impl CloudCore {
         self.acknowledged.contains(id)
     }
 
-    /// Messages that wait or are under way for a node.
+    /// Returns the number of messages queued or in flight for a node.
     pub fn waiting(&self, node: &str) -> usize {
         self.connection_of(node).and_then(|at| self.sessions.get(&at)).map_or(0, Session::waiting)
     }
 
-    /// The texts that were received, but for keepalives.
-    pub fn heard(&self) -> impl Iterator<Item = &String> {
-        self.heard.iter()
+    /// Returns the received texts without keepalives.
+    pub fn received_texts(&self) -> impl Iterator<Item = &String> {
+        self.received_texts.iter()
     }
 }

@@ -1,4 +1,5 @@
-//! What is asked for: names of ConfigMaps and Secrets, rules of the configuration, references of Pods.
+//! The names and rules that the bridge queries: ConfigMaps and Secrets, watched kinds, references
+//! of Pods.
 
 use std::fmt;
 
@@ -11,26 +12,26 @@ use edgesync_protocol::message::clip;
 #[cfg(test)]
 mod tests;
 
-/// The most names that one Pod is taken to reference.
+/// The most names that one Pod may reference.
 const MAX_REFERENCES: usize = 1024;
-/// How keys and rules call the core group.
+/// The core group in keys and rules.
 const CORE: &str = "core";
-/// The most bytes of a wrong value that are shown.
+/// The most bytes of a wrong value in an error.
 const MAX_SHOWN: usize = 200;
 
-/// The kinds that CloudCore answers a `query` for, of those that are kept here.
+/// The stored kinds that CloudCore answers a `query` for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum AskedKind {
-    /// A ConfigMap.
+pub enum QueriedKind {
+    /// ConfigMaps of the core group.
     ConfigMap,
-    /// A Secret.
+    /// Secrets of the core group.
     Secret,
 }
 
-impl AskedKind {
+impl QueriedKind {
     const ALL: [Self; 2] = [Self::ConfigMap, Self::Secret];
 
-    /// As messages name it.
+    /// Returns the lower-case name used in messages.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -39,7 +40,7 @@ impl AskedKind {
         }
     }
 
-    /// The kind in CamelCase.
+    /// Returns the kind in CamelCase.
     #[must_use]
     pub fn kind(self) -> &'static str {
         match self {
@@ -49,42 +50,43 @@ impl AskedKind {
     }
 }
 
-/// The name of a ConfigMap or a Secret.
+/// The full name of a ConfigMap or a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
-    /// Namespace.
+    /// The namespace of the object.
     pub namespace: Box<str>,
-    /// Kind.
-    pub kind: AskedKind,
-    /// Name.
+    /// The kind of the object.
+    pub kind: QueriedKind,
+    /// The name within the namespace.
     pub name: Box<str>,
 }
 
 impl fmt::Display for Name {
-    /// As in messages: `<namespace>/<type>/<name>`.
+    /// Formats `<namespace>/<type>/<name>`, as in messages.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.namespace, self.kind.word(), self.name)
     }
 }
 
-/// What the configuration lists: `default/configmap/app-*`. A `*` stands for any number of letters, in the name only.
+/// A fetch rule of the configuration: `default/configmap/app-*`. A `*` matches any number of
+/// characters, in the name only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchRule {
     namespace: Box<str>,
-    kind: AskedKind,
+    kind: QueriedKind,
     pattern: Box<str>,
 }
 
 impl FetchRule {
-    /// Reads a rule.
+    /// Parses a rule.
     ///
     /// # Errors
-    /// What it must be.
+    /// Returns the form that a rule must have.
     pub fn parse(text: &str) -> Result<Self, String> {
         let parts = text.split_once('/').and_then(|(namespace, rest)| {
             let (kind, pattern) = rest.split_once('/')?;
-            let kind = AskedKind::ALL.into_iter().find(|known| known.word() == kind)?;
-            // What a `*` stands for can only be letters that a name may have.
+            let kind = QueriedKind::ALL.into_iter().find(|known| known.word() == kind)?;
+            // A `*` can only match characters that a name may have.
             let is_name = check_subdomain(&pattern.replace('*', "x")).is_ok();
             (is_name && check_label(namespace).is_ok()).then_some((namespace, kind, pattern))
         });
@@ -97,7 +99,7 @@ impl FetchRule {
         Ok(Self { namespace: namespace.into(), kind, pattern: pattern.into() })
     }
 
-    /// The one name that it stands for, if it has no `*`: such a name is asked for with a `query`. All others need a
+    /// Returns the one name of a rule without `*`, which a `query` fetches. All other rules need a
     /// list and a watch of the dynamic controller.
     #[must_use]
     pub fn exact(&self) -> Option<Name> {
@@ -108,21 +110,21 @@ impl FetchRule {
         })
     }
 
-    /// Whether an object of this name is meant.
+    /// Returns whether the rule matches an object of this name.
     #[must_use]
     pub fn matches(&self, name: &Name) -> bool {
         self.kind == name.kind && self.namespace == name.namespace && matches(&self.pattern, &name.name)
     }
 
-    /// The namespace.
+    /// Returns the rule's namespace.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The kind.
+    /// Returns the rule's kind.
     #[must_use]
-    pub fn kind(&self) -> AskedKind {
+    pub fn kind(&self) -> QueriedKind {
         self.kind
     }
 }
@@ -133,7 +135,7 @@ impl fmt::Display for FetchRule {
     }
 }
 
-/// Whether a text matches a pattern. Takes the time of one search for each part between two `*`.
+/// Returns whether a text matches a pattern. Takes one search per part between two `*`.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
     let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
@@ -142,30 +144,30 @@ fn matches(pattern: &str, text: &str) -> bool {
     middle.split('*').filter(|part| !part.is_empty()).try_fold(inner, behind).is_some()
 }
 
-/// A wrong value in quotes, cut to a length that can be shown.
+/// Quotes and truncates a wrong value for an error.
 fn shown(text: &str) -> String {
     format!("{:?}", clip(text, MAX_SHOWN))
 }
 
-/// A kind that is watched through the dynamic controller: `lab.io/v1/widgets` in all namespaces, or
+/// A watch rule for the dynamic controller: `lab.io/v1/widgets` in all namespaces, or
 /// `lab.io/v1/widgets/NAMESPACE`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WatchRule {
-    /// API group, empty for the core group, which rules and keys call `core`.
+    /// The API group; empty for the core group, which rules and keys write as `core`.
     pub group: Box<str>,
-    /// Version within the group.
+    /// The version within the group.
     pub version: Box<str>,
-    /// Lower-case plural.
+    /// The plural in lower case.
     pub plural: Box<str>,
-    /// The namespace, if it is one.
+    /// The namespace; `None` for all.
     pub namespace: Option<Box<str>>,
 }
 
 impl WatchRule {
-    /// Reads a rule.
+    /// Parses a rule.
     ///
     /// # Errors
-    /// What it must be.
+    /// Returns the form that a rule must have.
     pub fn parse(text: &str) -> Result<Self, String> {
         Self::of_parts(text).ok_or_else(|| {
             format!(
@@ -192,14 +194,14 @@ impl WatchRule {
         })
     }
 
-    /// The group as keys and rules write it.
+    /// Returns the group as keys and rules write it.
     pub(super) fn group_word(&self) -> &str {
         if self.group.is_empty() { CORE } else { &self.group }
     }
 }
 
 impl fmt::Display for WatchRule {
-    /// As [`WatchRule::parse`] reads it.
+    /// Formats the rule as [`WatchRule::parse`] reads it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.group_word(), self.version, self.plural)?;
         match &self.namespace {
@@ -209,9 +211,11 @@ impl fmt::Display for WatchRule {
     }
 }
 
-/// The ConfigMaps and Secrets that a Pod references: volumes (projected ones too), `envFrom`, `env`, of all kinds of
-/// containers, and `imagePullSecrets`. `body` is the Pod as JSON text; one that cannot be read references nothing. Each
-/// once, at most 1,024.
+/// Returns the ConfigMaps and Secrets that a Pod references: volumes (projected ones too),
+/// `envFrom`, `env` of all kinds of containers, and `imagePullSecrets`.
+///
+/// `body` is the Pod as JSON text; an unreadable one references nothing. Each name occurs once; at
+/// most 1,024 are returned.
 #[must_use]
 pub fn references(body: &str) -> Vec<Name> {
     let text = |path: &[&str]| member(body, path).and_then(|text| serde_json::from_str::<String>(text).ok());
@@ -221,8 +225,8 @@ pub fn references(body: &str) -> Vec<Name> {
     let name = |reference: edgesync_object::Reference| Name {
         namespace: namespace.as_str().into(),
         kind: match reference.target {
-            Target::ConfigMap => AskedKind::ConfigMap,
-            Target::Secret => AskedKind::Secret,
+            Target::ConfigMap => QueriedKind::ConfigMap,
+            Target::Secret => QueriedKind::Secret,
         },
         name: (&*reference.name).into(),
     };

@@ -1,4 +1,4 @@
-//! From a message about an object to a change of what is held.
+//! Converts messages about objects into changes of the held objects.
 
 use std::sync::Arc;
 
@@ -18,31 +18,31 @@ use edgesync_protocol::message::{
 #[cfg(test)]
 mod tests;
 
-/// The kinds whose types are known before an object has said what it is.
+/// The kinds known before an object has named its own.
 const KNOWN: &[&str] = &["configmap", "device", "devicemodel", "node", "pod", "secret"];
-/// The most kinds that are learned.
+/// The most learned kinds.
 const MAX_KINDS: usize = 256;
 
-/// What a message about an object comes to.
+/// The outcome of a message about an object.
 #[derive(Debug)]
 pub(super) enum About {
-    /// Hold it, or hold it no more.
+    /// A change to apply.
     Change(Change),
-    /// It cannot be held; the message is acknowledged nevertheless.
+    /// The object cannot be held; the message is acknowledged nevertheless.
     Rejected(Rejected),
     /// A delete without a UID: the name may belong to a new object by now.
     Unclear,
 }
 
-/// The kinds by the lower-case name that messages use. Pods, ConfigMaps, Secrets, Nodes, Devices and DeviceModels are
-/// known; all others are learned from objects that say what they are.
+/// The kinds by the lower-case names of messages. Pods, ConfigMaps, Secrets, Nodes, Devices and
+/// DeviceModels are known; all others are learned from objects.
 #[derive(Debug, Default)]
 pub(super) struct Kinds {
     learned: Vec<Arc<Resource>>,
 }
 
 impl Kinds {
-    /// The kind of a type, if it is known.
+    /// Returns the kind of a type, if known.
     pub(super) fn get(&self, kind: &str) -> Option<Arc<Resource>> {
         let Some(known) = known(kind) else {
             let named = |resource: &&Arc<Resource>| {
@@ -55,7 +55,7 @@ impl Kinds {
         Some(learned.unwrap_or_else(|| Arc::new(known.resource())))
     }
 
-    /// Notes the kind of an object, with the plural that it has; at most 256 are kept.
+    /// Learns the kind of an object with its plural; at most 256 are kept.
     pub(super) fn learn(&mut self, resource: &Arc<Resource>) {
         let same = |known: &&mut Arc<Resource>| {
             (&known.group, &known.version, &known.kind)
@@ -68,8 +68,8 @@ impl Kinds {
         }
     }
 
-    /// The kind of an object, which is learned from it. The plural is that of the rule that watches it, if there is one,
-    /// or that of an object of the same kind that came before.
+    /// Returns the kind of an object and learns it. The plural comes from the rule that watches it,
+    /// or from an earlier object of the same kind.
     fn of(&mut self, head: &Head<'_>, kind: &str, config: &BridgeConfig) -> Arc<Resource> {
         let (group, version) = split_api_version(&head.api_version);
         let (plural, lower) = (pluralize(&head.kind), head.kind.to_ascii_lowercase());
@@ -95,14 +95,15 @@ impl Kinds {
     }
 }
 
-/// The kind of a type that is known before an object has said what it is.
+/// Returns the kind of a type known in advance.
 fn known(kind: &str) -> Option<&'static KnownKind> {
     let is_meant =
         |known: &&KnownKind| known.singular == kind && matches!(known.group, "" | "devices.kubeedge.io");
     KNOWN.contains(&kind).then(|| kinds::KINDS.iter().find(is_meant)).flatten()
 }
 
-/// Whether the dynamic controller guesses this singular from the plural: it calls objects by that, whatever their kind is.
+/// Returns whether the dynamic controller derives this singular from the plural: it names objects
+/// by it, whatever their kind.
 fn is_singular(word: &str, plural: &str) -> bool {
     if let Some(stem) = plural.strip_suffix("ies") {
         return word.strip_suffix('y') == Some(stem);
@@ -111,14 +112,15 @@ fn is_singular(word: &str, plural: &str) -> bool {
     plural.strip_suffix(cut).unwrap_or(plural) == word
 }
 
-/// Reads a message with one of the operations `insert`, `update`, `patch`, `delete` and `response`. None if it is not
-/// about an object that is kept here (no object in it, or a type such as `lease`).
+/// Reads a message with one of the operations `insert`, `update`, `patch`, `delete` and `response`.
+/// Returns `None` if it carries no object of a stored kind.
 ///
-/// * `insert`, `update`, `patch`, `response`: content is the whole object, and is held if it is newer.
-/// * `delete`: the UID in content counts; kind, version, and everything else may be missing.
-/// * What is missing in content is taken from the route: `kind` and `apiVersion` of kinds that are known.
-/// * `metadata.managedFields` is left out unless it is to be kept.
-/// * The version is that of content. A header that says another one is a fault of the object.
+/// * `insert`, `update`, `patch`, `response`: the content is the whole object, and is held if it is
+///   newer.
+/// * `delete`: the UID in the content counts; kind, version, and everything else may be missing.
+/// * Missing `kind` and `apiVersion` of known kinds are taken from the route.
+/// * `metadata.managedFields` is removed unless configured otherwise.
+/// * The version is that of the content. A header with another one makes the object invalid.
 pub(super) fn read(incoming: &Incoming<'_>, config: &BridgeConfig, kinds: &mut Kinds) -> Option<About> {
     if incoming.operation == Operation::Delete {
         let target = incoming.target().filter(|_| incoming.is_kept())?;
@@ -144,14 +146,14 @@ pub(super) fn read(incoming: &Incoming<'_>, config: &BridgeConfig, kinds: &mut K
     })
 }
 
-/// Whether a message without an object is one that must have it: all that these two push is about objects.
+/// Returns whether a message lacks its object: these two sources push nothing but objects.
 fn is_broken(incoming: &Incoming<'_>) -> bool {
     matches!(&*incoming.source, "edgecontroller" | DYNAMIC_CONTROLLER)
         && incoming.operation != Operation::Response
         && (incoming.is_kept() || incoming.target().is_none())
 }
 
-/// What is to be removed: the UID must be there, the kind is found as well as may be.
+/// Returns the deletion. The UID is required, the kind is derived as well as possible.
 fn delete(incoming: &Incoming<'_>, target: Target<'_>, kinds: &Kinds) -> About {
     let head = incoming.content.and_then(|content| read_head(content.get()).ok());
     let Some(head) = head.filter(|head| check_uid(head).is_ok()) else { return About::Unclear };
@@ -178,8 +180,8 @@ fn delete(incoming: &Incoming<'_>, target: Target<'_>, kinds: &Kinds) -> About {
     About::Change(Change::Delete(Delete { uid: Arc::from(&*head.metadata.uid), key }))
 }
 
-/// Checks that content is the object that the route names. The dynamic controller guesses the type from the plural: it
-/// need not be the kind.
+/// Checks that the content is the object that the route names. The dynamic controller derives the
+/// type from the plural, so it may differ from the kind.
 fn check_route(head: &Head<'_>, target: Target<'_>, incoming: &Incoming<'_>) -> Result<(), String> {
     let meta = &head.metadata;
     let is_kind = head.kind.eq_ignore_ascii_case(target.kind)
@@ -197,10 +199,10 @@ fn check_route(head: &Head<'_>, target: Target<'_>, incoming: &Incoming<'_>) -> 
     ))
 }
 
-/// Reads an object of a list: as [`read`], but the text is the object, and its kind is that of the list where it has none.
+/// Reads an object of a list like [`read`]. The text is the object; a missing kind is the list's.
 ///
 /// # Errors
-/// Why it cannot be held.
+/// Returns the reason why the object cannot be held.
 pub(super) fn read_item(
     text: &str,
     resource: &Arc<Resource>,
@@ -216,8 +218,8 @@ pub(super) fn read_item(
     put(text, Some(resource), None, config, kind).map(Change::Put)
 }
 
-/// An object to be held. `known` is the kind that it has if it does not say so itself, `claimed` the version that it must
-/// have; `kind` checks what is particular to where it comes from, and tells its kind.
+/// Validates an object to hold. `known` is its kind if it names none, `claimed` the version it must
+/// have; `kind` runs the checks of the source and returns the kind.
 fn put(
     text: &str,
     known: Option<&Resource>,
@@ -271,7 +273,8 @@ fn checked(
     Ok(resource)
 }
 
-/// The text with `kind` and `apiVersion` in it; nothing if it has them, or if the one that it has is another one's.
+/// Returns the text with `kind` and `apiVersion` added; `None` if it has them, or has those of
+/// another kind.
 fn completed(text: &str, head: &Head<'_>, known: Option<&Resource>) -> Option<String> {
     let known = known?;
     let api_version = known.api_version();
@@ -288,7 +291,7 @@ fn completed(text: &str, head: &Head<'_>, known: Option<&Resource>) -> Option<St
     })
 }
 
-/// The text that is stored.
+/// Returns the text to store.
 fn body(text: &str, config: &BridgeConfig) -> serde_json::Result<Box<RawValue>> {
     let text = text.to_owned();
     RawValue::from_string(if config.managed_fields { text } else { without_managed_fields(text) })

@@ -1,5 +1,5 @@
-//! What the parts of the bridge share: its configuration, where messages, frames and effects are put, and who names
-//! messages.
+//! The shared outputs of the bridge's parts: configuration, queues of messages, frames and effects,
+//! and message ids.
 
 use std::collections::VecDeque;
 
@@ -7,12 +7,12 @@ use super::message::{Draft, MessageId};
 use super::types::{BridgeConfig, BridgeCounters, BridgeEffect, BridgeNotice, Moment, Sent};
 use edgesync_protocol::frame::{HelloRequest, Received};
 
-/// See the module.
+/// Queues and configuration that all parts of the bridge share.
 #[derive(Debug)]
 pub(super) struct Outbound {
     pub(super) config: BridgeConfig,
     pub(super) at: Moment,
-    /// The session of the machine, once it was welcomed.
+    /// The session of the machine after its Welcome.
     pub(super) session: Option<String>,
     pub(super) messages: VecDeque<Sent>,
     pub(super) frames: VecDeque<Received>,
@@ -37,14 +37,13 @@ impl Outbound {
         }
     }
 
-    /// A connection begins.
     pub(super) fn begin(&mut self, at: Moment, random: u64) {
         self.at = at;
-        // What has ever been drawn stays in it: connections do not repeat ids.
+        // The seed keeps all earlier randomness: connections do not repeat ids.
         self.seed ^= random;
     }
 
-    /// The connection is over. News are kept.
+    /// Ends the connection. Notices are kept.
     pub(super) fn end(&mut self) {
         self.session = None;
         self.messages.clear();
@@ -52,7 +51,7 @@ impl Outbound {
         self.effects.retain(|effect| matches!(effect, BridgeEffect::Notice(_)));
     }
 
-    /// SplitMix64.
+    /// Returns the next number of SplitMix64.
     fn random(&mut self) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.seed;
@@ -63,16 +62,16 @@ impl Outbound {
 
     fn id(&mut self) -> MessageId {
         let random = (u128::from(self.random()) << 64) | u128::from(self.random());
-        // Version 4, variant 1.
+        // UUID version 4, variant 1.
         (random & !(0xf000 << 64) & !(0b11 << 62)) | (0x4000 << 64) | (0b10 << 62)
     }
 
-    /// A random number.
+    /// Returns a random number.
     pub(super) fn draw(&mut self) -> u64 {
         self.random()
     }
 
-    /// Queues a message; gives the identity that its answer will name as its parent.
+    /// Queues a message and returns its id, which its answer names as the parent.
     pub(super) fn send(&mut self, draft: &Draft<'_>) -> MessageId {
         let id = self.id();
         let text = draft.to_text(id, self.at.wall);
@@ -80,7 +79,7 @@ impl Outbound {
         id
     }
 
-    /// Queues a ping; gives its number.
+    /// Queues a ping and returns its number.
     pub(super) fn ping(&mut self) -> u64 {
         self.pings += 1;
         self.messages.push_back(Sent::Ping(self.pings));
@@ -91,8 +90,8 @@ impl Outbound {
         self.effects.push_back(BridgeEffect::Notice(notice));
     }
 
-    /// Makes the machine say Hello again.
-    pub(super) fn ask_for_hello(&mut self, reason: &str) {
+    /// Requests a new Hello from the machine.
+    pub(super) fn request_hello(&mut self, reason: &str) {
         let Some(session) = self.session.clone() else { return };
         self.frames.push_back(Received::HelloRequest(HelloRequest {
             session,

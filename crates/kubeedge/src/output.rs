@@ -1,14 +1,14 @@
-//! What is polled from the bridge.
+//! The outputs that are polled from the bridge.
 
 use super::{Bridge, BridgeCounters, BridgeEffect, BridgeStatus, Phase, Sent, status};
 use edgesync_protocol::frame::Received;
 use edgesync_protocol::timing::{Now, earlier};
 
 impl Bridge {
-    /// When [`Bridge::tick`] wants to be called.
+    /// Returns the time of the next [`Bridge::tick`].
     #[must_use]
     pub fn deadline(&self) -> Option<Now> {
-        let asked = earlier(self.lease.deadline(), self.asking.deadline());
+        let asked = earlier(self.lease.deadline(), self.queries.deadline());
         let upstream = earlier(self.uploads.deadline(), self.rounds.deadline());
         let greeting = match self.phase {
             Phase::Greeting { until, .. } if !self.early.is_empty() => Some(until),
@@ -19,34 +19,34 @@ impl Bridge {
         earlier(earlier(asked, upstream), phase)
     }
 
-    /// The next message for CloudCore. To be called only when the link has room for it.
+    /// Returns the next message for CloudCore. Call it only while the link has capacity.
     pub fn poll_message(&mut self) -> Option<Sent> {
         self.outbound.messages.pop_front()
     }
 
-    /// The next frame for the edge machine. To be called only when that wants one.
+    /// Returns the next frame for the edge machine. Call it only while the machine accepts one.
     pub fn poll_frame(&mut self) -> Option<Received> {
         self.outbound.frames.pop_front()
     }
 
-    /// Whether a frame waits for the edge machine.
+    /// Returns whether a frame for the edge machine is ready.
     #[must_use]
     pub fn has_frame(&self) -> bool {
         !self.outbound.frames.is_empty()
     }
 
-    /// The next piece of work for the store, or news.
+    /// Returns the next piece of work for the store or event for operators.
     pub fn poll_effect(&mut self) -> Option<BridgeEffect> {
         self.outbound.effects.pop_front()
     }
 
-    /// What the status shows of it.
+    /// Returns the state for the status.
     #[must_use]
     pub fn status(&self) -> BridgeStatus {
         status::status(self)
     }
 
-    /// The counters.
+    /// Returns the counters since start.
     #[must_use]
     pub fn counters(&self) -> BridgeCounters {
         self.outbound.counters

@@ -1,11 +1,12 @@
-//! What CloudCore sends only when it is asked: ConfigMaps and Secrets. Names that are wanted, questions under way, and
-//! what is wanted and not there.
+//! Queries for ConfigMaps and Secrets, which CloudCore sends only on request: desired names,
+//! queries in flight, and missing objects.
 //!
-//! A name is wanted because a rule without `*` says it, or because a Pod references it. It stays wanted when that Pod has
-//! gone, until the next walk over everything held has seen all references there are ([`Queries::sweep`]).
+//! A name is desired because a rule without `*` names it, or because a Pod references it. It stays
+//! desired after the Pod's deletion, until the next walk over the held objects has seen all
+//! remaining references ([`Queries::sweep`]).
 //!
-//! Whatever finds no room here is found again by a walk over the Pods in the database: [`Queries::has_unasked`] says that
-//! one is owed, and nobody is in sync before it is over.
+//! Names beyond the limits of these tables are found again by a walk over the Pods in the database:
+//! [`Queries::has_unqueried`] demands one, and the node is not in sync before it is complete.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -15,139 +16,142 @@ use std::time::Duration;
 use super::delivery::Delivery;
 use super::message::MessageId;
 use super::message::{self, Incoming};
-use super::names::{AskedKind, Name, WatchRule, references};
+use super::names::{Name, QueriedKind, WatchRule, references};
 use super::outbound::Outbound;
 use super::types::BridgeConfig;
 use edgesync_object::{Head, ObjectKey};
 use edgesync_protocol::change::{Change, Delete, Put, Uid};
 use edgesync_protocol::timing::{Now, backoff, earlier};
 
-/// Questions under way at a time.
+/// The most queries in flight.
 pub(super) const WINDOW: usize = 16;
-/// The most names of which it is known whether they are wanted and held. Beyond it nothing that a watch pushes is left
-/// out, and whether it is held is read from the database.
+/// The most names whose desired and held state is known. Beyond it no pushed object is dropped, and
+/// the held state is read from the database.
 pub(super) const MAX_KNOWN: usize = 16_384;
-/// The most names that are remembered as wanted and not held.
+/// The most names recorded as desired and not held.
 pub(super) const MAX_MISSING: usize = 4096;
-/// How long after an answer that did not know an object it is asked about again.
-const CONFIRM: Duration = Duration::from_secs(30);
-/// The most names that wait to be asked for.
+/// The delay before an object that an answer did not know is queried again.
+const RECHECK_DELAY: Duration = Duration::from_secs(30);
+/// The most queued names.
 pub(super) const MAX_QUEUE: usize = 4096;
-/// How often a question is put before it is given up.
+/// The number of attempts before a query is abandoned.
 const ATTEMPTS: u32 = 3;
-/// So often an answer is waited for longer while CloudCore sends other things: it sends one after the other.
-const WAITS: u32 = 30;
-/// What does not exist may never come to be: it is asked for at delays of up to so many times those of a failure.
+/// The number of timeout extensions while CloudCore sends other messages: it sends one after the
+/// other.
+const MAX_EXTENSIONS: u32 = 30;
+/// The factor on the failure delays for missing objects, which may never be created.
 const MISSING_FACTOR: u32 = 10;
-/// The source of what a watch pushes.
+/// The source of messages that a watch pushes.
 const DYNAMIC_CONTROLLER: &str = "dynamiccontroller";
 
-/// A question under way.
+/// A query in flight.
 #[derive(Debug)]
-struct Question {
+struct Query {
     name: Name,
-    /// The object that is held under the name, if the question is about that: if the answer is that there is none, it is
-    /// removed.
+    /// The object held under the name, if the query verifies it: it is removed if the answer has
+    /// none.
     held: Option<Uid>,
     until: Now,
     attempts: u32,
-    /// How often it was waited for longer, because CloudCore was busy, and what it had got acknowledged by then.
-    waits: u32,
+    /// The number of timeout extensions while CloudCore was busy, and the acknowledged messages at
+    /// the last one.
+    extensions: u32,
     acknowledged: u64,
-    /// Whether it was asked for in vain before.
-    is_again: bool,
-    /// Whether it is the second one about an object that the first answer did not know.
-    is_doubted: bool,
+    /// Whether an earlier query was unsuccessful.
+    is_retry: bool,
+    /// Whether this is the second query for an object that the first answer did not know.
+    is_recheck: bool,
 }
 
-impl Question {
-    fn new(name: Name, waiting: Waiting) -> Self {
-        let Waiting { held, is_again } = waiting;
-        let (until, is_doubted) = (Now::ZERO, false);
-        Self { name, held, until, attempts: 0, waits: 0, acknowledged: 0, is_again, is_doubted }
+impl Query {
+    fn new(name: Name, queued: QueuedQuery) -> Self {
+        let QueuedQuery { held, is_retry } = queued;
+        let (until, is_recheck) = (Now::ZERO, false);
+        Self { name, held, until, attempts: 0, extensions: 0, acknowledged: 0, is_retry, is_recheck }
     }
 
-    /// Whether the answer may only be behind other things that come.
-    fn may_wait(&mut self, outbound: &Outbound) -> bool {
+    /// Extends the timeout if the answer may be queued behind other messages, and returns whether
+    /// it did.
+    fn extend_if_busy(&mut self, outbound: &Outbound) -> bool {
         let acknowledged = outbound.counters.acknowledged;
-        let may_wait = acknowledged > self.acknowledged && self.waits < WAITS;
-        if may_wait {
-            (self.waits, self.acknowledged) = (self.waits + 1, acknowledged);
+        let extend_if_busy = acknowledged > self.acknowledged && self.extensions < MAX_EXTENSIONS;
+        if extend_if_busy {
+            (self.extensions, self.acknowledged) = (self.extensions + 1, acknowledged);
             self.until = outbound.at.now + outbound.config.answer_timeout;
         }
-        may_wait
+        extend_if_busy
     }
 }
 
-/// A question that waits.
 #[derive(Debug, Default)]
-struct Waiting {
-    /// As that of [`Question`].
+struct QueuedQuery {
+    /// The object to verify, see [`Query`].
     held: Option<Uid>,
-    is_again: bool,
+    is_retry: bool,
 }
 
-/// What is known of a name.
+/// The known state of a name.
 #[derive(Debug, Default)]
-struct Known {
+struct NameState {
     held: Option<Uid>,
-    /// The walk that has seen last that it is wanted; zero if it is not.
-    seen: u32,
-    /// The walk during which its row was seen last, or made.
-    row: u32,
-    /// The walk of the round during which CloudCore has answered with the object.
+    /// The last walk that found it desired; zero if it is not.
+    desired_in: u32,
+    /// The last walk that found its row, or during which the row was created.
+    row_in: u32,
+    /// The walk during which CloudCore has answered with the object.
     answered: u32,
 }
 
-/// A name that is wanted and not held.
+/// A name that is desired and not held.
 #[derive(Debug, Default)]
 struct Missing {
-    /// When it is asked for again: with growing delays, it may come to be at any time.
+    /// The time of the next query: with growing delays, because it may be created at any time.
     retry_at: Option<Now>,
     attempts: u32,
 }
 
-/// See the module.
+/// The tables of desired names and the queries for them.
 #[derive(Debug)]
 pub(super) struct Queries {
-    /// By the hash of the name.
-    known: BTreeMap<u64, Known>,
+    /// Known names by hash.
+    names: BTreeMap<u64, NameState>,
     missing: BTreeMap<Name, Missing>,
-    queue: BTreeMap<Name, Waiting>,
-    flight: BTreeMap<MessageId, Question>,
-    /// Counts the walks that compare what is held.
+    queue: BTreeMap<Name, QueuedQuery>,
+    in_flight: BTreeMap<MessageId, Query>,
+    /// The number of walks that compare the held objects.
     walk: u32,
-    /// No name is to be asked for again before this.
+    /// The earliest retry of a missing name.
     retry_at: Option<Now>,
-    /// What the last answer has shown to be gone.
+    /// The deletion that the last answer has proven.
     replaced: Option<Change>,
-    /// Objects that are held and that an answer did not know: asked about again at this time.
-    doubts: BTreeMap<Name, (Uid, Now)>,
-    /// Whether names are wanted that are in none of these tables.
+    /// Held objects that an answer did not know, with the time of their second query.
+    rechecks: BTreeMap<Name, (Uid, Now)>,
+    /// Whether desired names may be missing in these tables.
     is_partial: bool,
-    /// Whether that is so since the last walk has begun.
-    was_full: bool,
-    /// Whether names may be wanted, not held, and were not asked for.
-    has_unasked: bool,
-    /// Names that were asked for in vain and found no room in `missing`: how many, and when they are looked for again.
-    beyond: (u64, Option<Now>),
+    /// Whether a table overflowed since the last walk has begun.
+    has_overflowed: bool,
+    /// Whether names may be desired, not held, and not queried.
+    has_unqueried: bool,
+    /// Unsuccessful names beyond the limit of `missing`: their number, and the time of the next
+    /// rescan.
+    overflow: (u64, Option<Now>),
 }
 
 impl Default for Queries {
     fn default() -> Self {
         Self {
-            known: BTreeMap::new(),
+            names: BTreeMap::new(),
             missing: BTreeMap::new(),
             queue: BTreeMap::new(),
-            flight: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             walk: 1,
             retry_at: None,
             replaced: None,
-            doubts: BTreeMap::new(),
+            rechecks: BTreeMap::new(),
             is_partial: false,
-            was_full: false,
-            has_unasked: false,
-            beyond: (0, None),
+            has_overflowed: false,
+            has_unqueried: false,
+            overflow: (0, None),
         }
     }
 }
@@ -158,29 +162,31 @@ fn hash(name: &Name) -> u64 {
     hasher.finish()
 }
 
-fn replaced(question: &Question, incoming: &Incoming<'_>) -> Option<Change> {
-    let held = question.held.clone()?;
+fn replaced(query: &Query, incoming: &Incoming<'_>) -> Option<Change> {
+    let held = query.held.clone()?;
     let head: Head<'_> = serde_json::from_str(incoming.content?.get()).ok()?;
     let uid = head.metadata.uid;
     let is_other = !uid.is_empty() && *uid != *held;
-    is_other.then(|| Change::Delete(Delete { uid: held, key: key(&question.name) }))
+    is_other.then(|| Change::Delete(Delete { uid: held, key: key(&query.name) }))
 }
 
-/// The name of a ConfigMap or a Secret.
-pub(super) fn asked_name(api_version: &str, kind: &str, namespace: &str, name: &str) -> Option<Name> {
-    let kind = [AskedKind::ConfigMap, AskedKind::Secret].into_iter().find(|asked| asked.kind() == kind)?;
+/// Returns the name of a ConfigMap or a Secret.
+pub(super) fn queried_name(api_version: &str, kind: &str, namespace: &str, name: &str) -> Option<Name> {
+    let kind =
+        [QueriedKind::ConfigMap, QueriedKind::Secret].into_iter().find(|asked| asked.kind() == kind)?;
     (api_version == "v1").then(|| Name { namespace: namespace.into(), kind, name: name.into() })
 }
 
 fn name_of(put: &Put) -> Option<Name> {
-    asked_name(&put.resource.api_version(), &put.resource.kind, &put.namespace, &put.name)
+    queried_name(&put.resource.api_version(), &put.resource.kind, &put.namespace, &put.name)
 }
 
-/// The name that a message is about, if that can be asked for.
+/// Returns the name that a message is about, if it can be queried.
 fn target(incoming: &Incoming<'_>) -> Option<Name> {
     let target = incoming.target()?;
-    let kind =
-        [AskedKind::ConfigMap, AskedKind::Secret].into_iter().find(|asked| asked.word() == target.kind)?;
+    let kind = [QueriedKind::ConfigMap, QueriedKind::Secret]
+        .into_iter()
+        .find(|asked| asked.word() == target.kind)?;
     Some(Name { namespace: target.namespace.into(), kind, name: target.name.into() })
 }
 
@@ -193,226 +199,226 @@ fn key(name: &Name) -> ObjectKey {
     }
 }
 
-/// Whether a rule watches all objects of this kind and namespace.
+/// Returns whether a rule watches all objects of this kind and namespace.
 fn watches(rule: &WatchRule, name: &Name) -> bool {
     let plural = match name.kind {
-        AskedKind::ConfigMap => "configmaps",
-        AskedKind::Secret => "secrets",
+        QueriedKind::ConfigMap => "configmaps",
+        QueriedKind::Secret => "secrets",
     };
     matches!(&*rule.group, "" | "core")
         && &*rule.plural == plural
         && rule.namespace.as_ref().is_none_or(|namespace| *namespace == name.namespace)
 }
 
-/// Whether a rule wants this name.
-pub(super) fn rules_want(config: &BridgeConfig, name: &Name) -> bool {
+/// Returns whether a rule matches this name.
+pub(super) fn rules_match(config: &BridgeConfig, name: &Name) -> bool {
     config.fetch.iter().any(|rule| rule.matches(name)) || config.watch.iter().any(|rule| watches(rule, name))
 }
 
 impl Queries {
-    /// The connection is over: questions are put again after the next one. What is wanted stays so.
+    /// Ends the connection: queries are repeated after the next one. Desired names stay.
     pub(super) fn forget(&mut self) {
-        self.doubts.clear();
-        let flight = std::mem::take(&mut self.flight).into_values();
+        self.rechecks.clear();
+        let in_flight = std::mem::take(&mut self.in_flight).into_values();
         let queue = std::mem::take(&mut self.queue).into_iter();
-        let queue = queue.map(|(name, waiting)| Question::new(name, waiting));
-        for question in flight.chain(queue).filter(|question| question.held.is_none()) {
-            self.miss(&question.name);
+        let queue = queue.map(|(name, queued)| Query::new(name, queued));
+        for query in in_flight.chain(queue).filter(|query| query.held.is_none()) {
+            self.miss(&query.name);
         }
     }
 
-    /// Whether an object is to be kept. ConfigMaps and Secrets that a watch pushes and nobody wants are not; everything
-    /// else is, and so is what is wanted already, and every delete.
-    pub(super) fn wants(&self, config: &BridgeConfig, source: &str, change: &Change) -> bool {
+    /// Returns whether to store a change. ConfigMaps and Secrets that a watch pushes are dropped
+    /// unless desired; everything else and every delete is stored.
+    pub(super) fn accepts(&self, config: &BridgeConfig, source: &str, change: &Change) -> bool {
         let Change::Put(put) = change else { return true };
         if source != DYNAMIC_CONTROLLER {
             return true;
         }
-        name_of(put).is_none_or(|name| self.wants_name(config, &name))
+        name_of(put).is_none_or(|name| self.is_name_desired(config, &name))
     }
 
-    /// Whether a rule or a reference wants this name.
-    pub(super) fn wants_name(&self, config: &BridgeConfig, name: &Name) -> bool {
-        rules_want(config, name) || self.is_wanted(name)
+    /// Returns whether a rule or a reference desires this name.
+    pub(super) fn is_name_desired(&self, config: &BridgeConfig, name: &Name) -> bool {
+        rules_match(config, name) || self.is_desired(name)
     }
 
-    fn get(&self, name: &Name) -> Option<&Known> {
-        self.known.get(&hash(name))
+    fn get(&self, name: &Name) -> Option<&NameState> {
+        self.names.get(&hash(name))
     }
 
-    fn get_mut(&mut self, name: &Name) -> Option<&mut Known> {
-        self.known.get_mut(&hash(name))
+    fn get_mut(&mut self, name: &Name) -> Option<&mut NameState> {
+        self.names.get_mut(&hash(name))
     }
 
-    /// Whether a reference or a rule without `*` wants this name, as far as is known.
-    fn is_wanted(&self, name: &Name) -> bool {
-        self.is_partial || self.get(name).is_some_and(|known| known.seen > 0)
+    /// Returns whether a reference or a rule without `*` desires this name, as far as known.
+    fn is_desired(&self, name: &Name) -> bool {
+        self.is_partial || self.get(name).is_some_and(|state| state.desired_in > 0)
     }
 
-    /// Whether something is known of this name.
+    /// Returns whether this name is known as desired.
     pub(super) fn knows(&self, name: &Name) -> bool {
-        self.get(name).is_some_and(|known| known.seen > 0)
+        self.get(name).is_some_and(|state| state.desired_in > 0)
     }
 
-    /// Wants a name (a rule, a reference): asks for it unless it is known to be held.
-    pub(super) fn want(&mut self, outbound: &mut Outbound, name: Name) {
+    /// Adds a desired name (a rule, a reference) and queries it unless it is known to be held.
+    pub(super) fn add_desired(&mut self, outbound: &mut Outbound, name: Name) {
         self.remember(&name);
         if !self.has(&name) {
-            self.ask(outbound, name, None);
+            self.query(outbound, name, None);
         }
     }
 
-    /// Whether the name is held, or is asked for again when it is time.
+    /// Returns whether the name is held, or is scheduled for another query.
     pub(super) fn has(&self, name: &Name) -> bool {
-        self.get(name).is_some_and(|known| known.held.is_some())
+        self.get(name).is_some_and(|state| state.held.is_some())
             || self.missing.get(name).is_some_and(|missing| missing.retry_at.is_some())
     }
 
-    /// Wants a name, and asks nothing.
+    /// Adds a desired name without a query.
     pub(super) fn remember(&mut self, name: &Name) {
         let walk = self.walk;
         match self.entry(name) {
-            Some(known) => known.seen = walk,
-            None => (self.is_partial, self.was_full) = (true, true),
+            Some(state) => state.desired_in = walk,
+            None => (self.is_partial, self.has_overflowed) = (true, true),
         }
     }
 
-    fn entry(&mut self, name: &Name) -> Option<&mut Known> {
-        let (hash, has_room) = (hash(name), self.known.len() < MAX_KNOWN);
-        if !has_room && !self.known.contains_key(&hash) {
+    fn entry(&mut self, name: &Name) -> Option<&mut NameState> {
+        let (hash, has_capacity) = (hash(name), self.names.len() < MAX_KNOWN);
+        if !has_capacity && !self.names.contains_key(&hash) {
             return None;
         }
-        Some(self.known.entry(hash).or_default())
+        Some(self.names.entry(hash).or_default())
     }
 
-    /// A name that is wanted and not held is to be asked for: see [`Queries::ask_for_missing`].
+    /// Schedules the query of a desired name that is not held: see [`Queries::query_missing`].
     pub(super) fn miss(&mut self, name: &Name) {
         if self.missing.len() < MAX_MISSING || self.missing.contains_key(name) {
             self.missing.entry(name.clone()).or_default().retry_at = None;
         } else {
-            self.has_unasked = true;
+            self.has_unqueried = true;
         }
     }
 
-    /// Asks for a name, whether it is held or not, once: for a round, or because it may be another object by now. `held`
-    /// is the object that is held under it. As many as [`WINDOW`] at a time, the rest waits. Returns whether there was
-    /// room.
-    pub(super) fn ask(&mut self, outbound: &mut Outbound, name: Name, held: Option<Uid>) -> bool {
-        let is_asked = |question: &Question| question.name == name && question.held == held;
-        self.flight.values().any(is_asked) || self.ask_anew(outbound, name, held)
+    /// Queries a name once, whether it is held or not: for a round, or because it may be another
+    /// object by now. `held` is the object held under it. At most [`WINDOW`] queries are in flight,
+    /// the rest is queued. Returns whether the queue accepted it.
+    pub(super) fn query(&mut self, outbound: &mut Outbound, name: Name, held: Option<Uid>) -> bool {
+        let is_asked = |query: &Query| query.name == name && query.held == held;
+        self.in_flight.values().any(is_asked) || self.requery(outbound, name, held)
     }
 
-    /// As [`Queries::ask`], even if an answer to the same question is on its way.
-    fn ask_anew(&mut self, outbound: &mut Outbound, name: Name, held: Option<Uid>) -> bool {
+    /// Queries a name even if an answer to the same query is in flight.
+    fn requery(&mut self, outbound: &mut Outbound, name: Name, held: Option<Uid>) -> bool {
         if self.queue.len() >= MAX_QUEUE && !self.queue.contains_key(&name) {
-            self.has_unasked |= held.is_none();
+            self.has_unqueried |= held.is_none();
             return false;
         }
-        let is_again = self.missing.get(&name).is_some_and(|missing| missing.attempts > 0);
-        let waiting = self.queue.entry(name).or_default();
-        waiting.is_again = is_again;
-        waiting.held = held.or_else(|| waiting.held.take());
+        let is_retry = self.missing.get(&name).is_some_and(|missing| missing.attempts > 0);
+        let queued = self.queue.entry(name).or_default();
+        queued.is_retry = is_retry;
+        queued.held = held.or_else(|| queued.held.take());
         self.fill(outbound);
         true
     }
 
     fn fill(&mut self, outbound: &mut Outbound) {
-        while self.flight.len() < WINDOW
-            && let Some((name, waiting)) = self.queue.pop_first()
+        while self.in_flight.len() < WINDOW
+            && let Some((name, queued)) = self.queue.pop_first()
         {
-            self.put(outbound, Question::new(name, waiting));
+            self.put(outbound, Query::new(name, queued));
         }
     }
 
-    fn put(&mut self, outbound: &mut Outbound, mut question: Question) {
-        question.until = outbound.at.now + outbound.config.answer_timeout;
-        question.attempts += 1;
-        question.acknowledged = outbound.counters.acknowledged;
+    fn put(&mut self, outbound: &mut Outbound, mut query: Query) {
+        query.until = outbound.at.now + outbound.config.answer_timeout;
+        query.attempts += 1;
+        query.acknowledged = outbound.counters.acknowledged;
         outbound.counters.asked += 1;
-        let id = outbound.send(&message::query(&question.name));
-        self.flight.insert(id, question);
+        let id = outbound.send(&message::query(&query.name));
+        self.in_flight.insert(id, query);
     }
 
-    /// An urgent round begins: nothing is known to be held, and everything is worth another question.
-    pub(super) fn doubt(&mut self) {
-        self.known.values_mut().for_each(|known| known.held = None);
+    /// Begins an urgent round: no name counts as held, and every missing one is queried again.
+    pub(super) fn invalidate(&mut self) {
+        self.names.values_mut().for_each(|state| state.held = None);
         self.missing.values_mut().for_each(|missing| *missing = Missing::default());
-        self.beyond = (0, None);
+        self.overflow = (0, None);
     }
 
-    /// A round that walks over everything held begins.
+    /// Begins a walk over everything held.
     pub(super) fn begin_walk(&mut self) {
-        (self.walk, self.was_full) = (self.walk.saturating_add(1), false);
+        (self.walk, self.has_overflowed) = (self.walk.saturating_add(1), false);
     }
 
-    /// The rows and Pods are gone through: what was left out is found.
-    pub(super) fn look_through(&mut self) {
-        (self.has_unasked, self.beyond) = (false, (0, None));
+    /// Begins a rescan of rows and Pods, which finds the names beyond the limits.
+    pub(super) fn rescan(&mut self) {
+        (self.has_unqueried, self.overflow) = (false, (0, None));
     }
 
-    /// Whether names may be wanted and not held that nothing was asked for.
-    pub(super) fn has_unasked(&self) -> bool {
-        self.has_unasked
+    /// Returns whether names may be desired and not held that were not queried.
+    pub(super) fn has_unqueried(&self) -> bool {
+        self.has_unqueried
     }
 
-    /// Whether what found no room here is to be looked for in the database, and nothing else is asked for any more.
-    pub(super) fn is_to_look_through(&self, now: Now) -> bool {
-        self.open() == 0 && (self.has_unasked || self.beyond.1.is_some_and(|at| at <= now))
+    /// Returns whether a rescan of the database is due and no query is open.
+    pub(super) fn is_rescan_due(&self, now: Now) -> bool {
+        self.open() == 0 && (self.has_unqueried || self.overflow.1.is_some_and(|at| at <= now))
     }
 
-    /// A walk over everything held is over: what it has not seen to be wanted is wanted no more, and what it has not seen
-    /// is not held.
+    /// Completes a walk over everything held: names it has not seen as desired are dropped, and
+    /// names without a row are not held.
     pub(super) fn sweep(&mut self, config: &BridgeConfig) {
         for name in config.fetch.iter().filter_map(super::FetchRule::exact) {
             self.remember(&name);
         }
         let walk = self.walk;
-        self.known.retain(|_, known| known.seen >= walk);
-        for known in self.known.values_mut().filter(|known| known.row < walk) {
-            known.held = None;
+        self.names.retain(|_, state| state.desired_in >= walk);
+        for state in self.names.values_mut().filter(|state| state.row_in < walk) {
+            state.held = None;
         }
-        self.is_partial = self.was_full;
-        let (known, is_partial) = (&self.known, self.is_partial);
-        self.missing.retain(|name, _| is_partial || known.contains_key(&hash(name)));
+        self.is_partial = self.has_overflowed;
+        let (names, is_partial) = (&self.names, self.is_partial);
+        self.missing.retain(|name, _| is_partial || names.contains_key(&hash(name)));
     }
 
-    /// Asks for everything that is known to be wanted and not held, unless its time has not come. Returns how many names
-    /// that are.
-    pub(super) fn ask_for_missing(&mut self, outbound: &mut Outbound) -> u64 {
+    /// Queries every name known as desired and not held, unless its retry is not due. Returns the
+    /// number of queries.
+    pub(super) fn query_missing(&mut self, outbound: &mut Outbound) -> u64 {
         let is_due = |(_, missing): &(&Name, &Missing)| missing.retry_at.is_none();
         let names: Vec<_> = self.missing.iter().filter(is_due).map(|(name, _)| name.clone()).collect();
         let mut asked = 0;
         for name in names {
-            asked += u64::from(self.ask(outbound, name, None));
+            asked += u64::from(self.query(outbound, name, None));
         }
         asked
     }
 
-    /// A row of this name exists.
+    /// Records the row of this name.
     pub(super) fn is_held(&mut self, name: &Name, uid: &Uid) {
-        let (walk, has_room) = (self.walk, self.known.len() < MAX_KNOWN / 4 * 3);
-        // What only rows tell of leaves room for what is wanted.
-        let known = if has_room { self.entry(name) } else { self.get_mut(name) };
-        if let Some(known) = known {
-            (known.held, known.row) = (Some(uid.clone()), walk);
+        let (walk, has_capacity) = (self.walk, self.names.len() < MAX_KNOWN / 4 * 3);
+        // Names known from rows only must leave capacity for desired ones.
+        let names = if has_capacity { self.entry(name) } else { self.get_mut(name) };
+        if let Some(state) = names {
+            (state.held, state.row_in) = (Some(uid.clone()), walk);
         }
         self.missing.remove(name);
     }
 
-    /// A row of this name does not exist any more.
+    /// Records that this name has no row any more.
     pub(super) fn is_gone(&mut self, name: &Name) {
-        if let Some(known) = self.get_mut(name) {
-            known.held = None;
+        if let Some(state) = self.get_mut(name) {
+            state.held = None;
         }
     }
 
-    /// Whether CloudCore has answered with the object of this name since the round has begun.
+    /// Returns whether CloudCore has answered with this object since the round has begun.
     pub(super) fn is_compared(&self, name: &Name) -> bool {
-        self.get(name).is_some_and(|known| known.answered == self.walk)
+        self.get(name).is_some_and(|state| state.answered == self.walk)
     }
 
-    /// An object is going to be stored: if it is a Pod, what it references is wanted; if it is wanted, it is held.
-    /// `is_listed` tells whether a list has just said all there is to be said of a name.
+    /// Handles an object about to be stored: references of a Pod become desired, a desired name
+    /// becomes held. `is_listed` returns whether a list of this round covers a name.
     pub(super) fn stored(
         &mut self,
         outbound: &mut Outbound,
@@ -423,7 +429,7 @@ impl Queries {
             for name in references(put.body.get()) {
                 match is_listed(&outbound.config, &name) {
                     true => self.remember(&name),
-                    false => self.want(outbound, name),
+                    false => self.add_desired(outbound, name),
                 }
             }
         } else if let Some(name) = name_of(put) {
@@ -431,56 +437,56 @@ impl Queries {
         }
     }
 
-    /// An object is going to be removed. If its name is wanted it may have been made anew, which CloudCore never sends by
-    /// itself: it is asked for.
+    /// Handles an object about to be removed. A desired name is queried, because CloudCore never
+    /// pushes a recreated object by itself.
     pub(super) fn deleted(&mut self, outbound: &mut Outbound, incoming: &Incoming<'_>, uid: &Uid) {
         let Some(name) = target(incoming) else { return };
-        let held = self.get(&name).and_then(|known| known.held.as_ref());
+        let held = self.get(&name).and_then(|state| state.held.as_ref());
         if held.is_some_and(|held| held != uid) {
             return;
         }
         self.is_gone(&name);
-        if self.is_wanted(&name) {
-            self.ask_anew(outbound, name, None);
+        if self.is_desired(&name) {
+            self.requery(outbound, name, None);
         }
     }
 
-    /// A delete that names no object: asks for the name if that can be asked for.
+    /// Handles a delete without a UID: queries the name if possible.
     pub(super) fn unclear(&mut self, outbound: &mut Outbound, incoming: &Incoming<'_>) {
-        let Some(name) = target(incoming).filter(|name| self.wants_name(&outbound.config, name)) else {
+        let Some(name) = target(incoming).filter(|name| self.is_name_desired(&outbound.config, name)) else {
             return;
         };
-        let held = self.get(&name).and_then(|known| known.held.clone());
-        self.ask_anew(outbound, name, held);
+        let held = self.get(&name).and_then(|state| state.held.clone());
+        self.requery(outbound, name, held);
     }
 
-    /// An answer has come; the object in it, if there is one, takes the way of all objects. That there is none (a Status
-    /// `NotFound`) removes the object that was asked about. Returns whether it was asked for here.
+    /// Handles an answer; an object in it is then handled like any other. `NotFound` removes the
+    /// queried object. Returns whether the answer belongs to a query of this table.
     pub(super) fn answered(
         &mut self,
         outbound: &mut Outbound,
         delivery: &mut Delivery,
         incoming: &Incoming<'_>,
     ) -> bool {
-        let Some(id) = incoming.parent.filter(|id| self.flight.contains_key(id)) else { return false };
+        let Some(id) = incoming.parent.filter(|id| self.in_flight.contains_key(id)) else { return false };
         let is_missing = |failure: message::Failure| failure.reason == "NotFound" || failure.code == 404;
         let is_missing = incoming.content.and_then(message::failure).is_some_and(is_missing);
-        // Any other failure is as good as no answer: the question is put again in time.
+        // Any other failure counts as no answer: the query is repeated after its timeout.
         if !is_missing && !incoming.is_object() {
             return true;
         }
-        let Some(question) = self.flight.remove(&id) else { return false };
+        let Some(query) = self.in_flight.remove(&id) else { return false };
         outbound.counters.answered += 1;
         if is_missing {
-            self.missed(outbound, delivery, &question);
+            self.missed(outbound, delivery, &query);
         } else {
             let walk = self.walk;
-            if let Some(known) = self.get_mut(&question.name) {
-                known.answered = walk;
+            if let Some(state) = self.get_mut(&query.name) {
+                state.answered = walk;
             }
-            match replaced(&question, incoming) {
-                change @ Some(_) if question.is_doubted => self.replaced = change,
-                Some(Change::Delete(Delete { uid, .. })) => self.doubt_row(outbound, &question.name, uid),
+            match replaced(&query, incoming) {
+                change @ Some(_) if query.is_recheck => self.replaced = change,
+                Some(Change::Delete(Delete { uid, .. })) => self.recheck_row(outbound, &query.name, uid),
                 _ => {}
             }
         }
@@ -488,54 +494,54 @@ impl Queries {
         true
     }
 
-    /// The object that was asked about, if the answer was another one under its name. That takes its place, unless it
-    /// cannot be stored: then what was held is gone all the same.
+    /// Returns the deletion of the queried object, if the answer had another one under its name.
+    /// The new one replaces it; if that cannot be stored, the old one is deleted all the same.
     pub(super) fn take_replaced(&mut self) -> Option<Change> {
         self.replaced.take()
     }
 
-    fn missed(&mut self, outbound: &mut Outbound, delivery: &mut Delivery, question: &Question) {
-        if let Some(uid) = question.held.as_ref().filter(|_| !question.is_doubted) {
-            return self.doubt_row(outbound, &question.name, uid.clone());
+    fn missed(&mut self, outbound: &mut Outbound, delivery: &mut Delivery, query: &Query) {
+        if let Some(uid) = query.held.as_ref().filter(|_| !query.is_recheck) {
+            return self.recheck_row(outbound, &query.name, uid.clone());
         }
-        if let Some(uid) = &question.held {
-            let delete = Delete { uid: uid.clone(), key: key(&question.name) };
+        if let Some(uid) = &query.held {
+            let delete = Delete { uid: uid.clone(), key: key(&query.name) };
             delivery.apply(outbound, vec![Change::Delete(delete)], Vec::new());
         }
-        // Another object may have come under the name meanwhile.
-        let held = self.get(&question.name).and_then(|known| known.held.clone());
-        if held.is_none() || held == question.held {
-            self.is_gone(&question.name);
-            self.retry_later(outbound, &question.name);
+        // Another object may have arrived under the name meanwhile.
+        let held = self.get(&query.name).and_then(|state| state.held.clone());
+        if held.is_none() || held == query.held {
+            self.is_gone(&query.name);
+            self.retry_later(outbound, &query.name);
         }
     }
 
-    /// CloudCore answers from a cache, which is empty for a while after its start, and may be behind: what it does not know
-    /// is gone when it does not know it a second time.
-    fn doubt_row(&mut self, outbound: &Outbound, name: &Name, uid: Uid) {
-        if self.doubts.len() < MAX_QUEUE {
-            self.doubts.insert(name.clone(), (uid, outbound.at.now + CONFIRM));
+    /// Schedules a second query: CloudCore answers from a cache that is empty after its start and
+    /// may lag. Only a second answer without the object removes it.
+    fn recheck_row(&mut self, outbound: &Outbound, name: &Name, uid: Uid) {
+        if self.rechecks.len() < MAX_QUEUE {
+            self.rechecks.insert(name.clone(), (uid, outbound.at.now + RECHECK_DELAY));
         }
     }
 
-    fn ask_doubted(&mut self, outbound: &mut Outbound) {
+    fn query_rechecks(&mut self, outbound: &mut Outbound) {
         let now = outbound.at.now;
-        while self.flight.len() < WINDOW
+        while self.in_flight.len() < WINDOW
             && let Some(name) =
-                self.doubts.iter().find(|(_, (_, due))| *due <= now).map(|(name, _)| name.clone())
-            && let Some((uid, _)) = self.doubts.remove(&name)
+                self.rechecks.iter().find(|(_, (_, due))| *due <= now).map(|(name, _)| name.clone())
+            && let Some((uid, _)) = self.rechecks.remove(&name)
         {
-            let is_settled = |known: &Known| known.seen > 0 && known.held.as_ref() != Some(&uid);
+            let is_settled = |state: &NameState| state.desired_in > 0 && state.held.as_ref() != Some(&uid);
             if self.get(&name).is_some_and(is_settled) {
                 continue;
             }
-            let waiting = Waiting { held: Some(uid), is_again: false };
-            self.put(outbound, Question { is_doubted: true, ..Question::new(name, waiting) });
+            let queued = QueuedQuery { held: Some(uid), is_retry: false };
+            self.put(outbound, Query { is_recheck: true, ..Query::new(name, queued) });
         }
     }
 
     fn retry_later(&mut self, outbound: &mut Outbound, name: &Name) {
-        if !self.is_wanted(name) {
+        if !self.is_desired(name) {
             self.missing.remove(name);
             return;
         }
@@ -544,7 +550,7 @@ impl Queries {
         let in_time = |delay: Duration| outbound.at.now + delay.max(Duration::from_secs(1));
         if self.missing.len() >= MAX_MISSING && !self.missing.contains_key(name) {
             let at = in_time(backoff(longest, longest, 0, draw));
-            self.beyond = (self.beyond.0 + 1, self.beyond.1.or(Some(at)));
+            self.overflow = (self.overflow.0 + 1, self.overflow.1.or(Some(at)));
             return;
         }
         let missing = self.missing.entry(name.clone()).or_default();
@@ -554,27 +560,27 @@ impl Queries {
         self.retry_at = earlier(self.retry_at, Some(at));
     }
 
-    /// Gives up questions without an answer, asks again for what is missing, fills the window.
+    /// Abandons unanswered queries, retries missing names, fills the window.
     pub(super) fn tick(&mut self, outbound: &mut Outbound) {
         let now = outbound.at.now;
-        let is_due = |question: &mut Question| question.until <= now && !question.may_wait(outbound);
+        let is_due = |query: &mut Query| query.until <= now && !query.extend_if_busy(outbound);
         let due: Vec<_> =
-            self.flight.iter_mut().filter_map(|(id, question)| is_due(question).then_some(*id)).collect();
+            self.in_flight.iter_mut().filter_map(|(id, query)| is_due(query).then_some(*id)).collect();
         for id in due {
-            let Some(question) = self.flight.remove(&id) else { continue };
-            if question.attempts < ATTEMPTS {
-                self.put(outbound, question);
+            let Some(query) = self.in_flight.remove(&id) else { continue };
+            if query.attempts < ATTEMPTS {
+                self.put(outbound, query);
                 continue;
             }
             outbound.counters.unanswered += 1;
-            if question.held.is_none() && self.get(&question.name).is_none_or(|known| known.held.is_none()) {
-                self.retry_later(outbound, &question.name);
+            if query.held.is_none() && self.get(&query.name).is_none_or(|state| state.held.is_none()) {
+                self.retry_later(outbound, &query.name);
             }
         }
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry(outbound);
         }
-        self.ask_doubted(outbound);
+        self.query_rechecks(outbound);
         self.fill(outbound);
     }
 
@@ -591,44 +597,45 @@ impl Queries {
             }
         }
         for name in due {
-            if !self.ask(outbound, name.clone(), None) {
+            if !self.query(outbound, name.clone(), None) {
                 self.retry_later(outbound, &name);
             }
         }
     }
 
     pub(super) fn deadline(&self) -> Option<Now> {
-        let doubted = self.doubts.values().map(|(_, due)| *due).min();
-        let doubted = doubted.filter(|_| self.flight.len() < WINDOW);
-        let beyond = self.beyond.1.filter(|_| self.open() == 0);
-        let again = earlier(self.retry_at, beyond);
-        earlier(earlier(self.flight.values().map(|question| question.until).min(), again), doubted)
+        let doubted = self.rechecks.values().map(|(_, due)| *due).min();
+        let doubted = doubted.filter(|_| self.in_flight.len() < WINDOW);
+        let overflow = self.overflow.1.filter(|_| self.open() == 0);
+        let again = earlier(self.retry_at, overflow);
+        earlier(earlier(self.in_flight.values().map(|query| query.until).min(), again), doubted)
     }
 
-    /// How many more names may be asked for without waiting.
-    pub(super) fn room(&self) -> usize {
-        if self.doubts.len() >= MAX_QUEUE {
+    /// Returns the free capacity of the window.
+    pub(super) fn capacity(&self) -> usize {
+        if self.rechecks.len() >= MAX_QUEUE {
             return 0;
         }
-        WINDOW.saturating_sub(self.flight.len() + self.queue.len())
+        WINDOW.saturating_sub(self.in_flight.len() + self.queue.len())
     }
 
-    /// Questions that wait or are under way.
+    /// Returns the number of queued queries and of those in flight.
     pub(super) fn open(&self) -> u64 {
-        (self.queue.len() + self.flight.len()) as u64
+        (self.queue.len() + self.in_flight.len()) as u64
     }
 
-    /// Those of them for what is not held, and was not asked for in vain before.
-    pub(super) fn open_news(&self) -> u64 {
-        let flight = self.flight.values().map(|question| (&question.held, question.is_again));
-        let queue = self.queue.values().map(|waiting| (&waiting.held, waiting.is_again));
-        flight.chain(queue).filter(|(held, is_again)| held.is_none() && !is_again).count() as u64
+    /// Returns the number of open queries for new, not held names.
+    pub(super) fn open_new(&self) -> u64 {
+        let in_flight = self.in_flight.values().map(|query| (&query.held, query.is_retry));
+        let queue = self.queue.values().map(|queued| (&queued.held, queued.is_retry));
+        in_flight.chain(queue).filter(|(held, is_retry)| held.is_none() && !is_retry).count() as u64
     }
 
-    /// Wanted and not held although asked for: at most `limit` names, and how many there are.
+    /// Returns the desired names that are not held although queried: at most `limit` of them, and
+    /// their number.
     pub(super) fn missing(&self, limit: usize) -> (Vec<String>, u64) {
         let missing = || self.missing.iter().filter(|(_, missing)| missing.attempts > 0);
         let names = missing().take(limit).map(|(name, _)| name.to_string()).collect();
-        (names, missing().count() as u64 + self.beyond.0)
+        (names, missing().count() as u64 + self.overflow.0)
     }
 }

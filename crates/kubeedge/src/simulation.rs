@@ -1,6 +1,6 @@
-//! The guarantees over a CloudCore, in virtual time and from a seed: edge machine and bridge against the scripted
-//! CloudCore of the tests, over a link that is cut, with crashes, lost and rolled-back databases, a full store, and a
-//! cluster in which everything changes.
+//! The guarantees over a CloudCore, in virtual time and from a seed: edge machine and bridge
+//! against the scripted CloudCore, over a link that is cut, with crashes, lost and rolled-back
+//! databases, a full store, and a changing cluster.
 //!
 //! `EDGESYNC_SEED=<n> cargo test -p edgesync-kubeedge --lib simulation::one_seed -- --nocapture` shows one run step by step;
 //! `EDGESYNC_SEEDS=<n>` sets how many seeds the long test tries.

@@ -1,13 +1,13 @@
-//! What the status shows of the bridge.
+//! The bridge's part of the status.
 
 use super::Bridge;
 use super::types::BridgeStatus;
 
-/// The most missing names that are shown.
+/// The most missing names in the status.
 const MAX_MISSING: usize = 16;
 
 pub(super) fn status(bridge: &Bridge) -> BridgeStatus {
-    let (missing, missing_count) = bridge.asking.missing(MAX_MISSING);
+    let (missing, missing_count) = bridge.queries.missing(MAX_MISSING);
     let (lease_version, lease_at) = bridge.lease.answered.clone().unzip();
     let (node_version, node_at) = bridge.uploads.node.clone().unzip();
     BridgeStatus {

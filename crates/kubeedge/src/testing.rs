@@ -1,4 +1,4 @@
-//! What the tests of the parts share: a configuration, captured messages, and answers as CloudCore writes them.
+//! Shared test helpers: a configuration, captured messages, and answers as CloudCore writes them.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use super::outbound::Outbound;
 use super::types::{BridgeConfig, Moment, Sent};
 
-/// When all tests begin: the time of the captured registration.
+/// The start of all tests: the time of the captured registration.
 pub(super) const WALL: i64 = 1_795_225_351_000;
 
-/// Where captured messages are.
+/// The directory of captured messages.
 pub(super) const CAPTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/kubeedge");
 
-/// A configuration with which everything is kept.
+/// Returns a configuration that keeps everything.
 pub(super) fn config() -> BridgeConfig {
     BridgeConfig {
         node: "edgea".into(),
@@ -29,7 +29,7 @@ pub(super) fn config() -> BridgeConfig {
     }
 }
 
-/// An outbound in session `s`.
+/// Returns an outbound in session `s`.
 pub(super) fn outbound() -> Outbound {
     let mut outbound = Outbound::new(config());
     outbound.begin(Moment { now: Duration::ZERO, wall: WALL }, 7);
@@ -37,18 +37,18 @@ pub(super) fn outbound() -> Outbound {
     outbound
 }
 
-/// A captured message, by its path below the directory of the captures.
+/// Returns a captured message, by its path below the directory of the captures.
 pub(super) fn captured(name: &str) -> Value {
     serde_json::from_str(&captured_text(name)).unwrap()
 }
 
-/// The same to the letter.
+/// Returns the exact text of a captured message.
 pub(super) fn captured_text(name: &str) -> String {
     let path = format!("{CAPTURES}/{name}");
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Takes what was sent from the outbound; a ping is `{"ping": number}`.
+/// Takes the sent messages from the outbound; a ping is `{"ping": number}`.
 pub(super) fn sent(outbound: &mut Outbound) -> Vec<Value> {
     let value = |sent| match sent {
         Sent::Text { text, .. } => serde_json::from_str(&text).unwrap(),
@@ -57,7 +57,7 @@ pub(super) fn sent(outbound: &mut Outbound) -> Vec<Value> {
     outbound.messages.drain(..).map(value).collect()
 }
 
-/// The one message that was sent.
+/// Returns the one message that was sent.
 #[track_caller]
 pub(super) fn one(outbound: &mut Outbound) -> Value {
     let mut all = sent(outbound);
@@ -65,7 +65,7 @@ pub(super) fn one(outbound: &mut Outbound) -> Value {
     all.remove(0)
 }
 
-/// `<operation> <resource>` of each message that was sent.
+/// Returns `<operation> <resource>` of each sent message.
 pub(super) fn routes(messages: &[Value]) -> Vec<String> {
     let route = |message: &Value| match message.get("ping") {
         Some(number) => format!("ping {number}"),
@@ -78,7 +78,7 @@ pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap()
 }
 
-/// The answer to a message.
+/// Returns the answer to a message.
 pub(super) fn answer(message: &Value, content: &Value) -> String {
     let is_application = message["route"]["source"] == "metaserver";
     let (operation, resource) = match is_application {
@@ -95,14 +95,14 @@ pub(super) fn answer(message: &Value, content: &Value) -> String {
     .to_string()
 }
 
-/// The content of an answer that tells an error.
+/// Returns the content of an answer with an error.
 pub(super) fn error(code: u16, reason: &str) -> Value {
     let status = json!({"metadata": {}, "status": "Failure", "message": format!("it is {reason}"), "reason": reason,
         "code": code});
     json!({"Object": {"metadata": {"creationTimestamp": null}}, "Err": {"ErrStatus": status}})
 }
 
-/// Time passes up to this moment.
+/// Advances the clock to this moment.
 pub(super) fn pass_to(outbound: &mut Outbound, now: Duration) {
     outbound.at.wall += i64::try_from((now - outbound.at.now).as_millis()).unwrap();
     outbound.at.now = now;

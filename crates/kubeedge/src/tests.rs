@@ -1,8 +1,8 @@
-//! What the bridge does, message by message.
+//! Tests of the bridge, message by message.
 
-mod asking;
 mod downstream;
 mod equality;
+mod queries;
 mod replay;
 mod rig;
 mod session;

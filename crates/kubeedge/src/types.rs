@@ -1,4 +1,4 @@
-//! The values that go into and come out of the bridge.
+//! Inputs and outputs of the bridge.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use edgesync_object::ResourceVersion;
 use edgesync_protocol::change::{ObjectRef, Uid};
 use edgesync_protocol::timing::Now;
 
-/// A moment, by both clocks.
+/// A point in time by both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
-    /// By the clock that never goes backwards.
+    /// The time of the monotonic clock.
     pub now: Now,
-    /// By the clock on the wall: Unix time in milliseconds. For what messages tell, and for how long ago something was
-    /// in an earlier run of the agent; never for another decision.
+    /// The wall clock: Unix time in milliseconds. Only for timestamps in messages and for durations
+    /// since an earlier run of the agent.
     pub wall: i64,
 }
 
@@ -22,132 +22,135 @@ pub struct Moment {
 pub struct BridgeConfig {
     /// The name of the node.
     pub node: String,
-    /// How often the Lease is renewed.
+    /// The renewal interval of the Lease.
     pub lease_interval: Duration,
-    /// How often CloudCore is told that the node lives; it ends a session after 30 s without.
+    /// The interval of keepalive messages; CloudCore ends a session after 30 s without one.
     pub keepalive: Duration,
-    /// How long an answer may take before the question is put again.
+    /// The timeout of an answer before the query is repeated.
     pub answer_timeout: Duration,
-    /// The longest delay between two attempts at one thing.
+    /// The longest delay between two attempts at the same operation.
     pub retry_max: Duration,
     /// The largest object accepted, in bytes of JSON.
     pub max_object: usize,
-    /// Whether `metadata.managedFields`, often half of an object, is kept.
+    /// Whether to keep `metadata.managedFields`, often half of an object.
     pub managed_fields: bool,
-    /// ConfigMaps and Secrets that are asked for beside those that held pods reference.
+    /// ConfigMaps and Secrets to query beside those that held Pods reference.
     pub fetch: Vec<FetchRule>,
-    /// Kinds that are watched through the dynamic controller.
+    /// Kinds to watch through the dynamic controller.
     pub watch: Vec<WatchRule>,
-    /// How long it may take until everything held has been compared once.
+    /// The time within which everything held is compared once.
     pub verify_interval: Duration,
 }
 
-/// Something for the link to send.
+/// An item for the link to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// A TEXT message.
+    /// A WebSocket TEXT message.
     Text {
-        /// A short fixed word, for counters.
+        /// A short fixed label for metrics.
         name: &'static str,
-        /// The JSON, with the newline that KubeEdge ends it with.
+        /// The JSON, with KubeEdge's trailing newline.
         text: String,
     },
-    /// A WebSocket ping. Its pong says that everything sent before was read: [`super::Bridge::pong`].
+    /// A WebSocket ping. Its pong proves that everything sent before was read:
+    /// [`super::Bridge::pong`].
     Ping(u64),
 }
 
-/// Work for the store, and news.
+/// Work for the store and events for operators.
 #[derive(Debug)]
 pub enum BridgeEffect {
-    /// Read what is held, in the order of the inventory; answer with [`super::Bridge::held_read`] or
-    /// [`super::Bridge::read_failed`].
+    /// Read the held objects in the order of the inventory; answer with
+    /// [`super::Bridge::held_read`] or [`super::Bridge::read_failed`].
     ReadHeld {
-        /// Where the last page ended; zero for the first one.
+        /// The end of the last page; zero for the first one.
         cursor: u64,
         /// The largest number of entries.
         limit: usize,
     },
-    /// Keep this text in the database; the next run of the agent gives it to [`super::Bridge::recall`].
+    /// Store this text in the database; the next run of the agent passes it to
+    /// [`super::Bridge::recall`].
     Remember(String),
-    /// CloudCore takes what is sent and answers nothing, as it does beyond its node limit: a new connection may help, after
-    /// the backoff of a failed one.
+    /// Reconnect after the backoff of a failed connection: CloudCore accepts messages but answers
+    /// nothing, as it does beyond its node limit.
     Reconnect,
-    /// Something that an operator may want to know.
+    /// An event for operators.
     Notice(BridgeNotice),
 }
 
-/// A page of what is held.
+/// A page of held objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldPage {
-    /// The objects.
+    /// The entries of the page.
     pub entries: Vec<HeldEntry>,
-    /// Where the next page begins, none after the last.
+    /// The start of the next page; `None` after the last one.
     pub next: Option<u64>,
 }
 
-/// An object that is held.
+/// One held object of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldEntry {
-    /// Its UID.
+    /// The UID of the object.
     pub uid: Uid,
-    /// The version held.
+    /// The version that the node holds.
     pub version: ResourceVersion,
-    /// Which object it is.
+    /// API version, kind, namespace and name of the object.
     pub object: ObjectRef,
-    /// What it references, if it is a Pod, each with the object that is held under the name: [`super::references`] of its
-    /// body. Empty for all others.
+    /// The names that a Pod references, each with the object held under it: [`super::references`]
+    /// of its body. Empty for all other kinds.
     pub references: Vec<(Name, Option<Uid>)>,
 }
 
-/// Something that an operator may want to know.
+/// An event for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BridgeNotice {
-    /// A message cannot be read.
+    /// A message of CloudCore cannot be read.
     BadMessage {
-        /// What is wrong with it.
+        /// The problem, for people.
         problem: String,
     },
-    /// A round begins because what CloudCore believes to be here is not: everything is asked for again.
+    /// A full relist begins, because CloudCore's view of this node is outdated.
     Refilling(RoundReason),
-    /// A round is over.
+    /// A round is complete.
     Verified {
-        /// Why it was begun.
+        /// The reason of the round.
         reason: RoundReason,
-        /// Objects that were compared.
+        /// The number of objects compared.
         compared: u64,
-        /// Objects that were missing, older, or held although they are gone.
+        /// The number of objects that were missing, older, or held although deleted.
         differed: u64,
     },
-    /// The dynamic controller does not answer: it is switched off, or older than what is asked.
+    /// The dynamic controller does not answer: it is disabled, or too old for the request.
     DynamicControllerSilent,
-    /// It refuses a list or a watch.
+    /// The dynamic controller refuses a list or a watch.
     Denied {
-        /// What was asked for.
+        /// The rule of the refused request.
         what: String,
-        /// Its words.
+        /// The message of the dynamic controller.
         message: String,
     },
 }
 
-/// Why everything held is compared.
+/// The reason of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundReason {
-    /// The node has no Lease with a marker: it is new here, or another agent had its name.
+    /// The node has no Lease with a marker: it is new, or another agent had its name.
     First,
-    /// The marker in the Lease is not that of the database: it was lost, or is an older copy.
+    /// The marker in the Lease differs from the database's: the database was lost, or is an older
+    /// copy.
     Lost,
-    /// A new connection, with the database of before.
+    /// A new connection with the previous database.
     Reconnect,
     /// The rules of the configuration have changed.
     Rules,
-    /// It is time.
+    /// The verify interval has elapsed.
     Routine,
-    /// An operator wants to know.
+    /// An operator has requested a relist.
     Asked,
 }
 
 impl RoundReason {
-    /// A short fixed word.
+    /// Returns a short fixed label.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -160,33 +163,34 @@ impl RoundReason {
         }
     }
 
-    /// Whether it goes as fast as CloudCore answers, lists included, and the database is not proven before it is over.
+    /// Returns whether the round runs as fast as CloudCore answers, lists included, and the
+    /// database is unproven until it is complete.
     #[must_use]
     pub(crate) fn is_urgent(self) -> bool {
         matches!(self, Self::First | Self::Lost | Self::Asked)
     }
 
-    /// Whether everything held is compared.
+    /// Returns whether the round compares everything held.
     #[must_use]
     pub(crate) fn compares(self) -> bool {
         self.is_urgent() || self == Self::Routine
     }
 }
 
-/// What is known of the dynamic controller of this CloudCore.
+/// The observed state of CloudCore's dynamic controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DynamicController {
-    /// Nothing was asked of it yet.
+    /// No request was sent yet.
     #[default]
     Unknown,
-    /// It answers.
+    /// The dynamic controller answers.
     On,
-    /// It does not.
+    /// The dynamic controller does not answer.
     Silent,
 }
 
 impl DynamicController {
-    /// A short fixed word.
+    /// Returns a short fixed label.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -197,66 +201,67 @@ impl DynamicController {
     }
 }
 
-/// What the status shows. Times are Unix milliseconds.
+/// The state of the bridge, for the status. Times are Unix milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BridgeStatus {
     /// Messages whose commit has not returned yet.
     pub unacknowledged: u64,
-    /// When a message was acknowledged last.
+    /// The time of the last acknowledgement.
     pub acknowledged_at: Option<i64>,
-    /// The version of the Lease that CloudCore has answered with last.
+    /// The Lease version in CloudCore's last answer.
     pub lease_version: Option<String>,
-    /// When that was.
+    /// The time of that answer.
     pub lease_at: Option<i64>,
-    /// The UID of the Node, once CloudCore has told it.
+    /// The UID of the Node, once CloudCore has sent it.
     pub node_uid: Option<String>,
-    /// The version of the Node that CloudCore has answered a patch with last.
+    /// The Node version in CloudCore's last answer to a patch.
     pub node_version: Option<String>,
-    /// When that was.
+    /// The time of that answer.
     pub node_at: Option<i64>,
-    /// The dynamic controller.
+    /// The state of the dynamic controller.
     pub dynamic_controller: DynamicController,
-    /// The round under way: its reason, what was compared, whether it goes as fast as CloudCore answers.
+    /// The current round: its reason and the number of compared objects.
     pub round: Option<(RoundReason, u64)>,
-    /// The last round that is over: when, why, what was compared, what differed.
+    /// The last complete round: time, reason, compared and differing objects.
     pub verified: Option<(i64, RoundReason, u64, u64)>,
-    /// Objects that are to be held, and are not: asked for in vain so far. At most a few.
+    /// Desired objects that are not held although queried; at most a few names.
     pub missing: Vec<String>,
-    /// How many those are.
+    /// The number of those objects.
     pub missing_count: u64,
 }
 
-/// Numbers for the status and the metrics. They only grow.
+/// Counters for status and metrics. They only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BridgeCounters {
-    /// Messages received.
+    /// Messages received from CloudCore.
     pub received: u64,
     /// Messages acknowledged after their commit, or because there was nothing to store.
     pub acknowledged: u64,
-    /// Messages of these whose object was rejected.
+    /// Acknowledged messages whose object was rejected.
     pub rejected: u64,
-    /// Messages that were not acknowledged because nothing can be stored: CloudCore sends them again.
+    /// Messages left unacknowledged because the store cannot save anything: CloudCore sends them
+    /// again.
     pub withheld: u64,
-    /// Messages that came again while their commit was under way.
+    /// Messages repeated while their commit was in flight.
     pub repeated: u64,
     /// Messages that cannot be read.
     pub bad: u64,
-    /// Messages about nothing that is kept here.
+    /// Messages about kinds that are not kept.
     pub ignored: u64,
-    /// Objects that no rule asks for.
+    /// Objects that no rule matches.
     pub unwanted: u64,
-    /// Deletes that do not say which object is meant.
+    /// Deletes that do not identify an object.
     pub unclear: u64,
     /// Messages with the operation `error`.
     pub errors: u64,
-    /// Questions put.
+    /// Queries sent, repetitions included.
     pub asked: u64,
-    /// Questions answered.
+    /// Queries answered by CloudCore.
     pub answered: u64,
-    /// Questions given up without an answer.
+    /// Queries abandoned without an answer.
     pub unanswered: u64,
-    /// Objects that a round found missing, older, or held although they are gone.
+    /// Objects that a round found missing, older, or held although deleted.
     pub differed: u64,
-    /// Rounds that are over.
+    /// Rounds completed since start.
     pub rounds: u64,
 }

@@ -1,4 +1,4 @@
-//! What one message asks of the edge: to hold an object, or to hold it no more.
+//! Changes that one message requests of the edge: put an object, or delete it.
 
 use std::sync::Arc;
 
@@ -8,48 +8,48 @@ use serde_json::value::RawValue;
 pub use edgesync_object::ObjectRef;
 use edgesync_object::{ObjectKey, Resource, ResourceVersion};
 
-/// The UID of an object, shared: it stands in several tables of a side at once.
+/// The UID of an object, reference-counted because several tables of a side share it.
 pub type Uid = Arc<str>;
 
-/// A change of what the edge is to hold.
+/// A change of the desired objects of the edge.
 #[derive(Debug)]
 pub enum Change {
-    /// Hold this object, in this version.
+    /// Stores the object in this version.
     Put(Put),
-    /// Hold the object with this UID no more.
+    /// Deletes the object with this UID.
     Delete(Delete),
 }
 
-/// An object to hold, checked: names are valid, UID and version are present, the body is one JSON object.
+/// A validated object: names are valid, UID and version are present, the body is one JSON object.
 #[derive(Debug)]
 pub struct Put {
-    /// The UID, the identity of the object.
+    /// The UID, which identifies the object.
     pub uid: Uid,
     /// The version of the body.
     pub version: ResourceVersion,
-    /// The version that the sender knows the edge holds and that this one replaces although it is newer.
+    /// The newer version on the edge that this older one deliberately replaces.
     pub supersedes: Option<ResourceVersion>,
-    /// The kind, shared by all objects of a frame that are of that kind.
+    /// The kind, shared by all objects of that kind in a frame.
     pub resource: Arc<Resource>,
-    /// Namespace, empty for cluster-scoped kinds.
+    /// The namespace, empty for cluster-scoped kinds.
     pub namespace: Arc<str>,
-    /// Name.
+    /// The object's name, unique per kind and namespace.
     pub name: Arc<str>,
-    /// The object as JSON text, as it was sent.
+    /// The object as JSON text, unchanged from the sender.
     pub body: Box<RawValue>,
 }
 
-/// An object to hold no more. The UID alone decides; the rest is for logs and local readers.
+/// The deletion of an object. The UID alone decides; the key is for logs and local readers.
 #[derive(Debug)]
 pub struct Delete {
     /// The UID of the object to remove. An object of another UID under the same name stays.
     pub uid: Uid,
-    /// Kind, namespace and name, as far as the sender knew them.
+    /// Kind, namespace and name, as far as the sender knows them.
     pub key: ObjectKey,
 }
 
 impl Change {
-    /// The UID that the change is about.
+    /// Returns the UID of the changed object.
     #[must_use]
     pub fn uid(&self) -> &Uid {
         match self {
@@ -60,7 +60,7 @@ impl Change {
 }
 
 impl Put {
-    /// Which object it is.
+    /// Returns the reference (API version, kind, namespace, name) of the object.
     #[must_use]
     pub fn object_ref(&self) -> ObjectRef {
         ObjectRef {
@@ -71,27 +71,28 @@ impl Put {
         }
     }
 
-    /// Kind, namespace and name.
+    /// Returns the kind, namespace and name that local readers look up.
     #[must_use]
     pub fn key(&self) -> ObjectKey {
         self.resource.key(&self.namespace, &self.name)
     }
 }
 
-/// Why an object could not be applied. All others of its frame are applied nevertheless.
+/// The reason why an object could not be applied. All other objects of the frame are applied
+/// nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum RejectReason {
-    /// Larger than the node accepts.
+    /// The object exceeds the size limit of the node.
     TooLarge,
-    /// Not a valid Kubernetes object, or not the one its message speaks of.
+    /// The object is not a valid Kubernetes object, or differs from the one its message names.
     Invalid,
     /// The edge holds a newer object of another UID under the same name.
     Stale,
-    /// No room in the database or on its disk.
+    /// The database or its disk is full.
     StoreFull,
-    /// The database cannot be written at the moment.
+    /// The database is temporarily not writable.
     StoreUnavailable,
-    /// A reason that this version does not know.
+    /// A reason unknown to this version.
     #[serde(other)]
     Other,
 }
@@ -102,13 +103,13 @@ pub enum RejectReason {
 pub struct Rejected {
     /// The UID of the object, empty if the message had none.
     pub uid: Uid,
-    /// The version that was refused.
+    /// The rejected version of the object.
     pub resource_version: ResourceVersion,
-    /// A reason that programs can tell apart.
+    /// The reason, for programs.
     pub reason: RejectReason,
-    /// What is wrong and what would be right, for people. At most 256 bytes.
+    /// The problem and its remedy for people, at most 256 bytes.
     pub message: String,
-    /// Which object it is, as far as the edge can tell. Not sent: the cloud knows.
+    /// The object, as far as the edge can identify it. Not sent: the cloud knows it.
     #[serde(skip)]
     pub object: Option<Box<ObjectRef>>,
 }

@@ -1,16 +1,15 @@
-//! The cloud's half of the protocol as a state machine, one per node.
+//! The cloud's half of the protocol as a state machine, one per node; see [`CloudMachine`].
 //!
-//! Level-based: it compares what the node is to hold ([`DesiredState`]) with what it is recorded to hold (the
-//! *ledger*), and sends the difference. The ledger is changed only after its ObjectSync records are stored.
+//! The machine is level-based: it compares the desired objects ([`DesiredState`]) with the recorded
+//! ones (the *ledger*) and sends the difference. The ledger changes only after its ObjectSync
+//! records are stored.
 //!
-//! Neither is kept here for each object. The desired state is lent with each input; the ledger is open only while the
-//! node is connected, and then has only what differs. So a node in sync costs the same however much it holds.
+//! The machine keeps no entry per object. Each input lends the desired state. The ledger is open
+//! only while the node is connected, and holds differences only. A node in sync therefore costs the
+//! same however many objects it holds.
 //!
-//! Where several cloud sides serve the same nodes ([`Records::Proven`]), nothing is recorded beyond a session, and a machine
-//! may know less than the node was told elsewhere: `view` says what it does then.
-//!
-//! Inputs are methods that take the time; outputs are pulled: [`CloudMachine::poll_effect`],
-//! [`CloudMachine::poll_frame`], [`CloudMachine::deadline`].
+//! With several replicas ([`Records::Proven`]) nothing is recorded beyond a session, and a replica
+//! may know less than another one has sent to the node; `view` restricts it in that case.
 
 mod connect;
 mod deliveries;
@@ -65,7 +64,7 @@ use record::Recorder;
 use sender::Sender;
 use view::View;
 
-/// The limits that the node of the current session told.
+/// The limits that the node stated in the Hello of the current session.
 #[derive(Clone, Copy, Debug)]
 struct PeerLimits {
     max_frame: usize,
@@ -96,17 +95,117 @@ impl Phase {
     }
 }
 
-/// What the owner of the machine sets, and the machine only reads.
+/// Inputs that the owner of the machine sets and the machine only reads.
 #[derive(Debug)]
 struct Settings {
     config: Arc<CloudConfig>,
     incarnation: Arc<str>,
     issued: Arc<Issued>,
-    /// Whether the cloud knows of the Node.
+    /// Whether the cloud has a Node object.
     is_registered: bool,
 }
 
-/// The cloud's half of the protocol, for one node.
+/// The cloud's half of the protocol for one node: a pure state machine.
+///
+/// # Order of calls
+///
+/// 1. [`new`](Self::new) once per node, connected or not.
+/// 2. [`received`](Self::received) for each frame; the first one of a connection is a Hello.
+///    [`disconnected`](Self::disconnected) when the link is down.
+/// 3. [`desire`](Self::desire) after each change of the [`DesiredState`]. Every `desired` argument
+///    is the state after all changes passed to `desire`.
+/// 4. After every input, pull the outputs: [`poll_effect`](Self::poll_effect) until it returns
+///    `None`, [`poll_frame`](Self::poll_frame) while the link has capacity, and
+///    [`deadline`](Self::deadline) for the next [`tick`](Self::tick).
+///
+/// # Methods
+///
+/// - The link: [`received`](Self::received), [`link_progress`](Self::link_progress),
+///   [`disconnected`](Self::disconnected).
+/// - The desired state: [`desire`](Self::desire), [`fall_behind`](Self::fall_behind),
+///   [`reads_more`](Self::reads_more).
+/// - Answers of the store: [`opened`](Self::opened), [`loaded`](Self::loaded),
+///   [`recorded`](Self::recorded), [`taken`](Self::taken), [`caught_up`](Self::caught_up). The
+///   tokens match answers to requests: a late answer to a load of an earlier session is ignored.
+/// - The operator: [`confirm_deletions`](Self::confirm_deletions), [`held`](Self::held),
+///   [`refused`](Self::refused).
+/// - The state: [`phase`](Self::phase), [`in_sync`](Self::in_sync), [`pending`](Self::pending),
+///   [`stands_with`](Self::stands_with), [`counters`](Self::counters).
+///
+/// # Limits
+///
+/// `CloudConfig` bounds the objects and bytes in flight. One batch of records, one upload and one
+/// load per lane are at the store at a time. Memory grows with [`differences`](Self::differences),
+/// refusals and objects in flight, never with the objects that node and desired state share.
+///
+/// ```
+/// use std::sync::Arc;
+/// # use std::time::Duration;
+///
+/// use edgesync_object::ResourceVersion;
+/// use edgesync_protocol::cloud::{
+///     CloudConfig, CloudEffect, CloudMachine, CloudPhase, Desired, DesiredState, Issued,
+///     LedgerFacts, Records,
+/// };
+/// use edgesync_protocol::digest::{Digest, Epoch};
+/// use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Hello, Up};
+/// use edgesync_protocol::timing::Now;
+///
+/// /// No object is placed on the node.
+/// struct Nothing;
+///
+/// impl DesiredState for Nothing {
+///     fn get(&self, _uid: &str) -> Option<Desired> {
+///         None
+///     }
+///     fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)> {
+///         std::iter::empty()
+///     }
+/// }
+///
+/// # let config = CloudConfig {
+/// #     window_objects: 1024,
+/// #     window_bytes: 1 << 20,
+/// #     frame_objects: 128,
+/// #     max_frame: 256 << 10,
+/// #     resend_min: Duration::from_secs(5),
+/// #     resend_max: Duration::from_secs(300),
+/// #     reject_retry_min: Duration::from_secs(300),
+/// #     reject_retry_max: Duration::from_secs(3600),
+/// #     answer_timeout: Duration::from_secs(10),
+/// #     mass_delete_share: 0.1,
+/// #     mass_delete_min: 10,
+/// #     max_unknown: 20_000,
+/// # };
+/// let records = Records::Stored(LedgerFacts::default());
+/// let issued = Arc::new(Issued::default());
+/// let mut cloud = CloudMachine::new(config.into(), "inc-1".into(), issued, records);
+/// let now = Now::ZERO;
+/// let hello = Hello {
+///     session: "5f3a0c11".into(),
+///     epoch: Epoch(7),
+///     count: 0,
+///     digest: Digest::default(),
+/// #     node: "station-17".into(),
+/// #     agent: "1.4.0".into(),
+/// #     revision: 0,
+/// #     confirmed: None,
+/// #     incarnation: None,
+/// #     max_frame: DEFAULT_MAX_FRAME,
+/// #     max_object: DEFAULT_MAX_OBJECT,
+///     // …
+/// };
+/// cloud.received(now, Up::Hello(hello), &Nothing);
+/// while let Some(effect) = cloud.poll_effect(&Nothing) {
+///     match effect {
+///         CloudEffect::Open => cloud.opened(now, Some(Vec::new()), &Nothing),
+///         CloudEffect::Record(batch) => cloud.recorded(now, batch.token, true, 0, &Nothing),
+///         _ => {}
+///     }
+/// }
+/// assert_eq!(cloud.phase(), CloudPhase::Live);
+/// assert!(matches!(cloud.poll_frame(now, &Nothing), Some(Down::Welcome(_))));
+/// ```
 #[derive(Debug)]
 pub struct CloudMachine {
     settings: Settings,
@@ -121,13 +220,13 @@ pub struct CloudMachine {
     recorder: Recorder,
     ingest: Ingest,
     output: Output,
-    /// When the node's last Hello, report or page arrived.
-    last_heard: Now,
+    /// The arrival time of the node's last Hello, report or page.
+    last_received: Now,
     counters: CloudCounters,
 }
 
 impl CloudMachine {
-    /// A machine for a node that is not connected.
+    /// Creates a machine for a node that is not connected.
     #[must_use]
     pub fn new(
         config: Arc<CloudConfig>,
@@ -153,28 +252,29 @@ impl CloudMachine {
             recorder: Recorder::default(),
             ingest: Ingest::default(),
             output: Output::default(),
-            last_heard: Now::ZERO,
+            last_received: Now::ZERO,
             counters: CloudCounters::default(),
         }
     }
 
-    /// Limits and delays that may change while the machine runs.
+    /// Replaces limits and delays at run time.
     pub fn set_config(&mut self, config: Arc<CloudConfig>) {
         self.settings.config = config;
     }
 
-    /// The cloud's store has begun a new incarnation.
+    /// Sets the incarnation that the cloud's store has begun.
     pub fn set_incarnation(&mut self, incarnation: Arc<str>, issued: Arc<Issued>) {
         (self.settings.incarnation, self.settings.issued) = (incarnation, issued);
         self.output.begin_incarnation();
     }
 
-    /// Whether the cloud knows of the Node; if not, the next Welcome asks for it.
+    /// Sets whether the cloud has a Node object; without one, the next Welcome requests a node
+    /// report.
     pub fn set_registered(&mut self, registered: bool) {
         self.settings.is_registered = registered;
     }
 
-    /// A frame of the node has arrived.
+    /// Handles a frame from the node.
     pub fn received(&mut self, now: Now, frame: Up, desired: &impl DesiredState) {
         match frame {
             Up::Hello(hello) => self.hello(now, hello, desired),
@@ -185,21 +285,25 @@ impl CloudMachine {
         }
     }
 
-    /// The link to the node is gone.
+    /// Ends the connection to the node.
     pub fn disconnected(&mut self) {
         self.end_session();
         self.pacer.end_connection();
     }
 
-    /// How far the link to the node is: of the frames that it was given on this connection, so many have not left for
-    /// the network, and so many, those included, have not been acknowledged by the node. To be told, if it can be known,
-    /// before [`CloudMachine::tick`]: what has not left is not sent again.
+    /// Updates the backlog of the link: of the frames given to it on this connection, `unsent` have
+    /// not left for the network, and `unacknowledged`, including the unsent ones, lack the
+    /// acknowledgement of the node.
+    ///
+    /// Call it before [`CloudMachine::tick`], if the backlog is known: frames that have not left
+    /// are not sent again.
     pub fn link_progress(&mut self, now: Now, unsent: u64, unacknowledged: u64) {
         self.pacer.link_progress(now, &self.settings.config, unsent, unacknowledged);
     }
 
     fn lease(&mut self, lease: Lease) {
-        // It says that the node lives, not that objects arrive: it does not put off sending them again.
+        // A Lease proves that the node is alive, not that objects arrive: it does not delay their
+        // resending.
         if self.phase.session() == Some(&lease.session) {
             self.counters.leases += 1;
             self.output.renew(lease);
@@ -212,7 +316,7 @@ impl CloudMachine {
         let is_own = self.phase.session() == Some(&upload.session);
         let limits = match self.phase.live() {
             Some((_, limits)) if is_own => limits,
-            // The node repeats it when it is welcome.
+            // The node repeats the upload after the Welcome.
             _ if is_own => return,
             _ => return self.refuse_unknown(upload.session),
         };
@@ -227,8 +331,8 @@ impl CloudMachine {
         }
     }
 
-    /// The effects of an upload are stored: the numbers after it, and what was refused of it; or they could
-    /// not be, then nothing is confirmed and the node sends it again.
+    /// Handles the store's answer to an upload: the resulting numbers and the refused items. `None`
+    /// means a failure: nothing is confirmed and the node sends the upload again.
     pub fn taken(&mut self, _now: Now, token: u64, result: Option<(Taken, Vec<Refused>)>) {
         let confirm = self.ingest.finish(token, result, self.phase.live(), &mut self.counters);
         if let Some(confirm) = confirm {
@@ -252,7 +356,7 @@ impl CloudMachine {
         self.close_ledger();
     }
 
-    /// Nobody needs the ledger of a node that is not connected, once what was gathered for it is stored.
+    /// Closes the ledger of a disconnected node once everything pending is stored.
     fn close_ledger(&mut self) {
         #[cfg(any(test, feature = "simulation"))]
         if fault::planted(fault::Fault::LedgerUnproven) && self.view.is_shared() {
@@ -264,7 +368,7 @@ impl CloudMachine {
         }
     }
 
-    /// The time of [`CloudMachine::deadline`] has come.
+    /// Handles expired timers. Call it at [`CloudMachine::deadline`].
     pub fn tick(&mut self, now: Now, desired: &impl DesiredState) {
         self.recorder.tick(now);
         self.flush_records(desired);
@@ -282,22 +386,22 @@ impl CloudMachine {
         }
     }
 
-    /// When [`CloudMachine::tick`] wants to be called.
+    /// Returns the time of the next [`CloudMachine::tick`].
     #[must_use]
     pub fn deadline(&self) -> Option<Now> {
         let phase = match &self.phase {
             Phase::Offline => None,
             Phase::Connecting(connecting) => Some(connecting.until),
             Phase::Live { .. } => {
-                // Nothing more is sent before the records are read again.
+                // Sending is suspended until the records are read again.
                 let retry =
-                    self.deliveries.deadline(|uid| !self.ledger.is_behind() && !self.is_under_way(uid));
+                    self.deliveries.deadline(|uid| !self.ledger.is_behind() && !self.is_scheduled(uid));
                 earlier(retry, self.pacer.deadline())
             }
         };
         #[cfg(any(test, feature = "simulation"))]
         if fault::planted(fault::Fault::Restless) && self.is_live() {
-            return earlier(phase, Some(self.recorder.looked_at() + Duration::from_millis(20)));
+            return earlier(phase, Some(self.recorder.last_woken() + Duration::from_millis(20)));
         }
         earlier(phase, self.recorder.retry_at())
     }
@@ -306,11 +410,11 @@ impl CloudMachine {
         self.phase.live().is_some()
     }
 
-    fn is_under_way(&self, uid: &Uid) -> bool {
+    fn is_scheduled(&self, uid: &Uid) -> bool {
         self.sender.is_busy_with(uid) || self.queue.contains(uid)
     }
 
-    /// The next piece of work for store and fleet.
+    /// Returns the next piece of work for store and fleet.
     pub fn poll_effect(&mut self, desired: &impl DesiredState) -> Option<CloudEffect> {
         self.read_again();
         if let Some(effect) = self.output.next_effect() {
@@ -319,7 +423,7 @@ impl CloudMachine {
         self.next_load(desired)
     }
 
-    /// The next frame for the node. To be called only when its link has room for one.
+    /// Returns the next frame for the node. Call it only while the link has capacity.
     pub fn poll_frame(&mut self, now: Now, desired: &impl DesiredState) -> Option<Down> {
         let frame = self.next_frame(now, desired)?;
         self.pacer.hand_over();
@@ -333,7 +437,8 @@ impl CloudMachine {
         if let Some(frame) = self.next_objects(now, desired) {
             return Some(frame);
         }
-        // The node was told of objects that have become pointless to send: it learns that it is in sync.
+        // The node knows of announced objects that are obsolete now: a Confirm reports that it is
+        // in sync.
         let pending = self.pending();
         if pending == 0 && self.is_live() && !self.output.has_announced(pending, self.guard.count()) {
             self.confirm();
@@ -353,38 +458,40 @@ impl CloudMachine {
         self.output.confirm(Confirm { session, revision, pending, held });
     }
 
-    /// Objects to be sent or removed, rejected ones not counted. At least one while the records are to be read again, or
-    /// while something waits until this replica has caught up.
+    /// Returns the number of objects to send or remove, without rejected ones. At least one while
+    /// the records have to be read again, or while this replica has to catch up first.
     #[must_use]
     pub fn pending(&self) -> u64 {
         let waits = self.ledger.is_behind() || self.view.is_awaited();
         (self.queue.len() + self.sender.len()) as u64 + u64::from(waits)
     }
 
-    /// How the node stands with an object that it is to hold; nothing while that is not known.
+    /// Returns the state of one desired object on the node; `None` while it is unknown.
     #[must_use]
     pub fn stands_with(&self, uid: &str) -> Option<Stands<'_>> {
         let difference = self.ledger.difference(uid).filter(|_| !self.ledger.is_behind())?;
         Some(Stands { other: difference, refusal: self.deliveries.refusal(uid) })
     }
 
-    /// Objects that the node does not hold as it is to; nothing while that is not known.
+    /// Returns the objects that differ between node and desired state; `None` while they are
+    /// unknown.
     #[must_use]
     pub fn differing(&self) -> Option<impl Iterator<Item = &Uid>> {
         (!self.ledger.is_blind()).then(|| self.ledger.differences().map(|(uid, _)| uid))
     }
 
-    /// What the node holds, as far as it is recorded or proven: nothing if it is not connected.
+    /// Returns the objects that the node holds, as recorded or proven; empty if it is not
+    /// connected.
     pub fn held_by_node<'a>(&'a self, desired: &'a impl DesiredState) -> impl Iterator<Item = (Uid, Record)> {
         self.ledger.records(desired)
     }
 
-    /// The same of those objects alone that it is not to hold, or in another version.
+    /// Returns the held objects that are not desired, or desired in another version.
     pub fn outdated_on_node(&self) -> impl Iterator<Item = (&Uid, &Record)> {
         self.ledger.differences().filter_map(|(uid, record)| Some((uid, record?)))
     }
 
-    /// What the node holds, as far as it is proven.
+    /// Returns the UIDs and versions that the node provably holds.
     #[cfg(test)]
     pub(super) fn recorded_versions<'a>(
         &'a self,
@@ -393,20 +500,20 @@ impl CloudMachine {
         self.ledger.versions(desired)
     }
 
-    /// Objects on their way to the node or being prepared for it.
+    /// Returns the number of objects in flight or in preparation.
     #[cfg(test)]
-    pub(super) fn under_way(&self) -> usize {
+    pub(super) fn in_flight(&self) -> usize {
         self.sender.len()
     }
 
-    /// What is kept for the node in memory that grows with anything.
+    /// Returns the number of entries in memory that grows.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {
         let named = self.ledger.len() + self.deliveries.len() + self.guard.len();
         named + self.queue.len() + self.sender.len() + self.output.len()
     }
 
-    /// Where the node stands.
+    /// Returns the phase of the node.
     #[must_use]
     pub fn phase(&self) -> CloudPhase {
         match &self.phase {
@@ -416,7 +523,8 @@ impl CloudMachine {
         }
     }
 
-    /// Whether the node is connected, holds what it is to hold, and nothing is held back or rejected.
+    /// Returns whether the node is connected and holds all desired objects, without held back or
+    /// rejected ones.
     #[must_use]
     pub fn in_sync(&self) -> bool {
         self.is_live()
@@ -426,13 +534,13 @@ impl CloudMachine {
             && self.deliveries.is_clean()
     }
 
-    /// The version of an object that the node holds, as far as it is recorded.
+    /// Returns the recorded version of an object on the node.
     #[must_use]
     pub fn recorded_version(&self, uid: &Uid, desired: &impl DesiredState) -> Option<ResourceVersion> {
         self.ledger.get(uid, desired).map(|record| record.version)
     }
 
-    /// Removals held back by the mass-delete guard, while the node is connected.
+    /// Returns the removals held back by the mass-delete guard, while the node is connected.
     pub fn held<'a>(
         &'a self,
         desired: &'a impl DesiredState,
@@ -440,48 +548,50 @@ impl CloudMachine {
         self.guard.held().map(|uid| (uid, self.ledger.get(uid, desired).map(|record| record.object)))
     }
 
-    /// How many removals are held back, or were when the node was last connected.
+    /// Returns the number of removals held back now, or at the end of the last connection.
     #[must_use]
     pub fn held_count(&self) -> u64 {
         self.guard.count()
     }
 
-    /// Objects that the node refuses.
+    /// Returns the objects that the node refuses.
     pub fn refused(&self) -> impl Iterator<Item = (&Uid, &Refusal)> {
         self.deliveries.refused()
     }
 
-    /// The database file of the node, as far as it is known: with a session that of now.
+    /// Returns the database file of the node: the current one during a session, else the last
+    /// recorded one.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.ledger.epoch()
     }
 
-    /// Count and digest of the records.
+    /// Returns count and digest of the records.
     #[must_use]
     pub fn recorded_tally(&self) -> Tally {
         self.ledger.tally()
     }
 
-    /// Objects of which other versions are recorded than desired: what the memory for the node grows with.
+    /// Returns the number of objects whose recorded version differs from the desired one: the size
+    /// of the machine.
     #[must_use]
     pub fn differences(&self) -> usize {
         self.ledger.different()
     }
 
-    /// The newest change of the node that is recorded.
+    /// Returns the newest recorded revision of the node.
     #[must_use]
     pub fn confirmed(&self) -> u64 {
         self.ledger.facts().confirmed
     }
 
-    /// The time from sending to report, smoothed.
+    /// Returns the smoothed time from sending to report.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         self.pacer.smoothed_rtt()
     }
 
-    /// The counters.
+    /// Returns the counters for status and metrics.
     #[must_use]
     pub fn counters(&self) -> CloudCounters {
         self.counters

@@ -1,8 +1,9 @@
-//! The keyed digest over what a node holds: how two sides prove equality without listing anything.
+//! A keyed digest over the objects a node holds: both sides prove equality without listing
+//! anything.
 //!
-//! `digest = Σ hash(epoch, uid, resourceVersion) mod 2^128`. Addition makes it independent of order and
-//! lets one change adjust it in constant time. The key is the store epoch, random per database file, so
-//! no one can prepare objects whose hashes cancel out.
+//! `digest = Σ hash(epoch, uid, resourceVersion) mod 2^128`. Addition makes it independent of order
+//! and lets one change adjust it in constant time. The key is the store epoch, random per database
+//! file, so that an attacker cannot prepare objects whose hashes cancel out.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -13,14 +14,39 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use edgesync_object::ResourceVersion;
 
-/// The number of buckets an inventory is divided into.
+/// The number of buckets of an inventory.
 pub const BUCKETS: usize = 256;
 
-/// The identity of one database file: random, made with the file, new after a loss or a salvage.
+/// The identity of one database file and the key of its digest.
+///
+/// An epoch is random and created with the file. A loss or a salvage of the file creates a new one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Epoch(pub u128);
 
-/// A sum of keyed hashes, modulo 2^128.
+/// A sum of keyed hashes over (UID, version), modulo 2^128.
+///
+/// A digest is maintained incrementally: call [`add`](Self::add) for each version stored and
+/// [`remove`](Self::remove) for each version deleted or replaced. Two digests are comparable only
+/// under the same [`Epoch`]. A digest proves equality with overwhelming probability but does not
+/// locate a difference; [`Buckets`] do.
+///
+/// ```
+/// use edgesync_protocol::digest::{Digest, Epoch};
+///
+/// let epoch = Epoch(7);
+/// let (mut node, mut cloud) = (Digest::default(), Digest::default());
+/// node.add(epoch, "uid-a", &1.into());
+/// node.add(epoch, "uid-b", &2.into());
+/// cloud.add(epoch, "uid-b", &2.into());
+/// assert_ne!(node, cloud);
+///
+/// cloud.add(epoch, "uid-a", &1.into());
+/// assert_eq!(node, cloud);
+///
+/// node.remove(epoch, "uid-a", &1.into());
+/// node.remove(epoch, "uid-b", &2.into());
+/// assert_eq!(node, Digest::default());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Digest(pub u128);
 
@@ -29,18 +55,18 @@ impl Epoch {
         SipHasher24::new_with_key(&self.0.to_le_bytes())
     }
 
-    /// The hash of one held version, the summand of [`Digest`].
+    /// Returns the hash of one held version, the summand of [`Digest`].
     #[must_use]
     pub fn hash(self, uid: &str, version: &ResourceVersion) -> u128 {
         let mut hasher = self.hasher();
         hasher.write(uid.as_bytes());
-        // 0xff occurs in no UTF-8 text: it keeps ("a", "bc") apart from ("ab", "c").
+        // The byte 0xff occurs in no UTF-8 text: it separates ("a", "bc") from ("ab", "c").
         hasher.write_u8(0xff);
         hasher.write(version.as_str().as_bytes());
         finish(hasher)
     }
 
-    /// The bucket of an object: a keyed hash of its UID, so that buckets fill evenly.
+    /// Returns the bucket of an object: a keyed hash of its UID, so that buckets fill evenly.
     #[must_use]
     pub fn bucket(self, uid: &str) -> u8 {
         let mut hasher = self.hasher();
@@ -50,48 +76,50 @@ impl Epoch {
     }
 }
 
-/// The result as a number that is the same on every processor: `Hash128::as_u128` is not.
+/// Returns the hash as a little-endian number, unlike `Hash128::as_u128`, which differs by
+/// processor.
 fn finish(hasher: SipHasher24) -> u128 {
     u128::from_le_bytes(hasher.finish128().as_bytes())
 }
 
 impl Digest {
-    /// Adds one held version.
+    /// Adds one held version to the sum.
     pub fn add(&mut self, epoch: Epoch, uid: &str, version: &ResourceVersion) {
         self.0 = self.0.wrapping_add(epoch.hash(uid, version));
     }
 
-    /// Takes one held version out.
+    /// Subtracts one held version from the sum.
     pub fn remove(&mut self, epoch: Epoch, uid: &str, version: &ResourceVersion) {
         self.0 = self.0.wrapping_sub(epoch.hash(uid, version));
     }
 }
 
-/// Count and digest of what a side holds: two sides with the same tally hold the same.
+/// Count and digest of held objects. Equal tallies under one epoch mean equal objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// How many objects.
+    /// The number of objects.
     pub count: u64,
-    /// The digest of their versions.
+    /// The digest of the versions.
     pub digest: Digest,
 }
 
 impl Tally {
-    /// Adds one held version.
+    /// Adds one held version to count and digest.
     pub fn add(&mut self, epoch: Epoch, uid: &str, version: &ResourceVersion) {
         self.count += 1;
         self.digest.add(epoch, uid, version);
     }
 
-    /// Takes one held version out.
+    /// Removes one held version from count and digest.
     pub fn remove(&mut self, epoch: Epoch, uid: &str, version: &ResourceVersion) {
         self.count = self.count.saturating_sub(1);
         self.digest.remove(epoch, uid, version);
     }
 }
 
-/// The digests of all buckets, each cut to 64 bits: they only steer what is looked at, and the
-/// full digest is compared again after a repair.
+/// The digests of all buckets, each truncated to 64 bits.
+///
+/// They only locate differences; the full digest is compared again after a repair.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Buckets(Box<[u64; BUCKETS]>);
 
@@ -105,21 +133,21 @@ impl Buckets {
     /// Adds one held version to its bucket.
     pub fn add(&mut self, epoch: Epoch, uid: &str, version: &ResourceVersion) {
         let sum = &mut self.0[usize::from(epoch.bucket(uid))];
-        // The low half of the hash: truncation is the intent.
+        // The low half of the hash: the truncation is intended.
         #[allow(clippy::cast_possible_truncation)]
         let hash = epoch.hash(uid, version) as u64;
         *sum = sum.wrapping_add(hash);
     }
 
-    /// Whether the buckets are those of the rows that the digest speaks of. They are sums of the low halves
-    /// of the same hashes, so together they are the low half of the digest.
+    /// Returns whether the buckets cover the same rows as the digest. Each bucket sums the low
+    /// halves of the same hashes, so the buckets sum up to the low half of the digest.
     #[must_use]
     pub fn fits(&self, digest: Digest) -> bool {
         let sum = self.0.iter().fold(0u64, |sum, bucket| sum.wrapping_add(*bucket));
         u128::from(sum) == digest.0 & u128::from(u64::MAX)
     }
 
-    /// The numbers of the buckets in which the two sides differ.
+    /// Returns the buckets in which the two sides differ.
     #[must_use]
     pub fn differing(&self, other: &Self) -> BucketSet {
         let mut set = BucketSet::default();
@@ -148,27 +176,27 @@ impl Buckets {
     }
 }
 
-/// A set of bucket numbers, 256 bits.
+/// A set of bucket numbers in 256 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BucketSet([u128; 2]);
 
 impl BucketSet {
-    /// All buckets.
+    /// The set of all buckets.
     pub const ALL: Self = Self([u128::MAX; 2]);
 
-    /// Puts a bucket into the set.
+    /// Adds a bucket to the set.
     pub fn insert(&mut self, bucket: u8) {
         self.0[usize::from(bucket >> 7)] |= 1 << (bucket & 0x7f);
     }
 
-    /// Whether the bucket is in the set.
+    /// Returns whether the bucket is in the set.
     #[must_use]
     pub fn contains(&self, bucket: u8) -> bool {
         self.0[usize::from(bucket >> 7)] & (1 << (bucket & 0x7f)) != 0
     }
 }
 
-/// Not 32 hexadecimal digits.
+/// The error for a text that is not 32 hexadecimal digits.
 #[derive(Debug, thiserror::Error)]
 #[error("must be 32 hexadecimal digits")]
 pub struct NotHex;

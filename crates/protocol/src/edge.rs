@@ -1,11 +1,7 @@
-//! The edge's half of the protocol as a state machine.
+//! The edge's half of the protocol as a state machine; see [`EdgeMachine`].
 //!
-//! Inputs are methods that take the time; outputs are pulled: [`EdgeMachine::poll_effect`] for work on the
-//! store, [`EdgeMachine::poll_frame`] for frames, [`EdgeMachine::deadline`] for the next call of
-//! [`EdgeMachine::tick`]. The machine holds totals, never rows: its memory does not grow with what is stored.
-//!
-//! A connection goes `Down → Settling → Greeting → Live`. In `Settling` commits of the last connection
-//! are still under way; Hello waits for them, so that its totals are the truth.
+//! A connection runs through the phases `Down → Settling → Greeting → Live`. In `Settling` commits
+//! of the last connection are still in flight; Hello waits for them, so that its totals are exact.
 
 mod applying;
 mod lease;
@@ -38,16 +34,16 @@ use wait::{Line, Repeat};
 enum Phase {
     Down,
     Settling,
-    /// Waiting for the time at which Hello may be said.
+    /// Waiting for the time of the next Hello.
     Pausing {
         until: Now,
         attempt: u32,
-        /// The session that the cloud refused: it may take that back.
+        /// The session that the cloud refused; a later request may lift the refusal.
         refused: Option<String>,
     },
     Greeting {
         session: String,
-        said: Now,
+        sent_at: Now,
         wait: Wait,
         attempt: u32,
     },
@@ -58,7 +54,68 @@ enum Phase {
     },
 }
 
-/// The edge's half of the protocol.
+/// The edge's half of the protocol: a pure state machine over totals, never rows. Its memory does
+/// not grow with the number of stored objects.
+///
+/// # Order of calls
+///
+/// 1. [`new`](Self::new) with the totals of the store, once per process;
+///    [`outbox_changed`](Self::outbox_changed) before the first item enters the outbox.
+/// 2. [`connected`](Self::connected) when the link is up, [`disconnected`](Self::disconnected) when
+///    it is down.
+/// 3. After every input, pull the outputs: [`poll_effect`](Self::poll_effect) until it returns
+///    `None`, [`poll_frame`](Self::poll_frame) while the link has capacity, and
+///    [`deadline`](Self::deadline) for the next [`tick`](Self::tick).
+///
+/// # Methods
+///
+/// - The link: [`connected`](Self::connected), [`received`](Self::received),
+///   [`link_progress`](Self::link_progress), [`disconnected`](Self::disconnected),
+///   [`cloud_returned`](Self::cloud_returned), [`cloud_gone`](Self::cloud_gone).
+///   [`wants_frame`](Self::wants_frame) is the back-pressure: leave frames to the link while it
+///   returns `false`.
+/// - The clock: [`deadline`](Self::deadline), [`tick`](Self::tick), [`renew`](Self::renew).
+/// - Answers of the store: [`applied`](Self::applied), [`changes_read`](Self::changes_read),
+///   [`buckets_read`](Self::buckets_read), [`inventory_read`](Self::inventory_read),
+///   [`read_failed`](Self::read_failed), [`outbox_read`](Self::outbox_read),
+///   [`outbox_failed`](Self::outbox_failed), [`store_reset`](Self::store_reset). Answer every
+///   [`EdgeEffect`] that demands it, in any order.
+/// - The state: [`phase`](Self::phase), [`in_sync`](Self::in_sync), [`announced`](Self::announced),
+///   [`totals`](Self::totals), [`counters`](Self::counters).
+///
+/// # Limits
+///
+/// [`wants_frame`](Self::wants_frame) limits the commits in flight to `EdgeConfig::max_applying`.
+/// One page and one upload frame are in flight at a time. A message in parts has at most
+/// `EdgeConfig::max_object` bytes and its envelope.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use edgesync_protocol::edge::{EdgeConfig, EdgeMachine, EdgePhase};
+/// use edgesync_protocol::frame::Up;
+/// use edgesync_protocol::replica::Totals;
+///
+/// let config = EdgeConfig {
+///     node: "station-17".into(),
+///     agent: "1.4.0".into(),
+///     max_frame: 256 << 10,
+///     max_object: 8 << 20,
+///     hello_timeout: Duration::from_secs(10),
+///     report_timeout: Duration::from_secs(10),
+///     retry_max: Duration::from_secs(60),
+///     report_attempts: 4,
+///     max_applying: 8,
+///     lease_interval: Duration::from_secs(10),
+///     lease_duration: Duration::from_secs(40),
+/// };
+/// let mut edge = EdgeMachine::new(config, Totals::default(), 0, None);
+/// let now = Duration::ZERO;
+/// edge.connected(now, 256 << 10, 0x5eed);
+/// assert!(matches!(edge.poll_frame(now), Some(Up::Hello(_))));
+/// assert_eq!(edge.phase(), EdgePhase::Greeting);
+/// assert!(edge.deadline().is_some(), "the Hello is repeated after a timeout");
+/// ```
 #[derive(Debug)]
 pub struct EdgeMachine {
     config: EdgeConfig,
@@ -79,7 +136,7 @@ pub struct EdgeMachine {
 }
 
 impl EdgeMachine {
-    /// A machine without a link, over a store with these totals.
+    /// Creates a machine without a link, over a store with these totals.
     #[must_use]
     pub fn new(config: EdgeConfig, totals: Totals, confirmed: u64, incarnation: Option<String>) -> Self {
         let parts = Assembler::new(config.max_object as usize);
@@ -102,7 +159,8 @@ impl EdgeMachine {
         }
     }
 
-    /// The link is up and takes frames of up to `link_limit` bytes. `random` seeds the session id.
+    /// Starts a connection: the link accepts frames of up to `link_limit` bytes. `random` seeds the
+    /// session id.
     pub fn connected(&mut self, now: Now, link_limit: usize, random: u64) {
         self.line = Line::new(u32::try_from(link_limit).unwrap_or(u32::MAX));
         self.reconnect(now, random);
@@ -114,14 +172,14 @@ impl EdgeMachine {
         self.settle(now, random, 0);
     }
 
-    /// The link is down: what was under way for it is forgotten, commits go on.
+    /// Ends the connection. Everything in flight for it is dropped; commits continue.
     pub fn disconnected(&mut self) {
         self.forget_connection();
         self.phase = Phase::Down;
     }
 
-    /// The store was replaced (salvaged or recomputed): the node introduces itself anew, once the
-    /// commits under way are answered.
+    /// Restarts the session over a replaced store (salvaged or recomputed), after the commits in
+    /// flight are answered.
     pub fn store_reset(&mut self, now: Now, totals: Totals, confirmed: u64, random: u64) {
         self.totals = totals;
         self.confirmed = confirmed.min(totals.revision);
@@ -174,7 +232,7 @@ impl EdgeMachine {
         }));
         self.counters.hellos += 1;
         let time = backoff(self.config.hello_timeout * 2, self.config.retry_max * 2, attempt, random);
-        self.phase = Phase::Greeting { session, said: now, wait: self.wait(now, time), attempt };
+        self.phase = Phase::Greeting { session, sent_at: now, wait: self.wait(now, time), attempt };
         self.replay();
     }
 
@@ -182,13 +240,13 @@ impl EdgeMachine {
         self.config.max_frame.min(self.line.max_frame())
     }
 
-    /// Limits and delays that may change while the machine runs; the node's name may not.
+    /// Replaces limits and delays at run time. The node's name must stay.
     pub fn set_config(&mut self, config: EdgeConfig) {
         self.parts = Assembler::new(config.max_object as usize);
         self.config = config;
     }
 
-    /// A frame has arrived.
+    /// Handles a frame from the cloud.
     pub fn received(&mut self, now: Now, frame: Received, random: u64) {
         match frame {
             Received::Welcome(welcome) => self.welcomed(now, welcome, random),
@@ -207,16 +265,16 @@ impl EdgeMachine {
 
     fn welcomed(&mut self, now: Now, welcome: Welcome, random: u64) {
         if self.is_live(&welcome.session) {
-            // A cloud that has forgotten the session was shown a late copy of its Hello, which no longer
-            // says what is held.
+            // The cloud has lost the session and answered a late copy of its Hello, which no longer
+            // matches the held objects.
             self.forget_connection();
             return self.settle(now, random, 0);
         }
-        let Phase::Greeting { session, said, .. } = &self.phase else { return self.foreign(now) };
+        let Phase::Greeting { session, sent_at, .. } = &self.phase else { return self.foreign(now) };
         if *session != welcome.session {
             return self.foreign(now);
         }
-        let round_trip = now.saturating_sub(*said);
+        let round_trip = now.saturating_sub(*sent_at);
         if let Some(to) = welcome.incarnation {
             if let Some(from) = self.incarnation.replace(to.clone()) {
                 self.notice(EdgeNotice::IncarnationChanged { from, to: to.clone() });
@@ -249,12 +307,12 @@ impl EdgeMachine {
     fn confirmed(&mut self, now: Now, confirm: &Confirm) {
         match &mut self.phase {
             Phase::Live { session, pending, held } if *session == confirm.session => {
-                let news = (*pending, *held) != (confirm.pending, confirm.held);
+                let has_progress = (*pending, *held) != (confirm.pending, confirm.held);
                 (*pending, *held) = (confirm.pending, confirm.held);
-                self.repeat.answered(news);
+                self.repeat.answered(has_progress);
             }
-            // A long replay before the Welcome.
-            Phase::Greeting { session, .. } if *session == confirm.session => self.greeting_goes_on(now),
+            // A Confirm during a long replay before the Welcome.
+            Phase::Greeting { session, .. } if *session == confirm.session => self.extend_greeting(now),
             _ => return self.foreign(now),
         }
         if self.advance(confirm.revision) {
@@ -266,7 +324,7 @@ impl EdgeMachine {
     }
 
     fn arm_repeat(&mut self, now: Now) {
-        // Before the Welcome it is the Hello that is said again.
+        // Before the Welcome the Hello is repeated instead.
         let Phase::Live { pending, .. } = self.phase else { return };
         if self.confirmed >= self.totals.revision && pending == 0 {
             self.repeat.stop();
@@ -305,7 +363,7 @@ impl EdgeMachine {
         }
     }
 
-    /// The cloud announced itself as back (its retained topic flipped): say Hello again.
+    /// Restarts the session: the cloud announced its return (its retained topic flipped).
     pub fn cloud_returned(&mut self, now: Now, random: u64) {
         if !matches!(self.phase, Phase::Down | Phase::Settling) {
             self.forget_connection();
@@ -313,7 +371,8 @@ impl EdgeMachine {
         }
     }
 
-    /// The cloud announced that it is gone: nothing can be in sync until it returns.
+    /// Ends the session: the cloud announced that it is offline. The node is not in sync until the
+    /// cloud returns.
     pub fn cloud_gone(&mut self, now: Now) {
         if !matches!(self.phase, Phase::Down | Phase::Settling) {
             self.forget_connection();
@@ -322,9 +381,9 @@ impl EdgeMachine {
         }
     }
 
-    /// The time of [`EdgeMachine::deadline`] has come.
+    /// Handles expired timers. Call it at [`EdgeMachine::deadline`].
     pub fn tick(&mut self, now: Now, random: u64) {
-        self.wait_for_the_link(now);
+        self.extend_unsent_waits(now);
         self.tick_outbox(now, random);
         if self.lease_deadline().is_some_and(|due| due <= now) {
             self.request_lease(now, random);
@@ -356,7 +415,7 @@ impl EdgeMachine {
         if self.confirmed < self.totals.revision {
             self.replay();
         } else {
-            // Announced objects do not come: an empty report asks where things stand.
+            // The announced objects are overdue: an empty report asks for the state.
             let at = self.totals.revision;
             self.report(Report { from: at, to: at, ..Report::default() });
         }
@@ -364,7 +423,7 @@ impl EdgeMachine {
         self.repeat.arm(self.wait(now, time), attempts);
     }
 
-    /// When [`EdgeMachine::tick`] wants to be called.
+    /// Returns the time of the next [`EdgeMachine::tick`].
     #[must_use]
     pub fn deadline(&self) -> Option<Now> {
         let phase = match &self.phase {
@@ -376,7 +435,8 @@ impl EdgeMachine {
         earlier(earlier(phase, self.repeat.deadline()), upstream)
     }
 
-    /// The next piece of work for the store. Pages are read only when the frames before them have left.
+    /// Returns the next piece of work for the store. Pages are read only after the frames before
+    /// them have left.
     pub fn poll_effect(&mut self) -> Option<EdgeEffect> {
         if let Some(effect) = self.effects.pop_front() {
             return Some(effect);
@@ -387,10 +447,10 @@ impl EdgeMachine {
         self.pages.next_read().or_else(|| self.next_outbox_effect())
     }
 
-    /// The next frame for the link. To be called only when the link has room for it.
+    /// Returns the next frame for the link. Call it only while the link has capacity.
     pub fn poll_frame(&mut self, now: Now) -> Option<Up> {
         let frame = self.frames.pop_front().or_else(|| self.next_lease()).or_else(|| self.next_upload())?;
-        self.handed(now);
+        self.frame_handed_over(now);
         Some(frame)
     }
 
@@ -400,7 +460,7 @@ impl EdgeMachine {
         Some(Up::Lease(lease))
     }
 
-    /// Asks the owner of the clock for a renewal of the Lease.
+    /// Requests a renewal of the Lease from the owner of the clock.
     fn request_lease(&mut self, now: Now, random: u64) {
         self.renewal.request(now, random);
         self.effects.push_back(EdgeEffect::RenewLease);
@@ -410,8 +470,8 @@ impl EdgeMachine {
         self.renewal.deadline(&self.config, self.is_frugal())
     }
 
-    /// The Lease is renewed with these times of the clock (Unix, microseconds); the answer to
-    /// [`EdgeEffect::RenewLease`]. `random` spreads the next renewal.
+    /// Answers [`EdgeEffect::RenewLease`] with the times of the clock (Unix, microseconds).
+    /// `random` spreads the next renewal.
     pub fn renew(&mut self, now: Now, acquired: i64, renewed: i64, random: u64) {
         let Phase::Live { session, .. } = &self.phase else { return };
         let lease = Lease { session: session.clone(), seconds: 0, acquired, renewed };
@@ -419,19 +479,20 @@ impl EdgeMachine {
         self.renewal.request(now, random);
     }
 
-    /// Whether a frame is waiting.
+    /// Returns whether a frame is ready.
     #[must_use]
     pub fn has_frame(&self) -> bool {
         !self.frames.is_empty() || self.renewal.has_frame() || self.has_upload()
     }
 
-    /// Whether another frame may be taken from the link: too many commits are not under way.
+    /// Returns whether the machine accepts another frame: fewer than `max_applying` commits are in
+    /// flight.
     #[must_use]
     pub fn wants_frame(&self) -> bool {
         self.commits.len() < self.config.max_applying
     }
 
-    /// Where the connection stands.
+    /// Returns the phase of the connection.
     #[must_use]
     pub fn phase(&self) -> EdgePhase {
         match self.phase {
@@ -442,7 +503,7 @@ impl EdgeMachine {
         }
     }
 
-    /// The session, once Hello was said.
+    /// Returns the session id after the Hello.
     #[must_use]
     pub fn session(&self) -> Option<&str> {
         match &self.phase {
@@ -451,7 +512,7 @@ impl EdgeMachine {
         }
     }
 
-    /// Whether the cloud has said that nothing is to be sent and everything reported is confirmed.
+    /// Returns whether the cloud has nothing left to send and has confirmed everything reported.
     #[must_use]
     pub fn in_sync(&self) -> bool {
         matches!(self.phase, Phase::Live { pending: 0, .. })
@@ -459,7 +520,8 @@ impl EdgeMachine {
             && self.confirmed >= self.totals.revision
     }
 
-    /// Objects that the cloud said are still to come, and removals that it holds back.
+    /// Returns the number of objects that the cloud has announced and of removals that it holds
+    /// back.
     #[must_use]
     pub fn announced(&self) -> (u64, u64) {
         match self.phase {
@@ -468,25 +530,25 @@ impl EdgeMachine {
         }
     }
 
-    /// The totals after the last commit that was told.
+    /// Returns the totals after the last answered commit.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// The newest change that the cloud has confirmed.
+    /// Returns the newest revision that the cloud has confirmed.
     #[must_use]
     pub fn confirmed_revision(&self) -> u64 {
         self.confirmed
     }
 
-    /// The incarnation of the cloud, once known.
+    /// Returns the incarnation of the cloud, if known.
     #[must_use]
     pub fn incarnation(&self) -> Option<&str> {
         self.incarnation.as_deref()
     }
 
-    /// The counters.
+    /// Returns the counters for status and metrics.
     #[must_use]
     pub fn counters(&self) -> EdgeCounters {
         self.counters
@@ -496,8 +558,8 @@ impl EdgeMachine {
         matches!(&self.phase, Phase::Live { session: own, .. } if own == session)
     }
 
-    /// A frame of another session: a late one, or the cloud believes in a session that is over. In the
-    /// latter case a question under the own session makes it ask for a Hello.
+    /// Handles a frame of another session: a late one, or the cloud believes in an ended session.
+    /// In the latter case a report under the current session makes the cloud request a Hello.
     fn foreign(&mut self, now: Now) {
         self.counters.foreign_session += 1;
         if matches!(self.phase, Phase::Live { .. }) && !self.repeat.is_armed() {

@@ -1,16 +1,16 @@
-//! Bugs planted on purpose, one of each class: the simulation must find every one of them. Tests only.
+//! Injected bugs, one of each class, for tests only. The simulation must find every one of them.
 
 use std::cell::Cell;
 
 use super::change::Change;
 use super::replica::{Applied, Observed};
 
-/// A deliberately planted bug.
+/// A deliberately injected bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The edge reports objects before their commit has returned.
     AckBeforeCommit,
-    /// A delete for an unknown UID removes what has the same name.
+    /// A delete for an unknown UID removes the object with the same name.
     DeleteByName,
     /// Any version replaces any other one.
     NoVersionGate,
@@ -18,61 +18,61 @@ pub enum Fault {
     DigestOutsideTransaction,
     /// The cloud stores the effects of an upload apart from the numbers.
     NumberApartFromEffect,
-    /// The cloud takes what is in effect for news whatever the number of the item.
+    /// The cloud accepts an effect whatever the item's number.
     EffectOfAnyNumber,
-    /// The edge forgets items of the outbox when they are sent.
+    /// The edge forgets outbox items when they are sent.
     SettleWhenSent,
-    /// The edge goes on with the numbers of an older copy of its outbox.
+    /// The edge continues the numbering of an older copy of its outbox.
     NoRenumbering,
-    /// The edge takes whatever the link carries for progress of what it waits for.
+    /// The edge counts any progress of the link as progress of the awaited answer.
     AnyProgressCounts,
-    /// The cloud's machine counts objects as recorded before their records are stored.
+    /// The cloud's machine counts objects as recorded before the store has saved the records.
     RecordBeforeStored,
-    /// The cloud welcomes a node without comparing.
+    /// The cloud sends a Welcome without comparing digests.
     WelcomeUncompared,
-    /// The cloud confirms what is not stored.
+    /// The cloud confirms revisions that are not stored.
     ConfirmUnstored,
-    /// The cloud holds no removals back.
+    /// The cloud holds back no removals.
     NoGuard,
-    /// The cloud records whatever a node invents.
+    /// The cloud records any UID that a node invents.
     NoQuota,
-    /// The endpoint takes as much of one node as there is room for.
+    /// The endpoint buffers as much of one node as fits.
     NoShares,
-    /// The cloud sends nothing again.
+    /// The cloud never resends.
     NeverAgain,
-    /// The cloud takes the late answer to a load of an earlier session for that of now.
+    /// The cloud applies a late load answer of an earlier session to the current one.
     StaleLoad,
-    /// The cloud has an object removed before it sends another version of it.
+    /// The cloud deletes an object before it sends another version of it.
     DeleteAndResend,
-    /// Neither side waits for what the line has not carried yet: the cloud sends again all that is not reported.
+    /// Both sides ignore the unsent bytes of the link: the cloud resends everything unreported.
     LineUnknown,
-    /// The edge fills the frames of its outbox whatever the line carries.
+    /// The edge fills its upload frames whatever the link's throughput.
     FullUploads,
-    /// The cloud takes each claim to a version of a lost life for the first one.
+    /// The cloud accepts each claim to a version of a lost store as the first one.
     ClaimsAreNews,
-    /// What one node says of the cloud's store counts for all.
+    /// The claim of one node about the cloud's store counts for all nodes.
     OneIsEnough,
-    /// The cloud does not store that a node has said that the store went back.
+    /// The cloud does not store the fact that a node claimed a rollback of the store.
     DoubtForgotten,
-    /// The cloud keeps what is recorded even if that is what is desired.
+    /// The cloud's ledger keeps records that equal the desired version.
     LedgerOfAll,
-    /// The cloud looks at each node fifty times a second.
+    /// The cloud wakes each machine fifty times a second.
     Restless,
-    /// The cloud's store does not notice that its machine was away.
+    /// The cloud's store does not notice that its host was suspended.
     PauseUnnoticed,
-    /// A replica goes on with what it knew of a node when it served it last.
+    /// A replica continues from the ledger of its last session with the node.
     LedgerUnproven,
-    /// A replica takes what another one has confirmed for the loss of its own store.
+    /// A replica mistakes revisions confirmed by another replica for a loss of its own store.
     LossByMemory,
-    /// A replica that has not caught up has removed what it has not heard of.
+    /// A replica that lags behind deletes objects it has not received yet.
     DeleteUnasked,
-    /// A replica that has not caught up sends an older version than the node holds.
+    /// A replica that lags behind sends an older version than the node holds.
     RollBackUnasked,
-    /// A replica that has not caught up sends what the node does not hold.
+    /// A replica that lags behind sends objects that the node does not hold.
     RestoreUnasked,
-    /// A replica has removed what it cannot read.
+    /// A replica deletes objects it cannot read.
     UnreadIsGone,
-    /// A replica puts what it knew of what it cannot read in the place of something newer.
+    /// A replica overwrites a newer object with its last known version of an unreadable one.
     UnreadIsKnown,
 }
 
@@ -80,12 +80,12 @@ thread_local! {
     static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
 }
 
-/// Whether the bug is planted in this thread.
+/// Returns whether the bug is injected in this thread.
 pub fn planted(fault: Fault) -> bool {
     PLANTED.get() == Some(fault)
 }
 
-/// Plants a bug in this thread while `run` runs.
+/// Injects a bug in this thread while `run` runs.
 pub fn with<T>(fault: Option<Fault>, run: impl FnOnce() -> T) -> T {
     let before = PLANTED.replace(fault);
     let result = run();
@@ -93,7 +93,7 @@ pub fn with<T>(fault: Option<Fault>, run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// What [`Fault::AckBeforeCommit`] claims: that every change has already taken effect.
+/// Returns the false claim of [`Fault::AckBeforeCommit`]: every change has taken effect.
 pub(crate) fn observe_early(changes: &[Change]) -> Applied {
     let observe = |change: &Change| {
         let version = match change {

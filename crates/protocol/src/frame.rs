@@ -1,10 +1,12 @@
 //! The frames of the protocol and their encoding: JSON with `type` and `protocol`, compressed with
-//! zstd where that pays. `docs/protocol.md` shows each with an example.
+//! zstd if that is shorter.
 //!
-//! Decoders take bytes from the network and a [`Budget`], which bounds what they build, decompressed. Every word of a
-//! node's frame is checked. Every failure is a [`FrameError`].
+//! `docs/protocol.md` shows each frame with an example.
+//!
+//! Decoders take untrusted bytes and a [`Budget`], which bounds the decoded frame. Every string
+//! field of a node's frame is validated. Every failure is a [`FrameError`].
 
-mod words;
+mod validation;
 
 use std::borrow::Cow;
 
@@ -19,42 +21,72 @@ use super::compression;
 use super::digest::{BucketSet, Buckets, Digest, Epoch, Tally};
 use super::message::{Interner, Message, MessageText};
 pub use super::upload::{Lease, Upload, UploadConfirm};
-pub use words::MAX_WORD;
+pub use validation::MAX_WORD;
 
-/// The version of the protocol that this module speaks.
+/// The protocol version of this module.
 pub const PROTOCOL: u32 = 1;
-/// The largest frame in bytes, decoded, that is assumed where a Hello does not say another one.
+/// The largest frame in bytes, decoded, unless a Hello states another limit.
 pub const DEFAULT_MAX_FRAME: u32 = 256 * 1024;
-/// The largest object in bytes that is assumed where a Hello does not say another one.
+/// The largest object in bytes, unless a Hello states another limit.
 pub const DEFAULT_MAX_OBJECT: u32 = 8 * 1024 * 1024;
-/// The smallest frame limit that is accepted: an InventoryRequest and a page of items must fit.
+/// The smallest accepted frame limit: an InventoryRequest and a page of items must fit.
 pub const MIN_MAX_FRAME: u32 = 16 * 1024;
 
 /// The first four bytes of a zstd frame (RFC 8878, section 3.1.1). JSON text never starts so.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// The first frame of a connection: who the node is and, in constant size, what it holds.
+/// The first frame of a connection: the identity of the node and, in constant size, a summary of
+/// the objects it holds.
+///
+/// The node sends a Hello once per session and repeats it under a new session until the cloud
+/// answers. The cloud answers with a [`Welcome`] if its records equal count and digest, with an
+/// [`InventoryRequest`] if they differ, and with a [`HelloRequest`] if the node has to wait.
+/// Reports of unconfirmed changes may follow the Hello before the answer arrives.
+///
+/// ```
+/// use edgesync_object::Budget;
+/// use edgesync_protocol::digest::{Digest, Epoch};
+/// use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Up};
+///
+/// let hello = Hello {
+///     node: "station-17".into(),
+///     agent: "1.4.0".into(),
+///     session: "5f3a0c11".into(),
+///     epoch: Epoch(7),
+///     revision: 12,
+///     confirmed: None,
+///     count: 0,
+///     digest: Digest::default(),
+///     incarnation: None,
+///     max_frame: DEFAULT_MAX_FRAME,
+///     max_object: DEFAULT_MAX_OBJECT,
+/// };
+/// let bytes = Up::Hello(hello.clone()).encode(1024)?;
+/// let decoded = Up::decode(&bytes, &mut Budget::of(64 * 1024))?;
+/// assert!(matches!(decoded, Up::Hello(decoded) if decoded == hello));
+/// # Ok::<(), edgesync_protocol::frame::FrameError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hello {
-    /// The name of the node; must be the one of the topic.
+    /// The name of the node; must equal the one in the topic.
     pub node: String,
     /// The version of the agent.
     pub agent: String,
-    /// Random, new with each Hello. Every later frame of both sides carries it.
+    /// The session id, random for each Hello. Every later frame of both sides carries it.
     pub session: String,
     /// The identity of the database file and key of the digest.
     pub epoch: Epoch,
-    /// The newest change of a row.
+    /// The newest revision of the node's rows.
     pub revision: u64,
-    /// The newest change that the cloud has confirmed. Absent when it is `revision`.
+    /// The newest revision that the cloud has confirmed. Absent if it equals `revision`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<u64>,
     /// The number of objects held.
     pub count: u64,
     /// The digest over (UID, version) of the objects held.
     pub digest: Digest,
-    /// The cloud incarnation that the node last worked with.
+    /// The cloud incarnation of the node's last session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
     /// The largest frame the node accepts, in bytes, decoded.
@@ -66,12 +98,12 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// Count and digest of the objects held.
+    /// Returns count and digest of the objects held.
     pub(crate) fn held(&self) -> Tally {
         Tally { count: self.count, digest: self.digest }
     }
 
-    /// The newest change that the cloud has confirmed, by the node's word.
+    /// Returns the newest confirmed revision, as claimed by the node.
     pub(crate) fn last_confirmed(&self) -> u64 {
         self.confirmed.unwrap_or(self.revision).min(self.revision)
     }
@@ -83,7 +115,7 @@ fn default_max_frame() -> u32 {
 fn default_max_object() -> u32 {
     DEFAULT_MAX_OBJECT
 }
-// serde hands these a reference.
+// serde passes a reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_default_max_frame(value: &u32) -> bool {
     *value == DEFAULT_MAX_FRAME
@@ -97,139 +129,186 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-// serde hands it a reference.
+// serde passes a reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// One held object in a Report or an Inventory: an ObjectSync as the edge sees it.
+/// One held object in a [`Report`] or an [`Inventory`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Item {
     /// The UID of the object.
     pub uid: Uid,
-    /// The version held.
+    /// The version that the node holds.
     pub resource_version: ResourceVersion,
-    /// Which object it is; left out when the cloud has just sent it.
+    /// The object's reference; absent if the cloud has just sent the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<ObjectRef>,
 }
 
-/// What the edge holds after a commit. Covers the changes `from < revision ≤ to`.
+/// The observed state after a commit; covers the changes `from < revision ≤ to`.
+///
+/// The node sends one report per [`Objects`] frame, after its commit, and repeats unconfirmed
+/// ranges until a [`Confirm`] covers them. A report with `from == to` reports no new change.
+///
+/// ```
+/// use edgesync_object::Budget;
+/// use edgesync_protocol::frame::{Item, Report, Up};
+///
+/// let report = Report {
+///     session: "5f3a0c11".into(),
+///     from: 12,
+///     to: 13,
+///     objects: vec![Item { uid: "uid-a".into(), resource_version: 900.into(), object: None }],
+///     receipt: 1,
+///     ..Report::default()
+/// };
+/// let bytes = Up::Report(report.clone()).encode(1024)?;
+/// let decoded = Up::decode(&bytes, &mut Budget::of(64 * 1024))?;
+/// assert!(matches!(decoded, Up::Report(decoded) if decoded == report));
+/// # Ok::<(), edgesync_protocol::frame::FrameError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// The session.
+    /// The session of the Hello.
     pub session: String,
     /// The revision before the first change.
     pub from: u64,
-    /// The revision after the last change; equal to `from` when nothing changed.
+    /// The revision after the last change; equals `from` if nothing changed.
     pub to: u64,
     /// Objects held, each UID once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<Item>,
-    /// UIDs held no more.
+    /// UIDs deleted since `from`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<Uid>,
     /// Objects that could not be applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<Rejected>,
-    /// The object whose parts are arriving: a sign of life while a large object crosses a slow link.
+    /// The object whose parts are arriving: a keepalive while a large object crosses a slow link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiving: Option<Uid>,
-    /// How many bytes of its message have arrived without a gap. Absent when nothing is being received.
+    /// The number of bytes of its message that have arrived without a gap. Absent if nothing is
+    /// being received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub received: Option<u64>,
-    /// The receipt of the [`Objects`] whose commit this tells, or of the last [`Part`]. Absent, and zero, in all other
-    /// reports.
+    /// The receipt of the [`Objects`] frame whose commit this reports, or of the last [`Part`].
+    /// Absent, and zero, in all other reports.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub receipt: u64,
 }
 
-/// A page of what the edge holds in the buckets that were found to differ.
+/// One page of the objects held in the buckets that differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Inventory {
-    /// The session.
+    /// The session of the Hello.
     pub session: String,
-    /// Counts the pages from zero: a gap means a lost page.
+    /// The page number from zero: a gap reveals a lost page.
     pub page: u32,
-    /// The buckets this inventory is about.
+    /// The buckets this inventory covers.
     pub buckets: BucketSet,
     /// Whether another page follows.
     pub more: bool,
-    /// The objects held.
+    /// The objects held in these buckets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<Item>,
 }
 
-/// The cloud has compared: its records equal what the node holds, and what is missing follows.
+/// The cloud's answer to a Hello after a successful comparison: its records equal the objects the
+/// node holds, and missing changes follow.
+///
+/// The node is live from here on: [`Objects`] and [`Part`] frames follow, and the node may send
+/// leases and uploads.
+///
+/// ```
+/// use edgesync_object::Budget;
+/// use edgesync_protocol::frame::{Down, Received, Welcome};
+///
+/// let welcome = Welcome {
+///     session: "5f3a0c11".into(),
+///     incarnation: None,
+///     confirmed: 12,
+///     pending: 3,
+///     held: 0,
+///     register: false,
+/// };
+/// let bytes = Down::Welcome(welcome.clone()).encode(1024)?;
+/// let decoded = Received::decode(&bytes, &mut Budget::of(64 * 1024), 8 << 20)?;
+/// assert!(matches!(decoded, Received::Welcome(decoded) if decoded == welcome));
+/// # Ok::<(), edgesync_protocol::frame::FrameError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Welcome {
     /// The session of the Hello.
     pub session: String,
-    /// The incarnation of the cloud. Absent when it is the one of the Hello.
+    /// The incarnation of the cloud. Absent if it equals the one of the Hello.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
-    /// The newest change of the edge that the cloud has recorded.
+    /// The newest revision of the edge that the cloud has recorded.
     pub confirmed: u64,
-    /// The number of objects that are going to be sent or removed. Absent when zero.
+    /// The number of objects that will be sent or removed. Absent if zero.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub pending: u64,
-    /// The number of removals held back by the mass-delete guard. Absent when zero.
+    /// The number of removals held back by the mass-delete guard. Absent if zero.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub held: u64,
-    /// Whether the cloud knows nothing of the Node and wants to be told. Absent when not.
+    /// Whether the cloud has no Node object and requests a node report. Absent if not.
     #[serde(default, skip_serializing_if = "is_false")]
     pub register: bool,
 }
 
-/// The cloud has recorded all changes of the edge up to `revision`.
+/// Confirms that the cloud has recorded all changes of the edge up to `revision`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Confirm {
-    /// The session.
+    /// The session of the Hello.
     pub session: String,
-    /// The newest change recorded.
+    /// The newest recorded revision.
     pub revision: u64,
-    /// The number of objects still to be sent or removed. Absent when zero.
+    /// The number of objects still to send or remove. Absent if zero.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub pending: u64,
-    /// The number of removals held back by the mass-delete guard. Absent when zero.
+    /// The number of removals held back by the mass-delete guard. Absent if zero.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub held: u64,
 }
 
-/// The records differ from what the node holds: it is asked for the buckets that differ.
+/// Requests the inventory of the buckets in which the cloud's records differ from the node's
+/// objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InventoryRequest {
-    /// The session.
+    /// The session of the Hello.
     pub session: String,
-    /// The bucket digests of the cloud's records, with the node's epoch as the key.
+    /// The bucket digests of the cloud's records, keyed with the node's epoch.
     pub buckets: Buckets,
 }
 
-/// The cloud does not know the session: the node is asked to say Hello (again). Its form and its protocol number stay
-/// what they are whatever comes: with it nodes of other protocols are told.
+/// Requests a new Hello: the cloud does not know the session.
+///
+/// Form and protocol number of this frame never change, because it also answers nodes of other
+/// protocol versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HelloRequest {
-    /// The session that is not known; a node that has moved on ignores the request.
+    /// The unknown session; a node that has moved on ignores the request.
     pub session: String,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: String,
-    /// Seconds to wait first. Absent when zero.
+    /// Seconds to wait first. Absent if zero.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u64,
-    /// Whether an operator has removed the node from the fleet. Absent when not.
+    /// Whether an operator has removed the node from the fleet. Absent if not.
     #[serde(default, skip_serializing_if = "is_false")]
     pub removed: bool,
 }
 
-/// What the cloud says to a node of another protocol, which can do nothing but wait for an update.
+/// Returns the answer to a node of another protocol version, which can only wait for an update.
 #[must_use]
 pub fn other_protocol(session: String, found: u32) -> HelloRequest {
     let behind = if found > PROTOCOL { "the cloud side" } else { "the agent" };
@@ -241,56 +320,72 @@ pub fn other_protocol(session: String, found: u32) -> HelloRequest {
     }
 }
 
-/// A piece of one message that is larger than a frame. Pieces arrive in order.
+/// One piece of a message that is larger than a frame. Pieces are sent in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Part {
-    /// The session.
+    /// The session of the Hello.
     pub session: String,
-    /// Comes back in the [`Report`] that answers it.
+    /// The number that the answering [`Report`] repeats.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub receipt: u64,
     /// The UID of the object.
     pub uid: Uid,
     /// The version of the object.
     pub resource_version: ResourceVersion,
-    /// Where the piece starts, in bytes of the message.
+    /// The offset of the piece in bytes of the message.
     pub offset: u64,
     /// The length of the whole message in bytes.
     pub total: u64,
-    /// The piece. Empty when the message is larger than the node accepts: an announcement
-    /// that the node answers with a rejection.
+    /// The piece. Empty if the message exceeds the node's limit: an announcement that the node
+    /// answers with a rejection.
     pub data: String,
-    /// Which object is announced, for what the node says of its rejection.
+    /// The announced object, for the node's rejection notice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<Box<ObjectRef>>,
 }
 
-/// The changes of an `Objects` frame as it is read.
+/// The decoded changes of an `Objects` frame.
+///
+/// The node applies the changes in one transaction and answers with one [`Report`] that repeats
+/// `receipt`. A malformed object does not fail the frame; it becomes a [`Rejected`].
+///
+/// ```
+/// use edgesync_object::Budget;
+/// use edgesync_protocol::frame::{Down, ObjectsText, Received};
+///
+/// let text = ObjectsText { session: "5f3a0c11".into(), receipt: 4, messages: Vec::new() };
+/// let frame = Down::Objects(text);
+/// let bytes = frame.encode(1024)?;
+/// let decoded = Received::decode(&bytes, &mut Budget::of(64 * 1024), 8 << 20)?;
+/// let Received::Objects(objects) = decoded else { panic!("must be an Objects frame") };
+/// assert_eq!((objects.receipt, objects.changes.len(), objects.rejected.len()), (4, 0, 0));
+/// # Ok::<(), edgesync_protocol::frame::FrameError>(())
+/// ```
 #[derive(Debug)]
 pub struct Objects {
-    /// The session.
+    /// The session of the Hello.
     pub session: String,
-    /// Changes that passed their checks.
+    /// The changes that passed validation, in order.
     pub changes: Vec<Change>,
-    /// Objects that did not.
+    /// The objects that failed validation.
     pub rejected: Vec<Rejected>,
-    /// Comes back in the [`Report`] of exactly these changes.
+    /// The number that the [`Report`] of exactly these changes repeats.
     pub receipt: u64,
 }
 
-/// The same as it is written.
+/// An `Objects` frame to encode.
 #[derive(Debug)]
 pub struct ObjectsText {
-    /// The session.
+    /// The session of the Hello.
     pub session: String,
-    /// Comes back in the [`Report`] that answers it: the number of the frame on its connection.
+    /// The number that the answering [`Report`] repeats: the frame's number on its connection.
     pub receipt: u64,
-    /// Messages.
+    /// The messages, already JSON text.
     pub messages: Vec<MessageText>,
 }
 
-/// The frames of one direction. The name of each variant is what stands in the `type` field.
+/// Defines the frames of one direction. Each variant's name is the value of the `type` field.
 macro_rules! frames {
     ($(#[$doc:meta])* $name:ident$(<$objects:ident>)? { $($type:ident($body:ident),)* }) => {
         $(#[$doc])*
@@ -303,7 +398,7 @@ macro_rules! frames {
             /// The names of all types.
             pub const NAMES: &[&'static str] = &[$(stringify!($type)),*];
 
-            /// The name in the `type` field.
+            /// Returns the value of the `type` field.
             #[must_use]
             pub fn name(&self) -> &'static str {
                 match self {
@@ -311,10 +406,10 @@ macro_rules! frames {
                 }
             }
 
-            /// The frame as bytes, compressed when its JSON is longer than `compress_above`.
+            /// Encodes the frame, compressed if its JSON is longer than `compress_above` bytes.
             ///
             /// # Errors
-            /// When the JSON cannot be written or compressed.
+            /// Fails when the JSON cannot be written or compressed.
             pub fn encode(&self, compress_above: usize) -> Result<Vec<u8>, FrameError>
             where
                 $($objects: Written)?
@@ -355,7 +450,8 @@ frames! {
 }
 
 frames! {
-    /// A frame to a node, with objects in one of two forms.
+    /// A frame to a node. `O` is the form of its objects: [`ObjectsText`] to encode, [`Objects`]
+    /// decoded.
     ToNode<O> {
         Welcome(Welcome),
         Objects(O),
@@ -367,55 +463,55 @@ frames! {
     }
 }
 
-/// A frame to a node, as it is written.
+/// A frame to a node, to encode.
 pub type Down = ToNode<ObjectsText>;
-/// A frame to a node, as it is read.
+/// A decoded frame to a node.
 pub type Received = ToNode<Objects>;
 
-/// Bytes that are not a frame. Nothing of them was used.
+/// The error for bytes that are not a frame. No part of them was used.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// More than the receiver accepts, before or after decompression.
+    /// The frame exceeds the receiver's limit, before or after decompression.
     #[error("frame {0}")]
     TooLarge(#[from] Exceeded),
     /// The compressed data is damaged.
     #[error("frame must be valid zstd: {0}")]
     Compression(std::io::Error),
-    /// Not UTF-8.
+    /// The frame is not UTF-8.
     #[error("frame must be UTF-8: {0}")]
     Encoding(#[from] std::str::Utf8Error),
-    /// Not JSON, or not of the form that its type has.
+    /// The frame is not JSON, or lacks the form of its type.
     #[error("frame must be the JSON of its type: {0}")]
     Json(#[from] serde_json::Error),
-    /// A name, UID, version or id that nothing can have.
+    /// An invalid name, UID, version or id.
     #[error("frame has a word that cannot be: {0}")]
     Invalid(String),
-    /// A newer or foreign protocol.
+    /// A newer or foreign protocol version.
     #[error("protocol must be {PROTOCOL}, is {found}")]
     Protocol {
-        /// The number that was found.
+        /// The protocol number of the frame.
         found: u32,
         /// The session, if the frame is a Hello: it can be answered.
         hello: Option<String>,
     },
-    /// A type that this side does not know.
+    /// A type unknown to this side.
     #[error("type must be one of {}, is '{found}'", expected.join(", "))]
     Type {
-        /// The types that are known.
+        /// The known types of this direction.
         expected: &'static [&'static str],
-        /// The type that was found.
+        /// The type of the frame, truncated.
         found: String,
     },
 }
 
 impl FrameError {
-    /// Whether it is a frame as a later version may send it, rather than nonsense.
+    /// Returns whether a later version may send this frame, as opposed to garbage.
     #[must_use]
     pub fn is_of_another_version(&self) -> bool {
         matches!(self, Self::Protocol { .. } | Self::Type { .. })
     }
 
-    /// A short stable name for counters.
+    /// Returns a short stable label for metrics.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
@@ -464,12 +560,12 @@ struct Probe<'a> {
     session: Option<&'a RawValue>,
 }
 
-/// What is written of a frame beside its type.
+/// Serializes the body of a frame.
 pub trait Written {
-    /// The whole frame as JSON.
+    /// Returns the whole frame as JSON.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Fails when the body cannot be serialized.
     fn to_json(&self, r#type: &'static str) -> serde_json::Result<String>;
 }
 
@@ -497,7 +593,7 @@ impl Written for ObjectsText {
     }
 }
 
-/// What is read of a frame beside its type; objects above `max_object` bytes are rejected singly.
+/// Deserializes the body of a frame; objects above `max_object` bytes are rejected one by one.
 trait Read: Sized {
     fn read(json: &str, max_object: usize) -> serde_json::Result<Self>;
 }
@@ -524,19 +620,21 @@ impl Read for Objects {
 }
 
 impl Up {
-    /// Reads a frame, and checks every word of it. What it takes, decompressed, goes off the budget.
+    /// Decodes a frame and validates its string fields. The decompressed size and the items are
+    /// charged to the budget.
     ///
     /// # Errors
     /// See [`FrameError`].
     pub fn decode(bytes: &[u8], budget: &mut Budget) -> Result<Self, FrameError> {
         let frame = Self::read(bytes, budget, 0)?;
-        frame.check_words(budget)?;
+        frame.check_fields(budget)?;
         Ok(frame)
     }
 }
 
 impl Received {
-    /// Reads a frame, which takes from the budget; objects above `max_object` bytes are rejected singly.
+    /// Decodes a frame and charges it to the budget; objects above `max_object` bytes are rejected
+    /// one by one.
     ///
     /// # Errors
     /// See [`FrameError`].
@@ -573,7 +671,7 @@ fn decompress<'a>(bytes: &'a [u8], budget: &mut Budget) -> Result<Cow<'a, [u8]>,
         budget.take_bytes(bytes.len())?;
         return Ok(Cow::Borrowed(bytes));
     }
-    // The size in the header is the sender's word: it may lower what is allocated, never raise it.
+    // The size in the header is untrusted: it may lower the allocation, never raise it.
     let size = compression::decompressed_size(bytes)
         .map_or(limit, |size| usize::try_from(size).unwrap_or(usize::MAX));
     if size > limit {

@@ -1,6 +1,16 @@
-//! The sync protocol: the state machines of both sides, their frames, the digest, and the rules by which a change alters what
-//! a node holds. It is pure: it knows no I/O, runtime or database, and time and random numbers are arguments, effects are
-//! values. Read [`frame`] first, then [`edge`] and [`cloud`]; `docs/protocol.md` specifies it.
+//! The sync protocol: state machines of both sides, frames, the digest, and the rules by which a
+//! change alters the rows of a node.
+//!
+//! The crate does no I/O and knows no runtime and no database. Time and random numbers are
+//! arguments, effects are values.
+//!
+//! # Layout
+//!
+//! - [`frame`], [`message`], [`upload`]: the wire format; `docs/protocol.md` specifies it
+//! - [`edge`]: the state machine of the node
+//! - [`cloud`]: the state machine of the cloud side, one per node
+//! - [`replica`]: applies changes to the rows of a node
+//! - [`digest`]: the keyed digest by which both sides compare what a node holds
 
 #![warn(missing_docs)]
 

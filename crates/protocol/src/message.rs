@@ -1,8 +1,8 @@
-//! One object message in KubeEdge's shape (`header`, `route`, `content`), and how it becomes a checked
+//! Object messages in KubeEdge's shape (`header`, `route`, `content`) and their validation into a
 //! [`Change`].
 //!
-//! Our own link leaves out what it does not need (`msg_id`, `timestamp`, `source`) and adds `plural`,
-//! `scope` and `supersedes`; a stock CloudCore sends the former and not the latter. One type serves both.
+//! This project's link omits `msg_id`, `timestamp` and `source` and adds `plural`, `scope` and
+//! `supersedes`; a stock CloudCore does the opposite. One type serves both.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -18,13 +18,13 @@ use edgesync_object::{
 
 use super::change::{Change, Delete, Put, RejectReason, Rejected};
 
-/// Who sent what when, and which version of the object it is.
+/// The header: message ids, timestamp and object version.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Header<'a> {
-    /// The identity of the message, where a link acknowledges single messages.
+    /// The identity of the message, on links that acknowledge single messages.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub msg_id: Option<Cow<'a, str>>,
-    /// The message this one answers.
+    /// The message that this one answers.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub parent_msg_id: Option<Cow<'a, str>>,
     /// Milliseconds since the Unix epoch.
@@ -33,18 +33,18 @@ pub struct Header<'a> {
     /// The version of the object in `content`.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub resourceversion: Option<Cow<'a, str>>,
-    /// The newer version that this older one replaces on purpose.
+    /// The newer version that this older one deliberately replaces.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<Cow<'a, str>>,
 }
 
-/// What is to be done with which object.
+/// The route: operation and object.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Route<'a> {
-    /// The module that sends.
+    /// The module that sends the message.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Cow<'a, str>>,
-    /// The module group that is addressed.
+    /// The addressed module group.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub group: Option<Cow<'a, str>>,
     /// `insert`, `update` or `delete`.
@@ -53,10 +53,10 @@ pub struct Route<'a> {
     /// `<namespace>/<type>/<name>`, the type in lower case, the namespace `null` for cluster scope.
     #[serde(borrow)]
     pub resource: Cow<'a, str>,
-    /// Lower-case plural of the kind.
+    /// The plural of the kind in lower case.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub plural: Option<Cow<'a, str>>,
-    /// Whether the kind is namespaced; a word that this version does not know is none.
+    /// Whether the kind is namespaced; `None` for a value unknown to this version.
     #[serde(default, deserialize_with = "known_scope", skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
 }
@@ -69,25 +69,25 @@ fn known_scope<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Scop
     })
 }
 
-/// One object message.
+/// One object message, decoded or to encode.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Message<'a> {
-    /// Identity and version.
+    /// Message identity and object version.
     #[serde(borrow)]
     pub header: Header<'a>,
-    /// Operation and object.
+    /// Operation and object path.
     #[serde(borrow)]
     pub route: Route<'a>,
-    /// The object; for a delete only what identifies it.
+    /// The object; for a delete only its identity.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub content: Option<&'a RawValue>,
 }
 
-/// The JSON text of an object on its way to nodes. A clone is another hold on the same text.
+/// The JSON text of an object on its way to nodes. Clones share the text.
 #[derive(Clone)]
 pub struct Body(Arc<Shared>);
 
-/// Finds a [`Body`] again as long as somebody holds it.
+/// A weak reference to a [`Body`].
 #[derive(Clone, Debug)]
 pub struct WeakBody(Weak<Shared>);
 
@@ -97,27 +97,28 @@ struct Shared {
 }
 
 impl Body {
-    /// Takes JSON text.
+    /// Creates a body from JSON text.
     ///
     /// # Errors
-    /// It is not JSON.
+    /// Fails when the text is not JSON.
     pub fn new(json: String) -> serde_json::Result<Self> {
         let json = RawValue::from_string(json)?;
         Ok(Self(Arc::new(Shared { json, companion: OnceLock::new() })))
     }
 
-    /// The text.
+    /// Returns the JSON text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.json.get()
     }
 
-    /// Has a value dropped when nobody holds the text any more. The first one counts.
+    /// Attaches a value that is dropped with the last clone of the body. Only the first attachment
+    /// counts.
     pub fn accompany(&self, companion: impl Any + Send + Sync) {
         let _ = self.0.companion.set(Box::new(companion));
     }
 
-    /// Does not hold the text.
+    /// Returns a weak reference to the text.
     #[must_use]
     pub fn downgrade(&self) -> WeakBody {
         WeakBody(Arc::downgrade(&self.0))
@@ -137,17 +138,17 @@ impl fmt::Debug for Shared {
 }
 
 impl WeakBody {
-    /// The body, if somebody still holds it.
+    /// Returns the body if a strong reference remains.
     #[must_use]
     pub fn upgrade(&self) -> Option<Body> {
         self.0.upgrade().map(Body)
     }
 }
 
-/// A [`Message`] as JSON text. What is large of it, the object, is shared by the messages to all nodes.
+/// A [`Message`] as JSON text. The object, its large part, is shared by the messages to all nodes.
 #[derive(Clone, Debug)]
 pub struct MessageText {
-    /// Everything up to the object; all of it where there is none.
+    /// The text up to the object; the whole text if there is none.
     head: String,
     body: Option<Body>,
 }
@@ -160,19 +161,19 @@ impl MessageText {
         }
     }
 
-    /// The length in bytes, which is not zero.
+    /// Returns the length in bytes, never zero.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> usize {
         self.pieces().iter().map(|piece| piece.len()).sum()
     }
 
-    /// Appends the text.
+    /// Appends the text to `out`.
     pub fn write_to(&self, out: &mut String) {
         out.extend(self.pieces());
     }
 
-    /// Whether a character begins or ends there.
+    /// Returns whether `offset` is a character boundary of the text.
     #[must_use]
     pub fn is_char_boundary(&self, offset: usize) -> bool {
         let mut rest = offset;
@@ -185,7 +186,8 @@ impl MessageText {
         false
     }
 
-    /// At most `room` bytes of the text from `offset` on, cut between characters. `offset` is where another piece ended.
+    /// Returns at most `room` bytes of the text from `offset` on, cut at a character boundary.
+    /// `offset` must be the end of an earlier piece.
     #[must_use]
     pub fn cut(&self, offset: usize, room: usize) -> String {
         let (mut out, mut skip) = (String::with_capacity(room.min(self.len())), offset);
@@ -201,27 +203,27 @@ impl MessageText {
     }
 }
 
-/// An object on its way to a node: what a [`Message`] is written from.
+/// An object on its way to a node, the source of a [`Message`].
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     /// The UID of the object.
     pub uid: super::change::Uid,
-    /// The version that is sent, or that was deleted.
+    /// The version to send, or the deleted one.
     pub version: ResourceVersion,
-    /// The newer version on the edge that is to be replaced on purpose.
+    /// The newer version on the edge that this one deliberately replaces.
     pub supersedes: Option<ResourceVersion>,
-    /// The kind.
+    /// The kind of the object.
     pub resource: Arc<Resource>,
-    /// Namespace, empty for cluster scope.
+    /// The namespace, empty for cluster scope.
     pub namespace: Arc<str>,
-    /// Name.
+    /// The object's name, unique per kind and namespace.
     pub name: Arc<str>,
-    /// The object; none for a delete.
+    /// The object; `None` for a delete.
     pub body: Option<Body>,
 }
 
 impl Outgoing {
-    /// Which object it is.
+    /// Returns the object's reference.
     #[must_use]
     pub fn object_ref(&self) -> ObjectRef {
         ObjectRef {
@@ -232,10 +234,10 @@ impl Outgoing {
         }
     }
 
-    /// The message as JSON text.
+    /// Encodes the message as JSON text.
     ///
     /// # Errors
-    /// There is no memory.
+    /// Fails when memory is exhausted.
     pub fn to_text(&self) -> serde_json::Result<MessageText> {
         let namespace = if self.namespace.is_empty() { "null" } else { &self.namespace };
         let kind = self.resource.kind.to_ascii_lowercase();
@@ -256,7 +258,7 @@ impl Outgoing {
             },
             content: None,
         })?;
-        // The object is the last member.
+        // `content` is the last member.
         head.pop();
         head.push_str(r#","content":"#);
         if self.body.is_none() {
@@ -272,7 +274,7 @@ impl Outgoing {
     }
 }
 
-/// Keeps one [`Resource`] per kind alive while a frame is read, so that its objects share it.
+/// Interns one [`Resource`] per kind while a frame is decoded, shared by its objects.
 #[derive(Default)]
 pub(crate) struct Interner {
     last: Vec<Arc<Resource>>,
@@ -305,7 +307,7 @@ impl Interner {
     }
 }
 
-/// Which object a message speaks of, if it says so in words that can be repeated.
+/// Returns the object that a message claims to carry, if the claim is short and printable.
 fn claimed(head: &Head<'_>) -> Option<ObjectRef> {
     let meta = &head.metadata;
     let short = |text: &str| text.len() <= name::MAX_SUBDOMAIN && !text.contains(char::is_control);
@@ -319,17 +321,18 @@ fn claimed(head: &Head<'_>) -> Option<ObjectRef> {
     })
 }
 
-/// What a message says of its object before it is known to be right: enough to reject it by name.
+/// The unverified identity of a message's object: enough to reject it by name.
 struct Claim<'m, 'a> {
     message: &'m Message<'a>,
     head: Head<'a>,
 }
 
 impl<'a> Message<'a> {
-    /// Turns the message into a change, checking everything the store and local readers rely on.
+    /// Converts the message into a change and validates everything that the store and local readers
+    /// rely on.
     ///
     /// # Errors
-    /// A [`Rejected`] that names the object as far as the message did.
+    /// Returns a [`Rejected`] that names the object as far as the message did.
     pub(crate) fn to_change(&self, interner: &mut Interner, max_object: usize) -> Result<Change, Rejected> {
         let version = self.header.resourceversion.as_deref().unwrap_or_default();
         let reject = |head: Option<&Head<'_>>, fault| rejected(head, version, fault);
@@ -344,15 +347,15 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Why an object cannot be held, for programs and for people.
+/// The reason why an object cannot be held, for programs and for people.
 pub type Fault = (RejectReason, String);
 
-/// The fault of an object that is not valid.
+/// Returns the fault of an invalid object.
 pub fn invalid(message: impl Into<String>) -> Fault {
     (RejectReason::Invalid, message.into())
 }
 
-/// Rejects the version of an object, naming it as far as its head is known.
+/// Rejects the version of an object and names it as far as its head is known.
 pub fn rejected(head: Option<&Head<'_>>, version: &str, (reason, message): Fault) -> Rejected {
     let uid = head.map_or("", |head| &*head.metadata.uid);
     let uid = if name::check_uid(uid).is_ok() { uid } else { "" };
@@ -365,12 +368,12 @@ pub fn rejected(head: Option<&Head<'_>>, version: &str, (reason, message): Fault
     }
 }
 
-/// Reads what an object says of itself.
+/// Parses type and metadata of an object.
 pub fn read_head(content: &str) -> Result<Head<'_>, String> {
     serde_json::from_str(content).map_err(|error| format!("`content` must be a Kubernetes object: {error}"))
 }
 
-/// Checks how long and how deep an object is.
+/// Checks the size and the nesting depth of an object.
 pub fn check_extent(content: &str, max_object: usize) -> Result<(), Fault> {
     let mut budget = Budget::of(max_object);
     budget
@@ -379,18 +382,18 @@ pub fn check_extent(content: &str, max_object: usize) -> Result<(), Fault> {
     budget.check_depth(content).map_err(|exceeded| invalid(exceeded.to_string()))
 }
 
-/// Checks everything that a path or a query is built from.
+/// Checks the names that paths and queries are built from.
 pub fn check_names(head: &Head<'_>) -> Result<(), String> {
     let meta = &head.metadata;
     check_reference(&head.api_version, &head.kind, &meta.namespace, &meta.name)
 }
 
-/// Checks that an object has a UID that can be stored.
+/// Checks that an object has a storable UID.
 pub fn check_uid(head: &Head<'_>) -> Result<(), String> {
     name::check_uid(&head.metadata.uid).map_err(|problem| format!("`metadata.uid` {problem}"))
 }
 
-/// Checks that an object has a version, and that the header says no other one.
+/// Checks that an object has a version and that the header claims no other one.
 pub fn check_version(head: &Head<'_>, claimed: Option<&str>) -> Result<(), String> {
     let version = &*head.metadata.resource_version;
     name::check_version(version).map_err(|problem| format!("`metadata.resourceVersion` {problem}"))?;
@@ -454,7 +457,7 @@ impl Claim<'_, '_> {
         }))
     }
 
-    /// The kind; where the sender did not tell plural and scope they follow from kind and namespace.
+    /// Returns the kind. Missing plural and scope are derived from kind and namespace.
     fn resource(&self, interner: &mut Interner, namespace: &str) -> Result<Arc<Resource>, String> {
         let route = &self.message.route;
         let scope =
@@ -477,7 +480,7 @@ impl Claim<'_, '_> {
     }
 }
 
-/// At most `limit` bytes of a text, cut between characters.
+/// Truncates a text to at most `limit` bytes at a character boundary.
 pub fn clip(text: &str, limit: usize) -> &str {
     &text[..text.floor_char_boundary(limit)]
 }
@@ -538,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_the_uid() {
+    fn rejections_have_the_problem_and_the_uid() {
         let json = json(&outgoing(Some(BODY)));
         let cases = [
             (json.replace("settings", "a..b"), "metadata.name"),
@@ -569,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_with_a_body_ends_with_its_last_holder() {
+    fn a_companion_is_dropped_with_the_last_body() {
         let (body, companion) = (Body::new("{}".into()).unwrap(), Arc::new(()));
         body.accompany(Arc::clone(&companion));
         let (other, weak) = (body.clone(), body.downgrade());

@@ -1,5 +1,7 @@
-//! The Node object: what a node says of itself, and conditions by the rules of the API conventions ("Typical status
-//! properties"): one of each type, `lastTransitionTime` moves only when the status does. Pure.
+//! The Node object: node reports and conditions.
+//!
+//! Conditions follow the API conventions ("Typical status properties"): one of each type, and
+//! `lastTransitionTime` changes only with the status.
 
 use std::collections::BTreeMap;
 
@@ -13,30 +15,31 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What a node says of itself. It travels as one item of the outbox, whenever it differs from what was said last.
+/// The node's report about itself. It travels as one outbox item whenever it differs from the last
+/// one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReport {
-    /// Labels of the configuration and those that describe the machine.
+    /// Labels from the configuration and labels that describe the machine.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// The fields of `status` that the node knows, but for conditions: `nodeInfo`, `capacity`, `allocatable`,
+    /// The known fields of `status` except conditions: `nodeInfo`, `capacity`, `allocatable`,
     /// `addresses`.
     #[serde(default)]
     pub status: Map<String, Value>,
-    /// The conditions that the node alone can know.
+    /// The conditions that only the node can determine.
     #[serde(default)]
     pub conditions: Vec<Condition>,
 }
 
-/// Whether a condition holds.
+/// The status of a condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConditionStatus {
-    /// It holds.
+    /// The condition holds for the node.
     True,
-    /// It does not.
+    /// The condition does not hold.
     False,
-    /// Nobody knows.
+    /// The status is not known.
     #[default]
     #[serde(other)]
     Unknown,
@@ -46,52 +49,53 @@ pub enum ConditionStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// Its type, such as `Ready` or `edgesync.io/InSync`.
+    /// The condition type, such as `Ready` or `edgesync.io/InSync`.
     #[serde(rename = "type")]
     pub condition: String,
-    /// Whether it holds.
+    /// Whether the condition holds.
     pub status: ConditionStatus,
-    /// Why it came to be so: one word in CamelCase.
+    /// The reason of the last transition: one word in CamelCase.
     pub reason: String,
-    /// The same for people.
+    /// The explanation for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Since when the status is what it is; left out by those who leave it to [`set_condition`].
+    /// The time of the last status transition; `None` leaves it to [`set_condition`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Timestamp>,
 }
 
-/// The node takes part in the fleet: its Lease is renewed.
+/// The condition type for a node that takes part in the fleet: its Lease is renewed.
 pub const READY: &str = "Ready";
-/// The node holds what it is to hold.
+/// The condition type for a node that holds all desired objects.
 pub const IN_SYNC: &str = "edgesync.io/InSync";
-/// The node's database takes changes.
+/// The condition type for a writable node database.
 pub const STORE_HEALTHY: &str = "edgesync.io/StoreHealthy";
-/// The cloud side and the node talk to each other.
+/// The condition type for a working session between cloud side and node.
 pub const CLOUD_REACHABLE: &str = "edgesync.io/CloudReachable";
-/// The disk of the node's database is almost full.
+/// The condition type for an almost full disk of the node's database.
 pub const DISK_PRESSURE: &str = "edgesync.io/DiskPressure";
-/// The node's budget of bytes for the day is spent.
+/// The condition type for an exhausted daily traffic budget.
 pub const TRAFFIC_BUDGET_SPENT: &str = "edgesync.io/TrafficBudgetSpent";
-/// All objects that rules for files concern are in effect on the node. There is none without rules.
+/// The condition type for all rule-managed objects in effect on the node. Absent without file
+/// rules.
 pub const FILES_IN_EFFECT: &str = "edgesync.io/FilesInEffect";
 
-/// The node's certificate is good, and is not about to end.
+/// The condition type for a valid node certificate that does not expire soon.
 pub const CERTIFICATE_VALID: &str = "edgesync.io/CertificateValid";
 
-/// The most conditions that a node sets; further ones are ignored.
+/// The most conditions that a node may set; further ones are ignored.
 pub(crate) const MAX_NODE_CONDITIONS: usize = 32;
 /// The longest reason of a condition, in bytes.
 const MAX_REASON: usize = 1024;
 /// The longest message of a condition, in bytes.
 const MAX_MESSAGE: usize = 32 << 10;
-/// What of the status is the node's to say, and goes when it no longer says it.
+/// The status fields that the node owns; a field missing in its report is removed.
 const REPORTED_STATUS: [&str; 4] = ["addresses", "allocatable", "capacity", "nodeInfo"];
-/// Conditions that the cloud sets: a node cannot know them, or would not be believed.
+/// Conditions that only the cloud sets: a node cannot determine them, or is not trusted with them.
 const CLOUD_CONDITIONS: [&str; 3] = [READY, IN_SYNC, CLOUD_REACHABLE];
 
 impl ConditionStatus {
-    /// As objects have it.
+    /// Returns the value used in objects.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -102,26 +106,26 @@ impl ConditionStatus {
     }
 }
 
-/// What the rules for files have come to on a node.
+/// Counts of the file rules and their objects on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilesSummary {
-    /// Rules.
+    /// The number of rules.
     pub rules: u64,
-    /// Objects that they concern.
+    /// The number of objects that the rules concern.
     pub objects: u64,
-    /// Of these: in effect in the version that the node holds.
+    /// The number of those objects in effect in the version that the node holds.
     pub in_effect: u64,
-    /// Of these: not in effect in that version, whatever is.
+    /// The number of those objects not in effect in that version.
     pub not_in_effect: u64,
-    /// Of these: not in effect because somebody else has what is to be written.
+    /// The number of those objects not in effect because another owner holds a file.
     pub conflicts: u64,
-    /// Rules that cannot be carried out at all: nobody knows what is in effect by them.
+    /// The number of rules that cannot be carried out; their effect is unknown.
     pub stuck: u64,
 }
 
 impl FilesSummary {
-    /// The condition [`FILES_IN_EFFECT`] of the Node; none without rules. Whoever tells it waits until a change has
-    /// settled: its message has the counts.
+    /// Returns the condition [`FILES_IN_EFFECT`] of the Node; `None` without rules. The message
+    /// contains the counts, so callers wait until a change has settled before they report it.
     #[must_use]
     pub fn condition(&self) -> Option<Condition> {
         if self.rules == 0 {
@@ -146,7 +150,7 @@ impl FilesSummary {
 }
 
 impl FilesSummary {
-    /// The counts in the message of a condition: how many objects are in effect, and how many are not.
+    /// Parses the counts of objects in effect and not in effect from the message of a condition.
     #[must_use]
     pub fn read(message: &str) -> Option<(u64, u64)> {
         let (in_effect, rest) = message.split_once(" of ")?;
@@ -157,16 +161,16 @@ impl FilesSummary {
 }
 
 impl NodeReport {
-    /// Checks what would make the Node one that clients cannot read. Labels are not looked at: those that a node may
-    /// not set are left out when the report is merged.
+    /// Checks everything that would make the Node unreadable for clients. Labels are not checked:
+    /// merging the report drops the ones a node may not set.
     ///
     /// # Errors
-    /// Every problem found.
+    /// Returns every problem found.
     pub fn check(&self) -> Result<(), Problems> {
         let mut problems = Problems::default();
         if let Some(schema) = schema::builtin("", "v1", "Node") {
             let fields = [("status".to_owned(), Value::Object(self.status.clone()))].into_iter().collect();
-            // A device that cannot tell all of `nodeInfo` tells a part.
+            // A device that cannot determine all of `nodeInfo` reports a part.
             let causes = schema::validate(&schema, &fields).into_iter();
             let wrong = causes.filter(|cause| cause.reason != "FieldValueRequired");
             problems.0.extend(
@@ -185,10 +189,10 @@ impl NodeReport {
     }
 }
 
-/// The most problems of a report that are listed.
+/// The most problems listed for one report.
 const MAX_PROBLEMS: usize = 16;
 
-/// Paths hold keys that the node chose: no more than 128 characters are shown.
+/// Truncates a field path to 128 characters: it contains keys that the node chose.
 fn show(mut field: String) -> String {
     if let Some((end, _)) = field.char_indices().nth(128) {
         field.truncate(end);
@@ -214,7 +218,7 @@ fn check_condition(condition: &Condition) -> Result<(), (&'static str, Problem)>
     Ok(())
 }
 
-/// A Node of which nothing is known but its name.
+/// Returns a Node with nothing but a name.
 #[must_use]
 pub fn new_node(name: &str) -> Object {
     let text = |text: &str| Value::String(text.to_owned());
@@ -229,7 +233,7 @@ pub fn new_node(name: &str) -> Object {
     Object::from(fields.into_iter().collect::<Map<_, _>>())
 }
 
-/// That a node is ready, in the words of its agent.
+/// Returns the condition `Ready` as the agent reports it.
 #[must_use]
 pub fn agent_ready() -> Condition {
     Condition {
@@ -241,15 +245,17 @@ pub fn agent_ready() -> Condition {
     }
 }
 
-/// Puts what a node says of itself in the place of what it said before. All else stays: labels that somebody else has
-/// set, even under a name that the node uses, and conditions and fields of the status that it does not mention. But what
-/// is in effect is told by nodes with rules for files alone: without that condition there are none any more.
+/// Replaces the fields of the previous report with those of this one.
+///
+/// Everything else stays: labels set by others, even under a name that the node uses, and
+/// conditions and status fields that the report does not mention. Exception: only nodes with file
+/// rules report [`FILES_IN_EFFECT`], so a report without that condition removes it.
 pub fn merge_report(node: &mut Object, report: &NodeReport, now: Timestamp) {
     claim_labels(node, &report.labels);
     let mut status = take_map(node.fields_mut(), "status");
     status.retain(|field, _| !REPORTED_STATUS.contains(&field.as_str()));
-    let said = report.status.iter().filter(|(field, _)| *field != "conditions");
-    status.extend(said.map(|(field, value)| (field.clone(), value.clone())));
+    let content_of = report.status.iter().filter(|(field, _)| *field != "conditions");
+    status.extend(content_of.map(|(field, value)| (field.clone(), value.clone())));
     let is_files = |condition: &str| condition == FILES_IN_EFFECT;
     if let Some(Value::Array(conditions)) = status.get_mut("conditions")
         && !report.conditions.iter().any(|own| is_files(&own.condition))
@@ -263,9 +269,11 @@ pub fn merge_report(node: &mut Object, report: &NodeReport, now: Timestamp) {
     }
 }
 
-/// When a condition of a Node was heard of last, as far as it is told: when it last said something else. Anything more often
-/// would be a write of the whole Node for every heartbeat, and say nothing that the Lease does not say.
-fn heard(fields: &mut Map<String, Value>, is_new: bool, now: Timestamp) {
+/// Updates `lastHeartbeatTime` of a Node condition: the time of its last changed content.
+///
+/// A more frequent update would write the whole Node for every heartbeat and add nothing to the
+/// Lease.
+fn set_heartbeat(fields: &mut Map<String, Value>, is_new: bool, now: Timestamp) {
     const HEARTBEAT: &str = "lastHeartbeatTime";
     if is_new {
         fields.insert(HEARTBEAT.to_owned(), rfc3339(now).into());
@@ -276,32 +284,34 @@ fn heard(fields: &mut Map<String, Value>, is_new: bool, now: Timestamp) {
     }
 }
 
-/// Sets a condition of a Node; see [`set_condition`]. There, `lastHeartbeatTime` is when it last said something else.
+/// Sets a condition of a Node by the rules of [`set_condition`], and `lastHeartbeatTime` when its
+/// content changes.
 pub fn set_node_condition(node: &mut Object, condition: &Condition, now: Timestamp) {
     let mut status = take_map(node.fields_mut(), "status");
     let mut conditions = match status.remove("conditions") {
         Some(Value::Array(conditions)) => conditions,
         _ => Vec::new(),
     };
-    let said = |conditions: &[Value]| {
+    let content_of = |conditions: &[Value]| {
         let found = conditions.iter().find(|item| text(item.as_object(), "type") == condition.condition);
         found.map(|item| ["status", "reason", "message"].map(|field| item[field].clone()))
     };
-    let before = said(&conditions);
+    let before = content_of(&conditions);
     set_condition(&mut conditions, condition, now);
-    let is_new = before.is_some() && before != said(&conditions);
+    let is_new = before.is_some() && before != content_of(&conditions);
     let item = conditions.iter_mut().find(|item| text(item.as_object(), "type") == condition.condition);
     if let Some(fields) = item.and_then(Value::as_object_mut) {
-        heard(fields, is_new, now);
+        set_heartbeat(fields, is_new, now);
     }
     status.insert("conditions".to_owned(), Value::Array(conditions));
     node.fields_mut().insert("status".to_owned(), Value::Object(status));
 }
 
-/// Sets a condition in a list that has one of each type. If its status stays, so does its `lastTransitionTime`;
-/// otherwise that becomes the time that the condition gives, but no time before the last transition nor after `now`.
+/// Sets a condition in a list with one of each type.
 ///
-/// Fields that others have put into the condition stay.
+/// If its status stays, so does its `lastTransitionTime`. Otherwise that becomes the time of the
+/// condition, clamped between the last transition and `now`. Fields that others have put into the
+/// condition stay.
 pub(crate) fn set_condition(conditions: &mut Vec<Value>, condition: &Condition, now: Timestamp) {
     let is_same = |item: &Value| text(item.as_object(), "type") == condition.condition;
     let mut first = true;
@@ -315,7 +325,7 @@ pub(crate) fn set_condition(conditions: &mut Vec<Value>, condition: &Condition, 
     }
 }
 
-/// The fields of a condition after a change.
+/// Returns the fields of a condition after a change.
 fn changed(mut fields: Map<String, Value>, condition: &Condition, now: Timestamp) -> Map<String, Value> {
     let before = text(Some(&fields), "lastTransitionTime");
     if before.is_empty() || text(Some(&fields), "status") != condition.status.as_str() {
@@ -337,7 +347,7 @@ fn text<'a>(fields: Option<&'a Map<String, Value>>, field: &str) -> &'a str {
     fields.and_then(|fields| fields.get(field)).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Takes the map under a name out; an empty one if there is none.
+/// Removes and returns the map under a name; an empty one if there is none.
 fn take_map(fields: &mut Map<String, Value>, name: &str) -> Map<String, Value> {
     match fields.remove(name) {
         Some(Value::Object(map)) => map,

@@ -1,4 +1,4 @@
-//! Puts messages together that were too large for one frame.
+//! Reassembles messages that were too large for one frame.
 
 use std::collections::VecDeque;
 
@@ -7,19 +7,19 @@ use edgesync_object::ResourceVersion;
 use super::change::{RejectReason, Rejected, Uid};
 use super::frame::Part;
 
-/// The number of messages that may be under way in parts at one time.
+/// The largest number of messages in reassembly at one time.
 const MAX_OPEN: usize = 2;
-/// Room for header and route beside the object itself, in bytes.
+/// Allowance for header and route around the object, in bytes.
 const ENVELOPE: u64 = 4096;
 
-/// What a part came to.
+/// The outcome of one part.
 #[derive(Debug)]
 pub(super) enum Assembled {
-    /// More parts are needed; so many bytes are there without a gap.
+    /// More parts are needed; `received` bytes have arrived without a gap.
     Waiting { received: u64 },
     /// The message is complete.
     Message(String),
-    /// The message will not be accepted.
+    /// The message exceeds the size limit.
     Rejected(Rejected),
 }
 
@@ -31,7 +31,7 @@ struct Open {
     text: String,
 }
 
-/// The messages under way in parts, bounded in number and size.
+/// The messages in reassembly, bounded in number and size.
 #[derive(Debug)]
 pub(super) struct Assembler {
     open: VecDeque<Open>,
@@ -43,15 +43,16 @@ impl Assembler {
         Self { open: VecDeque::new(), max_object: max_object as u64 }
     }
 
-    /// Forgets what is under way: a new session sends from the start.
+    /// Discards all partial messages: a new session sends from the start.
     pub(super) fn clear(&mut self) {
         self.open.clear();
     }
 
-    /// Takes the next part. A part that does not continue what is there is dropped: the sender
-    /// is told how much is there, and goes on from that.
+    /// Takes the next part. A part that does not continue the message is dropped; the sender learns
+    /// how much has arrived and resumes there.
     pub(super) fn take(&mut self, part: Part) -> Assembled {
-        // Without data it is an announcement: the sender knows the limit and asks for the refusal.
+        // A part without data is an announcement: the sender knows the limit and requests the
+        // rejection.
         if part.total > self.max_object.saturating_add(ENVELOPE) || part.data.is_empty() {
             return Assembled::Rejected(Rejected {
                 uid: part.uid,
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_refused_at_its_first_part() {
+    fn a_too_large_message_is_rejected_at_its_first_part() {
         let mut parts = Assembler::new(100);
         let Assembled::Rejected(rejected) = parts.take(part("a", 0, 20_000_000, "")) else {
             panic!("must be refused");

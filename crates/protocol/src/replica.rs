@@ -1,7 +1,8 @@
-//! How a change alters what the edge holds: the version gate, UID identity, revisions and the digest.
+//! Applies changes to the rows of a node: the version gate, UID identity, revisions and the digest.
 //!
-//! The rules are written once, over [`Rows`]. The SQLite store runs them inside its write transaction,
-//! the simulation inside its model of one, so what is tested under thousands of seeds is what runs.
+//! The rules are written once, over [`Rows`]. The SQLite store runs them inside its write
+//! transaction, the simulation inside its model of one. The code tested under thousands of seeds is
+//! the code that runs.
 
 use edgesync_object::{ObjectKey, Relation, ResourceVersion};
 
@@ -11,9 +12,9 @@ use super::digest::{Digest, Epoch};
 /// The totals that a transaction keeps beside its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// The identity of the database file, the key of the digest.
+    /// The identity of the database file and key of the digest.
     pub epoch: Epoch,
-    /// Grows by one with each change of a row. Gives each change its place in the journal.
+    /// The revision: grows by one with each changed row and orders the changes in the journal.
     pub revision: u64,
     /// The number of objects held.
     pub count: u64,
@@ -21,62 +22,65 @@ pub struct Totals {
     pub digest: Digest,
 }
 
-/// What is known of one held object.
+/// One held object, as its row describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held<Row> {
-    /// How the store finds the row again.
+    /// The store's handle to the row.
     pub row: Row,
     /// The UID of the object.
     pub uid: Uid,
-    /// The version held.
+    /// The version in the row.
     pub version: ResourceVersion,
     /// Kind, namespace and name.
     pub key: ObjectKey,
 }
 
-/// Rows within an open transaction.
+/// Access to the rows within an open transaction.
 pub trait Rows {
-    /// How a row is found again within the transaction.
+    /// The handle to a row within the transaction.
     type Row;
-    /// A failure of the store: the transaction is rolled back, nothing of it is reported.
+    /// A failure of the store: the transaction rolls back and nothing of it is reported.
     type Error;
 
-    /// The object with this UID.
+    /// Returns the object with this UID.
     fn by_uid(&mut self, uid: &str) -> Result<Option<Held<Self::Row>>, Self::Error>;
-    /// The object under this name.
+    /// Returns the object with this kind, namespace and name.
     fn by_name(&mut self, key: &ObjectKey) -> Result<Option<Held<Self::Row>>, Self::Error>;
     /// Inserts the object, or replaces the row of the same UID, as change number `revision`.
     fn put(&mut self, revision: u64, put: &Put, replaced: Option<Self::Row>) -> Result<(), Self::Error>;
-    /// Removes the row and leaves a tombstone (its UID) as change number `revision`.
+    /// Removes the row and leaves a tombstone with its UID as change number `revision`.
     fn remove(&mut self, revision: u64, held: Held<Self::Row>) -> Result<(), Self::Error>;
 }
 
-/// What the edge holds of one UID after a change: an ObjectSync in the making.
+/// The observed state of one UID after a change, one entry of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
     /// The UID of the object.
     pub uid: Uid,
-    /// The version held, none if the object is held no more.
+    /// The version held; `None` if the object is not held.
     pub version: Option<ResourceVersion>,
 }
 
-/// What a batch of changes came to: the content of a report, to be sent after the commit.
+/// The outcome of a batch of changes: the content of a report, sent after the commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// What is held now, in the order of the changes: the last entry of a UID counts.
+    /// The observed states in the order of the changes; the last entry of a UID counts.
     pub observed: Vec<Observed>,
     /// Objects that could not be applied.
     pub rejected: Vec<Rejected>,
 }
 
-/// What the gate says of an incoming version.
+/// The decision of the version gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Store,
     Keep,
 }
 
-/// The version gate for one UID (guarantee G2): never back, unless the sender names what it replaces.
+/// Decides whether an incoming version is stored.
+///
+/// Guarantee G2: an older version never replaces a newer one, unless the sender names the version
+/// it supersedes.
 fn gate(held: &ResourceVersion, put: &Put) -> Verdict {
     #[cfg(any(test, feature = "simulation"))]
     if super::fault::planted(super::fault::Fault::NoVersionGate) {
@@ -90,10 +94,11 @@ fn gate(held: &ResourceVersion, put: &Put) -> Verdict {
     }
 }
 
-/// Applies one change within the open transaction and adds what came of it to `applied`.
+/// Applies one change within the open transaction and appends its outcome to `applied`.
 ///
 /// # Errors
-/// Only failures of the store. An object that cannot be applied is a [`Rejected`] in `applied`.
+/// Returns only failures of the store. An object that cannot be applied is a [`Rejected`] in
+/// `applied`.
 pub fn apply<R: Rows>(
     rows: &mut R,
     totals: &mut Totals,
@@ -126,7 +131,8 @@ fn apply_put<R: Rows>(
         Some(held) => Some(held),
         None => {
             if let Some(other) = rows.by_name(&key)? {
-                // Versions of one cloud share one counter, so they order objects of different UIDs too.
+                // Versions of one cloud share one counter, so they also order objects of different
+                // UIDs.
                 let stale = put.version.is_older_than(&other.version)
                     && put.supersedes.as_ref() != Some(&other.version);
                 if stale {
@@ -151,7 +157,7 @@ fn apply_put<R: Rows>(
     Ok(())
 }
 
-/// Removes exactly the UID that is named (guarantee G3).
+/// Removes exactly the named UID (guarantee G3).
 fn apply_delete<R: Rows>(
     rows: &mut R,
     totals: &mut Totals,

@@ -1,5 +1,6 @@
-//! The deterministic simulation: both machines, a bad link, crashes, lost and rolled-back databases, in
-//! virtual time and from a seed. The guarantees are checked at every step, convergence at the end.
+//! The deterministic simulation: both machines, a lossy link, crashes, lost and rolled-back
+//! databases, in virtual time and from a seed. The guarantees are checked at every step,
+//! convergence at the end.
 //!
 //! `EDGESYNC_SEED=<n> cargo test -p edgesync-protocol --lib simulation::seeded::one_seed -- --nocapture` shows one run step by step;
 //! `EDGESYNC_SEEDS=<n>` sets how many seeds the long test tries.

@@ -1,22 +1,23 @@
-//! Time as the machines see it, and the delays they compute from it.
+//! Time as the machines see it, and backoff delays.
 
 use std::time::Duration;
 
-/// A point in time: the duration since an arbitrary origin that never goes backwards.
+/// A point in time: the duration since an arbitrary origin, never decreasing.
 pub type Now = Duration;
 
-/// A wall clock may be so much further ahead than before of the clock that runs with the machine.
+/// The largest forward step of the wall clock against the monotonic clock that counts as drift.
 const JUMP: Duration = Duration::from_secs(2);
 
-/// How far the wall clock is ahead of the clock that runs with the machine, when both were looked at last.
+/// Detects a jump of the wall clock against the monotonic clock.
 ///
-/// A machine that wakes up in a copy of itself goes on where the copy was made; when its wall clock is right again, that is
-/// further ahead.
+/// A machine restored from a snapshot resumes at the monotonic time of the snapshot. Once its wall
+/// clock is corrected, the wall clock is further ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lead(Option<u64>);
 
 impl Lead {
-    /// Looks at both clocks, the wall clock in microseconds since 1970: whether that one has jumped ahead.
+    /// Samples both clocks, the wall clock in microseconds since 1970, and returns whether the wall
+    /// clock has jumped ahead.
     pub fn has_jumped(&mut self, wall: u64, running: Duration) -> bool {
         let ahead = wall.saturating_sub(u64::try_from(running.as_micros()).unwrap_or(u64::MAX));
         let before = self.0.replace(ahead);
@@ -28,10 +29,11 @@ impl Lead {
     }
 }
 
-/// A delay that doubles with each attempt, from `min` up to `max`, less a random part.
+/// Returns an exponential backoff delay: doubles with each attempt from `min` up to `max`, less
+/// jitter.
 ///
-/// `random` is a fresh random number; half of the delay is fixed and half is drawn, so that nodes
-/// that failed together do not come back together, and none comes back at once.
+/// `random` is a fresh random number. Half of the delay is fixed and half is drawn, so that nodes
+/// that failed together do not retry together, and none retries at once.
 #[must_use]
 pub fn backoff(min: Duration, max: Duration, attempt: u32, random: u64) -> Duration {
     let factor = 1u32.checked_shl(attempt.min(20)).unwrap_or(u32::MAX);
@@ -41,7 +43,7 @@ pub fn backoff(min: Duration, max: Duration, attempt: u32, random: u64) -> Durat
     half + Duration::from_micros(random % spread)
 }
 
-/// The earlier of two optional points in time.
+/// Returns the earlier of two optional points in time.
 #[must_use]
 pub fn earlier(a: Option<Now>, b: Option<Now>) -> Option<Now> {
     match (a, b) {

@@ -1,10 +1,10 @@
-//! What a node sends up beside its reports: the Lease, and items of its outbox.
+//! Frames that a node uploads beside its reports: the Lease and items of its outbox.
 //!
-//! An outbox has three lanes. Within a lane items are numbered, sent in that order, one frame at a time, and
-//! confirmed up to a number: the cloud keeps for each node the last number whose effect is stored, in the
-//! transaction of the effect. So an item takes effect once however often it is sent, and the order within a lane,
-//! and with it for each key, is kept. [`Taken::accept`] is that rule; both the cloud's store and the simulation
-//! run it.
+//! An outbox has three lanes. The items of a lane are numbered, sent in that order, one frame at a
+//! time, and confirmed up to a number. For each node, the cloud stores the last number whose effect
+//! is stored, in the transaction of the effect. An item therefore takes effect once, however often
+//! it is sent, and each lane keeps its order. [`Taken::accept`] is that rule; the cloud's store and
+//! the simulation both run it.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -13,37 +13,37 @@ use serde_json::value::RawValue;
 use super::change::{ObjectRef, Uid};
 use edgesync_object::ResourceVersion;
 
-/// The largest number of an item: every JSON reader is exact up to here.
+/// The largest item number: every JSON reader is exact up to here.
 pub const MAX_SEQ: u64 = 1 << 53;
 /// The longest id of an outbox, in bytes.
 const MAX_OUTBOX_ID: usize = 64;
 /// The longest message of an [`EffectContent`], in bytes.
 pub const MAX_EFFECT_MESSAGE: usize = 1024;
-/// The longest name of a rule in an [`EffectContent`], in bytes.
+/// The longest rule name in an [`EffectContent`], in bytes.
 pub(crate) const MAX_EFFECT_RULE: usize = 128;
-/// The longest version in an [`EffectContent`], in bytes: as in reports.
+/// The longest version in an [`EffectContent`], in bytes, as in reports.
 const MAX_EFFECT_VERSION: usize = 128;
 
-/// What is sent before what: status before Events before everything else.
+/// The priority of outbox items: status before Events before everything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Lane {
-    /// The Node, the status of objects, what is in effect, what was dropped.
+    /// The Node, object statuses, effects, drop counts.
     Status,
     /// Events of the agent.
     Events,
     /// Events of programs on the device.
     Bulk,
-    /// A lane that this version does not know. Nothing is ever in it.
+    /// A lane unknown to this version; always empty.
     #[serde(other)]
     Other,
 }
 
 impl Lane {
-    /// All lanes that this version knows, the most important one first.
+    /// All known lanes, the highest priority first.
     pub const ALL: [Self; 3] = [Self::Status, Self::Events, Self::Bulk];
 
-    /// The name, as in frames and metrics.
+    /// Returns the name used in frames and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -54,29 +54,29 @@ impl Lane {
         }
     }
 
-    /// The place in [`Lane::ALL`]; behind them all for a lane that is not in it.
+    /// Returns the index in [`Lane::ALL`]; an unknown lane sorts last.
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
     }
 }
 
-/// A number for each lane.
+/// One number per lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lanes {
-    /// Of [`Lane::Status`].
+    /// The number of [`Lane::Status`].
     #[serde(default)]
     pub status: u64,
-    /// Of [`Lane::Events`].
+    /// The number of [`Lane::Events`].
     #[serde(default)]
     pub events: u64,
-    /// Of [`Lane::Bulk`].
+    /// The number of [`Lane::Bulk`].
     #[serde(default)]
     pub bulk: u64,
 }
 
 impl Lanes {
-    /// The number of a lane.
+    /// Returns the number of a lane.
     #[must_use]
     pub fn get(&self, lane: Lane) -> u64 {
         match lane {
@@ -98,18 +98,18 @@ impl Lanes {
     }
 }
 
-/// How far the outbox of a node has taken effect: what the cloud keeps of it.
+/// The cloud's cursor into the outbox of a node: the last numbers that have taken effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// The outbox that the numbers are of; empty if none has sent anything yet.
+    /// The outbox that the numbers belong to; empty before the first upload.
     pub outbox: String,
-    /// The last numbers that have taken effect, or were refused.
+    /// The last numbers that have taken effect or were refused.
     pub last: Lanes,
 }
 
 impl Taken {
-    /// Whether an item is to take effect now; notes that it has. To be asked once for each item of an
-    /// [`Upload`], in its order, after [`Taken::begin`].
+    /// Returns whether an item takes effect now, and advances the cursor. Callers call it once for
+    /// each item of an [`Upload`], in order, after [`Taken::begin`].
     pub fn accept(&mut self, lane: Lane, seq: u64) -> bool {
         let is_new = seq > self.last.get(lane);
         if is_new {
@@ -118,8 +118,8 @@ impl Taken {
         is_new
     }
 
-    /// Begins a frame: of another outbox than before the numbers mean nothing; and what the node knows to be
-    /// confirmed was confirmed, even if this store is an older copy that has forgotten it.
+    /// Begins a frame. Another outbox resets the numbers. Numbers that the node knows as confirmed
+    /// count as confirmed, even if this store is an older copy that has lost them.
     pub fn begin(&mut self, outbox: &str, lane: Lane, confirmed: u64) {
         if self.outbox != outbox {
             *self = Self { outbox: outbox.to_owned(), last: Lanes::default() };
@@ -128,38 +128,41 @@ impl Taken {
     }
 }
 
-/// The node lives: renews its Lease `kube-node-lease/<node>`. At most 150 bytes as a frame for a session id of 8
-/// letters. Never queued and never repeated: only the latest matters.
+/// Renews the Lease `kube-node-lease/<node>`. At most 150 bytes as a frame with a session id of 8
+/// characters.
+///
+/// Never queued and never repeated: only the latest renewal matters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// The session.
+    /// The session of the Hello.
     pub session: String,
-    /// How long the Lease is good without renewal, in seconds.
+    /// The validity of the Lease without renewal, in seconds.
     pub seconds: u32,
-    /// When this run of the agent acquired it: Unix time in microseconds, by the node's clock.
+    /// The time when this run of the agent acquired the Lease: Unix time in microseconds, by the
+    /// node's clock.
     pub acquired: i64,
-    /// When it was renewed: Unix time in microseconds, by the node's clock.
+    /// The time of the renewal: Unix time in microseconds, by the node's clock.
     pub renewed: i64,
 }
 
-/// Items of one lane, in order. Without items it asks where the lanes stand.
+/// Items of one lane, in order. Without items it asks for the confirmed numbers of all lanes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Upload {
-    /// The session.
+    /// The session of the Hello.
     pub session: String,
-    /// The outbox: random, made with it. Numbers of another one mean nothing.
+    /// The id of the outbox: random, created with it. Numbers of another outbox are void.
     pub outbox: String,
-    /// The lane.
+    /// The lane of the items.
     pub lane: Lane,
     /// The last number of the lane that the cloud has confirmed.
     pub confirmed: u64,
-    /// The items that follow, by number; numbers may be left out.
+    /// The items by ascending number; numbers may be skipped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub items: Vec<UploadItem>,
 }
 
 impl Upload {
-    /// Whether the numbers and the id are such that they can be kept.
+    /// Returns whether the numbers and the id are within their limits.
     pub(super) fn is_sane(&self) -> bool {
         let is_number = |seq: u64| seq <= MAX_SEQ;
         (1..=MAX_OUTBOX_ID).contains(&self.outbox.len())
@@ -168,31 +171,31 @@ impl Upload {
     }
 }
 
-/// An item of the outbox.
+/// One item of the outbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UploadItem {
-    /// Its number in the lane, from one.
+    /// The item's number in the lane, from one.
     pub seq: u64,
     /// A [`Content`] as JSON text.
     pub content: Box<RawValue>,
 }
 
-/// What an item says.
+/// The content of an outbox item.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Content<'a> {
-    /// What the node says of itself: a [`crate::node::NodeReport`].
+    /// The node report: JSON of a [`crate::node::NodeReport`].
     Node(&'a RawValue),
     /// The status of an object that the node holds.
     Status(StatusContent<'a>),
-    /// An `events.k8s.io/v1` Event that was made on the node.
+    /// An `events.k8s.io/v1` Event created on the node.
     Event(&'a RawValue),
-    /// Which version of an object is in effect on the node.
+    /// The version of an object in effect on the node.
     Effect(EffectContent),
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
-    /// Reads the field that this version knows, whatever a later one has put beside it.
+    /// Reads the one known field and ignores fields of later versions.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Fields<'a> {
@@ -220,59 +223,60 @@ impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
 /// The status of an object that the node holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StatusContent<'a> {
-    /// The UID of the object that it is about: of no other one.
+    /// The UID of the object; the status applies to no other UID.
     pub uid: Uid,
-    /// Which object that is.
+    /// API version, kind, namespace and name of the object.
     pub object: ObjectRef,
     /// The value of the field `status`.
     #[serde(borrow)]
     pub status: &'a RawValue,
 }
 
-/// How an object that rules for files concern stands on the node: what the programs there work with. The newest one of
-/// an object counts alone.
+/// The effect of file rules on an object: the version that programs on the node work with. Only the
+/// newest one of an object counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EffectContent {
-    /// The UID of the object that it is about: of no other one.
+    /// The UID of the object; the effect applies to no other UID.
     pub uid: Uid,
-    /// Which object that is.
+    /// API version, kind, namespace and name of the object.
     pub object: ObjectRef,
-    /// The version that is in effect; none if no version is.
+    /// The version in effect; `None` if no version is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<ResourceVersion>,
-    /// The version that was tried last; the one in effect if all is well.
+    /// The version tried last; equals `version` if it is in effect.
     pub wanted: ResourceVersion,
-    /// How it stands.
+    /// The state of the object under its rules.
     pub state: EffectState,
-    /// The rule that decides: of several that concern the object the one where it stands worst. At most
-    /// [`MAX_EFFECT_RULE`] bytes.
+    /// The deciding rule: among several, the one with the worst state. At most [`MAX_EFFECT_RULE`]
+    /// bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub rule: String,
-    /// Why it is not in effect, for people; at most [`MAX_EFFECT_MESSAGE`] bytes.
+    /// The reason why the version is not in effect, for people; at most [`MAX_EFFECT_MESSAGE`]
+    /// bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Since when it stands so: Unix time in microseconds, by the node's clock.
+    /// The time of the last state transition: Unix time in microseconds, by the node's clock.
     pub since: i64,
 }
 
-/// How an object stands with the rules that concern it.
+/// The state of an object under the file rules that concern it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum EffectState {
     /// The version that the node holds is in effect.
     InEffect,
-    /// It is not: it was not accepted, or could not be written. An older one may be in effect.
+    /// The version was not accepted or could not be written. An older one may be in effect.
     NotInEffect,
-    /// It is not, because somebody else has what is to be written.
+    /// The version is not in effect, because another owner holds a file that the rule writes.
     Conflict,
-    /// No rule concerns the object any more, or the node does not hold it any more: nothing is to be said of it.
+    /// No rule concerns the object any more, or the node does not hold it any more.
     Gone,
-    /// A state that this version does not know: not in effect.
+    /// A state unknown to this version: not in effect.
     #[serde(other)]
     Other,
 }
 
 impl EffectState {
-    /// The name, as in frames and objects.
+    /// Returns the name used in frames and objects.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -286,8 +290,8 @@ impl EffectState {
 }
 
 impl EffectContent {
-    /// Whether it is within the limits and says nothing that cannot be: what is in effect has a version, the one
-    /// that is wanted.
+    /// Returns whether the content is within its limits and consistent: a version in effect equals
+    /// the one tried last.
     #[must_use]
     pub fn is_sane(&self) -> bool {
         let is_version =
@@ -301,43 +305,43 @@ impl EffectContent {
     }
 }
 
-/// The effect of everything up to these numbers is stored, or it was refused.
+/// Confirms that the effect of everything up to these numbers is stored or refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UploadConfirm {
-    /// The session.
+    /// The session of the Hello.
     pub session: String,
-    /// The outbox that the numbers are of.
+    /// The outbox that the numbers belong to.
     pub outbox: String,
-    /// The last numbers.
+    /// The last stored number of each lane.
     pub last: Lanes,
-    /// Items of the frame that this answers that have no effect and never will.
+    /// Items of the answered frame that were refused permanently.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,
 }
 
-/// An item that has no effect.
+/// An item refused permanently.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// Its number.
+    /// The item's number in its lane.
     pub seq: u64,
-    /// Why, for programs.
+    /// The reason, for programs.
     pub reason: RefusedReason,
-    /// Why, for people; at most 256 bytes.
+    /// The reason for people, at most 256 bytes.
     pub message: String,
 }
 
-/// Why an item has no effect.
+/// The reason why an item is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RefusedReason {
-    /// It cannot be read, or is not valid.
+    /// The item is unreadable or invalid.
     Invalid,
-    /// The object is gone.
+    /// The object was deleted.
     Gone,
-    /// Another object has taken the name.
+    /// Another object has the name now.
     Recreated,
-    /// The object does not belong on this node.
+    /// The object is not placed on this node.
     NotPlaced,
-    /// A reason that this version does not know.
+    /// A reason unknown to this version.
     #[serde(other)]
     Other,
 }
@@ -371,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_knows_to_be_confirmed_is_so_even_if_the_store_is_an_older_copy() {
+    fn the_nodes_confirmed_numbers_survive_an_older_store() {
         let mut taken = Taken { outbox: "a".into(), last: Lanes { status: 3, events: 8, bulk: 0 } };
         taken.begin("a", Lane::Status, 5);
         taken.begin("a", Lane::Events, 5);
@@ -440,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_effect_has_the_version_that_is_wanted_and_all_is_within_limits() {
+    fn an_effect_is_consistent_and_within_limits() {
         let sane = |change: &dyn Fn(&mut EffectContent)| {
             let mut content = effect();
             change(&mut content);
@@ -466,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_of_a_later_version_is_read_as_another_one_and_names_are_those_in_frames() {
+    fn an_unknown_state_is_other_and_names_equal_frames() {
         let states =
             [EffectState::InEffect, EffectState::NotInEffect, EffectState::Conflict, EffectState::Gone];
         for state in states {
@@ -485,14 +489,15 @@ mod tests {
     }
 
     proptest! {
-        /// However often and in whatever pieces the items are sent, each takes effect once and in order.
+        /// However often and in whatever pieces the items are sent, each takes effect once and in
+        /// order.
         #[test]
         fn repeated_and_overlapping_frames_have_each_effect_once(
             frames in prop::collection::vec((0u64..20, 1u64..10), 1..30),
         ) {
             let (mut taken, mut effects, mut sent) = (Taken::default(), Vec::new(), 0);
             for (start, length) in frames {
-                // A node goes on at most after what it has sent.
+                // A node resumes at most after its last sent item.
                 let start = start.min(sent);
                 taken.begin("a", Lane::Bulk, 0);
                 effects.extend((start + 1..=start + length).filter(|seq| taken.accept(Lane::Bulk, *seq)));

@@ -1,88 +1,91 @@
-//! Waits for answers. A wait lasts its time from when the frame that is to be answered has left: what the link carries
-//! of that frame and of those before it puts the end off, what it carries for others does not.
+//! Timeouts for answers. The timeout runs from the moment the request frame has left the link.
+//!
+//! Progress of the link on that frame or on earlier ones extends the timeout; progress on later
+//! frames does not.
 
 use std::time::Duration;
 
 use super::timing::Now;
 
-/// The number of a frame that will get one when the link is given it.
+/// The frame number of a request that the link has not been given yet.
 const QUEUED: u64 = u64::MAX;
 
-/// How far the link is with the frames of a connection, by their numbers from 1.
+/// The position of the link within the frames of a connection, numbered from 1.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Carried {
-    /// The last one that the link was given.
+pub(super) struct LinkPosition {
+    /// The last frame given to the link.
     handed: u64,
-    /// The last one that has left for the network.
+    /// The last frame sent to the network.
     sent: u64,
-    /// The last one that the other end of the link has acknowledged.
-    taken: u64,
+    /// The last frame acknowledged by the other end of the link.
+    acked: u64,
 }
 
-impl Carried {
+impl LinkPosition {
     pub(super) const fn new() -> Self {
-        Self { handed: 0, sent: 0, taken: 0 }
+        Self { handed: 0, sent: 0, acked: 0 }
     }
 
-    /// The link is given the next frame: its number.
-    pub(super) fn hand(&mut self) -> u64 {
+    /// Counts the next frame given to the link and returns its number.
+    pub(super) fn hand_over(&mut self) -> u64 {
         self.handed += 1;
         self.handed
     }
 
-    /// The number of the last frame that the link was given.
+    /// Returns the number of the last frame given to the link.
     pub(super) fn handed(&self) -> u64 {
         self.handed
     }
 
-    /// Of the frames that the link was given so many have not left for the network, and so many, those included, have
-    /// not been acknowledged by its other end. Tells what it has carried since it was asked before.
+    /// Updates the position from the link's backlog and returns the progress since the last call.
+    /// `unsent` frames have not left for the network; `unacknowledged` frames, including the unsent
+    /// ones, lack the acknowledgement of the other end.
     pub(super) fn progress(&mut self, unsent: u64, unacknowledged: u64) -> Progress {
         let handed = self.handed;
-        let (sent, taken) = (handed.saturating_sub(unsent), handed.saturating_sub(unacknowledged));
-        let before = std::mem::replace(self, Self { handed, sent, taken });
+        let (sent, acked) = (handed.saturating_sub(unsent), handed.saturating_sub(unacknowledged));
+        let before = std::mem::replace(self, Self { handed, sent, acked });
         Progress { before, now: *self }
     }
 
-    /// Whether the frame that is to be answered has left.
+    /// Returns whether the request frame has left.
     pub(super) fn has_sent(&self, wait: &Wait) -> bool {
         wait.frame <= self.sent
     }
 }
 
-/// What the link has carried from one time to another.
+/// The progress of the link between two calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
-    before: Carried,
-    now: Carried,
+    before: LinkPosition,
+    now: LinkPosition,
 }
 
 impl Progress {
-    /// Whether it has carried something of the frame that is to be answered, or of those before it.
-    pub(super) fn concerns(&self, wait: &Wait) -> bool {
+    /// Returns whether the link has progressed on the request frame or on an earlier one.
+    pub(super) fn covers(&self, wait: &Wait) -> bool {
         let Self { before, now } = self;
         (now.sent > before.sent && wait.frame > before.sent)
-            || (now.taken > before.taken && wait.frame > before.taken)
+            || (now.acked > before.acked && wait.frame > before.acked)
     }
 
-    /// Whether its other end has acknowledged anything.
+    /// Returns whether the other end has acknowledged anything.
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn is_any(&self) -> bool {
-        self.now.taken > self.before.taken
+        self.now.acked > self.before.acked
     }
 }
 
-/// See the module.
+/// A timeout for one answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     pub(super) until: Now,
-    /// The last of the frames that are to be answered.
+    /// The last frame of the request.
     pub(super) frame: u64,
     pub(super) since: Now,
 }
 
 impl Wait {
-    /// A wait for the answer to a frame that the link will be given once it has room.
+    /// Starts a timeout for a request that waits for capacity of the link.
     pub(super) fn queued(now: Now, time: Duration) -> Self {
         Self { until: now + time, frame: QUEUED, since: now }
     }

@@ -1,12 +1,13 @@
-//! Checksums of rows.
+//! Checksums of rows against damage of the medium.
 
 use std::hash::Hasher as _;
 
 use siphasher::sip::SipHasher24;
 
-/// A 64-bit checksum over parts of bytes, as SQLite stores integers. It finds damage, it proves nothing
-/// to an adversary: the key is fixed. The length of each part goes in as eight bytes on every machine, so parts do not run
-/// together and a card may move from one device to another.
+/// Returns a 64-bit checksum over several byte strings, signed as SQLite stores integers.
+///
+/// It detects damage, not tampering: the key is fixed. The length of each part is hashed as eight
+/// little-endian bytes, so parts do not run together and a card may move between machines.
 #[must_use]
 pub fn checksum64(parts: &[&[u8]]) -> i64 {
     let mut hasher = SipHasher24::new_with_keys(0x6564_6765_7379_6e63, 1);

@@ -1,52 +1,56 @@
-//! Small files that a power cut leaves whole and that only those read whom they are for: keys, tokens, certificates,
-//! kubeconfigs. Its steps serve the files of databases, too. Knows nothing but the file system.
+//! Small private files written atomically: keys, tokens, certificates, kubeconfigs.
+//!
+//! A power cut leaves the old or the new file whole. The single steps also serve the files of
+//! databases.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// The system refuses something about a file.
+/// A failed operation of the file system.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} {}: {cause}", path.display())]
 pub struct FileError {
-    /// "read", "write", …
+    /// The operation, such as "read" or "write".
     pub what: &'static str,
-    /// Which file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Why.
+    /// The error that the system returned.
     pub cause: io::Error,
 }
 
 impl FileError {
-    /// Names what was tried on a path.
+    /// Adds the operation and the path to a system error.
     pub fn tried<'p>(what: &'static str, path: &'p Path) -> impl FnOnce(io::Error) -> Self + use<'p> {
         move |cause| Self { what, path: path.to_owned(), cause }
     }
 }
 
-/// Writes a file in the place of whatever has its name. When this returns it is on the disk; a power cut before leaves
-/// the old one or the new one. It has exactly this mode, whatever the umask, and never a wider one.
+/// Replaces or creates a file durably.
+///
+/// When this returns, the file is on the disk; a power cut before leaves the old one or the new
+/// one. The file has exactly this mode, whatever the umask, and never a wider one.
 ///
 /// # Errors
-/// The system's, with the path; what was written is removed.
+/// The system's, with the path; the partial file is removed.
 pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
     let new = with_suffix(path, ".new");
-    // One that a crash has left may have another mode.
+    // A leftover of a crash may have another mode.
     let written =
         remove(&new).and_then(|()| write_new(&new, content, mode)).and_then(|()| rename(&new, path));
     written.map_err(|error| {
-        // What cannot be removed is replaced by the next attempt.
+        // The next attempt replaces a leftover.
         let _ = remove(&new);
         FileError::tried("write", path)(error.cause)
     })
 }
 
-/// Writes a file that does not exist yet and flushes its content, not its name. It has exactly this mode, whatever the
-/// umask, and never a wider one.
+/// Writes a new file and flushes its content, not its name. The file has exactly this mode,
+/// whatever the umask, and never a wider one.
 ///
 /// # Errors
-/// The system's; a file that exists is not touched.
+/// The system's; an existing file is not touched.
 pub fn write_new(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
     let mut file = create(path)?;
     let written = file.write_all(content).and_then(|()| {
@@ -54,22 +58,22 @@ pub fn write_new(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError
         file.sync_all()
     });
     written.map_err(|error| {
-        // Half a file is in the way of the next try.
+        // A partial file would block the next attempt.
         drop(fs::remove_file(path));
         FileError::tried("write", path)(error)
     })
 }
 
-/// Makes an empty file for its owner only.
+/// Creates an empty file readable by its owner only.
 ///
 /// # Errors
-/// The system's; a file that exists is not touched.
+/// The system's; an existing file is not touched.
 pub fn create(path: &Path) -> Result<File, FileError> {
     let file = File::options().write(true).create_new(true).mode(0o600).open(path);
     file.map_err(FileError::tried("write", path))
 }
 
-/// Renames a file, replacing what is there, and makes that durable.
+/// Renames a file, replacing the target, and flushes the directory.
 ///
 /// # Errors
 /// The system's.
@@ -78,7 +82,7 @@ pub fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
     sync_directory(to)
 }
 
-/// Removes a file; one that does not exist is no error.
+/// Removes a file; a missing one is no error.
 ///
 /// # Errors
 /// The system's.
@@ -89,7 +93,7 @@ pub fn remove(path: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Makes names in the directory of a file durable.
+/// Flushes the directory of a file, so that its names are durable.
 ///
 /// # Errors
 /// The system's.
@@ -99,7 +103,7 @@ pub fn sync_directory(path: &Path) -> Result<(), FileError> {
     flushed.map_err(FileError::tried("flush", directory))
 }
 
-/// The directory that a file is in.
+/// Returns the directory of a file.
 #[must_use]
 pub fn directory_of(path: &Path) -> &Path {
     match path.parent() {
@@ -109,7 +113,7 @@ pub fn directory_of(path: &Path) -> &Path {
     }
 }
 
-/// The path with text added at its end.
+/// Returns the path with a suffix appended.
 #[must_use]
 pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut text = path.as_os_str().to_owned();
@@ -126,10 +130,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_as_a_whole_with_the_mode_asked_for() {
+    fn a_file_is_replaced_atomically_with_the_requested_mode() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
-        // What an interrupted write has left behind is no hindrance, nor are wider modes.
+        // Neither leftovers of an interrupted write nor wider modes matter.
         for left_over in [with_suffix(&path, ".new"), path.clone()] {
             fs::write(&left_over, "left by a crash").unwrap();
             fs::set_permissions(&left_over, Permissions::from_mode(0o644)).unwrap();

@@ -1,4 +1,4 @@
-//! Connections: every setting that durability, memory and wear depend on, in one place.
+//! SQLite connections, with every setting that durability, memory and flash wear depend on.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -14,24 +14,24 @@ use super::durable::{self, with_suffix};
 use super::mark;
 use super::migrate::{Migration, made_with, migrate};
 
-/// The size of a database page, bytes: what flash and file systems write at once.
+/// The size of a database page in bytes: the unit that flash and file systems write at once.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// How a database is opened.
+/// The options of a database connection.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// The page cache of each connection, KiB.
+    /// The page cache of each connection in KiB.
     pub cache_kib: u32,
-    /// The size that the write-ahead log may reach before it is copied into the database, bytes. A
-    /// larger log wears the flash less (a page that changed often is copied once) and takes longer
-    /// to read after a crash.
+    /// The size of the write-ahead log that triggers a checkpoint, in bytes. A larger log wears the
+    /// flash less (a page that changed often is copied once) and takes longer to read after a
+    /// crash.
     pub wal_bytes: u64,
-    /// The largest size of the database with its log, bytes; no limit but the disk's if absent.
+    /// The largest size of the database with its log in bytes; `None` means the disk's limit.
     pub max_bytes: Option<u64>,
-    /// How long a connection waits for a lock that another one holds.
+    /// The timeout for a lock that another connection holds.
     pub busy_timeout: Duration,
-    /// The SQLite VFS to use, registered by the program; the default one if absent. Tests put a VFS
-    /// here that loses power.
+    /// The SQLite VFS, registered by the program; `None` means the default one. Tests use a VFS
+    /// that loses power.
     pub vfs: Option<String>,
 }
 
@@ -47,13 +47,13 @@ impl Default for EngineOptions {
     }
 }
 
-/// The write-ahead log is begun anew at so many times the size at which it is copied, whoever still reads from it.
+/// The multiple of the checkpoint size at which the write-ahead log is restarted despite readers.
 pub const LOG_FACTOR: u64 = 4;
-/// What the log may take, in the same unit: a transaction comes on top.
+/// The largest log in the same unit, plus one transaction.
 const LOG_SHARE: u64 = LOG_FACTOR + 1;
 
 impl EngineOptions {
-    /// The same with a log that takes a quarter of the largest size at most.
+    /// Returns the options with a log of at most a quarter of the largest size.
     #[must_use]
     pub fn with_room_for_log(mut self) -> Self {
         let longest = self.max_bytes.map_or(u64::MAX, |bytes| bytes / 4 / LOG_SHARE);
@@ -61,14 +61,14 @@ impl EngineOptions {
         self
     }
 
-    /// The largest size of the database without its log, bytes.
+    /// Returns the largest size of the database without its log in bytes.
     #[must_use]
     pub fn max_file_bytes(&self) -> Option<u64> {
         self.max_bytes.map(|bytes| bytes.saturating_sub(self.wal_bytes.saturating_mul(LOG_SHARE)))
     }
 }
 
-/// Which database a file is: its mark and its schema.
+/// The identity of a database: its mark and its schema.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     /// `PRAGMA application_id`: a file with another one is not touched.
@@ -77,10 +77,11 @@ pub struct Kind {
     pub migrations: &'static [Migration],
 }
 
-/// Opens the one connection that writes, and brings the schema up to date.
+/// Opens the one write connection and migrates the schema.
 ///
 /// # Errors
-/// See [`StoreError`]; [`StoreError::Foreign`], [`StoreError::Unreleased`] and [`StoreError::Newer`] before the file is changed.
+/// See [`StoreError`]. [`StoreError::Foreign`], [`StoreError::Unreleased`] and
+/// [`StoreError::Newer`] are returned before the file is changed.
 pub fn open_writer(path: &Path, kind: Kind, options: &EngineOptions) -> Result<Connection, StoreError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -94,22 +95,25 @@ pub fn open_writer(path: &Path, kind: Kind, options: &EngineOptions) -> Result<C
     }
     conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0))?;
     conn.pragma_update(None, "synchronous", "full")?;
-    // Checkpoints are made by the writer thread, between commits.
+    // The writer thread runs checkpoints between commits.
     conn.pragma_update(None, "wal_autocheckpoint", 0)?;
     conn.pragma_update_and_check(None, "journal_size_limit", integer(options.wal_bytes), |row| {
         row.get::<_, i64>(0)
     })?;
     set_max_bytes(&conn, options.max_file_bytes())?;
     migrate(&mut conn, path, kind.migrations)?;
-    // A page written to the log before its transaction is complete is written twice: a transaction, which
-    // the bounded queue keeps small, stays in memory. A migration may rewrite the whole file, and does not.
+    // A page spilled to the log before its commit is written twice. A transaction stays in memory,
+    // because the bounded queue keeps it small. A migration may rewrite the whole file, so it runs
+    // before this.
     conn.pragma_update(None, "cache_spill", false)?;
     Ok(conn)
 }
 
-/// Makes the file so that only its owner reads it: Secrets are in it. SQLite gives the log the same mode.
+/// Creates the file readable by its owner only, because it contains Secrets. SQLite gives the log
+/// the same mode.
 fn make_private(path: &Path) {
-    // Where it cannot be made SQLite says why; where it exists its mode is somebody's decision.
+    // SQLite reports why the file cannot be created. The mode of an existing file is left to the
+    // operator.
     let _ = durable::create(path);
 }
 
@@ -118,17 +122,17 @@ fn make_private(path: &Path) {
 /// # Errors
 /// See [`StoreError`].
 pub fn open_reader(path: &Path, options: &EngineOptions) -> Result<Connection, StoreError> {
-    // Not opened read-only: a reader of a write-ahead log writes into the shared index of it.
+    // Not opened read-only: a reader of a write-ahead log writes into its shared index.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = open(path, flags, options)?;
     conn.pragma_update(None, "query_only", true)?;
-    // The log is the writer's to tidy up, also if a reader is the last to go.
+    // Only the writer checkpoints the log, even if a reader closes last.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     conn.pragma_update(None, "wal_autocheckpoint", 0)?;
     Ok(conn)
 }
 
-/// Opens a file that nobody writes and that has no log, without making or locking any file beside it.
+/// Opens a file without a log and without writers, without creating or locking any file beside it.
 ///
 /// # Errors
 /// See [`StoreError`].
@@ -139,7 +143,7 @@ pub(crate) fn open_unchanging(path: &Path) -> Result<Connection, StoreError> {
     open(&address, flags, &EngineOptions::default())
 }
 
-/// A path as SQLite reads addresses: bytes that mean something in them are written in hexadecimal.
+/// Encodes a path as a SQLite URI.
 fn file_address(path: &Path) -> String {
     use std::fmt::Write as _;
     use std::os::unix::ffi::OsStrExt as _;
@@ -166,7 +170,7 @@ fn open(path: &Path, flags: OpenFlags, options: &EngineOptions) -> Result<Connec
     conn.set_prepared_statement_cache_capacity(48);
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
-    // Must come before the first page is written; without effect on an existing file.
+    // Must precede the first page; has no effect on an existing file.
     conn.pragma_update(None, "page_size", integer(PAGE_BYTES))?;
     conn.pragma_update_and_check(None, "mmap_size", 0, |_| Ok(()))?;
     conn.pragma_update(None, "temp_store", "memory")?;
@@ -175,7 +179,7 @@ fn open(path: &Path, flags: OpenFlags, options: &EngineOptions) -> Result<Connec
     Ok(conn)
 }
 
-/// Marks an empty file as ours; a file with other content is left alone.
+/// Marks an empty file as ours; a file with other content is not touched.
 fn claim(conn: &Connection, path: &Path, kind: Kind, found: i32) -> Result<(), StoreError> {
     let mismatch = mark::mismatch(path, kind.application_id, found);
     if matches!(mismatch, StoreError::Unreleased { .. }) {
@@ -192,41 +196,41 @@ fn claim(conn: &Connection, path: &Path, kind: Kind, found: i32) -> Result<(), S
     Ok(())
 }
 
-/// Limits the size of the database without its log; SQLite never cuts below what is in use.
+/// Limits the size of the database without its log. SQLite never cuts below the pages in use.
 ///
 /// # Errors
 /// See [`StoreError`].
 pub fn set_max_bytes(conn: &Connection, max_bytes: Option<u64>) -> Result<(), StoreError> {
-    // SQLite's own maximum of pages, also the value that means "no limit".
+    // SQLite's own maximum of pages, which also means "no limit".
     let pages = max_bytes.map_or(0xffff_fffe, |bytes| (bytes / PAGE_BYTES).max(1));
     conn.pragma_update_and_check(None, "max_page_count", integer(pages), |_| Ok(()))?;
     Ok(())
 }
 
-/// How far a checkpoint goes.
+/// The mode of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checkpoint {
-    /// Copies nothing, only tells the state.
+    /// Copies nothing and only reports the state.
     Look,
-    /// Copies what no reader needs, waits for nobody.
+    /// Copies the pages that no reader needs, without waiting.
     Passive,
-    /// Waits for readers, copies everything and cuts the log to zero.
+    /// Waits for readers, copies everything and truncates the log.
     Truncate,
 }
 
-/// The write-ahead log, in pages.
+/// The size of the write-ahead log in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalState {
-    /// Pages in the log.
+    /// The pages in the log.
     pub pages: u64,
-    /// Pages of it that are in the database too.
+    /// The pages of the log that are in the database too.
     pub copied: u64,
 }
 
 /// Runs a checkpoint.
 ///
 /// # Errors
-/// See [`StoreError`]. Nothing is lost by a failed checkpoint: the log keeps what it has.
+/// See [`StoreError`]. A failed checkpoint loses nothing: the log keeps its pages.
 pub fn checkpoint(conn: &Connection, how: Checkpoint) -> Result<WalState, StoreError> {
     let sql = match how {
         Checkpoint::Look => "PRAGMA wal_checkpoint(NOOP)",
@@ -235,11 +239,12 @@ pub fn checkpoint(conn: &Connection, how: Checkpoint) -> Result<WalState, StoreE
     };
     let (pages, copied): (i64, i64) =
         conn.prepare_cached(sql)?.query_row([], |row| Ok((row.get(1)?, row.get(2)?)))?;
-    // -1 if the log could not be looked at.
+    // The value is -1 if the log could not be read.
     Ok(WalState { pages: u64::try_from(pages).unwrap_or(0), copied: u64::try_from(copied).unwrap_or(0) })
 }
 
-/// Copies the log and cuts it to zero, if those who read let go of it within some time. Tells whether they did.
+/// Copies and truncates the log if its readers release it within `patience`. Returns whether it is
+/// empty.
 ///
 /// # Errors
 /// See [`StoreError`].
@@ -251,24 +256,25 @@ pub(crate) fn truncate_within(conn: &Connection, patience: Duration) -> Result<b
     Ok(state?.pages == 0)
 }
 
-/// The write-ahead log of a database file.
+/// Returns the path of a database's write-ahead log.
 #[must_use]
 pub fn wal_path(path: &Path) -> PathBuf {
     with_suffix(path, "-wal")
 }
 
-/// A count as SQLite stores it: signed. Revisions and sizes never come near the limit.
+/// Returns a count as the signed integer that SQLite stores. Revisions and sizes never reach the
+/// limit.
 #[must_use]
 pub fn integer(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Whether a process has the database open as its own.
+/// Returns whether another process holds the lock of the database.
 ///
 /// # Errors
-/// The lock cannot be looked at.
+/// The lock cannot be checked.
 pub fn is_in_use(path: &Path) -> Result<bool, StoreError> {
-    // Opened for reading, so that nothing is made; the shared lock is let go of at once.
+    // Opening for reading creates no file; the shared lock is released at once.
     let file = match File::open(with_suffix(path, ".lock")) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
@@ -281,7 +287,8 @@ pub fn is_in_use(path: &Path) -> Result<bool, StoreError> {
     }
 }
 
-/// Opens a database in the way that leaves the least behind: without a log and a user nothing is made at all.
+/// Opens a database for inspection with the least side effects: without a log and a user no file is
+/// created.
 ///
 /// # Errors
 /// The system's and the database's.
@@ -293,8 +300,10 @@ pub fn open_as_it_is(path: &Path) -> Result<Connection, StoreError> {
     open_unchanging(path)
 }
 
-/// Copies a database as of one moment into a new file for its owner only, flushes the copy, and has it looked through. A file
-/// that exists is not touched; what was written of a copy is removed if anything fails.
+/// Copies a consistent snapshot of a database into a new file readable by its owner only, flushes
+/// the copy and passes it to `inspect`.
+///
+/// An existing file is not touched. A partial copy is removed on failure.
 ///
 /// # Errors
 /// The system's and the database's; those of `inspect`.
@@ -306,7 +315,7 @@ pub fn copy<T, E: From<StoreError>>(
     let file = durable::create(to).map_err(StoreError::from)?;
     let copied = copy_pages(source, to, &file).map_err(E::from).and_then(|()| inspect(to));
     if copied.is_err() {
-        // The failure of the copy counts.
+        // The failure of the copy matters more.
         let _ = remove(to);
     }
     copied
@@ -317,7 +326,7 @@ fn copy_pages(source: &Connection, to: &Path, file: &File) -> Result<(), StoreEr
         Connection::open_with_flags(to, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     copy.pragma_update_and_check(None, "journal_mode", "off", |_| Ok(()))?;
     copy.pragma_update(None, "synchronous", "off")?;
-    // All pages in one step: a step is one snapshot, and holds up nobody who writes.
+    // All pages in one step: one step is one snapshot and blocks no writer.
     Backup::new(source, &mut copy)?.run_to_completion(i32::MAX, Duration::from_millis(50), None)?;
     copy.close().map_err(|(_, error)| error)?;
     file.sync_all()?;
@@ -325,7 +334,7 @@ fn copy_pages(source: &Connection, to: &Path, file: &File) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Removes a database and what belongs to it, as far as it is there.
+/// Removes a database with its log and index files, if they exist.
 pub fn remove(path: &Path) -> Result<(), StoreError> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
         durable::remove(&with_suffix(path, suffix))?;
@@ -333,11 +342,11 @@ pub fn remove(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Puts a fresh database, complete and closed, in the place of another one, which gets the name `aside`, with its log. Whether
-/// there was another one.
+/// Replaces a database by a fresh one, complete and closed. The old one is renamed to `aside` with
+/// its log. Returns whether there was an old one.
 ///
-/// A crash at any point leaves either of them in place, each without the other's log: a log replayed into another database would
-/// ruin it.
+/// Invariant: a crash at any point leaves one of both in place without the other's log, because a
+/// log replayed into another database would corrupt it.
 ///
 /// # Errors
 /// The system's.
@@ -350,7 +359,7 @@ pub fn replace(fresh: &Path, path: &Path, aside: &Path) -> Result<bool, StoreErr
     let existed = match fs::hard_link(path, aside) {
         Ok(()) => true,
         Err(error) if error.kind() == ErrorKind::NotFound => false,
-        // A file system without links.
+        // The file system has no hard links.
         Err(_) => fs::rename(path, aside).map(|()| true)?,
     };
     missing_is_fine(fs::rename(wal_path(path), wal_path(aside)))?;
@@ -360,8 +369,8 @@ pub fn replace(fresh: &Path, path: &Path, aside: &Path) -> Result<bool, StoreErr
     Ok(existed)
 }
 
-/// Takes the lock that keeps other processes out of a database for as long as the file lives, or until the process ends.
-/// The database's own locks would not: they are held only during a transaction.
+/// Locks a database against other processes until the file is dropped or the process ends. SQLite's
+/// own locks do not: they are held only during a transaction.
 ///
 /// # Errors
 /// [`StoreError::InUse`], or the system's.

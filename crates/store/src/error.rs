@@ -1,4 +1,4 @@
-//! What can go wrong with a database, classified by what the caller can do about it.
+//! The errors of a database, classified by the caller's options.
 
 use std::error::Error;
 use std::io;
@@ -11,28 +11,28 @@ use super::durable::FileError;
 use super::mark;
 use super::seal::SealError;
 
-/// The error beneath, shared: one failed commit answers every job of its group.
+/// The underlying error, shared: one failed commit answers every job of its group.
 pub type Cause = Arc<dyn Error + Send + Sync>;
 
 /// A failure of the store.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Nothing can be added until there is room again. Reads go on, and so do smaller writes.
+    /// The database or its disk is full. Reads continue, and so do smaller writes.
     #[error("no room left in the database or on its disk")]
     Full(#[source] Cause),
-    /// Reading or writing fails at the moment: an I/O error, or a file that is read-only.
+    /// Reading or writing fails temporarily: an I/O error or a read-only file.
     #[error("the database cannot be used at the moment")]
     Unavailable(#[source] Cause),
-    /// The content of the file is damaged, or the file has been taken away.
+    /// The content of the file is damaged, or the file was removed.
     #[error("the database is damaged")]
     Corrupt(#[source] Cause),
-    /// A newer program has written this file.
+    /// The file was written by a newer program.
     #[error(
         "the database '{}' has schema version {found}, this program knows versions up to {known}",
         path.display()
     )]
     Newer {
-        /// The database file.
+        /// The path of the database file.
         path: PathBuf,
         /// The schema version in the file.
         found: u32,
@@ -40,23 +40,23 @@ pub enum StoreError {
         known: u32,
     },
     /// The file is the database of another program.
-    #[error("'{}' is {}", path.display(), mark::whose(*found))]
+    #[error("'{}' is {}", path.display(), mark::describe(*found))]
     Foreign {
-        /// The database file.
+        /// The path of the database file.
         path: PathBuf,
         /// The application id in the file.
         found: i32,
     },
-    /// A program from before the first release has written this file.
+    /// The file was written by a program from before the first release.
     #[error("the database '{}' is from before the first release of edgesync, in a format that no version reads", path.display())]
     Unreleased {
-        /// The database file.
+        /// The path of the database file.
         path: PathBuf,
     },
-    /// A migration of the file is not the one this program has under the same number.
+    /// An applied migration of the file differs from the program's one of the same number.
     #[error("migration {version} of the database '{}' differs from the one of this program", path.display())]
     MigrationChanged {
-        /// The database file.
+        /// The path of the database file.
         path: PathBuf,
         /// The number of the migration.
         version: u32,
@@ -64,52 +64,52 @@ pub enum StoreError {
     /// Another process has the database open.
     #[error("the database '{}' is in use by another process", path.display())]
     InUse {
-        /// The database file.
+        /// The path of the database file.
         path: PathBuf,
     },
     /// The journal of changes does not reach back that far.
     #[error("changes after revision {after} are asked for, the journal starts after revision {oldest}")]
     Compacted {
-        /// What was asked for.
+        /// The revision that the request named.
         after: u64,
-        /// The oldest revision that can be asked for.
+        /// The oldest available revision.
         oldest: u64,
     },
-    /// As many snapshots are open as there may be.
+    /// The limit of open snapshots is reached.
     #[error("{limit} snapshots are open already, the limit")]
     TooManySnapshots {
-        /// The limit.
+        /// The largest number of open snapshots.
         limit: usize,
     },
-    /// The snapshot has been given up so that the write-ahead log can begin anew.
+    /// The snapshot was ended so that the write-ahead log could restart.
     #[error("the snapshot was given up, because the log of the database had grown too long")]
     GivenUp,
-    /// The file under a read that takes its time has been replaced by another one.
+    /// The database file was replaced during a long read.
     #[error("the database file has been replaced meanwhile")]
     Replaced,
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,
-    /// A bug or a limit of the program, not a state of the file.
+    /// A bug or a limit of the program, independent of the file.
     #[error("the store failed")]
     Internal(#[source] Cause),
 }
 
 impl StoreError {
-    /// Damage found by this program rather than by SQLite.
+    /// Returns the error for damage that this program, not SQLite, has found.
     #[must_use]
     pub fn corrupt(message: impl Into<String>) -> Self {
         Self::Corrupt(text(message))
     }
 
-    /// A failure that is described by text alone.
+    /// Returns the error for a failure that only a text describes.
     #[must_use]
     pub fn internal(message: impl Into<String>) -> Self {
         Self::Internal(text(message))
     }
 
-    /// Whether the failure concerns the database as a whole, so that the transaction it occurred in
-    /// must be given up; all others concern one job.
+    /// Returns whether the failure concerns the whole database, so that its transaction has to roll
+    /// back; all others concern one job.
     #[must_use]
     pub fn ends_transaction(&self) -> bool {
         matches!(self, Self::Full(_) | Self::Unavailable(_) | Self::Corrupt(_))
@@ -124,7 +124,7 @@ impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         let class = match &error {
             rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
-                // Whoever closes a store does that.
+                // Closing the store interrupts running reads.
                 ErrorCode::OperationInterrupted => return Self::Closed,
                 ErrorCode::DiskFull => Self::Full,
                 ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Self::Corrupt,
@@ -142,7 +142,7 @@ impl From<rusqlite::Error> for StoreError {
                 | ErrorCode::FileLockingProtocolFailed => Self::Unavailable,
                 _ => Self::Internal,
             },
-            // A column that is not of the type its STRICT table demands: the page was altered.
+            // A column without the type of its STRICT table: the page was altered.
             rusqlite::Error::FromSqlConversionFailure(..)
             | rusqlite::Error::IntegralValueOutOfRange(..)
             | rusqlite::Error::Utf8Error(..)
@@ -150,7 +150,7 @@ impl From<rusqlite::Error> for StoreError {
             _ => Self::Internal,
         };
         match error {
-            // The cause would say the same again, with a number that adds nothing.
+            // The cause would repeat the same text with a meaningless number.
             rusqlite::Error::SqliteFailure(failure, Some(words))
                 if failure.extended_code < 256 || failure.code == ErrorCode::CannotOpen =>
             {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_classified_by_what_can_be_done() {
+    fn codes_are_classified_by_the_callers_options() {
         use rusqlite::ffi;
         assert!(matches!(classify(ffi::SQLITE_FULL), StoreError::Full(_)));
         assert!(matches!(classify(ffi::SQLITE_IOERR_WRITE), StoreError::Unavailable(_)));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_opened_is_named_once_and_without_the_words_of_the_library() {
+    fn an_unopenable_file_is_named_once_without_library_text() {
         let directory = tempfile::tempdir().unwrap();
         let error = rusqlite::Connection::open(directory.path()).unwrap_err();
         let error = StoreError::from(error);

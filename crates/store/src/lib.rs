@@ -1,16 +1,18 @@
-//! The SQLite engine that the stores of both sides are built on: durable connections, migrations, group commit, readers,
-//! sealed bodies, checksums, and small private files. It knows no tables of its own, and no links, HTTP or agent: the edge
-//! store is in the package `edgesync`, the cloud's in `edgesync-cloud-store`. Read [`engine`] first, then [`writer`].
+//! The SQLite engine shared by the stores of both sides: durable connections, migrations, group
+//! commit, readers, sealed bodies, checksums, and small private files.
+//!
+//! The crate has no tables of its own. The edge store is in the package `edgesync`, the cloud's in
+//! `edgesync-cloud-store`. Read [`engine`] first, then [`writer`].
 //!
 //! # Layout
 //! - [`durable`] writes small private files atomically.
-//! - [`engine`] opens connections and sets everything that durability depends on.
+//! - [`engine`] opens connections with all durability settings.
 //! - [`migrate`] brings a file to the schema of the program, or refuses it.
 //! - [`writer`] owns the write connection in a thread and groups jobs into commits.
-//! - [`reader`] runs reads in snapshots, on connections and threads of their own.
+//! - [`reader`] runs reads in snapshots, on their own connections and threads.
 //! - [`seal`] encrypts bodies of Secrets.
 //! - [`snapshots`] keeps a commit readable between the pages of a list.
-//! - [`StoreError`] classifies failures by what the caller can do about them.
+//! - [`StoreError`] classifies failures by the caller's options.
 
 #![warn(missing_docs)]
 

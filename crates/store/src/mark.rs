@@ -1,14 +1,15 @@
-//! The mark of a database file, SQLite's application id: it says whose it is, and whether a released program made it. Pure.
+//! The mark of a database file, SQLite's application id: identifies the owning program and whether
+//! a released version made it.
 
 use std::path::Path;
 
 use super::StoreError;
 
-/// That of the database of an agent: "esEg".
+/// The mark of an agent's database: "esEg".
 pub const AGENT: i32 = 0x6573_4567;
-/// That of the database of the cloud side: "esCd".
+/// The mark of the cloud side's database: "esCd".
 pub const CLOUD: i32 = 0x6573_4364;
-/// That of the cache of a replica over a Kubernetes cluster: "esCa".
+/// The mark of a replica's cache over a Kubernetes cluster: "esCa".
 pub const CACHE: i32 = 0x6573_4361;
 
 /// [`AGENT`] before the first release: "esyE".
@@ -16,7 +17,7 @@ const UNRELEASED_AGENT: i32 = 0x6573_7945;
 /// [`CLOUD`] before the first release: "esCl".
 const UNRELEASED_CLOUD: i32 = 0x6573_436c;
 
-/// The error for a file that has another mark than `expected`.
+/// Returns the error for a file with another mark than `expected`.
 #[must_use]
 pub fn mismatch(path: &Path, expected: i32, found: i32) -> StoreError {
     let path = path.to_owned();
@@ -26,8 +27,8 @@ pub fn mismatch(path: &Path, expected: i32, found: i32) -> StoreError {
     }
 }
 
-/// What a file with a mark is.
-pub(super) fn whose(mark: i32) -> String {
+/// Describes a file by its mark, for error messages.
+pub(super) fn describe(mark: i32) -> String {
     match mark {
         AGENT | UNRELEASED_AGENT => "the database of edgesync, the agent of a device".to_owned(),
         CLOUD | UNRELEASED_CLOUD => "the database of edgesync-cloud, the cloud side".to_owned(),
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_from_before_the_first_release_is_told_from_a_foreign_one() {
+    fn an_unreleased_database_is_distinguished_from_a_foreign_one() {
         for (expected, found) in [(AGENT, UNRELEASED_AGENT), (CLOUD, UNRELEASED_CLOUD)] {
             let error = mismatch("/x".as_ref(), expected, found);
             assert!(matches!(error, StoreError::Unreleased { .. }), "{error}");

@@ -1,7 +1,7 @@
-//! Migrations: numbered SQL files, each applied once, in a transaction of its own.
+//! Schema migrations: numbered SQL files, each applied once, in its own transaction.
 //!
-//! `PRAGMA user_version` says how far a file has come; the table `migrations` keeps the checksum of
-//! each file that was applied, so that an edited migration is noticed instead of half-trusted.
+//! `PRAGMA user_version` is the version of a file. The table `migrations` stores the checksum of
+//! each applied file, so that an edited migration is detected.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use super::StoreError;
 use super::checksum::checksum64;
 
-/// One numbered SQL file. Its place in the list, from one, is its version.
+/// One numbered SQL file. Its version is its position in the list, from one.
 #[derive(Clone, Copy, Debug)]
 pub struct Migration {
     /// The file's name, such as `0001_objects.sql`.
     pub name: &'static str,
-    /// The file's content.
+    /// The SQL statements of the file.
     pub sql: &'static str,
 }
 
@@ -33,17 +33,17 @@ pub const EDGE: &[Migration] =
 pub const CLOUD: &[Migration] =
     &[Migration { name: "0001_schema.sql", sql: include_str!("../../../migrations/cloud/0001_schema.sql") }];
 
-/// The schema of a [cache](super::cache), which is made anew rather than migrated.
+/// The schema of a replica's cache, which is rebuilt rather than migrated.
 pub const CACHE: &[Migration] = &[Migration {
     name: "0001_objects.sql",
     sql: include_str!("../../../migrations/cache/0001_objects.sql"),
 }];
 
-/// Brings the file to the newest schema.
+/// Migrates the file to the newest schema.
 ///
 /// # Errors
-/// [`StoreError::Newer`] if a newer program wrote the file, [`StoreError::MigrationChanged`] if it was
-/// made with other migrations; both before anything is changed.
+/// [`StoreError::Newer`] if a newer program wrote the file, [`StoreError::MigrationChanged`] if it
+/// has other migrations; both before anything is changed.
 pub fn migrate(conn: &mut Connection, path: &Path, migrations: &[Migration]) -> Result<(), StoreError> {
     let found: u32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let known = u32::try_from(migrations.len()).unwrap_or(u32::MAX);
@@ -67,7 +67,7 @@ pub fn migrate(conn: &mut Connection, path: &Path, migrations: &[Migration]) -> 
     Ok(())
 }
 
-/// Whether the file was made with these migrations, whatever its header says.
+/// Returns whether the file was made with these migrations, regardless of its header.
 ///
 /// # Errors
 /// See [`StoreError`].
@@ -83,7 +83,7 @@ pub(crate) fn made_with(conn: &Connection, migrations: &[Migration]) -> Result<b
     Ok(applied.as_deref() == Some(first.name))
 }
 
-/// Compares an applied migration with the program's.
+/// Compares an applied migration with the program's one.
 fn check(conn: &Connection, path: &Path, version: u32, migration: &Migration) -> Result<(), StoreError> {
     let sql = "SELECT checksum FROM migrations WHERE version = ?1";
     let applied: Option<i64> = conn.query_row(sql, [version], |row| row.get(0)).optional()?;
@@ -165,7 +165,7 @@ mod tests {
         assert!(matches!(error, StoreError::MigrationChanged { version: 1, .. }), "{error}");
     }
 
-    /// Every file under `migrations/<side>` is listed, in order, under its number.
+    /// Checks that every file under `migrations/<side>` is listed, in order, under its number.
     fn assert_listed(side: &str, list: &[Migration]) {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations").join(side);
         let mut files: Vec<String> = std::fs::read_dir(dir)

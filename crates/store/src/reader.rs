@@ -1,4 +1,4 @@
-//! Reads: a few threads, each with its own connection, each read in a snapshot of its own.
+//! A pool of reader threads, each with its own connection; every read runs in a snapshot.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,36 +13,80 @@ use super::writer::JobError;
 
 type Job = Box<dyn FnOnce(Result<&Connection, StoreError>) -> Option<StoreError> + Send>;
 
-/// What is done when a read finds the database damaged.
+/// The callback for a read that finds the database damaged.
 pub type OnCorrupt = Box<dyn Fn(&StoreError) + Send + Sync>;
 
-/// The limits of the readers.
+/// The limits of the reader pool.
 #[derive(Clone, Copy, Debug)]
 pub struct ReaderLimits {
     /// Threads, each with a connection and its page cache.
     pub threads: usize,
-    /// Reads that wait or run; a caller beyond it waits for a place.
+    /// Reads in the queue or running; further callers wait for a permit.
     pub queue: usize,
 }
 
-/// A handle of the readers, cheap to clone. The threads end with the last handle.
+/// A handle to the reader pool, cheap to clone. The threads end with the last handle.
+///
+/// # Order of calls
+///
+/// 1. [`start`](Self::start) after [`engine::open_writer`](crate::engine::open_writer) has created
+///    the file.
+/// 2. [`run`](Self::run) for each read. All statements of one read see the same commit; a later
+///    read sees later commits.
+/// 3. [`Generation::advance`] after the file was replaced: every thread reopens it before its next
+///    read.
+/// 4. [`close`](Self::close) refuses later reads; running ones complete.
+///
+/// # Limits
+///
+/// [`ReaderLimits::threads`] reads run at a time and [`ReaderLimits::queue`] are queued or running;
+/// further callers wait without blocking a thread. A long read delays checkpoints of the
+/// write-ahead log; use [`Snapshots`](crate::snapshots::Snapshots) to page through a list.
+///
+/// ```
+/// use edgesync_store::StoreError;
+/// use edgesync_store::engine::{EngineOptions, Kind, open_writer};
+/// use edgesync_store::reader::{Generation, ReaderLimits, Readers};
+/// use rusqlite::Connection;
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let directory = tempfile::tempdir()?;
+/// let path = directory.path().join("example.db");
+/// let options = EngineOptions::default();
+/// let conn = open_writer(&path, Kind { application_id: 1, migrations: &[] }, &options)?;
+/// conn.execute_batch("CREATE TABLE t (x INTEGER); INSERT INTO t VALUES (1), (2)")?;
+///
+/// let limits = ReaderLimits { threads: 2, queue: 16 };
+/// let on_corrupt = Box::new(|error: &StoreError| eprintln!("{error}"));
+/// let readers = Readers::start(&path, &options, limits, &Generation::default(), on_corrupt)?;
+/// let sum = readers
+///     .run(|conn: &Connection| -> Result<i64, StoreError> {
+///         Ok(conn.query_row("SELECT sum(x) FROM t", [], |row| row.get(0))?)
+///     })
+///     .await?;
+/// assert_eq!(sum, 3);
+/// readers.close();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Readers {
     sender: mpsc::Sender<Job>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
-/// Counts how often the file under the readers has been replaced.
+/// A counter of replacements of the database file, shared by its readers.
 #[derive(Clone, Debug, Default)]
 pub struct Generation(Arc<AtomicU64>);
 
 impl Generation {
-    /// Makes every reader open the file anew before its next read.
+    /// Makes every reader reopen the file before its next read.
     pub fn advance(&self) {
         self.0.fetch_add(1, Ordering::Release);
     }
 
-    /// How often it has been so far.
+    /// Returns the number of replacements so far.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Acquire)
@@ -51,7 +95,7 @@ impl Generation {
 
 impl std::fmt::Debug for Readers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Readers").field("free", &self.places.available_permits()).finish_non_exhaustive()
+        f.debug_struct("Readers").field("free", &self.permits.available_permits()).finish_non_exhaustive()
     }
 }
 
@@ -64,7 +108,7 @@ struct Thread {
 }
 
 impl Readers {
-    /// Starts the threads that read the database.
+    /// Starts the reader threads.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] if no thread can be started.
@@ -88,7 +132,7 @@ impl Readers {
             };
             std::thread::Builder::new().name("store-read".to_owned()).spawn(move || thread.run())?;
         }
-        Ok(Self { sender, places: Arc::new(Semaphore::new(limits.queue.max(1))) })
+        Ok(Self { sender, permits: Arc::new(Semaphore::new(limits.queue.max(1))) })
     }
 
     /// Runs a read in a snapshot: all its statements see the same commit.
@@ -102,8 +146,7 @@ impl Readers {
         self.submit(move |conn| conn.map_err(E::from).and_then(|conn| snapshot(conn, read))).await
     }
 
-    /// Runs a read on one of the threads, but not with the connection of the thread: for callers that keep one
-    /// of their own.
+    /// Runs a read on one of the threads without its connection, for callers that keep their own.
     ///
     /// # Errors
     /// The read's own error, or the store's.
@@ -118,7 +161,7 @@ impl Readers {
         &self,
         work: impl FnOnce(Result<&Connection, StoreError>) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E> {
-        let Ok(_place) = self.places.acquire().await else {
+        let Ok(_permit) = self.permits.acquire().await else {
             return Err(StoreError::Closed.into());
         };
         let (reply, answer) = oneshot::channel();
@@ -128,7 +171,7 @@ impl Readers {
                 Some(error @ StoreError::Corrupt(_)) => Some(error.clone()),
                 _ => None,
             };
-            // The caller may have gone.
+            // The caller may have been dropped.
             let _ = reply.send(result);
             corrupt
         });
@@ -138,9 +181,9 @@ impl Readers {
         answer.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
     }
 
-    /// Refuses later reads.
+    /// Refuses later reads and those that wait for a permit; queued ones complete.
     pub fn close(&self) {
-        self.places.close();
+        self.permits.close();
     }
 }
 
@@ -151,7 +194,7 @@ fn snapshot<T, E: JobError>(
 ) -> Result<T, E> {
     let tx = conn.unchecked_transaction().map_err(StoreError::from)?;
     let result = read(&tx);
-    // Nothing was written: rolling back only lets go of the snapshot.
+    // Nothing was written: the rollback only releases the snapshot.
     tx.rollback().map_err(StoreError::from)?;
     result
 }
@@ -160,7 +203,7 @@ impl Thread {
     fn run(self) {
         let mut open: Option<(u64, Connection)> = None;
         loop {
-            // One thread waits while it holds the lock, the others wait for the lock.
+            // One thread waits with the lock held, the others wait for the lock.
             let job = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(job) = job else { return };
             let corrupt = match self.connection(&mut open) {
@@ -173,7 +216,7 @@ impl Thread {
         }
     }
 
-    /// The connection to the file of the present generation.
+    /// Returns a connection to the file of the current generation.
     fn connection<'a>(&self, open: &'a mut Option<(u64, Connection)>) -> Result<&'a Connection, StoreError> {
         let generation = self.generation.get();
         if open.as_ref().is_some_and(|(opened, _)| *opened != generation) {

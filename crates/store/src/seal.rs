@@ -1,14 +1,15 @@
-//! Sealed bodies: what must not be readable on the flash of a stolen device.
+//! Sealed bodies: encryption of objects that must not be readable on the flash of a stolen device.
 //!
-//! A sealed body is the text `sealed:1:<key number>:<base64 of nonce, ciphertext and tag>`, where the plain text is a
-//! byte, 0 or 1, and the body as it is or compressed with zstd. JSON begins with a brace, so
-//! the two cannot be confused. The cipher is AES-256-GCM (ring) with a random 96-bit nonce for each write; the row's
-//! UID, version and name are authenticated with it, so that one sealed body cannot stand in for another. At most 2^32
-//! bodies are sealed under one key (NIST SP 800-38D): [`Keyring::is_worn`] asks for a rotation long before.
+//! A sealed body is the text `sealed:1:<key number>:<base64 of nonce, ciphertext and tag>`. The
+//! plain text is a byte, 0 or 1, and the body, raw or compressed with zstd. JSON begins with a
+//! brace, so the two cannot be confused. The cipher is AES-256-GCM (ring) with a random 96-bit
+//! nonce for each write. The row's UID, version and name are authenticated with it, so that one
+//! sealed body cannot replace another. At most 2^32 bodies may be sealed under one key (NIST SP
+//! 800-38D); [`Keyring::is_worn`] requests a rotation long before.
 //!
-//! Data keys are in a file beside the database, mode 0600: as they are, or wrapped with a key from a systemd credential
-//! ([`KeySource`]). Rotation makes a new data key, seals every row anew, and then forgets the old one.
-//! `docs/decisions/0011-sealed-bodies.md` has the reasons.
+//! Data keys are in a file beside the database with mode 0600, raw or wrapped with a key from a
+//! systemd credential ([`KeySource`]). A rotation creates a new data key, reseals every row, and
+//! then forgets the old one. `docs/decisions/0011-sealed-bodies.md` has the reasons.
 
 use std::path::PathBuf;
 
@@ -20,32 +21,32 @@ pub mod keyring;
 
 pub use keyring::Keyring;
 
-/// Where data keys come from.
+/// The location and protection of data keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeySource {
-    /// The file with the data keys; made when it is missing.
+    /// The key file; created if missing.
     pub file: PathBuf,
-    /// A file with at least 32 bytes of secret, from which the key that wraps the data keys is derived (HKDF-SHA-256):
-    /// a systemd credential. None: data keys stand in the file as they are.
+    /// A systemd credential: a file with at least 32 bytes of secret, from which the key that wraps
+    /// the data keys is derived (HKDF-SHA-256). Without one, data keys are stored raw.
     pub credential: Option<PathBuf>,
-    /// The credential before it was changed: data keys wrapped with it are wrapped anew with the current one.
+    /// The previous credential: data keys wrapped with it are rewrapped with the current one.
     pub previous_credential: Option<PathBuf>,
-    /// Whether keys must be wrapped: without a credential they are neither read nor made.
+    /// Whether keys must be wrapped: without a credential they are neither read nor created.
     pub require_credential: bool,
 }
 
-/// What is sealed.
+/// The kinds to seal and the source of the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealOptions {
-    /// Kinds as in `kubectl`, with the group behind a dot if it is not the core group: `secrets`, `widgets.example.com`.
-    /// Secrets always are among them.
+    /// Kinds as in `kubectl`, with the group after a dot outside of the core group: `secrets`,
+    /// `widgets.example.com`. Secrets are always included.
     pub kinds: Vec<String>,
-    /// Where the keys are.
+    /// The source of the data keys.
     pub keys: KeySource,
 }
 
 impl SealOptions {
-    /// Whether bodies of a kind are sealed.
+    /// Returns whether bodies of a kind are sealed.
     #[must_use]
     pub fn covers(&self, resource: &Resource) -> bool {
         let Resource { group, kind, plural, .. } = resource;
@@ -53,8 +54,8 @@ impl SealOptions {
         secret || self.kinds.iter().any(|word| plural_and_group(word) == (plural, group))
     }
 
-    /// Whether what is said of an object is sealed, told by the kinds that are known. If its own is not among them nobody
-    /// knows the plural: then it is, if anything of its group may be.
+    /// Returns whether status and Events about an object are sealed, by the known kinds. An object
+    /// of an unknown kind, whose plural is unknown, counts as sealed if any kind of its group is.
     #[must_use]
     pub fn covers_object<'a>(
         &self,
@@ -76,59 +77,59 @@ fn plural_and_group(word: &str) -> (&str, &str) {
     word.split_once('.').unwrap_or((word, ""))
 }
 
-/// What the body of a row is bound to. Rows of the outbox put into it what says where they belong.
+/// The identity that a sealed body is bound to. Rows of the outbox use it for their own identity.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding<'a> {
-    /// UID.
+    /// The UID of the object.
     pub uid: &'a str,
-    /// resourceVersion.
+    /// The resourceVersion of the body.
     pub version: &'a str,
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: &'a str,
-    /// Name.
+    /// The name of the object.
     pub name: &'a str,
 }
 
-/// A sealed body that cannot be opened. Holds no content.
+/// The error for a sealed body that cannot be opened. Contains no content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unopened {
-    /// Its key is not in the ring: lost, or another database's.
+    /// The key is not in the ring: lost, or of another database.
     #[error("the key it was sealed with is lost")]
     KeyLost,
-    /// It is not as it was sealed, or stands in another's place.
+    /// The body was altered, or belongs to another row.
     #[error("the sealed body is damaged")]
     Damaged,
 }
 
-/// Whether a body is sealed.
+/// Returns whether a body is sealed.
 #[must_use]
 pub fn is_sealed(body: &str) -> bool {
     body.starts_with("sealed:")
 }
 
-/// What the text of a key file says of its keys without the keys: their numbers, and whether they are wrapped. None if
-/// it is damaged.
+/// Returns the numbers of the keys in a key file and whether each is wrapped, without the keys;
+/// `None` if the file is damaged.
 #[must_use]
 pub fn keys_in(text: &str) -> Option<Vec<(u32, bool)>> {
     Some(file::parse(text)?.iter().map(|line| (line.number, line.wrapped)).collect())
 }
 
-/// The keys could not be read or made.
+/// The error for keys that cannot be read or created.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
-    /// The system refuses.
+    /// The file system refused an operation.
     #[error(transparent)]
     Io(#[from] FileError),
-    /// The credential is not there, and keys must not stand in plain text.
+    /// The credential is missing, and raw keys are not allowed.
     #[error(
         "the credential that wraps the keys of sealed objects is missing, and `seal.require_credential` demands it; '{}' \
          is left as it is: see that the unit of the service loads edgesync-seal", file.display()
     )]
     NoCredential {
-        /// The file with the keys.
+        /// The key file, left unchanged.
         file: PathBuf,
     },
-    /// The system has no randomness.
+    /// The system provides no randomness.
     #[error("the system gives no random numbers")]
     NoRandomness,
 }
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_an_object_is_sealed_if_its_kind_is_or_may_be() {
+    fn status_and_events_are_sealed_with_their_kind() {
         let kinds = ["secrets", "mice.example.com"].map(str::to_owned).into();
         let options = SealOptions { kinds, keys: KeySource::default() };
         let known = [resource("example.com", "Mouse", "mice"), resource("", "Pod", "pods")];

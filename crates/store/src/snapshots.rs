@@ -1,8 +1,8 @@
-//! Snapshots that stay open between reads, for lists in several pages: a bounded number of connections, each with a
-//! read transaction of its own.
+//! Long-lived snapshots for paged lists: a bounded pool of connections, each with its own read
+//! transaction.
 //!
-//! The write-ahead log cannot begin anew while an older snapshot is open: whoever holds one bounds for how long, and all
-//! are given up when the log has grown too long nevertheless.
+//! The write-ahead log cannot restart while an older snapshot is open. Holders therefore bound
+//! their time, and all snapshots are ended when the log has grown too long nevertheless.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,15 +16,15 @@ use super::engine::{EngineOptions, open_reader};
 use super::reader::{Generation, Readers};
 use super::writer::JobError;
 
-/// The page cache of each connection, KiB: lists read each page once.
+/// The page cache of each connection in KiB: lists read each page once.
 const CACHE_KIB: u32 = 512;
 
-/// The limits of the snapshots.
+/// The limits of the snapshot pool.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotLimits {
     /// Snapshots open at a time, each with a connection.
     pub open: usize,
-    /// Connections that are kept for the next snapshot.
+    /// Idle connections kept for later snapshots.
     pub idle: usize,
 }
 
@@ -34,16 +34,16 @@ impl Default for SnapshotLimits {
     }
 }
 
-/// Where snapshots are read.
+/// The threads that read snapshots.
 #[derive(Clone, Debug)]
 pub enum Threads {
-    /// On those of the readers.
+    /// The threads of the reader pool.
     Readers(Readers),
-    /// On those of the runtime that may block, beside the readers.
+    /// The blocking threads of the runtime, beside the reader pool.
     Blocking,
 }
 
-/// Opens snapshots. Cheap to clone.
+/// A handle to the snapshot pool, cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Snapshots {
     threads: Threads,
@@ -56,7 +56,7 @@ struct Pool {
     options: EngineOptions,
     limits: SnapshotLimits,
     generation: Generation,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     state: Mutex<State>,
 }
 
@@ -67,23 +67,23 @@ struct State {
     closed: bool,
 }
 
-/// A connection and the generation of the file that it has open.
+/// A connection and the generation of its file.
 #[derive(Debug)]
 struct Open {
     conn: Connection,
     generation: u64,
 }
 
-/// A connection within its transaction; `None` after it was given up or the store closed.
+/// A connection within its transaction; `None` after it was ended or the store closed.
 #[derive(Debug)]
 struct Slot {
     open: Mutex<Option<Open>>,
     given_up: AtomicBool,
     pool: Arc<Pool>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-/// One commit, readable until this is dropped.
+/// One commit, readable until this value is dropped.
 #[derive(Debug)]
 pub struct Snapshot {
     slot: Arc<Slot>,
@@ -91,7 +91,7 @@ pub struct Snapshot {
 }
 
 impl Snapshots {
-    /// Snapshots of a database file; `generation` counts how often it has been replaced.
+    /// Creates the pool of a database file; `generation` counts its replacements.
     #[must_use]
     pub fn new(
         path: &Path,
@@ -105,19 +105,19 @@ impl Snapshots {
             options: EngineOptions { cache_kib: options.cache_kib.min(CACHE_KIB), ..options.clone() },
             limits,
             generation,
-            places: Arc::new(Semaphore::new(limits.open.max(1))),
+            permits: Arc::new(Semaphore::new(limits.open.max(1))),
             state: Mutex::default(),
         };
         Self { threads, pool: Arc::new(pool) }
     }
 
-    /// How often the file has been replaced.
+    /// Returns the number of replacements of the file.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.pool.generation.get()
     }
 
-    /// Opens a snapshot of the newest commit and makes a first read in it.
+    /// Opens a snapshot of the newest commit and runs a first read in it.
     ///
     /// # Errors
     /// [`StoreError::TooManySnapshots`], the read's own error, or the store's.
@@ -125,7 +125,7 @@ impl Snapshots {
         &self,
         first: impl FnOnce(&Connection) -> Result<T, E> + Send + 'static,
     ) -> Result<(Snapshot, T), E> {
-        let Ok(place) = Arc::clone(&self.pool.places).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.pool.permits).try_acquire_owned() else {
             return Err(self.pool.refusal().into());
         };
         let pool = Arc::clone(&self.pool);
@@ -136,20 +136,20 @@ impl Snapshots {
                 // Takes effect with the first statement.
                 open.conn.execute_batch("BEGIN").map_err(StoreError::from)?;
                 let first = first(&open.conn)?;
-                Ok::<_, E>((pool.enlist(open, place)?, first))
+                Ok::<_, E>((pool.register(open, permit)?, first))
             })
             .await?;
         Ok((Snapshot { slot, threads: self.threads.clone() }, first))
     }
 
-    /// Closes the connections that are kept for the next snapshots.
+    /// Closes the idle connections.
     pub fn release(&self) {
         let idle = std::mem::take(&mut self.pool.state().idle);
         drop(idle);
     }
 
-    /// Ends all snapshots, those being read with the read: later reads fail with [`StoreError::GivenUp`]. Returns how
-    /// many there were.
+    /// Ends all snapshots, those being read after the read: later reads fail with
+    /// [`StoreError::GivenUp`]. Returns their number.
     pub fn give_up(&self) -> usize {
         let open = std::mem::take(&mut self.pool.state().open);
         let slots: Vec<_> = open.iter().filter_map(Weak::upgrade).collect();
@@ -160,9 +160,9 @@ impl Snapshots {
         slots.len()
     }
 
-    /// Ends all snapshots that are not being read and refuses further ones; those being read end with the read.
+    /// Ends all snapshots and refuses further ones; those being read end after the read.
     pub fn close(&self) {
-        self.pool.places.close();
+        self.pool.permits.close();
         let mut state = self.pool.state();
         state.closed = true;
         state.idle.clear();
@@ -188,7 +188,7 @@ impl Threads {
 }
 
 impl Slot {
-    /// Lets go of the connection, unless it is being read from.
+    /// Releases the connection, unless it is being read from.
     fn end(&self) {
         if let Ok(mut open) = self.open.try_lock() {
             *open = None;
@@ -204,8 +204,8 @@ impl Snapshot {
     /// Reads from the snapshot. Dropping the future does not end the snapshot.
     ///
     /// # Errors
-    /// [`StoreError::GivenUp`], [`StoreError::Replaced`] if the file is not the one any more that the snapshot was opened
-    /// in, the read's own error, or the store's.
+    /// [`StoreError::GivenUp`], [`StoreError::Replaced`] if the snapshot's file has been replaced,
+    /// the read's own error, or the store's.
     pub async fn read<T: Send + 'static, E: JobError>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, E> + Send + 'static,
@@ -236,7 +236,7 @@ impl Pool {
     }
 
     fn refusal(&self) -> StoreError {
-        if self.places.is_closed() {
+        if self.permits.is_closed() {
             return StoreError::Closed;
         }
         StoreError::TooManySnapshots { limit: self.limits.open }
@@ -251,14 +251,14 @@ impl Pool {
         }
     }
 
-    /// Makes a connection known to those who end snapshots.
-    fn enlist(self: &Arc<Self>, open: Open, place: OwnedSemaphorePermit) -> Result<Arc<Slot>, StoreError> {
+    /// Registers a connection, so that [`Snapshots::give_up`] and [`Snapshots::close`] can end it.
+    fn register(self: &Arc<Self>, open: Open, permit: OwnedSemaphorePermit) -> Result<Arc<Slot>, StoreError> {
         let mut state = self.state();
         if state.closed {
             return Err(StoreError::Closed);
         }
         let (open, given_up) = (Mutex::new(Some(open)), AtomicBool::new(false));
-        let slot = Arc::new(Slot { open, given_up, pool: Arc::clone(self), _place: place });
+        let slot = Arc::new(Slot { open, given_up, pool: Arc::clone(self), _permit: permit });
         state.open.retain(|slot| slot.strong_count() > 0);
         state.open.push(Arc::downgrade(&slot));
         Ok(slot)
@@ -268,7 +268,7 @@ impl Pool {
 impl Drop for Slot {
     fn drop(&mut self) {
         let open = self.open.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // Nothing was written: rolling back only lets go of the snapshot.
+        // Nothing was written: the rollback only releases the snapshot.
         let Some(open) = open.filter(|open| open.conn.execute_batch("ROLLBACK").is_ok()) else { return };
         let mut state = self.pool.state();
         if !state.closed && state.idle.len() < self.pool.limits.idle {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_used_again_and_sees_what_is_new() {
+    async fn a_reused_connection_sees_new_commits() {
         let Fixture { writer, snapshots, .. } = &fixture(SnapshotLimits { open: 4, idle: 1 });
         let (first, _) = snapshots.open(count).await.unwrap();
         let (second, _) = snapshots.open(count).await.unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_number_of_snapshots_is_bounded_and_a_dropped_one_makes_room() {
+    async fn the_number_of_snapshots_is_bounded() {
         let Fixture { snapshots, .. } = &fixture(SnapshotLimits { open: 2, idle: 4 });
         let (first, _) = snapshots.open(count).await.unwrap();
         let (_second, _) = snapshots.open(count).await.unwrap();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closing_ends_what_is_open() {
+    async fn closing_ends_open_snapshots() {
         let Fixture { snapshots, .. } = &fixture(SnapshotLimits::default());
         let (open, _) = snapshots.open(count).await.unwrap();
         snapshots.close();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_given_up_says_so_and_makes_room_for_a_checkpoint() {
+    async fn ended_snapshots_fail_and_free_the_checkpoint() {
         let Fixture { writer, snapshots, .. } = &fixture(SnapshotLimits { open: 2, idle: 1 });
         writer.execute_batch("INSERT INTO t VALUES (2)").unwrap();
         let (old, _) = snapshots.open(count).await.unwrap();

@@ -1,9 +1,9 @@
-//! The one owner of the write connection: a thread that groups jobs into commits.
+//! Group commit: a thread owns the write connection and groups jobs into transactions.
 //!
-//! Everything that arrives while a commit runs goes into the next transaction, so that the cost of a
-//! durable commit is shared by all who wait for one. Each job of several runs within a savepoint: its failure is
-//! its own. A failure of the database itself fails the whole group; if there was no room, the jobs are
-//! tried again one by one, so that those which fit get through. A job is answered after COMMIT returned.
+//! Jobs that arrive during a commit share the next transaction, and with it the cost of a durable
+//! commit. In a group, each job runs within a savepoint, so its failure is its own. A failure of
+//! the database fails the whole group; if the database is full, the jobs are retried one by one, so
+//! that smaller ones succeed. Invariant: a job is answered only after COMMIT has returned.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +21,13 @@ use super::engine::{self, Checkpoint, LOG_FACTOR, PAGE_BYTES};
 /// The limits of the writer's queue.
 #[derive(Clone, Copy, Debug)]
 pub struct WriterLimits {
-    /// Jobs that wait or run; a caller beyond it waits for a place.
+    /// Jobs in the queue or running; further callers wait for a permit.
     pub jobs: usize,
-    /// Bytes of jobs that wait or run. A job that is larger than this takes all of it.
+    /// Bytes of jobs in the queue or running. A larger job takes all of it.
     pub bytes: usize,
     /// Bytes of jobs in one transaction: bounds the pages that a transaction holds in memory.
     pub group_bytes: usize,
-    /// The size the write-ahead log may reach before it is copied into the database, bytes.
+    /// The size of the write-ahead log that triggers a checkpoint, in bytes.
     pub wal_bytes: u64,
 }
 
@@ -37,8 +37,8 @@ impl Default for WriterLimits {
     }
 }
 
-/// What the owner of a database adds to the writer: state that lives beside the connection, and
-/// decisions about its health. Runs in the writer's thread.
+/// Callbacks of the database's owner: state beside the connection and decisions about its health.
+/// Runs in the writer's thread.
 pub trait WriterHooks: Send + 'static {
     /// Called before each group, outside of a transaction. May replace the connection.
     ///
@@ -56,21 +56,22 @@ pub trait WriterHooks: Send + 'static {
         Ok(())
     }
 
-    /// Called after a commit returned, before the jobs are answered.
+    /// Called after a commit has returned, before the jobs are answered.
     fn committed(&mut self, _conn: &Connection) {}
 
-    /// Called after changes have been rolled back, of one job or of the whole group: state that
-    /// mirrors the database must be read again.
+    /// Called after a rollback of one job or of the whole group: state that mirrors the database
+    /// has to be read again.
     fn rolled_back(&mut self, _conn: &Connection) {}
 
-    /// Called when the database itself has failed, outside of a transaction. May replace the connection.
+    /// Called after a failure of the database, outside of a transaction. May replace the
+    /// connection.
     fn failed(&mut self, _conn: &mut Connection, _error: &StoreError) {}
 
-    /// Called when the write-ahead log has grown far beyond its limit: whoever reads from it for long is to let go of it.
+    /// Called when the write-ahead log far exceeds its limit: long readers have to release it.
     fn log_too_long(&mut self) {}
 
-    /// Called when nothing has been asked for a while, outside of a transaction; says when to call
-    /// again if nothing happens before. May replace the connection.
+    /// Called when no job has arrived for a while, outside of a transaction. Returns the time until
+    /// the next call without a job. May replace the connection.
     fn idle(&mut self, _conn: &mut Connection) -> Duration {
         Duration::from_secs(60)
     }
@@ -81,7 +82,7 @@ pub trait WriterHooks: Send + 'static {
 
 /// The error of a job: its own, or the store's.
 pub trait JobError: From<StoreError> + Send + 'static {
-    /// The failure of the store, if that is what it is.
+    /// Returns the failure of the store, if it is one.
     fn store(&self) -> Option<&StoreError>;
 }
 
@@ -94,23 +95,23 @@ impl JobError for StoreError {
 /// The bounds of [`WriterStats::commit_times`], in milliseconds.
 pub const COMMIT_BOUNDS_MS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
 
-/// What the writer has done so far.
+/// Counters of the writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriterStats {
-    /// Transactions committed.
+    /// Transactions committed since start.
     pub commits: u64,
-    /// Time spent in COMMIT, nanoseconds.
+    /// The time spent in COMMIT in nanoseconds.
     pub commit_ns: u64,
-    /// Transactions by the time that COMMIT took: up to each of [`COMMIT_BOUNDS_MS`] and longer than the one before,
-    /// and at last those that took longer than all of them.
+    /// Transactions by the duration of COMMIT: one bucket per bound of [`COMMIT_BOUNDS_MS`], and a
+    /// last one for longer ones.
     pub commit_times: [u64; COMMIT_BOUNDS_MS.len() + 1],
-    /// Calls of fsync: one for each transaction that changed something, two for each checkpoint that copied pages.
+    /// Calls of fsync: one per transaction with changes, two per checkpoint that copied pages.
     pub syncs: u64,
     /// Jobs answered after a commit.
     pub jobs: u64,
     /// Rows inserted, updated or deleted.
     pub rows: u64,
-    /// Transactions given up.
+    /// Transactions rolled back since start.
     pub failures: u64,
     /// Checkpoints that copied pages.
     pub checkpoints: u64,
@@ -141,16 +142,16 @@ impl Counters {
 
 /// A job with its type erased.
 trait AnyJob<S>: Send {
-    /// Runs within the open transaction. `Err` only if the transaction must be given up.
+    /// Runs within the open transaction. Returns `Err` only if the transaction has to roll back.
     fn run(&mut self, conn: &Connection, hooks: &mut S) -> Result<JobEnd, StoreError>;
-    /// Answers: the result of the last run, or the failure of the group.
+    /// Answers the caller: the result of the last run, or the failure of the group.
     fn answer(self: Box<Self>, group: Result<(), StoreError>);
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum JobEnd {
     Done,
-    /// The job failed on its own account: undo what it did.
+    /// The job failed on its own: undo its changes.
     Undo,
 }
 
@@ -189,7 +190,7 @@ where
             (Ok(()), None) => Err(StoreError::Closed.into()),
             (Err(error), _) => Err(error.into()),
         };
-        // The caller may have gone; the job is done nevertheless.
+        // The caller may have been dropped; the job is done nevertheless.
         let _ = self.reply.send(result);
     }
 }
@@ -197,7 +198,7 @@ where
 struct Queued<S> {
     job: Box<dyn AnyJob<S>>,
     bytes: usize,
-    /// The places in the queue; none for the store's own jobs.
+    /// The permits of the queue; `None` for the store's own jobs.
     permits: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
 }
 
@@ -206,7 +207,55 @@ enum Command<S> {
     Close,
 }
 
-/// A handle of the writer, cheap to clone.
+/// A handle to the writer thread, cheap to clone.
+///
+/// # Order of calls
+///
+/// 1. [`start`](Self::start) with the connection of
+///    [`engine::open_writer`](crate::engine::open_writer) and the owner's [`WriterHooks`].
+/// 2. [`run`](Self::run) for each job of a caller, [`post`](Self::post) for maintenance jobs of the
+///    store itself.
+/// 3. [`close`](Self::close) completes the queue, closes the connection and joins the thread. Later
+///    jobs fail with [`StoreError::Closed`].
+///
+/// # Guarantees
+///
+/// A job answered with `Ok` is committed and flushed. A job answered with `Err` has left nothing in
+/// the database. A job whose caller was dropped after queueing may be committed.
+///
+/// # Limits
+///
+/// [`WriterLimits`] bounds the queue in jobs and bytes; callers beyond it wait without blocking a
+/// thread. `group_bytes` bounds one transaction.
+///
+/// ```
+/// use edgesync_store::StoreError;
+/// use edgesync_store::engine::{EngineOptions, Kind, open_writer};
+/// use edgesync_store::writer::{Writer, WriterHooks, WriterLimits};
+/// use rusqlite::Connection;
+///
+/// struct NoHooks;
+/// impl WriterHooks for NoHooks {}
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let directory = tempfile::tempdir()?;
+/// let path = directory.path().join("example.db");
+/// let kind = Kind { application_id: 1, migrations: &[] };
+/// let conn = open_writer(&path, kind, &EngineOptions::default())?;
+/// conn.execute_batch("CREATE TABLE t (x INTEGER)")?;
+///
+/// let writer = Writer::start("store-write", conn, NoHooks, WriterLimits::default())?;
+/// let rows = writer
+///     .run(64, |conn: &Connection, _: &mut NoHooks| -> Result<usize, StoreError> {
+///         Ok(conn.execute("INSERT INTO t VALUES (1)", [])?)
+///     })
+///     .await?;
+/// assert_eq!((rows, writer.stats().commits), (1, 1));
+/// writer.close().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Writer<S> {
     sender: mpsc::Sender<Command<S>>,
     shared: Arc<Shared>,
@@ -214,16 +263,16 @@ pub struct Writer<S> {
 
 struct Shared {
     jobs: Arc<Semaphore>,
-    /// In units of [`BYTES_UNIT`].
+    /// Counted in units of [`BYTES_UNIT`].
     bytes: Arc<Semaphore>,
     limits: WriterLimits,
     pub counters: Counters,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Dropped by the thread at its end, so that `close` can wait for it without blocking.
+    /// Closed by the thread at its end, so that `close` can wait without blocking.
     ended: tokio::sync::watch::Receiver<()>,
 }
 
-/// Semaphores count in 32 bits; bytes are counted in units of this size.
+/// The unit of the byte semaphore, which counts in 32 bits.
 const BYTES_UNIT: usize = 256;
 
 impl<S> Clone for Writer<S> {
@@ -255,7 +304,7 @@ impl<S: WriterHooks> Writer<S> {
             ended,
         });
         let owner =
-            Owner { conn, hooks, receiver, shared: Arc::clone(&shared), carried: None, bound_from: 0 };
+            Owner { conn, hooks, receiver, shared: Arc::clone(&shared), deferred: None, restart_from: 0 };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             owner.run();
             drop(alive);
@@ -264,32 +313,33 @@ impl<S: WriterHooks> Writer<S> {
         Ok(Self { sender, shared })
     }
 
-    /// Runs a job in the next transaction and answers after its commit. `bytes` is what the job holds
-    /// in memory. Waits for a place in the queue; dropping the future after that does not undo the job.
+    /// Runs a job in the next transaction and answers after its commit. `bytes` is the memory that
+    /// the job holds. Waits for a permit of the queue; dropping the future after that does not undo
+    /// the job.
     ///
-    /// A job may run more than once (after a group had no room), each time from the same state of the
-    /// database; it must not begin or end transactions.
+    /// A job may run more than once (after its group found the database full), each time from the
+    /// same state of the database. It must not begin or end transactions.
     ///
     /// # Errors
-    /// The job's own error, or the store's: then nothing of the job is in the database.
+    /// The job's own error, or the store's: nothing of the job is in the database then.
     pub async fn run<T, E, F>(&self, bytes: usize, job: F) -> Result<T, E>
     where
         T: Send + 'static,
         E: JobError,
         F: FnMut(&Connection, &mut S) -> Result<T, E> + Send + 'static,
     {
-        let place = Arc::clone(&self.shared.jobs).acquire_owned().await;
-        let room = units(bytes).min(units(self.shared.limits.bytes));
-        let room = Arc::clone(&self.shared.bytes).acquire_many_owned(room).await;
-        let (Ok(place), Ok(room)) = (place, room) else {
+        let permit = Arc::clone(&self.shared.jobs).acquire_owned().await;
+        let needed = units(bytes).min(units(self.shared.limits.bytes));
+        let bytes_permit = Arc::clone(&self.shared.bytes).acquire_many_owned(needed).await;
+        let (Ok(permit), Ok(bytes_permit)) = (permit, bytes_permit) else {
             return Err(StoreError::Closed.into());
         };
-        let answer = self.send(bytes, Some((place, room)), job);
+        let answer = self.send(bytes, Some((permit, bytes_permit)), job);
         answer.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
     }
 
-    /// Queues a job of the store's own, past the limits of the queue: for the few threads that look
-    /// after the database. The receiver fails if the writer is closed.
+    /// Queues a maintenance job of the store itself, beyond the limits of the queue. The receiver
+    /// fails if the writer is closed.
     pub fn post<T, E, F>(&self, job: F) -> oneshot::Receiver<Result<T, E>>
     where
         T: Send + 'static,
@@ -312,12 +362,12 @@ impl<S: WriterHooks> Writer<S> {
     {
         let (reply, answer) = oneshot::channel();
         let job = Box::new(TypedJob { job, result: None, reply, hooks: PhantomData });
-        // A writer that has ended drops the job, and with it the sender of the answer.
+        // An ended writer drops the job, and with it the sender of the answer.
         let _ = self.sender.send(Command::Job(Queued { job, bytes, permits }));
         answer
     }
 
-    /// What the writer has done so far.
+    /// Returns the counters since start.
     #[must_use]
     pub fn stats(&self) -> WriterStats {
         let counters = &self.shared.counters;
@@ -334,7 +384,7 @@ impl<S: WriterHooks> Writer<S> {
         }
     }
 
-    /// Finishes what is queued, closes the connection and waits for the thread. Later jobs are refused.
+    /// Completes the queue, closes the connection and joins the thread. Later jobs are refused.
     pub async fn close(&self) {
         self.shared.jobs.close();
         self.shared.bytes.close();
@@ -345,7 +395,7 @@ impl<S: WriterHooks> Writer<S> {
         while ended.changed().await.is_ok() {}
         let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // It has dropped its last value: this does not block.
+            // The thread has dropped its last value: this does not block.
             let _ = thread.join();
         }
     }
@@ -355,38 +405,39 @@ fn units(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(BYTES_UNIT)).unwrap_or(u32::MAX).clamp(1, u32::MAX >> 4)
 }
 
-/// The thread's own side.
+/// The state of the writer thread.
 struct Owner<S> {
     conn: Connection,
     hooks: S,
     receiver: mpsc::Receiver<Command<S>>,
     shared: Arc<Shared>,
     /// A job that did not fit into the last group.
-    carried: Option<Command<S>>,
-    /// The size of the log from which on it is tried again to begin it anew.
-    bound_from: u64,
+    deferred: Option<Command<S>>,
+    /// The log size from which the next restart of the log is attempted.
+    restart_from: u64,
 }
 
 impl<S: WriterHooks> Owner<S> {
     fn run(mut self) {
-        let mut patience = self.idle();
+        let mut idle_timeout = self.idle();
         loop {
-            let command = match self.carried.take() {
+            let command = match self.deferred.take() {
                 Some(command) => Ok(command),
-                None => self.receiver.recv_timeout(patience),
+                None => self.receiver.recv_timeout(idle_timeout),
             };
             match command {
                 Ok(Command::Job(first)) => {
                     let group = self.gather(first);
                     self.commit_group(group);
                     self.checkpoint_from(self.shared.limits.wal_bytes);
-                    // Idle work is due when nothing arrives for a moment.
-                    patience = patience.min(IDLE_AFTER);
+                    // Idle work is due once no job arrives for a moment.
+                    idle_timeout = idle_timeout.min(IDLE_AFTER);
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    // A quiet moment is a good one, but copying a short log often wears the flash.
+                    // An idle moment suits a checkpoint, but copying a short log often wears the
+                    // flash.
                     self.checkpoint_from(self.shared.limits.wal_bytes / 2);
-                    patience = self.idle();
+                    idle_timeout = self.idle();
                 }
                 Ok(Command::Close) | Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -396,13 +447,13 @@ impl<S: WriterHooks> Owner<S> {
 
     fn idle(&mut self) -> Duration {
         let before = self.conn.total_changes();
-        let patience = self.hooks.idle(&mut self.conn);
+        let idle_timeout = self.hooks.idle(&mut self.conn);
         let wrote = self.conn.total_changes() > before;
         self.shared.counters.syncs.fetch_add(u64::from(wrote), Ordering::Relaxed);
-        patience
+        idle_timeout
     }
 
-    /// Takes what has arrived meanwhile into the group of `first`, up to the limit of bytes.
+    /// Adds the jobs that have arrived meanwhile to the group of `first`, up to the byte limit.
     fn gather(&mut self, first: Queued<S>) -> Vec<Queued<S>> {
         let mut bytes = first.bytes;
         let mut group = vec![first];
@@ -413,7 +464,7 @@ impl<S: WriterHooks> Owner<S> {
                     group.push(next);
                 }
                 other => {
-                    self.carried = Some(other);
+                    self.deferred = Some(other);
                     break;
                 }
             }
@@ -425,7 +476,7 @@ impl<S: WriterHooks> Owner<S> {
         match self.attempt(&mut group) {
             Ok(()) => answer(group, &Ok(())),
             Err(StoreError::Full(_)) if group.len() > 1 => {
-                // Copying the log into the database makes it free for reuse: room for small jobs.
+                // Copying the log into the database frees its pages for small jobs.
                 let _ = engine::checkpoint(&self.conn, Checkpoint::Passive);
                 for job in group {
                     let mut alone = vec![job];
@@ -458,7 +509,7 @@ impl<S: WriterHooks> Owner<S> {
             }
             Err(error) => {
                 counters.failures.fetch_add(1, Ordering::Relaxed);
-                // SQLite has rolled back on its own after some errors.
+                // SQLite rolls back on its own after some errors.
                 if !self.conn.is_autocommit()
                     && let Err(rollback) = self.conn.execute_batch("ROLLBACK")
                 {
@@ -475,7 +526,8 @@ impl<S: WriterHooks> Owner<S> {
         let Self { conn, hooks, shared, .. } = self;
         execute(conn, "BEGIN IMMEDIATE")?;
         if let [alone] = group {
-            // There is nothing beside it that would have to stay: pages need not be kept for a savepoint.
+            // No other job's changes have to survive its failure: pages need not be kept for a
+            // savepoint.
             if alone.job.run(conn, hooks)? == JobEnd::Undo {
                 execute(conn, "ROLLBACK")?;
                 hooks.rolled_back(conn);
@@ -498,22 +550,23 @@ impl<S: WriterHooks> Owner<S> {
         result
     }
 
-    /// Begins the log anew if it has grown far beyond its limit, because somebody always reads from it.
-    fn bound_log(&mut self, wal_bytes: u64) {
+    /// Restarts the log if permanent readers let it far exceed its limit.
+    fn restart_log(&mut self, wal_bytes: u64) {
         let limit = self.shared.limits.wal_bytes;
-        if wal_bytes < self.bound_from.max(LOG_FACTOR.saturating_mul(limit)) {
+        if wal_bytes < self.restart_from.max(LOG_FACTOR.saturating_mul(limit)) {
             return;
         }
         self.hooks.log_too_long();
         let copied = engine::checkpoint(&self.conn, Checkpoint::Passive);
-        // Those who have begun to read before the copy was complete; later ones read from the database alone.
+        // These readers began before the copy was complete; later ones read from the database
+        // alone.
         self.hooks.log_too_long();
-        let begun = copied.and_then(|_| engine::truncate_within(&self.conn, LOG_PATIENCE));
-        // A reader that takes its time is not waited for at every commit.
-        self.bound_from = if matches!(begun, Ok(true)) { 0 } else { wal_bytes.saturating_add(limit / 4) };
+        let begun = copied.and_then(|_| engine::truncate_within(&self.conn, LOG_RELEASE_TIMEOUT));
+        // A slow reader must not delay every commit.
+        self.restart_from = if matches!(begun, Ok(true)) { 0 } else { wal_bytes.saturating_add(limit / 4) };
     }
 
-    /// Copies the log into the database if it has reached so many bytes.
+    /// Runs a checkpoint if the log has reached `wal_bytes`.
     fn checkpoint_from(&mut self, wal_bytes: u64) {
         let Ok(state) = engine::checkpoint(&self.conn, Checkpoint::Look) else { return };
         if state.pages.saturating_mul(PAGE_BYTES) < wal_bytes || state.pages == state.copied {
@@ -523,10 +576,10 @@ impl<S: WriterHooks> Owner<S> {
             Ok(state) => {
                 self.shared.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
                 self.shared.counters.syncs.fetch_add(2, Ordering::Relaxed);
-                self.bound_log(state.pages.saturating_mul(PAGE_BYTES));
+                self.restart_log(state.pages.saturating_mul(PAGE_BYTES));
             }
             Err(error) => {
-                // Nothing is lost, the log keeps growing: the next commit tries again.
+                // Nothing is lost and the log keeps growing: the next commit tries again.
                 tracing::warn!(%error, "checkpoint failed");
                 self.hooks.failed(&mut self.conn, &error);
             }
@@ -534,15 +587,15 @@ impl<S: WriterHooks> Owner<S> {
     }
 }
 
-/// How long those who just read may take to let go of the log.
-const LOG_PATIENCE: Duration = Duration::from_millis(250);
+/// The timeout for readers to release the log.
+const LOG_RELEASE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How long after the last job idle work begins.
+/// The delay between the last job and idle work.
 const IDLE_AFTER: Duration = Duration::from_millis(200);
 
 fn answer<S>(group: Vec<Queued<S>>, result: &Result<(), StoreError>) {
     for Queued { job, permits, .. } in group {
-        // First, so that who has an answer finds the place free.
+        // Released first, so that an answered caller finds a free permit.
         drop(permits);
         job.answer(result.clone());
     }

@@ -27,7 +27,7 @@ fn keys_name_group_version_plural_and_namespace() {
 }
 
 #[test]
-fn options_are_json_whatever_is_asked_for() {
+fn options_are_json_for_every_request() {
     let pods = scope("core/v1/pods", "spec.nodeName=edge-1");
     let list = |limit, continues| sent(&Request::List { scope: &pods, limit, continues });
     let expected = json!({"fieldSelector": "spec.nodeName=edge-1", "limit": 200, "continue": "a\"b"});
@@ -91,7 +91,7 @@ fn refused(content: &Value) -> (u16, String) {
 }
 
 #[test]
-fn what_was_refused_says_why() {
+fn refused_requests_have_a_reason() {
     let status = json!({"metadata": {}, "code": 409, "reason": "Conflict", "message": "m"});
     let with_status = json!({"Status": "Rejected", "Reason": "", "Error": {"ErrStatus": status}});
     assert_eq!(refused(&with_status), (409, "Conflict".to_owned()));
@@ -124,7 +124,7 @@ fn an_answer_that_is_none_is_not_taken_for_one() {
 }
 
 #[test]
-fn a_page_tells_kind_version_and_where_the_next_one_begins() {
+fn a_page_has_kind_version_and_continue_token() {
     let body = json!({
         "apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {}}],
         "metadata": {"resourceVersion": "7", "continue": "token", "remainingItemCount": 3},
@@ -136,7 +136,7 @@ fn a_page_tells_kind_version_and_where_the_next_one_begins() {
 }
 
 #[test]
-fn what_is_no_list_is_no_page() {
+fn only_a_list_parses_as_a_page() {
     let empty = r#"{"apiVersion":"v1","kind":"PodList","metadata":{},"items":null}"#;
     assert!(page(empty).unwrap().items.is_empty());
     for none in ["", "{}", "[]", r#"{"apiVersion":"v1","kind":"Pod","items":[]}"#, &empty.replace("Pod", "")]

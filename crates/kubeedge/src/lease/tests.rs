@@ -1,4 +1,4 @@
-//! What is asked and written for the Lease, against the captured messages, and what becomes of each answer.
+//! Queries and writes of the Lease against the captured messages, and the handling of each answer.
 
 use super::*;
 use crate::testing::{answer, captured, error, one, outbound, pass_to, routes, sent, text};
@@ -15,7 +15,7 @@ fn marker_of(revision: u64) -> Marker {
     Marker { epoch: Epoch(0xab), revision }
 }
 
-/// A keeper and what it works with.
+/// A keeper with its outbound.
 struct Test {
     keeper: LeaseKeeper,
     outbound: Outbound,
@@ -26,22 +26,22 @@ impl Test {
         Self { keeper: LeaseKeeper::default(), outbound: outbound() }
     }
 
-    /// One that was told that there is no Lease.
+    /// Returns a keeper that knows that there is no Lease.
     fn without_lease() -> Self {
         let mut test = Self::new();
-        test.keeper.ask(&mut test.outbound);
+        test.keeper.query(&mut test.outbound);
         let asked = one(&mut test.outbound);
-        assert_eq!(test.hear(&asked, &missing()), Some(LeaseNews::Missing));
+        assert_eq!(test.hear(&asked, &missing()), Some(LeaseAnswer::Missing));
         test
     }
 
-    /// One that has written the captured Lease.
+    /// Returns a keeper that has written the captured Lease.
     fn with_lease() -> Self {
         let mut test = Self::without_lease();
         test.renew("2026-11-21T01:42:41.534606Z", Some(OWNER), None);
         let written = one(&mut test.outbound);
         let content = captured("samples/s2c-lease-insert-response.json")["content"].clone();
-        assert_eq!(test.hear(&written, &content), Some(LeaseNews::Renewed { marker: None }));
+        assert_eq!(test.hear(&written, &content), Some(LeaseAnswer::Renewed { marker: None }));
         test
     }
 
@@ -50,13 +50,13 @@ impl Test {
         self.keeper.renew(&mut self.outbound, lease(renewed), owner, marker);
     }
 
-    fn hear(&mut self, message: &Value, content: &Value) -> Option<LeaseNews> {
+    fn hear(&mut self, message: &Value, content: &Value) -> Option<LeaseAnswer> {
         let text = answer(message, content);
         let incoming = message::decode(text.as_bytes()).unwrap();
         self.keeper.answered(&mut self.outbound, &incoming)
     }
 
-    /// The time of the deadline has come.
+    /// Advances time to the deadline.
     fn tick(&mut self) {
         let deadline = self.keeper.deadline().expect("something is to be done");
         let now = deadline.max(self.outbound.at.now);
@@ -89,11 +89,11 @@ const UPDATE: &str = "update kube-node-lease/lease/edgea";
 #[test]
 fn question_and_insert_are_those_of_an_edgecore() {
     let mut test = Test::new();
-    test.keeper.ask(&mut test.outbound);
+    test.keeper.query(&mut test.outbound);
     let (asked, capture) = (one(&mut test.outbound), captured("samples/c2s-query-lease.json"));
     assert_eq!((&asked["route"], &asked["content"]), (&capture["route"], &capture["content"]));
     assert!(!test.keeper.is_known());
-    assert_eq!(test.hear(&asked, &missing()), Some(LeaseNews::Missing));
+    assert_eq!(test.hear(&asked, &missing()), Some(LeaseAnswer::Missing));
     assert!(test.keeper.is_known());
     test.renew("2026-11-21T01:42:41.534606Z", Some(OWNER), None);
     let (written, capture) = (one(&mut test.outbound), captured("samples/c2s-lease-insert.json"));
@@ -111,14 +111,14 @@ fn an_update_is_that_of_an_edgecore_but_for_the_managed_fields() {
 }
 
 #[test]
-fn the_marker_is_written_beside_what_others_have_noted() {
+fn the_marker_is_written_beside_foreign_annotations() {
     let mut test = Test::new();
-    test.keeper.ask(&mut test.outbound);
+    test.keeper.query(&mut test.outbound);
     let asked = one(&mut test.outbound);
     let before = json!({"annotations": {"other": "x", ANNOTATION: marker_of(6).to_string()}, "labels": {"l": "1"},
         "managedFields": [1], "ownerReferences": [{"kind": "Lab", "uid": "l"}, {"kind": "Node", "uid": OWNER}]});
     let news = test.hear(&asked, &found("5", &before));
-    assert_eq!(news, Some(LeaseNews::Found { marker: Some(marker_of(6)), owner: Some(OWNER.into()) }));
+    assert_eq!(news, Some(LeaseAnswer::Found { marker: Some(marker_of(6)), owner: Some(OWNER.into()) }));
     test.renew("2026-11-21T01:42:51Z", None, Some(marker_of(7)));
     let written = one(&mut test.outbound)["content"]["metadata"].take();
     assert_eq!(written["annotations"], json!({"other": "x", ANNOTATION: marker_of(7).to_string()}));
@@ -128,13 +128,13 @@ fn the_marker_is_written_beside_what_others_have_noted() {
 }
 
 #[test]
-fn without_a_marker_the_annotation_stays_and_a_new_node_becomes_the_owner() {
+fn a_renewal_without_a_marker_keeps_the_annotation() {
     let mut test = Test::new();
-    test.keeper.ask(&mut test.outbound);
+    test.keeper.query(&mut test.outbound);
     let asked = one(&mut test.outbound);
     let before = json!({"annotations": {ANNOTATION: "odd"}, "ownerReferences": [{"kind": "Lab"}, {"kind": "Node", "uid": "old"}]});
     let news = test.hear(&asked, &found("5", &before));
-    assert_eq!(news, Some(LeaseNews::Found { marker: None, owner: Some("old".into()) }));
+    assert_eq!(news, Some(LeaseAnswer::Found { marker: None, owner: Some("old".into()) }));
     test.renew("2026-11-21T01:42:51Z", Some("new"), None);
     let written = one(&mut test.outbound)["content"]["metadata"].take();
     assert_eq!(written["annotations"], before["annotations"]);
@@ -160,23 +160,23 @@ fn one_write_is_under_way_and_the_latest_renewal_follows() {
     }
     let first = one(&mut test.outbound);
     assert_eq!(first["content"]["spec"]["renewTime"], "2026-11-21T01:42:51.000000Z");
-    assert_eq!(test.hear(&first, &found("400", &json!({}))), Some(LeaseNews::Renewed { marker: None }));
+    assert_eq!(test.hear(&first, &found("400", &json!({}))), Some(LeaseAnswer::Renewed { marker: None }));
     let next = one(&mut test.outbound);
     assert_eq!(next["content"]["spec"]["renewTime"], "2026-11-21T01:42:53.000000Z");
     assert_eq!(next["content"]["metadata"]["resourceVersion"], "400");
-    assert_eq!(test.hear(&next, &found("401", &json!({}))), Some(LeaseNews::Renewed { marker: None }));
+    assert_eq!(test.hear(&next, &found("401", &json!({}))), Some(LeaseAnswer::Renewed { marker: None }));
     assert!(test.routes().is_empty() && test.keeper.deadline().is_none());
 }
 
 #[test]
-fn a_conflict_asks_anew_once_at_once_and_then_after_a_delay() {
+fn a_conflict_requeries_at_once_and_then_after_a_delay() {
     let mut test = Test::with_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
     let written = one(&mut test.outbound);
     assert_eq!(test.hear(&written, &error(409, "Conflict")), None);
     let asked = one(&mut test.outbound);
     assert_eq!(routes(std::slice::from_ref(&asked)), [QUERY]);
-    // What CloudCore reads from is behind still.
+    // CloudCore's cache still lags.
     assert_eq!(test.hear(&asked, &found("371", &json!({}))), None, "that is no news");
     let again = one(&mut test.outbound);
     assert_eq!(again["content"]["spec"], written["content"]["spec"]);
@@ -190,7 +190,7 @@ fn a_conflict_asks_anew_once_at_once_and_then_after_a_delay() {
     let last = one(&mut test.outbound);
     assert_eq!(last["content"]["metadata"]["resourceVersion"], "380");
     assert_eq!(last["content"]["spec"]["renewTime"], "2026-11-21T01:43:01.000000Z");
-    assert_eq!(test.hear(&last, &found("381", &json!({}))), Some(LeaseNews::Renewed { marker: None }));
+    assert_eq!(test.hear(&last, &found("381", &json!({}))), Some(LeaseAnswer::Renewed { marker: None }));
     assert_eq!(test.keeper.deadline(), None);
 }
 
@@ -206,7 +206,7 @@ fn a_lease_that_is_there_already_is_updated() {
 }
 
 #[test]
-fn a_lease_that_is_said_to_be_there_and_not_to_be_is_made_after_a_delay() {
+fn a_lease_with_contradicting_answers_is_created_later() {
     let mut test = Test::without_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
     let written = one(&mut test.outbound);
@@ -219,22 +219,22 @@ fn a_lease_that_is_said_to_be_there_and_not_to_be_is_made_after_a_delay() {
 }
 
 #[test]
-fn a_lease_that_is_gone_is_told_and_asked_for_by_the_next_renewal() {
+fn a_deleted_lease_is_reported_and_queried_on_renewal() {
     let mut test = Test::with_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
     let written = one(&mut test.outbound);
-    assert_eq!(test.hear(&written, &error(404, "NotFound")), Some(LeaseNews::Gone));
+    assert_eq!(test.hear(&written, &error(404, "NotFound")), Some(LeaseAnswer::Gone));
     assert!(!test.keeper.is_known() && test.routes().is_empty());
     test.renew("2026-11-21T01:43:01Z", Some(OWNER), None);
     let asked = one(&mut test.outbound);
-    assert_eq!(test.hear(&asked, &missing()), Some(LeaseNews::Missing));
+    assert_eq!(test.hear(&asked, &missing()), Some(LeaseAnswer::Missing));
     assert_eq!(test.routes(), [INSERT]);
 }
 
 #[test]
-fn what_is_not_answered_is_asked_again_later_and_later_and_a_late_answer_counts_no_more() {
+fn unanswered_queries_back_off_and_ignore_late_answers() {
     let mut test = Test::new();
-    test.keeper.ask(&mut test.outbound);
+    test.keeper.query(&mut test.outbound);
     let first = one(&mut test.outbound);
     let mut waits = Vec::new();
     for _ in 0..6 {
@@ -253,7 +253,7 @@ fn what_is_not_answered_is_asked_again_later_and_later_and_a_late_answer_counts_
 fn a_cloudcore_that_never_says_anything_is_left_once() {
     for (received, effects) in [(0, 1), (1, 0)] {
         let mut test = Test::new();
-        test.keeper.ask(&mut test.outbound);
+        test.keeper.query(&mut test.outbound);
         test.outbound.counters.received = received;
         for _ in 0..8 {
             test.tick();
@@ -265,7 +265,7 @@ fn a_cloudcore_that_never_says_anything_is_left_once() {
 }
 
 #[test]
-fn a_write_that_is_not_answered_is_written_again_with_the_latest_time() {
+fn an_unanswered_write_is_repeated_with_the_latest_time() {
     let mut test = Test::with_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
     test.tick();
@@ -278,13 +278,13 @@ fn a_write_that_is_not_answered_is_written_again_with_the_latest_time() {
 }
 
 #[test]
-fn an_answer_that_says_nothing_is_a_failure_and_the_question_is_put_again() {
+fn an_empty_answer_is_a_failure_and_is_requeried() {
     let nothing = json!({"Object": null, "Err": null});
     for content in
         [nothing, json!("not a lease"), Value::Null, json!({"Object": {"metadata": 1}, "Err": null})]
     {
         let mut test = Test::new();
-        test.keeper.ask(&mut test.outbound);
+        test.keeper.query(&mut test.outbound);
         let asked = one(&mut test.outbound);
         assert_eq!(test.hear(&asked, &content), None, "{content}");
         assert!(test.routes().is_empty());
@@ -303,20 +303,20 @@ fn an_answer_that_says_nothing_is_a_failure_and_the_question_is_put_again() {
 }
 
 #[test]
-fn a_new_session_asks_whatever_was_under_way() {
+fn a_new_session_queries_whatever_was_in_flight() {
     let mut test = Test::with_lease();
     test.renew("2026-11-21T01:42:51Z", Some(OWNER), None);
     let written = one(&mut test.outbound);
-    test.keeper.ask(&mut test.outbound);
+    test.keeper.query(&mut test.outbound);
     let asked = one(&mut test.outbound);
     assert_eq!(test.hear(&written, &found("372", &json!({}))), None, "not what is waited for");
-    assert!(matches!(test.hear(&asked, &found("372", &json!({}))), Some(LeaseNews::Found { .. })));
+    assert!(matches!(test.hear(&asked, &found("372", &json!({}))), Some(LeaseAnswer::Found { .. })));
     test.keeper.forget();
     assert!(!test.keeper.is_known() && test.keeper.deadline().is_none());
     assert_eq!(test.keeper.answered.as_ref().map(|(version, _)| version.as_str()), Some("372"));
 }
 
-/// A keeper whose last session has ended with this marker in the Lease.
+/// Returns a keeper whose last session has ended with this marker in the Lease.
 fn parted(marker: &Marker) -> Test {
     let mut test = Test::without_lease();
     test.renew("2026-11-21T01:42:41Z", Some(OWNER), Some(marker.clone()));
@@ -333,12 +333,12 @@ fn totals_of(marker: &Marker) -> Totals {
 }
 
 #[test]
-fn soon_after_a_session_the_lease_is_believed_and_renewed_when_it_is_due() {
+fn a_recent_lease_is_assumed_and_renewed_when_due() {
     let marker = marker_of(5);
     let mut test = parted(&marker);
     pass_to(&mut test.outbound, Duration::from_secs(4));
     let news = test.keeper.resume(&test.outbound, &totals_of(&marker));
-    assert_eq!(news, Some(LeaseNews::Found { marker: Some(marker), owner: Some(OWNER.to_owned()) }));
+    assert_eq!(news, Some(LeaseAnswer::Found { marker: Some(marker), owner: Some(OWNER.to_owned()) }));
     test.renew("2026-11-21T01:42:45Z", Some(OWNER), Some(marker_of(6)));
     assert_eq!(test.keeper.deadline(), Some(Duration::from_secs(10)));
     assert!(sent(&mut test.outbound).is_empty());
@@ -349,7 +349,7 @@ fn soon_after_a_session_the_lease_is_believed_and_renewed_when_it_is_due() {
 }
 
 #[test]
-fn a_lease_that_somebody_else_has_written_meanwhile_is_news() {
+fn a_lease_written_by_another_client_is_reported() {
     let marker = marker_of(5);
     let mut test = parted(&marker);
     assert!(test.keeper.resume(&test.outbound, &totals_of(&marker)).is_some());
@@ -360,14 +360,14 @@ fn a_lease_that_somebody_else_has_written_meanwhile_is_news() {
     let asked = one(&mut test.outbound);
     let other = Marker { epoch: Epoch(0xcd), revision: 9 };
     let found = found("401", &json!({"annotations": {ANNOTATION: other.to_string()}}));
-    assert_eq!(test.hear(&asked, &found), Some(LeaseNews::Found { marker: Some(other), owner: None }));
+    assert_eq!(test.hear(&asked, &found), Some(LeaseAnswer::Found { marker: Some(other), owner: None }));
 }
 
 #[test]
 fn a_lease_of_long_ago_or_of_another_database_is_not_believed() {
     let marker = marker_of(5);
     let mut test = parted(&marker);
-    pass_to(&mut test.outbound, SOON);
+    pass_to(&mut test.outbound, RESUME_WINDOW);
     assert_eq!(test.keeper.resume(&test.outbound, &totals_of(&marker)), None);
     for totals in [totals_of(&marker_of(3)), Totals { epoch: Epoch(1), revision: 9, ..Totals::default() }] {
         let mut test = parted(&marker);
@@ -397,11 +397,11 @@ fn a_marker_is_read_as_it_is_written() {
 }
 
 proptest! {
-    /// Whatever is answered, nothing panics, and what is to be done goes on.
+    /// No answer causes a panic or a standstill.
     #[test]
     fn no_answers_make_it_panic_or_stop(steps in prop::collection::vec((0u8..12, 0u8..4), 1..60)) {
         let mut test = Test::new();
-        test.keeper.ask(&mut test.outbound);
+        test.keeper.query(&mut test.outbound);
         let mut asked = Vec::new();
         for (answer, act) in steps {
             asked.extend(sent(&mut test.outbound));
@@ -425,15 +425,15 @@ proptest! {
                 (2, _) if test.keeper.deadline().is_some() => test.tick(),
                 _ => test.renew("2026-11-21T01:42:51Z", None, None),
             }
-            prop_assert!(test.keeper.deadline().is_some() || test.keeper.flight.is_none());
+            prop_assert!(test.keeper.deadline().is_some() || test.keeper.in_flight.is_none());
         }
-        // CloudCore comes to its senses: within some questions the Lease is written.
+        // CloudCore recovers: within some queries the Lease is written.
         test.renew("2026-11-21T01:42:52Z", Some(OWNER), None);
         let mut renewed = false;
         for _ in 0..8 {
             if renewed { break; }
             let Some(message) = sent(&mut test.outbound).pop().or_else(|| asked.pop()) else { test.tick(); continue };
-            renewed = test.hear(&message, &found("9", &json!({}))) == Some(LeaseNews::Renewed { marker: None })
+            renewed = test.hear(&message, &found("9", &json!({}))) == Some(LeaseAnswer::Renewed { marker: None })
                 && text(&message["content"]["spec"]["renewTime"]).contains("52.");
             if !renewed && test.outbound.messages.is_empty() && test.keeper.deadline().is_some() { test.tick(); }
         }

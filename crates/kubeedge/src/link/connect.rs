@@ -1,4 +1,5 @@
-//! Makes one connection: name, TCP, TLS, and the upgrade from HTTP to the WebSocket.
+//! Establishes one connection: name resolution, TCP, TLS, and the upgrade from HTTP to the
+//! WebSocket.
 
 use std::sync::Arc;
 
@@ -14,20 +15,20 @@ use edgesync_transport::link::Cause;
 use edgesync_transport::link::handle::Shared;
 use edgesync_transport::link::stream::{Stream, Target};
 
-/// How much is read at once.
+/// The size of the read buffer.
 const CHUNK: usize = 8 * 1024;
-/// What an answer says is shown up to this many characters.
+/// The most characters shown of an answer.
 const SHOWN: usize = 200;
 
-/// A message goes out in fragments of this size: what waits for the socket is no more than one of them.
+/// The fragment size of messages: no more than one fragment waits for the socket.
 pub(super) const FRAGMENT: usize = 16 * 1024;
-/// Small messages are written together up to this many bytes.
+/// The most bytes of small messages that are written together.
 pub(super) const AHEAD: usize = 4 * 1024;
 
 /// A connection after the upgrade.
 pub(super) type WebSocket = WebSocketStream<Box<dyn Stream>>;
 
-/// Connects within the time the options allow.
+/// Connects within the timeout of the options.
 pub(super) async fn establish(options: &KubeEdgeOptions, shared: &Arc<Shared>) -> Result<WebSocket, Cause> {
     let target = options.target();
     let upgrade = async {
@@ -74,7 +75,7 @@ fn no_websocket(target: &Target<'_>, reason: String) -> Cause {
     Cause::Upgrade { peer: target.peer(), reason }
 }
 
-/// Why there was no upgrade.
+/// Returns the cause of a failed upgrade.
 fn of_upgrade(target: &Target<'_>, error: Error) -> Cause {
     let reason = match error {
         Error::Http(response) => refusal(&response),
@@ -91,7 +92,7 @@ fn of_upgrade(target: &Target<'_>, error: Error) -> Cause {
     no_websocket(target, reason)
 }
 
-/// An answer that is no upgrade: what it says, and what to check.
+/// Describes an answer that is not an upgrade, and suggests a check.
 fn refusal(response: &Response<Option<Vec<u8>>>) -> String {
     let status = response.status();
     let check = match status.as_u16() {
@@ -116,10 +117,10 @@ fn refusal(response: &Response<Option<Vec<u8>>>) -> String {
     format!("HTTP status {status}{said}: {check}")
 }
 
-/// An error of the WebSocket as a cause.
+/// Converts an error of the WebSocket into a cause.
 pub(super) fn of_socket(target: &Target<'_>, error: Error) -> Cause {
     match error {
-        // CloudCore takes its leave of TLS when it closes a connection. A line that breaks does not.
+        // CloudCore sends a TLS close_notify when it closes a connection. A broken line does not.
         Error::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
             Cause::Network { peer: target.peer(), message: "the connection broke off".to_owned() }
         }

@@ -1,38 +1,38 @@
-//! Finds out that another client uses our node's name when CloudCore does not say so. Pure.
+//! Detects that another client uses this node's name, although CloudCore does not report it.
 //!
-//! CloudCore closes the older session of a node without a word when a new one comes, which looks like any lost
-//! connection; two agents with one name would throw each other out for ever. But a server that has gone is not there
-//! at the next attempt: one that closes connections in quick succession and lets us in at once each time is there,
-//! and prefers somebody else.
+//! CloudCore silently closes the older session of a node when a new one arrives, which looks like
+//! any lost connection; two agents with one name would evict each other forever. An unreachable
+//! server refuses the next attempt. A server that closes connections in quick succession and
+//! accepts each reconnect at once is reachable and prefers another client.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// So many connections in a row.
-const IN_A_ROW: usize = 3;
-/// Within so long.
+/// The number of consecutive closes that prove an eviction.
+const MIN_CLOSES: usize = 3;
+/// The time within which they must occur.
 const WINDOW: Duration = Duration::from_secs(40);
 
-/// The connections in a row that the peer closed.
+/// The consecutive connections that the peer closed.
 #[derive(Default)]
 pub(super) struct Evictions {
     at: VecDeque<Instant>,
 }
 
 impl Evictions {
-    /// The peer closed a connection without a word; returns whether somebody else has the session.
+    /// Records a silent close by the peer; returns whether another client has the session.
     pub(super) fn closed(&mut self, now: Instant) -> bool {
         self.at.retain(|at| now.saturating_duration_since(*at) <= WINDOW);
         self.at.push_back(now);
-        let evicted = self.at.len() >= IN_A_ROW;
-        if evicted {
+        let is_evicted = self.at.len() >= MIN_CLOSES;
+        if is_evicted {
             self.at.clear();
         }
-        evicted
+        is_evicted
     }
 
-    /// An attempt failed, or a connection ended in another way.
-    pub(super) fn otherwise(&mut self) {
+    /// Records a failed attempt, or another end of a connection.
+    pub(super) fn reset(&mut self) {
         self.at.clear();
     }
 }
@@ -41,13 +41,14 @@ impl Evictions {
 mod tests {
     use super::*;
 
-    /// Which of the connections that end at these seconds count as evictions; a negative one is a failed attempt.
-    fn evicted(seconds: &[i64]) -> Vec<bool> {
+    /// Returns which of the connections that end at these seconds count as evictions; a negative
+    /// one is a failed attempt.
+    fn is_evicted(seconds: &[i64]) -> Vec<bool> {
         let (start, mut evictions) = (Instant::now(), Evictions::default());
         let mut one = |second: &i64| match u64::try_from(*second) {
             Ok(second) => evictions.closed(start + Duration::from_secs(second)),
             Err(_) => {
-                evictions.otherwise();
+                evictions.reset();
                 false
             }
         };
@@ -55,22 +56,22 @@ mod tests {
     }
 
     #[test]
-    fn the_third_close_in_a_row_is_somebody_else() {
-        assert_eq!(evicted(&[0, 20, 40]), [false, false, true]);
+    fn the_third_consecutive_close_is_an_eviction() {
+        assert_eq!(is_evicted(&[0, 20, 40]), [false, false, true]);
     }
 
     #[test]
-    fn after_the_pause_it_is_counted_anew() {
-        assert_eq!(evicted(&[0, 1, 2, 3, 4, 5]), [false, false, true, false, false, true]);
+    fn the_count_restarts_after_the_pause() {
+        assert_eq!(is_evicted(&[0, 1, 2, 3, 4, 5]), [false, false, true, false, false, true]);
     }
 
     #[test]
     fn closes_far_apart_are_the_network() {
-        assert_eq!(evicted(&[0, 21, 42, 63, 84]), [false; 5]);
+        assert_eq!(is_evicted(&[0, 21, 42, 63, 84]), [false; 5]);
     }
 
     #[test]
     fn a_restart_with_a_failed_attempt_between_does_not_count() {
-        assert_eq!(evicted(&[0, -1, 5, 6, -1, 7, 8]), [false; 7]);
+        assert_eq!(is_evicted(&[0, -1, 5, 6, -1, 7, 8]), [false; 7]);
     }
 }

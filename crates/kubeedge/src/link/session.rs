@@ -16,30 +16,30 @@ use edgesync_transport::link::handle::Command;
 use edgesync_transport::link::task::{End, Ending, LAST_WORDS, Stop, Task, hand_over};
 use edgesync_transport::link::{Cause, LinkEvent, Publish};
 
-/// The payload of our own pings: the pong is kept to ourselves.
-const OWN: &[u8] = b"edgesync";
+/// The payload of the link's own pings, whose pongs are not reported.
+const OWN_PING: &[u8] = b"edgesync";
 /// The longest payload of a ping.
 const MAX_PING: usize = 125;
-/// The peer's words are shown up to this many characters.
+/// The most characters shown of the peer's close reason.
 const SHOWN: usize = 200;
 
 /// A connection in use.
 pub(super) struct Session<'a> {
     task: &'a mut Task<KubeEdge>,
     socket: Socket,
-    /// Goes out before the queue: in the end the farewell.
+    /// Sent before the queue, such as the farewell at the end.
     urgent: VecDeque<Publish>,
-    /// An event nobody has taken yet; nothing is read while there is one.
+    /// An event that the owner has not taken yet; reading pauses meanwhile.
     pending: Option<LinkEvent>,
-    /// Since when `pending` waits.
-    stalled: Instant,
+    /// The time since which `pending` waits.
+    pending_since: Instant,
     ping_at: Instant,
-    /// When the ping was sent whose pong has not come.
+    /// The time of the ping whose pong is awaited.
     pinged: Option<Instant>,
     ending: Option<Ending>,
 }
 
-/// Which of the things the loop waits for came true.
+/// The event that ended a wait of the loop.
 enum Wake {
     Command(Option<Command>),
     Time,
@@ -58,8 +58,8 @@ impl<'a> Session<'a> {
             socket,
             urgent: VecDeque::new(),
             pending: Some(first),
-            stalled: now,
-            // At once: only a peer that has answered one can be found dead later.
+            pending_since: now,
+            // At once: only a peer that has answered one ping can be detected as dead later.
             ping_at: now,
             pinged: None,
             ending: None,
@@ -76,12 +76,12 @@ impl<'a> Session<'a> {
             }
             return match end {
                 End::Stop(Stop::Shutdown(shutdown, true)) => {
-                    // The answer to the close frame says that what went before it has arrived.
+                    // The answer to the close frame proves that everything before it has arrived.
                     let left = deadline.map_or(LAST_WORDS, |at| at.saturating_duration_since(Instant::now()));
-                    End::Stop(Stop::Shutdown(shutdown, self.socket.part(left).await))
+                    End::Stop(Stop::Shutdown(shutdown, self.socket.close(left).await))
                 }
                 End::Failed(Cause::Unanswered | Cause::Parted { .. }) | End::Stop(_) => {
-                    self.socket.part(LAST_WORDS).await;
+                    self.socket.close(LAST_WORDS).await;
                     end
                 }
                 End::Failed(_) => end,
@@ -91,7 +91,8 @@ impl<'a> Session<'a> {
 
     async fn step(&mut self) -> Result<(), End> {
         if self.ending.is_some() {
-            // Whoever shuts down may have stopped listening; waiting for him would end in the timeout.
+            // An owner that shuts down may have stopped receiving; waiting for it would end in the
+            // timeout.
             self.pending = None;
         }
         self.send_queued();
@@ -128,7 +129,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Gives the socket the next message, if it is free for one.
+    /// Passes the next message to the socket, if it is free.
     fn send_queued(&mut self) {
         while self.socket.is_free() {
             let next = self.urgent.pop_front().or_else(|| self.task.shared.queue.pop());
@@ -173,7 +174,7 @@ impl<'a> Session<'a> {
             Message::Binary(payload) => self.receive(TEXT, payload),
             Message::Pong(payload) => {
                 self.task.protocol.answers = true;
-                if payload != OWN {
+                if payload != OWN_PING {
                     self.receive(PONG, payload);
                 } else if let Some(since) = self.pinged.take() {
                     self.task.shared.counters.answered_after(since.elapsed());
@@ -193,65 +194,64 @@ impl<'a> Session<'a> {
         self.emit(LinkEvent::Message { topic: topic.to_owned(), payload: payload.into(), retain: false });
     }
 
-    /// Hands an event on at once if there is room, and else keeps it and stops reading.
+    /// Passes an event to the owner if it has capacity; otherwise keeps it and pauses reading.
     fn emit(&mut self, event: LinkEvent) {
         self.pending = self.task.offer(event);
-        self.stalled = Instant::now();
+        self.pending_since = Instant::now();
     }
 
-    /// Whether everything asked for before the end was sent.
+    /// Returns whether everything queued before the end was sent.
     fn is_ended(&self) -> bool {
         self.ending.as_ref().is_some_and(|ending| ending.farewell_queued) && self.socket.is_clear()
     }
 
-    /// A peer that is silent, or takes nothing, for this long is dead.
-    fn patience(&self) -> Duration {
+    /// Returns the time after which a peer that is silent, or accepts nothing, counts as dead.
+    fn idle_timeout(&self) -> Duration {
         2 * self.task.protocol.options.keepalive
     }
 
-    /// When something has to be done if nothing happens before.
+    /// Returns the time of the next timer.
     fn next_deadline(&self) -> Instant {
-        let patience = self.patience();
+        let idle_timeout = self.idle_timeout();
         let mut next = self.ping_at;
         if self.pending.is_some() {
-            next = next.min(self.stalled + patience);
+            next = next.min(self.pending_since + idle_timeout);
         } else if self.task.protocol.answers {
-            next = next.min(self.socket.heard() + patience);
+            next = next.min(self.socket.last_received() + idle_timeout);
         }
         if let Some(since) = self.socket.stuck_since() {
-            next = next.min(since + patience);
+            next = next.min(since + idle_timeout);
         }
         self.ending.as_ref().map_or(next, |ending| next.min(ending.deadline))
     }
 
-    /// Does what is due.
     fn on_time(&mut self, now: Instant) -> Result<(), End> {
-        let patience = self.patience();
+        let idle_timeout = self.idle_timeout();
         if self.ending.as_ref().is_some_and(|ending| now >= ending.deadline) {
             return Err(Ending::end(self.ending.take(), false));
         }
-        if self.pending.is_some() && now >= self.stalled + patience {
-            return Err(Cause::ConsumerStalled { stalled: patience }.into());
+        if self.pending.is_some() && now >= self.pending_since + idle_timeout {
+            return Err(Cause::ConsumerStalled { stalled: idle_timeout }.into());
         }
         let expects = self.pending.is_none() && self.task.protocol.answers;
-        let silent = expects && now >= self.socket.heard() + patience;
-        let unread = self.socket.stuck_since().is_some_and(|since| now >= since + patience);
-        if silent || unread {
-            return Err(Cause::KeepAlive { silent: patience }.into());
+        let silent = expects && now >= self.socket.last_received() + idle_timeout;
+        let is_stuck = self.socket.stuck_since().is_some_and(|since| now >= since + idle_timeout);
+        if silent || is_stuck {
+            return Err(Cause::KeepAlive { silent: idle_timeout }.into());
         }
         if now >= self.ping_at {
             self.ping_at = now + self.task.protocol.options.keepalive;
             self.pinged.get_or_insert(now);
-            self.socket.ping(OWN);
+            self.socket.ping(OWN_PING);
         }
         Ok(())
     }
 }
 
-/// A close frame as a cause.
+/// Converts a close frame into a cause.
 fn parted(frame: Option<&CloseFrame>) -> Cause {
     let Some(frame) = frame else { return Cause::Closed };
-    let said: String = frame.reason.chars().filter(|c| !c.is_control()).take(SHOWN).collect();
-    let reason = format!("{} {said}", frame.code);
+    let reason_text: String = frame.reason.chars().filter(|c| !c.is_control()).take(SHOWN).collect();
+    let reason = format!("{} {reason_text}", frame.code);
     Cause::Parted { reason: reason.trim_end().to_owned() }
 }

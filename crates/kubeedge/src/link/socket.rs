@@ -1,4 +1,4 @@
-//! One WebSocket: a message at a time goes out, in fragments, while messages come in. Decides nothing.
+//! One WebSocket: sends one message at a time, in fragments, while receiving. Makes no decisions.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,31 +19,31 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use super::connect::{FRAGMENT, WebSocket};
 use edgesync_transport::link::handle::Shared;
 
-/// A message of text.
+/// The frame type of text messages.
 pub(super) const TEXT_FRAME: OpCode = OpCode::Data(Data::Text);
-/// A ping.
+/// The frame type of pings.
 pub(super) const PING_FRAME: OpCode = OpCode::Control(Control::Ping);
 
-/// A message of which some may have been sent.
+/// A partially sent message.
 struct Sending {
     rest: Bytes,
-    /// Of the next fragment.
+    /// The frame type of the next fragment.
     kind: OpCode,
 }
 
-/// See the module.
+/// The WebSocket with the message being sent.
 pub(super) struct Socket {
     stream: WebSocket,
     shared: Arc<Shared>,
     sending: Option<Sending>,
-    /// A ping of the link's own; it goes out before the next fragment.
+    /// A ping of the link itself, sent before the next fragment.
     ping: Option<&'static [u8]>,
     flushed: bool,
-    heard: Moved,
+    last_received: Moved,
     progress: Moved,
 }
 
-/// When a counter of bytes has last moved.
+/// The last change of a byte counter.
 struct Moved {
     at: Instant,
     bytes: u64,
@@ -58,56 +58,57 @@ impl Moved {
     }
 }
 
-/// What became of a look at the socket.
+/// The outcome of polling the socket.
 pub(super) enum Event {
-    /// A message came.
+    /// A message was received.
     Message(Message),
     /// The peer has closed.
     End,
-    /// The message has been taken, or everything has been passed on to TCP.
+    /// The message was accepted, or everything was passed to TCP.
     Wrote,
 }
 
 impl Socket {
     pub(super) fn new(stream: WebSocket, shared: Arc<Shared>) -> Self {
         let at = Instant::now();
-        let heard = Moved { at, bytes: shared.counters.bytes_in.load(Ordering::Relaxed) };
+        let last_received = Moved { at, bytes: shared.counters.bytes_in.load(Ordering::Relaxed) };
         let progress = Moved { at, bytes: shared.counters.bytes_out.load(Ordering::Relaxed) };
-        Self { stream, shared, sending: None, ping: None, flushed: true, heard, progress }
+        Self { stream, shared, sending: None, ping: None, flushed: true, last_received, progress }
     }
 
-    /// When the last byte came, whatever it was a part of, or reading was resumed.
-    pub(super) fn heard(&self) -> Instant {
-        self.heard.at
+    /// Returns the time of the last received byte, or of the last resumed read.
+    pub(super) fn last_received(&self) -> Instant {
+        self.last_received.at
     }
 
-    /// Reading is resumed: the silence until now was our own.
+    /// Resumes reading: the silence until now was this side's.
     pub(super) fn resume(&mut self) {
-        self.heard.at = Instant::now();
+        self.last_received.at = Instant::now();
     }
 
-    /// Since when TCP takes nothing of what waits for it; none if nothing waits.
+    /// Returns the time since which TCP accepts nothing; `None` if nothing waits.
     pub(super) fn stuck_since(&self) -> Option<Instant> {
         (!self.is_clear()).then_some(self.progress.at)
     }
 
-    /// Whether the next message can be given.
+    /// Returns whether the next message can be sent.
     pub(super) fn is_free(&self) -> bool {
         self.sending.is_none()
     }
 
-    /// Whether TCP has everything.
+    /// Returns whether everything was passed to TCP.
     pub(super) fn is_clear(&self) -> bool {
         self.is_free() && self.ping.is_none() && self.flushed
     }
 
-    /// Gives a message to be sent; only when it is free.
+    /// Starts to send a message; the socket must be free.
     pub(super) fn send(&mut self, kind: OpCode, payload: Vec<u8>) {
         self.begin();
         self.sending = Some(Sending { rest: payload.into(), kind });
     }
 
-    /// Sends a ping of the link's own, between two fragments if need be; one that still waits is enough.
+    /// Sends a ping of the link itself, between two fragments if necessary; replaces one that still
+    /// waits.
     pub(super) fn ping(&mut self, payload: &'static [u8]) {
         self.begin();
         self.ping = Some(payload);
@@ -119,14 +120,14 @@ impl Socket {
         }
     }
 
-    /// Moves bytes both ways until something has happened. Safe to cancel.
+    /// Moves bytes both ways until an event occurs. Cancel-safe.
     pub(super) async fn next(&mut self, may_read: bool) -> Result<Event, Error> {
         poll_fn(|cx| {
-            // Both directions at each turn: neither waits for the other.
+            // Both directions at each poll: neither waits for the other.
             let wrote = self.poll_write(cx);
             if may_read {
                 let read = Pin::new(&mut self.stream).poll_next(cx);
-                self.heard.look(&self.shared.counters.bytes_in);
+                self.last_received.look(&self.shared.counters.bytes_in);
                 match read {
                     Poll::Ready(Some(message)) => return Poll::Ready(message.map(Event::Message)),
                     Poll::Ready(None) => return Poll::Ready(Ok(Event::End)),
@@ -138,7 +139,7 @@ impl Socket {
         .await
     }
 
-    /// Writes a frame, or what is left of the one before; ready when it did.
+    /// Writes a frame, or the rest of the previous one; ready after progress.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let written = self.poll_frame(cx);
         self.progress.look(&self.shared.counters.bytes_out);
@@ -169,23 +170,24 @@ impl Socket {
         if let OpCode::Control(_) = kind {
             return Some(Frame::ping(rest));
         }
-        let part = rest.split_to(rest.len().min(FRAGMENT));
+        let close = rest.split_to(rest.len().min(FRAGMENT));
         let last = rest.is_empty();
         if !last {
             self.sending = Some(Sending { rest, kind: OpCode::Data(Data::Continue) });
         }
-        Some(Frame::message(part, kind, last))
+        Some(Frame::message(close, kind, last))
     }
 
-    /// Closes in order: the close frame, then what still comes until the peer closes too. Returns whether it did.
-    pub(super) async fn part(&mut self, within: Duration) -> bool {
-        let parting = async {
+    /// Closes cleanly: sends the close frame, then reads until the peer closes too. Returns whether
+    /// it did.
+    pub(super) async fn close(&mut self, within: Duration) -> bool {
+        let closing = async {
             let close = CloseFrame { code: CloseCode::Normal, reason: Default::default() };
             let mut stream = Pin::new(&mut self.stream);
             if poll_fn(|cx| stream.as_mut().poll_ready(cx)).await.is_err() {
                 return false;
             }
-            // An error means that the peer was first; then our answer waits to be flushed.
+            // An error means that the peer has closed first; the answer waits to be flushed.
             let _ = stream.as_mut().start_send(Message::Close(Some(close)));
             if poll_fn(|cx| stream.as_mut().poll_flush(cx)).await.is_err() {
                 return false;
@@ -198,8 +200,8 @@ impl Socket {
                 }
             }
         };
-        let answered = timeout(within, parting).await.unwrap_or(false);
-        // The peer may be gone; then there is nobody to say it to.
+        let answered = timeout(within, closing).await.unwrap_or(false);
+        // The peer may be gone already.
         let _ = timeout(within, self.stream.get_mut().shutdown()).await;
         answered
     }

@@ -17,7 +17,7 @@ fn message(operation: &str, resource: &str, parent: bool, content: &Value) -> St
 }
 
 #[test]
-fn what_cannot_be_read_is_said_in_few_words() {
+fn unreadable_messages_have_short_errors() {
     let long = format!(r#"{{"header":{:?},"route":{{}}}}"#, "x".repeat(5000));
     let cases: [(&[u8], &str); 9] = [
         (b"", "EOF"),
@@ -39,7 +39,7 @@ fn what_cannot_be_read_is_said_in_few_words() {
 }
 
 #[test]
-fn what_is_optional_may_be_missing_and_null_is_nothing() {
+fn optional_fields_may_be_missing_or_null() {
     let text = r#"{"header":{"msg_id":"7"},"route":{"resource":"null"},"content":null}"#;
     let incoming = decode(text.as_bytes()).unwrap();
     assert_eq!((incoming.id, incoming.parent, incoming.operation), (None, None, Operation::Other));
@@ -72,7 +72,7 @@ fn a_resource_has_a_namespace_a_type_and_a_name() {
 }
 
 #[test]
-fn what_cloudcore_waits_for_is_acknowledged_and_nothing_else() {
+fn only_messages_that_await_it_are_acknowledged() {
     let object = json!({"metadata": {"name": "x"}});
     let failure = json!({"ErrStatus": {"code": 404}});
     let answer = json!({"Object": object, "Err": null});
@@ -119,7 +119,7 @@ fn raw(text: &str) -> &RawValue {
 }
 
 #[test]
-fn errors_are_told_from_objects() {
+fn errors_are_distinguished_from_objects() {
     let status = r#"{"ErrStatus":{"metadata":{},"status":"Failure","message":"configmap \"x\" not found",
         "reason":"NotFound","details":{"name":"x"},"code":404}}"#;
     let failure_of = |text: &str| failure(raw(text));
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_else_is_an_id(text in "[0-9a-fg-]{0,40}|.{0,40}") {
+    fn only_a_uuid_is_an_id(text in "[0-9a-fg-]{0,40}|.{0,40}") {
         if let Some(id) = parse_id(&text) {
             prop_assert_eq!(id_text(id), text.to_lowercase());
         }

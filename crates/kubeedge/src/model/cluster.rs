@@ -1,4 +1,4 @@
-//! What the API server holds: objects with a UID each and versions from one counter.
+//! The API server's storage: objects with one UID each and versions from one counter.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ impl Key {
         Self { kind: kind.to_lowercase(), namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    /// As messages name it.
+    /// Returns the resource as messages name it.
     pub fn resource(&self) -> String {
         resource(&self.namespace, &self.kind, &self.name)
     }
@@ -40,7 +40,7 @@ pub struct Kind {
     pub allowed: bool,
 }
 
-/// Something happened to an object.
+/// A change of an object.
 #[derive(Clone, Debug)]
 pub enum Change {
     Added(Value),
@@ -74,7 +74,7 @@ impl Cluster {
         Self { objects: BTreeMap::new(), kinds, version: 300, ids: Ids(seed) }
     }
 
-    /// A CustomResourceDefinition is made.
+    /// Creates a CustomResourceDefinition for a kind.
     pub fn define(&mut self, api_version: &str, kind: &str, plural: &str) {
         self.kinds.push(Kind {
             api_version: api_version.into(),
@@ -84,7 +84,7 @@ impl Cluster {
         });
     }
 
-    /// Whether CloudCore's own account may list a kind.
+    /// Sets whether CloudCore's own account may list a kind.
     pub fn allow(&mut self, plural: &str, allowed: bool) {
         for kind in self.kinds.iter_mut().filter(|kind| kind.plural == plural) {
             kind.allowed = allowed;
@@ -113,7 +113,7 @@ impl Cluster {
         self.objects.values()
     }
 
-    /// All objects of a kind, in the order of their names.
+    /// Returns all objects of a kind in the order of their names.
     pub fn of_kind<'a>(&'a self, kind: &'a Kind) -> impl Iterator<Item = &'a Value> {
         let is_one = |object: &&Value| {
             object["apiVersion"] == kind.api_version.as_str() && object["kind"] == kind.kind.as_str()
@@ -126,7 +126,8 @@ impl Cluster {
         json!(self.version.to_string())
     }
 
-    /// Creates the object, or replaces it but for its identity. What changes nothing has no new version.
+    /// Creates or replaces the object and keeps its identity. An unchanged object keeps its
+    /// version.
     pub fn apply(&mut self, mut object: Value) -> (String, Option<Change>) {
         let key = self.key(&object).expect("an object with kind and name");
         let Some(old) = self.objects.get(&key) else {
@@ -160,7 +161,8 @@ impl Cluster {
     }
 }
 
-/// A strategic merge patch, as far as nodes and pods need it: conditions and addresses are merged by type.
+/// Applies a strategic merge patch, as far as Nodes and Pods need it: conditions and addresses are
+/// merged by type.
 pub(super) fn strategic(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         target.clone_from(patch);
@@ -200,7 +202,7 @@ fn merge_by_type(list: &mut Value, items: &[Value]) {
     }
 }
 
-/// A merge patch (RFC 7396).
+/// Applies a merge patch (RFC 7396).
 pub(super) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         target.clone_from(patch);

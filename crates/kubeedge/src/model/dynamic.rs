@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 
 use super::CloudCore;
 use super::cluster::{Key, Kind, merge};
-use super::message::{Draft, Heard, failure};
+use super::message::{Draft, NodeMessage, failure};
 use super::push::guessed_resource;
 
-/// Lists that are being read page by page.
+/// The lists being read page by page.
 const MAX_LISTS: usize = 16;
 
-/// Somebody who wants to hear of changes of a kind.
+/// A watch for changes of a kind.
 #[derive(Clone, Debug)]
 struct Listener {
     node: String,
@@ -24,7 +24,7 @@ struct Listener {
     labels: String,
 }
 
-/// The rest of a list.
+/// The remaining items of a list.
 pub(super) struct Listed {
     version: String,
     rest: Vec<Value>,
@@ -32,21 +32,22 @@ pub(super) struct Listed {
 
 #[derive(Default)]
 pub(super) struct Dynamic {
-    /// By kind (version and plural) and ID alone: another node with the same ID takes the place of the first one.
+    /// By kind (version and plural) and ID alone: another node with the same ID replaces the first
+    /// one.
     listeners: BTreeMap<(String, String), Listener>,
     lists: BTreeMap<u64, Listed>,
     next_list: u64,
 }
 
-/// What a Key names: the kind's version and plural, namespace and name (both may be empty).
-struct Asked {
+/// The parts of a Key: the kind's version and plural, namespace and name (both may be empty).
+struct RequestKey {
     api_version: String,
     plural: String,
     namespace: String,
     name: String,
 }
 
-impl Asked {
+impl RequestKey {
     fn read(key: &str) -> Option<Self> {
         let mut parts = key.strip_prefix('/')?.split('/');
         let (group, version, plural) = (parts.next()?, parts.next()?, parts.next()?);
@@ -64,7 +65,7 @@ impl Asked {
     }
 }
 
-/// What is refused: the reason in words, and the Status if there is one.
+/// A refusal: the text, and the Status if there is one.
 type Refusal = (String, Option<Value>);
 
 fn decode(value: &Value) -> Option<Value> {
@@ -76,7 +77,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Equalities only, as `a=b,c=d`.
+/// Supports equalities only, as `a=b,c=d`.
 fn selected(selector: &str, value: impl Fn(&str) -> String) -> bool {
     selector.split(',').filter(|part| !part.is_empty()).all(|part| {
         let (name, wanted) = part.split_once('=').unwrap_or((part, ""));
@@ -94,10 +95,10 @@ fn label(object: &Value, name: &str) -> String {
 }
 
 impl Listener {
-    fn hears(&self, object: &Value) -> bool {
+    fn matches(&self, object: &Value) -> bool {
         let is_kind = object["apiVersion"] == self.kind.api_version.as_str()
             && object["kind"] == self.kind.kind.as_str();
-        // For pods the namespace has another name, and no pod has a field of that.
+        // For Pods the namespace field has another name, which no Pod has.
         let is_there = self.namespace.is_empty()
             || (self.kind.kind != "Pod" && text(&object["metadata"]["namespace"]) == self.namespace);
         let known = |name: &str| match name {
@@ -112,17 +113,17 @@ impl Listener {
 }
 
 impl CloudCore {
-    pub fn application(&mut self, node: &str, heard: &Heard) {
+    pub fn application(&mut self, node: &str, received_message: &NodeMessage) {
         if !self.settings.dynamic_controller {
             return;
         }
-        if heard.resource == "watchapp/sync" {
-            return self.sync_watches(node, heard);
+        if received_message.resource == "watchapp/sync" {
+            return self.sync_watches(node, received_message);
         }
-        if !heard.content.is_object() {
+        if !received_message.content.is_object() {
             return;
         }
-        let mut application = heard.content.clone();
+        let mut application = received_message.content.clone();
         application["Nodename"] = json!(node);
         self.process(node, &mut application);
         let draft = Draft {
@@ -130,13 +131,13 @@ impl CloudCore {
             operation: "applicationResponse",
             resource: "ignore/Application/ignore".into(),
             version: String::new(),
-            parent: heard.id.clone(),
+            parent: received_message.id.clone(),
             content: application,
         };
         self.answer(node, &draft);
     }
 
-    /// Does what an Application asks for and writes the outcome into it.
+    /// Executes an Application and writes the outcome into it.
     fn process(&mut self, node: &str, application: &mut Value) {
         let result = match decode(&application["Option"]) {
             None | Some(Value::Null) => {
@@ -169,11 +170,11 @@ impl CloudCore {
 
     fn perform(&mut self, node: &str, application: &Value, option: &Value) -> Result<Value, Refusal> {
         let key = text(&application["Key"]);
-        let asked = Asked::read(key).ok_or_else(|| (String::new(), Some(unknown())))?;
+        let request_key = RequestKey::read(key).ok_or_else(|| (String::new(), Some(unknown())))?;
         match text(&application["Verb"]) {
             "list" => {
                 let list = self
-                    .list(&asked, option)
+                    .list(&request_key, option)
                     .map_err(|message| (format!("get current list error: {message}"), None))?;
                 let connection = self.connection_of(node);
                 if let Some(session) = connection.and_then(|at| self.sessions.get_mut(&at)) {
@@ -181,36 +182,36 @@ impl CloudCore {
                 }
                 Ok(list)
             }
-            "get" => self.get(&asked),
-            "patch" => self.patch(&asked, option),
+            "get" => self.get(&request_key),
+            "patch" => self.patch(&request_key, option),
             "watch" => {
-                self.watch(node, text(&application["ID"]), key, &asked, option);
+                self.watch(node, text(&application["ID"]), key, &request_key, option);
                 Ok(Value::Null)
             }
             verb => Err((format!("unsupported Application Verb type :{verb}"), None)),
         }
     }
 
-    /// The kind, if CloudCore may see it.
-    fn allowed(&self, asked: &Asked) -> Result<Kind, String> {
-        let kind = self.cluster.kind(&asked.api_version, &asked.plural);
+    /// Returns the kind, if CloudCore may read it.
+    fn allowed(&self, request_key: &RequestKey) -> Result<Kind, String> {
+        let kind = self.cluster.kind(&request_key.api_version, &request_key.plural);
         let kind = kind.ok_or("the server could not find the requested resource")?;
         if kind.allowed {
             return Ok(kind.clone());
         }
-        let what = match asked.group() {
-            "" => asked.plural.clone(),
-            group => format!("{}.{group}", asked.plural),
+        let what = match request_key.group() {
+            "" => request_key.plural.clone(),
+            group => format!("{}.{group}", request_key.plural),
         };
         Err(format!(
             "{what} is forbidden: User \"system:serviceaccount:kubeedge:cloudcore\" cannot list resource \"{}\" in API group \"{}\" at the cluster scope",
-            asked.plural,
-            asked.group()
+            request_key.plural,
+            request_key.group()
         ))
     }
 
-    fn list(&mut self, asked: &Asked, option: &Value) -> Result<Value, String> {
-        let kind = self.allowed(asked)?;
+    fn list(&mut self, request_key: &RequestKey, option: &Value) -> Result<Value, String> {
+        let kind = self.allowed(request_key)?;
         let listed = match option["continue"].as_str().filter(|token| !token.is_empty()) {
             Some(token) => {
                 let found = token.parse().ok().and_then(|token| self.dynamic.lists.remove(&token));
@@ -221,7 +222,8 @@ impl CloudCore {
             None => {
                 let (fields, labels) = (text(&option["fieldSelector"]), text(&option["labelSelector"]));
                 let wanted = |object: &&Value| {
-                    (asked.namespace.is_empty() || text(&object["metadata"]["namespace"]) == asked.namespace)
+                    (request_key.namespace.is_empty()
+                        || text(&object["metadata"]["namespace"]) == request_key.namespace)
                         && selected(fields, |name| field(object, name))
                         && selected(labels, |name| label(object, name))
                 };
@@ -248,25 +250,27 @@ impl CloudCore {
         )
     }
 
-    fn found(&self, asked: &Asked, name: &str) -> Result<Key, Refusal> {
-        let kind =
-            self.cluster.kind(&asked.api_version, &asked.plural).ok_or((String::new(), Some(unknown())))?;
-        let key = Key::new(&kind.kind, &asked.namespace, name);
+    fn found(&self, request_key: &RequestKey, name: &str) -> Result<Key, Refusal> {
+        let kind = self
+            .cluster
+            .kind(&request_key.api_version, &request_key.plural)
+            .ok_or((String::new(), Some(unknown())))?;
+        let key = Key::new(&kind.kind, &request_key.namespace, name);
         if self.cluster.get(&key).is_some() {
             return Ok(key);
         }
-        let details = json!({"name": name, "group": asked.group(), "kind": asked.plural});
-        let message = format!("{}.{} \"{name}\" not found", asked.plural, asked.group());
+        let details = json!({"name": name, "group": request_key.group(), "kind": request_key.plural});
+        let message = format!("{}.{} \"{name}\" not found", request_key.plural, request_key.group());
         Err((String::new(), Some(failure(404, "NotFound", message, details))))
     }
 
-    fn get(&self, asked: &Asked) -> Result<Value, Refusal> {
-        let key = self.found(asked, &asked.name)?;
+    fn get(&self, request_key: &RequestKey) -> Result<Value, Refusal> {
+        let key = self.found(request_key, &request_key.name)?;
         Ok(self.cluster.get(&key).cloned().unwrap_or_default())
     }
 
-    fn patch(&mut self, asked: &Asked, option: &Value) -> Result<Value, Refusal> {
-        let key = self.found(asked, text(&option["Name"]))?;
+    fn patch(&mut self, request_key: &RequestKey, option: &Value) -> Result<Value, Refusal> {
+        let key = self.found(request_key, text(&option["Name"]))?;
         let patch = decode(&option["Data"]).unwrap_or_default();
         let old = self.cluster.get(&key).cloned().unwrap_or_default();
         let mut object = old.clone();
@@ -287,13 +291,13 @@ impl CloudCore {
         Ok(object)
     }
 
-    fn watch(&mut self, node: &str, id: &str, key: &str, asked: &Asked, option: &Value) {
+    fn watch(&mut self, node: &str, id: &str, key: &str, request_key: &RequestKey, option: &Value) {
         let session = self.connection_of(node).and_then(|at| self.sessions.get(&at));
         let was_listed = session.is_some_and(|session| session.approved.iter().any(|listed| listed == key));
         if !was_listed {
             self.violations.push(format!("node {node} watches {key}, which it has not listed"));
         }
-        let kind = match self.allowed(asked) {
+        let kind = match self.allowed(request_key) {
             Ok(kind) => kind,
             Err(message) => {
                 return self
@@ -306,17 +310,17 @@ impl CloudCore {
         }
         let listener = Listener {
             node: node.to_owned(),
-            namespace: asked.namespace.clone(),
+            namespace: request_key.namespace.clone(),
             fields: text(&option["fieldSelector"]).to_owned(),
             labels: text(&option["labelSelector"]).to_owned(),
             kind,
         };
-        let place = (format!("{}/{}", asked.api_version, asked.plural), id.to_owned());
+        let place = (format!("{}/{}", request_key.api_version, request_key.plural), id.to_owned());
         let before = self.dynamic.listeners.get(&place).filter(|before| before.node != node);
         if let Some(before) = before {
             self.violations.push(format!("node {node} takes the listener of {}", before.node));
         }
-        let known = self.cluster.all().filter(|object| listener.hears(object));
+        let known = self.cluster.all().filter(|object| listener.matches(object));
         let known = known.take(self.settings.watch_begins_with).cloned().collect::<Vec<_>>();
         for object in known {
             let resource = guessed_resource(&object, &listener.kind.plural);
@@ -325,19 +329,19 @@ impl CloudCore {
         self.dynamic.listeners.insert(place, listener);
     }
 
-    /// Tells those who watch a kind of a change.
-    pub fn tell_listeners(&mut self, operation: &'static str, object: &Value) {
+    /// Notifies the watches of a kind of a change.
+    pub fn notify_listeners(&mut self, operation: &'static str, object: &Value) {
         let hear: Vec<Listener> =
-            self.dynamic.listeners.values().filter(|listener| listener.hears(object)).cloned().collect();
+            self.dynamic.listeners.values().filter(|listener| listener.matches(object)).cloned().collect();
         for listener in hear {
             let resource = guessed_resource(object, &listener.kind.plural);
             self.push(&listener.node, "dynamiccontroller", operation, &resource, object);
         }
     }
 
-    /// The whole set of watches that a node wants.
-    fn sync_watches(&mut self, node: &str, heard: &Heard) {
-        let Value::Object(wanted) = &heard.content else { return };
+    /// Handles the complete set of a node's watches.
+    fn sync_watches(&mut self, node: &str, received_message: &NodeMessage) {
+        let Value::Object(wanted) = &received_message.content else { return };
         self.dynamic.listeners.retain(|(_, id), listener| listener.node != node || wanted.contains_key(id));
         let mut failed = Map::new();
         for (id, application) in wanted {
@@ -350,12 +354,12 @@ impl CloudCore {
                 failed.insert(id.clone(), application);
             }
         }
-        let mut draft = heard.answer("dynamiccontroller", Value::Object(failed));
+        let mut draft = received_message.answer("dynamiccontroller", Value::Object(failed));
         draft.operation = "applicationResponse";
         self.answer(node, &draft);
     }
 
-    /// The listeners of a node: their kinds and selectors.
+    /// Returns the kinds and selectors of a node's watches.
     pub fn watches(&self, node: &str) -> Vec<String> {
         let own = self.dynamic.listeners.iter().filter(|(_, listener)| listener.node == node);
         own.map(|((kind, _), listener)| format!("{kind} {} {}", listener.namespace, listener.fields))

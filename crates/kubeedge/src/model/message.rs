@@ -1,11 +1,11 @@
-//! Messages as they stand on the wire.
+//! The wire format of messages.
 
 use serde_json::{Value, json};
 
 use super::Deletes;
 
 /// A message of the node.
-pub struct Heard {
+pub struct NodeMessage {
     pub id: String,
     pub parent: String,
     pub source: String,
@@ -14,8 +14,8 @@ pub struct Heard {
     pub content: Value,
 }
 
-/// None if it is no JSON of a message: such a one ends the connection.
-pub(super) fn read(text: &str) -> Option<Heard> {
+/// Parses a message; `None` ends the connection.
+pub(super) fn read(text: &str) -> Option<NodeMessage> {
     let mut message: Value = serde_json::from_str(text).ok()?;
     let content = message["content"].take();
     let text = |value: &Value| match value {
@@ -24,7 +24,7 @@ pub(super) fn read(text: &str) -> Option<Heard> {
         _ => None,
     };
     let (header, route) = (&message["header"], &message["route"]);
-    Some(Heard {
+    Some(NodeMessage {
         id: text(&header["msg_id"])?,
         parent: text(&header["parent_msg_id"])?,
         source: text(&route["source"])?,
@@ -34,8 +34,8 @@ pub(super) fn read(text: &str) -> Option<Heard> {
     })
 }
 
-impl Heard {
-    /// Namespace (empty for `null`), type and name.
+impl NodeMessage {
+    /// Returns namespace (empty for `null`), type and name.
     pub fn parts(&self) -> Option<(&str, &str, &str)> {
         let mut parts = self.resource.splitn(3, '/');
         let (namespace, kind, name) = (parts.next()?, parts.next()?, parts.next()?);
@@ -54,15 +54,13 @@ impl Heard {
     }
 }
 
-/// A message for the node, but for its identity and time.
+/// A message for the node, without id and time.
 #[derive(Clone, Debug)]
 pub struct Draft {
     pub source: String,
     pub operation: &'static str,
     pub resource: String,
-    /// Empty for none.
     pub version: String,
-    /// Empty for none.
     pub parent: String,
     pub content: Value,
 }
@@ -100,7 +98,7 @@ impl Draft {
     }
 }
 
-/// What a delete says of an object that went while the node was away.
+/// Returns the content of a delete for an object deleted while the node was away.
 pub(super) fn bare(metadata: &Value) -> Value {
     let mut bare = json!({"name": metadata["name"], "uid": metadata["uid"]});
     if metadata["namespace"].is_string() {
@@ -109,7 +107,7 @@ pub(super) fn bare(metadata: &Value) -> Value {
     json!({"metadata": bare})
 }
 
-/// A Status of Kubernetes that says what went wrong.
+/// Returns a Kubernetes Status of a failure.
 pub(super) fn failure(code: u16, reason: &str, message: String, details: Value) -> Value {
     json!({"ErrStatus": {"metadata": {}, "status": "Failure", "message": message, "reason": reason,
         "details": details, "code": code}})

@@ -1,4 +1,5 @@
-//! What is sent without a question: changes of what concerns a node, and what the ObjectSyncs show to be missing.
+//! Unrequested messages: changes of objects that concern a node, and objects missing according to
+//! the ObjectSyncs.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +10,14 @@ use super::cluster::{Change, Key, resource};
 use super::message::{Draft, bare};
 use super::session::Tracked;
 
-/// What a node has acknowledged of one object.
+/// The state of one object that a node has acknowledged.
 #[derive(Clone, Debug)]
 pub struct ObjectSync {
     pub key: Key,
     pub version: String,
 }
 
-/// Versions are compared as numbers.
+/// Parses a version: they are compared as numbers.
 fn number(version: &str) -> u64 {
     version.parse().unwrap_or(0)
 }
@@ -26,13 +27,13 @@ fn text(value: &Value) -> &str {
 }
 
 impl CloudCore {
-    /// Whether anything is pushed for a node at all.
+    /// Returns whether anything is pushed to a node at all.
     pub fn is_edge(&self, node: &str) -> bool {
         let found = self.cluster.get(&Key::new("node", "", node));
         found.is_some_and(|node| node["metadata"]["labels"]["node-role.kubernetes.io/edge"] == "")
     }
 
-    /// CloudCore writes its address into the node that connects.
+    /// Writes CloudCore's address into the connecting node.
     pub fn annotate(&mut self, node: &str) {
         let Some(object) = self.cluster.get(&Key::new("node", "", node)) else { return };
         let mut object = object.clone();
@@ -41,7 +42,7 @@ impl CloudCore {
         self.happened(change);
     }
 
-    /// The informers tell of a change.
+    /// Handles an event of the informers.
     pub fn happened(&mut self, change: Option<Change>) {
         let Some(change) = change else { return };
         let (operation, object) = match &change {
@@ -56,7 +57,7 @@ impl CloudCore {
             "node" => self.node_happened(operation, &key, object),
             _ => {}
         }
-        self.tell_listeners(operation, object);
+        self.notify_listeners(operation, object);
         self.pump();
     }
 
@@ -75,7 +76,7 @@ impl CloudCore {
 
     fn config_happened(&mut self, operation: &'static str, key: &Key, object: &Value) {
         let nodes = match operation {
-            // So one that is made anew under this name goes nowhere.
+            // One recreated under this name is therefore sent nowhere.
             "delete" => self.locations.remove(key),
             _ => self.locations.get(key).cloned(),
         };
@@ -96,7 +97,7 @@ impl CloudCore {
         }
     }
 
-    /// Sends an object if the node is not known to have it.
+    /// Sends an object unless the node is known to have it.
     pub fn push(
         &mut self,
         node: &str,
@@ -116,7 +117,7 @@ impl CloudCore {
         self.track(node, draft);
     }
 
-    /// A message that wants an acknowledgement.
+    /// Queues a message that requires an acknowledgement.
     pub fn track(&mut self, node: &str, draft: Draft) {
         if draft.resource.contains("podlist") || draft.resource.contains("membership") {
             return self.answer(node, &draft);
@@ -156,7 +157,7 @@ impl CloudCore {
         }
     }
 
-    /// A message was acknowledged.
+    /// Records an acknowledged message.
     pub fn recorded(&mut self, node: &str, message: &Tracked) {
         let syncs = self.syncs.entry(node.to_owned()).or_default();
         if message.is_delete() {
@@ -167,7 +168,7 @@ impl CloudCore {
         }
     }
 
-    /// A message that wants none, to whoever serves the node.
+    /// Sends a message without acknowledgement to the session that serves the node.
     pub fn answer(&mut self, node: &str, draft: &Draft) {
         let text = draft.text(&self.ids.uuid(), self.wall(), self.settings.deletes);
         let connection = self.connection_of(node);
@@ -220,7 +221,7 @@ fn key_of(draft: &Draft) -> Option<Key> {
     Some(Key::new(kind, text(&metadata["namespace"]), name))
 }
 
-/// The ConfigMaps and Secrets that CloudCore sees in a pod: it does not look at `initContainers`.
+/// Returns the ConfigMaps and Secrets that CloudCore finds in a Pod: it ignores `initContainers`.
 fn references(pod: &Value) -> BTreeSet<Key> {
     let spec = &pod["spec"];
     let mut found: Vec<(&str, &Value)> = Vec::new();
@@ -260,7 +261,8 @@ fn references(pod: &Value) -> BTreeSet<Key> {
     named.collect()
 }
 
-/// The resource of an object that the dynamic controller sends: the type is guessed from the plural.
+/// Returns the resource of an object sent by the dynamic controller: the type is derived from the
+/// plural.
 pub(super) fn guessed_resource(object: &Value, plural: &str) -> String {
     let kind = if let Some(stem) = plural.strip_suffix("ies") {
         format!("{stem}y")

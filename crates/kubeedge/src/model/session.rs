@@ -1,4 +1,5 @@
-//! One session: one message at a time waits for its acknowledgement, answers that want none overtake it.
+//! One session: one message at a time waits for its acknowledgement; answers without one overtake
+//! it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -6,10 +7,10 @@ use std::time::Duration;
 use super::message::Draft;
 use super::{Deletes, Now};
 
-/// The first delay of a message that was never acknowledged, and the longest.
+/// The first and the longest delay of a message that was never acknowledged.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1000));
 
-/// A message about an object that wants an acknowledgement.
+/// A message about an object that requires an acknowledgement.
 #[derive(Clone, Debug)]
 pub struct Tracked {
     pub id: String,
@@ -23,7 +24,7 @@ impl Tracked {
     }
 }
 
-struct Flight {
+struct InFlight {
     message: Tracked,
     text: String,
     sends: u32,
@@ -33,16 +34,16 @@ struct Flight {
 pub(super) struct Session {
     pub node: String,
     pub keepalive_at: Now,
-    /// Beyond the limit of nodes: accepted, and never answered.
+    /// Whether the session exceeds the limit of nodes: accepted, and never answered.
     pub mute: bool,
-    /// The last message about each object, even if it was acknowledged long ago.
+    /// The last message about each object, even if acknowledged long ago.
     stored: BTreeMap<String, Tracked>,
     ready: VecDeque<String>,
     later: BTreeMap<String, Now>,
     failures: BTreeMap<String, u32>,
-    flight: Option<Flight>,
+    in_flight: Option<InFlight>,
     pub out: VecDeque<String>,
-    /// Keys of lists that were approved in this session.
+    /// The keys of lists approved in this session.
     pub approved: Vec<String>,
 }
 
@@ -56,7 +57,7 @@ impl Session {
             ready: VecDeque::new(),
             later: BTreeMap::new(),
             failures: BTreeMap::new(),
-            flight: None,
+            in_flight: None,
             out: VecDeque::new(),
             approved: Vec::new(),
         }
@@ -66,7 +67,7 @@ impl Session {
         self.stored.get(uid)
     }
 
-    /// The message takes the place of one about the same object that has not left yet.
+    /// Queues a message; it replaces an unsent one about the same object.
     pub(super) fn enqueue(&mut self, message: Tracked) {
         let uid = message.uid.clone();
         self.stored.insert(uid.clone(), message);
@@ -76,15 +77,15 @@ impl Session {
         }
     }
 
-    /// Sends the next message if none is under way.
+    /// Sends the next message unless one is in flight.
     pub(super) fn pump(&mut self, now: Now, resend: Duration, wall: u64, deletes: Deletes) {
-        while self.flight.is_none()
+        while self.in_flight.is_none()
             && let Some(uid) = self.ready.pop_front()
         {
             let Some(message) = self.stored.get(&uid).cloned() else { continue };
             let text = message.draft.text(&message.id, wall, deletes);
             self.out.push_back(text.clone());
-            self.flight = Some(Flight { message, text, sends: 1, resend_at: now + resend });
+            self.in_flight = Some(InFlight { message, text, sends: 1, resend_at: now + resend });
         }
     }
 
@@ -95,15 +96,17 @@ impl Session {
             self.later.remove(&uid);
             self.ready.push_back(uid);
         }
-        let Some(flight) = self.flight.as_mut().filter(|flight| flight.resend_at <= now) else { return };
-        if flight.sends < sends {
-            flight.sends += 1;
-            flight.resend_at = now + resend;
-            self.out.push_back(flight.text.clone());
+        let Some(in_flight) = self.in_flight.as_mut().filter(|in_flight| in_flight.resend_at <= now) else {
+            return;
+        };
+        if in_flight.sends < sends {
+            in_flight.sends += 1;
+            in_flight.resend_at = now + resend;
+            self.out.push_back(in_flight.text.clone());
             return;
         }
-        let uid = flight.message.uid.clone();
-        self.flight = None;
+        let uid = in_flight.message.uid.clone();
+        self.in_flight = None;
         let failures = self.failures.entry(uid.clone()).or_default();
         *failures += 1;
         let wait = RETRY.0.saturating_mul(1 << (*failures - 1).min(20)).min(RETRY.1);
@@ -112,19 +115,19 @@ impl Session {
         }
     }
 
-    /// Gives the message that was waited for, if this acknowledges it.
+    /// Returns the message in flight if this acknowledges it.
     pub(super) fn acknowledged(&mut self, parent: &str) -> Option<Tracked> {
-        let flight = self.flight.take_if(|flight| flight.message.id == parent)?;
-        self.failures.remove(&flight.message.uid);
-        Some(flight.message)
+        let in_flight = self.in_flight.take_if(|in_flight| in_flight.message.id == parent)?;
+        self.failures.remove(&in_flight.message.uid);
+        Some(in_flight.message)
     }
 
     pub(super) fn deadline(&self) -> Option<Now> {
-        let resend = self.flight.as_ref().map(|flight| flight.resend_at);
+        let resend = self.in_flight.as_ref().map(|in_flight| in_flight.resend_at);
         self.later.values().copied().chain(resend).min()
     }
 
     pub(super) fn waiting(&self) -> usize {
-        self.ready.len() + self.later.len() + usize::from(self.flight.is_some())
+        self.ready.len() + self.later.len() + usize::from(self.in_flight.is_some())
     }
 }

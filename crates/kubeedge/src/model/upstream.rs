@@ -1,10 +1,10 @@
-//! What the node asks for and says, but for Applications.
+//! Requests and writes of the node, without Applications.
 
 use serde_json::{Value, json};
 
 use super::CloudCore;
 use super::cluster::{Key, strategic};
-use super::message::{Heard, failure};
+use super::message::{NodeMessage, failure};
 
 const CONTROLLER: &str = "edgecontroller";
 
@@ -13,37 +13,37 @@ fn not_found(plural: &str, name: &str, details: Value) -> Value {
 }
 
 impl CloudCore {
-    pub fn upstream(&mut self, node: &str, heard: &Heard) {
-        let Some((namespace, kind, name)) = heard.parts() else { return };
+    pub fn upstream(&mut self, node: &str, received_message: &NodeMessage) {
+        let Some((namespace, kind, name)) = received_message.parts() else { return };
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        match (kind, heard.operation.as_str()) {
+        match (kind, received_message.operation.as_str()) {
             ("configmap" | "secret", "query") => {
-                self.query_config(node, heard, &Key::new(kind, &namespace, &name));
+                self.query_config(node, received_message, &Key::new(kind, &namespace, &name));
             }
             ("node", "query") => {
                 let found = self.cluster.get(&Key::new("node", "", &name)).cloned();
                 let missing = not_found("node", &name, json!({"name": name, "kind": "node"}));
-                self.respond(node, heard, found.unwrap_or(missing));
+                self.respond(node, received_message, found.unwrap_or(missing));
             }
             ("lease", operation) => {
-                let answer = self.lease(operation, &namespace, &name, &heard.content);
+                let answer = self.lease(operation, &namespace, &name, &received_message.content);
                 if let Some(answer) = answer {
-                    let draft = heard.answer(CONTROLLER, answer);
+                    let draft = received_message.answer(CONTROLLER, answer);
                     self.answer(node, &draft);
                 }
             }
-            ("node", "insert") => self.insert_node(node, heard, &name),
-            ("node", "update") => self.update_node(node, heard, &name),
-            ("nodepatch", _) => self.patch_status(node, heard, &Key::new("node", "", &name)),
-            ("podpatch", _) => self.patch_status(node, heard, &Key::new("pod", &namespace, &name)),
-            ("pod", "delete") => self.delete_pod(node, heard, &Key::new("pod", &namespace, &name)),
-            ("event", _) => self.event(heard),
+            ("node", "insert") => self.insert_node(node, received_message, &name),
+            ("node", "update") => self.update_node(node, received_message, &name),
+            ("nodepatch", _) => self.patch_status(node, received_message, &Key::new("node", "", &name)),
+            ("podpatch", _) => self.patch_status(node, received_message, &Key::new("pod", &namespace, &name)),
+            ("pod", "delete") => self.delete_pod(node, received_message, &Key::new("pod", &namespace, &name)),
+            ("event", _) => self.event(received_message),
             _ => {}
         }
     }
 
-    /// An answer that wants no acknowledgement, with the version of the object in it.
-    fn respond(&mut self, node: &str, heard: &Heard, content: Value) {
+    /// Sends an answer without acknowledgement, with the version of its object.
+    fn respond(&mut self, node: &str, received_message: &NodeMessage, content: Value) {
         let metadata = if content["metadata"].is_object() {
             &content["metadata"]
         } else {
@@ -53,22 +53,22 @@ impl CloudCore {
             true => metadata["resourceVersion"].as_str().unwrap_or_default().to_owned(),
             false => String::new(),
         };
-        let mut draft = heard.answer(CONTROLLER, content);
+        let mut draft = received_message.answer(CONTROLLER, content);
         draft.version = version;
         self.answer(node, &draft);
     }
 
-    fn query_config(&mut self, node: &str, heard: &Heard, key: &Key) {
+    fn query_config(&mut self, node: &str, received_message: &NodeMessage, key: &Key) {
         match self.cluster.get(key).cloned() {
             Some(object) => {
                 let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
-                let mut draft = heard.answer(CONTROLLER, object);
+                let mut draft = received_message.answer(CONTROLLER, object);
                 draft.version = version;
                 self.track(node, draft);
             }
             None => {
                 let details = json!({"name": key.name, "kind": key.kind});
-                self.respond(node, heard, not_found(&key.kind, &key.name, details));
+                self.respond(node, received_message, not_found(&key.kind, &key.name, details));
             }
         }
     }
@@ -131,20 +131,20 @@ impl CloudCore {
         Some(json!({"Object": lease, "Err": null}))
     }
 
-    fn insert_node(&mut self, node: &str, heard: &Heard, name: &str) {
+    fn insert_node(&mut self, node: &str, received_message: &NodeMessage, name: &str) {
         let key = Key::new("node", "", name);
-        if !heard.content.is_object() {
-            let draft = heard.answer(CONTROLLER, json!("unmarshal message content failed"));
+        if !received_message.content.is_object() {
+            let draft = received_message.answer(CONTROLLER, json!("unmarshal message content failed"));
             return self.answer(node, &draft);
         }
-        let mut object = heard.content.clone();
+        let mut object = received_message.content.clone();
         if self.cluster.get(&key).is_some() {
             let details = json!({"name": name, "kind": "nodes"});
             let refused = failure(409, "AlreadyExists", format!("nodes \"{name}\" already exists"), details);
             let labels = object["metadata"]["labels"].take();
             let empty =
                 json!({"metadata": {"creationTimestamp": null, "labels": labels}, "spec": {}, "status": {}});
-            return self.respond(node, heard, json!({"Object": empty, "Err": refused}));
+            return self.respond(node, received_message, json!({"Object": empty, "Err": refused}));
         }
         object["apiVersion"] = json!("v1");
         object["kind"] = json!("Node");
@@ -152,26 +152,26 @@ impl CloudCore {
         object["metadata"]["annotations"]["cloudcore"] = json!("192.0.2.2");
         let (_, change) = self.cluster.apply(object);
         let object = self.cluster.get(&key).cloned();
-        let mut draft = heard.answer(CONTROLLER, json!({"Object": typeless(object), "Err": null}));
+        let mut draft = received_message.answer(CONTROLLER, json!({"Object": typeless(object), "Err": null}));
         draft.version = String::new();
         self.answer(node, &draft);
         self.happened(change);
     }
 
-    /// Labels and annotations are merged; whatever goes wrong, nothing is answered.
-    fn update_node(&mut self, node: &str, heard: &Heard, name: &str) {
+    /// Merges labels and annotations; a failure is not answered.
+    fn update_node(&mut self, node: &str, received_message: &NodeMessage, name: &str) {
         let Some(object) = self.cluster.get(&Key::new("node", "", name)) else { return };
-        let (mut object, said) = (object.clone(), &heard.content["metadata"]);
+        let (mut object, said) = (object.clone(), &received_message.content["metadata"]);
         let patch = json!({"metadata": {"labels": said["labels"], "annotations": said["annotations"]}});
         strategic(&mut object, &patch);
         let (_, change) = self.cluster.apply(object);
-        let draft = heard.answer(CONTROLLER, json!("OK"));
+        let draft = received_message.answer(CONTROLLER, json!("OK"));
         self.answer(node, &draft);
         self.happened(change);
     }
 
-    fn patch_status(&mut self, node: &str, heard: &Heard, key: &Key) {
-        let patch = match &heard.content {
+    fn patch_status(&mut self, node: &str, received_message: &NodeMessage, key: &Key) {
+        let patch = match &received_message.content {
             Value::String(text) => serde_json::from_str(text).unwrap_or(Value::Null),
             content => content.clone(),
         };
@@ -189,7 +189,7 @@ impl CloudCore {
             }
         };
         if let Some(refused) = refused {
-            return self.respond(node, heard, json!({"Object": empty, "Err": refused}));
+            return self.respond(node, received_message, json!({"Object": empty, "Err": refused}));
         }
         let mut object = self.cluster.get(key).cloned().unwrap_or_default();
         let spec = object["spec"].clone();
@@ -197,12 +197,12 @@ impl CloudCore {
         object["spec"] = spec;
         let (_, change) = self.cluster.apply(object);
         let object = typeless(self.cluster.get(key).cloned());
-        self.respond(node, heard, json!({"Object": object, "Err": null}));
+        self.respond(node, received_message, json!({"Object": object, "Err": null}));
         self.happened(change);
     }
 
-    fn delete_pod(&mut self, node: &str, heard: &Heard, key: &Key) {
-        let wanted = match &heard.content {
+    fn delete_pod(&mut self, node: &str, received_message: &NodeMessage, key: &Key) {
+        let wanted = match &received_message.content {
             Value::String(uid) => json!(uid),
             options => options["preconditions"]["uid"].clone(),
         };
@@ -211,14 +211,18 @@ impl CloudCore {
             true => self.cluster.delete(key).and_then(|(_, change)| change),
             false => None,
         };
-        let draft = heard.answer(CONTROLLER, json!("OK"));
+        let draft = received_message.answer(CONTROLLER, json!("OK"));
         self.answer(node, &draft);
         self.happened(change);
     }
 
-    /// Written to the API server, and never answered.
-    fn event(&mut self, heard: &Heard) {
-        let said = if heard.operation == "patch" { &heard.content["event"] } else { &heard.content };
+    /// Writes an Event to the API server, without an answer.
+    fn event(&mut self, received_message: &NodeMessage) {
+        let said = if received_message.operation == "patch" {
+            &received_message.content["event"]
+        } else {
+            &received_message.content
+        };
         let mut event = said.clone();
         let metadata = &event["metadata"];
         let (Some(namespace), Some(name)) = (metadata["namespace"].as_str(), metadata["name"].as_str())
@@ -229,14 +233,15 @@ impl CloudCore {
         event["apiVersion"] = json!("v1");
         event["kind"] = json!("Event");
         let exists = self.cluster.get(&key).is_some();
-        match heard.operation.as_str() {
+        match received_message.operation.as_str() {
             "insert" if exists => {}
             "insert" => {}
             "update" | "patch" if !exists => return,
             "update" => {}
             "patch" => {
-                let patch =
-                    heard.content["patchData"].as_str().and_then(|text| serde_json::from_str(text).ok());
+                let patch = received_message.content["patchData"]
+                    .as_str()
+                    .and_then(|text| serde_json::from_str(text).ok());
                 let mut old = self.cluster.get(&key).cloned().unwrap_or_default();
                 strategic(&mut old, &patch.unwrap_or(Value::Null));
                 event = old;
@@ -244,14 +249,14 @@ impl CloudCore {
             _ => return,
         }
         self.event_writes.push(event.clone());
-        if heard.operation != "insert" || !exists {
+        if received_message.operation != "insert" || !exists {
             let (_, change) = self.cluster.apply(event);
             self.happened(change);
         }
     }
 }
 
-/// What the API server answers to a write does not say its kind.
+/// Returns the object without its kind, as the API server answers a write.
 fn typeless(object: Option<Value>) -> Value {
     let mut object = object.unwrap_or_default();
     if let Some(fields) = object.as_object_mut() {

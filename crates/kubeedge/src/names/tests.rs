@@ -3,19 +3,19 @@ use serde_json::json;
 
 use super::*;
 
-fn name(namespace: &str, kind: AskedKind, name: &str) -> Name {
+fn name(namespace: &str, kind: QueriedKind, name: &str) -> Name {
     Name { namespace: namespace.into(), kind, name: name.into() }
 }
 
 #[test]
 fn a_rule_without_a_star_is_a_name() {
     let rule = FetchRule::parse("default/configmap/kube-root-ca.crt").unwrap();
-    let exact = name("default", AskedKind::ConfigMap, "kube-root-ca.crt");
+    let exact = name("default", QueriedKind::ConfigMap, "kube-root-ca.crt");
     assert_eq!(rule.exact(), Some(exact.clone()));
     assert!(rule.matches(&exact));
-    assert_eq!((rule.namespace(), rule.kind()), ("default", AskedKind::ConfigMap));
-    assert!(!rule.matches(&name("default", AskedKind::Secret, "kube-root-ca.crt")));
-    assert!(!rule.matches(&name("lab", AskedKind::ConfigMap, "kube-root-ca.crt")));
+    assert_eq!((rule.namespace(), rule.kind()), ("default", QueriedKind::ConfigMap));
+    assert!(!rule.matches(&name("default", QueriedKind::Secret, "kube-root-ca.crt")));
+    assert!(!rule.matches(&name("lab", QueriedKind::ConfigMap, "kube-root-ca.crt")));
     assert_eq!(rule.to_string(), exact.to_string());
 }
 
@@ -39,12 +39,12 @@ fn stars_stand_for_any_letters() {
     for (pattern, text, expected) in cases {
         let rule = FetchRule::parse(&format!("lab/secret/{pattern}")).unwrap();
         assert_eq!(rule.exact(), None);
-        assert_eq!(rule.matches(&name("lab", AskedKind::Secret, text)), expected, "{pattern} {text}");
+        assert_eq!(rule.matches(&name("lab", QueriedKind::Secret, text)), expected, "{pattern} {text}");
     }
 }
 
 #[test]
-fn a_wrong_rule_is_told_what_it_must_be() {
+fn a_wrong_rule_gets_an_error_with_the_right_form() {
     for wrong in [
         "",
         "a",
@@ -122,7 +122,7 @@ fn a_wrong_field_of_a_pod_does_not_lose_the_others() {
 }
 
 #[test]
-fn what_is_no_pod_references_nothing_and_no_pod_references_too_much() {
+fn references_need_a_pod_and_are_bounded() {
     for none in ["", "7", "{", r#"{"spec":{}}"#, r#"{"metadata":{"namespace":"lab"},"spec":[]}"#] {
         assert_eq!(references(none), [], "{none}");
     }
@@ -131,7 +131,7 @@ fn what_is_no_pod_references_nothing_and_no_pod_references_too_much() {
     assert_eq!(references(&pod.to_string()).len(), 1024);
 }
 
-/// The plain definition of a pattern.
+/// Matches by the plain definition of a pattern.
 fn by_definition(pattern: &[u8], text: &[u8]) -> bool {
     match (pattern, text) {
         ([], []) => true,
@@ -143,7 +143,7 @@ fn by_definition(pattern: &[u8], text: &[u8]) -> bool {
 
 proptest! {
     #[test]
-    fn a_pattern_matches_what_its_definition_says(pattern in "[ab*]{0,7}", text in "[ab]{0,8}") {
+    fn a_pattern_matches_by_its_definition(pattern in "[ab*]{0,7}", text in "[ab]{0,8}") {
         prop_assert_eq!(matches(&pattern, &text), by_definition(pattern.as_bytes(), text.as_bytes()));
     }
 

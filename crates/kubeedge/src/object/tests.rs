@@ -9,7 +9,7 @@ use edgesync_protocol::change::RejectReason;
 
 const UID: &str = "413d5245-1fd6-4e85-b576-9a25b00c7340";
 
-/// A message of a source about a resource.
+/// Returns a message of a source about a resource.
 fn message(source: &str, operation: &str, resource: &str, content: &Value) -> Value {
     json!({
         "header": {"msg_id": "5f0ecd1c-19ab-4d0b-8fb1-0a5c4f0b9d11", "timestamp": 1},
@@ -63,7 +63,7 @@ fn rejected_of(about: Option<About>) -> Rejected {
 }
 
 #[test]
-fn each_operation_with_an_object_holds_it_whoever_sends_it() {
+fn each_operation_with_an_object_holds_it_from_any_source() {
     for operation in ["insert", "update", "patch", "response"] {
         for source in ["edgecontroller", "synccontroller", "whoever", ""] {
             let message = message(source, operation, "lab/configmap/web", &config_map(&"7".into()));
@@ -118,7 +118,7 @@ fn a_header_that_says_another_version_is_a_fault() {
 }
 
 #[test]
-fn a_push_without_an_object_is_shown_and_one_of_others_is_none_of_ours() {
+fn a_push_without_an_object_is_shown_and_others_ignored() {
     for content in [Value::Null, json!({}), json!("OK"), json!({"metadata": null}), json!([])] {
         for resource in ["lab/configmap/web", "lab/widget/w1", "nonsense"] {
             let mut message = message("edgecontroller", "update", resource, &content);
@@ -136,7 +136,7 @@ fn a_push_without_an_object_is_shown_and_one_of_others_is_none_of_ours() {
 }
 
 #[test]
-fn what_is_no_object_to_keep_is_ignored_in_every_operation() {
+fn unstored_kinds_are_ignored_in_every_operation() {
     let content = json!({"metadata": {"name": "x", "namespace": "lab", "uid": UID, "resourceVersion": "1"}});
     for kind in [
         "lease",
@@ -167,7 +167,7 @@ fn a_delete_counts_by_its_uid() {
 }
 
 #[test]
-fn the_delete_of_the_old_uid_after_the_update_of_the_new_one_leaves_the_new_one() {
+fn a_late_delete_of_the_old_uid_leaves_the_new_one() {
     let mut kinds = Kinds::default();
     let update = message("edgecontroller", "update", "lab/configmap/web", &config_map(&"9".into()));
     let new = put_of(read_with(&update, &config(), &mut kinds));
@@ -200,7 +200,7 @@ fn a_delete_that_does_not_say_which_object_removes_nothing() {
 }
 
 #[test]
-fn the_kind_of_a_delete_is_what_was_learned_or_the_type() {
+fn the_kind_of_a_delete_is_learned_or_the_type() {
     let mut kinds = Kinds::default();
     let content = json!({"metadata": {"uid": UID}});
     let delete = message("edgecontroller", "delete", "lab/widget/w1", &content);
@@ -258,10 +258,10 @@ fn content_must_be_the_object_of_the_route() {
 }
 
 #[test]
-fn a_watched_kind_is_what_content_says_and_has_the_plural_of_its_rule() {
+fn a_watched_kind_comes_from_content_and_rule() {
     let plain = message("dynamiccontroller", "insert", "lab/widget/w1", &widget("Widget"));
     assert_eq!(put_of(about(&plain)).resource.plural, "widgets");
-    // A plural that no rule of grammar makes: its singular is guessed as the whole word.
+    // A plural that no rule of grammar forms: its singular is derived as the whole word.
     let guessed = message("dynamiccontroller", "insert", "lab/cacti/w1", &widget("Cactus"));
     let later = message("edgecontroller", "update", "lab/cactus/w1", &widget("Cactus"));
     let watching = |rule: &str| BridgeConfig { watch: vec![WatchRule::parse(rule).unwrap()], ..config() };
@@ -313,7 +313,7 @@ fn kinds_are_learned_up_to_a_limit() {
 }
 
 #[test]
-fn managed_fields_are_kept_only_when_wanted() {
+fn managed_fields_are_kept_only_on_request() {
     let mut content = config_map(&"7".into());
     content["metadata"]["managedFields"] = json!([{"manager": "m"}]);
     content["metadata"]["deletionTimestamp"] = "2026-11-21T01:44:24Z".into();

@@ -1,20 +1,20 @@
-//! How many questions a round that is not urgent may put.
+//! The query budget of a routine round: a token bucket.
 
 use std::time::Duration;
 
 use super::BURST;
 use edgesync_protocol::timing::Now;
 
-/// The longest time between two questions.
+/// The longest interval between two queries.
 const SLOWEST: Duration = Duration::from_secs(60);
-/// The shortest time between two questions.
+/// The shortest interval between two queries.
 const FASTEST: Duration = Duration::from_millis(1);
 
-/// A token bucket. It is of the process, not of a connection: one that flaps does not fill it.
+/// A token bucket that outlives connections, so that a flapping connection does not refill it.
 #[derive(Debug)]
 pub(super) struct Budget {
     tokens: u32,
-    /// Up to when tokens were given.
+    /// The time up to which tokens were granted.
     given: Now,
     interval: Duration,
 }
@@ -26,7 +26,8 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// As many questions as there are rows in this time, and a quarter more: a walk is over before the next one is due.
+    /// Sets the rate to the number of rows within `time`, and a quarter more, so that a walk
+    /// completes before the next one is due.
     pub(super) fn pace(&mut self, now: Now, rows: u64, time: Duration) {
         self.refill(now);
         let rows = u32::try_from(rows).unwrap_or(u32::MAX).max(1);
@@ -44,7 +45,7 @@ impl Budget {
         }
     }
 
-    /// What may be asked at once.
+    /// Returns the tokens available now.
     pub(super) fn left(&mut self, now: Now) -> u32 {
         self.refill(now);
         self.tokens
@@ -55,7 +56,7 @@ impl Budget {
         self.tokens = self.tokens.saturating_sub(count);
     }
 
-    /// When the next token comes.
+    /// Returns the time of the next token.
     pub(super) fn next_at(&self) -> Now {
         self.given + self.interval
     }

@@ -1,4 +1,4 @@
-//! The lists of a round: one page of one list at a time, the next one when the last one is stored.
+//! The lists of a round: one page at a time, the next one after the last one is stored.
 
 use std::sync::Arc;
 
@@ -12,39 +12,39 @@ use crate::message::{self, Failure, Incoming};
 use crate::names::{Name, WatchRule};
 use crate::object;
 use crate::outbound::Outbound;
-use crate::queries::{Queries, asked_name, rules_want};
+use crate::queries::{Queries, queried_name, rules_match};
 use crate::types::{DynamicController, RoundReason};
 use edgesync_object::{Resource, Scope as ObjectScope, member, split_api_version};
 use edgesync_protocol::change::Change;
 use edgesync_protocol::timing::Now;
 
-/// Items of a page of a list, unless a page was too much for the link.
+/// The page size of a list, unless a page was too large for the link.
 pub(super) const LIMIT: u32 = 100;
-/// Changes that are applied in one transaction.
+/// The most changes per transaction.
 const BATCH: usize = 64;
 
-/// Which list, and how far it has come.
+/// The progress of the current list.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     target: usize,
-    /// The question under way, until when, and how often it was put.
-    asked: Option<(MessageId, Now, u32)>,
+    /// The request in flight, its timeout, and its attempts.
+    request: Option<(MessageId, Now, u32)>,
     attempt: u32,
     so_far: Listed,
-    /// Where the next page begins; empty for the first one.
+    /// The continue token of the next page; empty for the first one.
     continues: Box<str>,
-    /// Whether it had to begin anew, because what it continued has expired.
-    is_anew: bool,
+    /// Whether it was restarted because its continue token has expired.
+    is_restarted: bool,
 }
 
 impl Listing {
-    /// Whether a page is under way.
-    pub(super) fn is_asked(&self) -> bool {
-        self.asked.is_some()
+    /// Returns whether a page is in flight.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.request.is_some()
     }
 
     pub(super) fn deadline(&self) -> Option<Now> {
-        self.asked.map(|(_, until, _)| until)
+        self.request.map(|(_, until, _)| until)
     }
 
     fn next(&mut self) {
@@ -52,7 +52,7 @@ impl Listing {
     }
 }
 
-/// The kind of the items of a page.
+/// Returns the kind of the items of a page.
 fn resource(page: &Page<'_>, rule: &WatchRule) -> Resource {
     let (group, version) = split_api_version(&page.api_version);
     let first = page.items.first().and_then(|item| member(item.get(), &["metadata", "namespace"]));
@@ -66,26 +66,26 @@ fn resource(page: &Page<'_>, rule: &WatchRule) -> Resource {
 }
 
 impl Round {
-    /// The lists are through: what is held is walked over, unless nothing can come of it.
-    fn walk(&mut self, asking: &mut Queries) {
-        // What is held was listed just now, or has come since.
-        let is_new = self.was_empty && !asking.has_unasked();
+    /// Begins the walk over the held objects after the lists, unless it cannot change anything.
+    fn walk(&mut self, queries: &mut Queries) {
+        // Everything held was just listed, or has arrived since.
+        let is_new = self.was_empty && !queries.has_unqueried();
         let is_needed =
-            !is_new && (self.reason.compares() || asking.has_unasked() || !self.listed.is_empty());
-        let is_to_look_through = is_needed && self.cursor == 0;
-        if is_to_look_through {
-            asking.look_through();
+            !is_new && (self.reason.compares() || queries.has_unqueried() || !self.listed.is_empty());
+        let is_rescan_due = is_needed && self.cursor == 0;
+        if is_rescan_due {
+            queries.rescan();
         }
         let walk = if is_needed { Walk::from(self.cursor) } else { Walk::over() };
         self.stage = Stage::Walking(walk);
     }
 
-    /// Whether all of something is still to be listed.
+    /// Returns whether a full list remains.
     pub(super) fn lists_more(&self, listing: &Listing) -> bool {
         self.targets.iter().skip(listing.target).any(|target| target.is_whole)
     }
 
-    /// Whether a list of this round says all there is to be said of a name.
+    /// Returns whether a list of this round covers a name.
     fn has_listed(&self, name: &Name) -> bool {
         let covers = |listed: &Listed| {
             *listed.kind == *name.kind.kind()
@@ -97,23 +97,23 @@ impl Round {
 }
 
 impl Rounds {
-    /// Asks for the next page. Returns whether the round goes on at once.
+    /// Requests the next page. Returns whether the round continues at once.
     pub(super) fn list_on(
         &mut self,
         outbound: &mut Outbound,
         delivery: &Delivery,
-        asking: &mut Queries,
+        queries: &mut Queries,
     ) -> bool {
         let Some(round) = &mut self.round else { return false };
         let reason = round.reason;
         let Stage::Listing(listing) = &mut round.stage else { return false };
-        if listing.asked.is_some() || delivery.has_compared() {
+        if listing.request.is_some() || delivery.has_compared() {
             return false;
         }
         let Some(target) = round.targets.get(listing.target) else {
             self.watches.all_listed();
             self.watches.advance(outbound);
-            round.walk(asking);
+            round.walk(queries);
             return true;
         };
         let is_proof = target.purpose == Purpose::Proof;
@@ -127,7 +127,7 @@ impl Rounds {
         }
         if reason == RoundReason::Routine {
             if self.budget.left(outbound.at.now) == 0 {
-                self.waits = true;
+                self.waits_for_budget = true;
                 return false;
             }
             self.budget.take(1);
@@ -137,38 +137,38 @@ impl Rounds {
         let request = Request::List { scope: &target.scope, limit, continues };
         let id = outbound.send(&message::application("null", request.to_json(&outbound.config.node)));
         listing.attempt += 1;
-        listing.asked = Some((id, outbound.at.now + outbound.config.answer_timeout, listing.attempt));
+        listing.request = Some((id, outbound.at.now + outbound.config.answer_timeout, listing.attempt));
         false
     }
 
-    /// Puts a question again that was not answered. Returns whether the dynamic controller is silent: what it would have
-    /// listed is left out.
-    pub(super) fn list_tick(&mut self, outbound: &Outbound, asking: &mut Queries) -> bool {
+    /// Repeats an unanswered request. Returns whether the dynamic controller is silent: its lists
+    /// are skipped.
+    pub(super) fn list_tick(&mut self, outbound: &Outbound, queries: &mut Queries) -> bool {
         let Some(round) = &mut self.round else { return false };
         let Stage::Listing(listing) = &mut round.stage else { return false };
-        let Some((.., attempt)) = listing.asked.take_if(|(_, until, _)| *until <= outbound.at.now) else {
+        let Some((.., attempt)) = listing.request.take_if(|(_, until, _)| *until <= outbound.at.now) else {
             return false;
         };
         if attempt < ATTEMPTS {
             return false;
         }
-        // One that has answered before is only slow.
+        // A controller that has answered before is only slow.
         round.is_incomplete = self.dynamic == DynamicController::On;
-        round.walk(asking);
+        round.walk(queries);
         true
     }
 
-    /// Takes a page. Returns whether it was asked for.
+    /// Handles a page. Returns whether it was requested here.
     pub(super) fn list_answered(
         &mut self,
         outbound: &mut Outbound,
         delivery: &mut Delivery,
-        asking: &mut Queries,
+        queries: &mut Queries,
         incoming: &Incoming<'_>,
     ) -> bool {
         let Some(round) = &mut self.round else { return false };
         let Stage::Listing(listing) = &mut round.stage else { return false };
-        if listing.asked.take_if(|(id, ..)| incoming.parent == Some(*id)).is_none() {
+        if listing.request.take_if(|(id, ..)| incoming.parent == Some(*id)).is_none() {
             return false;
         }
         listing.attempt = 0;
@@ -182,12 +182,12 @@ impl Rounds {
         let page = body.and_then(|body| application::page(body).ok_or("the answer is no list"));
         let page = match page {
             Ok(page) => page,
-            Err(_) if !listing.continues.is_empty() && !listing.is_anew => {
-                *listing = Listing { target: listing.target, is_anew: true, ..Listing::default() };
+            Err(_) if !listing.continues.is_empty() && !listing.is_restarted => {
+                *listing = Listing { target: listing.target, is_restarted: true, ..Listing::default() };
                 return true;
             }
             Err(message) => {
-                // What is not there, or may not be seen, is known; anything else passes.
+                // A missing kind or denied access is final; any other failure is temporary.
                 let is_final = |failure: &Failure| matches!(failure.code, 403 | 404);
                 let is_final = matches!(&response, Some(Response::Refused(failure)) if is_final(failure));
                 round.is_incomplete |= !is_final;
@@ -219,7 +219,7 @@ impl Rounds {
         let mut so_far = std::mem::take(&mut listing.so_far);
         listing.continues = page.continues.clone();
         let (before, is_complete) = (so_far.uids.len(), page.continues.is_empty());
-        take_items(&page, round, &mut so_far, outbound, delivery, asking);
+        take_items(&page, round, &mut so_far, outbound, delivery, queries);
         round.compared += (so_far.uids.len() - before) as u64;
         let Stage::Listing(listing) = &mut round.stage else { return false };
         if is_complete {
@@ -237,14 +237,14 @@ impl Rounds {
     }
 }
 
-/// Hands the items of a page to the machine, in batches.
+/// Passes the items of a page to the machine in batches.
 fn take_items(
     page: &Page<'_>,
     round: &Round,
     listed: &mut Listed,
     outbound: &mut Outbound,
     delivery: &mut Delivery,
-    asking: &mut Queries,
+    queries: &mut Queries,
 ) {
     let Stage::Listing(listing) = &round.stage else { return };
     let Some(target) = round.targets.get(listing.target) else { return };
@@ -257,18 +257,19 @@ fn take_items(
         match object::read_item(item.get(), &resource, &outbound.config) {
             Ok(Change::Put(put)) => {
                 listed.uids.push(hash(&put.uid));
-                let name = asked_name(&resource.api_version(), &resource.kind, &put.namespace, &put.name);
-                let is_wanted =
-                    |name| target.purpose != Purpose::Fetched || asking.wants_name(&outbound.config, &name);
+                let name = queried_name(&resource.api_version(), &resource.kind, &put.namespace, &put.name);
+                let is_wanted = |name| {
+                    target.purpose != Purpose::Fetched || queries.is_name_desired(&outbound.config, &name)
+                };
                 if name.is_none_or(is_wanted) {
-                    asking.stored(outbound, &put, |config, name| {
-                        round.has_listed(name) && rules_want(config, name)
+                    queries.stored(outbound, &put, |config, name| {
+                        round.has_listed(name) && rules_match(config, name)
                     });
                     changes.push(Change::Put(put));
                 }
             }
             Ok(Change::Delete(_)) => {}
-            // What is held of it in another version is not gone.
+            // The object exists: another version of it that is held must stay.
             Err(problem) => {
                 listed.is_partial |= problem.uid.is_empty();
                 listed.uids.push(hash(&problem.uid));

@@ -1,4 +1,4 @@
-//! What a round lists, and what it knows of it afterwards.
+//! The lists of a round and their results.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,29 +6,29 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use siphasher::sip::SipHasher24;
 
 use crate::application::Scope;
-use crate::names::{AskedKind, WatchRule};
+use crate::names::{QueriedKind, WatchRule};
 use crate::types::{BridgeConfig, HeldEntry};
 use edgesync_object::{Relation, ResourceVersion};
 
-/// What a list is for.
+/// The purpose of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// A rule wants all of it.
+    /// A rule desires all of it.
     Watched,
-    /// Rules with `*` want some of it.
+    /// Rules with `*` desire some of it.
     Fetched,
-    /// That CloudCore may list the kind in all namespaces: its watches always do.
+    /// Proof that CloudCore may list the kind in all namespaces, as its watches do.
     Proof,
     /// The Pods of the node. CloudCore pushes them by itself; a watch of them would match nothing.
     Pods,
 }
 
-/// A list of a round.
+/// One list of a round.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) scope: Scope,
     pub(super) purpose: Purpose,
-    /// Whether all of it is listed; otherwise one item, to see whether a watch is safe.
+    /// Whether all of it is listed, or only one item to prove that a watch is safe.
     pub(super) is_whole: bool,
 }
 
@@ -41,13 +41,13 @@ fn core(plural: &str, namespace: Option<&str>) -> WatchRule {
     }
 }
 
-/// A rule that wants a list: the hash of its words, its scope, what for.
+/// Returns the rules that need a list: hash, scope, purpose.
 fn rules(config: &BridgeConfig) -> impl Iterator<Item = (u64, Scope, Purpose)> {
     let watched = config.watch.iter().map(|rule| (rule.to_string(), rule.clone(), Purpose::Watched));
     let fetched = config.fetch.iter().filter(|rule| rule.exact().is_none()).map(|rule| {
         let plural = match rule.kind() {
-            AskedKind::ConfigMap => "configmaps",
-            AskedKind::Secret => "secrets",
+            QueriedKind::ConfigMap => "configmaps",
+            QueriedKind::Secret => "secrets",
         };
         (rule.to_string(), core(plural, Some(rule.namespace())), Purpose::Fetched)
     });
@@ -55,27 +55,27 @@ fn rules(config: &BridgeConfig) -> impl Iterator<Item = (u64, Scope, Purpose)> {
     scoped.map(|(words, rule, purpose)| (kept_hash(&words), Scope { rule, fields: "".into() }, purpose))
 }
 
-/// A hash that is the same in every version of the program: it is kept.
+/// Returns a hash that is stable across versions of the program, because it is stored.
 fn kept_hash(words: &str) -> u64 {
     SipHasher24::new_with_keys(0, 0).hash(words.as_bytes())
 }
 
-/// What is to be watched.
+/// Returns the desired watches.
 pub(super) fn watched(config: &BridgeConfig) -> BTreeSet<Scope> {
     rules(config).map(|(_, scope, _)| scope).collect()
 }
 
-/// The rules of a scope.
+/// Returns the rules of a scope.
 pub(super) fn rules_of(config: &BridgeConfig, scope: &Scope) -> Vec<u64> {
     rules(config).filter(|(_, of, _)| of == scope).map(|(rule, ..)| rule).collect()
 }
 
-/// All rules that want a list.
+/// Returns all rules that need a list.
 pub(super) fn all_rules(config: &BridgeConfig) -> BTreeSet<u64> {
     rules(config).map(|(rule, ..)| rule).collect()
 }
 
-/// What a round lists. `carried_out` are the rules whose lists have been stored.
+/// Returns the lists of a round. `carried_out` are the rules whose lists have been stored.
 pub(super) fn targets(config: &BridgeConfig, lists_all: bool, carried_out: &BTreeSet<u64>) -> Vec<Target> {
     let mut targets: Vec<Target> = Vec::new();
     let mut push = |scope: Scope, purpose, is_whole| {
@@ -100,27 +100,25 @@ pub(super) fn targets(config: &BridgeConfig, lists_all: bool, carried_out: &BTre
     targets
 }
 
-/// A list: what exists in its scope.
+/// The result of a list: the objects that exist in its scope.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     pub(super) api_version: Box<str>,
     pub(super) kind: Box<str>,
     pub(super) namespace: Option<Box<str>>,
     pub(super) resource_version: Box<str>,
-    /// Hashes of the UIDs; in order once the list is complete.
+    /// The hashes of the UIDs, sorted once the list is complete.
     pub(super) uids: Vec<u64>,
-    /// Whether an item could not be read: then nothing is known to be gone.
+    /// Whether an item was unreadable: absence proves nothing then.
     pub(super) is_partial: bool,
 }
 
-/// What a list says of a row.
+/// The statement of a list about a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Says {
-    /// It is none of its scope, or newer than the list.
+pub(super) enum ListedState {
+    /// The row is outside of its scope, or newer than the list.
     Nothing,
-    /// It exists.
     Exists,
-    /// It does not.
     Gone,
 }
 
@@ -136,20 +134,20 @@ impl Listed {
         self.uids.shrink_to_fit();
     }
 
-    pub(super) fn says(&self, entry: &HeldEntry) -> Says {
+    pub(super) fn state_of(&self, entry: &HeldEntry) -> ListedState {
         let object = &entry.object;
         let is_covered = *object.api_version == *self.api_version
             && *object.kind == *self.kind
             && self.namespace.as_ref().is_none_or(|namespace| **namespace == *object.namespace);
         if !is_covered {
-            return Says::Nothing;
+            return ListedState::Nothing;
         }
         if self.uids.binary_search(&hash(&entry.uid)).is_ok() {
-            return Says::Exists;
+            return ListedState::Exists;
         }
         match entry.version.relation(&ResourceVersion::from(&*self.resource_version)) {
-            Relation::Older | Relation::Equal if !self.is_partial => Says::Gone,
-            Relation::Older | Relation::Equal | Relation::Newer | Relation::Different => Says::Nothing,
+            Relation::Older | Relation::Equal if !self.is_partial => ListedState::Gone,
+            Relation::Older | Relation::Equal | Relation::Newer | Relation::Different => ListedState::Nothing,
         }
     }
 }

@@ -1,14 +1,14 @@
-//! The walk of a round over what is held: a page at a time, the next one when all of the last one is asked for, and no
-//! commit is under way that it would not show.
+//! The walk of a round over the held objects, page by page. The next page is read after the last
+//! one is queried and no commit is in flight that it would miss.
 
 use std::collections::VecDeque;
 
-use super::scope::Says;
+use super::scope::ListedState;
 use super::{BURST, Round, Rounds, Stage};
 use crate::delivery::Delivery;
 use crate::names::{FetchRule, Name};
 use crate::outbound::Outbound;
-use crate::queries::{Queries, asked_name};
+use crate::queries::{Queries, queried_name};
 use crate::types::{BridgeConfig, BridgeEffect, HeldEntry, HeldPage, RoundReason};
 use edgesync_object::{ObjectKey, split_api_version};
 use edgesync_protocol::change::{Change, Delete};
@@ -17,21 +17,21 @@ use edgesync_protocol::timing::Now;
 /// Rows read at a time.
 const PAGE: usize = 64;
 
-/// See the module.
+/// The progress of the walk.
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// Where the page begins that is at hand or being read.
+    /// The start of the current page.
     cursor: u64,
     page: VecDeque<HeldEntry>,
-    /// Where the next page begins.
+    /// The start of the next page.
     next: Option<u64>,
     is_reading: bool,
-    /// When rows that could not be read are read again.
+    /// The time of the next attempt after a failed read.
     retry_at: Option<Now>,
     rows: u64,
-    /// How many rules without `*` were looked at, once all rows were.
+    /// The number of rules without `*` checked after all rows.
     rules: usize,
-    /// What has changed since the page was asked for.
+    /// The names changed since the page was requested.
     changed: Vec<ObjectKey>,
 }
 
@@ -49,17 +49,17 @@ impl Walk {
         }
     }
 
-    /// A walk without rows: only what rules without `*` want is left.
+    /// Returns a walk without rows: only rules without `*` remain.
     pub(super) fn over() -> Self {
         Self { next: None, ..Self::from(0) }
     }
 
-    /// Rows that it has seen.
+    /// Returns the number of rows seen.
     pub(super) fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Where it may be taken up again.
+    /// Returns the position at which it may be resumed.
     pub(super) fn cursor(&self) -> u64 {
         self.cursor
     }
@@ -74,12 +74,12 @@ impl Walk {
         for key in std::mem::take(&mut self.changed) {
             self.forget(&key);
         }
-        // A page that leads nowhere must not be read for ever.
+        // A page without progress must not be read forever.
         self.next = page.next.filter(|next| *next > self.cursor);
     }
 
-    /// What has just come under the name of a ConfigMap or Secret is newer than the row at hand, and is compared by that.
-    /// All other rows say something in any case: a Pod what it references.
+    /// Handles a change: a ConfigMap or Secret that has just arrived is newer than the current row
+    /// and thereby compared. Rows of other kinds stay relevant, such as a Pod's references.
     pub(super) fn changed(&mut self, key: ObjectKey) {
         if !matches!(&*key.kind, "ConfigMap" | "Secret") {
             return;
@@ -115,7 +115,7 @@ impl Walk {
         self.retry_at
     }
 
-    /// Asks for the next page if there is one.
+    /// Requests the next page if there is one.
     fn read_on(&mut self, outbound: &mut Outbound) -> bool {
         let Some(cursor) = self.next.take() else { return false };
         (self.cursor, self.is_reading, self.retry_at) = (cursor, true, None);
@@ -124,7 +124,7 @@ impl Walk {
     }
 }
 
-/// What is to be done about a row.
+/// The decision on a row.
 enum Verdict {
     Keep,
     Remove,
@@ -133,7 +133,7 @@ enum Verdict {
 
 fn name_of(entry: &HeldEntry) -> Option<Name> {
     let object = &entry.object;
-    asked_name(&object.api_version, &object.kind, &object.namespace, &object.name)
+    queried_name(&object.api_version, &object.kind, &object.namespace, &object.name)
 }
 
 fn delete(entry: &HeldEntry) -> Change {
@@ -149,42 +149,43 @@ fn delete(entry: &HeldEntry) -> Change {
 }
 
 impl Round {
-    fn judge(
+    fn decide(
         &self,
         config: &BridgeConfig,
-        asking: &Queries,
+        queries: &Queries,
         entry: &HeldEntry,
         name: Option<&Name>,
     ) -> Verdict {
         let mut is_listed = false;
         for listed in &self.listed {
-            match listed.says(entry) {
-                Says::Gone => return Verdict::Remove,
-                Says::Exists => is_listed = true,
-                Says::Nothing => {}
+            match listed.state_of(entry) {
+                ListedState::Gone => return Verdict::Remove,
+                ListedState::Exists => is_listed = true,
+                ListedState::Nothing => {}
             }
         }
         match name {
-            // Of a list only what is wanted was compared.
-            Some(name) if is_listed && asking.wants_name(config, name) => Verdict::Keep,
-            // What is not listed was not compared with anything.
+            // Only the desired items of a list were compared.
+            Some(name) if is_listed && queries.is_name_desired(config, name) => Verdict::Keep,
+            // Rows outside of all lists were not compared.
             Some(_) if !self.reason.compares() => Verdict::Keep,
-            Some(name) if asking.is_compared(name) => Verdict::Keep,
+            Some(name) if queries.is_compared(name) => Verdict::Keep,
             Some(name) => Verdict::Ask(name.clone()),
             None => Verdict::Keep,
         }
     }
 }
 
-/// What a Pod references is wanted, and asked for if it is not held. Returns whether that is done; what has no room waits.
-fn ask_for_references(outbound: &mut Outbound, asking: &mut Queries, entry: &mut HeldEntry) -> bool {
+/// Queries the references of a Pod that are not held. Returns false if the window is full and some
+/// remain.
+fn query_references(outbound: &mut Outbound, queries: &mut Queries, entry: &mut HeldEntry) -> bool {
     while let Some((name, held)) = entry.references.last() {
-        asking.remember(name);
+        queries.remember(name);
         match held {
-            Some(uid) => asking.is_held(name, uid),
-            None if asking.has(name) => {}
-            None if asking.room() == 0 => return false,
-            None => _ = asking.ask(outbound, name.clone(), None),
+            Some(uid) => queries.is_held(name, uid),
+            None if queries.has(name) => {}
+            None if queries.capacity() == 0 => return false,
+            None => _ = queries.query(outbound, name.clone(), None),
         }
         entry.references.pop();
     }
@@ -192,41 +193,41 @@ fn ask_for_references(outbound: &mut Outbound, asking: &mut Queries, entry: &mut
 }
 
 impl Round {
-    /// The Pods are gone through once more for what they want.
-    pub(super) fn look_through(&mut self, asking: &mut Queries) {
-        asking.look_through();
+    /// Restarts the walk to rescan the Pods for desired names.
+    pub(super) fn rescan(&mut self, queries: &mut Queries) {
+        queries.rescan();
         self.stage = Stage::Walking(Walk::from(0));
     }
 
-    /// What rules without `*` want is asked for if it is not held. Returns whether that is done.
-    fn ask_for_rules(&mut self, outbound: &mut Outbound, asking: &mut Queries) -> bool {
+    /// Queries the names of rules without `*` that are not held. Returns whether that is complete.
+    fn query_rules(&mut self, outbound: &mut Outbound, queries: &mut Queries) -> bool {
         let Stage::Walking(walk) = &mut self.stage else { return false };
         let rules = outbound.config.fetch.iter().skip(walk.rules);
         let names: Vec<_> = rules.map(FetchRule::exact).take(PAGE).collect();
         for name in &names {
-            if let Some(name) = name.as_ref().filter(|name| !asking.has(name)) {
-                if asking.room() == 0 {
+            if let Some(name) = name.as_ref().filter(|name| !queries.has(name)) {
+                if queries.capacity() == 0 {
                     return false;
                 }
-                asking.ask(outbound, name.clone(), None);
+                queries.query(outbound, name.clone(), None);
             }
             walk.rules += 1;
         }
-        names.is_empty() || self.ask_for_rules(outbound, asking)
+        names.is_empty() || self.query_rules(outbound, queries)
     }
 }
 
 impl Rounds {
-    /// Goes on with the walk. Returns whether it is over.
+    /// Advances the walk. Returns whether it is complete.
     pub(super) fn walk_on(
         &mut self,
         outbound: &mut Outbound,
         delivery: &mut Delivery,
-        asking: &mut Queries,
+        queries: &mut Queries,
     ) -> bool {
         let Some(mut round) = self.round.take() else { return false };
         let is_over =
-            self.walk_page(&mut round, outbound, delivery, asking) && round.ask_for_rules(outbound, asking);
+            self.walk_page(&mut round, outbound, delivery, queries) && round.query_rules(outbound, queries);
         if is_over {
             round.stage = Stage::Ending;
         }
@@ -239,7 +240,7 @@ impl Rounds {
         round: &mut Round,
         outbound: &mut Outbound,
         delivery: &mut Delivery,
-        asking: &mut Queries,
+        queries: &mut Queries,
     ) -> bool {
         let now = outbound.at.now;
         let is_paced = round.reason == RoundReason::Routine;
@@ -249,31 +250,32 @@ impl Rounds {
             Stage::Listing(_) | Stage::Ending => return false,
         };
         while let Some(entry) = page.front_mut() {
-            if !ask_for_references(outbound, asking, entry) {
+            if !query_references(outbound, queries, entry) {
                 break;
             }
             let name = name_of(entry);
-            match round.judge(&outbound.config, asking, entry, name.as_ref()) {
+            match round.decide(&outbound.config, queries, entry, name.as_ref()) {
                 Verdict::Remove => {
-                    name.iter().for_each(|name| asking.is_gone(name));
+                    name.iter().for_each(|name| queries.is_gone(name));
                     removed.push(delete(entry));
                 }
                 Verdict::Ask(name) => {
-                    // What the bucket holds is for names that are wanted; a walk takes what would not fit into it.
+                    // The burst is reserved for desired names; a walk takes only overflowing
+                    // tokens.
                     if is_paced && self.budget.left(now) < BURST {
-                        self.waits = true;
+                        self.waits_for_budget = true;
                         break;
                     }
-                    if asking.room() == 0 {
+                    if queries.capacity() == 0 {
                         break;
                     }
                     self.budget.take(u32::from(is_paced));
                     round.compared += 1;
-                    asking.is_held(&name, &entry.uid);
-                    asking.ask(outbound, name, Some(entry.uid.clone()));
+                    queries.is_held(&name, &entry.uid);
+                    queries.query(outbound, name, Some(entry.uid.clone()));
                 }
                 Verdict::Keep => {
-                    name.iter().for_each(|name| asking.is_held(name, &entry.uid));
+                    name.iter().for_each(|name| queries.is_held(name, &entry.uid));
                 }
             }
             page.pop_front();
@@ -290,9 +292,9 @@ impl Rounds {
         if walk.read_on(outbound) {
             return false;
         }
-        // It is over once: what is left is what rules want.
+        // The rows are complete once: only rules remain.
         if walk.rules == 0 && round.reason.compares() && !round.was_empty {
-            asking.sweep(&outbound.config);
+            queries.sweep(&outbound.config);
         }
         true
     }

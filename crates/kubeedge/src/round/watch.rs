@@ -1,4 +1,4 @@
-//! The watches of a session. A watch is asked for only after a list of the same key was approved.
+//! The watches of a session. A watch is requested only after a list of the same key was approved.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,35 +13,34 @@ use crate::outbound::Outbound;
 use crate::types::BridgeNotice;
 use edgesync_protocol::timing::Now;
 
-/// What a question waits for.
+/// The kind of a request in flight.
 #[derive(Debug)]
-enum Asked {
-    /// To be pushed what changes.
+enum WatchRequest {
+    /// Start the watch of a scope.
     Watch(Scope),
-    /// To push nothing else.
+    /// End all watches outside of the complete set.
     Only,
 }
 
-/// See the module.
+/// The watches of the session and the requests for them.
 #[derive(Debug, Default)]
 pub(super) struct Watches {
-    flight: BTreeMap<MessageId, (Asked, Now, u32)>,
-    /// Watched in this session.
+    in_flight: BTreeMap<MessageId, (WatchRequest, Now, u32)>,
+    /// The active watches of this session.
     watched: BTreeSet<Scope>,
-    /// What is to be watched.
-    wanted: BTreeSet<Scope>,
+    desired: BTreeSet<Scope>,
     /// Kinds that CloudCore may list in all namespaces.
     proven: BTreeSet<Scope>,
-    /// What was refused, and was told: once is enough.
+    /// The refused scopes already reported.
     denied: BTreeSet<Scope>,
-    /// Whether CloudCore was told since the last change that nothing else is to be watched. Once in the life of the
-    /// process is due in any case: its predecessor may have had other rules.
-    is_told: bool,
-    /// Whether all lists of this round are through.
+    /// Whether CloudCore knows the complete set since its last change. One sync per process is due
+    /// in any case, because the predecessor may have had other rules.
+    is_synced: bool,
+    /// Whether all lists of this round are complete.
     all_listed: bool,
 }
 
-/// A watch that CloudCore could not begin.
+/// A watch that CloudCore could not start.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Failed {
@@ -52,58 +51,58 @@ struct Failed {
 }
 
 impl Watches {
-    /// The session is over.
+    /// Ends the session: its watches and proofs are void.
     pub(super) fn forget(&mut self) {
-        self.flight.clear();
+        self.in_flight.clear();
         self.watched.clear();
         self.proven.clear();
         self.all_listed = false;
     }
 
-    /// From now on these are to be watched.
-    pub(super) fn want(&mut self, wanted: BTreeSet<Scope>) {
-        if !self.wanted.is_subset(&wanted) {
-            self.is_told = false;
+    /// Sets the desired watches.
+    pub(super) fn set_desired(&mut self, desired: BTreeSet<Scope>) {
+        if !self.desired.is_subset(&desired) {
+            self.is_synced = false;
         }
-        self.watched.retain(|scope| wanted.contains(scope));
-        self.wanted = wanted;
+        self.watched.retain(|scope| desired.contains(scope));
+        self.desired = desired;
     }
 
-    /// Whether it is to be watched and is not.
+    /// Returns whether the scope is desired and not watched.
     pub(super) fn lacks(&self, scope: &Scope) -> bool {
-        self.wanted.contains(scope) && !self.watched.contains(scope)
+        self.desired.contains(scope) && !self.watched.contains(scope)
     }
 
-    /// Whether one of the namespaces of this kind is to be watched and is not.
+    /// Returns whether a namespace of this kind is desired and not watched.
     pub(super) fn lacks_below(&self, everywhere: &Scope) -> bool {
-        self.wanted.iter().any(|scope| scope.everywhere() == *everywhere && self.lacks(scope))
+        self.desired.iter().any(|scope| scope.everywhere() == *everywhere && self.lacks(scope))
     }
 
-    /// A list of this kind in all namespaces was approved.
+    /// Records that a list of this kind in all namespaces was approved.
     pub(super) fn prove(&mut self, everywhere: &Scope) {
         self.denied.remove(everywhere);
         self.proven.insert(everywhere.clone());
     }
 
-    /// A list of this key was approved: it is safe to watch it, if that is so in all namespaces.
+    /// Handles an approved list: a watch of its key is safe, if the kind is proven in all
+    /// namespaces.
     pub(super) fn listed(&mut self, outbound: &mut Outbound, scope: &Scope) {
         if scope.rule.namespace.is_some() && !self.proven.contains(&scope.everywhere()) {
             return;
         }
         self.denied.remove(scope);
-        let is_asked =
-            |(asked, ..): &(Asked, Now, u32)| matches!(asked, Asked::Watch(asked) if asked == scope);
-        if self.lacks(scope) && !self.flight.values().any(is_asked) {
-            self.ask(outbound, Asked::Watch(scope.clone()), 1);
+        let is_requested = |(request, ..): &(WatchRequest, Now, u32)| matches!(request, WatchRequest::Watch(request) if request == scope);
+        if self.lacks(scope) && !self.in_flight.values().any(is_requested) {
+            self.send(outbound, WatchRequest::Watch(scope.clone()), 1);
         }
     }
 
-    fn ask(&mut self, outbound: &mut Outbound, asked: Asked, attempt: u32) {
-        let draft = match &asked {
-            Asked::Watch(scope) => {
+    fn send(&mut self, outbound: &mut Outbound, request: WatchRequest, attempt: u32) {
+        let draft = match &request {
+            WatchRequest::Watch(scope) => {
                 message::application("null", Request::Watch { scope }.to_json(&outbound.config.node))
             }
-            Asked::Only => {
+            WatchRequest::Only => {
                 let watched: Vec<_> = self.watched.iter().cloned().collect();
                 message::application(
                     "watchapp/sync",
@@ -112,23 +111,23 @@ impl Watches {
             }
         };
         let id = outbound.send(&draft);
-        self.flight.insert(id, (asked, outbound.at.now + outbound.config.answer_timeout, attempt));
+        self.in_flight.insert(id, (request, outbound.at.now + outbound.config.answer_timeout, attempt));
     }
 
-    /// All lists are through.
+    /// Records that all lists are complete.
     pub(super) fn all_listed(&mut self) {
         self.all_listed = true;
     }
 
-    /// Once the watches are answered too, CloudCore is told to forget all others.
+    /// Syncs the complete set with CloudCore once lists and watches are answered.
     pub(super) fn advance(&mut self, outbound: &mut Outbound) {
-        if self.all_listed && !self.is_told && self.flight.is_empty() {
-            (self.is_told, self.all_listed) = (true, false);
-            self.ask(outbound, Asked::Only, 1);
+        if self.all_listed && !self.is_synced && self.in_flight.is_empty() {
+            (self.is_synced, self.all_listed) = (true, false);
+            self.send(outbound, WatchRequest::Only, 1);
         }
     }
 
-    /// Something was refused.
+    /// Handles a refusal, reported once per scope.
     pub(super) fn deny(&mut self, outbound: &mut Outbound, scope: &Scope, message: &str) {
         self.watched.remove(scope);
         if self.denied.insert(scope.clone()) {
@@ -137,19 +136,19 @@ impl Watches {
         }
     }
 
-    /// Takes an answer. Returns whether it is one to these questions.
+    /// Handles an answer. Returns whether it belongs to these requests.
     pub(super) fn answered(&mut self, outbound: &mut Outbound, incoming: &Incoming<'_>) -> bool {
-        let asked = incoming.parent.and_then(|id| self.flight.remove(&id));
-        let Some((asked, ..)) = asked else { return false };
-        match asked {
-            Asked::Watch(scope) => match incoming.content.and_then(application::response) {
+        let request = incoming.parent.and_then(|id| self.in_flight.remove(&id));
+        let Some((request, ..)) = request else { return false };
+        match request {
+            WatchRequest::Watch(scope) => match incoming.content.and_then(application::response) {
                 Some(Response::Approved { .. }) => {
                     self.watched.insert(scope);
                 }
                 Some(Response::Refused(failure)) => self.deny(outbound, &scope, &failure.message),
                 None => self.deny(outbound, &scope, "the answer cannot be read"),
             },
-            Asked::Only => self.take_failed(outbound, incoming),
+            WatchRequest::Only => self.take_failed(outbound, incoming),
         }
         true
     }
@@ -166,20 +165,20 @@ impl Watches {
         }
     }
 
-    /// Asks again what was not answered. Returns whether that was in vain.
+    /// Repeats unanswered requests. Returns whether one has failed finally.
     pub(super) fn tick(&mut self, outbound: &mut Outbound) -> bool {
         let now = outbound.at.now;
         let due: Vec<_> =
-            self.flight.iter().filter(|(_, (_, until, _))| *until <= now).map(|(id, _)| *id).collect();
+            self.in_flight.iter().filter(|(_, (_, until, _))| *until <= now).map(|(id, _)| *id).collect();
         let mut in_vain = false;
         for id in due {
-            match self.flight.remove(&id) {
-                Some((asked, _, attempt)) if attempt < ATTEMPTS => {
-                    self.ask(outbound, asked, attempt + 1);
+            match self.in_flight.remove(&id) {
+                Some((request, _, attempt)) if attempt < ATTEMPTS => {
+                    self.send(outbound, request, attempt + 1);
                 }
-                Some((Asked::Watch(_), ..)) => in_vain = true,
-                // The next round tells it.
-                Some((Asked::Only, ..)) => self.is_told = false,
+                Some((WatchRequest::Watch(_), ..)) => in_vain = true,
+                // The next round syncs the set again.
+                Some((WatchRequest::Only, ..)) => self.is_synced = false,
                 None => {}
             }
         }
@@ -187,6 +186,6 @@ impl Watches {
     }
 
     pub(super) fn deadline(&self) -> Option<Now> {
-        self.flight.values().map(|(_, until, _)| *until).min()
+        self.in_flight.values().map(|(_, until, _)| *until).min()
     }
 }

@@ -1,4 +1,4 @@
-//! What must hold in the end.
+//! The invariants checked after convergence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,7 +14,6 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::simulation::timeline::Simulated;
 
 impl World {
-    /// The faults stop.
     pub(super) fn heal(&mut self) {
         self.time.say(|| "--- the faults stop".into());
         self.chaos = Chaos { deletes: self.chaos.deletes, ..Chaos::none() };
@@ -28,7 +27,7 @@ impl World {
         self.heal();
         self.wait_for_convergence()?;
         self.check_lease()?;
-        // A comparison that was owed may have begun meanwhile.
+        // A pending comparison may have begun meanwhile.
         self.wait_for_convergence()?;
         self.disk.db.check_totals()
     }
@@ -42,14 +41,15 @@ impl World {
         self.converged()
     }
 
-    /// G6: the node holds what it is to hold, and what it says has arrived.
+    /// Checks G6: the node holds the desired objects, and its uploads have arrived.
     pub(super) fn converged(&self) -> Result<(), String> {
         let held = self.disk.db.held();
-        // Pods and custom resources cannot be asked for without the dynamic controller: what CloudCore believes to be
-        // here, and is not, stays away; and what a delete without a UID meant nobody can say.
+        // Without the dynamic controller Pods and custom resources cannot be queried: an object
+        // that CloudCore assumes on the node stays missing, and a delete without a UID stays
+        // ambiguous.
         let is_unclear = self.cloud.settings.deletes == Deletes::EmptyUid;
         let is_blind = !self.cloud.settings.dynamic_controller && (self.damaged || is_unclear);
-        // The Node itself is compared by no round.
+        // No round compares the Node itself.
         let cannot_tell =
             |kind: &str| (is_blind && matches!(kind, "Pod" | "Widget")) || (self.damaged && kind == "Node");
         let alive: BTreeMap<Uid, &Value> =
@@ -63,10 +63,10 @@ impl World {
                 None => return Err(format!("G6: {kind} {uid} is held and gone")),
             }
         }
-        let wanted = self.wanted_names();
+        let desired = self.desired_names();
         for (uid, object) in &alive {
             let kind = object["kind"].as_str().unwrap_or_default();
-            if self.is_to_be_held(object, &wanted) && !cannot_tell(kind) && !held.contains_key(uid) {
+            if self.is_desired_object(object, &desired) && !cannot_tell(kind) && !held.contains_key(uid) {
                 return Err(format!("G6: {kind} is not held: {}", object["metadata"]));
             }
         }
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    fn is_to_be_held(&self, object: &Value, wanted: &BTreeSet<(String, String)>) -> bool {
+    fn is_desired_object(&self, object: &Value, desired: &BTreeSet<(String, String)>) -> bool {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         if is_bad_object(object) {
             return false;
@@ -106,12 +106,12 @@ impl World {
         match object["kind"].as_str().unwrap_or_default() {
             "Pod" => object["spec"]["nodeName"] == NODE,
             "Widget" => self.cloud.settings.dynamic_controller && !self.config.watch.is_empty(),
-            kind @ ("ConfigMap" | "Secret") => wanted.contains(&(kind.to_lowercase(), name.to_owned())),
+            kind @ ("ConfigMap" | "Secret") => desired.contains(&(kind.to_lowercase(), name.to_owned())),
             _ => false,
         }
     }
 
-    /// While the node is connected its Lease is renewed.
+    /// Checks that the Lease is renewed while the node is connected.
     fn check_lease(&mut self) -> Result<(), String> {
         let version = |world: &Self| world.cloud.object("lease", "kube-node-lease", NODE).map(version_of);
         let before = version(self);

@@ -1,4 +1,4 @@
-//! What is going to happen, and what happens then.
+//! The scheduled events and their handling.
 
 use super::outbox::Item;
 use super::world::{Agent, Body, World};
@@ -23,12 +23,12 @@ pub(super) enum Event {
         connection: Connection,
         what: Sent,
     },
-    /// What has arrived before arrives again: an answer from a cache that is behind, a repetition that was late.
+    /// An earlier message arrives again: an answer from a lagging cache, a late repetition.
     Again {
         connection: Connection,
         text: String,
     },
-    /// The node sees that CloudCore has closed the connection.
+    /// The node notices that CloudCore has closed the connection.
     Closed {
         connection: Connection,
     },
@@ -59,12 +59,12 @@ pub(super) enum Event {
         lane: Lane,
         upto: u64,
     },
-    /// The garbage collector of the cluster removes what belonged to a Node that is gone.
+    /// The cluster's garbage collector removes the dependents of a deleted Node.
     Collect,
     Wake,
 }
 
-/// The UID of the object in a message.
+/// Returns the UID of the object in a message.
 fn uid_in(text: &str) -> Option<String> {
     let message: Value = serde_json::from_str(text).ok()?;
     Some(message.pointer("/content/metadata/uid")?.as_str()?.to_owned())
@@ -99,7 +99,7 @@ impl Simulated for World {
                 Sent::Ping(_) => {}
             },
             Event::Again { connection, text } if self.link == Some(connection) => {
-                // Of an object that is gone nothing comes any more.
+                // No messages about a deleted object remain in flight.
                 let is_held = uid_in(&text).is_some_and(|uid| self.disk.db.held().contains_key(uid.as_str()));
                 if let Some(agent) = self.agent.as_mut().filter(|_| is_held) {
                     agent.bridge.heard(at, text.as_bytes());
@@ -250,7 +250,7 @@ impl World {
     }
 }
 
-/// What the messages of a batch name.
+/// The UIDs that the messages of a batch name.
 struct Named<'a>(&'a [Change]);
 
 impl Truth for Named<'_> {
@@ -261,7 +261,7 @@ impl Truth for Named<'_> {
     fn may_remove(&self, uid: &Uid, key: &ObjectKey) -> bool {
         self.0.iter().any(|change| match change {
             Change::Delete(delete) => delete.uid == *uid,
-            // A new object of the same name takes the place of the old one.
+            // A new object of the same name replaces the old one.
             Change::Put(put) => put.key() == *key,
         })
     }

@@ -1,4 +1,4 @@
-//! What happens to the world: changes in the cluster, cuts, crashes, lost and restored databases.
+//! The faults of the world: changes in the cluster, cuts, crashes, lost and restored databases.
 
 use std::time::Duration;
 
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// Events that are not on the disk any more are not owed either.
+    /// Replaces the disk; Events missing on it are not owed any more.
     pub(super) fn replace_disk(&mut self, disk: Disk) {
         self.disk = disk;
         self.damaged = true;
@@ -165,7 +165,7 @@ impl World {
                 self.cloud.delete(self.time.now, "pod", NAMESPACE, &pod);
             }
         } else {
-            // It was registered anew before: its Lease belongs to a Node that is gone.
+            // The node was registered again before: its Lease belongs to a deleted Node.
             self.cloud.delete(self.time.now, "lease", "kube-node-lease", NODE);
         }
     }

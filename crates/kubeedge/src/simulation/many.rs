@@ -1,4 +1,4 @@
-//! 10,000 objects: what a limit must not hide, and what a new session may cost.
+//! Scenarios with 10,000 objects: overflowing limits and the cost of a new session.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use edgesync_protocol::simulation::timeline::Simulated;
 use edgesync_protocol::timing::Now;
 use serde_json::{Value, json};
 
-/// ConfigMaps of the cluster.
+/// The ConfigMaps of the cluster.
 const OBJECTS: usize = 10_000;
-/// Of which one Pod references so many.
+/// The number of them that one Pod references.
 const OF_A_POD: usize = 100;
-/// What a device may take until it has all of them: CloudCore sends one after the other, each when the one before was
-/// acknowledged, which takes up to 60 ms here.
+/// The longest time until a device has all of them: CloudCore sends the next one after the
+/// acknowledgement of the last one, which takes up to 60 ms here.
 const FILL: u64 = 700;
 
 fn pods() -> impl Iterator<Item = Value> {
@@ -27,7 +27,7 @@ fn pods() -> impl Iterator<Item = Value> {
     })
 }
 
-/// A cluster with the ConfigMaps, and a node with these rules and the default times.
+/// Returns a cluster with the ConfigMaps, and a node with these rules and the default times.
 fn cluster(dynamic: bool, fetch: &[&str]) -> World {
     let mut world = World::new(1, Chaos { dynamic, ..Chaos::none() }, false);
     world.config = config(&world, fetch);
@@ -49,7 +49,7 @@ fn config(world: &World, fetch: &[&str]) -> BridgeConfig {
     }
 }
 
-/// The same with Pods that reference all of them, and everything held.
+/// Returns such a world with Pods that reference all of them, and everything held.
 fn full(dynamic: bool) -> World {
     let mut world = cluster(dynamic, &[]);
     world.connect();
@@ -67,7 +67,7 @@ fn pass(world: &mut World, seconds: u64) {
     world.pass(Duration::from_secs(seconds)).unwrap();
 }
 
-/// Lets time pass until it is so; at most so many seconds. Returns how long that took.
+/// Advances time until the condition holds, at most so many seconds, and returns the time it took.
 fn until(world: &mut World, seconds: u64, what: &str, is_so: impl Fn(&World) -> bool) -> Now {
     let from = world.time.now;
     while !is_so(world) {
@@ -86,7 +86,7 @@ fn is_in_sync(world: &World) -> bool {
     world.agent.as_ref().is_some_and(|agent| agent.machine.in_sync())
 }
 
-/// Whether each ConfigMap of the cluster is held.
+/// Returns whether each ConfigMap of the cluster is held.
 fn has_all(world: &World) -> bool {
     held(world) >= OBJECTS
         && world.cloud.cluster.all().filter(|object| object["kind"] == "ConfigMap").all(|object| {
@@ -94,8 +94,8 @@ fn has_all(world: &World) -> bool {
         })
 }
 
-/// Waits until all have come, while "in sync" is not said before. Returns after how long they were there, and after how
-/// long it was said.
+/// Waits until all objects have arrived, without an earlier claim of being in sync. Returns the
+/// times of the last object and of the claim.
 fn all_come(world: &mut World) -> (Now, Now) {
     let from = world.time.now;
     let mut there = None;
@@ -111,7 +111,7 @@ fn all_come(world: &mut World) -> (Now, Now) {
     (there.unwrap_or(said), said)
 }
 
-/// Whether CloudCore has not told of all Pods yet: what it keeps to itself nobody can count.
+/// Returns whether CloudCore has not sent all Pods yet, which the node cannot count.
 fn pods_are_new(world: &World) -> bool {
     let is_told =
         |pod: &Value| pod["metadata"]["uid"].as_str().is_some_and(|uid| world.disk.db.version(uid).is_some());
@@ -126,13 +126,13 @@ fn lose_database(world: &mut World) {
 }
 
 #[test]
-fn what_only_pods_reference_comes_without_the_dynamic_controller() {
+fn pod_references_need_no_dynamic_controller() {
     let world = full(false);
     assert!(has_all(&world));
 }
 
 #[test]
-fn what_only_pods_reference_comes_back_to_the_last_object() {
+fn pod_references_return_to_the_last_object() {
     let mut world = full(true);
     lose_database(&mut world);
     let (there, said) = all_come(&mut world);
@@ -140,7 +140,7 @@ fn what_only_pods_reference_comes_back_to_the_last_object() {
 }
 
 #[test]
-fn what_rules_for_single_names_want_comes_back_without_the_dynamic_controller() {
+fn exact_rules_need_no_dynamic_controller() {
     let rules: Vec<_> = (0..OBJECTS).map(|n| format!("{NAMESPACE}/configmap/c{n}")).collect();
     let mut world = cluster(false, &rules.iter().map(String::as_str).collect::<Vec<_>>());
     world.connect();
@@ -152,7 +152,7 @@ fn what_rules_for_single_names_want_comes_back_without_the_dynamic_controller() 
 }
 
 #[test]
-fn after_a_list_in_sync_is_said_when_the_rows_are_there() {
+fn in_sync_after_a_list_waits_for_the_rows() {
     let mut world = cluster(true, &["lab/configmap/*"]);
     world.connect();
     all_come(&mut world);
@@ -196,7 +196,7 @@ fn a_cloudcore_that_is_started_again_costs_no_questions() {
     let mut world = full(true);
     lose_database(&mut world);
     all_come(&mut world);
-    // Sooner than the Lease would have been renewed.
+    // Sooner than the next renewal of the Lease.
     pass(&mut world, 1);
     for wait in [1, 600] {
         world.bytes = [0; 2];

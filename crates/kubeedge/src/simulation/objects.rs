@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 pub(super) const NODE: &str = "edge";
 pub(super) const NAMESPACE: &str = "lab";
 
-/// A pod on the node that references some of the ConfigMaps and Secrets, each in another way.
+/// Returns a Pod on the node that references some of the ConfigMaps and Secrets, each in another
+/// way.
 pub(super) fn pod(name: &str, generation: u64, configs: [u64; 3], secret: u64, size: usize) -> Value {
     let [volume, env, from] = configs.map(|n| format!("config-{n}"));
     let secret = format!("secret-{secret}");
@@ -39,7 +40,7 @@ pub(super) fn widget(name: &str, generation: u64, size: usize) -> Value {
     })
 }
 
-/// An Event as the node makes it.
+/// Returns an Event as the node creates it.
 pub(super) fn event(number: u64) -> Value {
     json!({
         "apiVersion": "events.k8s.io/v1", "kind": "Event",
@@ -51,7 +52,7 @@ pub(super) fn event(number: u64) -> Value {
     })
 }
 
-/// What the node says of itself.
+/// Returns a node report.
 pub(super) fn report(number: u64) -> Value {
     json!({
         "labels": {"kubernetes.io/hostname": NODE},

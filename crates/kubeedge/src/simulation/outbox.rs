@@ -6,7 +6,7 @@ use super::objects;
 use edgesync_protocol::simulation::numbered::{Numbered, Waits};
 use edgesync_protocol::upload::{Content, Lane};
 
-/// So many items may wait.
+/// The most pending items.
 const MAX_ROWS: usize = 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Waits for Item {
     }
 }
 
-/// Puts an item, if there is room. Of reports only the last one waits.
+/// Adds an item if the outbox has capacity. Only the last node report is kept.
 pub(super) fn put(outbox: &mut Outbox, lane: Lane, item: Item) -> bool {
     if matches!(item, Item::Node(_)) {
         outbox.rows.retain(|_, row| !matches!(row, Item::Node(_)));

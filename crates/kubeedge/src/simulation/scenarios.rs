@@ -1,4 +1,4 @@
-//! Single situations over a good link, each with the exact outcome that the guarantees promise.
+//! Single scenarios over a good link, each with the exact outcome that the guarantees promise.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::objects::{self, NAMESPACE};
 use super::world::{Chaos, Disk, MAX_OBJECT, World};
 use edgesync_protocol::simulation::timeline::Simulated;
 
-/// A node that holds a Pod, what it references, what rules want, and custom resources.
+/// Returns a node that holds a Pod, its references, objects that rules match, and custom resources.
 fn in_sync(dynamic: bool) -> World {
     let mut world = World::new(1, Chaos { dynamic, ..Chaos::none() }, false);
     world.connect();
@@ -21,12 +21,12 @@ fn in_sync(dynamic: bool) -> World {
     for n in 0..50 {
         world.cloud.apply(now, objects::widget(&format!("widget-{n}"), n, 20));
     }
-    // What exists only now is asked for again after a while.
+    // Objects created only now are queried again after a while.
     settle(&mut world, 900);
     world
 }
 
-/// Lets time pass until everything is as it should be; at most so many seconds.
+/// Advances time until convergence, at most so many seconds.
 fn settle(world: &mut World, seconds: u64) {
     for _ in 0..seconds {
         world.pass(Duration::from_secs(1)).unwrap();
@@ -53,13 +53,13 @@ fn a_lost_database_is_refilled_at_once() {
     settle(&mut world, 5);
     let lost = before.into_iter().filter(|(uid, _)| world.disk.db.version(uid).is_none());
     let lost = lost.map(|held| world.bodies[&held].object.clone());
-    // The Node comes when it changes.
+    // The Node arrives when it changes.
     let lost: Vec<_> = lost.filter(|object| &*object.kind != "Node").collect();
     assert!(lost.is_empty(), "{lost:?}");
 }
 
 #[test]
-fn what_rules_name_comes_back_without_the_dynamic_controller() {
+fn named_objects_return_without_the_dynamic_controller() {
     let mut world = in_sync(false);
     lose_database(&mut world);
     settle(&mut world, 30);
@@ -68,7 +68,7 @@ fn what_rules_name_comes_back_without_the_dynamic_controller() {
 }
 
 #[test]
-fn a_config_map_recreated_while_the_node_was_away_is_right_within_seconds() {
+fn a_config_map_recreated_offline_is_right_within_seconds() {
     for dynamic in [true, false] {
         let mut world = in_sync(dynamic);
         world.cut();
@@ -81,7 +81,7 @@ fn a_config_map_recreated_while_the_node_was_away_is_right_within_seconds() {
 }
 
 #[test]
-fn an_object_that_cannot_be_stored_holds_up_nobody() {
+fn an_object_that_cannot_be_stored_blocks_no_others() {
     let mut world = in_sync(true);
     let now = world.time.now;
     world.cloud.apply(now, objects::widget("too-large", 0, MAX_OBJECT));
@@ -93,7 +93,7 @@ fn an_object_that_cannot_be_stored_holds_up_nobody() {
 }
 
 #[test]
-fn while_the_store_is_full_nothing_is_acknowledged_and_afterwards_everything_arrives() {
+fn a_full_store_withholds_acknowledgements_and_recovers() {
     let mut world = in_sync(true);
     world.full_until = world.time.now + Duration::from_secs(7);
     let acknowledged = world.acknowledged.len();

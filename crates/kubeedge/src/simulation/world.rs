@@ -1,4 +1,4 @@
-//! The world of the simulation: an agent that lives and dies, a link that is cut, a CloudCore, a clock.
+//! The world of the simulation: an agent that crashes, a link that is cut, a CloudCore, a clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) const MAX_OBJECT: usize = 8_000;
 const LIMIT: usize = 32 << 20;
 pub(super) const VERIFY_INTERVAL: Duration = Duration::from_secs(600);
 
-/// How bad it gets, in percent per step.
+/// The probabilities of faults, in percent per step.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Chaos {
     pub(super) steps: u64,
@@ -30,10 +30,10 @@ pub(super) struct Chaos {
     pub(super) restart: u64,
     pub(super) lose_database: u64,
     pub(super) full: u64,
-    /// Percent of the messages that arrive again, late.
+    /// Percent of the messages that arrive a second time, late.
     pub(super) again: u64,
     pub(super) remove_node: u64,
-    /// Whether the dynamic controller may be on, and may be switched with a restart.
+    /// Whether the dynamic controller may be enabled, and switched with a restart.
     pub(super) dynamic: bool,
     pub(super) switches: bool,
     pub(super) deletes: Deletes,
@@ -69,12 +69,12 @@ impl Chaos {
     }
 }
 
-/// What is on the disk of the node.
+/// The disk of the node.
 #[derive(Clone)]
 pub(super) struct Disk {
     pub(super) db: EdgeDb,
     pub(super) outbox: Outbox,
-    /// What the bridge wants to be kept.
+    /// The text that the bridge has stored.
     note: String,
     /// UIDs whose removal was committed.
     pub(super) removed: BTreeSet<Uid>,
@@ -86,15 +86,15 @@ impl Disk {
     }
 }
 
-/// The program on the node.
+/// The running program on the node.
 pub(super) struct Agent {
     pub(super) machine: EdgeMachine,
     pub(super) bridge: Bridge,
 }
 
-/// A message of CloudCore that may be acknowledged.
+/// A pushed message of CloudCore that may be acknowledged.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct PushedMessage {
     pub(super) source: String,
     pub(super) operation: String,
     pub(super) kind: String,
@@ -105,7 +105,7 @@ pub(super) struct Told {
     pub(super) bytes: usize,
 }
 
-/// What the body of an object says.
+/// The content of an object's body.
 #[derive(Clone)]
 pub(super) struct Body {
     pub(super) object: ObjectRef,
@@ -124,13 +124,13 @@ pub(super) struct World {
     last_commit: Now,
     pub(super) last_answer: Now,
     pub(super) link: Option<Connection>,
-    /// Messages of one connection and direction arrive in order: when the last one arrives.
+    /// The last arrival per direction: messages of one connection arrive in order.
     last_arrival: [Now; 2],
-    /// What CloudCore has sent over this connection.
-    told: BTreeMap<String, Told>,
+    /// The messages that CloudCore has sent over this connection.
+    pushed: BTreeMap<String, PushedMessage>,
     /// Bodies that were ever committed.
     pub(super) bodies: HashMap<(Uid, ResourceVersion), Body>,
-    /// Rows keep their number.
+    /// The numbers of the rows, which they keep.
     pub(super) rows: HashMap<Uid, u64>,
     /// The rows by number.
     pub(super) order: BTreeMap<u64, Uid>,
@@ -138,9 +138,10 @@ pub(super) struct World {
     /// Bytes of messages, up and down.
     pub(super) bytes: [u64; 2],
     pub(super) full_until: Now,
-    /// Whether what the node holds was ever replaced behind CloudCore's back, or its ObjectSyncs were removed.
+    /// Whether the node's objects were ever replaced without CloudCore's knowledge, or its
+    /// ObjectSyncs were removed.
     pub(super) damaged: bool,
-    /// Events that were made, and must arrive.
+    /// Created Events that have to arrive.
     pub(super) owed: BTreeSet<u64>,
     pub(super) made: u64,
     pub(super) definitions: u64,
@@ -189,7 +190,7 @@ impl World {
             last_answer: Now::ZERO,
             link: None,
             last_arrival: [Now::ZERO; 2],
-            told: BTreeMap::new(),
+            pushed: BTreeMap::new(),
             bodies: HashMap::new(),
             rows: HashMap::new(),
             order: BTreeMap::new(),
@@ -242,14 +243,14 @@ impl World {
 
     // --- the link
 
-    /// The node sees that the connection is gone; CloudCore may see it later, or not at all.
+    /// Cuts the connection for the node; CloudCore notices later, or not at all.
     pub(super) fn cut(&mut self) {
         let Some(connection) = self.link.take() else { return };
         self.time.say(|| "the link is cut".into());
         if self.time.random.percent(70) {
             self.cloud.disconnect(connection);
         }
-        self.told.clear();
+        self.pushed.clear();
         if let Some(agent) = &mut self.agent {
             agent.machine.disconnected();
             agent.bridge.disconnected();
@@ -287,7 +288,7 @@ impl World {
 
     // --- driving
 
-    /// One step of the agent; whether there was any.
+    /// Runs one step of the agent; returns whether there was any.
     pub(super) fn drive_agent(&mut self) -> bool {
         let (at, now) = (self.moment(), self.time.now);
         let Some(Agent { machine, bridge }) = &mut self.agent else { return false };
@@ -329,7 +330,7 @@ impl World {
         let Some(connection) = self.link else { return false };
         let Some(text) = self.cloud.poll(connection) else { return false };
         self.time.say(|| format!("← {}", text.chars().take(300).collect::<String>().trim_end()));
-        self.note_told(&text);
+        self.note_pushed(&text);
         self.received += 1;
         self.send_down(connection, Sent::Text { name: "", text });
         true
@@ -379,7 +380,7 @@ impl World {
         }
     }
 
-    /// The node says something of itself.
+    /// Sends a node report.
     pub(super) fn report_node(&mut self) {
         self.made += 1;
         outbox::put(&mut self.disk.outbox, Lane::Status, Item::Node(self.made));
@@ -387,12 +388,12 @@ impl World {
         self.time.after(5, Event::Marks { life });
     }
 
-    pub(super) fn told(&self, id: &str) -> Option<&Told> {
-        self.told.get(id)
+    pub(super) fn pushed(&self, id: &str) -> Option<&PushedMessage> {
+        self.pushed.get(id)
     }
 
-    pub(super) fn remember_told(&mut self, id: String, told: Told) {
-        self.told.insert(id, told);
+    pub(super) fn record_pushed(&mut self, id: String, pushed: PushedMessage) {
+        self.pushed.insert(id, pushed);
     }
 }
 

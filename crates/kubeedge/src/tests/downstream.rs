@@ -1,4 +1,4 @@
-//! From a message to its acknowledgement, with all that CloudCore is known to send.
+//! From a message to its acknowledgement, with every message that CloudCore is known to send.
 
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ fn a_commit_of_the_session_before_acknowledges_nothing() {
 }
 
 #[test]
-fn a_resend_is_applied_once_and_each_that_comes_after_the_commit_is_acknowledged() {
+fn a_resend_is_applied_once_and_acknowledged_each_time() {
     let mut rig = settled();
     rig.holds_commits = true;
     let pod = object("Pod", "lab/web", "u1", 7);
@@ -60,7 +60,7 @@ fn a_resend_is_applied_once_and_each_that_comes_after_the_commit_is_acknowledged
 }
 
 #[test]
-fn a_late_delete_of_the_old_object_leaves_the_new_one_of_the_same_name() {
+fn a_late_delete_spares_the_new_object_of_the_same_name() {
     let mut rig = settled();
     rig.push_object("insert", &object("Pod", "lab/web", "old", 7));
     rig.push_object("update", &object("Pod", "lab/web", "new", 9));
@@ -79,7 +79,7 @@ fn a_delete_needs_neither_kind_nor_version() {
 }
 
 #[test]
-fn a_delete_that_names_no_object_removes_nothing_and_is_acknowledged() {
+fn a_delete_without_an_object_is_acknowledged_and_ignored() {
     let mut rig = settled();
     rig.push_object("insert", &object("Pod", "lab/web", "u1", 7));
     let contents = [
@@ -95,7 +95,7 @@ fn a_delete_that_names_no_object_removes_nothing_and_is_acknowledged() {
 }
 
 #[test]
-fn a_pod_that_is_to_end_is_said_to_have_ended_until_cloudcore_knows() {
+fn a_terminating_pod_is_reported_until_cloudcore_knows() {
     let mut rig = settled();
     let mut ending = pod("lab/web", "u1", 8, &[]);
     ending["metadata"]["deletionTimestamp"] = "2026-11-21T01:44:24Z".into();
@@ -120,7 +120,7 @@ fn a_pod_that_is_to_end_is_said_to_have_ended_until_cloudcore_knows() {
     rig.hear(&answer.to_string());
     rig.pass(300);
     assert_eq!(said(&rig).len(), 2);
-    // Nobody asks this node about the Pods of another one.
+    // This node is not responsible for Pods of another one.
     ending["metadata"]["uid"] = "u2".into();
     ending["spec"]["nodeName"] = "other".into();
     rig.push_object("update", &ending);
@@ -128,7 +128,7 @@ fn a_pod_that_is_to_end_is_said_to_have_ended_until_cloudcore_knows() {
 }
 
 #[test]
-fn what_can_never_be_stored_is_acknowledged_and_shown_as_rejected() {
+fn invalid_objects_are_acknowledged_and_shown_as_rejected() {
     let mut large = object("Pod", "lab/large", "u1", 7);
     large["spec"] = json!({"x": "x".repeat(20 << 10)});
     let mut unversioned = object("Pod", "lab/unversioned", "u2", 7);
@@ -150,7 +150,7 @@ fn what_can_never_be_stored_is_acknowledged_and_shown_as_rejected() {
 }
 
 #[test]
-fn what_finds_no_room_is_not_acknowledged_and_stored_when_it_comes_again() {
+fn a_full_store_withholds_the_acknowledgement_until_a_resend() {
     let mut rig = settled();
     let pod = object("Pod", "lab/web", "u1", 7);
     for reason in [RejectReason::StoreFull, RejectReason::StoreUnavailable] {

@@ -1,4 +1,4 @@
-//! What is held is what CloudCore has, whatever was lost.
+//! The held objects equal CloudCore's after any loss.
 
 use serde_json::json;
 
@@ -38,7 +38,7 @@ fn a_lost_database_is_refilled_by_lists() {
 }
 
 #[test]
-fn a_lost_database_is_refilled_by_queries_where_the_dynamic_controller_is_silent() {
+fn a_lost_database_is_refilled_by_queries_alone() {
     let names: Vec<_> = (0..200).map(|n| format!("lab/configmap/c{n}")).collect();
     let rules = config(&names.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
     let mut rig = Rig::settled(rules.clone(), |cloud| {
@@ -76,7 +76,7 @@ fn a_rolled_back_database_is_found_by_the_marker() {
 }
 
 #[test]
-fn the_marker_is_withheld_during_an_urgent_round_and_a_lost_session_keeps_it_owed() {
+fn the_marker_is_withheld_until_the_urgent_round_is_complete() {
     let rules = config(&["lab/configmap/conf"], &[]);
     let mut rig = Rig::new(rules);
     rig.cloud.objects.push(object("ConfigMap", "lab/conf", "c1", 50));
@@ -86,7 +86,7 @@ fn the_marker_is_withheld_during_an_urgent_round_and_a_lost_session_keeps_it_owe
     assert!(rig.cloud.version > 100, "the Lease was renewed");
     assert_eq!(rig.marker(), None);
     assert!(!rig.machine.in_sync());
-    // The Lease now says that the database is fine. It is not.
+    // The Lease now claims that the database is complete. It is not.
     let totals = rig.store.totals;
     rig.cloud.lease.as_mut().unwrap()["metadata"]["annotations"] =
         json!({"edgesync.io/store": format!("{}.{}", totals.epoch, totals.revision)});
@@ -101,7 +101,7 @@ fn the_marker_is_withheld_during_an_urgent_round_and_a_lost_session_keeps_it_owe
 }
 
 #[test]
-fn what_a_complete_list_does_not_have_is_removed_unless_it_is_newer() {
+fn objects_missing_in_a_complete_list_are_removed_unless_newer() {
     let mut rig = Rig::settled(config(&[], &["lab.io/v1/widgets"]), |cloud| widgets(cloud, 3));
     rig.cloud.remove("lab/widget/w1");
     let newer = object("Widget", "lab/new", "new", 5000);
@@ -120,7 +120,7 @@ fn what_a_complete_list_does_not_have_is_removed_unless_it_is_newer() {
 }
 
 #[test]
-fn a_config_map_that_was_deleted_offline_is_removed_and_one_made_anew_is_replaced() {
+fn config_maps_deleted_or_recreated_offline_are_corrected() {
     let rules = config(&["lab/configmap/gone", "lab/configmap/anew"], &[]);
     let mut rig = Rig::settled(rules.clone(), |cloud| {
         cloud.objects.push(object("ConfigMap", "lab/gone", "g1", 50));
@@ -133,7 +133,7 @@ fn a_config_map_that_was_deleted_offline_is_removed_and_one_made_anew_is_replace
     rig.connect();
     rig.pass(20);
     assert_eq!((rig.queried(), rig.store.rows.len()), (vec![], 2), "nothing gives a reason to ask");
-    // CloudCore finds by its records what is gone, and sends what it is about.
+    // CloudCore finds deleted objects by its records and sends deletes for them.
     for (name, uid) in [("gone", "g1"), ("anew", "a1")] {
         let gone = json!({"metadata": {"name": name, "namespace": "lab", "uid": uid}});
         rig.push("edgecontroller", "delete", &format!("lab/configmap/{name}"), &gone);
@@ -141,7 +141,8 @@ fn a_config_map_that_was_deleted_offline_is_removed_and_one_made_anew_is_replace
     rig.pass(20);
     assert_eq!(rig.store.shown(), expected);
 
-    // Where it does not, the next comparison does. It counts from the last one, whatever began anew since.
+    // Otherwise the next comparison finds them. It is scheduled from the last one, whatever
+    // restarted since.
     rig.disconnect();
     rig.cloud.write(object("ConfigMap", "lab/anew", "a3", 0));
     rig.cloud.write(object("ConfigMap", "lab/gone", "g2", 0));
@@ -174,7 +175,7 @@ fn one_answer_that_there_is_none_is_not_believed() {
 }
 
 #[test]
-fn a_watch_is_asked_for_only_after_a_list_of_the_same_key_was_approved() {
+fn a_watch_follows_only_an_approved_list_of_its_key() {
     let mut rig = Rig::new(config(&[], &["lab.io/v1/widgets", "no.io/v1/things"]));
     widgets(&mut rig.cloud, 1);
     rig.cloud.denied.insert("/no.io/v1/things/null/null".to_owned());
@@ -220,18 +221,18 @@ fn a_watch_is_asked_for_only_after_a_list_of_the_same_key_was_approved() {
 #[test]
 fn listeners_of_a_former_configuration_are_given_up_once() {
     let mut rig = Rig::settled(config(&[], &["lab.io/v1/widgets"]), |cloud| widgets(cloud, 1));
-    let told = |rig: &Rig| -> Vec<usize> {
-        let told = rig.sent.iter().filter(|sent| sent["route"]["resource"] == "watchapp/sync");
-        told.map(|sent| sent["content"].as_object().unwrap().len()).collect()
+    let confirmed_revision = |rig: &Rig| -> Vec<usize> {
+        let confirmed_revision = rig.sent.iter().filter(|sent| sent["route"]["resource"] == "watchapp/sync");
+        confirmed_revision.map(|sent| sent["content"].as_object().unwrap().len()).collect()
     };
     rig.disconnect();
     rig.connect();
     rig.pass(60);
-    assert_eq!(told(&rig), [0_usize; 0], "it was told in the first session");
+    assert_eq!(confirmed_revision(&rig), [0_usize; 0], "it was told in the first session");
     let at = crate::Moment { now: rig.now, wall: 1 };
     rig.bridge.set_config(at, config(&[], &[]));
     rig.pass(60);
-    assert_eq!(told(&rig), [0]);
+    assert_eq!(confirmed_revision(&rig), [0]);
 }
 
 #[test]
@@ -260,7 +261,7 @@ fn a_new_rule_whose_list_fails_is_not_done() {
 }
 
 #[test]
-fn names_that_find_no_room_are_asked_for_in_the_end() {
+fn names_beyond_the_limits_are_queried_eventually() {
     let mut rig = Rig::settled(config(&[], &[]), |_| {});
     rig.cloud.answers_queries = false;
     for number in 0..20 {
@@ -272,13 +273,14 @@ fn names_that_find_no_room_are_asked_for_in_the_end() {
     rig.cloud.answers_queries = true;
     assert!(!rig.machine.in_sync());
     rig.pass(120);
-    // None of them exists: nothing is held, all are missing, and nobody goes on asking for all of them.
+    // None of them exists: nothing is held, all are missing, and only some of them are queried
+    // again.
     assert_eq!(rig.bridge.status().missing_count, 10_000);
     assert!(rig.machine.in_sync());
 }
 
 #[test]
-fn a_list_that_has_expired_between_two_pages_begins_anew() {
+fn a_list_expired_between_pages_restarts() {
     let mut rig = Rig::new(config(&[], &["lab.io/v1/widgets"]));
     widgets(&mut rig.cloud, 30);
     rig.cloud.largest_page = 10;
@@ -296,7 +298,7 @@ fn a_list_that_has_expired_between_two_pages_begins_anew() {
 }
 
 #[test]
-fn what_nobody_wants_by_name_is_compared_slowly_however_often_the_link_is_lost() {
+fn undesired_names_are_compared_slowly_despite_reconnects() {
     let mut rig = Rig::settled(config(&[], &[]), |cloud| {
         for n in 0..500 {
             cloud.objects.push(object("ConfigMap", &format!("lab/c{n}"), &format!("c{n}"), 50));
@@ -328,7 +330,7 @@ fn what_nobody_wants_by_name_is_compared_slowly_however_often_the_link_is_lost()
 }
 
 #[test]
-fn a_routine_round_finds_what_was_never_pushed() {
+fn a_routine_round_finds_objects_never_pushed() {
     let mut rig = Rig::settled(config(&[], &["lab.io/v1/widgets"]), |cloud| widgets(cloud, 5));
     rig.cloud.write(object("Widget", "lab/w1", "w1", 0));
     rig.cloud.remove("lab/widget/w2");

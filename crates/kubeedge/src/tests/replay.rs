@@ -1,5 +1,5 @@
-//! The captured sessions played to the bridge as CloudCore would: what has to be acknowledged is, as EdgeCore did it, and
-//! what is held in the end is what CloudCore had sent.
+//! Replays the captured sessions to the bridge as CloudCore would: the acknowledgements equal
+//! EdgeCore's, and the objects held at the end equal those that CloudCore sent.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::rig::{Rig, config};
 use crate::BridgeConfig;
 use crate::captures::session;
 
-/// A rig whose CloudCore says only what is played.
+/// Returns a rig whose CloudCore sends only the replayed messages.
 fn quiet(node: &str, watch: &[&str]) -> Rig {
     let mut rig = Rig::new(BridgeConfig { node: node.to_owned(), max_object: 1 << 20, ..config(&[], watch) });
     rig.cloud.answers = false;
@@ -15,13 +15,13 @@ fn quiet(node: &str, watch: &[&str]) -> Rig {
     rig
 }
 
-/// The last message that was sent about this resource: what an answer answers.
+/// Returns the last message sent about this resource, which an answer answers.
 fn last_about(rig: &Rig, resource: &Value) -> Option<Value> {
     let is_question = |sent: &&Value| sent["route"]["operation"] != "response";
     rig.sent.iter().rev().filter(is_question).find(|sent| sent["route"]["resource"] == *resource).cloned()
 }
 
-/// Plays a session; gives how many messages were acknowledged.
+/// Replays a session; returns the number of acknowledged messages.
 fn play(rig: &mut Rig, messages: &[(bool, Value)]) -> usize {
     let mut acknowledged = 0;
     let expected = |id: &Value| {
@@ -32,7 +32,7 @@ fn play(rig: &mut Rig, messages: &[(bool, Value)]) -> usize {
     for (_, captured) in messages.iter().filter(|(is_ours, _)| !is_ours) {
         let mut message = captured.clone();
         if !captured["header"]["parent_msg_id"].is_null() {
-            // It answers what was asked here, if that was asked here at all; otherwise it is a late one.
+            // It answers a query of this rig, if there was one; otherwise it is a late one.
             if let Some(asked) = last_about(rig, &captured["route"]["resource"]) {
                 message["header"]["parent_msg_id"] = asked["header"]["msg_id"].clone();
             }
@@ -62,17 +62,17 @@ fn play(rig: &mut Rig, messages: &[(bool, Value)]) -> usize {
 }
 
 #[test]
-fn a_session_with_pods_and_what_they_reference_is_acknowledged_as_edgecore_did() {
+fn a_pod_session_is_acknowledged_like_edgecore() {
     let mut rig = quiet("edgea", &[]);
     let messages = session("edgecore-edged-session");
     let acknowledged = play(&mut rig, &messages);
     assert_eq!(acknowledged, 15);
-    // Pod, ConfigMap and Secret have come and gone; the Node is there in its last version.
+    // Pod, ConfigMap and Secret were created and deleted; the Node is held in its last version.
     assert_eq!(rig.store.shown(), ["Node /edgea baf436a4-a076-49bf-b4a2-69aad1bee693 372"]);
 }
 
 #[test]
-fn a_session_with_custom_resources_is_acknowledged_as_edgecore_did() {
+fn a_custom_resource_session_is_acknowledged_like_edgecore() {
     let mut rig = quiet("edgea", &["lab.io/v1/widgets"]);
     let messages = session("edgecore-metaserver-session");
     play(&mut rig, &messages);
@@ -84,7 +84,7 @@ fn a_session_with_custom_resources_is_acknowledged_as_edgecore_did() {
 #[test]
 fn every_acknowledgement_of_a_small_client_is_sent_here_too() {
     let mut rig = quiet("edge1", &[]);
-    // It has never asked for a Lease: nobody answers that.
+    // That client never queried a Lease: there is no answer to it.
     rig.hear(&json!({
         "header": {"msg_id": "00000000-0000-4000-8000-00000000ffff", "timestamp": 1,
             "parent_msg_id": last_about(&rig, &json!("kube-node-lease/lease/edge1")).unwrap()["header"]["msg_id"]},

@@ -1,4 +1,4 @@
-//! An edge machine, a store and a small CloudCore around a bridge, in virtual time.
+//! A test rig: an edge machine, a store and a small CloudCore around a bridge, in virtual time.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn machine(store: &Store) -> EdgeMachine {
     EdgeMachine::new(config, store.totals, store.totals.revision, None)
 }
 
-/// A Kubernetes object.
+/// Returns a Kubernetes object.
 pub(super) fn object(kind: &str, path: &str, uid: &str, version: u64) -> Value {
     let (namespace, name) = path.split_once('/').unwrap();
     let api_version = if kind == "Widget" { "lab.io/v1" } else { "v1" };
@@ -43,7 +43,7 @@ pub(super) fn object(kind: &str, path: &str, uid: &str, version: u64) -> Value {
     })
 }
 
-/// A Pod of the node that references ConfigMaps.
+/// Returns a Pod of the node that references ConfigMaps.
 pub(super) fn pod(path: &str, uid: &str, version: u64, config_maps: &[&str]) -> Value {
     let mut pod = object("Pod", path, uid, version);
     let volumes: Vec<_> =
@@ -58,7 +58,7 @@ fn resource_of(object: &Value) -> String {
     format!("{}/{kind}/{}", text("/metadata/namespace"), text("/metadata/name"))
 }
 
-/// What CloudCore and the API server behind it have, and how well they answer.
+/// The objects of CloudCore and its API server, and its failure modes.
 pub(super) struct Cloud {
     pub(super) objects: Vec<Value>,
     pub(super) lease: Option<Value>,
@@ -68,7 +68,7 @@ pub(super) struct Cloud {
     pub(super) has_dynamic_controller: bool,
     /// Keys that may not be listed.
     pub(super) denied: BTreeSet<String>,
-    /// Items on a page of a list, whatever was asked for.
+    /// Items on a page of a list, regardless of the requested limit.
     pub(super) largest_page: usize,
     next_id: u64,
 }
@@ -202,14 +202,14 @@ fn not_found(what: &str) -> Value {
     json!({"ErrStatus": {"metadata": {}, "status": "Failure", "message": message, "reason": "NotFound", "code": 404}})
 }
 
-/// See the module.
+/// The bridge with its surroundings.
 pub(super) struct Rig {
     pub(super) now: Now,
     pub(super) bridge: Bridge,
     pub(super) machine: EdgeMachine,
     pub(super) store: Store,
     pub(super) cloud: Cloud,
-    /// What the bridge has sent, in order.
+    /// The bridge's messages, in order.
     pub(super) sent: Vec<Value>,
     pub(super) notices: Vec<BridgeNotice>,
     pub(super) edge_notices: Vec<EdgeNotice>,
@@ -221,7 +221,7 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// A node that CloudCore knows, without a marker in its Lease.
+    /// Returns a node that CloudCore knows, without a marker in its Lease.
     pub(super) fn new(config: BridgeConfig) -> Self {
         let store = Store::new(1);
         let lease = json!({"metadata": {"name": NODE, "namespace": "kube-node-lease", "resourceVersion": "5",
@@ -253,7 +253,7 @@ impl Rig {
         }
     }
 
-    /// One that is connected, with the first round over.
+    /// Returns a connected node after its first round.
     pub(super) fn settled(config: BridgeConfig, cloud: impl FnOnce(&mut Cloud)) -> Self {
         let mut rig = Self::new(config);
         cloud(&mut rig.cloud);
@@ -287,7 +287,7 @@ impl Rig {
         self.run();
     }
 
-    /// The agent is started again, with this store.
+    /// Restarts the agent with this store.
     pub(super) fn restart(&mut self, config: BridgeConfig, store: Store) {
         let rules = config.fetch.clone();
         self.bridge = Bridge::new(config);
@@ -304,14 +304,14 @@ impl Rig {
         self.commits.clear();
     }
 
-    /// CloudCore pushes something; gives the id of the message.
+    /// Pushes a message from CloudCore and returns its id.
     pub(super) fn push(&mut self, source: &str, operation: &str, resource: &str, content: &Value) -> String {
         let (id, text) = self.cloud.message(None, source, operation, resource, content);
         self.hear(&text);
         id
     }
 
-    /// CloudCore pushes an object.
+    /// Pushes an object from CloudCore.
     pub(super) fn push_object(&mut self, operation: &str, object: &Value) -> String {
         self.push("edgecontroller", operation, &resource_of(object), object)
     }
@@ -321,7 +321,7 @@ impl Rig {
         self.run();
     }
 
-    /// Everything that can be done without time passing.
+    /// Runs everything possible without advancing time.
     pub(super) fn run(&mut self) {
         let mut steps = 0;
         while self.step() {
@@ -384,7 +384,7 @@ impl Rig {
         }
     }
 
-    /// The next commit returns.
+    /// Returns the next commit.
     pub(super) fn commit(&mut self) {
         let (token, changes) = self.commits.pop_front().expect("a commit is under way");
         let result = self.store.apply(&changes);
@@ -399,7 +399,7 @@ impl Rig {
         }
     }
 
-    /// So many seconds pass.
+    /// Advances time by so many seconds.
     pub(super) fn pass(&mut self, seconds: u64) {
         let end = self.now + Duration::from_secs(seconds);
         let mut steps = 0;
@@ -418,7 +418,7 @@ impl Rig {
         self.now = end;
     }
 
-    /// Acknowledgements of a message that were sent.
+    /// Returns the number of acknowledgements sent for a message.
     pub(super) fn acknowledged(&self, id: &str) -> usize {
         let is_it = |sent: &&Value| {
             sent["header"]["parent_msg_id"] == id
@@ -428,7 +428,7 @@ impl Rig {
         self.sent.iter().filter(is_it).count()
     }
 
-    /// What was asked for with `query`, in order, but for the Lease.
+    /// Returns the names queried with `query`, in order, without the Lease.
     pub(super) fn queried(&self) -> Vec<&str> {
         let is_query = |sent: &&Value| sent["route"]["operation"] == "query";
         let resources =
@@ -436,7 +436,7 @@ impl Rig {
         resources.filter(|resource| !resource.contains("/lease/")).collect()
     }
 
-    /// Verb and key of the Applications that were sent, in order.
+    /// Returns verb and key of the sent Applications, in order.
     pub(super) fn applications(&self) -> Vec<String> {
         let is_application = |sent: &&Value| sent["route"]["resource"] == "null";
         let show = |sent: &Value| {
@@ -446,7 +446,7 @@ impl Rig {
         self.sent.iter().filter(is_application).map(show).collect()
     }
 
-    /// The marker in the Lease.
+    /// Returns the marker in the Lease.
     pub(super) fn marker(&self) -> Option<&str> {
         self.cloud.lease.as_ref()?.pointer("/metadata/annotations/edgesync.io~1store")?.as_str()
     }

@@ -1,4 +1,4 @@
-//! Greeting, silence, and what is no message.
+//! Handshake, silence, and invalid messages.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::{BridgeNotice, DynamicController};
 use edgesync_protocol::edge::EdgePhase;
 
 #[test]
-fn a_hello_asks_for_the_lease_and_its_answer_welcomes() {
+fn a_hello_queries_the_lease_and_its_answer_welcomes() {
     let mut rig = Rig::new(config(&[], &[]));
     rig.cloud.answers = false;
     rig.connect();
@@ -23,7 +23,7 @@ fn a_hello_asks_for_the_lease_and_its_answer_welcomes() {
 }
 
 #[test]
-fn what_comes_before_the_welcome_is_stored_and_acknowledged_after_it() {
+fn messages_before_the_welcome_are_handled_after_it() {
     let mut rig = Rig::new(config(&[], &[]));
     rig.cloud.answers = false;
     rig.connect();
@@ -35,7 +35,7 @@ fn what_comes_before_the_welcome_is_stored_and_acknowledged_after_it() {
 }
 
 #[test]
-fn a_cloudcore_that_says_nothing_to_three_hellos_is_connected_to_anew() {
+fn a_cloudcore_silent_to_three_hellos_gets_a_new_connection() {
     let mut rig = Rig::new(config(&[], &[]));
     rig.cloud.answers = false;
     rig.connect();
@@ -46,7 +46,7 @@ fn a_cloudcore_that_says_nothing_to_three_hellos_is_connected_to_anew() {
 }
 
 #[test]
-fn a_message_that_cannot_be_read_is_told_and_changes_nothing() {
+fn an_unreadable_message_is_reported_and_changes_nothing() {
     let mut rig = Rig::settled(config(&[], &[]), |_| {});
     for text in ["no json", "{}", r#"{"header":{},"route":{}}"#, "null", "[]"] {
         rig.hear(text);
@@ -66,7 +66,7 @@ fn a_message_about_nothing_that_is_kept_is_acknowledged() {
 }
 
 #[test]
-fn a_silent_dynamic_controller_is_told_once_and_asked_again_with_each_session() {
+fn a_silent_dynamic_controller_is_reported_once() {
     let mut rig = Rig::new(config(&[], &["lab.io/v1/widgets"]));
     rig.connect();
     rig.pass(60);

@@ -1,4 +1,4 @@
-//! A store in memory under the real rules, for the bridge's tests.
+//! An in-memory store with the real rules, for the bridge's tests.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ pub(super) struct Row {
     place: u64,
 }
 
-/// See the module.
+/// The rows and the failure mode of the store.
 #[derive(Clone)]
 pub(super) struct Store {
     pub(super) rows: BTreeMap<Uid, Row>,
     pub(super) totals: Totals,
-    /// Why nothing can be stored, if so.
+    /// The reason why nothing can be stored, if set.
     pub(super) broken: Option<RejectReason>,
-    /// What the bridge wants to be kept.
+    /// The text that the bridge has stored.
     pub(super) note: String,
     places: u64,
 }
@@ -106,7 +106,7 @@ impl Store {
         HeldPage { entries: rows.into_iter().take(limit).map(entry).collect(), next }
     }
 
-    /// The object that is held under a name.
+    /// Returns the object held under a name.
     pub(super) fn held_under(&self, name: &Name) -> Option<Uid> {
         let is_it = |object: &ObjectRef| {
             *object.kind == *name.kind.kind()
@@ -116,7 +116,7 @@ impl Store {
         self.rows.iter().find(|(_, row)| is_it(&row.object)).map(|(uid, _)| uid.clone())
     }
 
-    /// Each object as `<kind> <namespace>/<name> <uid> <version>`.
+    /// Formats each object as `<kind> <namespace>/<name> <uid> <version>`.
     pub(super) fn shown(&self) -> Vec<String> {
         let show = |(uid, row): (&Uid, &Row)| {
             let ObjectRef { kind, namespace, name, .. } = &row.object;

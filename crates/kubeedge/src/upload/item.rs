@@ -1,4 +1,4 @@
-//! One item of a frame: what is sent for it, and what its answer means.
+//! One item of a frame: its messages and the meaning of their answers.
 
 mod event;
 pub(super) mod node;
@@ -14,31 +14,31 @@ use crate::types::BridgeConfig;
 use edgesync_object::Head;
 use edgesync_protocol::upload::{Content, Refused, RefusedReason};
 use event::EventTask;
-use node::{NodeTask, Seen, Way};
+use node::{NodeConditions, NodeTask, NodeWrite};
 use status::StatusTask;
 
-/// So often the dynamic controller is asked before its silence is taken for an answer.
-const MAX_ASKED: u32 = 3;
+/// The number of attempts before the dynamic controller's silence counts as a refusal.
+const MAX_ATTEMPTS: u32 = 3;
 /// The longest message of a refused item, in bytes.
 const MAX_MESSAGE: usize = 256;
 
-/// Why an item has no effect.
+/// The reason why an item has no effect.
 pub(super) type Refusal = (RefusedReason, String);
 
-/// Where an item stands.
+/// The state of an item.
 #[derive(Debug)]
 pub(super) enum State {
-    /// It is to be sent.
-    Turn,
-    /// It waits for the answer to this message.
+    /// Ready to be sent.
+    Ready,
+    /// Waiting for the answer to this message.
     Answer(MessageId),
-    /// It waits for the pong to this ping, or to a later one.
+    /// Waiting for the pong to this ping, or to a later one.
     Pong(u64),
-    /// It is settled; if it was refused, that is why.
+    /// Settled, with the refusal if there was one.
     Settled(Option<Refusal>),
 }
 
-/// What an item asks for.
+/// The request of an item.
 #[derive(Debug)]
 enum Task {
     Node(Box<NodeTask>),
@@ -46,56 +46,58 @@ enum Task {
     Status(StatusTask),
 }
 
-/// What is to be done after an answer.
+/// The next step after an answer.
 #[derive(Debug)]
 pub(super) enum Next {
     Settled(Option<Refusal>),
-    /// It is sent again when it is time.
+    /// Send again after the timeout.
     Later,
-    /// The next message is sent at once.
+    /// Send the next message at once.
     Now,
 }
 
-/// The identity and version that an answer tells of an object.
+/// The identity and version of an object in an answer.
 #[derive(Debug)]
 pub(super) struct Identity {
     pub(super) uid: String,
     pub(super) version: String,
 }
 
-/// See the module.
+/// One item in flight.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// None if it cannot be read.
+    /// `None` if the item is unreadable.
     task: Option<Task>,
     pub(super) state: State,
-    /// How often it was sent since an answer to it could be read last.
+    /// The number of sends since the last readable answer.
     pub(super) sent: u32,
 }
 
 impl Item {
-    /// Reads an item. `registered` tells that there is a Node.
+    /// Reads an item. `registered` means that the Node exists.
     pub(super) fn read(
         content: &str,
         config: &BridgeConfig,
         wall: i64,
-        seen: &Seen,
+        received: &NodeConditions,
         registered: bool,
     ) -> Self {
         let task = match serde_json::from_str::<Content<'_>>(content) {
-            Ok(Content::Node(report)) => NodeTask::read(report.get(), &config.node, wall, seen, registered)
-                .map(Box::new)
-                .map(Task::Node),
+            Ok(Content::Node(report)) => {
+                NodeTask::read(report.get(), &config.node, wall, received, registered)
+                    .map(Box::new)
+                    .map(Task::Node)
+            }
             Ok(Content::Event(event)) => {
                 EventTask::read(event.get(), &config.node).map(Box::new).map(Task::Event)
             }
             Ok(Content::Status(status)) => status::read(&status, &config.node).map(Task::Status),
-            // CloudCore knows nothing of that; the Events tell.
+            // CloudCore has no effects; the Events report them.
             Ok(Content::Effect(_)) => return Self { task: None, state: State::Settled(None), sent: 0 },
             Err(error) => Err(invalid(format!("it cannot be read: {error}"))),
         };
         let (task, state) = match task {
-            Ok(task) => (Some(task), State::Turn),
+            Ok(task) => (Some(task), State::Ready),
             Err(refusal) => (None, State::Settled(Some(refusal))),
         };
         Self { task, state, sent: 0 }
@@ -109,16 +111,16 @@ impl Item {
         matches!(self.state, State::Answer(waits) if waits == id)
     }
 
-    /// Whether CloudCore answers it.
+    /// Returns whether CloudCore answers the item.
     pub(super) fn is_answered(&self) -> bool {
         !matches!(self.task, Some(Task::Event(_)))
     }
 
     pub(super) fn is_next_of_event(&self) -> bool {
-        !self.is_answered() && matches!(self.state, State::Turn)
+        !self.is_answered() && matches!(self.state, State::Ready)
     }
 
-    /// The message that is to be sent next; none for what cannot be read.
+    /// Returns the next message; `None` for an unreadable item.
     pub(super) fn draft(&self) -> Option<Draft<'_>> {
         Some(match self.task.as_ref()? {
             Task::Node(node) => node.draft(),
@@ -127,7 +129,7 @@ impl Item {
         })
     }
 
-    /// Sends it. Behind an Event a ping is to follow.
+    /// Sends the next message. An Event requires a ping after it.
     pub(super) fn send(&mut self, outbound: &mut Outbound) {
         let Some(id) = self.draft().map(|draft| outbound.send(&draft)) else { return };
         self.sent = self.sent.saturating_add(1);
@@ -136,11 +138,11 @@ impl Item {
         }
     }
 
-    /// Everything sent before this ping was read.
+    /// Handles a pong: everything sent before this ping was read.
     pub(super) fn was_read(&mut self, number: u64) {
         let Some(Task::Event(event)) = &mut self.task else { return };
         if matches!(self.state, State::Pong(ping) if ping <= number) {
-            self.state = if event.advance() { State::Turn } else { State::Settled(None) };
+            self.state = if event.advance() { State::Ready } else { State::Settled(None) };
         }
     }
 
@@ -148,16 +150,17 @@ impl Item {
         matches!(self.task, Some(Task::Status(StatusTask::Custom { .. })))
     }
 
-    /// A dynamic controller that is switched off says nothing.
+    /// Gives up on a silent dynamic controller: a disabled one never answers.
     pub(super) fn give_up_if_silent(&mut self) {
-        if self.is_custom() && !self.is_settled() && self.sent >= MAX_ASKED {
+        if self.is_custom() && !self.is_settled() && self.sent >= MAX_ATTEMPTS {
             let message = "the dynamic controller of CloudCore does not answer: it is needed for the status of \
                            custom resources, and off by default";
             self.state = State::Settled(Some((RefusedReason::Other, message.to_owned())));
         }
     }
 
-    /// What the answer to the last message means. Gives the identity of the Node if it tells that.
+    /// Returns the meaning of the answer to the last message, and the identity of the Node if the
+    /// answer contains it.
     pub(super) fn answered(&mut self, incoming: &Incoming<'_>) -> (Next, Option<Identity>) {
         let is_custom = self.is_custom();
         let answer = incoming.content.and_then(if is_custom { applied } else { written });
@@ -166,15 +169,15 @@ impl Item {
         match (&mut self.task, answer) {
             (_, Err(failure)) if is_transient(&failure, is_custom) => (Next::Later, None),
             (Some(Task::Node(_)), Ok(Some(identity))) => (Next::Settled(None), Some(identity)),
-            // It was made, but not with all of its labels.
-            (Some(Task::Node(node)), Ok(None)) => (node.turn_to(Way::Patch), None),
+            // The Node was created, but not with all of its labels.
+            (Some(Task::Node(node)), Ok(None)) => (node.switch_to(NodeWrite::Patch), None),
             (Some(Task::Node(node)), Err(failure)) => (node.failed(&failure), None),
             (_, Ok(_)) => (Next::Settled(None), None),
             (_, Err(failure)) => (refuse(status::refusal(&failure)), None),
         }
     }
 
-    /// The item as one that was refused, if it was.
+    /// Returns the refusal of the item, if it was refused.
     pub(super) fn refused(self, seq: u64) -> Option<Refused> {
         let State::Settled(Some((reason, mut message))) = self.state else { return None };
         message.truncate(message.floor_char_boundary(MAX_MESSAGE));
@@ -190,8 +193,8 @@ pub(super) fn refuse(refusal: Refusal) -> Next {
     Next::Settled(Some(refusal))
 }
 
-/// The words of a failure; some have none.
-pub(super) fn words(failure: &Failure) -> String {
+/// Returns the text of a failure; some have none.
+pub(super) fn failure_text(failure: &Failure) -> String {
     match (failure.message.as_str(), failure.reason.as_str()) {
         ("", "") => format!("refused with code {}", failure.code),
         ("", reason) => reason.to_owned(),
@@ -199,8 +202,9 @@ pub(super) fn words(failure: &Failure) -> String {
     }
 }
 
-/// Whether the same may succeed later: the API server was not reached, or has no time. An error that is no Status is
-/// one of CloudCore's connection to it, but of the dynamic controller also one of the request.
+/// Returns whether the same request may succeed later: the API server is unreachable or busy. An
+/// error without a Status is one of CloudCore's connection, but for the dynamic controller possibly
+/// one of the request.
 fn is_transient(failure: &Failure, is_custom: bool) -> bool {
     match failure.code {
         0 => !is_custom,
@@ -208,10 +212,10 @@ fn is_transient(failure: &Failure, is_custom: bool) -> bool {
     }
 }
 
-/// What an answer to a write says; the identity of the object if it has one.
+/// The result of a write: the object's identity, if the answer has one.
 type Answer = Result<Option<Identity>, Failure>;
 
-/// Reads `{"Object", "Err"}`.
+/// Parses `{"Object", "Err"}` of a write.
 fn written(content: &RawValue) -> Option<Answer> {
     let outcome = message::outcome(content)?;
     if let Some(failure) = outcome.error {
@@ -222,7 +226,7 @@ fn written(content: &RawValue) -> Option<Answer> {
     Some(Ok((!uid.is_empty()).then_some(Identity { uid, version })))
 }
 
-/// Reads the answer of the dynamic controller.
+/// Parses the answer of the dynamic controller.
 fn applied(content: &RawValue) -> Option<Answer> {
     Some(match application::response(content)? {
         Response::Approved { .. } => Ok(None),
@@ -230,10 +234,10 @@ fn applied(content: &RawValue) -> Option<Answer> {
     })
 }
 
-/// CloudCore says in words that it cannot read what it was sent; all else that is no answer may be one the next time.
+/// CloudCore reports an unreadable request as text; anything else unreadable may succeed next time.
 fn unreadable(content: Option<&RawValue>) -> Next {
     match content.and_then(|content| serde_json::from_str::<String>(content.get()).ok()) {
-        Some(words) => refuse(invalid(words)),
+        Some(failure_text) => refuse(invalid(failure_text)),
         None => Next::Later,
     }
 }

@@ -1,4 +1,4 @@
-//! What is sent for the items of a frame, against the captured messages, and when the frame is confirmed.
+//! The messages for the items of a frame against the captures, and the confirmation of the frame.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ mod events;
 mod node;
 mod statuses;
 
-/// The outbox and what it works with.
+/// The uploads with their outbound.
 struct Test {
     uploads: Uploads,
     outbound: Outbound,
@@ -38,20 +38,20 @@ impl Test {
         Self { uploads: Uploads::default(), outbound: outbound() }
     }
 
-    /// One whose Node is known.
+    /// Returns a test with a known Node.
     fn registered() -> Self {
         let mut test = Self::new();
         test.uploads.set_node_uid(Some("n".into()));
         test
     }
 
-    /// A frame arrives; gives what was sent for it.
+    /// Handles a frame and returns the sent messages.
     fn upload(&mut self, items: &[(u64, Value)]) -> Vec<Value> {
         self.uploads.upload(&mut self.outbound, frame(items));
         sent(&mut self.outbound)
     }
 
-    /// An answer arrives; gives what was sent thereupon.
+    /// Handles an answer and returns the messages sent in response.
     fn hear(&mut self, message: &Value, content: &Value) -> Vec<Value> {
         let text = answer(message, content);
         let incoming = message::decode(text.as_bytes()).unwrap();
@@ -64,7 +64,7 @@ impl Test {
         sent(&mut self.outbound)
     }
 
-    /// The time of the deadline has come.
+    /// Advances time to the deadline.
     fn tick(&mut self) -> Vec<Value> {
         let deadline = self.uploads.deadline().expect("something is to be done");
         let now = deadline.max(self.outbound.at.now);
@@ -80,7 +80,7 @@ impl Test {
         }
     }
 
-    /// The frame is confirmed up to this number; gives what was refused.
+    /// Asserts that the frame is confirmed up to this number and returns the refused items.
     #[track_caller]
     fn settled(&mut self, number: u64) -> Vec<(u64, RefusedReason)> {
         let confirm = self.confirmed().expect("it is confirmed");
@@ -143,7 +143,7 @@ fn a_frame_is_confirmed_once_when_all_of_it_is_settled() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_at_once() {
+fn unreadable_items_are_refused_at_once() {
     let mut test = Test::new();
     let items = [
         json!({"node": {"labels": 1}}),
@@ -172,7 +172,7 @@ fn a_frame_of_another_session_is_not_taken() {
 }
 
 #[test]
-fn what_is_not_answered_is_sent_again_later_and_later() {
+fn unanswered_items_are_resent_with_backoff() {
     let mut test = Test::registered();
     let first = test.upload(&[(5, report()), (6, status("v1", "Pod", json!({}))), (7, event("a"))]);
     assert!(test.hear(&first[0], &ok("n")).is_empty());
@@ -191,7 +191,7 @@ fn what_is_not_answered_is_sent_again_later_and_later() {
 }
 
 #[test]
-fn while_the_link_has_no_room_nothing_is_sent_again() {
+fn a_full_link_delays_repetitions() {
     let mut test = Test::registered();
     test.upload(&[(5, report())]);
     for _ in 0..=BACKLOG {
@@ -202,7 +202,7 @@ fn while_the_link_has_no_room_nothing_is_sent_again() {
 }
 
 #[test]
-fn a_repeated_frame_sends_again_only_what_is_open() {
+fn a_repeated_frame_resends_only_open_items() {
     let mut test = Test::registered();
     let items =
         [(5, report()), (6, status("v1", "ConfigMap", json!({}))), (7, status("v1", "Pod", json!({})))];
@@ -231,7 +231,7 @@ fn another_frame_takes_the_place_of_the_one_under_way() {
 }
 
 #[test]
-fn with_the_connection_everything_under_way_is_forgotten_but_the_node() {
+fn a_disconnect_drops_everything_except_the_node() {
     let mut test = Test::registered();
     let messages = test.upload(&[(5, report()), (6, event("a"))]);
     test.uploads.forget();
@@ -265,8 +265,8 @@ fn any_content() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever is answered, nothing panics, nothing is confirmed that is open, and when answers are good again the frame
-    /// is confirmed once.
+    /// No answer causes a panic or an early confirm, and once answers are good again the frame is
+    /// confirmed once.
     #[test]
     fn no_answers_make_it_panic_or_confirm_too_early(
         steps in prop::collection::vec((0u8..4, any::<prop::sample::Index>(), any_content()), 0..40),
@@ -278,7 +278,7 @@ proptest! {
             (9, status("lab.io/v1", "Widget", json!({})))];
         let mut messages = test.upload(&items);
         for (act, which, content) in steps {
-            let open = test.uploads.flight.is_some();
+            let open = test.uploads.in_flight.is_some();
             prop_assert_eq!(open, test.outbound.frames.is_empty());
             if !open { break; }
             let chosen = which.get(&messages).clone();
@@ -295,7 +295,7 @@ proptest! {
             }
         }
         for _ in 0..8 {
-            if test.uploads.flight.is_none() { break; }
+            if test.uploads.in_flight.is_none() { break; }
             let mut answered = test.tick();
             while let Some(message) = (!answered.is_empty()).then(|| answered.remove(0)) {
                 if let Some(number) = message["ping"].as_u64() {

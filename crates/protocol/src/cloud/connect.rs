@@ -1,5 +1,7 @@
-//! From Hello to Welcome: the node's reports are taken, the records are proven equal to what it holds or
-//! rewritten until they are (guarantee G4), and only then is the difference sent.
+//! The handshake from Hello to Welcome.
+//!
+//! The node's reports are recorded first. The records are then proven equal to the objects that the
+//! node holds, or rewritten until they are (guarantee G4). Only then is the difference sent.
 
 use std::collections::HashSet;
 
@@ -14,40 +16,40 @@ use edgesync_object::Budget;
 use super::desired::DesiredState;
 use super::ledger::Differences;
 use super::pacing::STALLED;
-use super::quota::{self, Room};
+use super::quota::{self, Allowance};
 use super::{CloudEffect, CloudMachine, CloudNotice, CloudPhase, PeerLimits, Phase, Record};
 
-/// After so many inventories without equality the node is asked to begin anew.
+/// The most inventories without equality before the node has to start a new session.
 const MAX_REPAIRS: u32 = 5;
-/// Seconds after which it is to do so.
+/// Seconds until that new session.
 const RETRY_AFTER: u64 = 5;
 
-/// The most reports, and objects in them, that are kept while the records are being read. What they said is asked for if
-/// more come.
+/// The most reports, and objects in them, buffered while the records are being read. The content of
+/// further ones is requested later.
 const MAX_BACKLOG: usize = 64;
 const BACKLOG_ITEMS: usize = 10_000;
 
 #[derive(Debug)]
 enum Stage {
-    /// The records are awaited; reports that came meanwhile, and what further ones may have.
+    /// Waiting for the records; buffers the reports that arrive meanwhile, within a budget.
     Opening(Vec<Report>, Budget),
-    /// Reports up to the Hello's revision are awaited.
+    /// Waiting for reports up to the Hello's revision.
     Replaying,
-    /// Pages of an inventory are awaited.
+    /// Waiting for pages of an inventory.
     Inventory { buckets: Option<BucketSet>, items: Vec<Item>, next_page: u32, budget: Budget },
-    /// All pages are there, their records are being stored.
+    /// The inventory is complete and its records are being stored.
     Rewriting,
 }
 
-/// A node that has said Hello and is not welcome yet.
+/// A node between Hello and Welcome.
 #[derive(Debug)]
 pub(super) struct Connecting {
     pub(super) hello: Hello,
     pub(super) until: Now,
     stage: Stage,
     repairs: u32,
-    /// A wait that was looked at too late goes on once.
-    was_late: bool,
+    /// Whether a timer that fired late has been extended once already.
+    was_stalled: bool,
 }
 
 impl Connecting {
@@ -63,12 +65,12 @@ impl CloudMachine {
     pub(super) fn hello(&mut self, now: Now, hello: Hello, desired: &impl DesiredState) {
         self.counters.hellos += 1;
         if self.phase.session() == Some(&hello.session) {
-            // Delivered twice: what it says was true when the first copy came.
+            // A duplicate: the first copy was current when it arrived.
             return;
         }
         self.end_session();
         self.deliveries.begin_session();
-        self.last_heard = now;
+        self.last_received = now;
         if hello.max_frame < MIN_MAX_FRAME {
             let reason = format!("`maxFrame` must be at least {MIN_MAX_FRAME}, is {}", hello.max_frame);
             self.refuse_session(hello.session, reason, 3600);
@@ -96,7 +98,7 @@ impl CloudMachine {
             until,
             stage: opening,
             repairs: 0,
-            was_late: false,
+            was_stalled: false,
         }));
         #[cfg(any(test, feature = "simulation"))]
         if planted(Fault::LedgerUnproven) && self.ledger.is_open() {
@@ -109,26 +111,30 @@ impl CloudMachine {
         }
     }
 
-    /// What is recorded of the node is the base that its reports build on.
+    /// Takes the records as the base of the node's reports.
     fn begin_with_records(&mut self, hello: &Hello, desired: &impl DesiredState) {
         let facts = self.ledger.facts();
         let (recorded, accepted) = (facts.confirmed, facts.accepted.clone());
-        let told = hello.last_confirmed();
-        // Each change that a node calls confirmed was recorded once. A copy of its database knows no more than that, so
-        // it is this store that has forgotten. But it is one node that says so: its own removals are held back, no more.
-        let has_forgotten = facts.highest(hello.epoch).is_some_and(|highest| told > highest);
-        let in_step = facts.epoch == Some(hello.epoch) && (told..=hello.revision).contains(&recorded);
-        self.recorder.rebase(if in_step { recorded } else { told }, accepted);
-        if has_forgotten || self.guard.is_suspicious() {
-            self.doubt();
+        let claimed = hello.last_confirmed();
+        // The store once recorded every revision that a node calls confirmed, and a copy of the
+        // node's database knows no later one. A larger number therefore means that this store has
+        // lost records. One node alone claims it, so only its own removals are held back.
+        let has_lost_records = facts.highest(hello.epoch).is_some_and(|highest| claimed > highest);
+        let in_step = facts.epoch == Some(hello.epoch) && (claimed..=hello.revision).contains(&recorded);
+        self.recorder.rebase(if in_step { recorded } else { claimed }, accepted);
+        if has_lost_records || self.guard.is_suspicious() {
+            self.suspect_rollback();
         }
         if in_step && hello.revision == recorded {
             self.ledger.open_if_equal(hello.epoch, hello.held(), desired);
         }
     }
 
-    /// What is known of the node may be outdated, so it counts for nothing, and neither does what the node still reports of
-    /// the time before. The Hello proves what it holds, if that is what it is to hold, or was to hold lately.
+    /// Takes the proof in the Hello as the base of the node's reports.
+    ///
+    /// Earlier knowledge about the node may be outdated and is discarded, as are reports of earlier
+    /// changes. The Hello proves the held objects if they equal the current or a recent desired
+    /// state.
     fn begin_with_proof(&mut self, now: Now, hello: &Hello, desired: &impl DesiredState) {
         self.guard.suspect(false);
         #[cfg(any(test, feature = "simulation"))]
@@ -138,25 +144,25 @@ impl CloudMachine {
         }
         self.deliveries.resume(now);
         self.recorder.rebase(hello.revision, None);
-        if let Some(but) = self.view.proven(hello.epoch, hello.held(), desired) {
-            self.ledger.presume(hello.epoch, hello.revision, hello.held(), but, desired);
+        if let Some(exceptions) = self.view.proven(hello.epoch, hello.held(), desired) {
+            self.ledger.presume(hello.epoch, hello.revision, hello.held(), exceptions, desired);
         }
     }
 
-    /// What the node holds is to be proven anew: it says Hello.
-    pub(super) fn prove_again(&mut self) {
+    /// Restarts the session of a live node, for a new proof of its objects.
+    pub(super) fn restart_session(&mut self) {
         if self.is_live() {
             self.end_with_reason("too much has changed at once");
         }
     }
 
-    /// The store was replaced by an older copy: what was proven, and what is known to be new, was so before. The node says
-    /// Hello.
+    /// Restarts the session because the store was replaced by an older copy: earlier proofs are
+    /// void.
     pub fn prove_anew(&mut self) {
         self.end_with_reason("the store was restored from a copy");
     }
 
-    /// Ends the session, if there is one, and has the node say Hello at once.
+    /// Ends the session, if there is one, and requests a Hello at once.
     fn end_with_reason(&mut self, reason: &str) {
         if let Some(session) = self.phase.session().map(str::to_owned) {
             self.end_session();
@@ -164,7 +170,7 @@ impl CloudMachine {
         }
     }
 
-    /// Whether the records are to be read before anything else is done.
+    /// Returns whether the records have to be read before anything else.
     pub(super) fn is_opening(&self) -> bool {
         match &self.phase {
             Phase::Connecting(connecting) => matches!(connecting.stage, Stage::Opening(..)),
@@ -172,14 +178,14 @@ impl CloudMachine {
         }
     }
 
-    /// Asks for the records, once what was gathered before is among them.
+    /// Requests the records, once earlier pending changes are among them.
     pub(super) fn request_records(&mut self) {
         if self.ledger.request() {
             self.output.effect(CloudEffect::Open);
         }
     }
 
-    /// The records of the node were read, or could not be: then they are asked for again.
+    /// Handles the records of the node; `None` means a failure, and they are requested again.
     pub fn opened(&mut self, now: Now, records: Option<Vec<(Uid, Record)>>, desired: &impl DesiredState) {
         self.ledger.end_request();
         let Some(records) = records else { return };
@@ -200,14 +206,14 @@ impl CloudMachine {
         match &self.phase {
             Phase::Connecting(connecting) if self.view.is_shared() => {
                 let Hello { epoch, revision, .. } = connecting.hello;
-                let (tally, but) = (desired.tally(epoch), Differences::new());
-                self.ledger.presume(epoch, revision, tally, but, desired);
+                let (tally, exceptions) = (desired.tally(epoch), Differences::new());
+                self.ledger.presume(epoch, revision, tally, exceptions, desired);
             }
             _ => self.ledger.open(records, desired),
         }
     }
 
-    /// The ledger is open: what the node reports is taken.
+    /// Starts taking the node's reports: the ledger is open.
     fn begin_replay(&mut self, now: Now, desired: &impl DesiredState) {
         let Phase::Connecting(connecting) = &mut self.phase else { return };
         connecting.until = now + self.settings.config.answer_timeout;
@@ -252,13 +258,13 @@ impl CloudMachine {
         self.refuse_session(session, "this session is not known here".into(), 0);
     }
 
-    /// Asks the node to say Hello (again).
+    /// Refuses a frame and requests a new Hello.
     fn refuse_session(&mut self, session: String, reason: String, retry_after_seconds: u64) {
         self.counters.foreign_session += 1;
         self.output.request_hello(session, reason, retry_after_seconds);
     }
 
-    /// Ends the session of a node that names more objects than it can have been given.
+    /// Ends the session of a node that exceeds its quota of unknown objects.
     pub(super) fn refuse_excess(&mut self) {
         let Some(session) = self.phase.session().map(str::to_owned) else { return };
         let limit = self.settings.config.max_unknown;
@@ -269,7 +275,7 @@ impl CloudMachine {
         self.output.request_hello(session, quota::excess(limit), quota::RETRY_AFTER);
     }
 
-    /// Compares, once everything that was reported is stored.
+    /// Compares ledger and Hello, once everything reported is stored.
     pub(super) fn compare(&mut self, desired: &impl DesiredState) {
         let Phase::Connecting(connecting) = &mut self.phase else { return };
         let hello = &connecting.hello;
@@ -292,7 +298,7 @@ impl CloudMachine {
             self.recorder.reset();
             return self.flush_records(desired);
         }
-        self.request_inventory(self.last_heard, desired);
+        self.request_inventory(self.last_received, desired);
     }
 
     fn request_inventory(&mut self, now: Now, desired: &impl DesiredState) {
@@ -314,7 +320,7 @@ impl CloudMachine {
     }
 
     pub(super) fn inventory(&mut self, now: Now, inventory: Inventory, desired: &impl DesiredState) {
-        self.last_heard = now;
+        self.last_received = now;
         let timeout = self.settings.config.answer_timeout;
         let Phase::Connecting(connecting) = &mut self.phase else {
             return self.refuse_session(inventory.session, "no inventory was asked for".into(), 0);
@@ -323,7 +329,7 @@ impl CloudMachine {
         let fits = connecting.hello.session == inventory.session
             && inventory.page == *next_page
             && buckets.is_none_or(|buckets| buckets == inventory.buckets);
-        // More than the node said it holds is nonsense.
+        // A node cannot send more objects than its Hello counts.
         let sane = items.len() as u64 + inventory.objects.len() as u64 <= connecting.hello.count;
         if !fits || !sane {
             self.counters.foreign_session += 1;
@@ -345,7 +351,7 @@ impl CloudMachine {
         self.rewrite(inventory.buckets, items, revision, desired);
     }
 
-    /// Rewrites the records of some buckets to what the node holds in them.
+    /// Rewrites the records of some buckets from the inventory.
     fn rewrite(&mut self, buckets: BucketSet, items: Vec<Item>, revision: u64, desired: &impl DesiredState) {
         let held: HashSet<Uid> = items.iter().map(|item| item.uid.clone()).collect();
         for uid in self.ledger.in_buckets(buckets, desired) {
@@ -353,7 +359,7 @@ impl CloudMachine {
                 self.recorder.remove(uid);
             }
         }
-        let mut room = Room::default();
+        let mut room = Allowance::default();
         for item in items {
             if !self.admits(&item.uid, &mut room, desired) {
                 return self.refuse_excess();
@@ -364,17 +370,17 @@ impl CloudMachine {
         self.flush_records(desired);
     }
 
-    /// The node did not go on in time: what is missing is asked for.
+    /// Handles an overdue answer of the node: requests the missing part.
     pub(super) fn answer_overdue(&mut self, now: Now, desired: &impl DesiredState) {
         let Phase::Connecting(connecting) = &mut self.phase else { return };
         let timeout = self.settings.config.answer_timeout;
-        let is_late = now.saturating_sub(connecting.until) > STALLED;
+        let is_stalled = now.saturating_sub(connecting.until) > STALLED;
         match connecting.stage {
-            // Who looks so late may not have heard what came meanwhile.
-            _ if is_late && !std::mem::replace(&mut connecting.was_late, true) => {
+            // A timer that fires this late means a stall on this side: frames may be unread.
+            _ if is_stalled && !std::mem::replace(&mut connecting.was_stalled, true) => {
                 connecting.until = now + self.settings.config.resend_min;
             }
-            // It is the node that waits: it is told that its Hello is heard, before it says the next one.
+            // The node waits: acknowledge its Hello before it sends the next one.
             Stage::Opening(..) => {
                 connecting.until = now + timeout / 3;
                 let session = connecting.hello.session.clone();
@@ -400,15 +406,16 @@ impl CloudMachine {
             },
         };
         self.ledger.note_leftovers(desired);
-        // Which removals are wanted is known once this replica has caught up. Until then the node does not learn of another
-        // incarnation: whoever serves it next is to look at its removals too.
-        let is_judged = !self.view.is_shared() || !self.ledger.has_leftovers();
-        match is_judged {
-            true => self.judge_removals(hello.incarnation.as_deref(), desired),
-            false => self.view.judge_later(hello.incarnation.clone()),
+        // The removals are known only after this replica has caught up. Until then the node does
+        // not learn the new incarnation, so that any replica that serves it next checks its
+        // removals too.
+        let is_checked = !self.view.is_shared() || !self.ledger.has_leftovers();
+        match is_checked {
+            true => self.check_removals(hello.incarnation.as_deref(), desired),
+            false => self.view.defer_removals(hello.incarnation.clone()),
         }
-        self.reconsider_all(self.last_heard, desired);
-        let may_learn = is_judged || hello.incarnation.is_none();
+        self.reconsider_all(self.last_received, desired);
+        let may_learn = is_checked || hello.incarnation.is_none();
         let changed = may_learn && hello.incarnation.as_deref() != Some(&self.settings.incarnation);
         let (pending, held) = (self.pending(), self.guard.count());
         self.output.welcome(Welcome {

@@ -1,6 +1,7 @@
-//! The delivery history of single objects: attempts, refusals, retry times, and versions sent ahead of the desired state.
+//! The delivery history of single objects: attempts, refusals, retry times, and versions sent ahead
+//! of the desired state.
 //!
-//! An object without an entry has nothing to remember: its first attempt is under way, or it has arrived.
+//! An object without an entry is in its first attempt, or has arrived.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use edgesync_object::ResourceVersion;
 use super::desired::Desired;
 use super::types::Refusal;
 
-/// An object that was lost on the way, could not be loaded, or was refused.
+/// An object that was lost, could not be loaded, or was refused.
 #[derive(Debug, Default)]
 struct Retry {
     attempts: u32,
@@ -23,11 +24,12 @@ struct Retry {
     sent: Option<(u64, ResourceVersion)>,
 }
 
-/// See the module.
+/// The delivery history of a node's objects.
 #[derive(Debug, Default)]
 pub(super) struct Deliveries {
     retries: HashMap<Uid, Retry>,
-    /// Versions sent that are newer than the desired ones: the change of the desired state is on its way here.
+    /// Sent versions newer than the desired ones: the change of the desired state has not arrived
+    /// here yet.
     ahead: HashMap<Uid, ResourceVersion>,
 }
 
@@ -38,7 +40,7 @@ impl Deliveries {
         self.retries.values_mut().for_each(|retry| retry.sent = None);
     }
 
-    /// Takes note of a change of the desired state: another version gets a fresh start.
+    /// Handles a change of the desired state: another version starts without failures.
     pub(super) fn note_change(&mut self, uid: &Uid, before: Option<&Desired>, latest: Option<&Desired>) {
         let Some(latest) = latest else {
             self.ahead.remove(uid);
@@ -54,13 +56,15 @@ impl Deliveries {
         }
     }
 
-    /// Notes that a version newer than the desired one is sent. Failures of another version say nothing of it.
+    /// Records that a version newer than the desired one is sent. Failures of another version do
+    /// not count for it.
     pub(super) fn send_ahead(&mut self, uid: &Uid, version: &ResourceVersion) {
         self.ahead.insert(uid.clone(), version.clone());
         self.retries.remove(uid);
     }
 
-    /// Returns the version that the node has to report: the desired one, or what was sent ahead of it.
+    /// Returns the version that the node has to report: the desired one, or a newer one sent ahead
+    /// of it.
     pub(super) fn target<'a>(&'a self, uid: &Uid, desired: &'a ResourceVersion) -> &'a ResourceVersion {
         self.ahead.get(uid).unwrap_or(desired)
     }
@@ -70,12 +74,12 @@ impl Deliveries {
         self.retries.remove(uid);
     }
 
-    /// Returns how often an object was lost or refused.
+    /// Returns how many times an object was lost or refused.
     pub(super) fn attempts(&self, uid: &Uid) -> u32 {
         self.retries.get(uid).map_or(0, |retry| retry.attempts)
     }
 
-    /// Returns whether the object itself may be at fault: then it travels alone.
+    /// Returns whether the object itself may cause the failures: it travels alone then.
     pub(super) fn is_suspect(&self, uid: &Uid) -> bool {
         self.retries.get(uid).is_some_and(|retry| retry.attempts > 1 || retry.refusal.is_some())
     }
@@ -86,12 +90,13 @@ impl Deliveries {
         (sent == version).then_some(*frame)
     }
 
-    /// Puts the next attempt off until `at` without counting a failure.
+    /// Delays the next attempt until `at` without counting a failure.
     pub(super) fn delay(&mut self, uid: &Uid, at: Now) {
         self.retries.entry(uid.clone()).or_default().retry_at = at;
     }
 
-    /// Counts a loss and schedules the next attempt. `sent` is what was lost, if it had left.
+    /// Counts a loss and schedules the next attempt. `sent` is the lost version and its frame, if
+    /// it had left.
     pub(super) fn lose(&mut self, uid: &Uid, sent: Option<(u64, ResourceVersion)>, at: Now) {
         let retry = self.retries.entry(uid.clone()).or_default();
         if sent.is_some() {
@@ -101,7 +106,8 @@ impl Deliveries {
         retry.retry_at = at;
     }
 
-    /// Counts a refusal and schedules the next attempt between these delays. Returns whether the refusal is new.
+    /// Counts a refusal and schedules the next attempt between these delays. Returns whether the
+    /// refusal is new.
     pub(super) fn refuse(
         &mut self,
         now: Now,
@@ -137,34 +143,34 @@ impl Deliveries {
         self.retries.get(uid).is_some_and(|retry| retry.retry_at > now)
     }
 
-    /// Returns the objects whose time has come.
+    /// Returns the objects whose retry is due.
     pub(super) fn due(&self, now: Now) -> Vec<Uid> {
         let due = self.retries.iter().filter(|(_, retry)| retry.retry_at <= now);
         due.map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// Returns the earliest retry among those objects that `is_waiting` selects.
+    /// Returns the earliest retry among the objects that `is_waiting` selects.
     pub(super) fn deadline(&self, is_waiting: impl Fn(&Uid) -> bool) -> Option<Now> {
         let waiting = self.retries.iter().filter(|(uid, _)| is_waiting(uid));
         waiting.map(|(_, retry)| retry.retry_at).min()
     }
 
-    /// Returns why the node refuses an object, if it does.
+    /// Returns the refusal of an object by the node.
     pub(super) fn refusal(&self, uid: &str) -> Option<&Refusal> {
         self.retries.get(uid).and_then(|retry| retry.refusal.as_ref())
     }
 
-    /// Returns all refusals.
+    /// Returns all refusals with their UIDs.
     pub(super) fn refused(&self) -> impl Iterator<Item = (&Uid, &Refusal)> {
         self.retries.iter().filter_map(|(uid, retry)| Some((uid, retry.refusal.as_ref()?)))
     }
 
-    /// Returns whether every object arrived at once.
+    /// Returns whether no object has a failure.
     pub(super) fn is_clean(&self) -> bool {
         self.retries.is_empty()
     }
 
-    /// Returns how many entries take memory.
+    /// Returns the number of entries in memory.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.retries.len() + self.ahead.len()

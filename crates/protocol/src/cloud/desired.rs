@@ -1,5 +1,5 @@
-//! What a node is to hold. Whoever places objects keeps it, once for all nodes, and lends it to the machine of a node
-//! with each input.
+//! The desired state of a node. Its owner, the placement, keeps it once for all nodes and lends it
+//! to each input of a machine.
 
 use std::sync::Arc;
 
@@ -8,49 +8,49 @@ use edgesync_object::{ObjectRef, Resource, ResourceVersion};
 
 use super::types::Record;
 
-/// An object that a node is to hold.
+/// A desired object of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Desired {
-    /// The latest version.
+    /// The version that the node shall hold.
     pub version: ResourceVersion,
-    /// Which object it is.
+    /// API version, kind, namespace and name of the object.
     pub object: Arc<ObjectRef>,
     /// The kind, with plural and scope.
     pub resource: Arc<Resource>,
-    /// The size of its JSON in bytes; an estimate is good enough.
+    /// The size of its JSON in bytes, an estimate.
     pub size: usize,
 }
 
 impl Desired {
-    /// What is recorded of a node that holds it.
+    /// Returns the record of a node that holds the object in this version.
     #[must_use]
     pub fn record(&self) -> Record {
         Record { version: self.version.clone(), object: self.object.clone() }
     }
 }
 
-/// Everything that one node is to hold, as it is now. It changes only as the node's machine is told by
+/// The current desired state of one node. Every change is passed to the node's machine with
 /// [`super::CloudMachine::desire`].
 pub trait DesiredState {
-    /// The object with this UID, if the node is to hold it.
+    /// Returns the desired object with this UID.
     fn get(&self, uid: &str) -> Option<Desired>;
 
-    /// UID and version of each object once, in no particular order.
+    /// Returns UID and version of each object once, in no particular order.
     fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)>;
 
-    /// Whether an object that is not among these may be one of them: what it is selected by cannot be read now. A node that
-    /// holds it keeps it.
+    /// Returns whether an object outside this state may belong to it, because its selector is
+    /// currently unreadable. A node that holds the object keeps it.
     fn is_unread(&self, object: &ObjectRef) -> bool {
         let _ = object;
         false
     }
 
-    /// How many objects that are.
+    /// Returns the number of objects.
     fn count(&self) -> usize {
         self.iter().count()
     }
 
-    /// Count and digest of a node that holds exactly this.
+    /// Returns count and digest of a node that holds exactly these objects.
     fn tally(&self, epoch: Epoch) -> Tally {
         let mut tally = Tally::default();
         for (uid, version) in self.iter() {

@@ -1,4 +1,5 @@
-//! The mass-delete guard: holds back removals that look like the loss of the cloud's store rather than somebody's wish.
+//! The mass-delete guard: holds back removals that suggest a loss of the cloud's store rather than
+//! intent.
 
 use std::collections::HashSet;
 
@@ -11,27 +12,27 @@ use super::desired::DesiredState;
 use super::ledger::Ledger;
 use super::types::Record;
 
-/// What becomes of the removals that a node's records call for.
+/// The decision on the removals that the ledger demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// They are plausible and go out.
+    /// The removals are plausible and are sent.
     Plausible,
-    /// So many are held back until an operator confirms them.
+    /// This number of removals is held back until an operator confirms them.
     Held(u64),
 }
 
-/// See the module.
+/// The removals held back for one node.
 #[derive(Debug, Default)]
 pub(super) struct Guard {
     held: HashSet<Uid>,
-    /// The number of removals held back now, or when the node was last connected.
+    /// The number of removals held back now, or at the end of the last connection.
     count: u64,
-    /// This node's Hello or reports said that the store went back.
+    /// Whether this node's Hello or reports claimed a rollback of the store.
     is_suspicious: bool,
 }
 
 impl Guard {
-    /// Forgets which removals are held, but not how many: the next session judges again.
+    /// Forgets the removals held back, but not their number: the next session decides again.
     pub(super) fn end_session(&mut self) {
         self.held = HashSet::new();
     }
@@ -54,37 +55,38 @@ impl Guard {
         self.held.iter()
     }
 
-    /// Returns how many removals are held back, or were when the node was last connected.
+    /// Returns the number of removals held back now, or at the end of the last connection.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Lets an object go: it is desired again, or the node no longer holds it.
+    /// Releases an object: it is desired again, or the node no longer holds it.
     pub(super) fn release(&mut self, uid: &Uid) {
         if self.held.remove(uid) {
             self.count = self.held.len() as u64;
         }
     }
 
-    /// Lets all go, as an operator demands. Returns the objects, and how many an operator was shown.
+    /// Releases all objects, confirmed by an operator. Returns them, and the number that the
+    /// operator has seen.
     pub(super) fn confirm(&mut self) -> (HashSet<Uid>, u64) {
         self.is_suspicious = false;
         (std::mem::take(&mut self.held), std::mem::take(&mut self.count))
     }
 
-    /// Decides on the removals that the ledger calls for. `named` is the incarnation that the node knows.
-    pub(super) fn judge(
+    /// Decides on the removals that the ledger demands. `incarnation` is the one in the Hello.
+    pub(super) fn check(
         &mut self,
         settings: &Settings,
         ledger: &Ledger,
-        named: Option<&str>,
+        incarnation: Option<&str>,
         desired: &impl DesiredState,
     ) -> Verdict {
         let removals = removals(ledger, desired);
         let has_lost = removals.iter().any(|(_, record)| settings.issued.is_lost(&record.version));
         let changed = match &ledger.facts().accepted {
             Some(accepted) => *accepted != settings.incarnation,
-            None => named.is_some_and(|named| *named != *settings.incarnation),
+            None => incarnation.is_some_and(|incarnation| *incarnation != *settings.incarnation),
         };
         let suspicious = self.is_suspicious || changed || has_lost;
         let config = &settings.config;
@@ -104,14 +106,14 @@ impl Guard {
         if is_held { Verdict::Held(self.count) } else { Verdict::Plausible }
     }
 
-    /// Returns how many entries take memory.
+    /// Returns the number of entries in memory.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.held.len()
     }
 }
 
-/// Returns what the node holds and should not, replaced objects apart.
+/// Returns the held objects to remove, without those that a new object of the same name replaces.
 fn removals<'a>(ledger: &'a Ledger, desired: &impl DesiredState) -> Vec<(&'a Uid, &'a Record)> {
     let replaced: HashSet<_> = ledger
         .differences()

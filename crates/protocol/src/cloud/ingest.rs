@@ -1,13 +1,13 @@
-//! Frames of a node's outbox on their way into the store: only of the session of now, one at a time.
+//! Passes uploads of a node's outbox to the store, one at a time and only of the current session.
 
 use crate::upload::{Lane, Lanes, Refused, RefusedReason, Taken, Upload, UploadConfirm, UploadItem};
 
 use super::types::CloudEffect;
 use super::{CloudCounters, PeerLimits};
 
-/// The longest text about a refused item, in bytes.
+/// The longest message about a refused item, in bytes.
 const MAX_MESSAGE: usize = 256;
-/// Room in a frame for what stands around the refused items.
+/// Frame bytes around the refused items.
 const FRAME_OVERHEAD: usize = 512;
 
 /// A frame whose effects are being stored.
@@ -16,26 +16,27 @@ struct Ingesting {
     token: u64,
     session: String,
     lane: Lane,
-    /// The numbers of its first and its last item; none if it only asks.
+    /// The numbers of the first and the last item; `None` for a probe without items.
     range: Option<(u64, u64)>,
 }
 
-/// See the module.
+/// The upload at the store and the refusals of the last one.
 #[derive(Debug, Default)]
 pub(super) struct Ingest {
     ingesting: Option<Ingesting>,
     next_token: u64,
-    /// The refusals in the answer to the last frame: repeated if the frame comes again.
+    /// The refusals in the answer to the last frame, repeated if the frame is repeated.
     refused: Vec<(Lane, Refused)>,
 }
 
 impl Ingest {
-    /// Ends the session. The store goes on with its frame, and the next one waits for that.
+    /// Ends the session. The store completes its frame, and the next one waits for that.
     pub(super) fn end_session(&mut self) {
         self.refused.clear();
     }
 
-    /// Hands a frame to the store. Drops it while another one is being stored: the node repeats it.
+    /// Passes a frame to the store. Drops it while another one is being stored: the node repeats
+    /// it.
     pub(super) fn begin(&mut self, upload: Upload, counters: &mut CloudCounters) -> Option<CloudEffect> {
         if self.is_busy() {
             return None;
@@ -54,7 +55,8 @@ impl Ingest {
         self.ingesting.is_some()
     }
 
-    /// Ends the frame of this token. Returns the confirm for the session of now, if the frame is of it and was stored.
+    /// Ends the frame of this token. Returns the confirm if the frame belongs to the current
+    /// session and was stored.
     pub(super) fn finish(
         &mut self,
         token: u64,
@@ -71,7 +73,7 @@ impl Ingest {
         Some(UploadConfirm { session: ingesting.session, outbox, last, refused })
     }
 
-    /// Adds the refusals of the frame when it came before.
+    /// Adds the refusals of an earlier copy of the frame.
     fn with_repeated(&mut self, ingesting: &Ingesting, refused: Vec<Refused>) -> Vec<Refused> {
         let Some((first, last)) = ingesting.range else { return refused };
         let before = std::mem::take(&mut self.refused).into_iter();
@@ -84,7 +86,7 @@ impl Ingest {
     }
 }
 
-/// Refuses a frame of a lane that only later versions know: it must not hold up the others.
+/// Refuses a frame of a lane known only to later versions, so that it does not block the others.
 pub(super) fn refuse_lane(upload: Upload, limits: PeerLimits) -> UploadConfirm {
     let message = "this version of the cloud side does not know the lane";
     let refused = |item: UploadItem| Refused {
@@ -98,7 +100,7 @@ pub(super) fn refuse_lane(upload: Upload, limits: PeerLimits) -> UploadConfirm {
     UploadConfirm { session, outbox, last: Lanes::default(), refused }
 }
 
-/// Cuts texts, and then the list, so that it has at most so many bytes as JSON.
+/// Truncates the messages, and then the list, to at most `room` bytes of JSON.
 fn shorten(mut refused: Vec<Refused>, room: usize) -> Vec<Refused> {
     let mut longest = MAX_MESSAGE;
     loop {

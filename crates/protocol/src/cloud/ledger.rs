@@ -1,7 +1,8 @@
-//! What the cloud has recorded of one node: its ObjectSync records with their count and digest.
+//! The cloud's records of one node: its ObjectSync records with their count and digest.
 //!
-//! Records of what a node is to hold anyway are not kept: an open ledger has only those that differ from the desired
-//! state, so that a node in sync takes no memory for its objects. A closed one has none: the store has them.
+//! Records equal to the desired state are not kept. An open ledger holds the differences only, so
+//! that a node in sync takes no memory for its objects. A closed one holds none: the store has
+//! them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,44 +16,46 @@ use edgesync_object::{ObjectKey, Relation, ResourceVersion};
 use super::desired::{Desired, DesiredState};
 use super::types::Record;
 
-/// What is stored of a node beside its records.
+/// The stored facts about a node beside its records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerFacts {
-    /// The database file of the node that the records speak of; none before the first Hello.
+    /// The database file of the node that the records describe; `None` before the first Hello.
     pub epoch: Option<Epoch>,
-    /// The newest change of the node that is recorded.
+    /// The newest recorded revision of the node.
     pub confirmed: u64,
     /// The incarnation of the cloud under which the node's removals were last found plausible.
     pub accepted: Option<Arc<str>>,
-    /// Count and digest of the records under `epoch`, if they are known.
+    /// Count and digest of the records under `epoch`, if known.
     pub tally: Option<Tally>,
-    /// For each database file that the node has had lately: the newest change that was ever recorded of it. The last
-    /// one is that of now.
+    /// The newest recorded revision of each recent database file of the node. The last entry is the
+    /// current file.
     pub epochs: Vec<(Epoch, u64)>,
 }
 
-/// Where the records of a node are while it is not connected.
+/// The location of a node's records while it is not connected.
 #[derive(Clone, Debug)]
 pub enum Records {
-    /// In the store, which no other cloud side has: they are read where the node differs from them.
+    /// In the store, which no other cloud side shares: the records are read if the node differs
+    /// from them.
     Stored(LedgerFacts),
-    /// Nowhere. Other replicas may serve the node, so whatever is known of it is forgotten with its session. Each session
-    /// begins with what its Hello proves: that the node holds what it is to hold, or where it does not.
+    /// Nowhere. Other replicas may serve the node, so its records are dropped with the session.
+    /// Each session starts from the proof in the Hello: the node holds the desired state, or a
+    /// known difference from it.
     Proven,
 }
 
-/// Of so many database files of a node it is remembered what was recorded of them.
+/// The most database files per node whose newest revision is remembered.
 const MAX_EPOCHS: usize = 8;
 
 impl LedgerFacts {
-    /// The newest change that was ever recorded of a database file of the node, if it is remembered.
+    /// Returns the newest revision ever recorded of a database file of the node, if remembered.
     pub(super) fn highest(&self, epoch: Epoch) -> Option<u64> {
         let recorded = (self.epoch == Some(epoch)).then_some(self.confirmed);
         let remembered = self.epochs.iter().find(|(other, _)| *other == epoch);
         recorded.max(remembered.map(|(_, highest)| *highest))
     }
 
-    /// What is to be remembered once this is recorded of a file.
+    /// Returns the entries to remember once this revision of a file is recorded.
     pub(super) fn epochs_with(&self, epoch: Epoch, confirmed: u64) -> Vec<(Epoch, u64)> {
         let highest = self.highest(epoch).max(Some(confirmed)).unwrap_or_default();
         let mut epochs: Vec<_> = self.epochs.iter().filter(|(other, _)| *other != epoch).copied().collect();
@@ -62,28 +65,30 @@ impl LedgerFacts {
     }
 }
 
-/// By UID, where what is recorded differs from what is desired: none if nothing is recorded.
+/// The differences between recorded and desired state by UID; a `None` value means that nothing is
+/// recorded.
 pub(super) type Differences = HashMap<Uid, Option<Record>>;
 
-/// See the module.
+/// The ledger of one node, open or closed.
 #[derive(Debug)]
 pub(super) struct Ledger {
     facts: LedgerFacts,
     /// The key of the digest.
     epoch: Epoch,
     tally: Tally,
-    /// None while the ledger is closed.
+    /// The differences; `None` while the ledger is closed.
     differences: Option<Differences>,
-    /// By name, what the node holds and should not: a new object of that name replaces it.
+    /// Held objects that are not desired, by name: a new object of that name replaces them.
     leftovers: HashMap<ObjectKey, Uid>,
-    /// A request for the records is under way.
+    /// Whether a request for the records is in flight.
     is_reading: bool,
-    /// Not every change of the desired state was noted: the records have to be read again before anything more is sent.
+    /// Whether changes of the desired state were missed: the records have to be read again before
+    /// anything is sent.
     is_behind: bool,
 }
 
 impl Ledger {
-    /// A closed ledger.
+    /// Creates a closed ledger.
     pub(super) fn new(facts: LedgerFacts) -> Self {
         let epoch = facts.epoch.unwrap_or_default();
         let tally = facts.tally.unwrap_or_default();
@@ -102,22 +107,22 @@ impl Ledger {
         self.differences.is_some()
     }
 
-    /// Returns whether changes of the desired state were missed, so that the differences are out of date.
+    /// Returns whether changes of the desired state were missed: the differences are out of date.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind
     }
 
-    /// Returns whether the ledger cannot say what is recorded.
+    /// Returns whether the recorded state is unknown.
     pub(super) fn is_blind(&self) -> bool {
         self.is_behind || !self.is_open()
     }
 
-    /// Stops noting changes of the desired state until the records are read again.
+    /// Ignores changes of the desired state until the records are read again.
     pub(super) fn fall_behind(&mut self) {
         self.is_behind = true;
     }
 
-    /// Begins a request for the records. Returns false while one is under way.
+    /// Begins a request for the records. Returns false while one is in flight.
     pub(super) fn request(&mut self) -> bool {
         !std::mem::replace(&mut self.is_reading, true)
     }
@@ -127,8 +132,8 @@ impl Ledger {
         self.is_reading = false;
     }
 
-    /// Opens it without a look at the records, if by their digest the node holds, was recorded to hold and is to hold
-    /// the same.
+    /// Opens the ledger without reading the records, if held, recorded and desired state have equal
+    /// digests.
     pub(super) fn open_if_equal(&mut self, epoch: Epoch, held: Tally, desired: &impl DesiredState) {
         let equal = self.facts.epoch == Some(epoch) && self.facts.tally == Some(held);
         if equal && !self.is_open() && desired.tally(epoch) == held {
@@ -137,23 +142,23 @@ impl Ledger {
         }
     }
 
-    /// Opens it for a node that holds what it is to hold, but for some objects.
+    /// Opens the ledger for a node that holds the desired state with these exceptions.
     pub(super) fn presume(
         &mut self,
         epoch: Epoch,
         confirmed: u64,
         tally: Tally,
-        mut but: Differences,
+        mut exceptions: Differences,
         desired: &impl DesiredState,
     ) {
-        but.retain(|uid, record| !is_wanted(record.as_ref(), desired.get(uid).as_ref()));
-        self.differences = Some(but);
+        exceptions.retain(|uid, record| !is_satisfied(record.as_ref(), desired.get(uid).as_ref()));
+        self.differences = Some(exceptions);
         (self.epoch, self.tally) = (epoch, tally);
         let (epoch, tally) = (Some(epoch), Some(tally));
         self.facts = LedgerFacts { epoch, confirmed, tally, ..LedgerFacts::default() };
     }
 
-    /// Opens it with the records of the store.
+    /// Opens the ledger with the records of the store.
     pub(super) fn open(
         &mut self,
         records: impl IntoIterator<Item = (Uid, Record)>,
@@ -178,12 +183,12 @@ impl Ledger {
         self.differences = Some(differences);
     }
 
-    /// Declares the ledger up to date: it was opened with everything that is desired now.
+    /// Declares the ledger up to date: it was opened with the current desired state.
     pub(super) fn catch_up(&mut self) {
         self.is_behind = false;
     }
 
-    /// Leaves the records to the store.
+    /// Closes the ledger; the records stay in the store.
     pub(super) fn close(&mut self) {
         if self.differences.take().is_some() {
             self.epoch = self.facts.epoch.unwrap_or_default();
@@ -191,7 +196,7 @@ impl Ledger {
         }
     }
 
-    /// The records under another key.
+    /// Computes the digest under another key.
     pub(super) fn rekey(&mut self, epoch: Epoch, desired: &impl DesiredState) {
         let mut tally = Tally::default();
         for (uid, version) in self.versions(desired) {
@@ -200,7 +205,7 @@ impl Ledger {
         (self.epoch, self.tally) = (epoch, tally);
     }
 
-    /// What is recorded of a UID. A closed ledger says nothing.
+    /// Returns the record of a UID; `None` if the ledger is closed.
     pub(super) fn get(&self, uid: &str, desired: &impl DesiredState) -> Option<Record> {
         match self.differences.as_ref()?.get(uid) {
             Some(recorded) => recorded.clone(),
@@ -208,7 +213,8 @@ impl Ledger {
         }
     }
 
-    /// What is desired of a UID has changed: until now it was `before`. A ledger that is behind takes no note.
+    /// Handles a change of the desired object of a UID; `before` is the previous one. A ledger that
+    /// is behind ignores it.
     pub(super) fn note_change(&mut self, uid: &Uid, before: Option<Record>, desired: &impl DesiredState) {
         if self.is_behind {
             return;
@@ -220,20 +226,20 @@ impl Ledger {
 
     fn forget_if_equal(&mut self, uid: &str, desired: &impl DesiredState) {
         let Some(differences) = &mut self.differences else { return };
-        let equal = |record: &Option<Record>| is_wanted(record.as_ref(), desired.get(uid).as_ref());
+        let equal = |record: &Option<Record>| is_satisfied(record.as_ref(), desired.get(uid).as_ref());
         if differences.get(uid).is_some_and(equal) {
             differences.remove(uid);
         }
     }
 
-    /// Notes under which names the node holds objects that are no longer desired.
+    /// Collects the names of held objects that are no longer desired.
     pub(super) fn note_leftovers(&mut self, desired: &impl DesiredState) {
         let undesired = self.differences().filter(|(uid, _)| desired.get(uid).is_none());
         self.leftovers =
             undesired.filter_map(|(uid, record)| Some((record?.object.key(), uid.clone()))).collect();
     }
 
-    /// Notes the name of an object that has just ceased to be desired, if it is recorded.
+    /// Adds the name of an object that has just ceased to be desired, if it is recorded.
     pub(super) fn note_leftover(&mut self, uid: &Uid, desired: &impl DesiredState) {
         if let Some(record) = self.get(uid, desired) {
             self.leftovers.insert(record.object.key(), uid.clone());
@@ -248,8 +254,8 @@ impl Ledger {
         self.leftovers = HashMap::new();
     }
 
-    /// Returns the version recorded under a name for a UID that is no longer desired: a new object of that name replaces it
-    /// on the node.
+    /// Returns the recorded version of an undesired UID under a name: a new object of that name
+    /// replaces it on the node.
     pub(super) fn replaced_under(
         &self,
         key: &ObjectKey,
@@ -262,7 +268,7 @@ impl Ledger {
         self.get(uid, desired).map(|record| record.version)
     }
 
-    /// What a batch changes is stored.
+    /// Applies a stored batch.
     pub(super) fn store(
         &mut self,
         facts: LedgerFacts,
@@ -282,7 +288,7 @@ impl Ledger {
             }
             let put = put.into_iter().map(|(uid, record)| (uid, Some(record)));
             for (uid, record) in put.chain(remove.into_iter().map(|uid| (uid, None))) {
-                let equal = is_wanted(record.as_ref(), desired.get(&uid).as_ref());
+                let equal = is_satisfied(record.as_ref(), desired.get(&uid).as_ref());
                 #[cfg(any(test, feature = "simulation"))]
                 let equal = equal && !planted(Fault::LedgerOfAll);
                 if equal {
@@ -298,7 +304,7 @@ impl Ledger {
         self.facts = facts;
     }
 
-    /// Count and digest as they will be once a batch is stored.
+    /// Returns count and digest after a batch is stored.
     pub(super) fn tally_after(
         &self,
         reset: bool,
@@ -318,22 +324,23 @@ impl Ledger {
         tally
     }
 
-    /// Whether what is recorded of a UID differs from what is desired, and what that is; nothing if the ledger is closed.
+    /// Returns the difference of a UID between recorded and desired state; `None` if the ledger is
+    /// closed.
     pub(super) fn difference(&self, uid: &str) -> Option<Option<Option<&Record>>> {
         self.differences.as_ref().map(|differences| differences.get(uid).map(Option::as_ref))
     }
 
-    /// Where what is recorded differs from what is desired; none if nothing is recorded.
+    /// Returns all differences; a `None` record means that nothing is recorded.
     pub(super) fn differences(&self) -> impl Iterator<Item = (&Uid, Option<&Record>)> {
         self.differences.iter().flatten().map(|(uid, record)| (uid, record.as_ref()))
     }
 
-    /// How many of them there are.
+    /// Returns the number of differences.
     pub(super) fn different(&self) -> usize {
         self.differences.as_ref().map_or(0, HashMap::len)
     }
 
-    /// All that is recorded, with the versions.
+    /// Returns all recorded UIDs and versions.
     pub(super) fn versions<'a>(
         &'a self,
         desired: &'a impl DesiredState,
@@ -347,7 +354,7 @@ impl Ledger {
         other.chain(equal)
     }
 
-    /// All that is recorded.
+    /// Returns all records, desired ones included.
     pub(super) fn records<'a>(
         &'a self,
         desired: &'a impl DesiredState,
@@ -356,18 +363,18 @@ impl Ledger {
         uids.filter_map(|uid| Some((uid.clone(), self.get(&uid, desired)?)))
     }
 
-    /// Returns how many objects are recorded.
+    /// Returns the number of recorded objects.
     pub(super) fn count(&self) -> usize {
         usize::try_from(self.tally.count).unwrap_or(usize::MAX)
     }
 
-    /// Returns how many entries take memory.
+    /// Returns the number of entries in memory.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.different() + self.leftovers.len()
     }
 
-    /// Count and digest under the key of now.
+    /// Returns count and digest under the current key.
     pub(super) fn tally(&self) -> Tally {
         self.tally
     }
@@ -380,7 +387,7 @@ impl Ledger {
         buckets
     }
 
-    /// The recorded UIDs in some buckets.
+    /// Returns the recorded UIDs in some buckets.
     pub(super) fn in_buckets(&self, set: BucketSet, desired: &impl DesiredState) -> Vec<Uid> {
         let all = self.versions(desired).map(|(uid, _)| uid);
         all.filter(|uid| set.contains(self.epoch.bucket(uid))).map(Uid::from).collect()
@@ -395,10 +402,10 @@ impl Ledger {
     }
 }
 
-/// Whether a node that holds this of an object holds what it is to hold of it.
-fn is_wanted(held: Option<&Record>, wanted: Option<&Desired>) -> bool {
-    match (held, wanted) {
-        (Some(held), Some(wanted)) => is_same(&wanted.version, &held.version),
+/// Returns whether the held record equals the desired object.
+fn is_satisfied(held: Option<&Record>, desired: Option<&Desired>) -> bool {
+    match (held, desired) {
+        (Some(held), Some(desired)) => is_same(&desired.version, &held.version),
         (None, None) => true,
         _ => false,
     }

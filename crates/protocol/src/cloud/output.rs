@@ -1,6 +1,6 @@
-//! The outputs of the machine that nobody has pulled yet, and what was announced with them.
+//! The queue of outputs that the machine's owner has not pulled yet, and the last announced counts.
 //!
-//! Confirms, Leases and Hello requests are cumulative: a newer one replaces an older one that has not left.
+//! Confirms, Leases and Hello requests are cumulative: a newer one replaces an unsent older one.
 
 use std::collections::VecDeque;
 
@@ -9,25 +9,25 @@ use crate::upload::{Lease, UploadConfirm};
 
 use super::types::{CloudEffect, CloudNotice};
 
-/// See the module.
+/// Queued effects and frames of one machine.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     effects: VecDeque<CloudEffect>,
     frames: VecDeque<Down>,
-    /// The numbers of pending and held-back objects in the last Welcome or Confirm.
+    /// The pending and held back counts in the last Welcome or Confirm.
     announced: (u64, u64),
-    /// The fleet was asked for a new incarnation in this one.
+    /// Whether a new incarnation was requested within the current one.
     has_reported_loss: bool,
 }
 
 impl Output {
-    /// Drops what only the session of now wants.
+    /// Drops the outputs that only the current session needs.
     pub(super) fn end_session(&mut self) {
         self.frames.clear();
         self.effects.retain(|effect| !matches!(effect, CloudEffect::Load { .. }));
     }
 
-    /// Begins an incarnation: a loss reported in the last one is dealt with.
+    /// Begins an incarnation: a loss reported in the last one is resolved.
     pub(super) fn begin_incarnation(&mut self) {
         self.has_reported_loss = false;
         self.effects.retain(|effect| !matches!(effect, CloudEffect::StoreWentBack));
@@ -49,20 +49,20 @@ impl Output {
         self.effect(CloudEffect::Notice(notice));
     }
 
-    /// Reports the loss of the cloud's store, once in an incarnation.
+    /// Reports the loss of the cloud's store, once per incarnation.
     pub(super) fn report_loss(&mut self) {
         if !std::mem::replace(&mut self.has_reported_loss, true) {
             self.effect(CloudEffect::StoreWentBack);
         }
     }
 
-    /// Renews the Lease.
+    /// Queues a renewal of the Lease; an unpolled earlier one is dropped.
     pub(super) fn renew(&mut self, lease: Lease) {
         self.effects.retain(|effect| !matches!(effect, CloudEffect::Renew(_)));
         self.effect(CloudEffect::Renew(lease));
     }
 
-    /// Returns whether the node knows these numbers of pending and held-back objects.
+    /// Returns whether the node knows these pending and held back counts.
     pub(super) fn has_announced(&self, pending: u64, held: u64) -> bool {
         self.announced == (pending, held)
     }
@@ -83,7 +83,7 @@ impl Output {
         self.frames.retain(|frame| !matches!(frame, Down::Confirm(_)));
     }
 
-    /// Tells a node that waits for its Welcome that its Hello has arrived. Announces nothing.
+    /// Acknowledges the Hello of a node that waits for its Welcome. Announces nothing.
     pub(super) fn acknowledge_hello(&mut self, session: String, held: u64) {
         self.frames.push_back(Down::Confirm(Confirm { session, revision: 0, pending: 1, held }));
     }
@@ -92,7 +92,8 @@ impl Output {
         self.frames.push_back(Down::InventoryRequest(request));
     }
 
-    /// Asks for a Hello. The first reason counts: later frames of an ended session are refused for having none.
+    /// Requests a Hello. The first reason counts: later frames of an ended session are refused for
+    /// having none.
     pub(super) fn request_hello(&mut self, session: String, reason: String, retry_after_seconds: u64) {
         let is_asked =
             |frame: &Down| matches!(frame, Down::HelloRequest(waiting) if waiting.session == session);
@@ -109,18 +110,17 @@ impl Output {
         self.frames.push_back(Down::UploadConfirm(confirm));
     }
 
-    /// Returns whether a confirm of an upload has not left yet.
+    /// Returns whether a confirm of an upload is unsent.
     pub(super) fn has_upload_confirm(&self) -> bool {
         self.frames.iter().any(|frame| matches!(frame, Down::UploadConfirm(_)))
     }
 
-    /// Returns how many entries take memory.
+    /// Returns the number of entries in memory.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.effects.len() + self.frames.len()
     }
 
-    /// Drops all frames.
     #[cfg(test)]
     pub(super) fn clear_frames(&mut self) {
         self.frames.clear();

@@ -1,8 +1,10 @@
-//! Congestion control towards one node: the window of bytes in flight, and the retransmission timeout.
+//! Congestion control towards one node: the window of bytes in flight, and the retransmission
+//! timeout.
 //!
-//! A report acknowledges a frame, and the node acknowledges in order, so the round trip from a frame to its report measures
-//! the path. While it does not grow, the window does. When it grows, more bytes in flight only queue on the way, at a broker
-//! perhaps, where they delay what is more urgent and are lost with the connection.
+//! A report acknowledges a frame, and the node acknowledges in order, so the round trip from a
+//! frame to its report measures the path. The window grows while the round trip does not. When the
+//! round trip grows, more bytes in flight only queue on the path, for example at a broker, where
+//! they delay urgent frames and are lost with the connection.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -11,39 +13,40 @@ use std::time::Duration;
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
 use crate::timing::Now;
-use crate::wait::{Carried, Wait};
+use crate::wait::{LinkPosition, Wait};
 
 use super::CloudConfig;
 
 /// The window at first, and after an idle time, in bytes.
 const INITIAL_WINDOW: usize = 64 << 10;
-/// The smallest window.
+/// The smallest window in bytes.
 const MIN_WINDOW: usize = 32 << 10;
 /// The window stops growing above this queueing delay, and shrinks above the next one.
 const TARGET_DELAY: Duration = Duration::from_secs(2);
 const MAX_DELAY: Duration = Duration::from_secs(4);
-/// After such an idle time the path may be another one: the window starts over.
+/// The idle time after which the path may have changed: the window restarts.
 const IDLE_RESTART: Duration = Duration::from_secs(30);
-/// The slowest path that does not count as dead before the first round trip, in bytes a second.
+/// The slowest path that counts as alive before the first round trip, in bytes per second.
 const MIN_RATE: u64 = 8 << 10;
 /// A timer that fires this late means that this side was stalled, not the peer.
 pub(super) const STALLED: Duration = Duration::from_secs(1);
 
-/// A frame with objects whose report has not come.
+/// A frame with objects that is not acknowledged yet.
 #[derive(Debug)]
 struct InFlight {
     frame: u64,
     bytes: usize,
     sent_at: Now,
-    /// The window, not the lack of objects, limited what was in flight.
+    /// Whether the window, not the lack of objects, limited the bytes in flight.
     is_window_limited: bool,
 }
 
-/// See the module.
+/// The congestion window and the retransmission timer of one connection.
 #[derive(Debug)]
 pub(super) struct Pacer {
-    carried: Carried,
-    /// Whether the link tells how far it is; if not, every frame counts as sent once the link has it.
+    position: LinkPosition,
+    /// Whether the link reports its progress; if not, every frame counts as sent once the link has
+    /// it.
     reports_progress: bool,
     in_flight: VecDeque<InFlight>,
     bytes_in_flight: usize,
@@ -51,15 +54,16 @@ pub(super) struct Pacer {
     /// The shortest round trip of the session.
     min_rtt: Option<Duration>,
     smoothed_rtt: Option<Duration>,
-    /// The retransmission timer: for the report of the oldest frame in flight.
+    /// The retransmission timer for the report of the oldest frame in flight.
     timer: Option<Wait>,
-    /// Timeouts in a row.
+    /// The number of consecutive timeouts.
     timeouts: u32,
-    /// Whether the node names the frame that a report acknowledges.
+    /// Whether the node's reports name the frame that they acknowledge.
     acks_frames: bool,
-    /// One more frame with one message may leave: the answer to it shows what became of the others.
+    /// Whether one more frame with one message may leave: its answer reveals the fate of the
+    /// others.
     is_probing: bool,
-    /// The timer fired late, and was extended for that once.
+    /// Whether the timer fired late and was extended once for it.
     was_stalled: bool,
     last_report: Now,
 }
@@ -67,7 +71,7 @@ pub(super) struct Pacer {
 impl Pacer {
     const fn new() -> Self {
         Self {
-            carried: Carried::new(),
+            position: LinkPosition::new(),
             reports_progress: false,
             in_flight: VecDeque::new(),
             bytes_in_flight: 0,
@@ -84,19 +88,19 @@ impl Pacer {
     }
 }
 
-/// The pacer of a node: only a connected one takes memory for it.
+/// The pacer of a node, allocated only while it is connected.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionPacer(Option<Box<Pacer>>);
 
 static OFFLINE: Pacer = Pacer::new();
 
 impl ConnectionPacer {
-    /// Ends the connection.
+    /// Ends the connection and frees the pacer.
     pub(super) fn end_connection(&mut self) {
         self.0 = None;
     }
 
-    /// Ends the session: the path, and so its round trip, may stay.
+    /// Ends the session. The path, and so its round trip, may stay.
     pub(super) fn end_session(&mut self) {
         if let Some(pacer) = &mut self.0 {
             pacer.end_session();
@@ -120,36 +124,37 @@ impl DerefMut for ConnectionPacer {
 
 impl Pacer {
     fn end_session(&mut self) {
-        let Self { carried, reports_progress, smoothed_rtt, .. } = *self;
-        *self = Self { carried, reports_progress, smoothed_rtt, ..Self::new() };
+        let Self { position, reports_progress, smoothed_rtt, .. } = *self;
+        *self = Self { position, reports_progress, smoothed_rtt, ..Self::new() };
     }
 
-    /// Takes note that the link has got the next frame.
+    /// Counts the next frame given to the link.
     pub(super) fn hand_over(&mut self) {
-        self.carried.hand();
+        self.position.hand_over();
         if !self.reports_progress {
-            self.carried.progress(0, 0);
+            self.position.progress(0, 0);
         }
     }
 
-    /// Returns the number that the next frame gets.
+    /// Returns the number of the next frame.
     pub(super) fn next_frame(&self) -> u64 {
-        self.carried.handed() + 1
+        self.position.handed() + 1
     }
 
-    /// Takes note of how far the link is. What it has carried of the awaited frames puts their timeout off.
+    /// Updates the position of the link. Progress on the awaited frames extends their timeout.
     pub(super) fn link_progress(&mut self, now: Now, config: &CloudConfig, unsent: u64, unacknowledged: u64) {
         self.reports_progress = true;
-        let progress = self.carried.progress(unsent, unacknowledged);
+        let progress = self.position.progress(unsent, unacknowledged);
         let timeout = self.timeout(config);
         if let Some(timer) = &mut self.timer
-            && progress.concerns(timer)
+            && progress.covers(timer)
         {
             timer.restart(now, timeout);
         }
     }
 
-    /// Returns how many bytes the next frame may have, none while the window is full. The window counts as at least `min`.
+    /// Returns the byte limit of the next frame; `None` while the window is full. The window counts
+    /// as at least `min`.
     pub(super) fn capacity(&self, config: &CloudConfig, min: usize) -> Option<usize> {
         if self.is_probing {
             return Some(1);
@@ -158,7 +163,7 @@ impl Pacer {
         (self.bytes_in_flight < window.max(min)).then_some(window / 2)
     }
 
-    /// Takes note that the next frame leaves, with messages of so many bytes.
+    /// Counts the next frame as sent, with messages of `bytes` bytes.
     pub(super) fn on_sent(&mut self, now: Now, config: &CloudConfig, bytes: usize) {
         if self.in_flight.is_empty() && now.saturating_sub(self.last_report) > IDLE_RESTART {
             self.window = self.window.min(INITIAL_WINDOW);
@@ -167,13 +172,13 @@ impl Pacer {
         self.bytes_in_flight += bytes;
         let is_window_limited = self.bytes_in_flight * 2 >= self.window;
         self.in_flight.push_back(InFlight { frame, bytes, sent_at: now, is_window_limited });
-        // A probe is answered by its own report, or by that of anything before it.
+        // A probe is answered by its own report, or by the report of any earlier frame.
         if self.timer.is_none() || std::mem::take(&mut self.is_probing) {
             self.arm(now, config, frame);
         }
     }
 
-    /// Takes note of a report that acknowledges all frames up to this one.
+    /// Handles a report that acknowledges all frames up to this one.
     pub(super) fn on_ack(&mut self, now: Now, config: &CloudConfig, frame: u64) {
         self.last_report = now;
         let (mut bytes, mut last) = (0, None);
@@ -188,7 +193,7 @@ impl Pacer {
         self.on_progress(now, config);
     }
 
-    /// Takes note that so many of the bytes in flight have arrived, from a node that names no frame.
+    /// Handles the arrival of `bytes` bytes in flight, from a node that names no frame.
     pub(super) fn on_arrival(&mut self, now: Now, config: &CloudConfig, bytes: usize) {
         let mut rest = bytes;
         while let Some(arrived) = self.in_flight.pop_front_if(|sent| sent.bytes <= rest) {
@@ -198,12 +203,12 @@ impl Pacer {
         self.on_progress(now, config);
     }
 
-    /// Takes note that the node is at work on what was sent.
+    /// Handles a sign that the node is processing frames.
     fn on_progress(&mut self, now: Now, config: &CloudConfig) {
         self.timeouts = 0;
         self.is_probing = false;
         if self.timer.is_some() {
-            let frame = self.in_flight.front().map_or(self.carried.handed(), |sent| sent.frame);
+            let frame = self.in_flight.front().map_or(self.position.handed(), |sent| sent.frame);
             self.arm(now, config, frame);
         }
     }
@@ -235,7 +240,7 @@ impl Pacer {
         if delay > MAX_DELAY {
             self.window = self.window.saturating_sub(bytes / 2).max(MIN_WINDOW);
         } else if delay < TARGET_DELAY && was_window_limited {
-            // At most what any configuration allows.
+            // The limit is the largest window of any configuration.
             self.window = self.window.saturating_add(bytes).min(1 << 30);
         }
     }
@@ -245,7 +250,7 @@ impl Pacer {
         self.timer = Some(Wait { until: now + self.timeout(config), frame, since: now });
     }
 
-    /// Returns the retransmission timeout. Doubles with each timeout in a row.
+    /// Returns the retransmission timeout; doubles with each consecutive timeout.
     fn timeout(&self, config: &CloudConfig) -> Duration {
         #[cfg(any(test, feature = "simulation"))]
         if planted(Fault::LineUnknown) {
@@ -262,7 +267,8 @@ impl Pacer {
         self.timer.map(|timer| timer.until)
     }
 
-    /// Returns whether the awaited report is overdue. If so, the timer restarts with a longer timeout.
+    /// Returns whether the awaited report is overdue. If so, the timer restarts with a longer
+    /// timeout.
     pub(super) fn has_timed_out(&mut self, now: Now, config: &CloudConfig) -> bool {
         let Some(timer) = &mut self.timer else { return false };
         if timer.until > now {
@@ -275,7 +281,7 @@ impl Pacer {
             return true;
         }
         let is_stalled = now - timer.until > STALLED && !std::mem::replace(&mut self.was_stalled, true);
-        if is_stalled || !self.carried.has_sent(timer) {
+        if is_stalled || !self.position.has_sent(timer) {
             timer.restart(now, config.resend_min);
             return false;
         }
@@ -285,12 +291,12 @@ impl Pacer {
         true
     }
 
-    /// Returns how many timeouts there were in a row.
+    /// Returns the number of consecutive timeouts.
     pub(super) fn timeouts(&self) -> u32 {
         self.timeouts
     }
 
-    /// Takes note that the node names the frame that a report acknowledges.
+    /// Records that the node names the frame that a report acknowledges.
     pub(super) fn set_acks_frames(&mut self) {
         self.acks_frames = true;
     }

@@ -1,32 +1,33 @@
-//! What is to be sent to one node: each UID at most once, in the order of the objects' names, a removal
-//! before a new object of the same name, so that a replacement travels in one frame. Objects that are larger
-//! than a frame have a lane of their own: nothing waits behind them.
+//! The send queue of one node: each UID at most once, ordered by object name.
+//!
+//! A removal precedes a new object of the same name, so that a replacement travels in one frame.
+//! Objects larger than a frame have a lane of their own and block no others.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::change::{ObjectRef, Uid};
 
-/// What is to be done about one UID.
+/// The pending action on one UID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Action {
-    /// Have it removed.
+    /// Remove the object from the node.
     Delete,
     /// Send its latest version.
     Put,
 }
 
-/// How something travels.
+/// The framing of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// With others in a frame.
+    /// Together with others in a frame.
     #[default]
     Small,
-    /// In parts.
+    /// In parts, one message over several frames.
     Large,
 }
 
-/// One value for each lane.
+/// One value per lane.
 #[derive(Debug, Default)]
 pub(super) struct Lanes<T> {
     small: T,
@@ -68,7 +69,7 @@ impl Queue {
         }
     }
 
-    /// What comes next in a lane.
+    /// Returns the next entry of a lane.
     pub(super) fn first(&self, lane: Lane) -> Option<(Uid, Action)> {
         self.order.of(lane).first().map(|(_, action, uid)| (uid.clone(), *action))
     }

@@ -1,4 +1,5 @@
-//! Desired against recorded: what the node needs, and when it may have it.
+//! Reconciles desired and recorded state: computes each needed action and whether it is allowed
+//! now.
 
 use std::sync::Arc;
 
@@ -13,12 +14,12 @@ use super::guard::Verdict;
 use super::queue::Action;
 use super::{CloudEffect, CloudMachine, CloudNotice, Record};
 
-/// Stands in for the incarnation under which a node's removals were found plausible, once the node has said that the store
-/// went back: there is none.
+/// Replaces the accepted incarnation of a node that has claimed a rollback of the store: none is
+/// accepted.
 const DOUBTED: &str = "doubted";
 
 impl CloudMachine {
-    /// What the node is to hold of a UID has changed: until now it was `before`.
+    /// Handles a change of the desired object of a UID; `before` is the previous one.
     pub fn desire(&mut self, now: Now, uid: &Uid, before: Option<&Desired>, desired: &impl DesiredState) {
         self.view.note_change(uid, before);
         self.ledger.note_change(uid, before.map(Desired::record), desired);
@@ -32,8 +33,8 @@ impl CloudMachine {
         self.reconsider(now, uid, desired);
     }
 
-    /// From now on changes of the desired state are not noted one by one, because there is no room for that: what is
-    /// under way ends, then the records are read and compared again.
+    /// Stops tracking single changes of the desired state, when they exceed memory: work in flight
+    /// ends, then the records are read and compared again.
     pub fn fall_behind(&mut self) {
         if self.is_live() && self.ledger.is_open() {
             self.ledger.fall_behind();
@@ -41,19 +42,19 @@ impl CloudMachine {
         }
     }
 
-    /// Gives the ledger up that is behind, once nothing needs it any more.
+    /// Closes a ledger that is behind, once it is idle, and requests its records.
     pub(super) fn read_again(&mut self) {
         let is_idle = self.sender.len() == 0 && self.recorder.is_idle();
         if self.ledger.is_behind() && self.is_live() && is_idle {
             if self.view.is_shared() {
-                return self.prove_again();
+                return self.restart_session();
             }
             self.ledger.close();
             self.request_records();
         }
     }
 
-    /// Returns what has to be done about a UID, if anything.
+    /// Returns the action that a UID needs.
     pub(super) fn needed(&self, uid: &Uid, desired: &impl DesiredState) -> Option<Action> {
         match (desired.get(uid), self.ledger.get(uid, desired)) {
             (Some(latest), Some(record)) => {
@@ -71,7 +72,7 @@ impl CloudMachine {
         }
     }
 
-    /// Queues a UID, or takes it out of the queue, as is right now.
+    /// Queues a UID or removes it from the queue, by its current state.
     pub(super) fn reconsider(&mut self, now: Now, uid: &Uid, desired: &impl DesiredState) {
         if !self.is_live() || self.ledger.is_behind() || self.sender.is_busy_with(uid) {
             return;
@@ -85,7 +86,7 @@ impl CloudMachine {
         }
         if !self.view.permits(uid, &self.ledger, desired) {
             self.deliveries.suspend(uid);
-            if let Some(token) = self.view.ask() {
+            if let Some(token) = self.view.request() {
                 self.output.effect(CloudEffect::CatchUp { token });
             }
             return self.queue.remove(uid);
@@ -104,7 +105,7 @@ impl CloudMachine {
             .or_else(|| self.sender.object(uid))
     }
 
-    /// Queues the whole difference between desired and recorded.
+    /// Queues the whole difference between desired and recorded state.
     pub(super) fn reconsider_all(&mut self, now: Now, desired: &impl DesiredState) {
         self.queue.clear();
         let different: Vec<Uid> = self.ledger.differences().map(|(uid, _)| uid.clone()).collect();
@@ -113,9 +114,9 @@ impl CloudMachine {
         }
     }
 
-    /// The node says that the store went back. That is its own word, so it concerns its own removals, over a restart of
-    /// the cloud too.
-    pub(super) fn doubt(&mut self) {
+    /// Handles a claim of the node that the store was rolled back. It is the claim of one node, so
+    /// it affects only its own removals, even across a restart of the cloud.
+    pub(super) fn suspect_rollback(&mut self) {
         self.guard.suspect(true);
         #[cfg(any(test, feature = "simulation"))]
         if planted(Fault::DoubtForgotten) {
@@ -124,15 +125,16 @@ impl CloudMachine {
         self.recorder.accept(&DOUBTED.into());
     }
 
-    /// Has the guard judge the removals that the records call for. `named` is the incarnation that the node knows.
-    pub(super) fn judge_removals(&mut self, named: Option<&str>, desired: &impl DesiredState) {
-        match self.guard.judge(&self.settings, &self.ledger, named, desired) {
+    /// Lets the guard decide on the removals that the records demand. `incarnation` is
+    /// the one in the Hello.
+    pub(super) fn check_removals(&mut self, incarnation: Option<&str>, desired: &impl DesiredState) {
+        match self.guard.check(&self.settings, &self.ledger, incarnation, desired) {
             Verdict::Plausible => self.recorder.accept(&self.settings.incarnation),
             Verdict::Held(count) => self.output.notice(CloudNotice::DeletionsHeld { count }),
         }
     }
 
-    /// Removals that the guard holds back go out. Tells how many.
+    /// Sends the removals that the guard holds back, and returns their number.
     pub fn confirm_deletions(&mut self, now: Now, desired: &impl DesiredState) -> u64 {
         let (held, count) = self.guard.confirm();
         self.recorder.accept(&self.settings.incarnation);
@@ -143,7 +145,8 @@ impl CloudMachine {
         count
     }
 
-    /// Objects can be read that could not before: what the node was left of them may have to go now.
+    /// Handles objects that have become readable: copies of them kept on the node may be removed
+    /// now.
     pub fn reads_more(&mut self, now: Now, desired: &impl DesiredState) {
         if !self.ledger.is_behind() {
             self.deliveries.resume(now);
@@ -151,9 +154,11 @@ impl CloudMachine {
         }
     }
 
-    /// What is lent as desired is by now at least as new as the store was when [`CloudEffect::CatchUp`] was polled.
-    /// `reached` is the newest version that the store is known to have given by now: nothing that was lent or loaded is
-    /// newer. What the node holds beyond it was given in a life of the store that is lost.
+    /// Handles the answer to [`CloudEffect::CatchUp`]: the lent desired state is at least as new as
+    /// the store was when the effect was polled.
+    ///
+    /// `reached` is the newest version that the store is known to have issued; nothing lent or
+    /// loaded is newer. A held version beyond it was issued by a store that is lost.
     pub fn caught_up(
         &mut self,
         now: Now,
@@ -161,13 +166,13 @@ impl CloudMachine {
         reached: &ResourceVersion,
         desired: &impl DesiredState,
     ) {
-        let Some(named) = self.view.catch_up(token) else { return };
+        let Some(incarnation) = self.view.catch_up(token) else { return };
         let is_lost = |record: &Record| reached.is_older_than(&record.version);
         if self.ledger.differences().filter_map(|(_, record)| record).any(is_lost) {
-            self.doubt();
+            self.suspect_rollback();
             self.output.report_loss();
         }
-        self.judge_removals(named.as_deref(), desired);
+        self.check_removals(incarnation.as_deref(), desired);
         self.deliveries.resume(now);
         self.reconsider_all(now, desired);
         self.confirm();

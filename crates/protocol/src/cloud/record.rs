@@ -1,4 +1,4 @@
-//! Gathers changes of the ObjectSync records while the last batch is being stored, then has them stored in one go.
+//! Batches changes of the ObjectSync records: gathers them while the last batch is being stored.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use crate::timing::{Now, backoff};
 
 use super::desired::DesiredState;
 use super::ledger::Ledger;
-use super::quota::Unknown;
+use super::quota::UnknownObjects;
 use super::types::{Record, RecordBatch};
 
-/// The delay after a batch that could not be stored; doubles up to a minute.
+/// The delay after a failed batch; doubles up to a minute.
 const STORE_RETRY: Duration = Duration::from_millis(500);
 const STORE_RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// The most changes of records in one transaction: all nodes wait for it.
+/// The most record changes in one transaction, because all nodes wait for it.
 const MAX_BATCH: usize = 1024;
 
-/// What is waiting for the next batch.
+/// The changes gathered for the next batch.
 #[derive(Debug, Default)]
 struct Pending {
     put: HashMap<Uid, Record>,
@@ -28,67 +28,67 @@ struct Pending {
     dirty: bool,
 }
 
-/// Gathers changes of the records, one batch under way at a time.
+/// Gathers record changes, with one batch at the store at a time.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     pending: Pending,
-    /// The newest change of the node that is covered once everything gathered is stored.
+    /// The newest revision of the node covered once everything gathered is stored.
     reached: u64,
-    /// The same once what is being stored is.
+    /// The newest revision covered once the batch at the store is stored.
     covered: u64,
-    /// What was gathered, or is being stored, of objects that nobody knows of.
-    pub(super) unknown: Unknown,
+    /// The unknown objects gathered or being stored.
+    pub(super) unknown: UnknownObjects,
     accepted: Option<Arc<str>>,
     storing: Option<RecordBatch>,
     next_token: u64,
     retry: Option<(Now, u32)>,
     now: Now,
-    /// A Confirm is owed even if nothing was to be stored.
+    /// Whether a Confirm is owed even if nothing was stored.
     confirm_owed: bool,
 }
 
-/// What the recorder wants done next.
+/// The next step of the recorder.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Nothing until the store answers, or a retry is due.
+    /// Wait for the store's answer or a retry.
     Wait,
-    /// Store this batch.
+    /// Pass this batch to the store.
     Store(RecordBatch),
     /// Nothing is left to store.
     Settled,
 }
 
 impl Recorder {
-    /// Starts from what a Hello says: the node's own word is the base that reports build on.
+    /// Starts from a Hello: the revision in it is the base of later reports.
     pub(super) fn rebase(&mut self, reached: u64, accepted: Option<Arc<str>>) {
         (self.reached, self.covered) = (reached, reached);
         self.accepted = accepted;
-        self.gather_anew(Pending { dirty: true, ..Pending::default() });
+        self.replace_pending(Pending { dirty: true, ..Pending::default() });
         self.confirm_owed = false;
     }
 
-    /// Forgets what is being stored too: a session is over whose records nobody keeps.
+    /// Forgets the batch at the store too: the session is over and its records are not kept.
     pub(super) fn forget(&mut self) {
         (self.storing, self.retry) = (None, None);
         self.give_up();
     }
 
     pub(super) fn reset(&mut self) {
-        self.gather_anew(Pending { reset: true, dirty: true, ..Pending::default() });
+        self.replace_pending(Pending { reset: true, dirty: true, ..Pending::default() });
     }
 
-    /// Forgets what was gathered and is not being stored: the node will say it again.
+    /// Drops everything gathered and not yet at the store: the node will report it again.
     pub(super) fn give_up(&mut self) {
-        self.gather_anew(Pending::default());
+        self.replace_pending(Pending::default());
         self.confirm_owed = false;
     }
 
-    fn gather_anew(&mut self, pending: Pending) {
+    fn replace_pending(&mut self, pending: Pending) {
         self.pending = pending;
         self.unknown.keep(self.storing.iter().flat_map(|batch| batch.put.iter().map(|(uid, _)| uid)));
     }
 
-    /// Takes as much of what was gathered as goes into one transaction; the rest stays.
+    /// Takes as many changes as fit into one transaction; the rest stays.
     fn next_part(&mut self) -> Pending {
         let Pending { put, remove, reset, .. } = &mut self.pending;
         if put.len() + remove.len() <= MAX_BATCH {
@@ -124,7 +124,8 @@ impl Recorder {
         self.pending.dirty = true;
     }
 
-    /// Changes `from < revision ≤ to` are covered. After a gap nothing advances: the node reports again.
+    /// Covers the changes `from < revision ≤ to`. After a gap nothing advances: the node reports
+    /// again.
     pub(super) fn reach(&mut self, from: u64, to: u64) {
         if from <= self.reached && to > self.reached {
             self.reached = to;
@@ -149,9 +150,9 @@ impl Recorder {
         self.retry.map(|(at, _)| at)
     }
 
-    /// When the clock woke it last, or its store answered.
+    /// Returns the time of the last tick or answer of the store.
     #[cfg(any(test, feature = "simulation"))]
-    pub(super) fn looked_at(&self) -> Now {
+    pub(super) fn last_woken(&self) -> Now {
         self.now
     }
 
@@ -159,13 +160,13 @@ impl Recorder {
         self.now = now;
     }
 
-    /// Notes that the node is owed a Confirm.
+    /// Records that the node is owed a Confirm.
     pub(super) fn owe_confirm(&mut self) {
         self.confirm_owed = true;
     }
 
-    /// Returns whether a Confirm was owed, and is no longer.
-    pub(super) fn pay_confirm(&mut self) -> bool {
+    /// Returns whether a Confirm was owed, and clears the flag.
+    pub(super) fn take_owed_confirm(&mut self) -> bool {
         std::mem::take(&mut self.confirm_owed)
     }
 
@@ -173,7 +174,7 @@ impl Recorder {
         self.storing.is_some()
     }
 
-    /// Returns the batch that could not be stored, once its retry is due.
+    /// Returns the failed batch once its retry is due.
     pub(super) fn retry(&mut self) -> Option<RecordBatch> {
         let retry = self.retry.as_mut().filter(|(at, _)| *at <= self.now)?;
         let batch = self.storing.clone()?;
@@ -181,14 +182,14 @@ impl Recorder {
         Some(batch)
     }
 
-    /// Decides what to do with what was gathered. Not to be called while a batch is being stored.
+    /// Decides on the gathered changes. Must not be called while a batch is being stored.
     pub(super) fn next_step(&mut self, ledger: &Ledger, desired: &impl DesiredState) -> Step {
         if ledger.is_behind() && !ledger.is_open() {
-            // Reports that came meanwhile wait for the records.
+            // Reports that arrive meanwhile wait for the records.
             return Step::Wait;
         }
         if !self.pending.dirty || self.is_superfluous(ledger, desired) {
-            self.gather_anew(Pending::default());
+            self.replace_pending(Pending::default());
             return Step::Settled;
         }
         Step::Store(self.begin_batch(ledger, desired))
@@ -198,7 +199,7 @@ impl Recorder {
         let Pending { put, remove, reset, .. } = self.next_part();
         let token = self.next_token;
         self.next_token += 1;
-        // What an operator says about a node that is not connected changes nothing of its records.
+        // A decision of an operator about a disconnected node changes none of its records.
         let (confirmed, tally) = match ledger.is_open() {
             true if ledger.is_behind() => (self.covered, None),
             true => (self.covered, Some(ledger.tally_after(reset, &put, &remove, desired))),
@@ -219,7 +220,7 @@ impl Recorder {
         batch
     }
 
-    /// Returns whether what was gathered says only what is stored already.
+    /// Returns whether everything gathered is stored already.
     fn is_superfluous(&self, ledger: &Ledger, desired: &impl DesiredState) -> bool {
         let Pending { put, remove, reset, .. } = &self.pending;
         let facts = ledger.facts();
@@ -237,8 +238,8 @@ impl Recorder {
             && put.iter().all(|(uid, new)| recorded(uid).is_some_and(|record| record.version == new.version))
     }
 
-    /// Takes the store's answer. Returns the batch if it was stored; otherwise it is tried again, after a wait spread by
-    /// `random`.
+    /// Handles the store's answer. Returns the batch if it was stored; otherwise it is retried
+    /// after a delay with jitter from `random`.
     pub(super) fn answered(
         &mut self,
         now: Now,

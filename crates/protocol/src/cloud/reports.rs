@@ -1,4 +1,4 @@
-//! Reports of the node become ObjectSync records, and answers to what was sent.
+//! Turns reports of the node into ObjectSync records and acknowledgements.
 
 use std::sync::Arc;
 
@@ -13,21 +13,21 @@ use edgesync_object::ResourceVersion;
 use super::desired::DesiredState;
 use super::ledger::LedgerFacts;
 use super::queue::Action;
-use super::quota::{Known, Room};
+use super::quota::{Allowance, KnownObjects};
 use super::record::Step;
 use super::{CloudEffect, CloudMachine, CloudNotice, Phase, Record, RecordBatch, Refusal};
 
-/// The longest reason for a rejection that is kept, in bytes: it is kept for each object.
+/// The longest stored rejection message, in bytes: one is kept per object.
 const MAX_REASON: usize = 256;
 
 impl CloudMachine {
-    /// Takes a report of the current session.
+    /// Handles a report of the current session.
     pub(super) fn take_report(&mut self, now: Now, report: Report, desired: &impl DesiredState) {
         self.counters.reports += 1;
-        self.last_heard = now;
+        self.last_received = now;
         self.recorder.owe_confirm();
         if report.to < self.recorder.reached() {
-            // Everything it covers was covered since: what it says of its objects may be outdated.
+            // Later reports cover the same changes: this one may be outdated.
             return self.flush_records(desired);
         }
         let mut newest = None;
@@ -37,13 +37,13 @@ impl CloudMachine {
         for uid in &report.removed {
             newest = newest.max(self.sender.answered(uid, None));
         }
-        let (mut named, mut room) = (true, Room::default());
+        let (mut is_complete, mut room) = (true, Allowance::default());
         for item in report.objects {
             self.counters.reported += 1;
             if !self.admits(&item.uid, &mut room, desired) {
                 return self.refuse_excess();
             }
-            named &= self.take_item(item, desired);
+            is_complete &= self.take_item(item, desired);
         }
         for uid in report.removed {
             if !self.recorder.unknown.may_be_recorded(&uid, &self.known(desired)) {
@@ -54,7 +54,7 @@ impl CloudMachine {
             }
             self.recorder.remove(uid);
         }
-        if named {
+        if is_complete {
             self.recorder.reach(report.from, report.to);
         }
         for rejected in report.rejected {
@@ -67,21 +67,23 @@ impl CloudMachine {
         self.flush_records(desired);
     }
 
-    pub(super) fn known<'a, D: DesiredState>(&'a self, desired: &'a D) -> Known<'a, D> {
+    pub(super) fn known<'a, D: DesiredState>(&'a self, desired: &'a D) -> KnownObjects<'a, D> {
         let max_unknown = self.settings.config.max_unknown;
-        Known { desired, ledger: &self.ledger, sender: &self.sender, max_unknown }
+        KnownObjects { desired, ledger: &self.ledger, sender: &self.sender, max_unknown }
     }
 
-    /// Returns whether what the node says of an object may be recorded.
-    pub(super) fn admits(&mut self, uid: &Uid, room: &mut Room, desired: &impl DesiredState) -> bool {
+    /// Returns whether an object that the node names may be recorded.
+    pub(super) fn admits(&mut self, uid: &Uid, room: &mut Allowance, desired: &impl DesiredState) -> bool {
         let max_unknown = self.settings.config.max_unknown;
-        let known = Known { desired, ledger: &self.ledger, sender: &self.sender, max_unknown };
+        let known = KnownObjects { desired, ledger: &self.ledger, sender: &self.sender, max_unknown };
         self.recorder.unknown.admit(uid, room, &known)
     }
 
-    /// The node applies in order: what went with a frame that it has answered, or before it, and is not reported is lost.
-    /// If it does not say which frame it answers, that follows from what it reports. A part is answered when it arrives:
-    /// what came before it may still be applied.
+    /// Handles the acknowledgement in a report.
+    ///
+    /// The node applies frames in order, so an unreported object of an acknowledged or earlier
+    /// frame is lost. Without a receipt, the acknowledged frame follows from the reported objects.
+    /// A part is acknowledged on arrival: earlier frames may still be in commit.
     fn take_receipt(
         &mut self,
         now: Now,
@@ -96,7 +98,7 @@ impl CloudMachine {
                 (receipt, receipt + 1)
             }
             Some(newest) => (newest, newest),
-            // A mere question is no sign that what was sent is being worked on.
+            // A report without objects does not prove progress on sent frames.
             None => return,
         };
         self.pacer.on_ack(now, &self.settings.config, answered);
@@ -107,8 +109,8 @@ impl CloudMachine {
         self.send_again(now, lost, desired);
     }
 
-    /// Takes one item. False if nobody knows any more which object it is: the report then counts as a gap,
-    /// after which the node reports again, with names.
+    /// Records one item. Returns false if its object is no longer known: the report then counts as
+    /// a gap, and the node reports again with names.
     pub(super) fn take_item(&mut self, item: Item, desired: &impl DesiredState) -> bool {
         let Item { uid, resource_version, object } = item;
         if self.settings.issued.is_lost(&resource_version) {
@@ -119,10 +121,10 @@ impl CloudMachine {
         true
     }
 
-    /// The node says that it has a version that this store gave in a life that is lost. The incarnation of now may be there
-    /// for that already: no copy of a node's database makes another one necessary.
+    /// Handles a version that this store issued before a rollback. The current incarnation may
+    /// already account for it: no copy of a node's database demands another one.
     fn store_went_back(&mut self, version: &ResourceVersion) {
-        self.doubt();
+        self.suspect_rollback();
         #[cfg(any(test, feature = "simulation"))]
         if planted(Fault::ClaimsAreNews) {
             return self.output.effect(CloudEffect::StoreWentBack);
@@ -137,12 +139,12 @@ impl CloudMachine {
         let Rejected { uid, resource_version: version, reason, message, .. } = rejected;
         let sent = self.sender.sent(&uid).map(|(action, version)| (action, version.clone()));
         if sent.as_ref().is_some_and(|(_, sent)| !version.as_str().is_empty() && *sent != version) {
-            // It says nothing of the version that is under way.
+            // The rejection concerns another version than the one in flight.
             return;
         }
         self.sender.done(&uid);
         let (action, version) = sent.unwrap_or((Action::Put, version));
-        if !self.is_wanted(&uid, action, &version, desired) {
+        if !self.is_still_needed(&uid, action, &version, desired) {
             self.deliveries.forget(&uid);
             return self.reconsider(now, &uid, desired);
         }
@@ -157,8 +159,8 @@ impl CloudMachine {
         }
     }
 
-    /// Returns whether this is still what has to be done about an object.
-    fn is_wanted(
+    /// Returns whether the action on an object is still needed in this version.
+    fn is_still_needed(
         &self,
         uid: &Uid,
         action: Action,
@@ -173,7 +175,7 @@ impl CloudMachine {
         is_needed && (action == Action::Delete || is_target())
     }
 
-    /// Hands the next batch to the store if none is under way, or pays an owed Confirm.
+    /// Passes the next batch to the store if it is idle, or sends an owed Confirm.
     pub(super) fn flush_records(&mut self, desired: &impl DesiredState) {
         if self.recorder.is_storing() {
             if let Some(batch) = self.recorder.retry() {
@@ -188,8 +190,8 @@ impl CloudMachine {
             Step::Wait => {}
             Step::Settled => {
                 let uids = self.sender.settled(&self.ledger, desired);
-                self.release(self.last_heard, &uids, desired);
-                if self.recorder.pay_confirm() {
+                self.release(self.last_received, &uids, desired);
+                if self.recorder.take_owed_confirm() {
                     self.confirm();
                 }
                 self.advance_connecting(desired);
@@ -200,13 +202,13 @@ impl CloudMachine {
                 self.output.effect(CloudEffect::Record(batch));
                 #[cfg(any(test, feature = "simulation"))]
                 if planted(Fault::RecordBeforeStored) {
-                    self.recorded(self.recorder.looked_at(), token, true, 0, desired);
+                    self.recorded(self.recorder.last_woken(), token, true, 0, desired);
                 }
             }
         }
     }
 
-    /// The store has committed a batch, or could not.
+    /// Handles the store's answer to a batch.
     pub fn recorded(&mut self, now: Now, token: u64, stored: bool, random: u64, desired: &impl DesiredState) {
         let Some(batch) = self.recorder.answered(now, token, stored, random) else { return };
         let RecordBatch { epoch, confirmed, accepted, tally, epochs, reset, put, remove, .. } = batch;
@@ -215,14 +217,14 @@ impl CloudMachine {
         let facts = LedgerFacts { epoch: Some(epoch), confirmed, accepted, tally, epochs };
         self.ledger.store(facts, reset, put, remove, desired);
         self.release(now, &uids, desired);
-        if self.recorder.pay_confirm() || !uids.is_empty() {
+        if self.recorder.take_owed_confirm() || !uids.is_empty() {
             self.confirm();
         }
         self.flush_records(desired);
         self.close_ledger();
     }
 
-    /// These UIDs have an answer: what was sent of them is no longer under way.
+    /// Ends the flight of objects that have been answered.
     fn release(&mut self, now: Now, uids: &[Uid], desired: &impl DesiredState) {
         for uid in uids {
             let record = self.ledger.get(uid, desired);
@@ -231,7 +233,7 @@ impl CloudMachine {
         }
     }
 
-    /// Whether a phase waits for everything that was gathered to be stored.
+    /// Continues the handshake once everything gathered is stored.
     pub(super) fn advance_connecting(&mut self, desired: &impl DesiredState) {
         if matches!(self.phase, Phase::Connecting(_)) && self.recorder.is_idle() {
             self.compare(desired);

@@ -1,4 +1,4 @@
-//! From the queue to the frame, and again: loading, framing, and what happens when reports are missing.
+//! Loads queued objects, packs them into frames, and resends those whose reports are missing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::sender::{FRAME_OVERHEAD, Ready};
 use super::{CloudEffect, CloudMachine, Loaded, PeerLimits, Phase, Record};
 
 impl CloudMachine {
-    /// How an object travels, as far as its size is known before it is loaded.
+    /// Returns the lane of an object, by the size known before it is loaded.
     pub(super) fn lane(&self, uid: &Uid, action: Action, desired: &impl DesiredState) -> Lane {
         let max_frame = match &self.phase {
             Phase::Live { limits, .. } => limits.max_frame,
@@ -26,8 +26,8 @@ impl CloudMachine {
         if size(uid, action, desired) + FRAME_OVERHEAD > max_frame { Lane::Large } else { Lane::Small }
     }
 
-    /// Takes the next objects off the queue and says which bodies are needed: of small ones as many as a frame takes, of
-    /// large ones one.
+    /// Takes the next objects off the queue and requests their bodies: small ones up to one frame,
+    /// large ones singly.
     pub(super) fn next_load(&mut self, desired: &impl DesiredState) -> Option<CloudEffect> {
         let Phase::Live { limits, .. } = self.phase else { return None };
         self.load(Lane::Small, limits.max_frame, desired).or_else(|| self.load(Lane::Large, 0, desired))
@@ -45,7 +45,7 @@ impl CloudMachine {
         while taken.len() < max_objects && self.sender.len() < max_window {
             let Some((uid, action)) = self.queue.first(lane) else { break };
             let size = size(&uid, action, desired);
-            // Whatever its size, one may be under way alone.
+            // One object may be in flight alone, whatever its size.
             let is_first = taken.is_empty();
             if (bytes + size > room && !(is_first && is_idle)) || (bytes + size > most && !is_first) {
                 break;
@@ -62,22 +62,22 @@ impl CloudMachine {
             taken.push((uid, action));
         }
         if puts.is_empty() {
-            self.prepare(self.last_heard, taken, Vec::new(), desired);
+            self.prepare(self.last_received, taken, Vec::new(), desired);
             return None;
         }
         let token = self.sender.begin_load(lane, taken);
         Some(CloudEffect::Load { token, objects: puts })
     }
 
-    /// The bodies of a [`CloudEffect::Load`] were loaded. One that is missing is tried again later, unless it is no
-    /// longer desired.
+    /// Handles the bodies of a [`CloudEffect::Load`]. A missing one is retried later, unless it is
+    /// no longer desired.
     pub fn loaded(&mut self, now: Now, token: u64, bodies: Vec<Loaded>, desired: &impl DesiredState) {
         if let Some(objects) = self.sender.end_load(token) {
             self.prepare(now, objects, bodies, desired);
         }
     }
 
-    /// Makes messages of objects that were taken off the queue.
+    /// Builds the messages of objects taken off the queue.
     fn prepare(
         &mut self,
         now: Now,
@@ -130,7 +130,7 @@ impl CloudMachine {
         self.ledger.get(uid, desired).map(|record| removal(uid, &record))
     }
 
-    /// The next frame with objects, or with a part of a large one: they take turns.
+    /// Returns the next frame with objects or with a part of a large one, in turn.
     pub(super) fn next_objects(&mut self, now: Now, desired: &impl DesiredState) -> Option<Down> {
         let Phase::Live { session, limits } = &self.phase else { return None };
         let (session, limits) = (session.clone(), *limits);
@@ -175,7 +175,7 @@ impl CloudMachine {
             }
             let Some(ready) = self.sender.take_ready() else { break };
             bytes = length;
-            self.launch(&ready, Lane::Small, ready.text.len());
+            self.mark_sent(&ready, Lane::Small, ready.text.len());
             messages.push(ready.text);
             if alone {
                 break;
@@ -184,7 +184,8 @@ impl CloudMachine {
         messages
     }
 
-    /// Whether sending the message would be a waste: the wish has changed since it was prepared.
+    /// Returns whether the message is obsolete: the desired state has changed since it was
+    /// prepared.
     fn is_obsolete(&self, out: &Outgoing, desired: &impl DesiredState) -> bool {
         #[cfg(any(test, feature = "simulation"))]
         if planted(Fault::DeleteAndResend) {
@@ -201,15 +202,15 @@ impl CloudMachine {
         self.reconsider(now, uid, desired);
     }
 
-    /// Books a message as sent with the next frame.
-    fn launch(&mut self, ready: &Ready, lane: Lane, bytes: usize) {
+    /// Records a message as sent with the next frame.
+    fn mark_sent(&mut self, ready: &Ready, lane: Lane, bytes: usize) {
         match ready.action() {
             Action::Put => self.counters.sent += 1,
             Action::Delete => self.counters.removals_sent += 1,
         }
         let frame = self.pacer.next_frame();
         let first = self.deliveries.first_frame(&ready.out.uid, &ready.out.version);
-        self.sender.launch(ready, lane, bytes, frame, first.unwrap_or(frame));
+        self.sender.mark_sent(ready, lane, bytes, frame, first.unwrap_or(frame));
     }
 
     fn next_part(
@@ -220,10 +221,10 @@ impl CloudMachine {
         desired: &impl DesiredState,
     ) -> Option<Down> {
         if self.sender.is_loading(Lane::Small) {
-            // They are there in a moment, and may have less far to go.
+            // Small objects arrive soon and may be faster to send.
             return None;
         }
-        // A node that does not say which frame it answers tells no sooner than after a frame's length.
+        // A node that names no frame answers only after the length of a whole frame.
         let min = if self.pacer.acks_frames() { 0 } else { 2 * limits.max_frame };
         let capacity = self.pacer.capacity(&self.settings.config, min)?;
         if let Some(ready) = self.sender.take_large() {
@@ -235,13 +236,13 @@ impl CloudMachine {
         }
         let (part, whole) = self.sender.cut_part(session, limits, self.pacer.next_frame(), capacity)?;
         if let Some((ready, bytes)) = whole {
-            self.launch(&ready, Lane::Large, bytes);
+            self.mark_sent(&ready, Lane::Large, bytes);
         }
         self.pacer.on_sent(now, &self.settings.config, part.data.len());
         Some(Down::Part(part))
     }
 
-    /// The node says how much of a large object it has; with which frame that came, if it tells.
+    /// Handles the node's progress on a large object; `receipt` is the acknowledged frame, or zero.
     pub(super) fn receiving(&mut self, now: Now, uid: &Uid, received: Option<u64>, receipt: u64) {
         let Phase::Live { limits, .. } = self.phase else { return };
         if receipt == 0 {
@@ -251,10 +252,10 @@ impl CloudMachine {
         }
     }
 
-    /// What was sent and not reported is sent again, once its report is overdue: one message, whose report shows what
-    /// became of the others. If there is something new to send it serves as well.
+    /// Resends after a timeout: one message, whose report reveals the fate of the others. A new
+    /// message serves as well.
     pub(super) fn resend_overdue(&mut self, now: Now, desired: &impl DesiredState) {
-        if self.sender.is_at_rest() {
+        if self.sender.is_idle() {
             return self.pacer.on_idle();
         }
         if !self.pacer.has_timed_out(now, &self.settings.config) {
@@ -270,33 +271,34 @@ impl CloudMachine {
             return self.send_again(now, all, desired);
         }
         if self.ledger.is_behind() {
-            // The records are to be read again first, and that waits for all that is under way.
+            // The records have to be read again first, and that waits for all objects in flight.
             for uid in self.sender.unanswered_before(u64::MAX) {
-                self.put_back(now, now, &uid, desired);
+                self.schedule_resend(now, now, &uid, desired);
             }
             self.pacer.forget_in_flight();
         }
         let has_failed_twice = self.pacer.timeouts() > 1;
         let has_more = self.sender.has_ready();
         if self.sender.has_parts() {
-            // A node that says nothing of a missing part is sent all that it has not said to have.
+            // Without an answer about the missing part, all unacknowledged parts are sent again.
             if has_failed_twice {
                 self.sender.restart_parts();
                 self.counters.resent += 1;
                 if !self.pacer.acks_frames() {
-                    // It answers only after a frame's length: there must be room for that.
+                    // The node answers only after the length of a whole frame: the window must
+                    // admit that.
                     self.pacer.forget_in_flight();
                 }
             }
         } else if (!has_more || has_failed_twice)
             && let Some(oldest) = self.sender.unanswered_before(u64::MAX).first()
         {
-            self.put_back(now, now, oldest, desired);
+            self.schedule_resend(now, now, oldest, desired);
         }
         self.pacer.probe();
     }
 
-    /// These are lost: they are sent again at once, and then with growing waits.
+    /// Resends lost objects: at once the first time, then with growing delays.
     pub(super) fn send_again(&mut self, now: Now, lost: Vec<Uid>, desired: &impl DesiredState) {
         #[cfg(any(test, feature = "simulation"))]
         if planted(Fault::NeverAgain) {
@@ -306,12 +308,12 @@ impl CloudMachine {
         for uid in lost {
             let attempts = self.deliveries.attempts(&uid);
             let wait = attempts.checked_sub(1).map(|attempt| backoff(min, max, attempt, u64::MAX));
-            self.put_back(now, now + wait.unwrap_or_default(), &uid, desired);
+            self.schedule_resend(now, now + wait.unwrap_or_default(), &uid, desired);
         }
     }
 
-    /// What is under way is to be sent again at this time.
-    fn put_back(&mut self, now: Now, at: Now, uid: &Uid, desired: &impl DesiredState) {
+    /// Schedules the resending of an object in flight.
+    fn schedule_resend(&mut self, now: Now, at: Now, uid: &Uid, desired: &impl DesiredState) {
         self.counters.resent += 1;
         self.deliveries.lose(uid, self.sender.first_sent(uid), at);
         self.sender.done(uid);
@@ -319,12 +321,12 @@ impl CloudMachine {
     }
 }
 
-/// The size of a message, about.
+/// Returns the approximate size of a message.
 fn size(uid: &Uid, action: Action, desired: &impl DesiredState) -> usize {
     if action == Action::Put { desired.get(uid).map_or(0, |latest| latest.size) } else { 0 }
 }
 
-/// What a message to the node is written from.
+/// Returns the source of a message with an object.
 fn outgoing(uid: &Uid, version: ResourceVersion, desired: &Desired, body: Body) -> Outgoing {
     Outgoing {
         uid: uid.clone(),
@@ -337,7 +339,7 @@ fn outgoing(uid: &Uid, version: ResourceVersion, desired: &Desired, body: Body) 
     }
 }
 
-/// What the removal of a recorded object is written from.
+/// Returns the source of a removal message.
 fn removal(uid: &Uid, record: &Record) -> Outgoing {
     let object = &record.object;
     let (group, version) = split_api_version(&object.api_version);

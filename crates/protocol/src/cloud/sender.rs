@@ -1,4 +1,5 @@
-//! What is on its way to one node: objects being loaded, messages ready for a frame, and what is in flight.
+//! The delivery pipeline to one node: objects being loaded, messages ready for a frame, and objects
+//! in flight.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,24 +17,24 @@ use super::ledger::Ledger;
 use super::queue::{Action, Lane, Lanes};
 use super::types::Record;
 
-/// Room in a frame for what stands around the messages.
+/// Frame bytes around the messages.
 pub(super) const FRAME_OVERHEAD: usize = 512;
-/// The least that is sent of a large object at a time, in bytes.
+/// The smallest part of a large object, in bytes.
 const MIN_PART: usize = 4096;
 
-/// An object that was sent and not reported yet.
+/// An object sent and not reported yet.
 #[derive(Debug)]
 struct InFlight {
-    /// The frame that it went with.
+    /// The last frame that carried it.
     frame: u64,
-    /// The frame that it went with first.
+    /// The first frame that carried it.
     first: u64,
     version: ResourceVersion,
     object: Arc<ObjectRef>,
     action: Action,
     lane: Lane,
     bytes: usize,
-    /// Reported; the record of it is being stored.
+    /// Whether it is reported and its record is being stored.
     answered: bool,
 }
 
@@ -51,19 +52,19 @@ impl Ready {
     }
 }
 
-/// A message on its way in parts.
+/// A message being sent in parts.
 #[derive(Debug)]
 struct Parts {
     ready: Ready,
     offset: usize,
-    /// So much of it the node has.
+    /// The bytes that the node has acknowledged.
     arrived: usize,
-    /// The frames that parts went with and that are not answered, each with the end of its part.
+    /// The unacknowledged frames with parts, each with the end of its part.
     sent: VecDeque<(u64, usize)>,
 }
 
 impl Parts {
-    fn begin_again_at(&mut self, offset: usize) {
+    fn resume_at(&mut self, offset: usize) {
         (self.offset, self.arrived) = (offset, offset);
         self.sent.clear();
     }
@@ -74,24 +75,24 @@ impl Parts {
 struct Loading {
     token: u64,
     lane: Lane,
-    /// In the order in which they are to be sent.
+    /// The objects in the order of sending.
     objects: Vec<(Uid, Action)>,
 }
 
-/// What is on its way to one node.
+/// The delivery pipeline to one node.
 #[derive(Debug, Default)]
 pub(super) struct Sender {
     in_flight: HashMap<Uid, InFlight>,
-    /// Bytes in flight.
+    /// The bytes in flight per lane.
     window: Lanes<usize>,
-    /// Asked of the store, one for each lane.
+    /// The loads at the store, one per lane.
     loading: Vec<Loading>,
     next_load: u64,
     ready: VecDeque<Ready>,
     large: VecDeque<Ready>,
     parts: Option<Box<Parts>>,
     parts_next: bool,
-    /// UIDs in `loading`, `ready`, `large` and `parts`.
+    /// The UIDs in `loading`, `ready`, `large` and `parts`.
     preparing: HashMap<Uid, Arc<ObjectRef>>,
 }
 
@@ -110,7 +111,7 @@ impl Sender {
         sent.or_else(|| self.preparing.get(uid)).cloned()
     }
 
-    /// Returns whether messages are being made, or wait for the link: then no more are made.
+    /// Returns whether messages are in preparation or ready in a lane: no more are prepared then.
     pub(super) fn is_preparing(&self, lane: Lane) -> bool {
         let waits = match lane {
             Lane::Small => !self.ready.is_empty(),
@@ -123,22 +124,23 @@ impl Sender {
         self.loading.iter().any(|loading| loading.lane == lane)
     }
 
-    /// Returns the bytes in flight.
+    /// Returns the bytes in flight of a lane.
     pub(super) fn window(&self, lane: Lane) -> usize {
         *self.window.of(lane)
     }
 
-    /// Takes an object off the queue's hands: its message is being made.
+    /// Takes over an object from the queue to prepare its message.
     pub(super) fn prepare(&mut self, uid: &Uid, object: Arc<ObjectRef>) {
         self.preparing.insert(uid.clone(), object);
     }
 
-    /// Gives up making the message of an object.
+    /// Aborts the preparation of an object.
     pub(super) fn drop_prepared(&mut self, uid: &Uid) {
         self.preparing.remove(uid);
     }
 
-    /// Begins to load the bodies of objects, in the order in which they are to be sent. Returns the token of the load.
+    /// Begins to load the bodies of objects, in the order of sending. Returns the token of the
+    /// load.
     pub(super) fn begin_load(&mut self, lane: Lane, objects: Vec<(Uid, Action)>) -> u64 {
         let token = self.next_load;
         self.next_load += 1;
@@ -146,7 +148,7 @@ impl Sender {
         token
     }
 
-    /// Ends a load. Returns its objects, none if it is of an earlier session.
+    /// Ends a load. Returns its objects; `None` if it belongs to an earlier session.
     pub(super) fn end_load(&mut self, token: u64) -> Option<Vec<(Uid, Action)>> {
         #[cfg(any(test, feature = "simulation"))]
         let token = match self.loading.first() {
@@ -157,7 +159,8 @@ impl Sender {
         Some(self.loading.swap_remove(at).objects)
     }
 
-    /// Makes the message of an object that is being prepared ready. Returns false if there is none, or it cannot be written.
+    /// Completes the message of an object in preparation. Returns false if there is none, or it
+    /// cannot be encoded.
     pub(super) fn make_ready(&mut self, uid: &Uid, out: Option<Outgoing>, max_frame: usize) -> bool {
         let object = self.preparing.get(uid).cloned();
         let Some((out, object)) = out.zip(object) else { return false };
@@ -170,7 +173,7 @@ impl Sender {
         true
     }
 
-    /// Puts a message in front of that of the same object, as [`Fault::DeleteAndResend`] demands.
+    /// Inserts a message before the one of the same object, for [`Fault::DeleteAndResend`].
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn make_ready_too(&mut self, out: Outgoing, object: Arc<ObjectRef>) {
         if let Ok(text) = out.to_text() {
@@ -192,7 +195,7 @@ impl Sender {
         !self.ready.is_empty() || !self.large.is_empty()
     }
 
-    /// Returns the next message that leaves in parts, unless one is leaving already.
+    /// Returns the next large message, unless another one is being sent in parts.
     pub(super) fn take_large(&mut self) -> Option<Ready> {
         self.large.pop_front_if(|_| self.parts.is_none())
     }
@@ -202,18 +205,18 @@ impl Sender {
         self.parts = Some(Box::new(Parts { ready, offset: 0, arrived: 0, sent: VecDeque::new() }));
     }
 
-    /// Returns whether a message is leaving in parts.
+    /// Returns whether a message is being sent in parts.
     pub(super) fn has_parts(&self) -> bool {
         self.parts.is_some()
     }
 
-    /// Returns whether it is the turn of a part: they take turns with frames of objects.
+    /// Returns whether it is the turn of a part: parts alternate with frames of objects.
     pub(super) fn take_turn(&mut self, is_next: bool) -> bool {
         std::mem::replace(&mut self.parts_next, is_next)
     }
 
-    /// Cuts the next part off the message that is leaving, for the frame of this number; after the last part the message and
-    /// its length too.
+    /// Cuts the next part off the large message, for the frame of this number. The last part also
+    /// returns the message and its length.
     pub(super) fn cut_part(
         &mut self,
         session: &str,
@@ -224,7 +227,7 @@ impl Sender {
         let Parts { ready, offset, arrived, mut sent } = *self.parts.take()?;
         let announce_only =
             ready.out.body.as_ref().is_some_and(|body| body.as_str().len() > limits.max_object);
-        // As a JSON string a piece of JSON text grows at most twofold.
+        // A piece of JSON text at most doubles in size as a JSON string.
         let room = ((limits.max_frame - FRAME_OVERHEAD) / 2).min(capacity.max(MIN_PART));
         let data = if announce_only { String::new() } else { ready.text.cut(offset, room) };
         let (end, total) = (offset + data.len(), ready.text.len());
@@ -246,8 +249,8 @@ impl Sender {
         Some((part, None))
     }
 
-    /// Takes note of how much of the message that is leaving the node has, as its answer to a frame. Returns true if a part
-    /// is missing: sending begins again there.
+    /// Handles the node's progress on the large message, its answer to a frame. Returns true if a
+    /// part is missing: sending resumes there.
     pub(super) fn part_received(&mut self, uid: &Uid, received: Option<u64>, receipt: u64) -> bool {
         let parts = self.parts.as_mut().filter(|parts| parts.ready.out.uid == *uid);
         let (Some(parts), Some(received)) = (parts, received.and_then(|it| usize::try_from(it).ok())) else {
@@ -259,23 +262,23 @@ impl Sender {
             parts.arrived = end;
             return false;
         }
-        // The parts after the missing one were dropped.
+        // The node dropped the parts after the missing one.
         let is_cut = parts.ready.text.is_char_boundary(received);
         if is_cut {
-            parts.begin_again_at(received);
+            parts.resume_at(received);
         }
         is_cut
     }
 
-    /// Sends again all of the message that is leaving that the node has not said to have.
+    /// Resends all unacknowledged parts of the large message.
     pub(super) fn restart_parts(&mut self) {
         if let Some(parts) = &mut self.parts {
-            parts.begin_again_at(parts.arrived);
+            parts.resume_at(parts.arrived);
         }
     }
 
-    /// Books a message as sent with a frame. `first` is the first frame that carried it.
-    pub(super) fn launch(&mut self, ready: &Ready, lane: Lane, bytes: usize, frame: u64, first: u64) {
+    /// Records a message as sent with a frame. `first` is the first frame that carried it.
+    pub(super) fn mark_sent(&mut self, ready: &Ready, lane: Lane, bytes: usize, frame: u64, first: u64) {
         let Ready { out, object, .. } = ready;
         *self.window.of_mut(lane) += bytes;
         self.preparing.remove(&out.uid);
@@ -296,14 +299,14 @@ impl Sender {
         self.preparing.len() + self.in_flight.len()
     }
 
-    /// The object is no longer under way.
+    /// Ends the flight of an object.
     pub(super) fn done(&mut self, uid: &Uid) {
         if let Some(sent) = self.in_flight.remove(uid) {
             *self.window.of_mut(sent.lane) -= sent.bytes;
         }
     }
 
-    /// UIDs under way for which the ledger already says what was to be achieved.
+    /// Returns the UIDs in flight whose target the ledger already records.
     pub(super) fn settled(&self, ledger: &Ledger, desired: &impl DesiredState) -> Vec<Uid> {
         let is_settled = |uid: &Uid, sent: &InFlight| {
             sent.is_settled(ledger.get(uid, desired).as_ref().map(|record| &record.version))
@@ -315,8 +318,8 @@ impl Sender {
             .collect()
     }
 
-    /// The record of a UID was stored: if it is what was to be achieved, the object is no longer under
-    /// way; if it is older, the report of it is still awaited.
+    /// Handles a stored record of a UID: if it meets the target, the object is no longer in flight;
+    /// if it is older, its report is still awaited.
     pub(super) fn settle(&mut self, uid: &Uid, record: Option<&Record>) {
         let Some(sent) = self.in_flight.get_mut(uid) else { return };
         sent.answered = false;
@@ -325,20 +328,20 @@ impl Sender {
         }
     }
 
-    /// Notes that a UID was reported: the node holds this version of it, or nothing. If that is what was to be achieved:
-    /// the frame that it went with first.
+    /// Handles a report of a UID: the node holds this version, or nothing. Returns the first frame
+    /// that carried the object if the report meets its target.
     pub(super) fn answered(&mut self, uid: &Uid, version: Option<&ResourceVersion>) -> Option<u64> {
         let sent = self.in_flight.get_mut(uid)?;
         sent.answered |= sent.is_settled(version);
         sent.answered.then_some(sent.first)
     }
 
-    /// What is to be done about a UID that is under way, and the version that was sent.
+    /// Returns the action on a UID in flight, and the sent version.
     pub(super) fn sent(&self, uid: &Uid) -> Option<(Action, &ResourceVersion)> {
         self.in_flight.get(uid).map(|sent| (sent.action, &sent.version))
     }
 
-    /// What went with frames before this one and was not reported.
+    /// Returns the unreported objects of frames before this one.
     pub(super) fn unanswered_before(&self, frame: u64) -> Vec<Uid> {
         let lost = |(uid, sent): (&Uid, &InFlight)| {
             (!sent.answered && sent.frame < frame).then(|| (sent.frame, uid.clone()))
@@ -353,8 +356,8 @@ impl Sender {
         self.in_flight.get(uid).map(|sent| (sent.first, sent.version.clone()))
     }
 
-    /// Whether nothing is waited for.
-    pub(super) fn is_at_rest(&self) -> bool {
+    /// Returns whether nothing is in flight or in preparation.
+    pub(super) fn is_idle(&self) -> bool {
         self.in_flight.is_empty() && self.preparing.is_empty()
     }
 }

@@ -1,4 +1,4 @@
-//! What tests of the machine share: a desired state, and a node that begins a session.
+//! Test helpers for the machine: a desired state, and a node that begins a session.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,55 +12,61 @@ use crate::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Up};
 use crate::timing::Now;
 use edgesync_object::{ObjectRef, Resource, ResourceVersion};
 
-/// An object that the node is to hold.
+/// A desired object of the node.
 #[derive(Clone)]
-pub(crate) struct Wish {
+pub(crate) struct DesiredObject {
     pub(crate) version: ResourceVersion,
     pub(crate) object: Arc<ObjectRef>,
     pub(crate) resource: Arc<Resource>,
     pub(crate) size: usize,
 }
 
-/// What the node is to hold, as far as its machine was told; and of which objects that may not be all, because they cannot be
-/// read.
+/// The desired state of the node as its machine knows it, and a filter for objects that are
+/// unreadable.
 #[derive(Clone)]
-pub(crate) struct Wishes(pub(crate) BTreeMap<Uid, Wish>, pub(crate) Unread);
+pub(crate) struct DesiredObjects(pub(crate) BTreeMap<Uid, DesiredObject>, pub(crate) Unread);
 
-/// Whether an object may be one of those that cannot be read.
+/// Returns whether an object may be among the unreadable ones.
 pub(crate) type Unread = fn(&ObjectRef) -> bool;
 
-/// All can be read.
+/// All objects are readable.
 pub(crate) const NONE_UNREAD: Unread = |_| false;
 
-impl Default for Wishes {
+impl Default for DesiredObjects {
     fn default() -> Self {
         Self(BTreeMap::new(), NONE_UNREAD)
     }
 }
 
-impl Wish {
+impl DesiredObject {
     pub(crate) fn desired(&self) -> Desired {
         let Self { version, object, resource, size } = self.clone();
         Desired { version, object, resource, size }
     }
 }
 
-impl Wishes {
-    /// Has a wish and tells the machine, if there is one.
-    pub(crate) fn tell(&mut self, now: Now, cloud: Option<&mut CloudMachine>, uid: &Uid, wish: Option<Wish>) {
+impl DesiredObjects {
+    /// Sets or removes a desired object and passes the change to the machine.
+    pub(crate) fn tell(
+        &mut self,
+        now: Now,
+        cloud: Option<&mut CloudMachine>,
+        uid: &Uid,
+        wish: Option<DesiredObject>,
+    ) {
         let before = match wish {
             Some(wish) => self.0.insert(uid.clone(), wish),
             None => self.0.remove(uid),
         };
         if let Some(cloud) = cloud {
-            cloud.desire(now, uid, before.as_ref().map(Wish::desired).as_ref(), self);
+            cloud.desire(now, uid, before.as_ref().map(DesiredObject::desired).as_ref(), self);
         }
     }
 }
 
-impl DesiredState for Wishes {
+impl DesiredState for DesiredObjects {
     fn get(&self, uid: &str) -> Option<Desired> {
-        self.0.get(uid).map(Wish::desired)
+        self.0.get(uid).map(DesiredObject::desired)
     }
 
     fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)> {
@@ -72,23 +78,23 @@ impl DesiredState for Wishes {
     }
 }
 
-/// A machine with the limits and times of the default configuration.
+/// Returns a machine with the limits and times of the default configuration.
 pub(super) fn machine() -> CloudMachine {
     machine_with(Records::Stored(LedgerFacts::default()))
 }
 
-/// The same with records that are kept elsewhere, or nowhere.
+/// Returns such a machine with the given location of its records.
 pub(super) fn machine_with(records: Records) -> CloudMachine {
     let config = CloudConfig::defaults();
     CloudMachine::new(Arc::new(config), "inc".into(), Arc::new(Issued::default()), records)
 }
 
-/// The Hello of a node that holds nothing.
+/// Returns the Hello of a node that holds nothing.
 pub(super) fn hello(session: &str) -> Up {
     hello_with(session, DEFAULT_MAX_FRAME)
 }
 
-/// The same of a node that takes frames of at most so many bytes.
+/// Returns such a Hello with this frame limit.
 pub(super) fn hello_with(session: &str, max_frame: u32) -> Up {
     Up::Hello(Hello {
         node: "edge".into(),
@@ -105,8 +111,9 @@ pub(super) fn hello_with(session: &str, max_frame: u32) -> Up {
     })
 }
 
-/// A node that holds nothing begins a session with this Hello; its records are stored at once. The frames for it wait.
-pub(super) fn welcome(cloud: &mut CloudMachine, hello: Up, wishes: &Wishes) {
+/// Completes the handshake of a node that holds nothing; its records are stored at once. The frames
+/// for it stay queued.
+pub(super) fn welcome(cloud: &mut CloudMachine, hello: Up, wishes: &DesiredObjects) {
     cloud.received(Now::ZERO, hello, wishes);
     while let Some(effect) = cloud.output.next_effect() {
         match effect {

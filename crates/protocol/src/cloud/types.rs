@@ -1,4 +1,4 @@
-//! The values that go into and come out of the cloud machine.
+//! Inputs and outputs of the cloud machine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,43 +14,44 @@ use edgesync_object::ResourceVersion;
 pub struct CloudConfig {
     /// The largest number of objects sent and not yet reported.
     pub window_objects: usize,
-    /// The largest number of bytes loaded or sent and not yet reported. Objects that are larger than a frame have as much
-    /// again to themselves; a single one that is larger still may be under way alone.
+    /// The largest number of bytes loaded or sent and not yet reported. Objects larger than a frame
+    /// have a second window of this size; a single object may exceed it alone.
     pub window_bytes: usize,
     /// The largest number of objects in a frame.
     pub frame_objects: usize,
     /// The largest frame in bytes, decoded; the node's own limit may lower it.
     pub max_frame: u32,
-    /// The shortest time after which an unreported object is sent again.
+    /// The minimum time before an unreported object is sent again.
     pub resend_min: Duration,
-    /// The longest time between two attempts to send an object.
+    /// The maximum time between two attempts to send an object.
     pub resend_max: Duration,
-    /// The time after which a rejected object is tried again; doubles up to `reject_retry_max`.
+    /// The time before a rejected object is retried; doubles up to `reject_retry_max`.
     pub reject_retry_min: Duration,
-    /// The longest time between two attempts with a rejected object.
+    /// The maximum time between two attempts with a rejected object.
     pub reject_retry_max: Duration,
-    /// How long to wait for the next page or report of a node that reconnects.
+    /// The timeout for the next page or report of a reconnecting node.
     pub answer_timeout: Duration,
-    /// The share of a node's objects (0 to 1) whose removal is held back after the cloud's store changed.
+    /// The share of a node's objects (0 to 1) whose removal is held back after the cloud's store
+    /// changed.
     pub mass_delete_share: f64,
-    /// Removals up to this number are never held back.
+    /// The number of removals up to which none is held back.
     pub mass_delete_min: u64,
-    /// The most objects of a node that are recorded although it is not to hold them and nobody has given them to it.
+    /// The most objects of a node that are recorded although they are neither desired nor known.
     pub max_unknown: usize,
 }
 
-/// How a node stands with one object.
+/// The state of one object on a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Stands<'a> {
-    /// Nothing if it holds the version that it is to hold; else what it holds instead, if anything.
+    /// `None` if the node holds the desired version; else its record of another version, if any.
     pub other: Option<Option<&'a Record>>,
-    /// Why it refuses the object, if it does.
+    /// The refusal of the object by the node.
     pub refusal: Option<&'a Refusal>,
 }
 
 #[cfg(any(test, feature = "simulation"))]
 impl CloudConfig {
-    /// Those of the configuration.
+    /// Returns the defaults of the configuration.
     pub fn defaults() -> Self {
         Self {
             window_objects: 1024,
@@ -69,52 +70,53 @@ impl CloudConfig {
     }
 }
 
-/// One ObjectSync: the version of an object that the node was last known to hold.
+/// One ObjectSync: the version of an object that the node last reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The version held.
+    /// The version last reported as held.
     pub version: ResourceVersion,
-    /// Which object it is.
+    /// API version, kind, namespace and name of the object.
     pub object: Arc<ObjectRef>,
 }
 
 /// The body of an object, loaded for sending.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The UID.
+    /// The UID of the object.
     pub uid: Uid,
-    /// The version of the body, which may be newer than the one asked for.
+    /// The version of the body, possibly newer than the requested one.
     pub version: ResourceVersion,
-    /// The object.
+    /// The object as JSON text.
     pub body: Body,
 }
 
-/// Changes to a node's ObjectSync records, to be stored in one transaction.
+/// Changes of a node's ObjectSync records, stored in one transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordBatch {
-    /// Comes back with the answer.
+    /// The token that the answer repeats.
     pub token: u64,
     /// The database file of the node.
     pub epoch: Epoch,
-    /// The newest change of the node that is covered.
+    /// The newest covered revision of the node.
     pub confirmed: u64,
     /// The incarnation under which the node's removals were found plausible.
     pub accepted: Option<Arc<str>>,
-    /// Count and digest of all records of the node once these are stored, under `epoch`; none if they are not known.
+    /// Count and digest of all records of the node after this batch, under `epoch`; `None` if
+    /// unknown.
     pub tally: Option<Tally>,
-    /// For each database file that the node has had lately, that of now included: the newest change that was ever
-    /// recorded of it.
+    /// The newest recorded revision of each recent database file of the node, the current one
+    /// included.
     pub epochs: Vec<(Epoch, u64)>,
-    /// Whether `put` is all that the node holds: all other records of it go.
+    /// Whether the batch replaces all records of the node.
     pub reset: bool,
-    /// Records to write.
+    /// Records to insert or replace.
     pub put: Vec<(Uid, Record)>,
     /// Records to remove, before others are written.
     pub remove: Vec<Uid>,
 }
 
 impl RecordBatch {
-    /// Whether it has all that the node holds, and not only the first part of that.
+    /// Returns whether the batch has all objects of the node, not just a first part.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.reset && self.tally.is_some_and(|tally| tally.count == self.put.len() as u64)
@@ -124,77 +126,79 @@ impl RecordBatch {
 /// Work for the cloud's store and fleet.
 #[derive(Debug)]
 pub enum CloudEffect {
-    /// The node differs from what it is to hold: read its records; answer with [`super::CloudMachine::opened`]. With
-    /// [`super::Records::Proven`] there are none: answer with none once there is room for what differs.
+    /// Read the records of the node, which differs from the desired state; answer with
+    /// [`super::CloudMachine::opened`]. With [`super::Records::Proven`] there are none: answer with
+    /// an empty list once memory for the differences is available.
     Open,
-    /// Let this replica catch up: answer with [`super::CloudMachine::caught_up`] once the machine was told of everything
-    /// that the store had when this was polled, however long that takes. Until then the node only gets newer versions of
-    /// what it holds. Only with [`super::Records::Proven`].
+    /// Let this replica catch up: answer with [`super::CloudMachine::caught_up`] once
+    /// [`super::CloudMachine::desire`] has received every change that the store had when this was
+    /// polled, however long that takes. Until then the node receives only newer versions of objects
+    /// it holds. Only with [`super::Records::Proven`].
     CatchUp {
-        /// Comes back with the answer.
+        /// The token that the answer repeats.
         token: u64,
     },
-    /// Load these bodies; answer with [`super::CloudMachine::loaded`], with what could be loaded. At most
-    /// two at a time; the answer to one of an earlier session is ignored.
+    /// Load these bodies; answer with [`super::CloudMachine::loaded`] and the loaded ones. At most
+    /// two loads at a time; the answer to one of an earlier session is ignored.
     Load {
-        /// Comes back with the answer.
+        /// The token that the answer repeats.
         token: u64,
-        /// The objects, and the versions that the node is to hold: a newer one is as good.
+        /// The objects and their desired versions: a newer version is as good.
         objects: Vec<(Uid, ResourceVersion)>,
     },
     /// Store these records; answer with [`super::CloudMachine::recorded`].
     Record(RecordBatch),
-    /// The node says that it has a version that the store gave in a life that is lost: that it was replaced by an older copy.
-    /// The fleet is to begin a new incarnation if [`super::Witnesses`] agree.
+    /// The node claims a version that a lost store issued: the store was replaced by an older copy.
+    /// The fleet begins a new incarnation if [`super::Witnesses`] agree.
     StoreWentBack,
-    /// The node lives: its Lease is to be renewed. It was sent within the session of now.
+    /// Renew the Lease of the node, sent within the current session.
     Renew(Lease),
-    /// Items of the node's outbox are to take effect, as [`crate::upload::Taken`] says; answer with
-    /// [`super::CloudMachine::taken`]. One at a time.
+    /// Apply items of the node's outbox by the rule of [`crate::upload::Taken`]; answer with
+    /// [`super::CloudMachine::taken`]. One upload at a time.
     Take {
-        /// Comes back with the answer.
+        /// The token that the answer repeats.
         token: u64,
-        /// The items.
+        /// The upload with its items.
         upload: Upload,
     },
-    /// Something that an operator may want to know.
+    /// An event for operators.
     Notice(CloudNotice),
 }
 
-/// Something that an operator may want to know.
+/// An event for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CloudNotice {
-    /// The node is connected and its records are proven equal to what it holds.
+    /// The node is connected and its records are proven equal to its objects.
     Welcomed {
         /// Objects to send or to remove.
         pending: u64,
-        /// Removals held back.
+        /// The number of removals held back.
         held: u64,
     },
-    /// The node came back with another database file.
+    /// The node reconnected with another database file.
     EpochChanged {
-        /// The file known before.
+        /// The previous database file.
         from: Epoch,
-        /// The file of now.
+        /// The current database file.
         to: Epoch,
     },
-    /// The node came back with an older copy of its database.
+    /// The node reconnected with an older copy of its database.
     NodeWentBack {
-        /// The newest change that was recorded of it.
+        /// The newest recorded revision of the node.
         recorded: u64,
-        /// The newest change that it now has.
+        /// The newest revision that the node has now.
         revision: u64,
     },
-    /// The records differ from what the node holds: they are being rewritten.
+    /// The records differ from the objects that the node holds: they are being rewritten.
     Repairing,
-    /// The node names more objects than it can have been given: its session has ended.
+    /// The node named too many unknown objects: its session has ended.
     OverQuota {
-        /// How many it may name beyond those that are known.
+        /// The quota of unknown objects.
         limit: usize,
     },
-    /// Removals are held back until they are confirmed.
+    /// Removals are held back until an operator confirms them.
     DeletionsHeld {
-        /// How many.
+        /// The number of removals held back.
         count: u64,
     },
     /// An object was rejected by the node.
@@ -203,9 +207,9 @@ pub enum CloudNotice {
         uid: Uid,
         /// The object, if known.
         object: Option<Arc<ObjectRef>>,
-        /// Why.
+        /// The reason, for programs.
         reason: RejectReason,
-        /// In words.
+        /// The reason, for people.
         message: String,
     },
 }
@@ -213,20 +217,20 @@ pub enum CloudNotice {
 /// An object that the node refuses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The version refused.
+    /// The version that the node refuses.
     pub version: ResourceVersion,
-    /// Why.
+    /// The reason, for programs.
     pub reason: RejectReason,
-    /// In words.
+    /// The reason, for people.
     pub message: String,
 }
 
-/// Where the node stands.
+/// The phase of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloudPhase {
-    /// Not connected, or no Hello yet.
+    /// The node is not connected, or has sent no Hello.
     Offline,
-    /// The reports that follow a Hello are being taken.
+    /// The reports that follow a Hello are being recorded.
     Replaying,
     /// The records are being rewritten from the node's inventory.
     Repairing,
@@ -234,80 +238,81 @@ pub enum CloudPhase {
     Live,
 }
 
-/// Numbers for the status and the metrics. They only grow.
+/// Counters for status and metrics. They only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CloudCounters {
-    /// Hellos received.
+    /// Hellos received since start.
     pub hellos: u64,
     /// Objects sent, each attempt counted.
     pub sent: u64,
-    /// Objects removed by message, each attempt counted.
+    /// Removals sent, each attempt counted.
     pub removals_sent: u64,
-    /// Objects sent again.
+    /// Objects sent again after a loss or a timeout.
     pub resent: u64,
-    /// Reports taken.
+    /// Reports of current sessions.
     pub reports: u64,
     /// Objects reported as held.
     pub reported: u64,
-    /// Objects rejected.
+    /// Objects rejected by the node.
     pub rejected: u64,
-    /// Inventories asked for.
+    /// Inventories requested from the node.
     pub repairs: u64,
-    /// Frames ignored because they were of another session.
+    /// Frames ignored because of a foreign session.
     pub foreign_session: u64,
-    /// Sessions that ended because the node named more objects than it can have been given.
+    /// Sessions ended because the node named too many unknown objects.
     pub over_quota: u64,
-    /// Leases renewed.
+    /// Leases renewed since start.
     pub leases: u64,
-    /// Frames of the node's outbox that were handed to the store; those that only ask are among them.
+    /// Upload frames passed to the store, probes without items included.
     pub uploads: u64,
-    /// Items in them, those that come again counted again.
+    /// Items in those frames, repetitions included.
     pub upload_items: u64,
-    /// Items that were refused.
+    /// Items refused by the store.
     pub uploads_refused: u64,
 }
 
-/// The versions that a store has given out, as far as they can be told from those of a lost timeline.
+/// The versions issued by a store, distinguished from those of a lost timeline.
 ///
-/// At each opening the store jumps to a number larger than any it can have given out before, so what
-/// lies in a gap was given out by a store that this one replaced.
+/// At each opening the store jumps to a number larger than any it can have issued before, so a
+/// version within a gap was issued by a store that this one replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Issued {
-    /// For each opening, in their order: the last version before, and the first one after.
+    /// For each opening, in order: the last version before, and the first one after.
     pub gaps: Vec<(u64, u64)>,
-    /// The version with which the incarnation of now began; none if it began with the store. What was lost before is
-    /// what that incarnation is for.
+    /// The version at which the current incarnation began; `None` if it began with the store.
+    /// Earlier losses are accounted for by that incarnation.
     pub since: Option<u64>,
 }
 
 impl Issued {
-    /// Whether the version was given out by a store that was since replaced by an older copy.
+    /// Returns whether a store since replaced by an older copy issued the version.
     #[must_use]
     pub fn is_lost(&self, version: &ResourceVersion) -> bool {
         self.gap_of(version).is_some()
     }
 
-    /// Whether the version shows a loss that the incarnation of now knows nothing of.
+    /// Returns whether the version reveals a loss that the current incarnation does not account
+    /// for.
     #[must_use]
     pub fn is_news(&self, version: &ResourceVersion) -> bool {
         self.gap_of(version).is_some_and(|end| self.since.is_none_or(|since| since < end))
     }
 
-    /// The end of the gap that a version lies within, if it does: no state of this timeline has such a version.
-    /// The end itself is the version of the store as it was opened.
+    /// Returns the end of the gap that contains the version; no state of this timeline has such a
+    /// version. The end itself is the version of the store when it was opened.
     #[must_use]
     pub fn end_of(&self, version: u64) -> Option<u64> {
         let next = self.gaps.partition_point(|(_, base)| *base <= version);
         self.gaps.get(next).filter(|(last, _)| *last < version).map(|(_, base)| *base)
     }
 
-    /// The same once a new incarnation has begun with the last opening.
+    /// Returns the value after a new incarnation has begun with the last opening.
     #[cfg(test)]
     pub(crate) fn renewed(&self) -> Self {
         Self { since: self.gaps.last().map(|(_, base)| *base), ..self.clone() }
     }
 
-    /// What is no number of 64 bits was given out by no store.
+    /// No store issued a version that is not a 64-bit number.
     fn gap_of(&self, version: &ResourceVersion) -> Option<u64> {
         self.end_of(version.as_str().parse().ok().filter(|_| version.is_decimal())?)
     }

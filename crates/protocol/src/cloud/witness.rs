@@ -1,5 +1,7 @@
-//! Nodes that say that the cloud's store went back. One node may say anything, so it is heard in what concerns itself: its own
-//! removals are held back. A new incarnation for all begins when several say so.
+//! Counts the nodes that claim a rollback of the cloud's store.
+//!
+//! One node may claim anything, so its claim affects only its own removals. A new incarnation for
+//! all nodes begins when several agree.
 
 use std::collections::BTreeSet;
 
@@ -7,19 +9,19 @@ use std::collections::BTreeSet;
 use crate::fault::{Fault, planted};
 
 /// The most nodes that have to agree, however many there are.
-const MOST: usize = 10;
-/// One of so many has to agree.
+const MAX_NEEDED: usize = 10;
+/// One in this many nodes has to agree.
 const SHARE: usize = 10;
 
-/// Who has said so, in the incarnation of now.
+/// The nodes that claim a rollback in the current incarnation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Witnesses(BTreeSet<String>);
 
 impl Witnesses {
-    /// A node says that the store went back. Tells whether enough of this many nodes agree: a tenth of them, at least two and
-    /// at most ten, and the only one if there is but one.
+    /// Records the claim of a node. Returns whether enough of `nodes` nodes agree: a tenth of them,
+    /// at least two and at most ten, or the only one.
     pub fn hear(&mut self, node: &str, nodes: usize) -> bool {
-        if self.0.len() < MOST {
+        if self.0.len() < MAX_NEEDED {
             self.0.insert(node.to_owned());
         }
         #[cfg(any(test, feature = "simulation"))]
@@ -29,20 +31,20 @@ impl Witnesses {
         self.0.len() >= needed(nodes)
     }
 
-    /// How many have said so.
+    /// Returns the number of nodes that claim a rollback.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Another incarnation has begun, which is there for what they have said.
+    /// Forgets all claims: a new incarnation accounts for them.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 }
 
 fn needed(nodes: usize) -> usize {
-    (nodes / SHARE).clamp(2, MOST).min(nodes.max(1))
+    (nodes / SHARE).clamp(2, MAX_NEEDED).min(nodes.max(1))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What arrives is applied in order, one transaction for each frame, and reported after its commit.
+//! Applies arriving changes in order, one transaction per frame, and reports them after the commit.
 
 use std::collections::VecDeque;
 
@@ -13,34 +13,34 @@ use edgesync_object::ResourceVersion;
 use super::pages::split;
 use super::{Commit, EdgeEffect, EdgeMachine, EdgeNotice, Phase};
 
-/// A batch at the store.
+/// A batch in commit.
 #[derive(Debug)]
 struct Applying {
     token: u64,
     session: String,
-    /// UID and version of the puts, to reject them all when the commit fails.
+    /// UID and version of each change, to reject all of them if the commit fails.
     versions: Vec<(Uid, ResourceVersion)>,
     rejected: Vec<Rejected>,
     receipt: u64,
 }
 
-/// The batches at the store, in the order in which they were handed over.
+/// The batches in commit, in the order of their start.
 #[derive(Debug, Default)]
 pub(super) struct Commits {
-    under_way: VecDeque<Applying>,
+    in_flight: VecDeque<Applying>,
     next_token: u64,
 }
 
 impl Commits {
     pub(super) fn is_empty(&self) -> bool {
-        self.under_way.is_empty()
+        self.in_flight.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.under_way.len()
+        self.in_flight.len()
     }
 
-    /// Begins a batch. Returns the token that comes back with the store's answer.
+    /// Begins a batch and returns the token that the store's answer repeats.
     fn begin(&mut self, session: &str, changes: &[Change], rejected: Vec<Rejected>, receipt: u64) -> u64 {
         let token = self.next_token;
         self.next_token += 1;
@@ -49,7 +49,7 @@ impl Commits {
             Change::Delete(delete) => (delete.uid.clone(), ResourceVersion::new("")),
         };
         let versions = changes.iter().map(version).collect();
-        self.under_way.push_back(Applying {
+        self.in_flight.push_back(Applying {
             token,
             session: session.to_owned(),
             versions,
@@ -59,10 +59,10 @@ impl Commits {
         token
     }
 
-    /// Ends a batch, which need not be the oldest.
+    /// Ends a batch, not necessarily the oldest one.
     fn end(&mut self, token: u64) -> Option<Applying> {
-        let at = self.under_way.iter().position(|applying| applying.token == token)?;
-        self.under_way.remove(at)
+        let at = self.in_flight.iter().position(|applying| applying.token == token)?;
+        self.in_flight.remove(at)
     }
 }
 
@@ -71,7 +71,7 @@ impl EdgeMachine {
         if !self.is_live(&objects.session) {
             return self.foreign(now);
         }
-        self.objects_arrive(now);
+        self.extend_waits_for_objects(now);
         self.apply(objects.changes, objects.rejected, objects.receipt);
     }
 
@@ -79,7 +79,7 @@ impl EdgeMachine {
         if !self.is_live(&part.session) {
             return self.foreign(now);
         }
-        self.objects_arrive(now);
+        self.extend_waits_for_objects(now);
         let (uid, receipt) = (part.uid.clone(), part.receipt);
         match self.parts.take(part) {
             Assembled::Waiting { received } => {
@@ -121,7 +121,7 @@ impl EdgeMachine {
         }
     }
 
-    /// The store has committed a batch, or could not.
+    /// Handles the store's answer to a batch: committed or failed.
     pub fn applied(
         &mut self,
         now: Now,
@@ -136,14 +136,15 @@ impl EdgeMachine {
                 let Commit { before, totals, applied } = commit;
                 self.counters.applied += totals.revision.saturating_sub(before);
                 if totals.epoch == self.totals.epoch {
-                    // Where a batch had to be tried again, a later one may have been committed before it, and is
-                    // answered after it.
+                    // After a retried batch, a later one may be committed first and answered
+                    // second.
                     if totals.revision > self.totals.revision {
                         self.totals = totals;
                     }
                     (before, totals.revision, applied)
                 } else {
-                    // It is from before or after a reset that is told separately.
+                    // The answer precedes or follows a reset of the store, which is reported
+                    // separately.
                     (self.totals.revision, self.totals.revision, applied)
                 }
             }

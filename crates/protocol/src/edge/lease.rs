@@ -1,5 +1,6 @@
-//! When the Lease is renewed: at once after the Welcome, then every interval less a random part. Only the latest
-//! renewal matters: one that has not left is replaced, and none survives the connection.
+//! The renewal schedule of the Lease: at once after the Welcome, then every interval less jitter.
+//!
+//! Only the latest renewal matters: an unsent one is replaced, and none survives the connection.
 
 use std::time::Duration;
 
@@ -8,25 +9,25 @@ use crate::upload::Lease;
 
 use super::types::EdgeConfig;
 
-/// How many times less often the Lease is renewed, and longer it is good, while bytes are saved.
+/// The factor by which the Lease is renewed less often, and valid longer, in frugal mode.
 const FRUGAL_FACTOR: u32 = 6;
 
-/// See the module.
+/// The renewal timer and the unsent frame.
 #[derive(Debug, Default)]
 pub(super) struct Renewal {
-    /// The time of the last request, and the random number that spreads the next one.
+    /// The time of the last request and the random number for the next jitter.
     last: Option<(Now, u64)>,
     /// The frame that has not left yet.
     frame: Option<Lease>,
 }
 
 impl Renewal {
-    /// Requests a renewal, and schedules the next one.
+    /// Records a request and schedules the next one.
     pub(super) fn request(&mut self, now: Now, random: u64) {
         self.last = Some((now, random));
     }
 
-    /// Makes the frame of a renewal. `lease` has all but its duration.
+    /// Stores the frame of a renewal. `lease` has everything but its duration.
     pub(super) fn renew(&mut self, config: &EdgeConfig, is_frugal: bool, lease: Lease) {
         let duration = config.lease_duration.saturating_mul(factor(is_frugal));
         let seconds = u32::try_from(duration.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);

@@ -1,9 +1,10 @@
-//! The outbox: items go out lane by lane, the most important lane first, one frame at a time, and are sent again
-//! until the cloud has confirmed them end to end.
+//! Sends the outbox: the highest-priority lane first, one frame at a time, repeated until the cloud
+//! has confirmed it end to end.
 //!
-//! Before the first items of a session a frame without items asks where the lanes stand at the cloud. If the cloud
-//! names a number that this outbox cannot have sent, then the file is an older copy of itself: what a lost life gave
-//! out after the copy is not to be given again, so the items that were never sent are renumbered above it.
+//! The first upload of a session is a probe without items that asks for the confirmed numbers of
+//! all lanes. If the cloud names a number that this outbox cannot have sent, the file is an older
+//! copy of itself. Numbers that a lost life assigned after the copy must not be assigned again, so
+//! the items that were never sent are renumbered above them.
 //!
 //! The machine holds numbers and at most one frame; items are read when they can be sent.
 
@@ -22,74 +23,75 @@ use super::{EdgeEffect, EdgeMachine, EdgeNotice, OutboxMarks, Phase};
 const MAX_ITEMS: usize = 128;
 /// The most bytes of items in a frame, unless a single item is longer.
 const MAX_BYTES: usize = 32 << 10;
-/// What it has at first, and the least that it comes to.
+/// The initial window and its minimum, in bytes of items.
 const FIRST_BYTES: usize = 8 << 10;
 const MIN_BYTES: usize = 4 << 10;
-/// A frame that is confirmed within this time may be followed by a larger one; after more than this, a smaller one.
+/// A confirm within this time allows a larger window; one after `SLOW` a smaller one.
 const QUICK: Duration = Duration::from_secs(2);
 const SLOW: Duration = Duration::from_secs(4);
-/// Room in a frame for what stands around the items, beside the id of the outbox.
+/// Frame bytes around the items, without the id of the outbox.
 const FRAME_OVERHEAD: usize = 256;
-/// Room in a frame for what stands around the content of an item.
+/// Frame bytes around the content of an item.
 const ITEM_OVERHEAD: usize = 48;
-/// So far above all that is known do renumbered items begin. More than can be put between the question and its
-/// answer, so that a number beyond it tells that the renumbering is done.
+/// The gap between all known numbers and the first renumbered one. No outbox grows by as much
+/// between request and answer, so a number beyond it proves that the renumbering is done.
 const RENUMBER_GAP: u64 = 1 << 20;
 
-/// Items that were never sent are to get other numbers.
+/// A pending renumbering of items that were never sent.
 #[derive(Clone, Copy, Debug)]
 struct Renumbering {
     sent: u64,
     above: u64,
-    asked: bool,
+    requested: bool,
 }
 
-/// How one lane stands.
+/// The numbers of one lane.
 #[derive(Debug, Default)]
 struct LaneState {
-    /// The largest number that was given, as last told.
+    /// The largest assigned number, as of the last update.
     last: u64,
-    /// How many items wait, as last told.
+    /// The number of pending items, as of the last update.
     rows: u64,
     confirmed: u64,
-    /// The largest number that was sent, or may have been sent in an earlier life of this file.
+    /// The largest number sent, or possibly sent in an earlier life of this file.
     sent: u64,
-    /// The largest number that was sent in this life.
+    /// The largest number sent in this life.
     tried: u64,
-    /// Up to here nothing waits although there are rows: it was replaced or dropped.
-    seen: u64,
+    /// No item is pending up to here although rows remain: they were replaced or dropped.
+    drained: u64,
     renumbering: Option<Renumbering>,
 }
 
 impl LaneState {
-    fn waits(&self) -> bool {
-        self.rows > 0 && self.last > self.confirmed.max(self.seen)
+    fn has_pending(&self) -> bool {
+        self.rows > 0 && self.last > self.confirmed.max(self.drained)
     }
 }
 
-/// A page that the store was asked for. It may be answered after the session, or the outbox, that it was for.
+/// A page requested from the store. The answer may outlive the session or the outbox of the
+/// request.
 #[derive(Debug)]
 struct Reading {
     lane: Lane,
-    /// The largest number that was given when it was asked.
+    /// The largest assigned number at the time of the request.
     last: u64,
-    is_void: bool,
+    is_stale: bool,
 }
 
-/// How many bytes of items a frame may have: as many as the line carries in a moment, because the reports of what arrives
-/// meanwhile wait behind it.
+/// The adaptive limit on bytes of items per frame: as much as the link carries in a moment, because
+/// reports queue behind the frame.
 #[derive(Debug)]
-struct Page(usize);
+struct Window(usize);
 
-impl Default for Page {
+impl Default for Window {
     fn default() -> Self {
         Self(FIRST_BYTES)
     }
 }
 
-impl Page {
-    /// So many bytes of items were confirmed after this time.
-    fn measure(&mut self, bytes: usize, time: Duration) {
+impl Window {
+    /// Adapts the window after `bytes` of items were confirmed within `time`.
+    fn on_confirm(&mut self, bytes: usize, time: Duration) {
         if time > SLOW {
             self.0 = (self.0 / 2).max(MIN_BYTES);
         } else if time < QUICK && bytes * 2 > self.0 {
@@ -98,14 +100,14 @@ impl Page {
     }
 }
 
-/// The one frame that is not confirmed. Without items it is the question with which a session begins.
+/// The one unconfirmed frame. Without items it is the probe of a new session.
 #[derive(Debug)]
-struct Flight {
+struct InFlight {
     lane: Lane,
     items: Vec<UploadItem>,
-    /// When it was made.
+    /// The time when it was built.
     at: Now,
-    /// For a confirm: when it is over, the frame is sent again.
+    /// The timeout for its confirm; the frame is repeated afterwards.
     wait: Wait,
 }
 
@@ -114,23 +116,23 @@ pub(super) struct Outbox {
     id: String,
     lanes: [LaneState; Lane::ALL.len()],
     is_frugal: bool,
-    /// Whether the cloud has said in this session where the lanes stand.
+    /// Whether the cloud has reported the confirmed numbers in this session.
     is_probed: bool,
     reading: Option<Reading>,
-    flight: Option<Flight>,
-    page: Page,
-    /// Frames in a row that were not confirmed in time.
+    in_flight: Option<InFlight>,
+    window: Window,
+    /// The number of consecutive frames without a timely confirm.
     attempts: u32,
-    /// After a failure of the store: when it is asked again.
+    /// The time of the next attempt after a failure of the store.
     retry_at: Option<Now>,
     failures: u32,
 }
 
 impl Outbox {
-    /// The most important lane in which something waits that may be sent.
+    /// Returns the highest-priority lane with pending items that may be sent.
     fn next_lane(&self) -> Option<Lane> {
-        let may_go = |lane: &Lane| !(self.is_frugal && *lane == Lane::Bulk);
-        Lane::ALL.into_iter().filter(may_go).find(|lane| self.lanes[lane.index()].waits())
+        let may_send = |lane: &Lane| !(self.is_frugal && *lane == Lane::Bulk);
+        Lane::ALL.into_iter().filter(may_send).find(|lane| self.lanes[lane.index()].has_pending())
     }
 
     fn lane(&mut self, lane: Lane) -> &mut LaneState {
@@ -141,13 +143,13 @@ impl Outbox {
         self.lanes.iter().any(|lane| lane.renumbering.is_some())
     }
 
-    /// What is under way for a session is of no use for the next one. A read goes on, its page does not count.
+    /// Drops the state of a session. A read in progress continues, but its page is discarded.
     fn forget_session(&mut self) {
         self.is_probed = false;
-        self.flight = None;
+        self.in_flight = None;
         self.attempts = 0;
         if let Some(reading) = &mut self.reading {
-            reading.is_void = true;
+            reading.is_stale = true;
         }
     }
 
@@ -156,7 +158,7 @@ impl Outbox {
         self.id.clone_from(&marks.id);
         for lane in Lane::ALL {
             let (last, confirmed) = (marks.last.get(lane), marks.confirmed.get(lane));
-            // All that is there may have been sent in an earlier life of the file.
+            // Any existing number may have been sent in an earlier life of the file.
             let sent = last.max(confirmed);
             *self.lane(lane) = LaneState { confirmed, sent, ..LaneState::default() };
         }
@@ -167,10 +169,10 @@ impl Outbox {
             let state = self.lane(lane);
             state.last = marks.last.get(lane);
             state.rows = marks.rows.get(lane);
-            if let Some(Renumbering { above, asked: true, .. }) = state.renumbering
+            if let Some(Renumbering { above, requested: true, .. }) = state.renumbering
                 && state.last >= above
             {
-                // Nothing has a number up to there any more.
+                // No item has a number up to there any more.
                 (state.sent, state.confirmed) = (above, above);
                 state.renumbering = None;
                 self.failures = 0;
@@ -179,19 +181,21 @@ impl Outbox {
     }
 
     fn deadline(&self) -> Option<Now> {
-        earlier(self.flight.as_ref().map(|flight| flight.wait.until), self.retry_at)
+        earlier(self.in_flight.as_ref().map(|in_flight| in_flight.wait.until), self.retry_at)
     }
 
-    /// The wait for a confirm.
+    /// Returns the timeout of the frame in flight.
     pub(super) fn wait(&mut self) -> Option<&mut Wait> {
-        self.flight.as_mut().map(|flight| &mut flight.wait)
+        self.in_flight.as_mut().map(|in_flight| &mut in_flight.wait)
     }
 }
 
 impl EdgeMachine {
-    /// The outbox stands like this now. To be told when it was opened, before anything is put into it: what it
-    /// holds then may have been sent before. And then after each commit that changed it, and when a
-    /// [`EdgeEffect::RenumberOutbox`] is done.
+    /// Updates the state of the outbox.
+    ///
+    /// Call it when the outbox is opened, before the first item enters it: the items it holds then
+    /// may have been sent before. Call it again after each commit that changed the outbox and after
+    /// each [`EdgeEffect::RenumberOutbox`].
     pub fn outbox_changed(&mut self, now: Now, marks: &OutboxMarks) {
         if self.outbox.id != marks.id {
             self.outbox.restart(marks);
@@ -200,13 +204,13 @@ impl EdgeMachine {
         self.probe(now);
     }
 
-    /// Items were read, in order; none if there are none.
+    /// Handles a page of items, in order; empty if there are none.
     pub fn outbox_read(&mut self, now: Now, mut items: Vec<UploadItem>) {
-        let Some(Reading { lane, last, is_void: false }) = self.outbox.reading.take() else { return };
+        let Some(Reading { lane, last, is_stale: false }) = self.outbox.reading.take() else { return };
         self.outbox.failures = 0;
         let state = self.outbox.lane(lane);
         if items.is_empty() {
-            state.seen = state.seen.max(last);
+            state.drained = state.drained.max(last);
         }
         items.retain(|item| item.seq > state.confirmed);
         if self.outbox.is_renumbering() {
@@ -219,14 +223,14 @@ impl EdgeMachine {
             let message = format!("must be at most {} bytes, has {size}", room.saturating_sub(ITEM_OVERHEAD));
             return self.refuse_item(lane, &items.swap_remove(0), message);
         }
-        items.truncate(fitting(&items, self.page_bytes()));
+        items.truncate(fitting(&items, self.window_bytes()));
         let time = self.config.report_timeout.saturating_mul(1 << self.outbox.attempts.min(10));
         let time = time.min(self.config.retry_max.max(self.config.report_timeout));
         let wait = Wait::queued(now, time);
-        self.outbox.flight = Some(Flight { lane, items, at: now, wait });
+        self.outbox.in_flight = Some(InFlight { lane, items, at: now, wait });
     }
 
-    /// An item that fits into no frame must not keep the others waiting.
+    /// Refuses an item that fits into no frame, so that it does not block the lane.
     fn refuse_item(&mut self, lane: Lane, item: &UploadItem, message: String) {
         self.notice_refused(item, RefusedReason::Invalid, message);
         let state = self.outbox.lane(lane);
@@ -240,12 +244,12 @@ impl EdgeMachine {
         self.notice(EdgeNotice::UploadRefused { content, reason, message });
     }
 
-    /// The outbox could not be read, or not be renumbered: it is tried again later.
+    /// Handles a failed read or renumbering: it is retried later.
     pub fn outbox_failed(&mut self, now: Now) {
         if self.outbox.reading.take().is_none() {
             for lane in &mut self.outbox.lanes {
                 if let Some(renumbering) = &mut lane.renumbering {
-                    renumbering.asked = false;
+                    renumbering.requested = false;
                 }
             }
         }
@@ -254,8 +258,9 @@ impl EdgeMachine {
         self.outbox.retry_at = Some(now + wait.min(self.config.retry_max));
     }
 
-    /// While frugal only the lanes for status and the agent's Events are sent, and the Lease is renewed six times
-    /// less often, with a duration to fit: the daily budget of bytes is spent.
+    /// Switches frugal mode, for an exhausted daily traffic budget. Only the lanes for status and
+    /// the agent's Events are sent, and the Lease is renewed six times less often with a longer
+    /// duration.
     pub fn set_frugal(&mut self, now: Now, frugal: bool) {
         self.outbox.is_frugal = frugal;
         self.probe(now);
@@ -265,13 +270,13 @@ impl EdgeMachine {
         self.outbox.is_frugal
     }
 
-    /// Whether everything that waited when it was last told is confirmed.
+    /// Returns whether every pending item of the last update is confirmed.
     #[must_use]
     pub fn outbox_is_empty(&self) -> bool {
-        !self.outbox.lanes.iter().any(LaneState::waits)
+        !self.outbox.lanes.iter().any(LaneState::has_pending)
     }
 
-    /// Whether the numbers of this life are known to be no other items' at the cloud.
+    /// Returns whether the numbers of this life are known to collide with no others at the cloud.
     #[cfg(test)]
     pub(crate) fn outbox_is_compared(&self) -> bool {
         self.outbox.is_probed && !self.outbox.is_renumbering()
@@ -281,73 +286,73 @@ impl EdgeMachine {
         self.outbox.forget_session();
     }
 
-    /// Prepares the question with which a session begins, once there is something to send.
+    /// Prepares the probe of a session, once there is something to send.
     pub(super) fn probe(&mut self, now: Now) {
         let outbox = &mut self.outbox;
-        if outbox.is_probed || outbox.flight.is_some() || !matches!(self.phase, Phase::Live { .. }) {
+        if outbox.is_probed || outbox.in_flight.is_some() || !matches!(self.phase, Phase::Live { .. }) {
             return;
         }
         if let Some(lane) = outbox.next_lane() {
             let wait = Wait::queued(now, self.config.report_timeout);
-            outbox.flight = Some(Flight { lane, items: Vec::new(), at: now, wait });
+            outbox.in_flight = Some(InFlight { lane, items: Vec::new(), at: now, wait });
         }
     }
 
-    /// What the store is to do for the outbox next, if anything.
+    /// Returns the next work on the outbox for the store.
     pub(super) fn next_outbox_effect(&mut self) -> Option<EdgeEffect> {
-        let bytes = self.page_bytes();
+        let bytes = self.window_bytes();
         let outbox = &mut self.outbox;
         if outbox.reading.is_some() || outbox.retry_at.is_some() {
             return None;
         }
         if outbox.is_renumbering() {
             return Lane::ALL.into_iter().find_map(|lane| {
-                let renumbering = outbox.lane(lane).renumbering.as_mut().filter(|it| !it.asked)?;
-                renumbering.asked = true;
+                let renumbering = outbox.lane(lane).renumbering.as_mut().filter(|it| !it.requested)?;
+                renumbering.requested = true;
                 let Renumbering { sent, above, .. } = *renumbering;
                 Some(EdgeEffect::RenumberOutbox { lane, sent, above })
             });
         }
         let is_live = matches!(self.phase, Phase::Live { .. });
-        if !is_live || !outbox.is_probed || outbox.flight.is_some() {
+        if !is_live || !outbox.is_probed || outbox.in_flight.is_some() {
             return None;
         }
         let lane = outbox.next_lane()?;
         let state = outbox.lane(lane);
         let (after, last) = (state.confirmed, state.last);
-        outbox.reading = Some(Reading { lane, last, is_void: false });
+        outbox.reading = Some(Reading { lane, last, is_stale: false });
         Some(EdgeEffect::ReadOutbox { lane, after, limit: MAX_ITEMS, bytes })
     }
 
-    fn page_bytes(&self) -> usize {
-        let page = self.outbox.page.0;
+    fn window_bytes(&self) -> usize {
+        let window = self.outbox.window.0;
         #[cfg(any(test, feature = "simulation"))]
-        let page = if planted(Fault::FullUploads) { MAX_BYTES } else { page };
-        page.min(self.max_frame() as usize / 4 * 3)
+        let window = if planted(Fault::FullUploads) { MAX_BYTES } else { window };
+        window.min(self.max_frame() as usize / 4 * 3)
     }
 
     pub(super) fn has_upload(&self) -> bool {
-        self.outbox.flight.as_ref().is_some_and(|flight| flight.wait.is_queued())
+        self.outbox.in_flight.as_ref().is_some_and(|in_flight| in_flight.wait.is_queued())
     }
 
-    /// The frame that waits for the link.
+    /// Returns the frame that waits for the link.
     pub(super) fn next_upload(&mut self) -> Option<Up> {
         let number = self.last_frame() + 1;
         let Phase::Live { session, .. } = &self.phase else { return None };
         let outbox = &mut self.outbox;
-        let flight = outbox.flight.as_mut().filter(|flight| flight.wait.is_queued())?;
-        flight.wait.frame = number;
-        let state = &mut outbox.lanes[flight.lane.index()];
+        let in_flight = outbox.in_flight.as_mut().filter(|in_flight| in_flight.wait.is_queued())?;
+        in_flight.wait.frame = number;
+        let state = &mut outbox.lanes[in_flight.lane.index()];
         let upload = Upload {
             session: session.clone(),
             outbox: outbox.id.clone(),
-            lane: flight.lane,
+            lane: in_flight.lane,
             confirmed: state.confirmed,
-            items: flight.items.clone(),
+            items: in_flight.items.clone(),
         };
-        let again = flight.items.iter().filter(|item| item.seq <= state.tried).count();
+        let resent = in_flight.items.iter().filter(|item| item.seq <= state.tried).count();
         self.counters.uploads_sent += upload.items.len() as u64;
-        self.counters.uploads_resent += again as u64;
+        self.counters.uploads_resent += resent as u64;
         if let Some(last) = upload.items.last() {
             state.tried = state.tried.max(last.seq);
             state.sent = state.sent.max(last.seq);
@@ -370,15 +375,15 @@ impl EdgeMachine {
         for lane in Lane::ALL {
             self.lane_confirmed(lane, confirm.last.get(lane));
         }
-        let is_answered = self.outbox.flight.as_ref().is_some_and(|flight| {
-            flight.items.last().is_none_or(|last| last.seq <= confirm.last.get(flight.lane))
+        let is_answered = self.outbox.in_flight.as_ref().is_some_and(|in_flight| {
+            in_flight.items.last().is_none_or(|last| last.seq <= confirm.last.get(in_flight.lane))
         });
-        if is_answered && let Some(flight) = self.outbox.flight.take() {
+        if is_answered && let Some(in_flight) = self.outbox.in_flight.take() {
             self.outbox.is_probed = true;
             self.outbox.attempts = 0;
-            let bytes = flight.items.iter().map(|item| item.content.get().len()).sum();
-            self.outbox.page.measure(bytes, now.saturating_sub(flight.at));
-            self.take_refused(&flight.items, confirm.refused);
+            let bytes = in_flight.items.iter().map(|item| item.content.get().len()).sum();
+            self.outbox.window.on_confirm(bytes, now.saturating_sub(in_flight.at));
+            self.take_refused(&in_flight.items, confirm.refused);
         }
     }
 
@@ -395,9 +400,9 @@ impl EdgeMachine {
                 return self.settle_outbox(lane, number);
             }
             let above = number.max(state.last).saturating_add(RENUMBER_GAP);
-            state.renumbering = Some(Renumbering { sent, above, asked: false });
-            // It was made ready with numbers that are no good.
-            self.outbox.flight.take_if(|flight| flight.lane == lane && !flight.items.is_empty());
+            state.renumbering = Some(Renumbering { sent, above, requested: false });
+            // The frame has numbers that are void now.
+            self.outbox.in_flight.take_if(|in_flight| in_flight.lane == lane && !in_flight.items.is_empty());
         }
         self.settle_outbox(lane, number.min(sent));
     }
@@ -424,16 +429,20 @@ impl EdgeMachine {
             outbox.retry_at = None;
         }
         let next = outbox.next_lane();
-        let Some(flight) = outbox.flight.as_mut().filter(|flight| flight.wait.until <= now) else { return };
+        let Some(in_flight) = outbox.in_flight.as_mut().filter(|in_flight| in_flight.wait.until <= now)
+        else {
+            return;
+        };
         outbox.attempts = outbox.attempts.saturating_add(1);
-        let is_probe = flight.items.is_empty();
-        if next.is_some_and(|lane| is_probe || lane == flight.lane) {
+        let is_probe = in_flight.items.is_empty();
+        if next.is_some_and(|lane| is_probe || lane == in_flight.lane) {
             let min: Duration = self.config.report_timeout * 2;
             let time = backoff(min, self.config.retry_max, outbox.attempts, random);
-            flight.wait = Wait::queued(now, time);
+            in_flight.wait = Wait::queued(now, time);
         } else {
-            // Something more important has come meanwhile: that goes first, this is read again.
-            outbox.flight = None;
+            // A higher-priority item has arrived: it goes first, and this frame is read again
+            // later.
+            outbox.in_flight = None;
         }
     }
 
@@ -442,7 +451,7 @@ impl EdgeMachine {
     }
 }
 
-/// How many of the items, at least one, may share a frame.
+/// Returns how many of the items, at least one, fit into one frame.
 fn fitting(items: &[UploadItem], bytes: usize) -> usize {
     let mut used = 0;
     let fits = items.iter().take(MAX_ITEMS).take_while(|item| {

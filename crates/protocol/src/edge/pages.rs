@@ -1,5 +1,5 @@
-//! What the edge tells of its rows page by page: reports of what is not confirmed, and the inventory of
-//! the buckets in which the cloud's records differ.
+//! Pages of the edge's rows: reports of unconfirmed changes, and the inventory of the buckets in
+//! which the cloud's records differ.
 
 use crate::change::{ObjectRef, Uid};
 use crate::digest::{BucketSet, Buckets};
@@ -9,7 +9,7 @@ use edgesync_object::ResourceVersion;
 
 use super::{ChangesPage, EdgeEffect, EdgeMachine, EdgeNotice, InventoryPage, Phase};
 
-/// A page-wise answer that is under way.
+/// The paged answer in progress.
 #[derive(Debug, Default)]
 enum Reading {
     #[default]
@@ -24,21 +24,21 @@ enum Reading {
     },
 }
 
-/// What is being read for the cloud.
+/// The state of the paged reads for the cloud.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     reading: Reading,
-    /// The next page to ask the store for, once the frames before it have left.
+    /// The next page to read, after the frames before it have left.
     next: Option<EdgeEffect>,
 }
 
 impl Pages {
-    /// Gives up what is being read.
+    /// Aborts the read in progress.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Returns the next page to ask the store for.
+    /// Returns the next page to read.
     pub(super) fn next_read(&mut self) -> Option<EdgeEffect> {
         self.next.take()
     }
@@ -53,7 +53,7 @@ impl Pages {
 }
 
 impl EdgeMachine {
-    /// Reports again everything that the cloud has not confirmed.
+    /// Reports all unconfirmed changes again.
     pub(super) fn replay(&mut self) {
         if self.confirmed < self.totals.revision && matches!(self.pages.reading, Reading::Nothing) {
             self.pages.read(Reading::Changes, self.read_changes(self.confirmed));
@@ -64,12 +64,12 @@ impl EdgeMachine {
         EdgeEffect::ReadChanges { after, limit: self.page_limit() }
     }
 
-    /// How many full items are sure to fit into a frame: an item has at most about 900 bytes.
+    /// Returns the number of full items that fit into a frame: an item has at most about 900 bytes.
     fn page_limit(&self) -> usize {
         (self.max_frame() as usize / 1024).clamp(4, 512)
     }
 
-    /// A page of changes was read.
+    /// Handles a page of changes.
     pub fn changes_read(&mut self, now: Now, page: ChangesPage) {
         if !matches!(self.pages.reading, Reading::Changes) {
             return;
@@ -87,14 +87,14 @@ impl EdgeMachine {
 
     pub(super) fn inventory_requested(&mut self, now: Now, request: InventoryRequest) {
         match &self.phase {
-            Phase::Greeting { session, .. } if *session == request.session => self.greeting_goes_on(now),
+            Phase::Greeting { session, .. } if *session == request.session => self.extend_greeting(now),
             _ => return self.foreign(now),
         }
         self.pages.read(Reading::Buckets { theirs: request.buckets }, EdgeEffect::ReadBuckets);
         self.notice(EdgeNotice::Repairing);
     }
 
-    /// The bucket digests were computed.
+    /// Handles the computed bucket digests.
     pub fn buckets_read(&mut self, ours: &Buckets) {
         let Reading::Buckets { theirs } = &self.pages.reading else { return };
         let buckets = ours.differing(theirs);
@@ -102,7 +102,7 @@ impl EdgeMachine {
         self.pages.read(Reading::Inventory { buckets, page: 0 }, next);
     }
 
-    /// A page of the inventory was read.
+    /// Handles a page of the inventory.
     pub fn inventory_read(&mut self, now: Now, read: InventoryPage) {
         let Reading::Inventory { buckets, page } = self.pages.reading else { return };
         let Phase::Greeting { session, .. } = &self.phase else { return };
@@ -125,7 +125,7 @@ impl EdgeMachine {
         self.await_page(now);
     }
 
-    /// What is waited for is the answer to all pages, the last of which has been made now.
+    /// Moves the awaited answer behind the last page sent.
     fn await_page(&mut self, now: Now) {
         let page = self.last_frame();
         match &mut self.phase {
@@ -140,8 +140,7 @@ impl EdgeMachine {
         }
     }
 
-    /// A read could not be answered. It is given up; what it was for is tried again when its answer is
-    /// overdue.
+    /// Aborts a failed read. Its purpose is retried when the answer is overdue.
     pub fn read_failed(&mut self, now: Now) {
         self.pages.clear();
         self.arm_repeat(now);

@@ -1,4 +1,4 @@
-//! The values that go into and come out of the edge machine.
+//! Inputs and outputs of the edge machine.
 
 use std::time::Duration;
 
@@ -19,25 +19,25 @@ pub struct EdgeConfig {
     pub max_frame: u32,
     /// The largest object accepted, in bytes of JSON.
     pub max_object: u32,
-    /// How long a Hello waits for its Welcome before it is said again; doubles up to `retry_max`.
+    /// The timeout of a Hello before it is repeated; doubles up to `retry_max`.
     pub hello_timeout: Duration,
-    /// How long reported changes wait for their Confirm before they are reported again; doubles up to `retry_max`.
+    /// The timeout of reported changes before they are reported again; doubles up to `retry_max`.
     pub report_timeout: Duration,
     /// The longest delay between two attempts.
     pub retry_max: Duration,
-    /// The largest number of unanswered reports before a new Hello is said.
+    /// The largest number of unanswered reports before a new Hello.
     pub report_attempts: u32,
-    /// The number of frames that may wait for their commit; more are left to the link.
+    /// The largest number of frames in commit; more are left to the link.
     pub max_applying: usize,
-    /// How often the Lease is renewed while the cloud answers; up to a tenth earlier, at random.
+    /// The renewal interval of the Lease while the cloud answers, less up to a tenth of jitter.
     pub lease_interval: Duration,
-    /// How long the Lease is good without renewal.
+    /// The validity of the Lease without renewal.
     pub lease_duration: Duration,
 }
 
 #[cfg(any(test, feature = "simulation"))]
 impl EdgeConfig {
-    /// Those of the configuration.
+    /// Returns the defaults of the configuration.
     pub fn defaults(node: &str) -> Self {
         Self {
             node: node.into(),
@@ -54,7 +54,7 @@ impl EdgeConfig {
         }
     }
 
-    /// Sizes are the test's; times are those of the configuration.
+    /// Returns the defaults with the sizes of a test.
     #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     pub fn of_tests(node: &str, max_frame: usize, max_object: usize) -> Self {
         Self {
@@ -65,135 +65,135 @@ impl EdgeConfig {
     }
 }
 
-/// Work for the store. Each is answered by the method of the same name in past tense.
+/// Work for the store and the clock.
 #[derive(Debug)]
 pub enum EdgeEffect {
     /// Apply the changes in one transaction; answer with [`EdgeMachine::applied`].
     Apply {
-        /// Comes back with the answer.
+        /// The token that the answer repeats.
         token: u64,
         /// The changes, in order.
         changes: Vec<Change>,
     },
     /// Read changes after a revision; answer with [`EdgeMachine::changes_read`].
     ReadChanges {
-        /// The revision before the first change wanted.
+        /// The revision before the first requested change.
         after: u64,
         /// The largest number of entries.
         limit: usize,
     },
     /// Compute the bucket digests; answer with [`EdgeMachine::buckets_read`].
     ReadBuckets,
-    /// Read what is held in some buckets; answer with [`EdgeMachine::inventory_read`].
+    /// Read the objects held in some buckets; answer with [`EdgeMachine::inventory_read`].
     ReadInventory {
-        /// The buckets.
+        /// The buckets to read.
         buckets: BucketSet,
-        /// Where the last page ended; zero for the first one.
+        /// The end of the last page; zero for the first one.
         cursor: u64,
         /// The largest number of entries.
         limit: usize,
     },
-    /// The cloud has recorded everything up to this revision: the store may forget its tombstones.
+    /// The cloud has recorded everything up to this revision: the store may drop its tombstones.
     Confirm(u64),
-    /// Remember the incarnation of the cloud.
+    /// Store the incarnation of the cloud.
     SetIncarnation(String),
     /// Read items of the outbox; answer with [`EdgeMachine::outbox_read`].
     ReadOutbox {
-        /// The lane.
+        /// The lane to read.
         lane: Lane,
-        /// The number before the first item wanted.
+        /// The number before the first requested item.
         after: u64,
         /// The largest number of items.
         limit: usize,
-        /// About how many bytes of items; one item is given in any case.
+        /// The approximate size of the page in bytes; one item is returned in any case.
         bytes: usize,
     },
-    /// Items of a lane up to this number are confirmed end to end: the outbox may forget them.
+    /// Items of a lane up to this number are confirmed end to end: the outbox may delete them.
     SettleOutbox {
-        /// The lane.
+        /// The lane of the items.
         lane: Lane,
         /// The last number confirmed.
         upto: u64,
     },
-    /// The numbers after `sent` were given before, in a life of this file that is lost: items that have them
-    /// are to be numbered anew, above `above`. Answer with [`EdgeMachine::outbox_changed`].
+    /// The numbers after `sent` were already assigned in a lost life of this file: renumber the
+    /// items that have them above `above`. Answer with [`EdgeMachine::outbox_changed`].
     RenumberOutbox {
-        /// The lane.
+        /// The lane to renumber.
         lane: Lane,
         /// Items with larger numbers have never been sent.
         sent: u64,
-        /// Above this are the new numbers, and all that are given from then on, even if no item waits: afterwards the
-        /// largest number given is at least this.
+        /// The new numbers, and all later ones, start above this, even if no item is pending:
+        /// afterwards the largest assigned number is at least this.
         above: u64,
     },
-    /// The Lease is to be renewed: answer with [`EdgeMachine::renew`], which wants the time of the clock.
+    /// Renew the Lease: answer with [`EdgeMachine::renew`] and the time of the clock.
     RenewLease,
-    /// Something that an operator may want to know.
+    /// An event for operators.
     Notice(EdgeNotice),
 }
 
-/// How the outbox stands: what the machine must know of it.
+/// The state of the outbox as the machine needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutboxMarks {
     /// The random id of the outbox.
     pub id: String,
-    /// The largest numbers that were given.
+    /// The largest assigned numbers.
     pub last: Lanes,
-    /// The last numbers that were confirmed.
+    /// The last confirmed numbers.
     pub confirmed: Lanes,
-    /// How many items wait.
+    /// The number of pending items.
     pub rows: Lanes,
 }
 
-/// Something that an operator may want to know.
+/// An event for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EdgeNotice {
     /// The cloud has welcomed the node.
     Welcomed {
-        /// Objects that will be sent or removed.
+        /// Objects to be sent or removed.
         pending: u64,
         /// Removals held back by the cloud.
         held: u64,
-        /// Hello to Welcome.
+        /// The time from Hello to Welcome.
         round_trip: Duration,
     },
-    /// The cloud is of another incarnation than before: its store was restored or lost.
+    /// The cloud's incarnation has changed: its store was restored or lost.
     IncarnationChanged {
-        /// The one known before.
+        /// The incarnation of the last session.
         from: String,
-        /// The one of now.
+        /// The incarnation in the cloud's Welcome.
         to: String,
     },
-    /// The cloud asked for the inventory: its records differed.
+    /// The cloud requested the inventory: its records differ.
     Repairing,
     /// The link is up but the cloud does not answer.
     CloudSilent {
-        /// How many times the node has tried.
+        /// The number of attempts so far.
         attempts: u32,
     },
-    /// The cloud asked to wait or to say Hello again.
+    /// The cloud requested a new Hello, perhaps after a delay.
     HelloRequested {
-        /// Its reason.
+        /// The cloud's reason, for people.
         reason: String,
-        /// Seconds to wait.
+        /// Seconds to wait before the Hello.
         retry_after_seconds: u64,
     },
     /// An object was rejected.
     Rejected(Rejected),
-    /// The cloud knows nothing of the Node and wants to be told.
+    /// The cloud has no Node object and requests a node report.
     Register,
     /// An operator has removed the node from the fleet.
     Removed {
-        /// What the cloud says.
+        /// The cloud's reason, for people.
         reason: String,
     },
-    /// An item of the outbox was refused for good.
+    /// An outbox item was refused permanently.
     UploadRefused {
-        /// What the item said, as JSON text of a [`crate::upload::Content`].
+        /// The item's content, JSON text of a [`crate::upload::Content`].
         content: String,
-        /// Why.
+        /// The reason, for programs.
         reason: RefusedReason,
-        /// Why, for people.
+        /// The reason, for people.
         message: String,
     },
 }
@@ -201,31 +201,31 @@ pub enum EdgeNotice {
 /// One entry of a page read from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The UID.
+    /// The UID of the object.
     pub uid: Uid,
-    /// The version held, none for a tombstone.
+    /// The version held; `None` for a tombstone.
     pub version: Option<ResourceVersion>,
-    /// Which object it is.
+    /// API version, kind, namespace and name of the object.
     pub object: ObjectRef,
 }
 
 /// Changes read from the store's journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangesPage {
-    /// The revision asked for.
+    /// The revision that the request named.
     pub from: u64,
-    /// The revision that the page reaches; equal to the newest one when nothing is left.
+    /// The last revision of the page; equals the newest one if nothing is left.
     pub to: u64,
-    /// One entry per object, in order of revision; superseded changes are left out.
+    /// One entry per object, in order of revision, without superseded changes.
     pub entries: Vec<Entry>,
 }
 
 /// Rows read from the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InventoryPage {
-    /// The rows of the wanted buckets.
+    /// The rows of the requested buckets.
     pub entries: Vec<Entry>,
-    /// Where the next page begins, none after the last.
+    /// The start of the next page; `None` after the last one.
     pub next: Option<u64>,
 }
 
@@ -236,43 +236,43 @@ pub struct Commit {
     pub before: u64,
     /// The totals after the last change of the batch.
     pub totals: Totals,
-    /// What the batch came to.
+    /// The outcome of the batch.
     pub applied: Applied,
 }
 
-/// What the status shows of the connection to the cloud.
+/// The phase of the connection to the cloud, for the status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EdgePhase {
-    /// No link.
+    /// No link is up.
     #[default]
     Down,
-    /// The link is up, commits of the last connection are awaited.
+    /// The link is up; commits of the last connection are in flight.
     Settling,
-    /// Hello was said, the cloud has not answered.
+    /// Hello was sent; the cloud has not answered.
     Greeting,
-    /// Welcomed.
+    /// The cloud has welcomed the node.
     Live,
 }
 
-/// Numbers for the status and the metrics. They only grow.
+/// Counters for status and metrics. They only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EdgeCounters {
-    /// Hellos said.
+    /// Hellos sent since start.
     pub hellos: u64,
     /// Objects stored or removed.
     pub applied: u64,
-    /// Objects rejected.
+    /// Objects rejected, with or without a commit.
     pub rejected: u64,
-    /// Frames ignored because they were of another session.
+    /// Frames ignored because of a foreign session.
     pub foreign_session: u64,
-    /// Times that reports were repeated because no Confirm came.
+    /// Repeated reports for lack of a Confirm.
     pub repeated_reports: u64,
-    /// Items of the outbox that were sent, each attempt counted.
+    /// Outbox items sent, each attempt counted.
     pub uploads_sent: u64,
-    /// Items of the outbox that were sent again.
+    /// Outbox items sent again.
     pub uploads_resent: u64,
-    /// Items of the outbox that were refused.
+    /// Outbox items refused by either side.
     pub uploads_refused: u64,
-    /// Leases sent.
+    /// Leases sent since start.
     pub leases: u64,
 }

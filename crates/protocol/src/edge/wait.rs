@@ -1,20 +1,20 @@
-//! The waits of the edge: for Welcome, Confirm and UploadConfirm.
+//! Timeouts of the edge: for Welcome, Confirm and UploadConfirm.
 
 use std::time::Duration;
 
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
 use crate::timing::Now;
-use crate::wait::{Carried, Wait};
+use crate::wait::{LinkPosition, Wait};
 
 use super::{EdgeConfig, EdgeMachine, Phase};
 
-/// When unconfirmed changes are reported again.
+/// The repeat timer for unconfirmed changes.
 #[derive(Debug, Default)]
 pub(super) struct Repeat {
-    /// The wait for a Confirm, and how many ended without one in a row.
+    /// The timeout for a Confirm, and the number of consecutive expired ones.
     timer: Option<(Wait, u32)>,
-    /// Confirms in a row that brought no news.
+    /// The number of consecutive Confirms without progress.
     stalled: u32,
 }
 
@@ -23,7 +23,6 @@ impl Repeat {
         *self = Self::default();
     }
 
-    /// Nothing is waited for any more.
     pub(super) fn stop(&mut self) {
         self.timer = None;
     }
@@ -36,12 +35,12 @@ impl Repeat {
         self.timer = Some((wait, attempts));
     }
 
-    /// Takes note of a Confirm that brought news, or did not.
-    pub(super) fn answered(&mut self, is_news: bool) {
-        self.stalled = if is_news { 0 } else { self.stalled.saturating_add(1) };
+    /// Counts a Confirm by whether it brought progress.
+    pub(super) fn answered(&mut self, has_progress: bool) {
+        self.stalled = if has_progress { 0 } else { self.stalled.saturating_add(1) };
     }
 
-    /// Returns how long a Confirm is waited for: a cloud that answers without news is asked less and less often.
+    /// Returns the timeout for a Confirm: grows while the cloud answers without progress.
     pub(super) fn patience(&self, config: &EdgeConfig) -> Duration {
         let time = config.report_timeout.saturating_mul(1 << self.stalled.min(10));
         time.min(config.retry_max)
@@ -51,7 +50,7 @@ impl Repeat {
         self.timer.map(|(wait, _)| wait.until)
     }
 
-    /// Returns how many waits in a row ended without a Confirm, once this one has too.
+    /// Returns the number of consecutive expired timeouts if this one has expired too.
     pub(super) fn overdue(&self, now: Now) -> Option<u32> {
         self.timer.filter(|(wait, _)| wait.until <= now).map(|(_, attempts)| attempts + 1)
     }
@@ -61,17 +60,17 @@ impl Repeat {
     }
 }
 
-/// How far the link of this connection is, and what it takes.
+/// The position and the frame limit of the current link.
 #[derive(Debug)]
 pub(super) struct Line {
-    carried: Carried,
-    /// The largest frame that the link takes, in bytes.
+    position: LinkPosition,
+    /// The largest frame of the link, in bytes.
     max_frame: u32,
 }
 
 impl Line {
     pub(super) fn new(max_frame: u32) -> Self {
-        Self { carried: Carried::default(), max_frame }
+        Self { position: LinkPosition::default(), max_frame }
     }
 
     pub(super) fn max_frame(&self) -> u32 {
@@ -80,14 +79,14 @@ impl Line {
 }
 
 impl EdgeMachine {
-    /// A wait for the answer to everything that was said so far.
+    /// Starts a timeout for the answer to everything sent so far.
     pub(super) fn wait(&self, now: Now, time: Duration) -> Wait {
         Wait { until: now + time, frame: self.last_frame(), since: now }
     }
 
-    /// The number of the last frame that was made, outbox and Lease apart.
+    /// Returns the number of the last frame, outbox and Lease apart.
     pub(super) fn last_frame(&self) -> u64 {
-        self.line.carried.handed() + self.frames.len() as u64
+        self.line.position.handed() + self.frames.len() as u64
     }
 
     fn waits(&mut self) -> impl Iterator<Item = (&mut Wait, Duration)> {
@@ -105,17 +104,19 @@ impl EdgeMachine {
         self.waits().filter(|(wait, _)| concerned(wait)).for_each(|(wait, time)| wait.restart(now, time));
     }
 
-    /// The link is given the next frame.
-    pub(super) fn handed(&mut self, now: Now) {
-        let number = self.line.carried.hand();
+    /// Counts the next frame given to the link.
+    pub(super) fn frame_handed_over(&mut self, now: Now) {
+        let number = self.line.position.hand_over();
         self.restart_waits(now, |wait| wait.frame >= number);
     }
 
-    /// How far the link is: of the frames that it was given on this connection, so many have not left for the network,
-    /// and so many, those included, have not been acknowledged by its other end. To be told before
-    /// [`EdgeMachine::tick`]: what has not left is not said again.
+    /// Updates the backlog of the link: of the frames given to it on this connection, `unsent` have
+    /// not left for the network, and `unacknowledged`, including the unsent ones, lack the
+    /// acknowledgement of the other end.
+    ///
+    /// Call it before [`EdgeMachine::tick`]: frames that have not left are not repeated.
     pub fn link_progress(&mut self, now: Now, unsent: u64, unacknowledged: u64) {
-        let progress = self.line.carried.progress(unsent, unacknowledged);
+        let progress = self.line.position.progress(unsent, unacknowledged);
         #[cfg(any(test, feature = "simulation"))]
         if planted(Fault::AnyProgressCounts) && progress.is_any() {
             self.restart_waits(now, |_| true);
@@ -124,19 +125,19 @@ impl EdgeMachine {
         if planted(Fault::LineUnknown) {
             return;
         }
-        self.restart_waits(now, |wait| progress.concerns(wait));
+        self.restart_waits(now, |wait| progress.covers(wait));
     }
 
-    /// The cloud is at work on what it was told to begin the session: its answer to that will come.
-    pub(super) fn greeting_goes_on(&mut self, now: Now) {
+    /// Extends the timeout of the Hello: the cloud is working on it.
+    pub(super) fn extend_greeting(&mut self, now: Now) {
         let time = self.config.hello_timeout;
         if let Phase::Greeting { wait, .. } = &mut self.phase {
             wait.restart(now, time);
         }
     }
 
-    /// Objects arrive: on a slow link the answer to what was said may come behind them, but they are none.
-    pub(super) fn objects_arrive(&mut self, now: Now) {
+    /// Extends timeouts while objects arrive: on a slow link the answer may be queued behind them.
+    pub(super) fn extend_waits_for_objects(&mut self, now: Now) {
         let most = self.config.retry_max;
         for (wait, time) in self.waits() {
             wait.until = wait.until.max((now + time).min(wait.since + most));
@@ -144,22 +145,23 @@ impl EdgeMachine {
         let time = self.config.report_timeout;
         let is_confirmed = self.confirmed >= self.totals.revision;
         if let Some((wait, attempts)) = &mut self.repeat.timer {
-            // Whoever sends is not silent.
+            // A sending cloud is not silent.
             *attempts = 0;
             if is_confirmed {
-                // Nothing else is waited for.
+                // Only the objects themselves are awaited.
                 wait.restart(now, time);
             }
         }
     }
 
-    /// Nothing is said again behind itself.
-    pub(super) fn wait_for_the_link(&mut self, now: Now) {
-        let carried = self.line.carried;
+    /// Extends expired timeouts whose request has not left the link: a repetition would queue
+    /// behind the original.
+    pub(super) fn extend_unsent_waits(&mut self, now: Now) {
+        let position = self.line.position;
         #[cfg(any(test, feature = "simulation"))]
         if planted(Fault::LineUnknown) {
             return;
         }
-        self.restart_waits(now, |wait| wait.until <= now && !carried.has_sent(wait));
+        self.restart_waits(now, |wait| wait.until <= now && !position.has_sent(wait));
     }
 }

@@ -1,4 +1,5 @@
-//! Conditions by the rules of the API conventions, and reports of nodes over Nodes as operators leave them.
+//! Conditions by the rules of the API conventions, and node reports merged into Nodes that
+//! operators have edited.
 
 use super::*;
 use edgesync_object::node_labels::{MAX_NODE_LABELS, NODE_LABELS_ANNOTATION};
@@ -43,19 +44,19 @@ fn the_transition_time_moves_only_when_the_status_does() {
 }
 
 #[test]
-fn a_node_is_heard_of_when_it_says_something_else() {
+fn a_heartbeat_changes_only_with_the_content() {
     let mut node = new_node("n");
     let heard = |node: &Object| node.fields()["status"]["conditions"][0]["lastHeartbeatTime"].clone();
     let ready = condition(READY, ConditionStatus::True, "Renewed");
     set_node_condition(&mut node, &ready, at(0));
     assert_eq!(heard(&node), rfc3339(at(0)));
-    // The same words make no new version.
+    // Unchanged content creates no new version.
     let before = node.to_json();
     set_node_condition(&mut node, &ready, at(50));
     assert_eq!(node.to_json(), before);
     set_node_condition(&mut node, &Condition { message: "since long".into(), ..ready.clone() }, at(60));
     assert_eq!(heard(&node), rfc3339(at(60)));
-    // One from before there was this.
+    // A condition without a heartbeat time, as older versions wrote it.
     let old = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Renewed",
         "lastTransitionTime": rfc3339(at(7))}]}});
     let mut node = serde_json::from_value::<Object>(old).unwrap();
@@ -64,7 +65,7 @@ fn a_node_is_heard_of_when_it_says_something_else() {
 }
 
 #[test]
-fn a_time_that_comes_with_a_condition_is_within_what_can_be() {
+fn a_transition_time_is_clamped_to_the_possible_range() {
     let with_time =
         |status, time| Condition { last_transition_time: Some(time), ..condition("X", status, "Because") };
     for (given, expected) in [(at(30), at(30)), (at(-500), at(10)), (at(9_999), at(100))] {
@@ -76,7 +77,7 @@ fn a_time_that_comes_with_a_condition_is_within_what_can_be() {
 }
 
 #[test]
-fn a_list_keeps_its_order_has_one_of_each_type_and_keeps_the_fields_of_others() {
+fn a_condition_list_keeps_order_types_and_foreign_fields() {
     let mut list = vec![
         json!({"type": "A", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
             "lastHeartbeatTime": "2026-01-02T00:00:00Z"}),
@@ -126,7 +127,7 @@ fn labels_follow_the_report_and_those_of_operators_stay() {
 }
 
 #[test]
-fn labels_that_a_node_may_not_set_are_left_out_and_the_others_are_set() {
+fn forbidden_labels_are_dropped_and_others_set() {
     let mut node = new_node("n");
     let said = report(json!({"labels": {
         "node-restriction.kubernetes.io/secrets": "yes",
@@ -144,7 +145,7 @@ fn labels_that_a_node_may_not_set_are_left_out_and_the_others_are_set() {
 }
 
 #[test]
-fn the_status_is_replaced_where_the_node_speaks_of_it_and_kept_elsewhere() {
+fn the_reported_status_is_replaced_and_the_rest_kept() {
     let mut node = node(json!({"metadata": {"name": "n"}, "status": {
         "addresses": [{"type": "Hostname", "address": "old"}], "capacity": {"cpu": "1", "gpu": "1"},
         "volumesInUse": ["v"], "conditions": [{"type": "Ready", "status": "True", "reason": "Renewed"}]}}));
@@ -165,7 +166,7 @@ fn rules_that_are_not_carried_out_are_not_in_effect() {
 }
 
 #[test]
-fn what_is_in_effect_is_told_with_counts_and_only_by_nodes_with_rules() {
+fn the_files_condition_has_counts_and_needs_rules() {
     let summary = |in_effect, not_in_effect, conflicts| {
         let objects = in_effect + not_in_effect + conflicts;
         FilesSummary { rules: 2, objects, in_effect, not_in_effect, conflicts, stuck: 0 }.condition().unwrap()
@@ -194,7 +195,7 @@ fn what_is_in_effect_is_told_with_counts_and_only_by_nodes_with_rules() {
 }
 
 #[test]
-fn a_report_that_would_make_an_unreadable_node_is_told_from_one_that_is_incomplete() {
+fn an_invalid_report_is_distinguished_from_an_incomplete_one() {
     for (said, field) in [
         (json!({"status": {"capacity": {"cpu": "many"}}}), "status.capacity"),
         (json!({"status": {"nodeInfo": "arm"}}), "status.nodeInfo"),
@@ -230,7 +231,7 @@ fn a_status_of_a_later_version_is_read_as_unknown() {
 
 proptest! {
     #[test]
-    fn nothing_that_a_node_or_an_object_says_panics(
+    fn no_report_or_object_panics(
         name in ".{0,20}", key in ".{0,30}", value in ".{0,30}", annotation in ".{0,40}", seconds in -10_000i64..10_000,
     ) {
         let mut odd = node(json!({"metadata": {"labels": {&key: &value}, "annotations": {NODE_LABELS_ANNOTATION: annotation}},

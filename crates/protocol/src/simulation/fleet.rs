@@ -1,5 +1,6 @@
-//! Many nodes of one cloud: a world for each, all in one time and over one store. Some are slow, some lie, some are two
-//! machines with one name. Whatever those do, the others get what they need, and cost no more than if they were alone.
+//! Many nodes of one cloud: a world for each, in one time and over one store. Some are slow, some
+//! send false claims, some are two machines with one name. Whatever those do, the others receive
+//! their objects at the same cost as if they were alone.
 
 mod hostile;
 
@@ -22,29 +23,29 @@ use hostile::Hostile;
 const SEEDS: Seeds =
     Seeds { run, count: 24, package: env!("CARGO_PKG_NAME"), one: "simulation::fleet::one_seed" };
 
-/// Bytes that cross a node's line, in percent of what a node that is alone needs over a fast one.
+/// The most bytes on a node's line, in percent of a single node's over a fast one.
 const MAX_PERCENT: usize = 110;
-/// Bytes of a return with nothing new, the name of a new incarnation among them.
+/// The bytes of a reconnect without changes, including the name of a new incarnation.
 const MAX_RETURN: usize = 450;
-/// What the cloud's machine of a node is told, for each frame that it gets or sends.
+/// The inputs of a node's machine in the cloud, per frame sent or received.
 const MAX_INPUTS: usize = 3;
-/// What the cloud keeps of a node that lies, in entries of memory and in records: a node may claim to hold anything.
+/// The cloud's entries in memory and records for a hostile node, which may claim to hold anything.
 const MAX_LIES: usize = 3000;
-/// How often the machine that has the name of twins changes.
+/// The interval at which the twins swap.
 const TWINS: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Good,
-    /// Over a line of 10 KB/s.
+    /// Connected over a line of 10 KB/s.
     Slow,
-    /// Two machines with copies of one database, which take turns.
+    /// Two machines with copies of one database, which alternate.
     Twins,
-    /// Says whatever is well-formed.
+    /// Sends arbitrary well-formed frames.
     Hostile,
 }
 
-/// What a node has cost since somebody asked.
+/// The cost of a node since the last query.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     bytes: usize,
@@ -55,12 +56,12 @@ struct Cost {
 
 struct Fleet {
     nodes: Vec<(Kind, World)>,
-    /// What those say that lie, by their place among the nodes.
+    /// The hostile nodes by index.
     hostile: BTreeMap<usize, Hostile>,
-    /// What somebody in the cloud does: the same for each number of nodes.
+    /// The random source of changes in the cloud: the same for each number of nodes.
     script: Random,
     now: Now,
-    /// Which nodes say that the store went back, and how often each has.
+    /// The nodes that claim a rollback of the store, and how often each has.
     witnesses: Witnesses,
     claims: BTreeMap<usize, usize>,
 }
@@ -93,12 +94,12 @@ impl Fleet {
         }
     }
 
-    /// The worlds of nodes that are to get what they need.
+    /// Returns the worlds of the nodes that must receive their objects.
     fn honest(&self) -> impl Iterator<Item = (Kind, &World)> {
         self.nodes.iter().filter(|(kind, _)| *kind != Kind::Hostile).map(|(kind, world)| (*kind, world))
     }
 
-    /// Lets time pass for all of them, event by event.
+    /// Advances time for all worlds, event by event.
     fn pass(&mut self, time: Duration) -> Result<(), String> {
         let end = self.now + time;
         self.nodes.iter_mut().for_each(|(_, world)| world.drive());
@@ -115,8 +116,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// A node may have said that the store went back. If enough of them agree, all get another incarnation: it belongs to the
-    /// store. What one node says is its own affair.
+    /// Handles claims of a rollback of the store. If enough nodes agree, all receive another
+    /// incarnation: it belongs to the store. The claim of one node affects only that node.
     fn hear_claims(&mut self, of: usize) -> Result<(), String> {
         let (nodes, claims) = (self.nodes.len(), self.nodes[of].1.renewals());
         if self.claims.insert(of, claims).unwrap_or_default() == claims
@@ -141,7 +142,7 @@ impl Fleet {
         }
     }
 
-    /// Somebody writes or deletes an object that all nodes are to hold.
+    /// Writes or deletes an object that is desired on all nodes.
     fn change(&mut self, name: u64, size: usize) {
         let (name, is_gone) = (format!("object-{name:03}"), self.script.percent(10));
         for (_, world) in &mut self.nodes {
@@ -153,14 +154,15 @@ impl Fleet {
         }
     }
 
-    /// Those that lie say some things.
+    /// Lets the hostile nodes send some frames.
     fn talk(&mut self) {
         for (n, hostile) in &mut self.hostile {
             hostile.talk(&mut self.nodes[*n].1);
         }
     }
 
-    /// A while in which some objects change, twins change places, and the hostile node says a lot.
+    /// Runs a period in which some objects change, twins swap, and the hostile node sends many
+    /// frames.
     fn work(&mut self, time: Duration) -> Result<(), String> {
         let (end, step) = (self.now + time, Duration::from_millis(100));
         while self.now < end {
@@ -183,7 +185,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// All nodes but the hostile one hold what they are to hold, soon, although that one goes on.
+    /// Checks that all nodes but the hostile one converge soon, although that one continues.
     fn converge(&mut self, most: Duration) -> Result<(), String> {
         for (_, world) in self.nodes.iter_mut().filter(|(kind, _)| *kind == Kind::Twins) {
             world.connect(0);
@@ -211,7 +213,7 @@ impl Fleet {
         self.honest().map(cost).collect()
     }
 
-    /// Nothing is kept of a node in sync, and not everything of one that lies.
+    /// Checks that nothing is kept of a node in sync, and a bounded amount of a hostile one.
     fn check_memory(&self) -> Result<(), String> {
         for (kind, world) in &self.nodes {
             let (entries, records) = world.kept();
@@ -223,7 +225,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// First all nodes are new, then much happens, then all of them come back.
+    /// Runs the scenario: all nodes are new, then much happens, then all of them reconnect.
     fn play(&mut self) -> Result<Vec<Cost>, String> {
         for name in 0..60 {
             let size = 300 + self.script.below(1500) as usize;
@@ -253,7 +255,8 @@ impl Fleet {
     }
 }
 
-/// The nodes of a seed: 20 to 50, of which one is slow, one two machines, and one hostile; or fewer, of which three are.
+/// Returns the nodes of a seed: 20 to 50, with one slow, one twin, and one hostile; or fewer, with
+/// three hostile.
 fn kinds(seed: u64) -> Vec<Kind> {
     let mut random = Random(seed ^ 0xf1ee7);
     let (hostile, others) = if seed.is_multiple_of(2) { (1, 31) } else { (3, 10) };
@@ -272,7 +275,7 @@ fn run(seed: u64, trace: bool) -> Result<(), String> {
     let costs = fleet.play()?;
     for ((kind, _), cost) in fleet.honest().zip(costs) {
         let context = || format!("({kind:?}, one of {}): {cost:?}, alone {alone:?}", kinds.len());
-        // What twins need is up to them.
+        // The needs of twins are unbounded.
         if kind != Kind::Twins && cost.bytes * 100 > alone.bytes * MAX_PERCENT {
             return Err(format!("cost: bytes {}", context()));
         }
@@ -286,7 +289,7 @@ fn run(seed: u64, trace: bool) -> Result<(), String> {
 }
 
 #[test]
-fn whatever_some_nodes_do_the_others_get_what_they_need_and_cost_no_more() {
+fn hostile_nodes_do_not_affect_the_others() {
     SEEDS.hold();
 }
 
@@ -311,7 +314,7 @@ fn a_fleet_that_believes_one_node_is_found() {
 }
 
 #[test]
-fn a_cloud_that_keeps_something_of_each_object_of_a_node_in_sync_is_found() {
+fn a_cloud_with_memory_per_synced_object_is_found() {
     SEEDS.find(Fault::LedgerOfAll);
 }
 

@@ -1,6 +1,6 @@
-//! What the simulation puts in the place of the real parts: a transactional table for the edge's database
-//! and one for the cloud's, each with exactly one copy of what is committed. A crash loses everything else.
-//! [`History`] remembers what was really written, whatever is lost.
+//! Models of the real parts: a transactional table for the edge's database and one for the cloud's,
+//! each with exactly one copy of its committed state. A crash loses everything else. [`History`]
+//! remembers every write, whatever is lost.
 
 #[cfg(test)]
 mod cloud;
@@ -48,38 +48,38 @@ struct Row {
     version: ResourceVersion,
     key: ObjectKey,
     revision: u64,
-    /// What was written, as the body says.
+    /// The write number in the body.
     content: Option<u64>,
 }
 
-/// The edge's database: what is committed.
+/// The committed state of the edge's database.
 #[derive(Clone)]
 pub struct EdgeDb {
     rows: BTreeMap<Uid, Row>,
-    /// The row of each name.
+    /// The UID of each name.
     names: HashMap<ObjectKey, Uid>,
     tombstones: BTreeMap<u64, (Uid, ObjectKey)>,
     totals: Totals,
     pub confirmed: u64,
     pub incarnation: Option<String>,
     pub outbox: Outbox,
-    /// Everything that was ever committed in this file: what may be reported.
+    /// Everything ever committed in this file: the versions that may be reported.
     ever: HashSet<(Uid, ResourceVersion)>,
-    /// Totals not yet saved, when the planted bug saves them apart from the rows.
+    /// Totals not saved yet, if the injected bug saves them apart from the rows.
     unsaved: Option<Totals>,
-    /// What went since somebody asked.
+    /// Objects removed since the last call of [`EdgeDb::take_gone`].
     gone: Vec<Uid>,
 }
 
-/// What decides whether a change of a row is right (guarantees G2 and G3).
+/// Decides whether a change of a row is right (guarantees G2 and G3).
 pub trait Truth {
-    /// Whether this version of an object may take the place of that one.
+    /// Returns whether this version of an object may replace that one.
     fn may_replace(&self, uid: &Uid, old: &ResourceVersion, new: &ResourceVersion) -> bool;
-    /// Whether an object that is not held may be held from now on, in this version.
+    /// Returns whether an object that is not held may be inserted in this version.
     fn may_insert(&self, _uid: &Uid, _version: &ResourceVersion) -> bool {
         true
     }
-    /// Whether the object may go.
+    /// Returns whether the object may be removed.
     fn may_remove(&self, uid: &Uid, key: &ObjectKey) -> bool;
 }
 
@@ -159,7 +159,7 @@ impl EdgeDb {
         self.unsaved.unwrap_or(self.totals)
     }
 
-    /// A power cut: totals that the planted bug had not saved yet are gone.
+    /// Simulates a power cut: totals not saved yet are lost.
     pub fn crash(&mut self) {
         self.unsaved = None;
     }
@@ -180,7 +180,7 @@ impl EdgeDb {
         Ok(Commit { before, totals, applied })
     }
 
-    /// The objects that went since this was asked last.
+    /// Returns the objects removed since the last call.
     pub fn take_gone(&mut self) -> Vec<Uid> {
         std::mem::take(&mut self.gone)
     }
@@ -208,7 +208,7 @@ impl EdgeDb {
         };
         let entries = all
             .into_iter()
-            // A tombstone under which the UID lives again says nothing any more.
+            // A tombstone is void once its UID is held again.
             .filter(|(_, uid, version, _)| version.is_some() || !self.rows.contains_key(*uid))
             .map(|(_, uid, version, key)| entry(uid, version, key))
             .collect();
@@ -248,17 +248,17 @@ impl EdgeDb {
         self.rows.iter().map(|(uid, row)| (uid.clone(), row.version.clone())).collect()
     }
 
-    /// The version that is held of an object.
+    /// Returns the held version of an object.
     pub fn version(&self, uid: &str) -> Option<&ResourceVersion> {
         self.rows.get(uid).map(|row| &row.version)
     }
 
-    /// The object that is held under a name.
+    /// Returns the object held under a name.
     pub fn named(&self, key: &ObjectKey) -> Option<&Uid> {
         self.names.get(key)
     }
 
-    /// The number of the writing that is held of an object.
+    /// Returns the write number of a held object.
     pub fn content(&self, uid: &str) -> Option<u64> {
         self.rows.get(uid)?.content
     }
@@ -267,7 +267,7 @@ impl EdgeDb {
         self.ever.contains(&(uid.clone(), version.clone()))
     }
 
-    /// What is kept beside the rows must be what the rows say.
+    /// Checks that the totals equal the rows.
     pub fn check_totals(&self) -> Result<(), String> {
         let mut digest = Digest::default();
         for (uid, row) in &self.rows {
@@ -281,7 +281,7 @@ impl EdgeDb {
     }
 }
 
-/// The number of the writing that an object comes from.
+/// Returns the write number in a body.
 fn written(body: &str) -> Option<u64> {
     let (_, rest) = body.split_once(r#""written":""#)?;
     rest.split_once('"')?.0.parse().ok()

@@ -1,4 +1,4 @@
-//! Items of an outbox by lane and number, as the store keeps them.
+//! A table of outbox items by lane and number, as the store keeps them.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use serde_json::value::RawValue;
 use crate::edge::OutboxMarks;
 use crate::upload::{Lane, Lanes, UploadItem};
 
-/// What waits in an outbox.
+/// A pending item of an outbox.
 pub trait Waits {
-    /// As it is sent.
+    /// Returns the content to send.
     fn content(&self, lane: Lane) -> Box<RawValue>;
 }
 
-/// See the module.
+/// A table of numbered items with their marks.
 #[derive(Clone)]
 pub struct Numbered<T> {
     pub id: String,
@@ -43,7 +43,7 @@ impl<T: Waits> Numbered<T> {
         self.rows.insert((lane, number), item);
     }
 
-    /// So many items, of about so many bytes, and at least one.
+    /// Returns a page of at most `limit` items and about `bytes` bytes, but at least one item.
     pub fn page(&self, lane: Lane, after: u64, limit: usize, bytes: usize) -> Vec<UploadItem> {
         let rows = self.rows.range((lane, after + 1)..=(lane, u64::MAX)).take(limit);
         let mut before = 0;
@@ -56,14 +56,14 @@ impl<T: Waits> Numbered<T> {
             .collect()
     }
 
-    /// Forgets what is confirmed.
+    /// Deletes and returns confirmed items.
     pub fn settle(&mut self, lane: Lane, upto: u64) -> Vec<T> {
         self.confirmed.set(lane, self.confirmed.get(lane).max(upto));
         let gone: Vec<_> = self.rows.range((lane, 0)..=(lane, upto)).map(|(at, _)| *at).collect();
         gone.into_iter().filter_map(|at| self.rows.remove(&at)).collect()
     }
 
-    /// The numbers after `sent` become those after `above`.
+    /// Moves the numbers after `sent` above `above`.
     pub fn renumber(&mut self, lane: Lane, sent: u64, above: u64) {
         self.last.set(lane, self.last.get(lane).max(above));
         let moved: Vec<_> = self.rows.range((lane, sent + 1)..=(lane, u64::MAX)).map(|(at, _)| *at).collect();

@@ -1,8 +1,10 @@
-//! Several cloud sides for one node: replicas that share what it is to hold, each with a ledger of its own that nobody keeps.
-//! The node reaches any of them. Old connections still carry frames, replicas are killed, hear late of changes, or hear
-//! nothing of them for a while. The node never goes back, and gets nothing that it held when it came. Some of it cannot be
-//! read for a while, and the cluster is replaced by an older copy: nothing is taken from the node for that, or not much before
-//! somebody has confirmed it.
+//! Several replicas for one node: they share the desired state, each with its own ledger that is
+//! not stored.
+//!
+//! The node reaches any of them. Old connections still carry frames; replicas crash, receive
+//! changes late, or are separated for a while. The node never goes back, and receives nothing that
+//! it held at its Hello. Some objects are temporarily unreadable, and the cluster is replaced by
+//! older copies: no object, or only a few, are removed for that without a confirmation.
 
 mod cluster;
 mod world;
@@ -21,17 +23,17 @@ const SEEDS: Seeds =
     Seeds { run, count: 300, package: env!("CARGO_PKG_NAME"), one: "simulation::replicas::one_seed" };
 
 const STEPS: u64 = 100;
-/// Objects that come and go; a group of them is more than the mass-delete guard lets pass in doubt.
+/// The objects of the run; a group of them is more than the mass-delete guard permits in doubt.
 const NAMES: u64 = 60;
-/// Restored clusters of a run, about: the copies of copies take their time.
+/// The approximate number of restores per run: copies of copies take time.
 const MAX_LIVES: u64 = 4;
-/// So many changes a replica can take back.
+/// The number of changes that a replica can undo.
 const REMEMBERED: usize = 64;
-/// Bytes of a return with nothing new.
+/// The bytes of a reconnect without changes.
 const MAX_RETURN: usize = 400;
 
 impl World {
-    /// Somebody changes something; so many of the objects in a hundred are larger than a frame may be.
+    /// Changes something; `large_percent` percent of the objects are larger than a frame.
     fn change_something(&mut self, large_percent: u64) {
         let (now, name) = (self.now(), self.random().below(NAMES));
         match self.random().below(20) {
@@ -125,7 +127,7 @@ impl World {
             self.confirm_deletions();
         }
         self.converged()?;
-        // What is late arrives.
+        // Late frames arrive.
         self.pass(Duration::from_secs(90))?;
         self.cluster.hid = false;
         if !self.is_connected() {
@@ -134,7 +136,8 @@ impl World {
         self.settle(Duration::from_secs(60))
     }
 
-    /// From replica to replica, some of which have just been started: nothing is sent, and nothing is listed.
+    /// Moves the node from replica to replica, some of them just started: nothing is sent, and
+    /// nothing is listed.
     fn wander(&mut self) -> Result<(), String> {
         self.say(|| "--- from replica to replica".into());
         for replica in (0..self.count()).chain(0..self.count()) {
@@ -143,7 +146,7 @@ impl World {
                 self.kill_replica(replica);
                 self.start_replica(replica);
             }
-            // What is late arrives.
+            // Late frames arrive.
             self.pass(Duration::from_secs(1))?;
             (self.sent, self.traffic) = ((0, 0), (0, 0));
             self.connect(replica);
@@ -155,7 +158,7 @@ impl World {
         Ok(())
     }
 
-    /// G5: at another replica exactly what changed meanwhile is sent, once.
+    /// Checks G5: at another replica exactly the objects changed meanwhile are sent, once.
     fn move_with_changes(&mut self, to: usize) -> Result<(), String> {
         self.say(|| "--- changes, then another replica".into());
         let known = self.cluster.view.changes;
@@ -199,7 +202,7 @@ fn run(seed: u64, trace: bool) -> Result<(), String> {
 }
 
 #[test]
-fn whichever_replica_a_node_reaches_it_never_goes_back_and_gets_nothing_that_it_held() {
+fn replicas_never_roll_back_a_node_or_resend_held_objects() {
     SEEDS.hold();
 }
 
@@ -214,12 +217,12 @@ fn a_ledger_that_is_trusted_without_proof_is_found() {
 }
 
 #[test]
-fn a_replica_that_takes_what_another_one_has_confirmed_for_a_loss_is_found() {
+fn a_replica_that_mistakes_confirms_for_a_loss_is_found() {
     SEEDS.find(Fault::LossByMemory);
 }
 
 #[test]
-fn a_replica_that_removes_what_it_has_not_heard_of_is_found() {
+fn a_replica_that_removes_unknown_objects_is_found() {
     SEEDS.find(Fault::DeleteUnasked);
 }
 
@@ -229,21 +232,21 @@ fn a_replica_that_sends_an_older_version_than_is_held_is_found() {
 }
 
 #[test]
-fn a_replica_that_sends_again_what_was_deleted_is_found() {
+fn a_replica_that_resends_deleted_objects_is_found() {
     SEEDS.find(Fault::RestoreUnasked);
 }
 
 #[test]
-fn a_replica_that_takes_what_cannot_be_read_for_gone_is_found() {
+fn a_replica_that_treats_unread_as_deleted_is_found() {
     SEEDS.find(Fault::UnreadIsGone);
 }
 
 #[test]
-fn a_replica_that_goes_by_what_it_knew_of_what_cannot_be_read_is_found() {
+fn a_replica_that_uses_old_versions_of_unread_objects_is_found() {
     SEEDS.find(Fault::UnreadIsKnown);
 }
 
 #[test]
-fn a_replica_that_removes_what_a_restored_cluster_has_lost_is_found() {
+fn a_replica_that_removes_restore_losses_is_found() {
     SEEDS.find(Fault::NoGuard);
 }

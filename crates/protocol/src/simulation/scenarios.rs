@@ -1,4 +1,4 @@
-//! Single situations over a good link, each with the exact outcome that the guarantees promise.
+//! Single scenarios over a good link, each with the exact outcome that the guarantees promise.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn quiet() -> World {
     World::new(1, Setting::QUIET, false)
 }
 
-/// A world in which the edge holds `count` objects and both sides know it.
+/// Returns a world in which the edge holds `count` objects and both sides know it.
 fn in_sync(count: usize) -> World {
     let mut world = quiet();
     for n in 0..count {
@@ -36,7 +36,7 @@ fn in_sync(count: usize) -> World {
 }
 
 #[test]
-fn a_reconnect_with_nothing_changed_costs_one_round_trip_and_under_400_bytes() {
+fn an_unchanged_reconnect_costs_a_round_trip_and_400_bytes() {
     let mut world = in_sync(500);
     world.forget_traffic();
     world.connect(0);
@@ -76,7 +76,7 @@ fn a_recreated_object_replaces_the_old_one_in_one_frame() {
 
 #[test]
 fn small_objects_do_not_wait_for_a_large_one() {
-    // Where frames arrive in one clump they are applied in the same instant.
+    // If frames arrive in one burst, they are applied at the same instant.
     let rests = (0..10).map(|seed| {
         let mut world = World::new(seed, Setting::QUIET, false);
         world.write("a-large-one", max_object() - 2000);
@@ -94,7 +94,7 @@ fn small_objects_do_not_wait_for_a_large_one() {
 }
 
 #[test]
-fn an_object_that_is_refused_delays_nobody_and_is_sent_again_when_it_changes() {
+fn a_rejected_object_delays_no_others_until_it_changes() {
     let mut world = in_sync(3);
     world.write("bad..name", 20);
     world.write("too-large", max_object() + 5000);
@@ -120,7 +120,7 @@ fn a_lost_database_is_refilled() {
 }
 
 #[test]
-fn a_rolled_back_database_gets_only_what_it_lacks() {
+fn a_rolled_back_database_gets_only_missing_versions() {
     let mut world = in_sync(100);
     let copy = world.edge_db();
     for n in 0..7 {
@@ -137,7 +137,7 @@ fn a_rolled_back_database_gets_only_what_it_lacks() {
 }
 
 #[test]
-fn an_older_copy_of_the_clouds_store_deletes_nothing_unconfirmed() {
+fn an_older_copy_of_the_cloud_store_holds_deletes_back() {
     let mut world = in_sync(20);
     let copy = world.cloud_db();
     for n in 20..50 {
@@ -165,7 +165,8 @@ fn a_store_that_was_lost_altogether_deletes_nothing_unconfirmed() {
     world.connect(0);
     world.pass(Duration::from_secs(60)).unwrap();
     assert_eq!((world.held(), world.held_back()), (20, 20));
-    // The same objects applied anew have new UIDs: they replace the old ones, and nothing is left to delete.
+    // The same objects applied again have new UIDs: they replace the old ones, and nothing remains
+    // to delete.
     for n in 0..20 {
         world.write(&format!("object-{n:03}"), 20);
     }
@@ -174,7 +175,7 @@ fn a_store_that_was_lost_altogether_deletes_nothing_unconfirmed() {
 }
 
 #[test]
-fn somebodys_wish_to_delete_everything_is_not_held_back() {
+fn an_intended_mass_delete_is_not_held_back() {
     let mut world = in_sync(20);
     for n in 0..20 {
         world.delete(&format!("object-{n:03}"));
@@ -184,7 +185,7 @@ fn somebodys_wish_to_delete_everything_is_not_held_back() {
 }
 
 #[test]
-fn what_is_under_way_stays_within_the_window() {
+fn objects_in_flight_stay_within_the_window() {
     let mut world = quiet();
     for n in 0..300 {
         world.write(&format!("object-{n:03}"), 200);

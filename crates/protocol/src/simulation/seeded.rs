@@ -1,4 +1,4 @@
-//! The simulation with chances of all kinds, and the bugs planted in it.
+//! The simulation with random faults of all kinds, and the injected bugs that it must find.
 
 use super::seeds::Seeds;
 use super::world::{Setting, World};
@@ -52,17 +52,17 @@ fn a_number_stored_apart_from_its_effect_is_found() {
 }
 
 #[test]
-fn what_is_in_effect_by_an_old_number_is_found() {
+fn an_effect_of_an_old_number_is_found() {
     SEEDS.find(Fault::EffectOfAnyNumber);
 }
 
 #[test]
-fn an_outbox_that_forgets_what_is_merely_sent_is_found() {
+fn an_outbox_that_deletes_items_when_sent_is_found() {
     SEEDS.find(Fault::SettleWhenSent);
 }
 
 #[test]
-fn an_older_copy_of_the_outbox_that_gives_numbers_again_is_found() {
+fn an_outbox_copy_that_reuses_numbers_is_found() {
     SEEDS.find(Fault::NoRenumbering);
 }
 
@@ -82,12 +82,12 @@ fn a_welcome_without_a_comparison_is_found() {
 }
 
 #[test]
-fn a_confirm_of_what_is_not_stored_is_found() {
+fn a_confirm_before_storage_is_found() {
     SEEDS.find(Fault::ConfirmUnstored);
 }
 
 #[test]
-fn a_cloud_that_deletes_what_its_store_has_lost_is_found() {
+fn a_cloud_without_a_delete_guard_is_found() {
     SEEDS.find(Fault::NoGuard);
 }
 
@@ -102,6 +102,6 @@ fn an_answer_to_an_older_load_that_is_taken_is_found() {
 }
 
 #[test]
-fn a_cloud_that_deletes_what_is_wanted_and_sends_it_again_is_found() {
+fn a_cloud_that_deletes_and_resends_is_found() {
     SEEDS.find(Fault::DeleteAndResend);
 }

@@ -1,16 +1,16 @@
-//! Runs of a simulation by the number that all its chances come from.
+//! Runs of a simulation by seed.
 
 use crate::fault::{self, Fault};
 
-/// A simulation that is run with many seeds.
+/// A simulation to run with many seeds.
 pub struct Seeds {
-    /// Runs one of them, and shows it step by step if wanted.
+    /// Runs one seed and optionally traces it step by step.
     pub run: fn(seed: u64, trace: bool) -> Result<(), String>,
-    /// How many are tried, unless `EDGESYNC_SEEDS` says otherwise.
+    /// The number of seeds, unless `EDGESYNC_SEEDS` sets another.
     pub count: u64,
-    /// The package that the simulation is in.
+    /// The package of the simulation.
     pub package: &'static str,
-    /// The test that runs the one in `EDGESYNC_SEED`.
+    /// The test that runs the seed in `EDGESYNC_SEED`.
     pub one: &'static str,
 }
 
@@ -23,7 +23,7 @@ impl Seeds {
         number("EDGESYNC_SEEDS").unwrap_or(self.count)
     }
 
-    /// The first seed that fails, tried over all cores.
+    /// Returns the first seed that fails, searched on all cores.
     fn first_failure(&self, planted: Option<Fault>) -> Option<(u64, String)> {
         let threads = std::thread::available_parallelism().map_or(2, |n| n.get() as u64);
         let (run, count) = (self.run, self.count());
@@ -40,7 +40,7 @@ impl Seeds {
         })
     }
 
-    /// All of them hold.
+    /// Asserts that all seeds pass.
     pub fn hold(&self) {
         if let Some((seed, why)) = self.first_failure(None) {
             let (package, one) = (self.package, self.one);
@@ -51,7 +51,7 @@ impl Seeds {
         println!("{} seeds hold", self.count());
     }
 
-    /// The one in `EDGESYNC_SEED` holds.
+    /// Asserts that the seed in `EDGESYNC_SEED` passes.
     pub fn one_holds(&self) {
         let given = number("EDGESYNC_SEED");
         let seed = given.unwrap_or(0);
@@ -60,7 +60,7 @@ impl Seeds {
         }
     }
 
-    /// With a fault some of them do not hold.
+    /// Asserts that some seeds fail with an injected fault.
     pub fn find(&self, planted: Fault) {
         let caught = self.first_failure(Some(planted));
         let (seed, why) = caught.unwrap_or_else(|| panic!("{planted:?} was not found"));

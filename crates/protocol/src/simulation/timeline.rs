@@ -1,4 +1,4 @@
-//! Virtual time and chance: what is going to happen, in order.
+//! Virtual time, randomness, and the queue of scheduled events.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -27,7 +27,7 @@ impl Random {
         self.below(100) < p
     }
 
-    /// At least a millisecond, at most so many.
+    /// Returns a delay of at least a millisecond and at most `max_ms`.
     pub fn delay(&mut self, max_ms: u64) -> Duration {
         Duration::from_millis(self.below(max_ms) + 1)
     }
@@ -52,16 +52,16 @@ impl<E> Ord for Scheduled<E> {
     }
 }
 
-/// See the module.
+/// The clock with its scheduled events.
 pub struct Timeline<E> {
     pub now: Now,
     pub random: Random,
-    /// What did not hold.
+    /// The first violated invariant.
     pub violation: Option<String>,
     trace: bool,
     events: BinaryHeap<Reverse<Scheduled<E>>>,
     next_event: u64,
-    /// The earliest deadline that is among the events.
+    /// The earliest wake among the events.
     next_wake: Option<Now>,
 }
 
@@ -87,13 +87,14 @@ impl<E> Timeline<E> {
         self.at(at, event);
     }
 
-    /// A time at most so many milliseconds from now, but not before the last one that was given for the same thing.
+    /// Returns a time at most `max_ms` from now, but not before the last one returned for the same
+    /// sequence.
     pub fn in_order(&mut self, last: &mut Now, max_ms: u64) -> Now {
         *last = (self.now + self.random.delay(max_ms)).max(*last);
         *last
     }
 
-    /// Something is to be done at this time, after `pause` at the earliest.
+    /// Schedules a wake at this time, after `pause` at the earliest.
     pub fn wake_at(&mut self, at: Now, pause: Duration, wake: E) {
         let at = at.max(self.now + pause);
         if self.next_wake.is_none_or(|planned| at < planned) {
@@ -102,17 +103,17 @@ impl<E> Timeline<E> {
         }
     }
 
-    /// That time has come.
+    /// Clears the scheduled wake.
     pub fn woken(&mut self) {
         self.next_wake = None;
     }
 
-    /// When the next event happens.
+    /// Returns the time of the next event.
     pub fn next_at(&self) -> Option<Now> {
         self.events.peek().map(|Reverse(next)| next.0.max(self.now))
     }
 
-    /// Only these are still to happen.
+    /// Keeps only the selected events.
     pub fn retain(&mut self, keep: impl Fn(&E) -> bool) {
         self.events.retain(|Reverse(next)| keep(&next.2));
     }
@@ -124,13 +125,12 @@ pub trait Simulated {
 
     fn time(&mut self) -> &mut Timeline<Self::Event>;
 
-    /// Lets an event happen.
     fn handle(&mut self, event: Self::Event) -> Result<(), String>;
 
-    /// Does everything that takes no time.
+    /// Runs everything that takes no time.
     fn drive(&mut self);
 
-    /// The next event happens.
+    /// Runs the next event.
     fn step(&mut self) -> Result<(), String> {
         let time = self.time();
         if let Some(Reverse(Scheduled(at, _, event))) = time.events.pop() {
@@ -141,7 +141,7 @@ pub trait Simulated {
         self.time().violation.take().map_or(Ok(()), Err)
     }
 
-    /// Lets virtual time pass.
+    /// Advances virtual time and handles all events until then.
     fn pass(&mut self, time: Duration) -> Result<(), String> {
         let end = self.time().now + time;
         self.drive();

@@ -1,4 +1,5 @@
-//! The world of the simulation: processes that live and die, a link that loses and delays, a clock.
+//! The world of the simulation: processes that crash and restart, a link that loses and delays, a
+//! clock.
 
 mod convergence;
 mod events;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::change::Change;
-use crate::cloud::testing::{NONE_UNREAD, Wishes};
+use crate::cloud::testing::{DesiredObjects, NONE_UNREAD};
 use crate::cloud::{CloudConfig, CloudEffect, CloudMachine, Records};
 use crate::edge::{EdgeConfig, EdgeEffect, EdgeMachine};
 use crate::frame::{Down, MIN_MAX_FRAME, Up};
@@ -26,12 +27,12 @@ use upstream::Upstream;
 pub(super) use wire::Line;
 use wire::{DOWN, UP, Way};
 
-/// Frames of at least this size are compressed, as in the configuration.
+/// The compression threshold of the configuration, in bytes.
 const COMPRESS_ABOVE: usize = 1 << 10;
-/// Agents that share one node name; the second one comes up in some seeds only.
+/// Agents that share one node name; the second one starts in some seeds only.
 const AGENTS: usize = 2;
 
-/// How bad it gets, in percent per frame or step.
+/// The probabilities of faults, in percent per frame or step.
 #[derive(Clone, Copy)]
 pub(super) struct Chaos {
     steps: u64,
@@ -50,9 +51,9 @@ pub(super) struct Chaos {
 /// The limits of both machines. Times are those of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sizes {
-    /// Those of the configuration.
+    /// The limits of the configuration.
     Default,
-    /// So small that a few objects fill them.
+    /// Limits so small that a few objects reach them.
     Small,
 }
 
@@ -94,7 +95,7 @@ impl Sizes {
     }
 }
 
-/// Frames that went one way.
+/// The frames sent in one direction.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sent {
     pub(super) frames: usize,
@@ -136,17 +137,17 @@ impl Chaos {
     }
 }
 
-/// All that a run is drawn from.
+/// The parameters of a run.
 #[derive(Clone, Copy)]
 pub(super) struct Setting {
     pub(super) chaos: Chaos,
     pub(super) line: Line,
     pub(super) sizes: Sizes,
-    /// How long the cloud's store takes to load bodies, at most.
+    /// The longest time that the cloud's store takes to load bodies.
     pub(super) load_ms: u64,
-    /// Whether the node is of a version that does not say which frame it answers.
+    /// Whether the node is of a version that does not name acknowledged frames.
     pub(super) is_old: bool,
-    /// Whether the other nodes agree when this one says that the cloud's store went back.
+    /// Whether the other nodes agree with this one's claim of a rollback of the cloud's store.
     pub(super) agrees: bool,
 }
 
@@ -186,7 +187,7 @@ struct Agent {
     backup: EdgeDb,
     machine: Option<EdgeMachine>,
     life: u64,
-    /// The store has one writer: it commits, and answers, in order.
+    /// The end of the last commit: the one writer commits and answers in order.
     last_commit: Now,
     last_answer: Now,
 }
@@ -199,63 +200,65 @@ pub(super) struct World {
     load_ms: u64,
     is_old: bool,
     agrees: bool,
-    /// What a node of an older version has told of the object that it receives.
+    /// The progress that a node of an older version has reported on its incoming object.
     received: u64,
-    /// Bodies asked for.
+    /// The number of requested bodies.
     loads: usize,
     history: History,
     agents: Vec<Agent>,
     cloud: Option<CloudMachine>,
-    wishes: Wishes,
+    wishes: DesiredObjects,
     cloud_life: u64,
     cloud_db: CloudDb,
     cloud_backup: CloudDb,
-    /// The agent at the other end of the connection, if there is one.
+    /// The agent at the other end of the connection, if any.
     link: Option<usize>,
-    /// Counts the connections.
+    /// The number of connections so far.
     connection: usize,
-    /// Up and down.
     ways: [Way; 2],
-    /// Frames that an agent's link takes and nobody hears.
+    /// Frames that the agent's link accepts and loses.
     unheard: fn(&Up) -> bool,
-    /// Frames that a broker takes for the node and loses.
+    /// Frames for the node that a broker accepts and loses.
     unseen: fn(&Down) -> bool,
     /// Changes that the agent's store cannot commit.
     unstorable: fn(&Change) -> bool,
-    /// Frames that were lost.
+    /// The number of lost frames.
     lost: usize,
-    /// How often the node has said that the store went back, and how often that may be without a restore: it lied.
+    /// The node's claims of a rollback of the store, and the number permitted without a restore:
+    /// false claims.
     renewals: usize,
     lies: usize,
-    /// How long the cloud's machine was away from the life that it goes on with, and how far its clock is behind.
+    /// How long the cloud's host was suspended before it resumed, and the lag of its clock.
     away: Duration,
     clock_behind: Duration,
-    /// The cloud does nothing until then.
+    /// The end of a stall of the cloud.
     stalled_until: Now,
-    /// How often each side was woken by the clock.
+    /// The number of timer wakes of each side.
     wakes: [usize; 2],
-    /// For each connection: the objects that went by its frames although nobody deleted them, and how many may.
+    /// For each connection: the objects removed by its frames without a delete, and the number
+    /// permitted.
     vanished: Vec<(usize, usize)>,
-    /// Frames up and down.
+    /// Frames upward and downward.
     sent: [Sent; 2],
-    /// How often the cloud has read the records of the node.
+    /// The number of reads of the node's records by the cloud.
     reads: usize,
-    /// What its machine was told, the clock apart.
+    /// The inputs of the cloud's machine, without timer ticks.
     inputs: usize,
-    /// When the store is done, if it is not this node's alone.
+    /// The time when a store shared with other nodes is idle.
     busy: Option<Rc<Cell<Now>>>,
     upstream: Upstream,
     chaos_has_twins: bool,
 }
 
-/// A database of the cloud that worlds of several nodes have in common. Each has its own copy of it, with the same writes.
+/// A cloud database shared by the worlds of several nodes. Each has its own copy with the same
+/// writes.
 pub(super) struct Shared {
     pub(super) db: CloudDb,
-    /// When the store is done with what it was asked for.
+    /// The time when the store completes its last request.
     pub(super) busy: Rc<Cell<Now>>,
 }
 
-/// The store does one thing after the other, and takes at least so long for each.
+/// The shortest duration of one operation of the store, which runs one at a time.
 const STORE_TIME: Duration = Duration::from_micros(200);
 
 impl World {
@@ -263,7 +266,7 @@ impl World {
         Self::over(None, seed, setting, trace)
     }
 
-    /// A world whose cloud has this database, or one of its own.
+    /// Creates a world whose cloud has this database, or its own.
     pub(super) fn over(shared: Option<Shared>, seed: u64, setting: Setting, trace: bool) -> Self {
         let Setting { chaos, line, sizes, load_ms, is_old, agrees } = setting;
         let mut random = Random(seed);
@@ -293,7 +296,7 @@ impl World {
             history: History::default(),
             agents: (0..AGENTS as u64).map(agent).collect(),
             cloud: None,
-            wishes: Wishes::default(),
+            wishes: DesiredObjects::default(),
             cloud_life: 0,
             cloud_backup: cloud_db.clone(),
             cloud_db,
@@ -323,7 +326,7 @@ impl World {
         world
     }
 
-    /// What the clock of the cloud's store says, in microseconds.
+    /// Returns the wall clock of the cloud's store, in microseconds.
     fn clock(&self) -> u64 {
         1_000_000 + u64::try_from(self.time.now.saturating_sub(self.clock_behind).as_micros()).unwrap()
     }
@@ -340,7 +343,7 @@ impl World {
     fn run_cloud(&mut self) {
         let db = &self.cloud_db;
         let wishes = db.objects.keys().filter_map(|uid| Some((uid.clone(), db.wish(uid)?)));
-        self.wishes = Wishes(wishes.collect(), NONE_UNREAD);
+        self.wishes = DesiredObjects(wishes.collect(), NONE_UNREAD);
         let incarnation = db.incarnation.as_str().into();
         let records = Records::Stored(db.facts.clone());
         let machine = CloudMachine::new(self.sizes.cloud(), incarnation, db.issued(), records);
@@ -407,7 +410,7 @@ impl World {
         }
         self.cut();
         if !self.line.is_external {
-            // A new connection takes the place of one that the endpoint believes to be alive.
+            // A new connection replaces one that the endpoint believes to be alive.
             self.gone();
         }
         self.link = Some(agent);
@@ -431,7 +434,7 @@ impl World {
         sent.largest = sent.largest.max(bytes.len());
     }
 
-    /// The store of the cloud does something, within so many milliseconds if nobody else wants anything of it.
+    /// Schedules an operation of the cloud's store, within `max_ms` if the store is otherwise idle.
     fn at_the_store(&mut self, max_ms: u64, event: Event) {
         let mut at = self.time.now + self.time.random.delay(max_ms);
         if let Some(busy) = &self.busy {
@@ -472,7 +475,7 @@ impl World {
             if let Up::Upload(_) = frame {
                 self.upstream.bytes += bytes.len();
             }
-            // What a reconnect costs does not depend on the others.
+            // The cost of a reconnect is independent of the others.
             if !matches!(frame, Up::Lease(_) | Up::Upload(_)) {
                 self.count(UP, &bytes);
             }
@@ -485,7 +488,7 @@ impl World {
         }
     }
 
-    /// What a node of an older version says instead, if it says anything.
+    /// Rewrites a frame into the form of an older version; returns whether it is sent at all.
     fn make_old(&mut self, frame: &mut Up) -> bool {
         let Up::Report(report) = frame else { return true };
         report.receipt = 0;
@@ -543,7 +546,7 @@ impl World {
                 Some(CloudEffect::StoreWentBack) => {
                     self.renewals += 1;
                     let restores = self.history.restores();
-                    // Where nobody agrees it is said again, after each restart of the cloud.
+                    // Without agreement the claim is repeated after each restart of the cloud.
                     let most = if self.agrees || restores == 0 { restores + self.lies } else { usize::MAX };
                     if self.renewals > most {
                         self.time.violation = Some("the store went back, it is said; it did not".into());

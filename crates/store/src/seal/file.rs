@@ -1,4 +1,4 @@
-//! The text of the key file: one line for each key, the newest last, and a checksum over all.
+//! The format of the key file: one line per key, the newest last, and a checksum over all.
 //!
 //! ```text
 //! edgesync-seal 1
@@ -7,8 +7,8 @@
 //! sum <SHA-256 of all above, hex>
 //! ```
 //!
-//! Whatever is not exactly as it was written is damage of the whole: keys that open half of the rows would hide that
-//! the others are lost.
+//! Any deviation counts as damage of the whole file: keys that open half of the rows would hide the
+//! loss of the others.
 
 use std::fmt::Write as _;
 
@@ -17,15 +17,15 @@ use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
 use ring::digest;
 
 const TITLE: &str = "edgesync-seal 1\n";
-/// More keys than this are never in a file; two are while a rotation is under way.
+/// The most keys in a file; a rotation needs two.
 const MAX_KEYS: usize = 64;
 
-/// A key as it stands in the file.
+/// One key line of the file.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Line {
-    /// Tells keys apart: random.
+    /// The key's number, random.
     pub(super) number: u32,
-    /// When it was made, RFC 3339.
+    /// The creation time in RFC 3339.
     pub(super) made: String,
     /// Whether `bytes` are wrapped.
     pub(super) wrapped: bool,
@@ -33,7 +33,7 @@ pub(super) struct Line {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Keys are not shown.
+/// Prints no key bytes.
 impl std::fmt::Debug for Line {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Line").field("number", &self.number).finish_non_exhaustive()
@@ -50,7 +50,7 @@ pub(super) fn render(lines: &[Line]) -> String {
     text + "sum " + &sum + "\n"
 }
 
-/// Reads the text; none if it is not what [`render`] gave.
+/// Parses the text; `None` if it differs from the output of [`render`].
 pub(super) fn parse(text: &str) -> Option<Vec<Line>> {
     let (body, sum_line) = text.split_at_checked(text.rfind("sum ")?)?;
     if sum_line.strip_prefix("sum ")?.strip_suffix('\n')? != sum(body) {
@@ -79,7 +79,7 @@ fn sum(text: &str) -> String {
     let digest = digest::digest(&digest::SHA256, text.as_bytes());
     let mut hex = String::with_capacity(64);
     for byte in digest.as_ref() {
-        // A String takes everything.
+        // Writing to a String never fails.
         let _ = write!(hex, "{byte:02x}");
     }
     hex
@@ -99,7 +99,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(lines in prop::collection::vec(line(), 1..4)) {
+        fn a_rendered_file_is_parsed(lines in prop::collection::vec(line(), 1..4)) {
             prop_assert_eq!(parse(&render(&lines)), Some(lines));
         }
 
@@ -107,7 +107,7 @@ mod tests {
         fn no_text_panics(text in any::<String>(), body in "(edgesync-seal 1\n)?(key [0-9]{0,12} [a-z]{0,9} (plain|wrapped)? ?[a-zA-Z0-9+/ ]{0,9}\n){0,3}") {
             prop_assert_eq!(parse(&text), None);
             prop_assert_eq!(parse(&body), None);
-            // With a sum that fits, only what is well formed is taken.
+            // Even with a matching checksum, only well-formed lines are accepted.
             let summed = format!("{body}sum {}\n", sum(&body));
             if let Some(lines) = parse(&summed) {
                 prop_assert!(!lines.is_empty());

@@ -1,4 +1,4 @@
-//! Data keys in memory, and their file.
+//! Data keys in memory and their file.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read as _};
@@ -18,20 +18,21 @@ use crate::durable::{self, FileError, with_suffix};
 use edgesync_protocol::compression;
 
 const PREFIX: &str = "sealed:1:";
-/// How a body is packed.
+/// The encoding of a packed body.
 const AS_IT_IS: u8 = 0;
 const COMPRESSED: u8 = 1;
-/// The largest body, as `sync.max_object` allows it, bytes.
+/// The largest body in bytes, as `sync.max_object` allows it.
 const MAX_BODY: usize = 64 << 20;
 const KEY_BYTES: usize = 32;
-/// Fewer bytes of a credential are no secret.
+/// The least bytes of a credential that count as a secret.
 const MIN_CREDENTIAL: usize = 32;
-/// The most that is read of a key file or a credential, bytes.
+/// The most bytes read of a key file or a credential.
 const MAX_FILE: u64 = 1 << 20;
-/// Bodies after which a key should be replaced.
+/// The number of bodies after which a key should be replaced.
 const WORN: u64 = 1 << 30;
 
-/// The data keys: the newest seals, all open. Cheap to clone; clones see a rotation at once. Not shown.
+/// The data keys: the newest one seals, all of them open. Cheap to clone; clones share rotations.
+/// The `Debug` output contains no keys.
 #[derive(Clone)]
 pub struct Keyring {
     inner: Arc<Inner>,
@@ -39,23 +40,24 @@ pub struct Keyring {
 
 struct Inner {
     file: PathBuf,
-    /// What wraps the keys in the file.
+    /// The key that wraps the keys in the file.
     wrapping: Option<LessSafeKey>,
     keys: RwLock<Arc<Keys>>,
     /// Held while the file is changed.
     changing: Mutex<()>,
-    /// Bodies sealed with the newest key in this run.
+    /// The number of bodies sealed with the newest key in this run.
     sealed: AtomicU64,
     opened: Opened,
     refused: Option<String>,
 }
 
-/// Never empty: the newest is apart.
+/// A non-empty set of keys, the newest one apart.
 struct Keys {
     newest: Arc<DataKey>,
-    /// Those that are to be replaced, still in the file.
+    /// Keys being replaced, still in the file.
     older: Vec<Arc<DataKey>>,
-    /// Those of the last rotation, in no file any more: reads in snapshots from before it still need them.
+    /// Keys of the last rotation, no longer in the file: reads in earlier snapshots still need
+    /// them.
     fading: Vec<Arc<DataKey>>,
 }
 
@@ -66,33 +68,34 @@ struct DataKey {
     cipher: LessSafeKey,
 }
 
-/// What became of the keys at the start.
+/// The outcome of opening the key file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// All are there.
+    /// All keys were read.
     Kept,
-    /// There was no file: a first start, or it was lost.
+    /// The file was missing, on a first start or after a loss, and a new one was created.
     Made,
-    /// The file could not be read or unwrapped; it is set aside with `.lost` at its end, and a new one was made.
+    /// The file could not be read or unwrapped; it was renamed with the suffix `.lost`, and a new
+    /// one was created.
     Lost,
 }
 
-/// What the status says of the keys.
+/// The state of the keys, for the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFacts {
-    /// Number of keys: two while a rotation is under way.
+    /// The number of keys: two during a rotation.
     pub keys: usize,
     /// Whether they are wrapped with a credential.
     pub wrapped: bool,
-    /// When the newest was made.
+    /// The creation time of the newest key in RFC 3339.
     pub newest: String,
-    /// What became of them at the start.
+    /// The outcome of opening the key file.
     pub opened: Opened,
-    /// When an earlier start was given up because the credential was missing (RFC 3339).
+    /// The time of an earlier start refused for lack of the credential (RFC 3339).
     pub refused: Option<String>,
 }
 
-/// Keys are not shown.
+/// Prints the facts, never the keys.
 impl std::fmt::Debug for Keyring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Keyring").field("facts", &self.facts()).finish_non_exhaustive()
@@ -100,18 +103,20 @@ impl std::fmt::Debug for Keyring {
 }
 
 impl Keyring {
-    /// Reads the keys, or makes the first one. A file that is damaged, or wrapped with a credential that is not there,
-    /// is a loss and no error: what was sealed with its keys comes again from the cloud. Keys that stand in the file
-    /// as they are, or wrapped with the previous credential, are wrapped with the current one.
+    /// Reads the keys, or creates the first one.
+    ///
+    /// A damaged file, or one wrapped with a missing credential, is a loss and no error: the cloud
+    /// sends the sealed objects again. Raw keys, and keys wrapped with the previous credential, are
+    /// rewrapped with the current one.
     ///
     /// # Errors
-    /// The file cannot be read or made for other reasons (permissions, a full disk), or a credential has fewer than
-    /// 32 bytes. [`SealError::NoCredential`] if none is there and one is demanded: then no file is touched, and when that
-    /// was is told by the next opening that succeeds.
+    /// The file cannot be read or created for other reasons (permissions, a full disk), or a
+    /// credential has fewer than 32 bytes. [`SealError::NoCredential`] if none exists and one is
+    /// required: no file is touched, and the next successful opening reports the time.
     pub fn open(source: &KeySource) -> Result<(Self, Opened), SealError> {
         let wrapping = source.credential.as_deref().map(wrapping_key).transpose()?.flatten();
         let previous = source.previous_credential.as_deref().map(wrapping_key).transpose()?.flatten();
-        // Without the current one the previous one is better than none.
+        // The previous credential serves if the current one is missing.
         let (wrapping, previous) = if wrapping.is_some() { (wrapping, previous) } else { (previous, None) };
         let path = &source.file;
         let refusal = with_suffix(path, ".refused");
@@ -144,7 +149,7 @@ impl Keyring {
             write_keys(path, wrapping.as_ref(), keys.in_file())?;
         }
         if refused.is_some() {
-            // Told again if it stays.
+            // A leftover is reported again by the next opening.
             let _ = fs::remove_file(&refusal);
         }
         let inner = Inner {
@@ -167,7 +172,7 @@ impl Keyring {
         *self.inner.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
     }
 
-    /// Seals a body.
+    /// Seals a body with the newest key.
     ///
     /// # Errors
     /// [`SealError::NoRandomness`].
@@ -181,7 +186,7 @@ impl Keyring {
         Ok(text)
     }
 
-    /// Opens a body that was sealed.
+    /// Opens a sealed body.
     ///
     /// # Errors
     /// See [`Unopened`].
@@ -194,7 +199,7 @@ impl Keyring {
         unpack(&packed).ok_or(Unopened::Damaged)
     }
 
-    /// Whether a sealed body was sealed with the newest key.
+    /// Returns whether a body was sealed with the newest key.
     #[must_use]
     pub fn is_current(&self, sealed: &str) -> bool {
         split(sealed).is_some_and(|(number, _)| number == self.keys().newest.number)
@@ -203,7 +208,7 @@ impl Keyring {
     /// Adds a new key, which seals from now on. It is durable when this returns.
     ///
     /// # Errors
-    /// The file cannot be written; then nothing has changed.
+    /// The file cannot be written; nothing has changed then.
     pub fn add_key(&self) -> Result<(), SealError> {
         let _changing = self.inner.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let keys = self.keys();
@@ -216,11 +221,11 @@ impl Keyring {
         Ok(())
     }
 
-    /// Forgets all keys but the newest, durably. In memory they stay until the next rotation: reads in snapshots from
-    /// before still open with them.
+    /// Removes all keys but the newest from the file. They stay in memory until the next rotation,
+    /// for reads in earlier snapshots.
     ///
     /// # Errors
-    /// The file cannot be written; then nothing has changed.
+    /// The file cannot be written; nothing has changed then.
     pub fn forget_old(&self) -> Result<(), SealError> {
         let _changing = self.inner.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let keys = self.keys();
@@ -233,13 +238,14 @@ impl Keyring {
         Ok(())
     }
 
-    /// Whether so much has been sealed with the newest key that it should be replaced (2^30 bodies in this run).
+    /// Returns whether the newest key should be replaced (after 2^30 bodies in this run).
     #[must_use]
     pub fn is_worn(&self) -> bool {
         self.inner.sealed.load(Ordering::Relaxed) >= WORN
     }
 
-    /// How many keys there are, whether they are wrapped, and when the newest was made (RFC 3339), for the status.
+    /// Returns the number of keys, whether they are wrapped, and the creation time of the newest
+    /// (RFC 3339), for the status.
     #[must_use]
     pub fn facts(&self) -> KeyFacts {
         let keys = self.keys();
@@ -263,7 +269,7 @@ impl Keys {
         all.map(AsRef::as_ref).find(|key| key.number == number)
     }
 
-    /// The keys that are in the file, in its order.
+    /// Returns the keys of the file, in its order.
     fn in_file(&self) -> impl Iterator<Item = &DataKey> {
         self.older.iter().chain(std::iter::once(&self.newest)).map(AsRef::as_ref)
     }
@@ -275,20 +281,20 @@ impl DataKey {
         Self::of(number, now(), random()?).ok_or(SealError::NoRandomness)
     }
 
-    /// None never happens: the key has the length of the cipher's.
+    /// `None` never occurs: the key has the length of the cipher's keys.
     fn of(number: u32, made: String, bytes: [u8; KEY_BYTES]) -> Option<Self> {
         let cipher = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &bytes).ok()?);
         Some(Self { number, made, bytes, cipher })
     }
 }
 
-/// The time in RFC 3339.
+/// Returns the current time in RFC 3339.
 fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// What is sealed: a byte that says how, and the body, compressed if that makes it shorter. What is sealed grows by a third
-/// as text, and no file system can compress it any more.
+/// Packs a body: an encoding byte, and the body, compressed if that is shorter. Sealed text grows
+/// by a third in base64, and no file system can compress it.
 fn pack(body: &str) -> Vec<u8> {
     let compressed = compression::compress(body.as_bytes()).ok();
     match compressed.filter(|compressed| compressed.len() < body.len()) {
@@ -297,7 +303,6 @@ fn pack(body: &str) -> Vec<u8> {
     }
 }
 
-/// The other way round.
 fn unpack(packed: &[u8]) -> Option<String> {
     let (how, bytes) = packed.split_first()?;
     let body = match *how {
@@ -311,13 +316,13 @@ fn unpack(packed: &[u8]) -> Option<String> {
     String::from_utf8(body).ok()
 }
 
-/// Key number and content of a sealed body.
+/// Splits a sealed body into key number and content.
 fn split(sealed: &str) -> Option<(u32, &str)> {
     let (number, text) = sealed.strip_prefix(PREFIX)?.split_once(':')?;
     Some((number.parse().ok()?, text))
 }
 
-/// What is authenticated with a body. Lengths go in, so that parts do not run together.
+/// Returns the associated data of a body. Lengths are included, so that parts do not run together.
 fn associated(number: u32, binding: Binding<'_>) -> Vec<u8> {
     let Binding { uid, version, namespace, name } = binding;
     let mut bytes = PREFIX.as_bytes().to_vec();
@@ -329,7 +334,7 @@ fn associated(number: u32, binding: Binding<'_>) -> Vec<u8> {
     bytes
 }
 
-/// What is authenticated with a key that is wrapped.
+/// Returns the associated data of a wrapped key.
 fn associated_with_key(number: u32, made: &str) -> Vec<u8> {
     format!("edgesync-seal 1 key {number} {made}").into_bytes()
 }
@@ -340,7 +345,7 @@ fn random<const N: usize>() -> Result<[u8; N], SealError> {
     Ok(bytes)
 }
 
-/// Nonce, ciphertext and tag.
+/// Encrypts into nonce, ciphertext and tag.
 fn encrypt(key: &LessSafeKey, associated: &[u8], text: &[u8]) -> Result<Vec<u8>, SealError> {
     let nonce: [u8; NONCE_LEN] = random()?;
     let mut sealed = Vec::with_capacity(NONCE_LEN + text.len() + AES_256_GCM.tag_len());
@@ -348,7 +353,7 @@ fn encrypt(key: &LessSafeKey, associated: &[u8], text: &[u8]) -> Result<Vec<u8>,
     sealed.extend(text);
     let nonce = Nonce::assume_unique_for_key(nonce);
     let (_, content) = sealed.split_at_mut(NONCE_LEN);
-    // It fails for texts of more than 64 GiB alone.
+    // Fails only for texts of more than 64 GiB.
     let tag = key.seal_in_place_separate_tag(nonce, Aad::from(associated), content);
     sealed.extend(tag.map_err(|_| SealError::NoRandomness)?.as_ref());
     Ok(sealed)
@@ -367,7 +372,7 @@ fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The key that a credential gives; none if there is no such file.
+/// Derives the wrapping key from a credential; `None` if the file is missing.
 fn wrapping_key(path: &Path) -> Result<Option<LessSafeKey>, SealError> {
     let secret = match read_limited(path) {
         Ok(secret) => secret,
@@ -380,7 +385,7 @@ fn wrapping_key(path: &Path) -> Result<Option<LessSafeKey>, SealError> {
         return Err(FileError::tried("use", path)(io::Error::new(ErrorKind::InvalidData, problem)).into());
     }
     let salt = hkdf::Salt::new(HKDF_SHA256, b"edgesync seal");
-    // It fails for lengths beyond 255 hashes alone.
+    // Fails only for lengths beyond 255 hashes.
     let derived = salt.extract(&secret);
     let key = derived
         .expand(&[b"wrap data keys 1"], &AES_256_GCM)
@@ -388,8 +393,8 @@ fn wrapping_key(path: &Path) -> Result<Option<LessSafeKey>, SealError> {
     key.map(Some).map_err(|_| SealError::NoRandomness)
 }
 
-/// The keys in the content of a file, and whether all are there as they would be written now. None if the content is
-/// damaged or a key cannot be unwrapped.
+/// Reads the keys of a file, and whether it has the current form. `None` if the content is damaged
+/// or a key cannot be unwrapped.
 fn read_keys(
     bytes: &[u8],
     wrapping: Option<&LessSafeKey>,

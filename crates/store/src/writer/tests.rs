@@ -1,9 +1,9 @@
-//! What the writer promises, with a table of one column.
+//! The guarantees of the writer, over a table of one column.
 
 use super::*;
 use crate::engine::{EngineOptions, Kind, open_writer, set_max_bytes};
 
-/// The owner of a database that needs none.
+/// An owner without hooks.
 struct NoHooks;
 
 impl WriterHooks for NoHooks {}
@@ -41,7 +41,7 @@ async fn count(writer: &Writer<NoHooks>) -> i64 {
         .unwrap()
 }
 
-/// Keeps the writer inside a job until the sender is dropped or used; answers once it is there.
+/// Blocks the writer within a job until the sender is dropped or used; returns once it blocks.
 async fn block(writer: &Writer<NoHooks>) -> mpsc::Sender<()> {
     let (release, wait) = mpsc::channel::<()>();
     let (entered, inside) = oneshot::channel();
@@ -114,7 +114,7 @@ async fn a_failed_job_undoes_only_itself() {
 }
 
 #[tokio::test]
-async fn without_room_small_jobs_of_the_group_get_through() {
+async fn a_full_database_lets_small_jobs_through() {
     let fixture = fixture(WriterLimits::default(), Some(16 * PAGE_BYTES));
     let writer = &fixture.writer;
     let release = block(writer).await;
@@ -143,7 +143,7 @@ async fn a_group_ends_at_its_limit_of_bytes() {
     for job in jobs {
         job.await.unwrap();
     }
-    // The job that blocks was alone when its group was gathered; the others go in pairs.
+    // The blocking job was alone when its group was gathered; the others run in pairs.
     assert_eq!(fixture.writer.stats().commits, 1 + 5);
 }
 
@@ -174,7 +174,7 @@ async fn join<F: Future<Output = Insert>>(jobs: Vec<std::pin::Pin<Box<F>>>) {
 }
 
 #[tokio::test]
-async fn closing_finishes_what_is_queued_and_refuses_the_rest() {
+async fn closing_completes_the_queue_and_refuses_the_rest() {
     let fixture = fixture(WriterLimits::default(), None);
     let writer = &fixture.writer;
     let release = block(writer).await;

@@ -1,7 +1,8 @@
-//! Events: kept as `events.k8s.io/v1`, written as CloudCore wants them, in the form of the core group.
+//! Events: stored as `events.k8s.io/v1`, sent to CloudCore in the form of the core group.
 //!
-//! An Event that has occurred more than once may be there already, which CloudCore does not say: it is inserted, and
-//! then patched. The patch waits until the insert was read, because CloudCore handles two messages in any order.
+//! An Event that has occurred more than once may exist already, which CloudCore does not report: it
+//! is inserted and then patched. The patch waits until the insert was read, because CloudCore
+//! handles two messages in any order.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -15,21 +16,21 @@ use edgesync_object::time::rfc3339;
 
 /// The largest Event, in bytes.
 const MAX_EVENT: usize = 64 << 10;
-/// What the insert says of metadata; the rest is nobody's to say.
+/// The metadata fields of the insert; the server sets the others.
 const METADATA: [&str; 4] = ["name", "namespace", "labels", "annotations"];
 
-/// An Event on its way.
+/// An Event in flight.
 #[derive(Debug)]
 pub(in crate::upload) struct EventTask {
     resource: String,
     insert: String,
-    /// The content of the patch, if one follows.
+    /// The content of the patch, for a repeated Event.
     patch: Option<String>,
     is_patching: bool,
 }
 
 impl EventTask {
-    /// Reads an Event in either form.
+    /// Parses an Event in either form.
     pub(in crate::upload) fn read(json: &str, node: &str) -> Result<Self, Refusal> {
         if json.len() > MAX_EVENT {
             return Err(invalid(format!("an Event must be at most {MAX_EVENT} bytes")));
@@ -58,7 +59,7 @@ impl EventTask {
         message::write("event", operation, self.resource.as_str(), content.as_str())
     }
 
-    /// What was sent was read. Returns whether more is to be sent.
+    /// Handles the pong after a message. Returns whether another message follows.
     pub(in crate::upload) fn advance(&mut self) -> bool {
         let more = self.patch.is_some() && !self.is_patching;
         self.is_patching |= more;
@@ -66,7 +67,7 @@ impl EventTask {
     }
 }
 
-/// Fills in what readers of the core form look at, as far as the other form says it.
+/// Derives the fields that readers of the core form expect from the other form.
 fn complete(event: &mut Object, node: &str) {
     if event.namespace().is_empty() {
         event.set_metadata("namespace", "default");
@@ -88,7 +89,7 @@ fn complete(event: &mut Object, node: &str) {
     set(fields, "source", source);
 }
 
-/// Sets a field that is not there.
+/// Sets an absent field.
 fn set(fields: &mut Map<String, Value>, field: &str, value: Option<Value>) {
     let is_there = fields.get(field).is_some_and(|value| !value.is_null());
     if let Some(value) = value.filter(|_| !is_there) {
@@ -96,19 +97,19 @@ fn set(fields: &mut Map<String, Value>, field: &str, value: Option<Value>) {
     }
 }
 
-/// A time in whole seconds.
+/// Truncates a time to whole seconds.
 fn seconds(time: &Value) -> Option<Value> {
     let time: Timestamp = time.as_str()?.parse().ok()?;
     Some(rfc3339(time).into())
 }
 
-/// Whether it has occurred more than once.
+/// Returns whether the Event has occurred more than once.
 fn repeats(event: &Object) -> bool {
     let is_series = event.fields().get("series").is_some_and(Value::is_object);
     is_series || event.fields().get("count").and_then(Value::as_i64).is_some_and(|count| count > 1)
 }
 
-/// A strategic merge patch of what goes on in a series.
+/// Returns a strategic merge patch of the changing fields of a series.
 fn patch_data(event: &Object) -> String {
     let fields = event.fields();
     let mut patch: Map<String, Value> = ["count", "lastTimestamp", "message", "series"]

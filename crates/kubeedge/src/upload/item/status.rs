@@ -1,19 +1,19 @@
-//! The status of an object: of a Pod by `podpatch`, of a custom resource by the dynamic controller. The UID goes with it,
-//! so that an object made anew under the same name is not meant.
+//! The status of an object: a Pod's by `podpatch`, a custom resource's by the dynamic controller.
+//! The UID is part of it, so that an object recreated under the same name is not changed.
 
-use super::{Refusal, invalid, words};
+use super::{Refusal, failure_text, invalid};
 use crate::application::Request;
 use crate::message::{self, Draft, Failure, quoted};
 use edgesync_object::kinds;
 use edgesync_object::name::{check_label, check_path_segment, check_subdomain};
 use edgesync_protocol::upload::{RefusedReason, StatusContent};
 
-/// A status on its way.
+/// A status in flight.
 #[derive(Debug)]
 pub(in crate::upload) enum StatusTask {
-    /// Of a Pod.
+    /// The status of a Pod.
     Pod { resource: String, content: String },
-    /// Of anything else.
+    /// The status of a custom resource.
     Custom { request: String },
 }
 
@@ -28,7 +28,7 @@ impl StatusTask {
     }
 }
 
-/// Reads a status.
+/// Validates a status and builds its request.
 pub(in crate::upload) fn read(content: &StatusContent<'_>, node: &str) -> Result<StatusTask, Refusal> {
     let StatusContent { uid, object, status } = content;
     let resource = kinds::guess(&object.api_version, &object.kind, !object.namespace.is_empty());
@@ -61,7 +61,7 @@ pub(in crate::upload) fn read(content: &StatusContent<'_>, node: &str) -> Result
     Ok(StatusTask::Custom { request: request.to_json(node) })
 }
 
-/// What a failure means for a status.
+/// Returns the refusal for a failed status.
 pub(in crate::upload) fn refusal(failure: &Failure) -> Refusal {
     let is_other_uid = failure.code == 422 && failure.message.contains("metadata.uid");
     let reason = match failure.code {
@@ -71,5 +71,5 @@ pub(in crate::upload) fn refusal(failure: &Failure) -> Refusal {
         400 | 422 => RefusedReason::Invalid,
         _ => RefusedReason::Other,
     };
-    (reason, words(failure))
+    (reason, failure_text(failure))
 }

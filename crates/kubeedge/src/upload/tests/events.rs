@@ -1,4 +1,4 @@
-//! Events: the form of the core group, and pongs in the place of answers.
+//! Events: the form of the core group, and pongs in place of answers.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn an_event_is_written_in_the_form_of_the_core_group() {
 }
 
 #[test]
-fn what_an_event_of_the_core_group_says_stays() {
+fn fields_of_a_core_event_stay() {
     let mut test = Test::new();
     let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "a"}, "note": "m",
         "deprecatedFirstTimestamp": "2026-01-01T00:00:00Z", "deprecatedLastTimestamp": "2026-01-02T00:00:00Z",
@@ -53,7 +53,7 @@ fn events_are_confirmed_by_the_pong_behind_them_or_a_later_one() {
 }
 
 #[test]
-fn what_was_sent_before_needs_no_second_pong() {
+fn items_sent_earlier_need_no_second_pong() {
     let mut test = Test::new();
     test.upload(&[(5, event("a"))]);
     assert_eq!(routes(&test.tick()), ["insert lab/event/a", "ping 2"]);
@@ -62,7 +62,7 @@ fn what_was_sent_before_needs_no_second_pong() {
 }
 
 #[test]
-fn an_event_that_has_occurred_before_is_inserted_and_then_patched() {
+fn a_repeated_event_is_inserted_and_then_patched() {
     let mut item = event("a");
     item["event"]["series"] = json!({"count": 3, "lastObservedTime": "2026-11-21T01:43:00.250000Z"});
     item["event"]["metadata"]["annotations"] = json!({"edgesync.io/latest-note": "n"});

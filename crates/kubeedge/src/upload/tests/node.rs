@@ -1,10 +1,10 @@
-//! The Node: registration, patches, and that it is ready again after it was away.
+//! The Node: registration, patches, and readiness after an absence.
 
 use super::*;
 use crate::testing::WALL;
 use edgesync_protocol::change::Put;
 
-/// The report of a node on the machine of the captured EdgeCore.
+/// Returns the report of a node on the machine of the captured EdgeCore.
 fn captured_report() -> Value {
     let capture = captured("samples/c2s-node-insert.json");
     let node = &capture["content"];
@@ -22,7 +22,7 @@ fn captured_report() -> Value {
 }
 
 #[test]
-fn a_registration_is_that_of_an_edgecore_but_for_what_only_a_kubelet_can_say() {
+fn a_registration_equals_edgecores_except_kubelet_fields() {
     let mut test = Test::new();
     let messages = test.upload(&[(5, captured_report())]);
     let capture = captured("samples/c2s-node-insert.json");
@@ -52,7 +52,7 @@ fn a_registration_is_that_of_an_edgecore_but_for_what_only_a_kubelet_can_say() {
 }
 
 #[test]
-fn a_patch_has_the_form_of_that_of_an_edgecore_and_says_the_same_as_a_registration() {
+fn a_node_patch_equals_edgecores_form_and_the_registration() {
     let (mut new, mut known) = (Test::new(), Test::registered());
     let insert = new.upload(&[(5, captured_report())]).remove(0)["content"].take();
     let message = known.upload(&[(5, captured_report())]).remove(0);
@@ -75,7 +75,7 @@ fn a_patch_has_the_form_of_that_of_an_edgecore_and_says_the_same_as_a_registrati
 }
 
 #[test]
-fn a_node_that_is_made_tells_its_uid() {
+fn a_created_node_yields_its_uid() {
     let mut test = Test::new();
     let messages = test.upload(&[(5, report())]);
     let response = captured("samples/s2c-node-insert-response.json")["content"].clone();
@@ -109,7 +109,7 @@ fn a_node_that_was_made_without_all_of_its_labels_is_patched() {
 }
 
 #[test]
-fn a_node_that_is_gone_is_registered_anew() {
+fn a_deleted_node_is_registered_again() {
     let mut test = Test::registered();
     let messages = test.upload(&[(5, report())]);
     assert_eq!(routes(&messages), ["patch null/nodepatch/edgea"]);
@@ -137,7 +137,7 @@ fn a_node_that_is_there_and_is_not_waits_between_attempts() {
 }
 
 #[test]
-fn a_report_that_is_refused_is_refused_for_good_and_one_that_found_no_server_is_not() {
+fn a_refused_report_is_final_and_an_unreachable_server_is_not() {
     for (content, reason) in [
         (error(403, "Forbidden"), RefusedReason::Other),
         (error(422, "Invalid"), RefusedReason::Invalid),
@@ -179,13 +179,13 @@ fn node(name: &str, ready: &str) -> Put {
 
 impl Test {
     fn see(&mut self, node: &Put) -> Vec<Value> {
-        self.uploads.seen(&mut self.outbound, node);
+        self.uploads.node_received(&mut self.outbound, node);
         sent(&mut self.outbound)
     }
 }
 
 #[test]
-fn a_node_that_passes_by_tells_its_uid_and_another_one_does_not() {
+fn a_received_node_yields_its_uid_and_another_one_does_not() {
     let mut test = Test::new();
     assert!(test.see(&node("other", "Unknown")).is_empty());
     assert_eq!(test.uploads.node_uid(), None);
@@ -194,7 +194,7 @@ fn a_node_that_passes_by_tells_its_uid_and_another_one_does_not() {
 }
 
 #[test]
-fn a_node_that_is_seen_not_to_be_ready_is_told_to_be_but_not_all_the_time() {
+fn an_unready_node_is_patched_ready_at_a_limited_rate() {
     let mut test = Test::new();
     let message = test.see(&node("edgea", "Unknown")).remove(0);
     assert_eq!(routes(std::slice::from_ref(&message)), ["patch null/nodepatch/edgea"]);
@@ -213,7 +213,7 @@ fn a_node_that_is_seen_not_to_be_ready_is_told_to_be_but_not_all_the_time() {
 }
 
 #[test]
-fn since_when_a_condition_holds_is_taken_from_the_node_if_the_report_does_not_say() {
+fn a_missing_transition_time_is_taken_from_the_node() {
     let mut test = Test::new();
     let mut seen = node("edgea", "True");
     let conditions = json!([{"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-20T00:00:00Z"},

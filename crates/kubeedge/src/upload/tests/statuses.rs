@@ -22,7 +22,7 @@ fn the_status_of_a_pod_is_patched_as_an_edgecore_does() {
 }
 
 #[test]
-fn what_is_refused_says_what_has_become_of_the_object() {
+fn refusals_name_the_fate_of_the_object() {
     for (code, reason) in [
         (404, RefusedReason::Gone),
         (409, RefusedReason::Recreated),
@@ -43,7 +43,7 @@ fn what_is_refused_says_what_has_become_of_the_object() {
 }
 
 #[test]
-fn a_server_that_has_no_time_is_asked_again() {
+fn a_busy_server_is_retried() {
     let mut test = Test::new();
     let mut message = test.upload(&[(5, status("lab.io/v1", "Widget", json!({})))]).remove(0);
     for _ in 0..6 {
@@ -64,7 +64,7 @@ fn kinds_without_a_status_of_their_own_are_refused_at_once() {
 }
 
 #[test]
-fn the_status_of_a_custom_resource_is_patched_by_the_dynamic_controller() {
+fn a_custom_resource_status_uses_the_dynamic_controller() {
     let mut test = Test::new();
     let message = test.upload(&[(5, status("lab.io/v1", "Policy", json!({"phase": "On"})))]).remove(0);
     assert_eq!(message["route"], captured("samples/c2s-application-list.json")["route"]);
@@ -80,7 +80,7 @@ fn the_status_of_a_custom_resource_is_patched_by_the_dynamic_controller() {
 }
 
 #[test]
-fn cluster_scoped_objects_and_the_core_group_have_their_words_in_the_key() {
+fn keys_encode_cluster_scope_and_the_core_group() {
     let mut test = Test::new();
     let mut item = status("v1", "PersistentVolume", json!({}));
     item["status"]["object"]["namespace"] = json!("");
@@ -89,7 +89,7 @@ fn cluster_scoped_objects_and_the_core_group_have_their_words_in_the_key() {
 }
 
 #[test]
-fn a_dynamic_controller_that_says_nothing_is_given_up_after_three_attempts() {
+fn a_silent_dynamic_controller_fails_after_three_attempts() {
     for noise in [None, Some(json!({"Status": "InProcessing"}))] {
         let mut test = Test::registered();
         let mut messages = test.upload(&[(5, status("lab.io/v1", "Widget", json!({}))), (6, report())]);

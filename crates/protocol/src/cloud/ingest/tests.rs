@@ -2,19 +2,19 @@ use std::time::Duration;
 
 use super::*;
 use crate::cloud::CloudMachine;
-use crate::cloud::testing::{self, Wishes, hello, hello_with, machine};
+use crate::cloud::testing::{self, DesiredObjects, hello, hello_with, machine};
 use crate::frame::{Down, MIN_MAX_FRAME, Up};
 use crate::timing::Now;
 use crate::upload::{Lease, MAX_SEQ};
 
-/// Brings the node into a session, and answers with the frames for it.
+/// Completes the handshake and returns the frames for the node.
 fn welcome(cloud: &mut CloudMachine, session: &str) -> Vec<Down> {
     testing::welcome(cloud, hello_with(session, MIN_MAX_FRAME), &nothing());
     frames(cloud)
 }
 
-fn nothing() -> Wishes {
-    Wishes::default()
+fn nothing() -> DesiredObjects {
+    DesiredObjects::default()
 }
 
 fn frames(cloud: &mut CloudMachine) -> Vec<Down> {
@@ -94,7 +94,7 @@ fn one_upload_at_a_time_goes_to_the_store_even_across_sessions() {
 }
 
 #[test]
-fn what_could_not_be_stored_is_not_confirmed_and_may_come_again() {
+fn a_failed_upload_is_unconfirmed_and_may_be_repeated() {
     let mut cloud = machine();
     welcome(&mut cloud, "a");
     cloud.received(Now::ZERO, upload("a", 1..=3), &nothing());
@@ -107,7 +107,7 @@ fn what_could_not_be_stored_is_not_confirmed_and_may_come_again() {
 }
 
 #[test]
-fn a_session_that_is_not_known_is_asked_for_a_hello() {
+fn an_unknown_session_gets_a_hello_request() {
     for frame in [upload("x", 1..=1), lease("x")] {
         let mut cloud = machine();
         welcome(&mut cloud, "a");
@@ -134,25 +134,25 @@ fn a_node_that_is_not_welcome_yet_lives_but_its_outbox_waits() {
 }
 
 #[test]
-fn a_lease_does_not_put_off_what_is_overdue() {
+fn a_lease_does_not_delay_overdue_objects() {
     let mut cloud = machine();
     welcome(&mut cloud, "a");
-    let heard = cloud.last_heard;
+    let heard = cloud.last_received;
     cloud.received(Duration::from_secs(9), lease("a"), &nothing());
-    assert_eq!(cloud.last_heard, heard);
+    assert_eq!(cloud.last_received, heard);
 }
 
 #[test]
-fn refusals_are_told_again_when_their_confirm_was_lost() {
+fn refusals_are_repeated_when_their_confirm_was_lost() {
     let mut cloud = machine();
     welcome(&mut cloud, "a");
     for (answer, expected) in [(vec![refused(2)], 1), (vec![], 1), (vec![], 1)] {
         cloud.received(Now::ZERO, upload("a", 1..=3), &nothing());
         let token = take(&mut cloud).unwrap();
         cloud.taken(Now::ZERO, token, Some((taken(3), answer)));
-        let told = confirm(&mut cloud).unwrap().refused;
-        assert_eq!(told.len(), expected);
-        assert_eq!((told[0].seq, told[0].message.len()), (2, 256));
+        let claimed = confirm(&mut cloud).unwrap().refused;
+        assert_eq!(claimed.len(), expected);
+        assert_eq!((claimed[0].seq, claimed[0].message.len()), (2, 256));
     }
     assert_eq!(cloud.counters().uploads_refused, 1);
     cloud.received(Now::ZERO, upload("a", 4..=5), &nothing());
@@ -185,7 +185,7 @@ fn numbers_that_cannot_be_kept_go_nowhere() {
 }
 
 #[test]
-fn the_welcome_asks_for_a_node_that_is_not_known() {
+fn the_welcome_requests_an_unknown_node() {
     let mut cloud = machine();
     for (registered, asked) in [(false, true), (true, false)] {
         cloud.set_registered(registered);

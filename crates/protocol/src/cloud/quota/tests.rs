@@ -1,7 +1,7 @@
-//! A node that says whatever suits it, against its machine with the default limits.
+//! A hostile node against its machine with the default limits.
 
 use crate::change::Uid;
-use crate::cloud::testing::{Wishes, hello, machine, welcome};
+use crate::cloud::testing::{DesiredObjects, hello, machine, welcome};
 use crate::cloud::{CloudConfig, CloudEffect, CloudMachine, CloudPhase};
 use crate::digest::{BucketSet, Digest};
 use crate::fault::{self, Fault};
@@ -9,11 +9,11 @@ use crate::frame::{Down, Hello, Inventory, Item, Report, Up};
 use crate::timing::Now;
 use edgesync_object::ObjectRef;
 
-/// Items in a frame of a node: what fits into 256 KiB with names.
+/// The items in a node's frame: as many as fit into 256 KiB with names.
 const PAGE: u64 = 2000;
 
-fn nothing() -> Wishes {
-    Wishes::default()
+fn nothing() -> DesiredObjects {
+    DesiredObjects::default()
 }
 
 fn object(name: &str) -> ObjectRef {
@@ -21,7 +21,7 @@ fn object(name: &str) -> ObjectRef {
     ObjectRef { api_version, kind, namespace: "nobody".into(), name: name.into() }
 }
 
-/// Objects that nobody ever gave to the node.
+/// Returns objects that were never sent to the node.
 fn invented(page: u64) -> Vec<Item> {
     let item = |number: u64| {
         let name = format!("invented-{}", page * PAGE + number);
@@ -34,13 +34,13 @@ fn report(from: u64, objects: Vec<Item>, removed: Vec<Uid>) -> Up {
     Up::Report(Report { session: "s".into(), from, to: from + 1, objects, removed, ..Report::default() })
 }
 
-/// A Hello of a node that claims to hold so much.
+/// Returns a Hello of a node that claims to hold `count` objects.
 fn claims(session: &str, count: u64) -> Up {
     let Up::Hello(plain) = hello(session) else { unreachable!() };
     Up::Hello(Hello { count, digest: Digest(7), revision: 1, confirmed: Some(0), ..plain })
 }
 
-/// What the machine has handed to the store: the largest batch, and all of them.
+/// Stores all batches and returns the size of the largest one, and of all.
 fn stored(cloud: &mut CloudMachine) -> (usize, usize) {
     let (mut largest, mut sum) = (0, 0);
     while let Some(effect) = cloud.poll_effect(&nothing()) {
@@ -57,7 +57,7 @@ fn stored(cloud: &mut CloudMachine) -> (usize, usize) {
     (largest, sum)
 }
 
-/// Why the node was told to say Hello again.
+/// Returns the reason of the next Hello request.
 fn refusal(cloud: &mut CloudMachine) -> Option<String> {
     let mut frames = std::iter::from_fn(|| cloud.poll_frame(Now::ZERO, &nothing()));
     frames.find_map(|frame| match frame {
@@ -66,43 +66,44 @@ fn refusal(cloud: &mut CloudMachine) -> Option<String> {
     })
 }
 
-/// A node invents 100,000 objects: how many become records, and what it is told.
+/// Reports 100,000 invented objects; returns the number of records and the reason that the node
+/// receives.
 fn invents() -> (usize, Option<String>) {
     let mut cloud = machine();
     welcome(&mut cloud, hello("s"), &nothing());
-    let (mut records, mut told) = (0, None);
+    let (mut records, mut claimed) = (0, None);
     for page in 0..50 {
         cloud.received(Now::ZERO, report(page, invented(page), Vec::new()), &nothing());
         records += stored(&mut cloud).1;
-        told = told.or(refusal(&mut cloud));
+        claimed = claimed.or(refusal(&mut cloud));
     }
-    (records, told)
+    (records, claimed)
 }
 
 #[test]
-fn objects_that_nobody_gave_to_the_node_become_records_up_to_its_quota() {
-    let (records, told) = invents();
+fn unknown_objects_become_records_up_to_the_quota() {
+    let (records, claimed) = invents();
     assert_eq!(records, 20_000);
-    let told = told.unwrap();
-    assert!(told.contains("20000 objects") && told.contains("sync.max_unknown"), "{told}");
-    let (records, told) = fault::with(Some(Fault::NoQuota), invents);
-    assert_eq!((records, told), (100_000, None), "the planted bug is found");
+    let claimed = claimed.unwrap();
+    assert!(claimed.contains("20000 objects") && claimed.contains("sync.max_unknown"), "{claimed}");
+    let (records, claimed) = fault::with(Some(Fault::NoQuota), invents);
+    assert_eq!((records, claimed), (100_000, None), "the planted bug is found");
 }
 
 #[test]
-fn who_is_refused_is_told_why_although_more_of_it_is_under_way() {
+fn a_refused_node_learns_the_first_reason() {
     let mut cloud = machine();
     welcome(&mut cloud, hello("s"), &nothing());
     for page in 0..50 {
         cloud.received(Now::ZERO, report(page, invented(page), Vec::new()), &nothing());
         stored(&mut cloud);
     }
-    let told = refusal(&mut cloud).unwrap();
-    assert!(told.contains("sync.max_unknown"), "{told}");
+    let claimed = refusal(&mut cloud).unwrap();
+    assert!(claimed.contains("sync.max_unknown"), "{claimed}");
 }
 
 #[test]
-fn no_transaction_grows_with_what_a_node_sends_at_once() {
+fn no_transaction_grows_with_a_burst_of_a_node() {
     let mut cloud = machine();
     welcome(&mut cloud, hello("s"), &nothing());
     for page in 0..9 {
@@ -115,10 +116,10 @@ fn no_transaction_grows_with_what_a_node_sends_at_once() {
 }
 
 #[test]
-fn what_was_never_recorded_is_not_removed() {
+fn unrecorded_objects_are_not_removed() {
     let mut cloud = machine();
     welcome(&mut cloud, hello("s"), &nothing());
-    // A batch is under way: what comes now gathers.
+    // A batch is at the store: later changes are gathered.
     cloud.received(Now::ZERO, report(0, invented(0), Vec::new()), &nothing());
     for page in 1..100 {
         let removed = invented(page).into_iter().map(|item| item.uid).collect();
@@ -135,7 +136,7 @@ fn what_was_never_recorded_is_not_removed() {
     assert_eq!(cloud.confirmed(), 100);
 }
 
-/// Pages of an inventory until it is refused; how many were taken.
+/// Sends pages of an inventory until a refusal; returns the number of accepted ones.
 fn pages(cloud: &mut CloudMachine, objects: impl Fn(u64) -> Vec<Item>) -> u64 {
     for page in 0..400 {
         let (session, buckets) = ("s".into(), BucketSet::default());
@@ -150,7 +151,7 @@ fn pages(cloud: &mut CloudMachine, objects: impl Fn(u64) -> Vec<Item>) -> u64 {
 }
 
 #[test]
-fn an_inventory_is_as_long_as_the_node_can_hold_objects_and_not_as_long_as_it_says() {
+fn an_inventory_is_bounded_by_known_objects_not_by_claims() {
     let repeated: fn(u64) -> Vec<Item> = |_| invented(0);
     for objects in [invented, repeated] {
         let mut cloud = machine();

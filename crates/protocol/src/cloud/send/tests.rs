@@ -1,6 +1,6 @@
 use super::*;
 use crate::change::{RejectReason, Rejected};
-use crate::cloud::testing::{Wish, Wishes, hello, machine};
+use crate::cloud::testing::{DesiredObject, DesiredObjects, hello, machine};
 use crate::cloud::{CloudConfig, Issued};
 use crate::frame::{Item, Report, Up};
 use crate::message::Body;
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 const KIB: usize = 1 << 10;
 
-/// A node that holds nothing begins a session.
-fn welcome(cloud: &mut CloudMachine, session: &str, wishes: &Wishes) {
+/// Completes the handshake of a node that holds nothing.
+fn welcome(cloud: &mut CloudMachine, session: &str, wishes: &DesiredObjects) {
     crate::cloud::testing::welcome(cloud, hello(session), wishes);
     assert!(matches!(cloud.output.next_frame(), Some(Down::Welcome(_))));
 }
@@ -19,8 +19,8 @@ fn name(number: usize) -> Uid {
     format!("uid-{number:04}").into()
 }
 
-fn desire(cloud: &mut CloudMachine, wishes: &mut Wishes, number: usize, size: usize) {
-    let wish = Wish {
+fn desire(cloud: &mut CloudMachine, wishes: &mut DesiredObjects, number: usize, size: usize) {
+    let wish = DesiredObject {
         version: 1.into(),
         object: Arc::new(ObjectRef {
             api_version: "v1".into(),
@@ -40,7 +40,7 @@ fn desire(cloud: &mut CloudMachine, wishes: &mut Wishes, number: usize, size: us
     wishes.tell(Now::ZERO, Some(cloud), &name(number), Some(wish));
 }
 
-fn load(cloud: &mut CloudMachine, wishes: &Wishes) -> Option<(u64, Vec<Uid>)> {
+fn load(cloud: &mut CloudMachine, wishes: &DesiredObjects) -> Option<(u64, Vec<Uid>)> {
     match cloud.poll_effect(wishes)? {
         CloudEffect::Load { token, objects } => {
             Some((token, objects.into_iter().map(|(uid, _)| uid).collect()))
@@ -60,8 +60,8 @@ fn bodies(uids: &[Uid], size: usize) -> Vec<Loaded> {
     uids.iter().map(loaded).collect()
 }
 
-/// The numbers of objects in the frames that are ready.
-fn frames(cloud: &mut CloudMachine, wishes: &Wishes) -> Vec<usize> {
+/// Returns the number of objects in each ready frame.
+fn frames(cloud: &mut CloudMachine, wishes: &DesiredObjects) -> Vec<usize> {
     let frame = std::iter::from_fn(|| cloud.poll_frame(Now::ZERO, wishes));
     let objects = |frame| match frame {
         Down::Objects(objects) => objects.messages.len(),
@@ -71,13 +71,13 @@ fn frames(cloud: &mut CloudMachine, wishes: &Wishes) -> Vec<usize> {
 }
 
 #[test]
-fn the_answer_to_a_load_of_an_earlier_session_is_not_taken_for_that_of_the_next() {
-    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+fn a_load_answer_of_an_earlier_session_is_ignored() {
+    let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
     (0..300).for_each(|number| desire(&mut cloud, &mut wishes, number, KIB));
     welcome(&mut cloud, "a", &wishes);
     let (old, uids) = load(&mut cloud, &wishes).unwrap();
     welcome(&mut cloud, "b", &wishes);
-    // What is asked for first is not what was asked for before.
+    // The first request differs from the previous session's.
     desire(&mut cloud, &mut wishes, 1000, KIB);
     let (new, again) = load(&mut cloud, &wishes).unwrap();
     assert_ne!(old, new);
@@ -89,14 +89,14 @@ fn the_answer_to_a_load_of_an_earlier_session_is_not_taken_for_that_of_the_next(
     );
     cloud.loaded(Now::ZERO, new, bodies(&again, KIB), &wishes);
     assert!(frames(&mut cloud, &wishes).iter().sum::<usize>() > 1);
-    let under_way = cloud.under_way();
+    let in_flight = cloud.in_flight();
     cloud.loaded(Now::ZERO, new, bodies(&again, KIB), &wishes);
-    assert_eq!(cloud.under_way(), under_way, "an answer counts once");
+    assert_eq!(cloud.in_flight(), in_flight, "an answer counts once");
 }
 
 #[test]
-fn what_could_not_be_loaded_is_asked_for_again_later() {
-    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+fn failed_loads_are_retried_later() {
+    let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
     (0..3).for_each(|number| desire(&mut cloud, &mut wishes, number, KIB));
     welcome(&mut cloud, "a", &wishes);
     let (token, uids) = load(&mut cloud, &wishes).unwrap();
@@ -107,9 +107,9 @@ fn what_could_not_be_loaded_is_asked_for_again_later() {
     assert!(load(&mut cloud, &wishes).unwrap().1.contains(&uids[0]));
 }
 
-/// A live machine, and the version of its one object is under way.
-fn sending() -> (CloudMachine, Wishes) {
-    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+/// Returns a live machine with the version of its one object in flight.
+fn sending() -> (CloudMachine, DesiredObjects) {
+    let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
     let issued = Issued { gaps: vec![(1000, 2000)], since: None };
     cloud.set_incarnation("inc".into(), Arc::new(issued));
     desire(&mut cloud, &mut wishes, 0, KIB);
@@ -120,14 +120,14 @@ fn sending() -> (CloudMachine, Wishes) {
     (cloud, wishes)
 }
 
-fn report(cloud: &mut CloudMachine, wishes: &Wishes, now: Now, report: Report) {
+fn report(cloud: &mut CloudMachine, wishes: &DesiredObjects, now: Now, report: Report) {
     cloud.received(now, Up::Report(Report { session: "a".into(), ..report }), wishes);
 }
 
-/// When it sends something in so long to a node that answers like this.
+/// Returns the times at which it sends within `time` to a node that answers like this.
 fn times(
     cloud: &mut CloudMachine,
-    wishes: &Wishes,
+    wishes: &DesiredObjects,
     time: Duration,
     answer: impl Fn(&mut CloudMachine, Now),
 ) -> Vec<Now> {
@@ -161,7 +161,7 @@ fn longest_pause(times: &[Now]) -> Duration {
 }
 
 #[test]
-fn what_is_never_reported_is_sent_again_with_waits_up_to_the_longest() {
+fn unreported_objects_are_resent_with_bounded_backoff() {
     let (mut cloud, wishes) = sending();
     let sent = times(&mut cloud, &wishes, DAY, |_, _| {});
     assert!((5..=6).contains(&sent[0].as_secs()), "{:?}", sent[0]);
@@ -170,7 +170,7 @@ fn what_is_never_reported_is_sent_again_with_waits_up_to_the_longest() {
 }
 
 #[test]
-fn what_is_rejected_for_ever_is_sent_ever_less_often_up_to_once_an_hour() {
+fn rejected_objects_back_off_to_once_an_hour() {
     let (mut cloud, wishes) = sending();
     let reject = |cloud: &mut CloudMachine, now| {
         let rejected = Rejected {
@@ -189,10 +189,10 @@ fn what_is_rejected_for_ever_is_sent_ever_less_often_up_to_once_an_hour() {
 }
 
 #[test]
-fn a_node_that_reports_something_else_each_time_is_not_sent_the_object_at_line_speed() {
+fn a_node_with_unrelated_reports_is_sent_with_backoff() {
     let (mut cloud, wishes) = sending();
     let sent = times(&mut cloud, &wishes, DAY, |cloud, now| {
-        // It says that it has answered, and names nothing of what it was sent.
+        // The node acknowledges, and names none of the sent objects.
         let receipt = cloud.pacer.next_frame() - 1;
         report(cloud, &wishes, now, Report { receipt, ..Report::default() });
     });
@@ -206,7 +206,7 @@ fn numbers_that_no_frame_has_answer_nothing() {
         let receiving = Some(name(0));
         let received = Some(u64::MAX);
         report(&mut cloud, &wishes, Now::ZERO, Report { receipt, receiving, received, ..Report::default() });
-        assert_eq!((cloud.under_way(), cloud.counters().resent), (1, 0));
+        assert_eq!((cloud.in_flight(), cloud.counters().resent), (1, 0));
     }
 }
 
@@ -228,7 +228,7 @@ fn ten_thousand_reports_make_one_batch_and_one_confirm() {
 }
 
 #[test]
-fn versions_of_a_lost_life_make_one_new_incarnation_however_often_they_are_reported() {
+fn repeated_lost_versions_begin_one_incarnation() {
     let (mut cloud, wishes) = sending();
     let lost = |cloud: &mut CloudMachine, n: u64| {
         let object = Some(ObjectRef {
@@ -257,9 +257,9 @@ fn versions_of_a_lost_life_make_one_new_incarnation_however_often_they_are_repor
     assert_eq!(lost(&mut cloud, 1_000_000), 1, "another loss is another matter");
 }
 
-/// Sends everything that may be sent, and answers loads at once, over a line without limits. Returns what was sent whole, in
-/// order, and the most bodies that were alive at a time.
-fn send_all(cloud: &mut CloudMachine, wishes: &Wishes, size: usize) -> (Vec<Uid>, usize) {
+/// Sends everything permitted and answers loads at once, over a line without limits. Returns the
+/// UIDs sent completely, in order, and the most bodies alive at a time.
+fn send_all(cloud: &mut CloudMachine, wishes: &DesiredObjects, size: usize) -> (Vec<Uid>, usize) {
     let (mut sent, mut alive, mut most, mut is_blocked) = (Vec::new(), Vec::new(), 0, false);
     loop {
         if let Some((token, uids)) = load(cloud, wishes) {
@@ -284,8 +284,8 @@ fn send_all(cloud: &mut CloudMachine, wishes: &Wishes, size: usize) -> (Vec<Uid>
     }
 }
 
-/// The node reports what it was sent.
-fn holds(cloud: &mut CloudMachine, wishes: &Wishes, to: u64, uids: &[Uid]) {
+/// Reports the received objects.
+fn holds(cloud: &mut CloudMachine, wishes: &DesiredObjects, to: u64, uids: &[Uid]) {
     let item = |uid: &Uid| Item { uid: uid.clone(), resource_version: 1.into(), object: None };
     let objects = uids.iter().map(item).collect();
     let from = to - 1;
@@ -301,8 +301,8 @@ fn holds(cloud: &mut CloudMachine, wishes: &Wishes, to: u64, uids: &[Uid]) {
 }
 
 #[test]
-fn objects_larger_than_a_frame_keep_to_the_window_one_body_at_a_time() {
-    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+fn large_objects_respect_the_window_one_body_at_a_time() {
+    let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
     (0..20).for_each(|number| desire(&mut cloud, &mut wishes, number, 300 * KIB));
     welcome(&mut cloud, "a", &wishes);
     let (mut sent, mut to) = (0, 0);
@@ -319,7 +319,7 @@ fn objects_larger_than_a_frame_keep_to_the_window_one_body_at_a_time() {
 
 #[test]
 fn an_object_larger_than_the_window_is_under_way_alone() {
-    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
     (0..3).for_each(|number| desire(&mut cloud, &mut wishes, number, 3 << 20));
     welcome(&mut cloud, "a", &wishes);
     for number in 0..3 {
@@ -332,7 +332,7 @@ fn an_object_larger_than_the_window_is_under_way_alone() {
 
 #[test]
 fn small_objects_do_not_wait_for_large_ones() {
-    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+    let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
     desire(&mut cloud, &mut wishes, 0, 3 << 20);
     desire(&mut cloud, &mut wishes, 1, 3 << 20);
     welcome(&mut cloud, "a", &wishes);
@@ -349,8 +349,8 @@ fn small_objects_do_not_wait_for_large_ones() {
 }
 
 #[test]
-fn nothing_more_is_loaded_than_a_frame_takes_until_it_has_left() {
-    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+fn loads_stop_at_one_frame_until_it_has_left() {
+    let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
     (0..100).for_each(|number| desire(&mut cloud, &mut wishes, number, 20 * KIB));
     welcome(&mut cloud, "a", &wishes);
     let (token, uids) = load(&mut cloud, &wishes).unwrap();
@@ -366,8 +366,8 @@ fn nothing_more_is_loaded_than_a_frame_takes_until_it_has_left() {
 }
 
 #[test]
-fn a_reason_for_a_rejection_is_kept_up_to_its_limit_and_no_further() {
-    let (mut cloud, mut wishes) = (machine(), Wishes::default());
+fn a_rejection_reason_is_kept_up_to_its_limit() {
+    let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
     desire(&mut cloud, &mut wishes, 0, KIB);
     welcome(&mut cloud, "a", &wishes);
     let (token, uids) = load(&mut cloud, &wishes).unwrap();

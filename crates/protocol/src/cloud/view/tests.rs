@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use crate::change::{RejectReason, Rejected, Uid};
-use crate::cloud::testing::{NONE_UNREAD, Wish, Wishes, hello_with, machine_with};
+use crate::cloud::testing::{DesiredObject, DesiredObjects, NONE_UNREAD, hello_with, machine_with};
 use crate::cloud::{CloudEffect, CloudMachine, CloudPhase, Loaded, Records};
 use crate::digest::{BucketSet, Tally};
 use crate::frame::{DEFAULT_MAX_FRAME, Down, Inventory, Item, ObjectsText, Report, Up};
@@ -14,8 +14,8 @@ fn object(name: &str) -> ObjectRef {
     ObjectRef { api_version: "v1".into(), kind: "ConfigMap".into(), namespace, name }
 }
 
-/// The node is to hold these objects, by name and version.
-fn wishes(objects: &[(&str, u64)]) -> Wishes {
+/// Returns a desired state of these objects, by name and version.
+fn wishes(objects: &[(&str, u64)]) -> DesiredObjects {
     let wish = |(name, version): &(&str, u64)| {
         let resource = Resource {
             group: String::new(),
@@ -25,19 +25,19 @@ fn wishes(objects: &[(&str, u64)]) -> Wishes {
             scope: Scope::Namespaced,
         };
         let (object, resource) = (Arc::new(object(name)), Arc::new(resource));
-        (Uid::from(*name), Wish { version: (*version).into(), object, resource, size: 10 })
+        (Uid::from(*name), DesiredObject { version: (*version).into(), object, resource, size: 10 })
     };
-    Wishes(objects.iter().map(wish).collect(), NONE_UNREAD)
+    DesiredObjects(objects.iter().map(wish).collect(), NONE_UNREAD)
 }
 
-/// One node and one replica, as far as they have got.
+/// One node and one replica.
 struct Rig {
     cloud: CloudMachine,
-    wishes: Wishes,
-    /// Requests that were made.
+    wishes: DesiredObjects,
+    /// The number of requests to catch up.
     asked: Vec<u64>,
     opened: usize,
-    /// Records are not written any more.
+    /// Whether records are left unwritten.
     is_stuck: bool,
     went_back: usize,
     frames: Vec<Down>,
@@ -49,7 +49,7 @@ impl Rig {
         Self { cloud, wishes, asked: vec![], opened: 0, is_stuck: false, went_back: 0, frames: vec![] }
     }
 
-    /// The node says Hello, and if it is asked for, what it holds.
+    /// Connects the node: it sends Hello and, on request, its inventory.
     fn connect(&mut self, session: &str, incarnation: Option<&str>, held: &[(&str, u64)]) {
         let Up::Hello(mut hello) = hello_with(session, DEFAULT_MAX_FRAME) else { unreachable!() };
         let mut tally = Tally::default();
@@ -104,7 +104,7 @@ impl Rig {
         }
     }
 
-    /// What is wanted of an object changes: none if it is deleted.
+    /// Changes the desired version of an object; `None` deletes it.
     fn hear(&mut self, name: &str, version: Option<u64>) {
         let wish = version.and_then(|version| wishes(&[(name, version)]).0.remove(name));
         self.wishes.tell(Now::ZERO, Some(&mut self.cloud), &name.into(), wish);
@@ -116,7 +116,7 @@ impl Rig {
         self.run();
     }
 
-    /// Objects and removals that were sent, with what an object may replace although that is newer.
+    /// Returns the objects and removals sent, with the superseded versions.
     fn sent(&self) -> Vec<String> {
         let objects = self.frames.iter().filter_map(|frame| match frame {
             Down::Objects(ObjectsText { messages, .. }) => Some(messages),
@@ -125,8 +125,8 @@ impl Rig {
         objects.flatten().map(|message| format!("{message:?}")).collect()
     }
 
-    /// Which incarnation the last Welcome named.
-    fn told(&self) -> Option<&str> {
+    /// Returns the incarnation in the last Welcome.
+    fn claimed(&self) -> Option<&str> {
         let welcome = self.frames.iter().rev().find_map(|frame| match frame {
             Down::Welcome(welcome) => Some(welcome),
             _ => None,
@@ -136,7 +136,7 @@ impl Rig {
 }
 
 #[test]
-fn a_node_in_sync_is_welcome_at_a_replica_that_has_never_seen_it_and_nothing_is_read() {
+fn a_node_in_sync_is_welcomed_by_a_new_replica_unread() {
     let mut rig = Rig::new(&[("a", 3), ("b", 5)]);
     rig.connect("1", Some("inc"), &[("a", 3), ("b", 5)]);
     assert_eq!((rig.opened, rig.frames.len(), rig.asked.len()), (0, 1, 0));
@@ -144,7 +144,7 @@ fn a_node_in_sync_is_welcome_at_a_replica_that_has_never_seen_it_and_nothing_is_
 }
 
 #[test]
-fn what_the_node_holds_is_found_against_what_it_is_to_hold() {
+fn held_objects_are_compared_with_desired_ones() {
     let mut rig = Rig::new(&[("a", 3), ("b", 5)]);
     rig.connect("1", Some("inc"), &[("a", 2), ("b", 5)]);
     assert!(matches!(rig.frames[0], Down::InventoryRequest(_)), "{:?}", rig.frames);
@@ -156,7 +156,7 @@ fn what_the_node_holds_is_found_against_what_it_is_to_hold() {
 }
 
 #[test]
-fn what_has_changed_since_a_node_was_in_sync_anywhere_is_known_without_its_inventory() {
+fn changes_since_the_last_sync_need_no_inventory() {
     let mut rig = Rig::new(&[("a", 3), ("b", 5), ("c", 6)]);
     rig.hear("a", Some(7));
     rig.hear("c", None);
@@ -170,7 +170,7 @@ fn what_has_changed_since_a_node_was_in_sync_anywhere_is_known_without_its_inven
 }
 
 #[test]
-fn a_replica_that_lags_leaves_alone_what_it_has_not_heard_of_and_asks_once() {
+fn a_lagging_replica_leaves_unknown_objects_and_asks_once() {
     let mut rig = Rig::new(&[("rolled", 3), ("deleted", 4), ("same", 2)]);
     rig.connect("1", Some("inc"), &[("rolled", 8), ("new", 9), ("same", 2)]);
     assert_eq!((rig.sent().len(), rig.asked.as_slice()), (0, [0].as_slice()));
@@ -195,7 +195,7 @@ fn an_answer_of_an_earlier_session_is_none() {
 }
 
 #[test]
-fn once_it_has_caught_up_a_replica_removes_and_sends_without_asking() {
+fn a_caught_up_replica_removes_and_sends_without_asking() {
     let mut rig = Rig::new(&[("a", 3)]);
     rig.connect("1", Some("inc"), &[("b", 4)]);
     rig.catch_up(0, 9);
@@ -205,14 +205,14 @@ fn once_it_has_caught_up_a_replica_removes_and_sends_without_asking() {
 }
 
 #[test]
-fn what_the_store_has_never_given_holds_many_removals_back_and_is_told_once() {
+fn unissued_versions_hold_removals_back_and_are_reported_once() {
     let names: Vec<String> = (0..20).map(|n| format!("lost-{n}")).collect();
     let held: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 90)).collect();
     let mut rig = Rig::new(&[("a", 3)]);
     rig.connect("1", Some("inc"), &held);
     rig.catch_up(0, 50);
     assert_eq!((rig.cloud.held_count(), rig.went_back, rig.sent().len()), (20, 1, 1));
-    // At another replica the same.
+    // The same happens at another replica.
     let mut other = Rig::new(&[("a", 3)]);
     other.connect("2", Some("inc"), &held);
     other.catch_up(0, 50);
@@ -220,7 +220,7 @@ fn what_the_store_has_never_given_holds_many_removals_back_and_is_told_once() {
 }
 
 #[test]
-fn a_version_that_the_store_has_undone_is_replaced_by_name_once_that_is_known() {
+fn an_undone_version_is_replaced_by_name() {
     let mut rig = Rig::new(&[("a", 3)]);
     rig.connect("1", Some("inc"), &[("a", 8)]);
     assert_eq!(rig.sent().len(), 0);
@@ -229,40 +229,40 @@ fn a_version_that_the_store_has_undone_is_replaced_by_name_once_that_is_known() 
 }
 
 #[test]
-fn a_node_learns_of_another_incarnation_when_there_is_nothing_to_doubt() {
+fn a_new_incarnation_is_announced_without_suspicion() {
     let names: Vec<String> = (0..20).map(|n| format!("gone-{n}")).collect();
     let held: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 4)).collect();
     let mut rig = Rig::new(&[]);
     rig.connect("1", Some("before"), &held);
     rig.catch_up(0, 50);
-    assert_eq!((rig.told(), rig.cloud.held_count()), (None, 20));
-    // Whoever serves it next holds them back too, until somebody has confirmed them.
+    assert_eq!((rig.claimed(), rig.cloud.held_count()), (None, 20));
+    // The replica that serves it next holds them back too, until an operator has confirmed them.
     rig.connect("2", Some("before"), &held);
     rig.catch_up(1, 50);
-    assert_eq!((rig.told(), rig.cloud.held_count()), (None, 20));
+    assert_eq!((rig.claimed(), rig.cloud.held_count()), (None, 20));
     rig.cloud.confirm_deletions(Now::ZERO, &rig.wishes);
     rig.run();
     assert_eq!(rig.sent().len(), 20);
     rig.connect("3", Some("before"), &[]);
-    assert_eq!(rig.told(), Some("inc"));
+    assert_eq!(rig.claimed(), Some("inc"));
 }
 
 #[test]
-fn a_node_that_holds_nothing_it_should_not_learns_of_another_incarnation_whatever_it_lacks() {
+fn a_node_without_extra_objects_learns_the_new_incarnation() {
     let mut rig = Rig::new(&[("a", 3), ("refused", 4)]);
     rig.connect("1", Some("before"), &[("a", 2)]);
-    assert_eq!(rig.told(), Some("inc"));
+    assert_eq!(rig.claimed(), Some("inc"));
 }
 
 #[test]
-fn what_another_replica_has_confirmed_does_not_look_like_a_loss() {
+fn confirms_of_another_replica_do_not_look_like_a_loss() {
     let names: Vec<String> = (0..20).map(|n| format!("gone-{n}")).collect();
     let held: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 4)).collect();
     let mut rig = Rig::new(&held);
     rig.connect("1", Some("inc"), &held);
     rig.cloud.disconnected();
     held.iter().for_each(|(name, _)| rig.hear(name, None));
-    // Meanwhile another replica has confirmed more than this one has ever heard of.
+    // Meanwhile another replica has confirmed more than this one has ever received.
     rig.connect("2", Some("inc"), &held);
     rig.catch_up(0, 50);
     assert_eq!((rig.cloud.held_count(), rig.sent().len()), (0, 20));
@@ -290,7 +290,7 @@ fn versions_without_an_order_wait_until_more_is_known() {
 }
 
 #[test]
-fn what_was_refused_and_waits_until_more_is_known_does_not_wake_the_machine_all_the_time() {
+fn a_suspended_retry_does_not_wake_the_machine() {
     let mut rig = Rig::new(&[("a", 3)]);
     rig.connect("1", Some("inc"), &[]);
     rig.catch_up(0, 5);
@@ -312,7 +312,7 @@ fn what_was_refused_and_waits_until_more_is_known_does_not_wake_the_machine_all_
 }
 
 #[test]
-fn records_that_are_not_written_yet_keep_nobody_waiting_who_comes_back() {
+fn unwritten_records_do_not_delay_a_reconnect() {
     let mut rig = Rig::new(&[("a", 3)]);
     rig.connect("1", Some("inc"), &[("a", 3)]);
     rig.is_stuck = true;
@@ -327,7 +327,7 @@ fn records_that_are_not_written_yet_keep_nobody_waiting_who_comes_back() {
 }
 
 #[test]
-fn what_a_node_holds_of_what_cannot_be_read_stays_and_goes_once_it_can_be_read() {
+fn unread_objects_stay_until_they_are_readable() {
     let names: Vec<String> = (0..20).map(|n| format!("lost-{n}")).collect();
     let held: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 4)).collect();
     let mut rig = Rig::new(&[("a", 3)]);
@@ -339,7 +339,7 @@ fn what_a_node_holds_of_what_cannot_be_read_stays_and_goes_once_it_can_be_read()
     rig.cloud.reads_more(Now::ZERO, &rig.wishes);
     rig.run();
     assert_eq!(rig.sent().len(), 21);
-    // Where a cluster was restored they wait to be confirmed, read or not.
+    // In a restored cluster they wait for confirmation, readable or not.
     let mut rig = Rig::new(&[("a", 3)]);
     rig.wishes.1 = |_| true;
     rig.connect("1", Some("before"), &held);
@@ -351,12 +351,12 @@ fn what_a_node_holds_of_what_cannot_be_read_stays_and_goes_once_it_can_be_read()
 }
 
 #[test]
-fn what_cannot_be_read_does_not_go_back_to_what_is_known_of_it() {
+fn unread_objects_are_not_replaced_by_known_versions() {
     let mut rig = Rig::new(&[("behind", 3), ("ahead", 9)]);
     rig.wishes.1 = |_| true;
     rig.connect("1", Some("inc"), &[("behind", 5), ("ahead", 8)]);
     assert_eq!(rig.sent().len(), 1, "what is newer is right");
-    // That something was read says nothing of this.
+    // Another object that became readable proves nothing about this one.
     rig.catch_up(0, 50);
     assert_eq!((rig.sent().len(), rig.cloud.pending()), (1, 1));
     rig.wishes.1 = NONE_UNREAD;
@@ -366,8 +366,8 @@ fn what_cannot_be_read_does_not_go_back_to_what_is_known_of_it() {
 }
 
 #[test]
-fn what_cannot_be_read_does_not_take_the_place_of_what_is_there_under_its_name() {
-    // Of a store that was restored, what is there may be right although it is older.
+fn unread_objects_do_not_replace_held_ones_by_name() {
+    // In a restored store the existing object may be right although it is older.
     for held in [5, 2] {
         let mut rig = Rig::new(&[("old", 3)]);
         let object = rig.wishes.0["old"].object.clone();

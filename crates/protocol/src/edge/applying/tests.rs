@@ -63,7 +63,7 @@ fn hello(machine: &mut EdgeMachine) -> (u64, u64) {
 }
 
 #[test]
-fn a_batch_that_was_tried_again_behind_a_later_one_does_not_take_the_totals_back() {
+fn a_retried_batch_does_not_roll_the_totals_back() {
     let mut machine = live();
     frames(&mut machine);
     answer(&mut machine, 0, 1, totals(1, 2));
@@ -81,7 +81,7 @@ fn a_batch_that_was_tried_again_behind_a_later_one_does_not_take_the_totals_back
 }
 
 #[test]
-fn after_a_reset_hello_says_what_the_last_of_the_commits_came_to_in_whatever_order_they_are_answered() {
+fn a_hello_after_a_reset_waits_for_all_commits_in_any_order() {
     let mut machine = live();
     machine.store_reset(NOW, totals(2, 5), 0, 2 << 32);
     frames(&mut machine);

@@ -37,17 +37,17 @@ fn items(range: std::ops::RangeInclusive<u64>) -> Vec<UploadItem> {
     range.map(|seq| item(seq, &format!("{{\"event\":{seq}}}"))).collect()
 }
 
-/// A machine with an opened outbox, and the number of sessions it had.
+/// A machine with an opened outbox, and the number of its sessions.
 struct Edge {
     machine: EdgeMachine,
     now: Now,
     sessions: u64,
-    /// Whether the test tells how far the link is.
+    /// Whether the test reports the link's progress itself.
     slow: bool,
 }
 
 impl Edge {
-    /// Opened with these numbers, and then put into.
+    /// Opens the outbox with these numbers, then adds items.
     #[allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
     fn new(opened: Lanes, put: OutboxMarks) -> Self {
         let totals = Totals { epoch: Epoch(1), ..Totals::default() };
@@ -96,7 +96,7 @@ impl Edge {
         self.machine.tick(self.now, 0);
     }
 
-    /// The effects, without notices of the welcome.
+    /// Returns the effects without notices of the Welcome.
     fn effects(&mut self) -> Vec<EdgeEffect> {
         let all = std::iter::from_fn(|| self.machine.poll_effect());
         let is_other = |effect: &EdgeEffect| {
@@ -112,7 +112,7 @@ impl Edge {
         })
     }
 
-    /// The next frame, which the other end of the link acknowledges at once unless it is slow.
+    /// Returns the next frame, acknowledged at once by the other end of the link unless it is slow.
     fn poll(&mut self) -> Option<Up> {
         let frame = self.machine.poll_frame(self.now)?;
         if !self.slow {
@@ -121,7 +121,7 @@ impl Edge {
         Some(frame)
     }
 
-    /// The lane of the next frame and its numbers.
+    /// Returns the lane of the next frame and its numbers.
     fn upload(&mut self) -> Option<(Lane, Vec<u64>)> {
         match self.poll()? {
             Up::Upload(upload) => Some((upload.lane, upload.items.iter().map(|item| item.seq).collect())),
@@ -129,7 +129,7 @@ impl Edge {
         }
     }
 
-    /// Has items of a lane sent, as far as to the link.
+    /// Sends items of a lane as far as the link.
     fn send(&mut self, lane: Lane, after: u64, page: Vec<UploadItem>) {
         assert_eq!(self.read(), Some((lane, after)));
         self.machine.outbox_read(self.now, page);
@@ -141,7 +141,7 @@ impl Edge {
     }
 }
 
-/// Three items of lane status that were put after the outbox was opened, in a session that has asked.
+/// Returns a probed session with three items of lane status, added after the outbox was opened.
 fn three() -> Edge {
     let mut edge = Edge::new(Lanes::default(), marks(lanes(3, 0, 0), lanes(3, 0, 0))).welcome();
     assert_eq!(edge.upload(), Some((Lane::Status, vec![])));
@@ -150,7 +150,7 @@ fn three() -> Edge {
 }
 
 #[test]
-fn nothing_is_sent_while_nothing_waits() {
+fn an_empty_outbox_sends_nothing() {
     let mut edge = Edge::new(lanes(5, 5, 5), marks(lanes(5, 5, 5), Lanes::default())).welcome();
     assert!(edge.upload().is_none());
     assert!(edge.effects().is_empty());
@@ -158,7 +158,7 @@ fn nothing_is_sent_while_nothing_waits() {
 }
 
 #[test]
-fn a_session_begins_with_a_question_and_the_most_important_lane_goes_first() {
+fn a_session_begins_with_a_probe_and_the_top_lane() {
     let mut edge = Edge::new(Lanes::default(), marks(lanes(0, 2, 1), lanes(0, 2, 1))).welcome();
     assert_eq!(edge.read(), None, "nothing is read before the cloud has answered");
     assert_eq!(edge.upload(), Some((Lane::Events, vec![])));
@@ -177,7 +177,7 @@ fn a_session_begins_with_a_question_and_the_most_important_lane_goes_first() {
 }
 
 #[test]
-fn what_is_confirmed_is_settled_once() {
+fn confirmed_items_are_settled_once() {
     let mut edge = three();
     edge.send(Lane::Status, 0, items(1..=3));
     edge.confirm(lanes(3, 0, 0));
@@ -191,7 +191,7 @@ fn what_is_confirmed_is_settled_once() {
 }
 
 #[test]
-fn a_frame_that_is_not_confirmed_is_sent_again_less_and_less_often() {
+fn an_unconfirmed_frame_is_resent_with_backoff() {
     let mut edge = three();
     edge.send(Lane::Status, 0, items(1..=3));
     edge.pass(TIMEOUT / 2);
@@ -221,7 +221,7 @@ fn a_frame_that_the_link_has_not_taken_is_not_repeated() {
 }
 
 #[test]
-fn a_frame_that_is_on_its_way_is_not_sent_again_until_the_time_for_its_answer_is_over() {
+fn a_frame_in_flight_is_not_resent_before_its_timeout() {
     let mut edge = three();
     edge.slow = true;
     edge.send(Lane::Status, 0, items(1..=3));
@@ -231,7 +231,7 @@ fn a_frame_that_is_on_its_way_is_not_sent_again_until_the_time_for_its_answer_is
         edge.pass(TIMEOUT);
         assert_eq!(edge.upload(), None);
     }
-    // It has left, and they are acknowledged one after the other.
+    // It has left, and the frames are acknowledged one by one.
     for unacknowledged in [3, 2, 1, 0] {
         edge.machine.link_progress(edge.now, 0, unacknowledged);
         edge.pass(TIMEOUT * 9 / 10);
@@ -242,7 +242,7 @@ fn a_frame_that_is_on_its_way_is_not_sent_again_until_the_time_for_its_answer_is
 }
 
 #[test]
-fn what_the_link_carries_for_others_puts_nothing_off() {
+fn link_progress_on_other_frames_delays_nothing() {
     let mut edge = three();
     edge.send(Lane::Status, 0, items(1..=3));
     for passed in 1..=5 {
@@ -260,7 +260,7 @@ fn what_the_link_carries_for_others_puts_nothing_off() {
 }
 
 #[test]
-fn a_frame_that_the_link_does_not_acknowledge_is_sent_again_all_the_same() {
+fn a_frame_unacknowledged_by_the_link_is_resent() {
     let mut edge = three();
     edge.slow = true;
     edge.send(Lane::Status, 0, items(1..=3));
@@ -310,7 +310,7 @@ fn a_confirm_of_another_session_or_outbox_changes_nothing() {
 
 #[test]
 fn items_of_an_older_copy_that_were_never_sent_are_renumbered() {
-    // Opened with numbers up to 5; 6 and 7 came after that. The cloud knows 10 of a lost life.
+    // Opened with numbers up to 5; 6 and 7 were added later. The cloud knows 10 of a lost life.
     let mut edge = Edge::new(lanes(5, 0, 0), marks(lanes(7, 0, 0), lanes(4, 0, 0))).welcome();
     assert!(edge.upload().is_some());
     edge.confirm(lanes(10, 0, 0));
@@ -323,7 +323,7 @@ fn items_of_an_older_copy_that_were_never_sent_are_renumbered() {
         panic!("{effects:?}")
     };
     assert!(above > 10);
-    // More is put before it is done, even under numbers that the cloud knows.
+    // More items are added before it is done, even with numbers that the cloud knows.
     edge.machine.outbox_changed(edge.now, &marks(lanes(12, 0, 0), lanes(7, 0, 0)));
     edge.confirm(lanes(10, 0, 0));
     assert!(edge.effects().is_empty());
@@ -361,7 +361,7 @@ fn a_page_that_was_read_for_an_earlier_session_is_not_used() {
 }
 
 #[test]
-fn another_outbox_begins_anew() {
+fn another_outbox_resets_the_state() {
     let mut edge = three();
     edge.send(Lane::Status, 0, items(1..=3));
     let other = OutboxMarks { id: "new".into(), ..marks(lanes(1, 0, 0), lanes(1, 0, 0)) };
@@ -383,7 +383,7 @@ fn a_failed_read_is_tried_again() {
 }
 
 #[test]
-fn rows_that_were_replaced_or_dropped_are_not_asked_for_again_and_again() {
+fn replaced_or_dropped_rows_are_read_once() {
     let mut edge = three();
     assert!(edge.read().is_some());
     edge.machine.outbox_read(edge.now, Vec::new());
@@ -393,12 +393,12 @@ fn rows_that_were_replaced_or_dropped_are_not_asked_for_again_and_again() {
 }
 
 #[test]
-fn items_share_a_frame_as_far_as_they_fit_and_the_line_carries_them() {
+fn items_share_a_frame_within_the_window() {
     let mut edge = Edge::new(Lanes::default(), marks(lanes(0, 1000, 0), lanes(0, 1000, 0))).welcome();
     assert!(edge.upload().is_some());
     edge.confirm(Lanes::default());
     let mut last = 0;
-    // The seconds until the confirm, and how many items go then.
+    // The seconds until the confirm, and the number of items sent next.
     for (seconds, count) in
         [(1, 7), (1, 11), (3, 11), (5, 11), (5, 11), (5, 7), (5, 3), (3, 3), (1, 3), (1, 7)]
     {
@@ -417,7 +417,7 @@ fn items_share_a_frame_as_far_as_they_fit_and_the_line_carries_them() {
 }
 
 #[test]
-fn an_item_that_fits_into_no_frame_is_refused_and_blocks_nobody() {
+fn an_item_too_large_for_a_frame_blocks_no_others() {
     let mut edge = three();
     let long = format!("\"{}\"", "x".repeat(LIMIT));
     assert!(edge.read().is_some());
@@ -440,7 +440,7 @@ fn an_item_that_fits_into_no_frame_is_refused_and_blocks_nobody() {
 }
 
 #[test]
-fn what_the_cloud_refuses_is_told_with_what_it_said() {
+fn cloud_refusals_are_reported_with_their_content() {
     let mut edge = three();
     edge.send(Lane::Status, 0, items(1..=3));
     let refused = |seq| Refused { seq, reason: RefusedReason::Gone, message: "gone".into() };
@@ -457,7 +457,7 @@ fn what_the_cloud_refuses_is_told_with_what_it_said() {
 }
 
 #[test]
-fn something_more_important_overtakes_a_frame_that_nobody_confirms() {
+fn a_higher_lane_overtakes_an_unconfirmed_frame() {
     let mut edge = Edge::new(Lanes::default(), marks(lanes(0, 0, 1), lanes(0, 0, 1))).welcome();
     assert!(edge.upload().is_some());
     edge.confirm(Lanes::default());
@@ -472,7 +472,7 @@ fn something_more_important_overtakes_a_frame_that_nobody_confirms() {
 }
 
 #[test]
-fn bulk_waits_while_bytes_are_saved() {
+fn bulk_waits_in_frugal_mode() {
     let mut edge = Edge::new(Lanes::default(), marks(lanes(0, 0, 1), lanes(0, 0, 1)));
     edge.machine.set_frugal(edge.now, true);
     edge.connect();
@@ -487,7 +487,7 @@ fn bulk_waits_while_bytes_are_saved() {
     assert_eq!(edge.read(), Some((Lane::Bulk, 0)));
 }
 
-/// How long until the Lease is to be renewed.
+/// Returns the time until the next renewal of the Lease.
 fn until_renewal(edge: &mut Edge, random: u64) -> Duration {
     edge.machine.renew(edge.now, 1, 2, random);
     edge.machine.deadline().unwrap() - edge.now
@@ -501,7 +501,7 @@ fn lease(edge: &mut Edge) -> Option<Lease> {
 }
 
 #[test]
-fn the_lease_is_renewed_at_once_and_then_up_to_a_tenth_before_its_time() {
+fn the_lease_is_renewed_at_once_and_then_with_jitter() {
     let mut edge = Edge::new(Lanes::default(), marks(Lanes::default(), Lanes::default())).welcome();
     assert!(std::iter::from_fn(|| edge.machine.poll_effect()).any(|it| matches!(it, EdgeEffect::RenewLease)));
     for random in [0, 1, u64::MAX, 0x5eed_5eed_5eed] {
@@ -519,7 +519,7 @@ fn the_lease_is_renewed_at_once_and_then_up_to_a_tenth_before_its_time() {
 }
 
 #[test]
-fn the_lease_is_renewed_less_often_and_longer_good_while_bytes_are_saved() {
+fn a_frugal_lease_is_renewed_less_often_and_valid_longer() {
     let mut edge = Edge::new(Lanes::default(), marks(Lanes::default(), Lanes::default())).welcome();
     edge.machine.set_frugal(edge.now, true);
     assert_eq!(until_renewal(&mut edge, 0), INTERVAL * 6);
@@ -547,7 +547,7 @@ fn a_report_goes_before_a_lease_and_a_lease_before_the_outbox() {
     assert!(edge.read().is_some());
     edge.machine.outbox_read(edge.now, items(1..=3));
     edge.machine.renew(edge.now, 1, 2, 0);
-    // A foreign frame makes the node ask where things stand.
+    // A foreign frame makes the node ask for the state.
     let confirm = Confirm { session: "other".into(), revision: 0, pending: 0, held: 0 };
     edge.machine.received(edge.now, Received::Confirm(confirm), 0);
     edge.pass(TIMEOUT);

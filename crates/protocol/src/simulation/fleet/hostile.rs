@@ -1,4 +1,4 @@
-//! A node that says whatever is well-formed, in its own name: that is all it can do.
+//! A hostile node that sends arbitrary well-formed frames, but only in its own name.
 
 use serde_json::value::to_raw_value;
 
@@ -11,7 +11,7 @@ use crate::simulation::world::World;
 use crate::upload::{Content, Lane, Lease, MAX_SEQ, Upload, UploadItem};
 use edgesync_object::ResourceVersion;
 
-/// See the module.
+/// A random source of hostile frames.
 pub(super) struct Hostile {
     random: Random,
     session: String,
@@ -22,7 +22,7 @@ impl Hostile {
         Self { random: Random(seed ^ 0xbad), session: String::new() }
     }
 
-    /// Says some things at once.
+    /// Sends some frames at once.
     pub(super) fn talk(&mut self, world: &mut World) {
         let objects = world.uids();
         for _ in 0..self.random.below(6) {
@@ -46,7 +46,7 @@ impl Hostile {
         }
     }
 
-    /// The session of now, mostly.
+    /// Returns the current session, mostly.
     fn session(&mut self) -> String {
         if self.random.percent(90) { self.session.clone() } else { "another".into() }
     }
@@ -59,7 +59,7 @@ impl Hostile {
         }
     }
 
-    /// Of a new node, or with claims.
+    /// Returns a Hello of a new node, or one with claims.
     fn hello(&mut self, is_new: bool) -> Up {
         self.session = format!("{:08x}", self.random.below(1 << 32));
         let mut claim = || if is_new { 0 } else { self.number() };
@@ -83,13 +83,13 @@ impl Hostile {
         match self.random.below(6) {
             0 => "not a number".into(),
             1 => "9".repeat(60).as_str().into(),
-            // Before the store was opened: as if it had lost what it gave then.
+            // From before the opening of the store, as if it had lost what it issued then.
             2 => (101 + self.random.below(1000)).into(),
             _ => self.random.next().into(),
         }
     }
 
-    /// Objects that exist, and some that do not.
+    /// Returns existing objects and some that do not exist.
     fn items(&mut self, objects: &[Uid]) -> Vec<Item> {
         let item = |n: usize| {
             let known = objects.get(usize::try_from(self.random.below(100)).unwrap()).cloned();

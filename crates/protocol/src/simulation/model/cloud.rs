@@ -1,11 +1,11 @@
-//! The cloud's database of the simulation.
+//! The cloud's database in the simulation.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::change::Uid;
-use crate::cloud::testing::Wish;
+use crate::cloud::testing::DesiredObject;
 use crate::cloud::{Issued, LedgerFacts, Loaded, Record, RecordBatch};
 use crate::message::Body;
 use crate::timing::Lead;
@@ -19,13 +19,13 @@ use super::{config_map, object_ref};
 #[derive(Clone)]
 pub struct CloudObject {
     pub version: u64,
-    /// Of no two writings the same, whatever their versions.
+    /// The write number, unique over all timelines.
     pub content: u64,
     pub name: String,
     pub size: usize,
 }
 
-/// The cloud's database: what is committed.
+/// The committed state of the cloud's database.
 #[derive(Clone)]
 pub struct CloudDb {
     pub objects: BTreeMap<Uid, CloudObject>,
@@ -54,7 +54,7 @@ impl CloudDb {
         }
     }
 
-    /// Opening jumps to a version that no lost copy can have given out.
+    /// Opens the database: jumps to a version that no lost copy can have issued.
     pub fn open(&mut self, base: u64) {
         let base = base.max(self.last_version + 1);
         self.issued.gaps.push((self.last_version, base));
@@ -67,36 +67,37 @@ impl CloudDb {
         Arc::new(self.issued.clone())
     }
 
-    /// The last version given.
+    /// Returns the last issued version.
     pub fn last_version(&self) -> u64 {
         self.last_version
     }
 
-    /// A new incarnation begins, with a jump.
+    /// Begins a new incarnation, with a jump.
     pub fn renew(&mut self, base: u64, id: u64) {
         self.open(base);
         self.issued = self.issued.renewed();
         self.incarnation = format!("{id:016x}");
     }
 
-    /// Goes on with the incarnation and the versions of another copy that is the same store.
+    /// Adopts the incarnation and the versions of another copy of the same store.
     pub fn follow(&mut self, other: &Self) {
         self.incarnation.clone_from(&other.incarnation);
         (self.last_version, self.issued, self.uids) =
             (other.last_version, other.issued.clone(), other.uids.clone());
     }
 
-    /// Whether it can be seen that the machine was away.
+    /// Returns whether the suspension of the host is detectable.
     pub fn has_jumped(&mut self, clock: u64, running: Duration) -> bool {
         self.lead.has_jumped(clock, running)
     }
 
-    /// The process goes on in a copy of its machine: nothing is opened, and what it draws is not what it drew then.
+    /// Resumes the process in a snapshot of its host: the database is not reopened, and the random
+    /// numbers differ.
     pub fn resume(&mut self, random: u64) {
         self.uids = Random(self.uids.next() ^ random);
     }
 
-    /// Creates the object, or gives it a new version.
+    /// Creates the object or gives it a new version.
     pub fn write(&mut self, name: &str, size: usize) -> (Uid, ResourceVersion) {
         self.last_version += 1;
         let (version, content) = (self.last_version, self.uids.next());
@@ -117,9 +118,9 @@ impl CloudDb {
         Some(uid)
     }
 
-    /// What the node is to hold of a UID, as the store has it now.
-    pub(crate) fn wish(&self, uid: &Uid) -> Option<Wish> {
-        self.objects.get(uid).map(|object| Wish {
+    /// Returns the desired object of a UID in the current store.
+    pub(crate) fn wish(&self, uid: &Uid) -> Option<DesiredObject> {
+        self.objects.get(uid).map(|object| DesiredObject {
             version: object.version.into(),
             object: Arc::new(object_ref(&object.name)),
             resource: config_map(),
@@ -154,7 +155,7 @@ impl CloudDb {
         self.facts = LedgerFacts { epoch: Some(epoch), confirmed, accepted, tally, epochs };
     }
 
-    /// What a node can be brought to hold: everything that it does not have to refuse.
+    /// Returns the objects that the node can hold: all that it does not have to reject.
     pub fn acceptable(&self, max_object: usize) -> BTreeMap<Uid, ResourceVersion> {
         self.objects
             .iter()
@@ -172,7 +173,7 @@ impl CloudDb {
     }
 }
 
-/// Text that cannot be compressed much.
+/// Returns poorly compressible text.
 pub fn noise(seed: u64, size: usize) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut random = Random(seed);

@@ -1,4 +1,5 @@
-//! What was really written in the cloud, in all its timelines. It decides what is right, whatever a message says.
+//! The complete history of writes in the cloud, over all timelines: the truth for all checks,
+//! regardless of messages.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -9,34 +10,34 @@ use edgesync_object::{ObjectKey, ResourceVersion};
 
 use super::{CloudDb, Truth};
 
-/// What was under way at the node when a connection ended may be committed so much later.
+/// The longest delay of commits that were in flight at the end of a connection.
 const COMMIT: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The history of one simulated cloud.
 #[derive(Default)]
 pub struct History {
-    /// For each version the number of its writing, over all timelines.
+    /// The write number of each version, over all timelines.
     written: HashMap<(Uid, ResourceVersion), usize>,
-    /// Versions that a restore has undone.
+    /// Versions undone by a restore.
     lost: HashSet<(Uid, ResourceVersion)>,
-    /// Until when a UID was not wanted; [`Now::MAX`] while it is not.
+    /// The time until which a UID was not desired; [`Now::MAX`] while it is not.
     unwanted: HashMap<Uid, Now>,
-    /// UIDs and names of objects that are gone although nobody deleted them.
+    /// UIDs and names of objects that vanished without a delete.
     vanished: HashMap<Uid, String>,
-    /// When the connection of now began.
+    /// The start of the current connection.
     connected: Now,
     restores: usize,
 }
 
 impl History {
-    /// Somebody has written an object: what had its name before is replaced.
+    /// Records a write: it replaces the earlier object of its name.
     pub fn wrote(&mut self, uid: &Uid, name: &str, version: &ResourceVersion) {
         let number = self.written.len();
         self.written.insert((uid.clone(), version.clone()), number);
         self.vanished.retain(|_, vanished| vanished != name);
     }
 
-    /// Somebody has deleted an object: whatever had its name before is not wanted either.
+    /// Records a delete: earlier objects of the name are not desired either.
     pub fn deleted(&mut self, uid: &Uid, name: &str) {
         self.unwanted.insert(uid.clone(), Now::MAX);
         self.vanished.retain(|_, vanished| vanished != name);
@@ -46,12 +47,12 @@ impl History {
         self.connected = now;
     }
 
-    /// An older copy takes the place of the cloud's database.
+    /// Records a restore of the cloud's database from an older copy.
     pub fn restored(&mut self, now: Now, from: &CloudDb, to: &CloudDb) {
         self.restores += 1;
         let kept: u64 = to.last_version();
         for (uid, version) in self.written.keys() {
-            // Whatever was written after the copy was made, and is not in it.
+            // Everything written after the copy and missing in it.
             if version.as_str().parse().is_ok_and(|number: u64| number > kept) {
                 self.lost.insert((uid.clone(), version.clone()));
             }
@@ -68,12 +69,12 @@ impl History {
         }
     }
 
-    /// How often an older copy took the place of the database.
+    /// Returns the number of restores of the database.
     pub fn restores(&self) -> usize {
         self.restores
     }
 
-    /// Whether the object is gone although nobody deleted it.
+    /// Returns whether the object vanished without a delete.
     pub fn has_vanished(&self, uid: &Uid) -> bool {
         self.vanished.contains_key(uid)
     }

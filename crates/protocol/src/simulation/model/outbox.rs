@@ -1,4 +1,4 @@
-//! The outbox of the simulated node, and what the cloud's store keeps of it.
+//! The outbox of the simulated node, and its effects in the cloud's store.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -9,28 +9,28 @@ use crate::fault::{Fault, planted};
 use crate::simulation::numbered::{Numbered, Waits};
 use crate::upload::{Content, EffectContent, EffectState, Lane, Refused, RefusedReason, Taken, Upload};
 
-/// So many items may wait: few enough that some are dropped.
+/// The most pending items: few enough that some are dropped.
 const MAX_ROWS: usize = 30;
 
-/// What an item is about, and how many were made before it in the whole run.
+/// An item's key and its number over the whole run.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Thing {
     pub key: String,
     pub made: u64,
-    /// What is said of it.
+    /// The key of the item.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
 }
 
-/// A table of the edge's database.
+/// An outbox table of the edge's database.
 #[derive(Clone)]
 pub struct Outbox {
     pub items: Numbered<Thing>,
-    /// What must take effect: not what a later item of its key has taken the place of, and not what was dropped.
+    /// Items that must take effect: neither replaced by a later item of their key nor dropped.
     owed: BTreeSet<u64>,
-    /// Whether the file is an older copy that has not compared its numbers with the cloud yet.
+    /// Whether the file is an older copy whose numbers are not compared with the cloud's yet.
     is_copy: bool,
-    /// Whether it ever was one: then it has given numbers that had been given before.
+    /// Whether it ever was a copy, and so has assigned numbers twice.
     had_another_life: bool,
     dropped: u64,
 }
@@ -46,7 +46,7 @@ impl Outbox {
         }
     }
 
-    /// An item takes the place of the one of its key, under a new number.
+    /// Adds an item, which replaces the one of its key under a new number.
     pub fn put(&mut self, lane: Lane, thing: Thing) {
         let same = |(at, row): (&(Lane, u64), &Thing)| (at.0 == lane && row.key == thing.key).then_some(*at);
         if let Some(old) = self.items.rows.iter().find_map(same).and_then(|at| self.items.rows.remove(&at)) {
@@ -64,36 +64,38 @@ impl Outbox {
         }
     }
 
-    /// Forgets what is confirmed, and says what of it must have taken effect.
+    /// Deletes confirmed items and returns those that must have taken effect.
     pub fn settle(&mut self, lane: Lane, upto: u64) -> Vec<Thing> {
         let gone = self.items.settle(lane, upto).into_iter();
         gone.filter(|thing| self.owed.contains(&thing.made)).collect()
     }
 
-    /// The file is an older copy: what waits in it may have been sent, or overtaken, after it was made.
+    /// Marks the file as an older copy: its pending items may have been sent, or replaced, after
+    /// the copy.
     pub fn was_rolled_back(&mut self) {
         self.owed.clear();
         self.is_copy = true;
         self.had_another_life = true;
     }
 
-    /// An older copy took the place of the cloud's store. If the file was rolled back before, that may know numbers of the
-    /// life that was lost: what waits under them counts as sent.
+    /// Handles a restore of the cloud's store from an older copy. If the file was rolled back
+    /// before, the store may know numbers of the lost life: pending items with them count as sent.
     pub fn cloud_was_rolled_back(&mut self) {
         if self.had_another_life {
             self.was_rolled_back();
         }
     }
 
-    /// All that is in the file may have been sent by an earlier life. In a copy these numbers may be those of
-    /// other items: what was put into it counts as sent if the agent starts anew before it has met the cloud.
+    /// Opens the file: an earlier life may have sent all of its items. In a copy these numbers may
+    /// belong to other items: earlier items count as sent if the agent restarts before it has
+    /// reached the cloud.
     pub fn open(&mut self) {
         if self.is_copy {
             self.owed.clear();
         }
     }
 
-    /// The numbers were compared with the cloud's.
+    /// Records that the numbers were compared with the cloud's.
     pub fn was_compared(&mut self) {
         self.is_copy = false;
     }
@@ -106,14 +108,14 @@ impl Outbox {
         self.dropped
     }
 
-    /// What must have taken effect by now if nothing waits any more.
+    /// Returns the items that must have taken effect once none is pending.
     pub fn owed(&self) -> impl Iterator<Item = u64> {
         self.owed.iter().copied()
     }
 }
 
 impl Waits for Thing {
-    /// In the lane of status, things say which version of an object is in effect.
+    /// Returns the content; in the status lane it is the effect of an object.
     fn content(&self, lane: Lane) -> Box<RawValue> {
         if lane == Lane::Status {
             return serde_json::value::to_raw_value(&Content::Effect(self.effect())).unwrap();
@@ -142,7 +144,7 @@ impl Thing {
         }
     }
 
-    /// What an item says, as it was written.
+    /// Parses the content of an item.
     fn read(content: &str) -> Result<Self, String> {
         match serde_json::from_str(content).map_err(|error| error.to_string())? {
             Content::Event(thing) => serde_json::from_str(thing.get()).map_err(|error| error.to_string()),
@@ -157,18 +159,19 @@ impl Thing {
     }
 }
 
-/// What the cloud's store keeps of the outbox of the node, and the effects of its items.
+/// The cursor of the cloud's store into the node's outbox, and the effects of its items.
 #[derive(Clone, Default)]
 pub struct Effects {
     taken: Taken,
-    /// Numbers not yet stored, when the planted bug stores them apart from the effects.
+    /// Numbers not stored yet, if the injected bug stores them apart from the effects.
     unsaved: Option<Taken>,
     pub log: Vec<Thing>,
     newest: BTreeMap<String, u64>,
 }
 
 impl Effects {
-    /// One transaction: the effects and the numbers. Every seventh item is refused, which is an effect as well.
+    /// Ingests an upload in one transaction: the effects and the numbers. Every seventh item is
+    /// refused, which is an effect as well.
     pub fn take(&mut self, upload: &Upload) -> Result<(Taken, Vec<Refused>), String> {
         let mut taken = self.unsaved.clone().unwrap_or_else(|| self.taken.clone());
         let mut refused = Vec::new();
@@ -194,7 +197,7 @@ impl Effects {
         Ok((taken, refused))
     }
 
-    /// Effects from `start` on take place once, and for each key in the order in which they were made.
+    /// Checks that effects from `start` on occurred once, and in order for each key.
     pub fn check(&mut self, start: usize, excused: &HashSet<u64>) -> Result<(), String> {
         for thing in self.log[start..].iter().filter(|thing| !excused.contains(&thing.made)) {
             let before = self.newest.insert(thing.key.clone(), thing.made);
@@ -205,7 +208,7 @@ impl Effects {
         Ok(())
     }
 
-    /// The outbox that the numbers are of.
+    /// Returns the outbox that the numbers belong to.
     pub fn outbox(&self) -> &str {
         &self.taken.outbox
     }

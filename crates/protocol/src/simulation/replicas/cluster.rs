@@ -1,27 +1,28 @@
-//! What the replicas share: the objects, what of them is placed on the node, and every change of that in its order. Each
-//! replica knows the changes up to one of them, but for what it cannot read.
+//! The state shared by the replicas: the objects, their placement on the node, and every change in
+//! order. Each replica knows a prefix of the changes, except for unreadable objects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::change::Uid;
 use crate::cloud::Loaded;
-use crate::cloud::testing::Wish;
+use crate::cloud::testing::DesiredObject;
 use crate::message::Body;
 use crate::simulation::model::{Truth, config_map, object_ref};
 use crate::timing::Now;
 use edgesync_object::{ObjectKey, ObjectRef, ResourceVersion};
 
-/// Objects are placed by groups: a whole one comes and goes, and no version of an object tells.
+/// The number of placement groups: a whole group is placed or removed, and no object version shows
+/// it.
 pub(super) const GROUPS: u64 = 4;
-/// One object of so many is of a kind for which the replicas may lose their rights.
+/// One object in this many is of a kind for which the replicas may lose their permissions.
 const SECRET: u64 = 3;
 
 fn is_secret(name: u64) -> bool {
     name.is_multiple_of(SECRET)
 }
 
-/// The same by what a node says of an object.
+/// Returns the same for an object that a node names.
 pub(super) fn may_be_secret(object: &ObjectRef) -> bool {
     object.name.rsplit('-').next().and_then(|number| number.parse().ok()).is_some_and(is_secret)
 }
@@ -35,28 +36,27 @@ pub(super) struct Object {
 
 #[derive(Clone)]
 enum Change {
-    /// An object is as it is now; none if it is deleted.
+    /// Sets the current state of an object; `None` if it is deleted.
     Object(Uid, Option<Object>),
-    /// Objects of a group are placed on the node, or are not.
+    /// Places the objects of a group on the node, or removes them.
     Group(u64, bool),
-    /// The cluster is what it was after so many changes.
+    /// Restores the cluster to the state after this many changes.
     Restored(usize),
 }
 
-/// What is known of the cluster after so many changes.
+/// The known state of the cluster after a number of changes.
 #[derive(Clone, Default)]
 pub(super) struct View {
     objects: BTreeMap<Uid, Object>,
     unplaced: BTreeSet<u64>,
     pub(super) changes: usize,
-    /// How far versions have got.
     given: u64,
-    /// Nothing is heard of secrets: what is known of them is from before.
+    /// Whether secrets are unreadable: their known state is older.
     pub(super) is_blind: bool,
 }
 
 impl View {
-    /// An object is as it is now; none if it is deleted.
+    /// Sets the current state of an object; `None` if it is deleted.
     fn set(&mut self, uid: &Uid, object: Option<&Object>) {
         match object {
             Some(object) => self.objects.insert(uid.clone(), object.clone()),
@@ -64,7 +64,7 @@ impl View {
         };
     }
 
-    /// Objects of a group are placed on the node, or are not. Tells which those are.
+    /// Places the objects of a group on the node, or removes them. Returns their UIDs.
     fn turn(&mut self, group: u64, is_placed: bool) -> Vec<Uid> {
         match is_placed {
             true => self.unplaced.remove(&group),
@@ -74,7 +74,7 @@ impl View {
         self.objects.iter().filter_map(of).collect()
     }
 
-    /// What these objects are is as another view has it. Tells of which of them something else is known from now on.
+    /// Copies the selected objects from another view. Returns the UIDs whose state changes.
     fn take_over(&mut self, other: &Self, which: impl Fn(&Object) -> bool) -> Vec<Uid> {
         let known = self.objects.iter().chain(&other.objects).filter(|(_, object)| which(object));
         let known: BTreeSet<Uid> = known.map(|(uid, _)| uid.clone()).collect();
@@ -85,7 +85,7 @@ impl View {
         changed
     }
 
-    /// How far versions have got.
+    /// Returns the newest version.
     pub(super) fn version(&self) -> u64 {
         self.given
     }
@@ -94,8 +94,8 @@ impl View {
         self.objects.get(uid).filter(|object| !self.unplaced.contains(&(object.name % GROUPS)))
     }
 
-    pub(super) fn wish(&self, uid: &Uid) -> Option<Wish> {
-        self.placed(uid).map(|object| Wish {
+    pub(super) fn wish(&self, uid: &Uid) -> Option<DesiredObject> {
+        self.placed(uid).map(|object| DesiredObject {
             version: object.version.into(),
             object: Arc::new(object_ref(&object.name())),
             resource: config_map(),
@@ -103,11 +103,11 @@ impl View {
         })
     }
 
-    pub(super) fn wishes(&self) -> BTreeMap<Uid, Wish> {
+    pub(super) fn wishes(&self) -> BTreeMap<Uid, DesiredObject> {
         self.objects.keys().filter_map(|uid| Some((uid.clone(), self.wish(uid)?))).collect()
     }
 
-    /// What the node is to hold.
+    /// Returns the desired state of the node.
     pub(super) fn wanted(&self) -> BTreeMap<Uid, ResourceVersion> {
         self.wishes().into_iter().map(|(uid, wish)| (uid, wish.version)).collect()
     }
@@ -133,31 +133,32 @@ impl Object {
     }
 }
 
-/// Since when and until when an object was wanted on the node.
+/// The times from and until which an object was desired on the node.
 type Wanted = Vec<(Now, Option<Now>)>;
 
-/// See the module.
+/// The cluster with its history.
 #[derive(Default)]
 pub(super) struct Cluster {
     log: Vec<Change>,
     pub(super) view: View,
     wanted: HashMap<Uid, Wanted>,
     written: HashMap<Uid, Vec<(Now, u64)>>,
-    /// When the node said Hello: what it was told before, some replica knew by then.
+    /// The time of the node's Hello: some replica knew everything that was sent before.
     hello: Now,
-    /// What it held then.
+    /// The objects held at that time.
     held: HashSet<Uid>,
-    /// The life that replicas speak of, and how often it was restored: as many lives there are.
+    /// The life that replicas have announced, and the number of restores, which equals the number
+    /// of lives.
     pub(super) life: u64,
     lives: u64,
-    /// After how many changes each of them began, but for the first one.
+    /// The number of changes at which each life began, except for the first one.
     born: Vec<usize>,
-    /// When it was restored for the first time, and for the last time.
+    /// The times of the first and the last restore.
     restored: Option<Now>,
     reborn: Now,
-    /// What was wanted in a life that is lost, and is not in this one.
+    /// Objects desired in a lost life and not in the current one.
     lost: HashSet<Uid>,
-    /// The replicas have no right to read secrets, or some of them have not read them since they had none.
+    /// Whether the replicas lack the permission to read secrets, or some have not read them since.
     pub(super) hides: bool,
     pub(super) hid: bool,
 }
@@ -190,7 +191,7 @@ impl Cluster {
         }
     }
 
-    /// The next change, as far as it is heard of. Tells of which objects it says something.
+    /// Applies the next change to a view. Returns the affected UIDs.
     fn step(&self, view: &mut View, change: &Change) -> Vec<Uid> {
         view.changes += 1;
         match change {
@@ -225,7 +226,7 @@ impl Cluster {
         self.view.objects.iter().find(|(_, object)| object.name == name).map(|(uid, _)| uid.clone())
     }
 
-    /// Somebody writes an object, which may be a new one.
+    /// Writes an object, possibly a new one.
     pub(super) fn write(&mut self, now: Now, name: u64, size: usize) {
         let version = self.view.version() + 1;
         let uid = self.uid_of(name).unwrap_or_else(|| format!("uid-{name}-{}", self.log.len()).into());
@@ -239,7 +240,7 @@ impl Cluster {
         }
     }
 
-    /// Places a group on the node, or takes it away.
+    /// Toggles the placement of a group.
     pub(super) fn turn(&mut self, now: Now, group: u64) {
         let is_placed = self.view.unplaced.contains(&group);
         self.change(now, Change::Group(group, is_placed));
@@ -251,7 +252,7 @@ impl Cluster {
         }
     }
 
-    /// The cluster is replaced by a copy of what it was so many changes ago.
+    /// Restores the cluster to a copy from `ago` changes earlier.
     pub(super) fn restore(&mut self, now: Now, ago: usize) {
         let to = self.view.changes.saturating_sub(ago);
         self.change(now, Change::Restored(to));
@@ -261,26 +262,27 @@ impl Cluster {
         self.lives += 1;
     }
 
-    /// The replicas speak of the life of now, of which one of them knows all.
+    /// Announces the current life, which one replica knows completely.
     pub(super) fn name_life(&mut self) {
         self.life = self.lives;
     }
 
-    /// A node shows that this must be another life, unless one was begun for that already.
+    /// Begins another life, which a node has proven, unless one was begun for it already.
     pub(super) fn begin_another(&mut self) {
         self.lives = self.lives.max(self.life + 1);
         self.life = self.lives;
     }
 
-    /// Whether an object went with a life of the cluster, and nothing has taken its place. In a session that is older somebody may
-    /// have deleted it before, and what cannot be read is not judged with the rest: that it is gone turns out later.
+    /// Returns whether an object was lost with a life of the cluster and not replaced. A client may
+    /// have deleted it before an older session, and unreadable objects are not checked with the
+    /// rest: their loss shows later.
     pub(super) fn has_lost(&self, uid: &Uid) -> bool {
         let is_there = || self.view.objects.values().any(|object| object.name == name_of(uid));
         let is_judged = self.reborn < self.hello && !(self.hid && is_secret(name_of(uid)));
         is_judged && self.lost.contains(uid) && !is_there()
     }
 
-    /// Somebody has confirmed that all of that may go.
+    /// Confirms the removal of all lost objects.
     pub(super) fn confirm_loss(&mut self) {
         self.lost.clear();
     }
@@ -289,40 +291,41 @@ impl Cluster {
         self.restored.is_some()
     }
 
-    /// A replica hears of the changes up to this one. Tells which objects they are about.
+    /// Applies the changes up to this one to a replica's view. Returns the affected UIDs.
     pub(super) fn tell(&self, view: &mut View, upto: usize) -> Vec<Uid> {
         let from = view.changes.min(upto);
         self.log[from..upto].iter().flat_map(|change| self.step(view, change)).collect()
     }
 
-    /// Whether a life ends between so many changes and so many more.
+    /// Returns whether a life ends between these numbers of changes.
     pub(super) fn ends_between(&self, from: usize, to: usize) -> bool {
         self.born.iter().any(|born| from < *born && *born <= to)
     }
 
-    /// Whether whoever knows so many changes knows the life of now.
+    /// Returns whether a view of this many changes knows the current life.
     pub(super) fn is_known(&self, changes: usize) -> bool {
         self.born.last().is_none_or(|born| changes >= *born)
     }
 
-    /// What was known after so many changes.
+    /// Returns the view after this many changes.
     pub(super) fn view_at(&self, changes: usize) -> View {
         self.listed(changes, false)
     }
 
-    /// What a list tells that is of this life, and not of the newest changes: secrets are not in it if nobody may read them.
+    /// Returns the view of a list from the current life, possibly stale; without permission it has
+    /// no secrets.
     pub(super) fn listed(&self, changes: usize, is_blind: bool) -> View {
         let mut view = View { is_blind, ..View::default() };
         self.tell(&mut view, changes);
         view
     }
 
-    /// No replica lists what is of another life.
+    /// Returns a number of changes within the current life: no replica lists another one.
     pub(super) fn no_older(&self, changes: usize) -> usize {
         changes.max(self.born.last().copied().unwrap_or_default())
     }
 
-    /// A replica may read secrets, or may not any more. Tells of which something else is known from now on.
+    /// Updates a view for gained or lost permission to read secrets. Returns the affected UIDs.
     pub(super) fn see(&self, view: &mut View) -> Vec<Uid> {
         view.is_blind = self.hides;
         if self.hides {
@@ -332,7 +335,7 @@ impl Cluster {
         view.take_over(&listed, |object| is_secret(object.name))
     }
 
-    /// Of how many objects changes say something that came after so many others, an object counted each time.
+    /// Returns the number of objects affected by later changes, counting repetitions.
     pub(super) fn told_since(&self, changes: usize) -> usize {
         self.tell(&mut self.view_at(changes), self.log.len()).len()
     }
@@ -346,9 +349,9 @@ fn name_of(uid: &str) -> u64 {
     uid.split('-').nth(1).and_then(|name| name.parse().ok()).unwrap_or_default()
 }
 
-/// Whatever the node is made to hold, or to hold no more, was wanted so at some time since its Hello. Before that it was told
-/// by replicas that may have known more. Where a cluster was restored, objects go back to what they were. What cannot be read
-/// may be given to a node that lacks it as it was known last.
+/// Every change that the node is made to apply was desired at some time since its Hello. Earlier
+/// changes came from replicas that may have known more. In a restored cluster, objects return to
+/// earlier states. A node that lacks an unreadable object may receive its last known version.
 impl Truth for Cluster {
     fn may_replace(&self, uid: &Uid, old: &ResourceVersion, new: &ResourceVersion) -> bool {
         let is_undone = |at: &Now| self.restored.is_some_and(|restored| *at >= restored);
@@ -363,12 +366,12 @@ impl Truth for Cluster {
         let is_wanted = times.is_some_and(|(_, until)| until.is_none_or(|until| until >= self.hello));
         let outdated = self.written.get(uid).and_then(|all| all.iter().rfind(|(at, _)| *at < self.hello));
         let is_right = is_wanted && outdated.is_none_or(|(_, then)| !version.is_older_than(&(*then).into()));
-        // What a cluster was restored to since the Hello is what is wanted now.
+        // The state restored since the Hello is the desired one now.
         let is_undone = |at: &Now| *at >= self.hello && self.restored.is_some_and(|restored| *at >= restored);
         let is_restored =
             |all: &Vec<(Now, u64)>| all.iter().any(|(at, then)| is_undone(at) && *version == (*then).into());
         let is_right = is_right || (is_wanted && self.written.get(uid).is_some_and(is_restored));
-        // What was removed since comes back, for a while, with a frame that was overtaken.
+        // An object removed since may return for a while, by an overtaken frame.
         is_right || self.held.contains(uid) || (self.hid && is_secret(name_of(uid)))
     }
 

@@ -1,4 +1,5 @@
-//! One node and several replicas: processes that live and die, connections that outlive their use, watches that lag.
+//! One node and several replicas: processes that crash and restart, connections that outlive their
+//! use, lagging watches.
 
 mod events;
 mod machines;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::change::Uid;
-use crate::cloud::testing::{NONE_UNREAD, Unread, Wishes};
+use crate::cloud::testing::{DesiredObjects, NONE_UNREAD, Unread};
 use crate::cloud::{CloudMachine, CloudPhase, Issued, Records};
 use crate::edge::EdgeMachine;
 use crate::simulation::model::EdgeDb;
@@ -23,12 +24,12 @@ use events::Event;
 const UP: usize = 0;
 const DOWN: usize = 1;
 const COMPRESS_ABOVE: usize = 1 << 10;
-/// The longest time that a frame travels, in milliseconds.
+/// The longest travel time of a frame, in milliseconds.
 const LATENCY: u64 = 40;
-/// The clock wakes machines so often in a second at most.
+/// The most timer wakes per second.
 const MAX_WAKES: usize = 1000;
 
-/// How bad it gets, in percent per frame or step.
+/// The probabilities of faults, in percent per frame or step.
 #[derive(Clone, Copy)]
 pub(super) struct Chaos {
     pub(super) drop: u64,
@@ -40,13 +41,13 @@ pub(super) struct Chaos {
     pub(super) kill: u64,
     pub(super) lose_database: u64,
     pub(super) apart: u64,
-    /// The cluster is replaced by an older copy of itself.
+    /// Replacement of the cluster by an older copy of itself.
     pub(super) restore: u64,
-    /// Some of it cannot be read any more, or can again.
+    /// Loss or return of the permission to read some objects.
     pub(super) hide: u64,
-    /// The longest time that a replica takes to hear of a change, in milliseconds.
+    /// The longest delay of a change until a replica receives it, in milliseconds.
     pub(super) lag: u64,
-    /// The longest time that a record takes to be written, in milliseconds.
+    /// The longest time to write a record, in milliseconds.
     pub(super) write: u64,
 }
 
@@ -87,14 +88,14 @@ impl Chaos {
     }
 }
 
-/// What a replica that knows this cannot read.
+/// Returns the filter of unreadable objects for a replica with this view.
 fn unread(view: &View) -> Unread {
     if view.is_blind { may_be_secret } else { NONE_UNREAD }
 }
 
 struct Connection {
     replica: usize,
-    /// The life of the replica that it is a connection of.
+    /// The life of the connection's replica.
     life: u64,
     last_arrival: [Now; 2],
     is_dead: [bool; 2],
@@ -105,11 +106,11 @@ struct Replica {
     machine: Option<CloudMachine>,
     life: u64,
     view: View,
-    wishes: Wishes,
+    wishes: DesiredObjects,
     last_watched: Now,
-    /// Until then it hears nothing of the cluster.
+    /// The end of its separation from the cluster.
     apart_until: Now,
-    /// The life of the cluster that it knows of.
+    /// The life of the cluster that it knows.
     speaks_of: u64,
     /// The connection by which it believes to serve the node.
     serves: Option<usize>,
@@ -130,17 +131,17 @@ pub(super) struct World {
     link: Option<usize>,
     connections: Vec<Connection>,
     replicas: Vec<Replica>,
-    /// What the node was sent in the session of now.
+    /// The changes sent to the node in the current session.
     delivered: HashSet<(Uid, ResourceVersion)>,
-    /// Frames and bytes in both directions, but for Leases.
+    /// Frames and bytes in both directions, without Leases.
     pub(super) traffic: (usize, usize),
-    /// Objects and removals that were sent to the node.
+    /// The number of objects and removals sent to the node.
     pub(super) sent: (u64, u64),
-    /// How often the node was asked for its inventory.
+    /// The number of inventory requests to the node.
     pub(super) inventories: u64,
-    /// Objects of a lost life that went from the node in the session of now, though nobody has confirmed that.
+    /// Objects of a lost life removed in the current session without a confirmation.
     lost: u64,
-    /// How often the clock woke somebody in a second, and which second that was.
+    /// The number of timer wakes within a second, and that second.
     woken: (u64, usize),
 }
 
@@ -191,7 +192,7 @@ impl World {
 
     // --- processes
 
-    /// A replica starts with nothing but what a list tells it, which may be out of date.
+    /// Starts a replica with nothing but a list, possibly stale.
     pub(super) fn start_replica(&mut self, replica: usize) {
         let all = self.cluster.view.changes;
         let behind = if self.chaos.lag > 20 { self.time.random.below(10) as usize } else { 0 };
@@ -199,7 +200,7 @@ impl World {
         let it = &mut self.replicas[replica];
         it.life += 1;
         it.view = self.cluster.listed(listed, self.cluster.hides);
-        it.wishes = Wishes(it.view.wishes(), unread(&it.view));
+        it.wishes = DesiredObjects(it.view.wishes(), unread(&it.view));
         it.speaks_of = self.cluster.life;
         let (config, issued) = (self.sizes.cloud(), Arc::new(Issued::default()));
         it.machine = Some(CloudMachine::new(config, incarnation, issued, Records::Proven));
@@ -207,12 +208,12 @@ impl World {
         self.tell(replica);
     }
 
-    /// The life of the cluster that replicas speak of.
+    /// Returns the life of the cluster that replicas have announced.
     fn incarnation(&self) -> Arc<str> {
         format!("life-{}", self.cluster.life).into()
     }
 
-    /// A replica speaks of the life that others speak of.
+    /// Lets a replica adopt the announced life.
     fn adopt_life(&mut self, replica: usize) {
         let incarnation = self.incarnation();
         let it = &mut self.replicas[replica];
@@ -267,7 +268,7 @@ impl World {
 
     // --- connections
 
-    /// The node's connection ends. Its replica learns that at once, or a while later, or never.
+    /// Cuts the node's connection. Its replica notices at once, later, or never.
     pub(super) fn cut(&mut self) {
         let Some(connection) = self.link.take() else { return };
         if let Some(edge) = &mut self.edge {
@@ -317,7 +318,7 @@ impl World {
         self.link.is_some()
     }
 
-    /// Nothing gets through any more, in one direction or both. The node finds out.
+    /// Makes the connection half-open, in one direction or both. The node notices.
     pub(super) fn half_open(&mut self) {
         let Some(connection) = self.link else { return };
         let which = self.time.random.below(3);
@@ -338,7 +339,7 @@ impl World {
             let mut at = self.time.in_order(&mut last, LATENCY);
             self.connections[connection].last_arrival[direction] = last;
             if self.time.random.percent(self.chaos.late) {
-                // Out of order, perhaps when the node is elsewhere.
+                // Out of order, possibly after the node has moved.
                 at += Duration::from_millis(self.time.random.below(30_000));
             }
             let bytes = bytes.to_vec();
@@ -350,9 +351,9 @@ impl World {
         }
     }
 
-    // --- what the replicas know
+    // --- views of the replicas
 
-    /// A replica is going to hear of all changes so far.
+    /// Schedules the delivery of all changes so far to a replica.
     fn tell(&mut self, replica: usize) {
         let changes = self.cluster.view.changes;
         let it = &mut self.replicas[replica];
@@ -364,13 +365,13 @@ impl World {
         (0..self.replicas.len()).for_each(|replica| self.tell(replica));
     }
 
-    /// A replica hears nothing of the cluster for a while.
+    /// Separates a replica from the cluster for a while.
     pub(super) fn part(&mut self, replica: usize, time: Duration) {
         self.replicas[replica].apart_until = self.time.now + time;
         self.time.say(|| format!("replica {replica} is cut off from the cluster for {time:?}"));
     }
 
-    /// The cluster is replaced by an older copy of itself.
+    /// Replaces the cluster by an older copy of itself.
     pub(super) fn restore_cluster(&mut self) {
         let (now, ago) = (self.time.now, self.time.random.below(100) as usize + 1);
         self.cluster.restore(now, ago);
@@ -378,7 +379,7 @@ impl World {
         self.tell_all();
     }
 
-    /// Nobody may read secrets any more, or everybody may again. Each replica finds out in its own time.
+    /// Revokes or grants the permission to read secrets. Each replica notices in its own time.
     pub(super) fn hide(&mut self, hides: bool) {
         (self.cluster.hides, self.cluster.hid) = (hides, true);
         self.time.say(|| format!("secrets cannot be read: {hides}"));
@@ -388,7 +389,7 @@ impl World {
         }
     }
 
-    /// A replica finds out whether it may read secrets.
+    /// Lets a replica check whether it may read secrets.
     fn looked(&mut self, replica: usize) {
         let (now, cluster) = (self.time.now, &self.cluster);
         let Replica { machine, view, wishes, .. } = &mut self.replicas[replica];
@@ -405,7 +406,7 @@ impl World {
         }
     }
 
-    /// Somebody confirms the removals that are held back.
+    /// Confirms the removals that are held back.
     pub(super) fn confirm_deletions(&mut self) {
         let now = self.time.now;
         let Some(link) = self.link else { return };
@@ -451,9 +452,10 @@ impl World {
         }
     }
 
-    // --- in the end
+    // --- convergence
 
-    /// The node holds what it is to hold, and the replica that serves it knows that.
+    /// Checks that the node holds the desired objects, and that the replica that serves it knows
+    /// that.
     pub(super) fn converged(&self) -> Result<(), String> {
         let (wanted, held) = (self.cluster.view.wanted(), self.db.held());
         if held != wanted {
@@ -470,7 +472,7 @@ impl World {
         self.db.check_totals()
     }
 
-    /// Lets time pass until the node is in sync, at most so much.
+    /// Advances time until the node is in sync, at most by `most`.
     pub(super) fn wait(&mut self, most: Duration) -> Result<(), String> {
         let end = self.time.now + most;
         while self.converged().is_err() && self.time.now < end {
@@ -479,13 +481,14 @@ impl World {
         Ok(())
     }
 
-    /// The same; by then it is.
+    /// Advances time likewise, and fails if the node is not in sync then.
     pub(super) fn settle(&mut self, most: Duration) -> Result<(), String> {
         self.wait(most)?;
         self.converged()
     }
 
-    /// What the node is to hold and does not in that version, and what it holds and should not.
+    /// Returns the number of desired objects that the node lacks in that version, and of held ones
+    /// that are not desired.
     pub(super) fn differences(&self) -> (u64, u64) {
         let (wanted, held) = (self.cluster.view.wanted(), self.db.held());
         let changed = wanted.iter().filter(|(uid, version)| held.get(*uid) != Some(version)).count();

@@ -1,10 +1,10 @@
-//! Copies of databases: of one node's, and of the cloud's.
+//! Scenarios with copies of databases: a node's and the cloud's.
 
 use super::*;
 use crate::fault::{self, Fault};
 
 #[test]
-fn agents_with_copies_of_one_database_do_not_make_the_cloud_doubt_its_store() {
+fn agents_with_copied_databases_raise_no_suspicion() {
     let mut world = in_sync(20);
     world.copy_agent(0, 1);
     for round in 0..10 {
@@ -18,7 +18,7 @@ fn agents_with_copies_of_one_database_do_not_make_the_cloud_doubt_its_store() {
 }
 
 #[test]
-fn a_card_that_is_put_back_does_not_make_the_cloud_doubt_its_store() {
+fn a_reinserted_card_raises_no_suspicion_about_the_store() {
     let mut world = in_sync(20);
     let old = world.edge_db();
     (0..20).for_each(|n| world.write(&format!("object-{n:03}"), 30));
@@ -37,7 +37,7 @@ fn a_card_that_is_put_back_does_not_make_the_cloud_doubt_its_store() {
 }
 
 #[test]
-fn a_restored_store_begins_one_incarnation_however_often_the_nodes_come_back() {
+fn a_restored_store_begins_one_incarnation_for_all_reconnects() {
     let mut world = in_sync(20);
     let copy = world.cloud_db();
     (20..50).for_each(|n| world.write(&format!("object-{n:03}"), 20));
@@ -57,12 +57,12 @@ fn a_restored_store_begins_one_incarnation_however_often_the_nodes_come_back() {
     }
 }
 
-/// The cloud's store goes back, and the node knows more than was ever recorded of it. How many removals are held back then,
-/// and after a restart of the cloud.
+/// Returns the number of removals held back after a rollback of the cloud's store for a node that
+/// knows more than was ever recorded of it, and after a restart of the cloud.
 fn held_of_a_node_that_knows_more() -> [usize; 2] {
     let mut world = in_sync(40);
     let copy = world.cloud_db();
-    // Nothing that is written after the copy stays on the node.
+    // No object written after the copy stays on the node.
     for _ in 0..3 {
         world.write("passing", 20);
         world.settle();
@@ -84,14 +84,14 @@ fn held_of_a_node_that_knows_more() -> [usize; 2] {
 }
 
 #[test]
-fn a_node_that_knows_more_than_was_ever_recorded_of_it_has_its_own_removals_held_back_over_restarts_too() {
+fn removals_of_a_node_with_unrecorded_changes_stay_held() {
     assert_eq!(held_of_a_node_that_knows_more(), [30, 30]);
     let forgotten = fault::with(Some(Fault::DoubtForgotten), held_of_a_node_that_knows_more);
     assert_eq!(forgotten, [30, 0], "a cloud that forgets what it has heard is found");
 }
 
 #[test]
-fn a_node_whose_store_went_back_is_safe_although_no_other_node_agrees() {
+fn a_node_is_safe_from_a_rollback_no_other_node_confirms() {
     let mut world = World::new(1, Setting { agrees: false, ..Setting::QUIET }, false);
     (0..20).for_each(|n| world.write(&format!("object-{n:03}"), 20));
     world.connect(0);
@@ -111,7 +111,7 @@ fn a_node_whose_store_went_back_is_safe_although_no_other_node_agrees() {
 }
 
 #[test]
-fn a_node_that_does_not_say_which_frame_it_answers_gets_everything_too() {
+fn a_node_without_receipts_gets_everything_too() {
     let mut world = World::new(1, Setting { is_old: true, ..Setting::QUIET }, false);
     (0..50).for_each(|n| world.write(&format!("object-{n:03}"), 200));
     world.write("large", max_object() - 2000);
@@ -125,8 +125,8 @@ fn a_node_that_does_not_say_which_frame_it_answers_gets_everything_too() {
     world.pass_until_in_sync(Duration::from_secs(120));
 }
 
-/// The cloud's machine wakes up as it was when it was saved, with its clock set at once or a while later. Then the same
-/// writer writes the same objects as after that time, with other contents.
+/// Resumes the cloud's host from a snapshot, with its clock corrected at once or later. Then the
+/// same writer writes the same objects as before, with other contents.
 fn wakes_up_in_a_copy_of_itself(seed: u64, clock_after: Duration) -> Result<(), String> {
     let mut world = World::new(seed, Setting::QUIET, false);
     let write = |world: &mut World| (0..10).for_each(|n| world.write(&format!("object-{n:03}"), 30));
@@ -156,7 +156,7 @@ fn wakes_up_in_a_copy_of_itself(seed: u64, clock_after: Duration) -> Result<(), 
 }
 
 #[test]
-fn a_cloud_that_wakes_up_in_a_copy_of_itself_leaves_no_other_content_under_the_same_version() {
+fn a_cloud_resumed_from_a_snapshot_never_reuses_a_version() {
     for seed in 0..20 {
         for minutes in [0, 1, 100] {
             wakes_up_in_a_copy_of_itself(seed, Duration::from_secs(60 * minutes)).unwrap();
@@ -165,7 +165,7 @@ fn a_cloud_that_wakes_up_in_a_copy_of_itself_leaves_no_other_content_under_the_s
 }
 
 #[test]
-fn a_store_that_does_not_notice_that_its_machine_was_away_is_found() {
+fn a_store_that_misses_a_suspension_is_found() {
     let unnoticed = || wakes_up_in_a_copy_of_itself(1, Duration::ZERO);
     println!("{}", fault::with(Some(Fault::PauseUnnoticed), unnoticed).unwrap_err());
 }

@@ -1,14 +1,14 @@
-//! A line of 10 KB/s and 200 ms: what it carries is what is needed.
+//! Scenarios over a line of 10 KB/s and 200 ms: it carries no more than needed.
 
 use super::*;
 
-/// A world over such a line, in the default configuration.
+/// Returns a world over such a line, in the default configuration.
 fn slow(is_external: bool) -> World {
     let setting = Setting { line: Line::slow(is_external), sizes: Sizes::Default, ..Setting::QUIET };
     World::new(1, setting, false)
 }
 
-/// The same over a line that carries everything at once.
+/// Returns such a world over an unlimited line.
 fn fast(is_external: bool) -> World {
     let line = Line { is_external, ..Line::FAST };
     World::new(1, Setting { line, sizes: Sizes::Default, ..Setting::QUIET }, false)
@@ -19,7 +19,7 @@ fn bytes(world: &World) -> usize {
     up.bytes + down.bytes
 }
 
-/// Bytes that go over the line until both sides are equal, in percent of what a fast one needs for the same.
+/// Returns the bytes on the line until both sides are equal, in percent of a fast line's.
 fn percent_of_need(write: impl Fn(&mut World)) -> [usize; 2] {
     [false, true].map(|is_external| {
         let [needed, sent] = [fast(is_external), slow(is_external)].map(|mut world| {
@@ -27,7 +27,7 @@ fn percent_of_need(write: impl Fn(&mut World)) -> [usize; 2] {
             world.connect(0);
             world.pass_until_in_sync(Duration::from_secs(3600));
             let counters = world.cloud_counters();
-            // Each side is woken by the clock less often than it says something.
+            // Each side has fewer timer wakes than frames.
             assert!(world.wakes() <= world.frames_sent() + 20, "{} wakes", world.wakes());
             println!(
                 "external {is_external}: {} bytes, {} resent, {} repeated, {:?}",
@@ -43,7 +43,7 @@ fn percent_of_need(write: impl Fn(&mut World)) -> [usize; 2] {
 }
 
 #[test]
-fn a_thousand_small_objects_over_a_slow_line_cost_what_they_need() {
+fn a_thousand_small_objects_cross_a_slow_line_once() {
     let percent = percent_of_need(|world| {
         (0..1000).for_each(|n| world.write(&format!("object-{n:03}"), 500));
     });
@@ -51,7 +51,7 @@ fn a_thousand_small_objects_over_a_slow_line_cost_what_they_need() {
 }
 
 #[test]
-fn an_object_of_4_mib_over_a_slow_line_costs_what_it_needs() {
+fn an_object_of_4_mib_crosses_a_slow_line_once() {
     let percent = percent_of_need(|world| world.write("large", 4 << 20));
     assert!(percent.iter().all(|percent| *percent <= 110), "{percent:?} percent");
 }
@@ -86,7 +86,7 @@ fn small_objects_beside_a_large_one_go_once() {
 }
 
 #[test]
-fn what_a_broker_has_lost_is_sent_again_in_seconds() {
+fn frames_lost_by_a_broker_are_resent_in_seconds() {
     for is_external in [false, true] {
         let mut world = fast(is_external);
         (0..10).for_each(|n| world.write(&format!("object-{n:03}"), 500));

@@ -1,16 +1,16 @@
-//! What a node costs the cloud.
+//! The memory cost of a node in the cloud.
 
 use super::*;
 use crate::cloud::CloudMachine;
 
 #[test]
-fn a_node_in_sync_costs_no_memory_for_its_objects_and_its_return_no_look_at_the_records() {
+fn a_node_in_sync_costs_no_memory_and_no_read_of_records() {
     let mut world = in_sync(500);
     let (reads, differences) = world.remembered();
     assert_eq!(differences, 0);
     world.connect(0);
     world.settle();
-    // Nor after a restart of the cloud.
+    // A restart of the cloud changes nothing.
     world.stop_cloud();
     world.start_cloud();
     world.connect(0);
@@ -35,7 +35,7 @@ fn a_node_that_is_offline_costs_no_memory_however_much_changes() {
 }
 
 #[test]
-fn a_node_that_has_fallen_behind_gets_what_is_newer_and_nothing_else() {
+fn a_node_that_is_behind_gets_only_newer_versions() {
     let mut world = in_sync(100);
     let (reads, _) = world.remembered();
     let before = world.sent();

@@ -1,10 +1,10 @@
-//! What the node refuses is tried again with growing waits, and delays nothing else.
+//! Scenarios with rejected objects: retries with growing delays, which delay nothing else.
 
 use super::*;
 use crate::change::Change;
 
 #[test]
-fn a_delete_that_is_refused_is_shown_and_tried_again_with_growing_waits() {
+fn a_rejected_delete_is_shown_and_retried_with_backoff() {
     let mut world = in_sync(3);
     world.refuse(|change| matches!(change, Change::Delete(_)));
     let before = world.sent();
@@ -23,7 +23,7 @@ fn a_delete_that_is_refused_is_shown_and_tried_again_with_growing_waits() {
 fn a_version_that_is_refused_does_not_delay_the_next_one() {
     for pause in [0, 1, 5, 10, 20, 40, 60] {
         let mut world = in_sync(3);
-        // The first version is refused, the second one is not.
+        // The first version is rejected, the second one is not.
         world.refuse(|change| matches!(change, Change::Put(put) if put.body.get().len() < 500));
         world.write("object-001", 30);
         world.pass(Duration::from_millis(pause)).unwrap();
@@ -35,7 +35,7 @@ fn a_version_that_is_refused_does_not_delay_the_next_one() {
 }
 
 #[test]
-fn a_version_that_is_refused_late_does_not_delay_the_one_that_was_sent_after_it() {
+fn a_late_rejection_does_not_delay_the_next_version() {
     for seed in 0..40 {
         let mut world = World::new(seed, Setting::QUIET, false);
         world.write("object", 20);

@@ -1,4 +1,4 @@
-//! What the node says when nobody answers, although the broker acknowledges all of it.
+//! Scenarios with a silent cloud behind a broker that acknowledges everything.
 
 use super::*;
 use crate::frame::Up;
@@ -6,13 +6,14 @@ use crate::upload::Lane;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// How often something is sent in so long, if each wait is between half of the longest and the longest.
+/// Returns the expected number of sends within `time`, if each wait is between half of `longest`
+/// and `longest`.
 fn often(time: Duration, longest: Duration) -> std::ops::RangeInclusive<usize> {
     let times = |wait: Duration| usize::try_from(time.as_micros() / wait.as_micros()).unwrap();
     times(longest)..=times(longest / 2) + 5
 }
 
-/// A world in which the cloud answers everything but Uploads.
+/// Returns a world in which the cloud answers everything but Uploads.
 fn deaf_to_uploads() -> World {
     let mut world = in_sync(1);
     world.lose(|frame| matches!(frame, Up::Upload(_)));
@@ -21,7 +22,7 @@ fn deaf_to_uploads() -> World {
 }
 
 #[test]
-fn a_cloud_that_hears_nothing_is_greeted_again_for_a_day_although_leases_are_acknowledged() {
+fn a_silent_cloud_gets_hellos_for_a_day_despite_acked_leases() {
     let mut world = in_sync(1);
     let before = ["Hello", "Report", "Upload"].map(|name| world.frames(name));
     world.lose(|_| true);
@@ -36,7 +37,8 @@ fn a_cloud_that_hears_nothing_is_greeted_again_for_a_day_although_leases_are_ack
     };
     world.pass(Duration::from_secs(8)).unwrap();
     assert_eq!(sent(&world), (0, 1, 1));
-    // Three repetitions, after 10 s, 20 to 40 s and 30 to 60 s, and as long after the last one a Hello.
+    // Three repetitions, after 10 s, 20 to 40 s and 30 to 60 s, and a Hello as long after the last
+    // one.
     world.pass(Duration::from_secs(170)).unwrap();
     let (hellos, reports, uploads) = sent(&world);
     assert!((1..=3).contains(&hellos) && reports == 4 + hellos, "{hellos} Hellos, {reports} Reports");
@@ -49,7 +51,7 @@ fn a_cloud_that_hears_nothing_is_greeted_again_for_a_day_although_leases_are_ack
 }
 
 #[test]
-fn an_upload_that_is_not_confirmed_is_sent_again_for_a_day_although_all_else_is_answered() {
+fn an_unconfirmed_upload_is_resent_for_a_day() {
     let mut world = deaf_to_uploads();
     let (hellos, uploads) = (world.frames("Hello"), world.frames("Upload"));
     for hour in 0..24 {
@@ -65,7 +67,7 @@ fn an_upload_that_is_not_confirmed_is_sent_again_for_a_day_although_all_else_is_
 }
 
 #[test]
-fn objects_that_arrive_all_the_time_put_off_what_is_not_answered_only_so_long() {
+fn a_stream_of_objects_delays_timeouts_up_to_a_limit() {
     let mut world = deaf_to_uploads();
     let uploads = world.frames("Upload");
     for size in 0..1200 {

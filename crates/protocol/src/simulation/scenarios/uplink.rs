@@ -1,10 +1,12 @@
-//! A slow line upward: what waits in the outbox crosses it once, and neither direction keeps the other waiting.
+//! Scenarios over a slow uplink: outbox items cross it once, and neither direction delays the
+//! other.
 
 use super::*;
 use crate::fault::{self, Fault};
 use crate::upload::Lane;
 
-/// A node in sync, over a line of 2 KB/s upward and 10 KB/s downward or over one without limits.
+/// Returns a node in sync, over a line of 2 KB/s upward and 10 KB/s downward or over an unlimited
+/// one.
 fn world(is_slow: bool, is_external: bool) -> World {
     let slow = Line { rate: [Some(2_000), Some(10_000)], ..Line::slow(is_external) };
     let line = if is_slow { slow } else { Line { is_external, ..Line::FAST } };
@@ -24,14 +26,15 @@ fn write_objects(world: &mut World) {
     (0..400).for_each(|n| world.write(&format!("new-{n:03}"), 2_000));
 }
 
-/// Nothing was lost, so nothing may go twice.
+/// Checks that nothing was sent twice, because nothing was lost.
 fn check_once(world: &World) -> Result<(), String> {
     let counters = world.cloud_counters();
     let again = (counters.resent, counters.repairs, world.uploads_resent(), world.repeated_reports());
     if again == (0, 0, 0, 0) { Ok(()) } else { Err(format!("something was sent again: {again:?}")) }
 }
 
-/// Events, status, and an item that takes half a minute cost at most 1.1 times the bytes that they cost over a fast line.
+/// Checks that Events, status, and an item that takes half a minute cost at most 1.1 times the
+/// bytes of a fast line.
 fn items_cross_once() -> Result<(), String> {
     for is_external in [false, true] {
         let mut bytes = Vec::new();
@@ -51,7 +54,7 @@ fn items_cross_once() -> Result<(), String> {
     Ok(())
 }
 
-/// Both directions at once take at most 1.4 times as long as the slower one alone.
+/// Checks that both directions at once take at most 1.4 times as long as the slower one alone.
 fn directions_share_the_line() -> Result<(), String> {
     for is_external in [false, true] {
         let time = |write: fn(&mut World)| {
@@ -74,12 +77,12 @@ fn directions_share_the_line() -> Result<(), String> {
 }
 
 #[test]
-fn what_waits_in_the_outbox_crosses_a_slow_line_once() {
+fn outbox_items_cross_a_slow_line_once() {
     items_cross_once().unwrap();
 }
 
 #[test]
-fn uploads_that_are_sent_again_while_the_line_carries_them_are_found() {
+fn uploads_resent_while_in_flight_are_found() {
     fault::with(Some(Fault::LineUnknown), items_cross_once).unwrap_err();
 }
 

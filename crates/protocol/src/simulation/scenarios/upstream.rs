@@ -1,10 +1,10 @@
-//! The outbox and the Lease.
+//! Scenarios of the outbox and the Lease.
 
 use super::*;
 use crate::upload::Lane;
 
 #[test]
-fn what_waits_takes_effect_once_and_status_goes_before_events_before_bulk() {
+fn items_take_effect_once_in_order_of_their_lanes() {
     let mut world = in_sync(1);
     world.cut();
     for lane in [Lane::Bulk, Lane::Events, Lane::Status] {
@@ -17,12 +17,12 @@ fn what_waits_takes_effect_once_and_status_goes_before_events_before_bulk() {
         .flat_map(|lane| (0..3).map(move |key| format!("0/{}/{key}", lane.name())))
         .collect();
     assert_eq!(world.effects(), expected);
-    // A question, and a frame for each lane.
+    // A probe, and a frame for each lane.
     assert_eq!(world.frames("Upload"), 4);
 }
 
 #[test]
-fn of_a_key_that_changes_while_the_node_is_offline_the_last_state_arrives() {
+fn the_last_state_of_a_key_changed_offline_arrives() {
     let mut world = in_sync(1);
     world.cut();
     (0..100).for_each(|_| world.post(0, Lane::Status, 1));
@@ -33,7 +33,7 @@ fn of_a_key_that_changes_while_the_node_is_offline_the_last_state_arrives() {
 }
 
 #[test]
-fn what_does_not_fit_is_dropped_from_the_least_important_lane() {
+fn overflow_is_dropped_from_the_lowest_lane() {
     let mut world = in_sync(1);
     world.cut();
     (0..25).for_each(|key| world.post(0, Lane::Bulk, key));
@@ -45,7 +45,7 @@ fn what_does_not_fit_is_dropped_from_the_least_important_lane() {
 }
 
 #[test]
-fn an_agent_that_dies_before_the_confirm_sends_again_without_a_second_effect() {
+fn an_agent_crash_before_the_confirm_has_no_second_effect() {
     let mut world = in_sync(1);
     (0..5).for_each(|key| world.post(0, Lane::Events, key));
     world.pass_until(|world| world.effects().len() == 5);
@@ -69,7 +69,7 @@ fn a_cloud_that_dies_after_the_effects_does_not_repeat_them() {
 }
 
 #[test]
-fn an_older_copy_of_the_outbox_repeats_nothing_and_loses_nothing_new() {
+fn an_older_outbox_copy_repeats_and_loses_nothing() {
     let mut world = in_sync(1);
     world.post(0, Lane::Events, 0);
     world.settle();
@@ -84,7 +84,7 @@ fn an_older_copy_of_the_outbox_repeats_nothing_and_loses_nothing_new() {
     world.settle();
     let expected: Vec<String> = (0..9).map(|key| format!("0/events/{key}")).collect();
     assert_eq!(world.effects(), expected);
-    // Once found out, it is in order again.
+    // Once detected, it is consistent again.
     let before = world.frames("Upload");
     world.connect(0);
     world.post(0, Lane::Events, 9);
@@ -93,7 +93,7 @@ fn an_older_copy_of_the_outbox_repeats_nothing_and_loses_nothing_new() {
 }
 
 #[test]
-fn a_lost_outbox_is_another_one_whose_numbers_begin_anew() {
+fn a_lost_outbox_is_a_new_one_with_new_numbers() {
     let mut world = in_sync(1);
     (0..5).for_each(|key| world.post(0, Lane::Events, key));
     world.settle();
@@ -107,7 +107,7 @@ fn a_lost_outbox_is_another_one_whose_numbers_begin_anew() {
 }
 
 #[test]
-fn an_older_copy_of_the_clouds_store_goes_on_where_the_node_stands() {
+fn an_older_copy_of_the_cloud_store_resumes_at_the_node() {
     let mut world = in_sync(1);
     (0..2).for_each(|key| world.post(0, Lane::Events, key));
     world.settle();
@@ -120,7 +120,7 @@ fn an_older_copy_of_the_clouds_store_goes_on_where_the_node_stands() {
     (5..7).for_each(|key| world.post(0, Lane::Events, key));
     world.connect(0);
     world.settle();
-    // What the store has forgotten is gone: the node has been told that it was stored.
+    // Effects that the store has lost are gone: the node has received their confirm.
     assert_eq!(world.effects(), [0, 1, 5, 6].map(|key| format!("0/events/{key}")));
 }
 

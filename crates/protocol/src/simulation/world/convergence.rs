@@ -1,4 +1,4 @@
-//! What must hold at each step, and in the end.
+//! The invariants checked at each step and after convergence.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{Chaos, DOWN, Event, UP, World};
 use crate::simulation::timeline::Simulated;
 
 impl World {
-    /// G1: what is reported was committed before.
+    /// Checks G1: what is reported was committed before.
     pub(super) fn check_report(&mut self, agent: usize, frame: &Up) {
         let items = match frame {
             Up::Report(report) => &report.objects,
@@ -27,11 +27,11 @@ impl World {
         }
     }
 
-    /// What the cloud says is so in its store.
+    /// Checks that the cloud's frames agree with its store.
     pub(super) fn check_told(&mut self, frame: &Down) {
         match frame {
             Down::Welcome(welcome) => self.check_welcome(&welcome.session),
-            // Whatever it confirms, the node forgets.
+            // The node forgets whatever the cloud confirms.
             Down::Confirm(confirm) if confirm.revision > self.cloud_db.facts.confirmed => {
                 let stored = self.cloud_db.facts.confirmed;
                 let told = confirm.revision;
@@ -41,12 +41,12 @@ impl World {
         }
     }
 
-    /// G4: when a node is welcomed, its records are exactly what it holds.
+    /// Checks G4: at the Welcome, the records equal exactly the objects that the node holds.
     fn check_welcome(&mut self, session: &str) {
         let Some(agent) = self.link else { return };
         let it = &self.agents[agent];
         let Some(edge) = &it.machine else { return };
-        // A second Welcome to the same session makes the edge say Hello anew.
+        // A second Welcome in the same session makes the edge send a new Hello.
         if edge.session() != Some(session) || edge.phase() == EdgePhase::Live {
             return;
         }
@@ -65,21 +65,22 @@ impl World {
         }
     }
 
-    /// What the cloud's store has of the node.
+    /// Returns the cloud's records of the node.
     fn recorded(&self) -> BTreeMap<Uid, ResourceVersion> {
         let records = self.cloud_db.records.iter();
         records.map(|(uid, record)| (uid.clone(), record.version.clone())).collect()
     }
 
-    /// How many objects may go on a connection although nobody deleted them: more look like the loss of the store, and
-    /// are held back.
+    /// Returns the number of objects that may vanish on a connection without a delete: more suggest
+    /// the loss of the store, and are held back.
     pub(super) fn may_vanish(&self, agent: usize) -> usize {
         let config = self.sizes.cloud();
         let share = (self.agents[agent].db.len() as f64 * config.mass_delete_share) as usize;
         share.max(usize::try_from(config.mass_delete_min).unwrap())
     }
 
-    /// The mass-delete guard: what nobody deleted does not go in masses, unless somebody has confirmed that.
+    /// Checks the mass-delete guard: objects do not vanish in masses without a delete, unless
+    /// confirmed.
     pub(super) fn check_gone(&mut self, agent: usize, connection: usize) -> Result<(), String> {
         let gone = self.agents[agent].db.take_gone().into_iter();
         let (count, most) = &mut self.vanished[connection];
@@ -90,8 +91,9 @@ impl World {
         Ok(())
     }
 
-    /// After an older copy took the place of the store somebody confirms what is held back. Otherwise nothing is.
-    fn confirm_what_is_held(&mut self) -> Result<(), String> {
+    /// Confirms the removals held back after a restore of the store. Without one there must be
+    /// none.
+    fn confirm_held_removals(&mut self) -> Result<(), String> {
         if self.held_back() == 0 {
             return Ok(());
         }
@@ -115,12 +117,12 @@ impl World {
         if self.link.is_none() {
             self.connect(0);
         }
-        // Two hours of virtual time cover every backoff there is.
+        // Two hours of virtual time cover every backoff.
         for _ in 0..120 {
             self.pass(Duration::from_secs(60))?;
-            self.confirm_what_is_held()?;
+            self.confirm_held_removals()?;
             if self.link.is_none() {
-                // The connection was dead, and nobody knew.
+                // The connection was dead, undetected.
                 self.connect(0);
             }
             if self.converged().is_ok() {
@@ -133,11 +135,11 @@ impl World {
         self.agents[0].db.check_totals()
     }
 
-    /// G6: the edge holds what it is to hold, and is recorded to do so.
+    /// Checks G6: the edge holds the desired objects, and the records say so.
     pub(in crate::simulation) fn converged(&self) -> Result<(), String> {
         let wanted = self.cloud_db.acceptable(self.sizes.max_object());
         let mut held = self.agents[0].db.held();
-        // A refused version leaves the last good one in place.
+        // A rejected version leaves the last good one in place.
         let refused: Vec<&Uid> =
             self.cloud.iter().flat_map(CloudMachine::refused).map(|(uid, _)| uid).collect();
         let last_good = |uid: &Uid| refused.contains(&uid) && self.cloud_db.objects.contains_key(uid);
@@ -162,7 +164,7 @@ impl World {
         self.outbox_converged()
     }
 
-    /// Somebody changes and deletes some of the objects.
+    /// Changes and deletes some of the objects.
     fn touch_some(&mut self) {
         let names: Vec<String> = self.cloud_db.names().into_iter().filter(|n| !n.contains("..")).collect();
         let life = self.cloud_life;
@@ -185,12 +187,13 @@ impl World {
         }
     }
 
-    /// G5: after a reconnect exactly what changed is sent, once, in its latest version.
+    /// Checks G5: after a reconnect exactly the changed objects are sent, once, in their latest
+    /// version.
     pub(in crate::simulation) fn reconnect_with_changes(&mut self) -> Result<(), String> {
         self.time.say(|| "--- a quiet reconnect".into());
         self.cut();
         if self.time.random.percent(50) {
-            // The connection ends at the moment at which bodies begin to be loaded for it.
+            // The connection ends at the moment at which its first load begins.
             self.touch_some();
             self.pass(Duration::from_millis(20))?;
             self.connect(0);
@@ -211,7 +214,8 @@ impl World {
         let start = (self.cloud_counters(), self.repeated_reports(), self.wakes, self.frames_sent());
         self.connect(0);
         self.loads = 0;
-        // Five seconds suffice, unless the line is slow or a refused object happens to be tried again just then.
+        // Five seconds suffice, unless the line is slow or a rejected object is retried at that
+        // moment.
         let is_slow = self.line.rate.iter().any(Option::is_some) || self.load_ms > 5;
         let patience = if is_slow { 60 } else { 6 };
         for _ in 0..patience {

@@ -1,4 +1,4 @@
-//! What is going to happen, and what happens then.
+//! The scheduled events and their handling.
 
 use crate::change::{Change, RejectReason, Uid};
 use crate::cloud::{CloudMachine, RecordBatch};
@@ -19,29 +19,29 @@ pub(in crate::simulation) enum Event {
     ToEdge {
         bytes: Vec<u8>,
     },
-    /// The oldest frame that had not has left for the network.
+    /// The oldest unsent frame has left for the network.
     Left {
         connection: usize,
         direction: usize,
         size: usize,
     },
-    /// The other end of the link has acknowledged the oldest frame that it had not.
+    /// The other end of the link has acknowledged its oldest unacknowledged frame.
     Acknowledged {
         connection: usize,
         direction: usize,
     },
-    /// The node finds out that the connection is dead.
+    /// The node notices that the connection is dead.
     Silent {
         connection: usize,
     },
-    /// The cloud finds out.
+    /// The cloud notices that the connection is dead.
     Gone {
         connection: usize,
     },
     Commit {
         agent: usize,
         life: u64,
-        /// What is committed came by this one, which may be gone.
+        /// The connection that delivered the changes, which may have ended.
         connection: usize,
         token: u64,
         changes: Vec<Change>,
@@ -61,12 +61,12 @@ pub(in crate::simulation) enum Event {
         life: u64,
         effect: EdgeEffect,
     },
-    /// The agent learns how its outbox stands.
+    /// The agent receives the state of its outbox.
     Marks {
         agent: usize,
         life: u64,
     },
-    /// What is confirmed of the outbox is forgotten, a while after it was noted.
+    /// Confirmed items of the outbox are deleted, with a delay.
     Settle {
         agent: usize,
         life: u64,
@@ -155,7 +155,7 @@ impl Simulated for World {
         self.inputs += usize::from(event.is_for_the_cloud());
         match event {
             Event::ToCloud { bytes } => {
-                // A broker hands old messages on even if their connection is gone.
+                // A broker delivers old messages even after their connection has ended.
                 if let Some(cloud) = &mut self.cloud {
                     let frame = Up::decode(&bytes, &mut Budget::of(max_frame)).map_err(|e| e.to_string())?;
                     cloud.received(now, frame, &self.wishes);
@@ -178,7 +178,7 @@ impl Simulated for World {
             Event::Silent { connection } if self.connection == connection => self.silent(),
             Event::Gone { connection } if self.connection == connection => self.gone(),
             Event::Commit { agent, life, connection, token, changes } if self.agents[agent].life == life => {
-                // Now and then the store is full: nothing is committed then.
+                // Occasionally the store is full: nothing is committed then.
                 let is_full = self.time.random.percent(self.chaos.crash / 2);
                 let result = if is_full || changes.iter().any(self.unstorable) {
                     Err((RejectReason::StoreFull, "no room".to_owned()))
@@ -242,7 +242,7 @@ impl Simulated for World {
                 }
             }
             Event::Desire { life, uid } if self.cloud_life == life => {
-                // Now and then the fleet has no room for what differs.
+                // Occasionally the fleet has no memory for the differences.
                 if let Some(cloud) = &mut self.cloud
                     && self.time.random.percent(self.chaos.late)
                 {

@@ -1,4 +1,4 @@
-//! What happens to the world: changes in the cloud, cuts, crashes, lost and restored databases.
+//! The faults of the world: changes in the cloud, cuts, crashes, lost and restored databases.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl World {
             0..=6 => touched.push(self.put(&name, size)),
             7 => touched.extend(self.remove(&name)),
             _ => {
-                // Delete and recreate under the same name; the news may arrive in either order.
+                // Delete and recreate under the same name; the changes may arrive in either order.
                 touched.extend(self.remove(&name));
                 touched.push(self.put(&name, size));
                 if self.time.random.percent(50) {

@@ -23,7 +23,7 @@ impl World {
         }
     }
 
-    /// Somebody writes an object in the cloud.
+    /// Writes an object in the cloud.
     pub(super) fn put(&mut self, name: &str, size: usize) -> Uid {
         self.look_at_clocks();
         let (uid, version) = self.cloud_db.write(name, size);
@@ -31,7 +31,7 @@ impl World {
         uid
     }
 
-    /// Somebody deletes an object in the cloud.
+    /// Deletes an object in the cloud.
     pub(super) fn remove(&mut self, name: &str) -> Option<Uid> {
         self.look_at_clocks();
         let uid = self.cloud_db.delete(name)?;
@@ -39,7 +39,7 @@ impl World {
         Some(uid)
     }
 
-    /// An older copy, or another file, takes the place of the cloud's database.
+    /// Replaces the cloud's database by an older copy or another file.
     pub(in crate::simulation) fn restore_cloud(&mut self, db: CloudDb) {
         let before = std::mem::replace(&mut self.cloud_db, db);
         self.history.restored(self.time.now, &before, &self.cloud_db);
@@ -48,7 +48,7 @@ impl World {
         }
     }
 
-    /// Whoever writes looks at the clocks first.
+    /// Checks the clocks, as every writer does first.
     fn look_at_clocks(&mut self) {
         let (clock, running) = (self.clock(), self.time.now.saturating_sub(self.away));
         if self.cloud_db.has_jumped(clock, running) {
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// The cloud's machine was saved so long ago, and wakes up now as it was then. Nobody has opened its database anew.
+    /// Resumes the cloud's host from a snapshot taken `ago`. The database is not reopened.
     pub(in crate::simulation) fn resume_cloud(&mut self, db: CloudDb, ago: Duration) {
         self.stop_cloud();
         self.restore_cloud(db);
@@ -67,16 +67,16 @@ impl World {
         self.time.say(|| format!("the cloud's machine wakes up as it was {ago:?} ago"));
     }
 
-    /// The cloud's clock is set.
+    /// Corrects the cloud's clock.
     pub(in crate::simulation) fn set_clock(&mut self) {
         self.clock_behind = Duration::ZERO;
     }
 
-    /// The cloud does nothing for a while; what arrives waits.
+    /// Stalls the cloud; arriving frames wait.
     pub(in crate::simulation) fn stall(&mut self, time: Duration) {
         self.stalled_until = self.time.now + time;
         self.time.say(|| format!("the cloud is stalled for {time:?}"));
-        // Its clock is looked at first when it goes on.
+        // Its clock is checked first when it resumes.
         self.time.at(self.stalled_until, Event::Wake);
     }
 
@@ -85,7 +85,7 @@ impl World {
         self.time.after(1, Event::Desire { life, uid });
     }
 
-    /// Lets time pass until both sides are equal and at rest.
+    /// Advances time until both sides are equal and idle.
     pub(in crate::simulation) fn settle(&mut self) {
         for _ in 0..100 {
             self.pass(Duration::from_millis(500)).unwrap();
@@ -100,7 +100,7 @@ impl World {
         self.time.now
     }
 
-    /// Lets time pass until both sides are equal and at rest, and says how long that took.
+    /// Advances time until both sides are equal and idle, and returns the time it took.
     pub(in crate::simulation) fn pass_until_in_sync(&mut self, most: Duration) -> Duration {
         let start = self.time.now;
         while self.converged().is_err() && self.time.now - start < most {
@@ -110,7 +110,7 @@ impl World {
         self.time.now - start
     }
 
-    /// Steps until the condition holds, and says how long that took.
+    /// Steps until the condition holds, and returns the time it took.
     pub(in crate::simulation) fn pass_until(&mut self, mut condition: impl FnMut(&Self) -> bool) -> Duration {
         let start = self.time.now;
         self.drive();
@@ -134,33 +134,33 @@ impl World {
         self.sent.iter().map(|sent| sent.largest).max().unwrap_or(0)
     }
 
-    /// Frames with this name that agents have sent so far.
+    /// Returns the number of frames with this name that agents have sent.
     pub(in crate::simulation) fn frames(&self, name: &str) -> usize {
         self.upstream.frames.get(name).copied().unwrap_or(0)
     }
 
-    /// From now on the broker takes such frames from agents, and nobody hears them.
+    /// Makes the broker accept and lose such frames from agents.
     pub(in crate::simulation) fn lose(&mut self, unheard: fn(&Up) -> bool) {
         self.unheard = unheard;
     }
 
-    /// From now on the agent's store cannot commit such changes.
+    /// Makes the agent's store fail to commit such changes.
     pub(in crate::simulation) fn refuse(&mut self, refused: fn(&Change) -> bool) {
         self.unstorable = refused;
     }
 
-    /// From now on the broker loses such frames to the node.
+    /// Makes the broker lose such frames to the node.
     pub(in crate::simulation) fn lose_down(&mut self, unseen: fn(&Down) -> bool) {
         self.unseen = unseen;
     }
 
-    /// The cloud dies, and nobody tells the node.
+    /// Crashes the cloud without informing the node.
     pub(in crate::simulation) fn lose_cloud(&mut self) {
         self.cloud = None;
         self.cloud_life += 1;
     }
 
-    /// What has taken effect, in order.
+    /// Returns the effects in order.
     pub(in crate::simulation) fn effects(&self) -> Vec<&str> {
         self.cloud_db.effects.log.iter().map(|thing| thing.key.as_str()).collect()
     }
@@ -169,7 +169,7 @@ impl World {
         self.agents[0].db.outbox.dropped()
     }
 
-    /// Objects and removals sent so far.
+    /// Returns the number of objects and removals sent.
     pub(in crate::simulation) fn sent(&self) -> (u64, u64) {
         let counters = self.cloud_counters();
         (counters.sent, counters.removals_sent)
@@ -179,12 +179,12 @@ impl World {
         self.cloud.as_ref().map(CloudMachine::counters).unwrap_or_default()
     }
 
-    /// How often the agent repeated what was not confirmed.
+    /// Returns the number of repeated reports of the agent.
     pub(in crate::simulation) fn repeated_reports(&self) -> u64 {
         self.agents[0].machine.as_ref().map_or(0, |machine| machine.counters().repeated_reports)
     }
 
-    /// Bytes of Uploads that the agent has sent, and how many of their items were sent again.
+    /// Returns the bytes of Uploads that the agent has sent.
     pub(in crate::simulation) fn uploaded(&self) -> usize {
         self.upstream.bytes
     }
@@ -193,7 +193,7 @@ impl World {
         self.agents[0].machine.as_ref().map_or(0, |machine| machine.counters().uploads_resent)
     }
 
-    /// Frames of both sides, all counted.
+    /// Returns the number of frames of both sides.
     pub(in crate::simulation) fn frames_sent(&self) -> usize {
         self.upstream.frames.values().sum::<usize>() + self.sent[1].frames
     }
@@ -206,12 +206,13 @@ impl World {
         self.cloud.as_ref().map_or(0, |cloud| cloud.held(&self.wishes).count())
     }
 
-    /// How often the cloud has read the node's records, and how many differences it keeps in memory.
+    /// Returns how many times the cloud has read the node's records, and the number of differences
+    /// in memory.
     pub(in crate::simulation) fn remembered(&self) -> (usize, usize) {
         (self.reads, self.cloud.as_ref().map_or(0, CloudMachine::differences))
     }
 
-    /// The cloud has no room for what differs.
+    /// Makes the cloud fall behind, as without memory for the differences.
     pub(in crate::simulation) fn fall_behind(&mut self) {
         if let Some(cloud) = &mut self.cloud {
             cloud.fall_behind();
@@ -223,7 +224,7 @@ impl World {
     }
 
     pub(in crate::simulation) fn in_flight(&self) -> usize {
-        self.cloud.as_ref().map_or(0, CloudMachine::under_way)
+        self.cloud.as_ref().map_or(0, CloudMachine::in_flight)
     }
 
     pub(in crate::simulation) fn confirm_deletions(&mut self) {
@@ -234,51 +235,51 @@ impl World {
         }
     }
 
-    /// Something that its agent would not say reaches the cloud in the name of the node.
+    /// Sends a forged frame to the cloud in the name of the node.
     pub(in crate::simulation) fn pretend(&mut self, frame: &Up) {
         let bytes = frame.encode(super::COMPRESS_ABOVE).unwrap();
         self.time.at(self.time.now, Event::ToCloud { bytes });
     }
 
-    /// The objects in the cloud.
+    /// Returns the objects in the cloud.
     pub(in crate::simulation) fn uids(&self) -> Vec<Uid> {
         self.cloud_db.objects.keys().cloned().collect()
     }
 
-    /// So often the node may say that the store went back because it lies.
+    /// Permits this number of false claims of a rollback by the node.
     pub(in crate::simulation) fn allow_lies(&mut self, times: usize) {
         (self.lies, self.chaos_has_twins) = (times, true);
     }
 
-    /// The store has begun a new incarnation because of another node: it is as that one's cloud has it.
+    /// Adopts the incarnation that the store has begun for another node.
     pub(in crate::simulation) fn follow_incarnation(&mut self, other: &CloudDb) {
         self.cloud_db.follow(other);
         self.tell_incarnation();
     }
 
-    /// What the cloud's machine was told so far, its clock included.
+    /// Returns the number of inputs of the cloud's machine, timer ticks included.
     pub(in crate::simulation) fn inputs(&self) -> usize {
         self.inputs + self.wakes[super::DOWN]
     }
 
-    /// What the cloud keeps for the node: entries in memory, and records.
+    /// Returns the cloud's entries in memory and records for the node.
     pub(in crate::simulation) fn kept(&self) -> (usize, usize) {
         (self.cloud.as_ref().map_or(0, CloudMachine::entries), self.cloud_db.records.len())
     }
 
-    /// The second agent is the first one over a copy of its database.
+    /// Makes the second agent a copy of the first one's database.
     pub(in crate::simulation) fn copy_agent(&mut self, from: usize, to: usize) {
         self.agents[to].db = self.agents[from].db.clone();
         self.chaos_has_twins = true;
         self.start_agent(to);
     }
 
-    /// How often the cloud has begun a new incarnation.
+    /// Returns the number of incarnations that the cloud has begun.
     pub(in crate::simulation) fn renewals(&self) -> usize {
         self.renewals
     }
 
-    /// How often both sides were woken by the clock.
+    /// Returns the number of timer wakes of both sides.
     pub(in crate::simulation) fn wakes(&self) -> usize {
         self.wakes.iter().sum()
     }

@@ -1,4 +1,4 @@
-//! What goes up beside reports: Leases, and the items of the outbox with their effects.
+//! The traffic beside reports: Leases, and the items of the outbox with their effects.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -13,16 +13,16 @@ use edgesync_object::Budget;
 use super::super::model::{Thing, noise};
 use super::{Event, Sizes, World};
 
-/// What is known of the upstream half whatever happens to the databases.
+/// The history of uploads, independent of the databases.
 #[derive(Default)]
 pub(super) struct Upstream {
-    /// Items made so far.
+    /// Items created so far.
     made: u64,
     /// Items that have taken effect in any timeline of the cloud.
     pub(super) ever: HashSet<u64>,
     /// Items that may take effect again.
     excused: HashSet<u64>,
-    /// When the cloud was last told that the node lives.
+    /// The time of the last Lease that the cloud has received.
     pub(super) renewed: Option<Now>,
     /// Frames sent, by name.
     pub(super) frames: BTreeMap<&'static str, usize>,
@@ -31,12 +31,12 @@ pub(super) struct Upstream {
 }
 
 impl World {
-    /// A program on the node says something about a key.
+    /// Posts an item about a key, as a program on the node.
     pub(in crate::simulation) fn post(&mut self, agent: usize, lane: Lane, key: u64) {
         self.post_text(agent, lane, key, 0);
     }
 
-    /// The same with a text of so many bytes.
+    /// Posts an item with a text of `size` bytes.
     pub(in crate::simulation) fn post_text(&mut self, agent: usize, lane: Lane, key: u64, size: usize) {
         self.upstream.made += 1;
         let (key, made) = (format!("{agent}/{}/{key}", lane.name()), self.upstream.made);
@@ -48,7 +48,7 @@ impl World {
         self.time.after(5, Event::Marks { agent, life });
     }
 
-    /// Programs of the agents that run say something.
+    /// Posts items to all running agents.
     pub(super) fn post_something(&mut self) {
         for agent in 0..self.agents.len() {
             if self.agents[agent].machine.is_none() {
@@ -63,7 +63,7 @@ impl World {
         }
     }
 
-    /// Answers what the machine wants of its outbox.
+    /// Answers the machine's effects on its outbox.
     pub(super) fn read_outbox(&mut self, agent: usize, effect: &EdgeEffect) {
         let now = self.time.now;
         let fails = self.time.random.percent(self.chaos.crash / 2);
@@ -113,8 +113,9 @@ impl World {
                 let start = effects.log.len();
                 let result = effects.take(&upload)?;
                 self.upstream.ever.extend(effects.log[start..].iter().map(|thing| thing.made));
-                // Two agents that share a name take turns with two outboxes, and the cloud knows the numbers of the
-                // last one only: what was not confirmed when they changed places may take effect again.
+                // Two agents that share a name alternate with two outboxes, and the cloud knows the
+                // numbers of the last one only: items unconfirmed at the switch may take effect
+                // again.
                 if !self.chaos_has_twins {
                     effects.check(start, &self.upstream.excused)?;
                 }
@@ -141,30 +142,31 @@ impl World {
         }
     }
 
-    /// An older copy takes the place of the agent's database.
+    /// Replaces the agent's database by an older copy.
     pub(super) fn roll_back(&mut self) {
         let it = &mut self.agents[0];
         let current = it.db.outbox.items.id.clone();
         it.db = it.backup.clone();
         let outbox = &mut it.db.outbox;
         outbox.was_rolled_back();
-        // If another outbox was used meanwhile, then the cloud has forgotten the numbers of this one: what waits in it
-        // may have taken effect, and does so again.
+        // If another outbox was used meanwhile, the cloud has forgotten the numbers of this one:
+        // its pending items may have taken effect, and do so again.
         if outbox.items.id != current || outbox.items.id != self.cloud_db.effects.outbox() {
             self.upstream.excused.extend(outbox.waiting());
         }
         self.forget_uploads();
     }
 
-    /// The agent's database is replaced by another one. Restoring one takes longer than a frame lives: nothing
-    /// that a lost life put on its way arrives in the session of a later one.
+    /// Drops all uploads in flight, because the agent's database is replaced. A restore takes
+    /// longer than a frame travels: no frame of a lost life arrives in a later session.
     pub(super) fn forget_uploads(&mut self) {
         let limit = self.sizes.max_frame();
         let is_upload = |bytes: &[u8]| matches!(Up::decode(bytes, &mut Budget::of(limit)), Ok(Up::Upload(_)));
         self.time.retain(|next| !matches!(next, Event::ToCloud { bytes } if is_upload(bytes)));
     }
 
-    /// Everything that waited and was not dropped has taken effect, and nothing waits any more.
+    /// Checks that every pending item that was not dropped has taken effect, and that none is
+    /// pending.
     pub(super) fn outbox_converged(&self) -> Result<(), String> {
         let it = &self.agents[0];
         let is_empty = it.machine.as_ref().is_some_and(EdgeMachine::outbox_is_empty);
@@ -181,7 +183,7 @@ impl World {
         }
     }
 
-    /// While the node is connected its Lease is renewed.
+    /// Checks that the Lease is renewed while the node is connected.
     pub(super) fn check_lease(&self) -> Result<(), String> {
         match self.upstream.renewed {
             Some(at) if self.time.now - at <= self.sizes.edge().lease_interval + Duration::from_secs(1) => {

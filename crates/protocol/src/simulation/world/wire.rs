@@ -1,8 +1,9 @@
-//! The connection: a line of some bandwidth in each direction, the queue before it, acknowledgements, and the ways in
-//! which it fails.
+//! The connection: a line of limited bandwidth in each direction, the queue before it,
+//! acknowledgements, and its failures.
 //!
-//! Frames that an endpoint within the cloud sends wait in its queue, and the cloud's machine is told how far they are.
-//! An external broker takes and acknowledges all of the cloud's frames at once, and throws away what is too much for it.
+//! Frames that an endpoint within the cloud sends wait in its queue, and the cloud's machine knows
+//! the backlog. An external broker accepts and acknowledges all of the cloud's frames at once, and
+//! drops those beyond its limit.
 
 use std::time::Duration;
 
@@ -13,26 +14,27 @@ use super::{Event, World};
 pub(super) const UP: usize = 0;
 pub(super) const DOWN: usize = 1;
 
-/// About what a PUBLISH costs beside its payload: fixed header, topic, packet id; TLS, TCP and IP.
+/// The approximate overhead of a PUBLISH beside its payload: fixed header, topic, packet id; TLS,
+/// TCP and IP.
 const OVERHEAD: usize = 120;
-/// Frames that wait for a node at an external broker: as many as mosquitto keeps.
+/// The frames that an external broker queues for a node: as many as mosquitto keeps.
 const BROKER_QUEUE: usize = 1000;
-/// Frames of a node that its link takes: its queue, and those that are not acknowledged.
+/// The frames that a node's link accepts: queued and unacknowledged ones.
 const NODE_QUEUE: u64 = 64 + 64;
-/// What the endpoint keeps for a node: frames, and bytes that have not left.
+/// The frames, and the unsent bytes, that the endpoint queues for a node.
 const ENDPOINT_QUEUE: u64 = 256;
 const ENDPOINT_BYTES: usize = 4 << 20;
-/// A side that hears nothing for so long drops the connection.
+/// The silence after which a side drops the connection.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// What the link is like.
+/// The properties of the link.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::simulation) struct Line {
-    /// Bytes a second in each direction; none for as many as there are.
+    /// The bandwidth in each direction, in bytes per second; `None` for unlimited.
     pub(in crate::simulation) rate: [Option<u64>; 2],
-    /// The longest time that a frame travels; the shortest is a tenth less, or nothing if this is short.
+    /// The longest travel time of a frame; the shortest is a tenth less, or zero if this is short.
     pub(in crate::simulation) latency: Duration,
-    /// What the kernel of a sender takes at once, in bytes.
+    /// The send buffer of the sender's kernel, in bytes.
     pub(in crate::simulation) socket: usize,
     /// Whether both sides are connected to a broker.
     pub(in crate::simulation) is_external: bool,
@@ -47,16 +49,16 @@ impl Line {
     }
 }
 
-/// One direction of the connection of now.
+/// One direction of the current connection.
 #[derive(Default)]
 pub(super) struct Way {
-    /// When the line has carried what it was given.
+    /// The time when the line has carried its current load.
     free_at: Now,
     last_arrival: Now,
     unsent: u64,
     unsent_bytes: usize,
     unacknowledged: u64,
-    /// Nothing arrives any more, and nobody knows.
+    /// Whether frames are lost without notice.
     is_dead: bool,
 }
 
@@ -66,7 +68,7 @@ impl World {
         self.ways = [(); 2].map(|()| Way { free_at: now, last_arrival: now, ..Way::default() });
     }
 
-    /// Whether the sender may hand over another frame.
+    /// Returns whether the sender may pass another frame.
     pub(super) fn has_room(&self, direction: usize) -> bool {
         let way = &self.ways[direction];
         match direction {
@@ -103,14 +105,14 @@ impl World {
         self.time.at(acknowledged, Event::Acknowledged { connection, direction });
         self.ways[direction].last_arrival = arrival;
         let copies = match () {
-            // A broker acknowledges what it may lose all the same.
+            // A broker acknowledges frames that it may lose.
             () if self.time.random.percent(self.chaos.drop) => 0,
             () if self.time.random.percent(self.chaos.duplicate) => 2,
             () => 1,
         };
         self.lost += usize::from(copies == 0);
         for _ in 0..copies {
-            // Late and out of order, perhaps into another session.
+            // Late and out of order, possibly into another session.
             let late =
                 if self.time.random.percent(self.chaos.late) { self.time.random.below(8000) } else { 0 };
             let at = arrival + Duration::from_millis(late);
@@ -120,7 +122,7 @@ impl World {
         }
     }
 
-    /// A frame that is acknowledged and that nobody hears.
+    /// Acknowledges a frame and loses it.
     pub(super) fn swallow(&mut self, direction: usize) {
         let connection = self.connection;
         self.ways[direction].unacknowledged += 1;
@@ -161,7 +163,8 @@ impl World {
         }
     }
 
-    /// Nothing gets through any more, in one direction or both; who misses the other one's signs of life finds out.
+    /// Makes the connection half-open, in one direction or both; the side without keepalives
+    /// notices.
     pub(super) fn half_open(&mut self) {
         if self.link.is_none() {
             return;
@@ -175,7 +178,8 @@ impl World {
         self.time.at(at, Event::Silent { connection });
     }
 
-    /// The node has found out that the connection is dead. An external broker tells the cloud when it finds out.
+    /// Handles the node's discovery of a dead connection. An external broker informs the cloud
+    /// later.
     pub(super) fn silent(&mut self) {
         let Some(agent) = self.link.take() else { return };
         self.time.say(|| format!("agent {agent} gives up a dead connection"));
@@ -186,7 +190,7 @@ impl World {
         self.time.after(20_000, Event::Gone { connection });
     }
 
-    /// The cloud is told that a connection is gone, unless there is another one by now.
+    /// Informs the cloud of the end of a connection, unless there is a newer one.
     pub(super) fn gone(&mut self) {
         if self.link.is_none()
             && let Some(cloud) = &mut self.cloud

@@ -9,9 +9,9 @@ use super::*;
 const BINDING: Binding<'_> = Binding { uid: "u-1", version: "7", namespace: "plant", name: "web" };
 const BODY: &str = r#"{"data":{"password":"aHVudGVyMg=="}}"#;
 
-struct Place(tempfile::TempDir);
+struct KeyDirectory(tempfile::TempDir);
 
-impl Place {
+impl KeyDirectory {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -44,7 +44,7 @@ fn open(source: &KeySource) -> (Keyring, Opened) {
 
 #[test]
 fn a_sealed_body_is_opened_after_a_restart_and_shows_nothing() {
-    let place = Place::new();
+    let place = KeyDirectory::new();
     let (ring, opened) = open(&place.source());
     assert_eq!(opened, Opened::Made);
     assert_eq!(fs::metadata(place.source().file).unwrap().permissions().mode() & 0o777, 0o600);
@@ -60,7 +60,7 @@ fn a_sealed_body_is_opened_after_a_restart_and_shows_nothing() {
 
 #[test]
 fn no_byte_of_a_sealed_body_can_be_changed() {
-    let place = Place::new();
+    let place = KeyDirectory::new();
     let (ring, _) = open(&place.source());
     let sealed = ring.seal(BINDING, BODY).unwrap();
     for at in 0..sealed.len() {
@@ -70,7 +70,7 @@ fn no_byte_of_a_sealed_body_can_be_changed() {
         assert!(ring.open_body(BINDING, &changed).is_err(), "byte {at}");
         assert!(ring.open_body(BINDING, &sealed[..at]).is_err(), "cut off at {at}");
     }
-    // Another number of the same length names a key that is not there.
+    // Another number of the same length names a missing key.
     let (number, _) = split(&sealed).unwrap();
     let other = sealed.replacen(&number.to_string(), &(number ^ 1).to_string(), 1);
     assert_eq!(ring.open_body(BINDING, &other), Err(Unopened::KeyLost));
@@ -78,7 +78,7 @@ fn no_byte_of_a_sealed_body_can_be_changed() {
 
 #[test]
 fn a_body_opens_in_its_own_row_only() {
-    let place = Place::new();
+    let place = KeyDirectory::new();
     let (ring, _) = open(&place.source());
     let sealed = ring.seal(BINDING, BODY).unwrap();
     let others = [
@@ -93,8 +93,8 @@ fn a_body_opens_in_its_own_row_only() {
 }
 
 #[test]
-fn a_damaged_file_is_set_aside_and_its_bodies_are_known_to_be_lost() {
-    let place = Place::new();
+fn a_damaged_file_is_renamed_and_its_bodies_count_as_lost() {
+    let place = KeyDirectory::new();
     let (ring, _) = open(&place.source());
     let sealed = ring.seal(BINDING, BODY).unwrap();
     let file = place.source().file;
@@ -117,8 +117,8 @@ fn a_damaged_file_is_set_aside_and_its_bodies_are_known_to_be_lost() {
 
 #[test]
 fn a_file_that_cannot_be_read_is_no_loss() {
-    let place = Place::new();
-    // Stands for a file without permission, which root could read all the same.
+    let place = KeyDirectory::new();
+    // A directory stands for a file without permission, which root could read all the same.
     fs::create_dir(place.source().file).unwrap();
     let error = Keyring::open(&place.source()).unwrap_err();
     assert!(error.to_string().starts_with("cannot read "), "{error}");
@@ -127,16 +127,16 @@ fn a_file_that_cannot_be_read_is_no_loss() {
 }
 
 #[test]
-fn keys_are_wrapped_and_wrapped_anew_when_the_credential_changes() {
-    let place = Place::new();
+fn keys_are_rewrapped_when_the_credential_changes() {
+    let place = KeyDirectory::new();
     let (ring, _) = open(&place.source());
     let sealed = ring.seal(BINDING, BODY).unwrap();
     assert!(place.text().contains(" plain ") && !ring.facts().wrapped);
-    // A credential that is new.
+    // A new credential.
     let (ring, opened) = open(&place.with(Some("one"), None));
     assert_eq!((opened, ring.facts().wrapped), (Opened::Kept, true));
     assert!(place.text().contains(" wrapped ") && !place.text().contains(" plain "));
-    // It is changed: only the previous one fits.
+    // A changed credential: only the previous one fits.
     let before = place.text();
     let (ring, opened) = open(&place.with(Some("two"), Some("one")));
     assert_eq!(opened, Opened::Kept);
@@ -145,11 +145,11 @@ fn keys_are_wrapped_and_wrapped_anew_when_the_credential_changes() {
     let before = place.text();
     assert_eq!(open(&place.with(Some("two"), None)).0.open_body(BINDING, &sealed).unwrap(), BODY);
     assert_eq!(place.text(), before, "nothing was to be done");
-    // Only the previous one is given: wrapped all the same.
+    // Only the previous credential is configured: the keys are wrapped all the same.
     let (ring, opened) = open(&place.with(None, Some("two")));
     assert_eq!((opened, ring.facts().wrapped), (Opened::Kept, true));
     assert!(!place.text().contains(" plain "));
-    // Neither fits.
+    // Neither credential fits.
     let (ring, opened) = open(&place.with(Some("three"), Some("one")));
     assert_eq!(opened, Opened::Lost);
     assert_eq!(ring.open_body(BINDING, &sealed), Err(Unopened::KeyLost));
@@ -158,8 +158,8 @@ fn keys_are_wrapped_and_wrapped_anew_when_the_credential_changes() {
 }
 
 #[test]
-fn a_credential_that_is_missing_counts_as_none_and_a_short_one_is_refused() {
-    let place = Place::new();
+fn a_missing_credential_is_none_and_a_short_one_is_refused() {
+    let place = KeyDirectory::new();
     let missing = KeySource { credential: Some(place.0.path().join("nowhere")), ..place.source() };
     let (ring, opened) = open(&missing);
     assert_eq!((opened, ring.facts().wrapped), (Opened::Made, false));
@@ -172,7 +172,7 @@ fn a_credential_that_is_missing_counts_as_none_and_a_short_one_is_refused() {
 
 #[test]
 fn a_rotation_keeps_both_keys_until_the_old_one_is_forgotten() {
-    let place = Place::new();
+    let place = KeyDirectory::new();
     for source in [place.source(), place.with(Some("one"), None)] {
         let (ring, _) = open(&source);
         let clone = ring.clone();
@@ -182,7 +182,7 @@ fn a_rotation_keeps_both_keys_until_the_old_one_is_forgotten() {
         assert!(!clone.is_current(&old));
         let new = clone.seal(BINDING, BODY).unwrap();
         assert!(ring.is_current(&new));
-        // As after a power cut between.
+        // The state after a power cut in between.
         let (other, _) = open(&source);
         assert_eq!(other.facts().keys, 2);
         for sealed in [&old, &new] {
@@ -205,7 +205,7 @@ fn a_rotation_keeps_both_keys_until_the_old_one_is_forgotten() {
 
 #[test]
 fn a_change_that_cannot_be_written_changes_nothing() {
-    let place = Place::new();
+    let place = KeyDirectory::new();
     let (ring, _) = open(&place.source());
     let sealed = ring.seal(BINDING, BODY).unwrap();
     let aside = place.0.path().join("aside");
@@ -223,7 +223,7 @@ proptest! {
 
     #[test]
     fn every_text_comes_back_and_no_text_panics(body in any::<String>(), odd in "(sealed:1:)?[0-9]{0,11}:?[A-Za-z0-9+/]{0,60}") {
-        let place = Place::new();
+        let place = KeyDirectory::new();
         let (ring, _) = open(&place.source());
         let sealed = ring.seal(BINDING, &body).unwrap();
         prop_assert_eq!(ring.open_body(BINDING, &sealed), Ok(body));
@@ -236,7 +236,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn bodies_are_packed_and_unpacked_and_never_grow_by_more_than_a_byte(body in ".{0,300}", times in 1usize..20) {
+    fn packed_bodies_roundtrip_and_grow_by_at_most_a_byte(body in ".{0,300}", times in 1usize..20) {
         let body = body.repeat(times);
         let packed = pack(&body);
         prop_assert!(packed.len() <= body.len() + 1);
@@ -244,7 +244,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_that_is_unpacked_panics_or_grows_without_bound(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn unpacking_never_panics_or_grows_without_bound(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         for how in [AS_IT_IS, COMPRESSED, 2] {
             let body = unpack(&[&[how], bytes.as_slice()].concat());
             prop_assert!(body.is_none_or(|body| body.len() <= MAX_BODY));
@@ -253,8 +253,8 @@ proptest! {
 }
 
 #[test]
-fn where_a_credential_is_demanded_no_key_is_made_or_given_up_without_it() {
-    let place = Place::new();
+fn a_required_credential_protects_all_keys() {
+    let place = KeyDirectory::new();
     let demanded = |source: KeySource| KeySource { require_credential: true, ..source };
     let refused = |source| Keyring::open(&demanded(source)).unwrap_err().to_string();
     assert!(refused(place.source()).contains("seal.require_credential"));
@@ -264,7 +264,7 @@ fn where_a_credential_is_demanded_no_key_is_made_or_given_up_without_it() {
     let since = ring.facts().refused.unwrap();
     assert!(since.parse::<jiff::Timestamp>().is_ok(), "{since}");
     let sealed = ring.seal(BINDING, BODY).unwrap();
-    // The credential gets lost: nothing is given up for it.
+    // The credential is lost: no key is given up for it.
     let before = place.text();
     let missing = KeySource { credential: Some(place.0.path().join("nowhere")), ..place.source() };
     for _ in 0..2 {

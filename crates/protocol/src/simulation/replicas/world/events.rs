@@ -1,4 +1,4 @@
-//! What is going to happen, and what happens then.
+//! The scheduled events and their handling.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ pub(in crate::simulation::replicas) enum Event {
         connection: usize,
         bytes: Vec<u8>,
     },
-    /// By whichever connection.
+    /// A frame of any connection.
     ToEdge {
         bytes: Vec<u8>,
     },
-    /// The node finds out that the connection is dead.
+    /// The node notices that the connection is dead.
     Silent {
         connection: usize,
     },
-    /// The replica finds out.
+    /// The replica notices that the connection is dead.
     Gone {
         connection: usize,
     },
@@ -42,13 +42,13 @@ pub(in crate::simulation::replicas) enum Event {
         life: u64,
         effect: EdgeEffect,
     },
-    /// A replica hears of the changes up to this one.
+    /// A replica receives the changes up to this one.
     Watched {
         replica: usize,
         life: u64,
         changes: usize,
     },
-    /// A replica finds out what it may read.
+    /// A replica notices which objects it may read.
     Looked {
         replica: usize,
         life: u64,
@@ -68,7 +68,7 @@ pub(in crate::simulation::replicas) enum Event {
         life: u64,
         token: u64,
     },
-    /// The replica has caught up once it knows so many changes.
+    /// The replica has caught up once it knows this many changes.
     CaughtUp {
         replica: usize,
         life: u64,
@@ -163,7 +163,7 @@ impl Simulated for World {
                     self.time.at(at, Event::CaughtUp { replica, life, token, changes });
                     return Ok(());
                 }
-                // What was restored is another life from when all of it is known.
+                // A restored state is another life once all of it is known.
                 if self.cluster.is_known(view.changes) {
                     self.cluster.name_life();
                 }
@@ -198,7 +198,7 @@ impl Simulated for World {
 }
 
 impl World {
-    /// What a replica has asked its cache for.
+    /// Answers a replica's request to its cache.
     fn answer(&mut self, event: Event, random: u64) {
         let now = self.time.now;
         let (Event::Opened { replica, life }

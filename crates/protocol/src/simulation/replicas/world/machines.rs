@@ -1,4 +1,4 @@
-//! What the machines want, and what must hold at each step.
+//! The effects of the machines, and the invariants at each step.
 
 use crate::change::Change;
 use crate::cloud::CloudEffect;
@@ -76,7 +76,7 @@ impl World {
                     if !self.cluster.was_restored() {
                         self.time.violation = Some("the store went back, it is said; it did not".into());
                     }
-                    // It is the only node: it is believed.
+                    // The only node suffices as a witness.
                     self.cluster.begin_another();
                     self.adopt_life(replica);
                 }
@@ -96,7 +96,7 @@ impl World {
                     let Some(connection) = serves else { continue };
                     self.check_welcome(replica, connection, &frame);
                     let bytes = frame.encode(COMPRESS_ABOVE).unwrap();
-                    // What goes to nobody costs nobody.
+                    // Traffic without a receiver costs nothing.
                     if self.link == Some(connection) {
                         self.traffic = (self.traffic.0 + 1, self.traffic.1 + bytes.len());
                         self.sent.0 += after.sent - before.sent;
@@ -109,7 +109,7 @@ impl World {
         }
     }
 
-    /// G4: when the node is welcomed, what is known of it is exactly what it holds.
+    /// Checks G4: at the Welcome, the ledger equals exactly the objects that the node holds.
     fn check_welcome(&mut self, replica: usize, connection: usize, frame: &Down) {
         let (Down::Welcome(welcome), Some(edge)) = (frame, &self.edge) else { return };
         let is_current = self.link == Some(connection) && edge.session() == Some(&welcome.session);
@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    /// Nothing is sent that the node held in that version when it said Hello.
+    /// Checks that no version is sent that the node held at its Hello.
     pub(super) fn check_sent(&mut self, changes: &[Change]) -> Result<(), String> {
         let held = self.db.held();
         for change in changes {
@@ -137,7 +137,8 @@ impl World {
         Ok(())
     }
 
-    /// What was lost with a life of the cluster does not go from the node all at once, unless somebody has confirmed that.
+    /// Checks that objects lost with a life of the cluster are not removed in masses without a
+    /// confirmation.
     pub(super) fn check_lost(&mut self, changes: &[Change]) -> Result<(), String> {
         let held = self.db.held();
         let is_lost = |change: &&Change| {
@@ -154,7 +155,7 @@ impl World {
         }
     }
 
-    /// Nobody looks at the clock all the time.
+    /// Checks that the timers do not wake the machines too often.
     pub(super) fn check_woken(&mut self) -> Result<(), String> {
         let (second, count) = self.woken;
         let now = self.time.now.as_secs();

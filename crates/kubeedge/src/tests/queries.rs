@@ -1,11 +1,11 @@
-//! What CloudCore sends only when it is asked.
+//! Objects that CloudCore sends only on request.
 
 use serde_json::json;
 
 use super::rig::{Rig, config, object, pod};
 
 #[test]
-fn what_a_pod_references_is_asked_for_and_stored() {
+fn references_of_a_pod_are_queried_and_stored() {
     let mut rig = Rig::settled(config(&[], &[]), |cloud| {
         cloud.objects.push(object("ConfigMap", "lab/conf", "c1", 50));
     });
@@ -27,7 +27,7 @@ fn an_answer_with_an_object_is_acknowledged_after_its_commit() {
 }
 
 #[test]
-fn what_does_not_exist_yet_is_shown_as_missing_and_asked_for_again() {
+fn missing_objects_are_shown_and_queried_again() {
     let mut rig = Rig::settled(config(&["lab/configmap/later"], &[]), |_| {});
     assert_eq!(rig.bridge.status().missing, ["lab/configmap/later"]);
     assert!(rig.machine.in_sync());
@@ -42,14 +42,14 @@ fn what_does_not_exist_yet_is_shown_as_missing_and_asked_for_again() {
 }
 
 #[test]
-fn what_does_not_exist_is_asked_for_less_and_less() {
+fn missing_objects_are_queried_with_backoff() {
     let mut rig = Rig::settled(config(&["lab/configmap/never"], &[]), |_| {});
     rig.pass(3000);
     assert!((8..=20).contains(&rig.queried().len()), "{:?}", rig.queried());
 }
 
 #[test]
-fn a_deleted_object_that_is_wanted_is_asked_for_at_once() {
+fn a_deleted_desired_object_is_queried_at_once() {
     let mut rig = Rig::settled(config(&["lab/configmap/conf"], &[]), |cloud| {
         cloud.objects.push(object("ConfigMap", "lab/conf", "old", 50));
     });
@@ -71,7 +71,8 @@ fn a_question_is_put_three_times_and_then_given_up_for_a_while() {
     });
     rig.cloud.answers_queries = false;
     rig.push_object("insert", &pod("lab/web", "p1", 60, &["conf"]));
-    // The first time a little longer: the Pod was acknowledged meanwhile, so other things may come before the answer.
+    // The first time takes longer: the Pod was acknowledged meanwhile, so other messages may
+    // precede the answer.
     rig.pass(41);
     assert_eq!((rig.queried().len(), rig.bridge.counters().unanswered), (3, 1));
     assert_eq!(rig.bridge.status().missing_count, 1);
@@ -103,7 +104,7 @@ fn no_more_questions_are_under_way_than_the_window_holds() {
 }
 
 #[test]
-fn of_what_a_watch_pushes_only_what_rules_want_is_stored() {
+fn pushed_objects_are_stored_only_if_a_rule_matches() {
     let mut rig = Rig::settled(config(&["lab/configmap/app-*"], &[]), |_| {});
     for (name, is_stored) in [("app-1", true), ("other", false)] {
         let map = object("ConfigMap", &format!("lab/{name}"), name, 50);
@@ -116,7 +117,7 @@ fn of_what_a_watch_pushes_only_what_rules_want_is_stored() {
 }
 
 #[test]
-fn a_name_that_no_pod_references_any_more_is_forgotten_by_the_next_walk() {
+fn an_unreferenced_name_is_dropped_by_the_next_walk() {
     let mut rig = Rig::settled(config(&[], &[]), |_| {});
     rig.push_object("insert", &pod("lab/web", "p1", 60, &["conf"]));
     rig.pass(60);

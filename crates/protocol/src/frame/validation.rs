@@ -1,30 +1,32 @@
-//! The words in a node's frame: ids, UIDs, versions and names that later stand in records, in paths and in the log.
-//! None is longer than Kubernetes allows it to be.
+//! Validation of the string fields in a node's frame: ids, UIDs, versions and names that later
+//! enter records, paths and logs.
+//!
+//! The limits are those of Kubernetes.
 
 use edgesync_object::{Budget, name};
 
 use super::{FrameError, Item, Report, Up};
 
-/// The longest id or name of a program in a frame, in bytes.
+/// The longest id or program name in a frame, in bytes.
 pub const MAX_WORD: usize = 256;
 
 impl Up {
-    /// Takes the items from the budget and checks every word.
-    pub(super) fn check_words(&self, budget: &mut Budget) -> Result<(), FrameError> {
+    /// Charges the items to the budget and validates every string field.
+    pub(super) fn check_fields(&self, budget: &mut Budget) -> Result<(), FrameError> {
         match self {
             Self::Hello(hello) => {
                 let words = [&hello.session, &hello.agent, &hello.node];
-                words.into_iter().chain(&hello.incarnation).try_for_each(|word| check_word(word))
+                words.into_iter().chain(&hello.incarnation).try_for_each(|word| check_text(word))
             }
             Self::Report(report) => check_report(report, budget),
             Self::Inventory(inventory) => {
-                check_word(&inventory.session)?;
+                check_text(&inventory.session)?;
                 check_items(&inventory.objects, budget)
             }
-            Self::Lease(lease) => check_word(&lease.session),
+            Self::Lease(lease) => check_text(&lease.session),
             Self::Upload(upload) => {
-                check_word(&upload.session)?;
-                check_word(&upload.outbox)?;
+                check_text(&upload.session)?;
+                check_text(&upload.outbox)?;
                 Ok(budget.take_items(upload.items.len())?)
             }
         }
@@ -32,18 +34,18 @@ impl Up {
 }
 
 fn check_report(report: &Report, budget: &mut Budget) -> Result<(), FrameError> {
-    check_word(&report.session)?;
+    check_text(&report.session)?;
     check_items(&report.objects, budget)?;
     budget.take_items(report.removed.len() + report.rejected.len())?;
     for uid in report.removed.iter().chain(&report.receiving) {
         check_uid(uid)?;
     }
     for rejected in &report.rejected {
-        // What was refused may have had neither.
+        // A rejected object may lack UID and version.
         if !rejected.uid.is_empty() {
             check_uid(&rejected.uid)?;
         }
-        check_word(rejected.resource_version.as_str())?;
+        check_text(rejected.resource_version.as_str())?;
     }
     Ok(())
 }
@@ -65,7 +67,7 @@ fn check_uid(uid: &str) -> Result<(), FrameError> {
     name::check_uid(uid).map_err(|problem| invalid("uid", &problem))
 }
 
-fn check_word(word: &str) -> Result<(), FrameError> {
+fn check_text(word: &str) -> Result<(), FrameError> {
     if word.len() <= MAX_WORD {
         return Ok(());
     }
