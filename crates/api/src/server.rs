@@ -41,7 +41,9 @@ use super::storage::Storage;
 use super::write_timeout::WriteTimeout;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Resource, Status};
-use edgesync_transport::admission::{ConnectionLimiter, ConnectionLimits, Origin, Queue, QueueLimits, LogThrottle};
+use edgesync_transport::admission::{
+    ConnectionLimiter, ConnectionLimits, LogThrottle, Origin, Queue, QueueLimits,
+};
 
 /// Pause of accepting after the system refused a connection (mostly out of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
