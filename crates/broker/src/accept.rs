@@ -17,6 +17,7 @@ use super::hub::{Hub, MOVES, Quiet};
 use super::inflow::{FleetEvents, inflow};
 use super::registry::{Eviction, Moved, Origin, Outbound, Registry};
 use super::{BrokerOptions, FleetEvent, is_loopback};
+use edgesync_object::NodeName;
 use edgesync_transport::gate::{self, Gate, GateLimits, Seldom};
 use edgesync_transport::link::queue::{Limits, Refused};
 use edgesync_transport::link::{Backlog, PublishError, add, packet_size};
@@ -110,7 +111,7 @@ impl Broker {
     /// # Errors
     /// The node is not connected or has not subscribed, its queue is full, or the packet is larger than it
     /// takes.
-    pub fn try_publish(&self, node: &str, payload: Vec<u8>) -> Result<(), PublishError> {
+    pub fn try_publish(&self, node: &NodeName, payload: Vec<u8>) -> Result<(), PublishError> {
         let seat = self.hub.registry.seat(node).filter(|seat| seat.listens.load(Ordering::Acquire));
         let Some(seat) = seat else { return Err(PublishError::NotConnected) };
         let size = packet_size(&seat.down, &payload);
@@ -134,20 +135,20 @@ impl Broker {
     ///
     /// # Errors
     /// [`PublishError::NotConnected`] when the node is not connected or goes meanwhile.
-    pub async fn ready(&self, node: &str) -> Result<(), PublishError> {
+    pub async fn ready(&self, node: &NodeName) -> Result<(), PublishError> {
         let Some(seat) = self.hub.registry.seat(node) else { return Err(PublishError::NotConnected) };
         seat.queue.ready().await.map_err(|_| PublishError::NotConnected)
     }
 
     /// Messages to a node's `down` topic that are under way on its connection; `None` if it is not connected.
     #[must_use]
-    pub fn backlog(&self, node: &str) -> Option<Backlog> {
+    pub fn backlog(&self, node: &NodeName) -> Option<Backlog> {
         self.hub.registry.seat(node).map(|seat| seat.backlog())
     }
 
     /// Waits until [`Broker::backlog`] has become smaller for some nodes, and names them. Can be cancelled without loss; one
     /// caller at a time.
-    pub async fn moved(&self) -> Vec<String> {
+    pub async fn moved(&self) -> Vec<NodeName> {
         self.hub.moved.next().await
     }
 
@@ -160,13 +161,13 @@ impl Broker {
     /// Cuts a node's connection, if it has one; its certificate was revoked, and [`edgesync_transport::tls::Server::replace`] has
     /// been told so before. Connections whose handshake is under way are told to come again. Returns whether the node
     /// was connected.
-    pub fn disconnect(&self, node: &str) -> bool {
+    pub fn disconnect(&self, node: &NodeName) -> bool {
         self.hub.registry.cut(node)
     }
 
     /// What is retained on a node's `presence`.
     #[must_use]
-    pub fn presence(&self, node: &str) -> Option<Vec<u8>> {
+    pub fn presence(&self, node: &NodeName) -> Option<Vec<u8>> {
         self.hub.registry.presence(node).map(|payload| payload.to_vec())
     }
 

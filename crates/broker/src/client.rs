@@ -262,7 +262,7 @@ async fn attend(hub: &Arc<Hub>, guest: Box<Guest>, peer: SocketAddr) {
         previous.gone().await;
     }
     let connected = FleetEvent::NodeConnected {
-        node: seat.node.to_string(),
+        node: seat.node.clone(),
         connection: seat.connection,
         max_packet: admitted.max_packet,
     };
@@ -299,7 +299,7 @@ async fn depart(hub: &Hub, seat: &Arc<Seat>, ended: &Ended, will: Option<Will>) 
         let (node, connection, why) = (&seat.node, seat.connection, &ended.why);
         tracing::info!(%node, connection, %why, left_out, "node disconnected");
     }
-    let node = seat.node.to_string();
+    let node = seat.node.clone();
     if let Some(will) = will.filter(|_| ended.will) {
         let channel = match will.target {
             Target::Presence => Channel::Presence,

@@ -1,6 +1,5 @@
 //! Whether a CONNECT is let in, and on which terms. Pure.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +12,7 @@ use uuid::Uuid;
 use super::BrokerOptions;
 use super::access::{self, Target};
 use super::wire::{Bearer, brief};
-use edgesync_object::name;
+use edgesync_object::NodeName;
 
 /// QoS 1 publishes a client may have on the way to us. What we have not handled we have not read, so this
 /// costs nothing; it is announced because some clients take the default of 65,535 as a promise.
@@ -22,7 +21,7 @@ const RECEIVE_MAXIMUM: u16 = 1024;
 /// A client that was let in.
 #[derive(Debug)]
 pub(super) struct Admitted {
-    pub(super) node: Arc<str>,
+    pub(super) node: NodeName,
     /// How often the client must be heard of.
     pub(super) keepalive: Duration,
     /// The largest packet the client takes, in bytes.
@@ -104,7 +103,7 @@ pub(super) fn admit(
     let connack =
         ConnAck { session_present: false, code: ConnectReturnCode::Success, properties: Some(properties) };
     Ok(Admitted {
-        node: node.into(),
+        node,
         keepalive,
         max_packet: max_packet.min(options.max_packet),
         inflight: inflight.min(options.inflight),
@@ -118,7 +117,7 @@ fn node_name(
     client_id: String,
     login: Option<Login>,
     bearer: &Bearer,
-) -> Result<(String, Option<String>), Refusal> {
+) -> Result<(NodeName, Option<String>), Refusal> {
     let user = login.map(|login| login.username).filter(|user| !user.is_empty());
     let anonymous = client_id.is_empty();
     match bearer {
@@ -136,29 +135,27 @@ fn node_name(
             let other = |what: &str, given: &str| {
                 format!("{what} is '{}', the certificate is for '{name}'; leave it out", brief(given))
             };
-            if let Some(user) = user.filter(|user| user != name) {
+            if let Some(user) = user.filter(|user| *name != **user) {
                 let reason = other("the user name", &user);
                 return Err(Refusal::impostor(ConnectReturnCode::NotAuthorized, reason));
             }
-            if !anonymous && client_id != *name {
+            if !anonymous && *name != *client_id {
                 let reason = other("the client id", &client_id);
                 return Err(Refusal::impostor(ConnectReturnCode::ClientIdentifierNotValid, reason));
             }
-            Ok((name.clone(), anonymous.then(|| name.clone())))
+            Ok((name.clone(), anonymous.then(|| name.to_string())))
         }
     }
 }
 
 /// The name that a client of this machine gives itself.
-fn claimed_name(client_id: String, user: Option<String>) -> Result<String, Refusal> {
+fn claimed_name(client_id: String, user: Option<String>) -> Result<NodeName, Refusal> {
     let (name, code, what) = match user {
         Some(user) => (user, ConnectReturnCode::BadUserNamePassword, "the user name"),
         None => (client_id, ConnectReturnCode::ClientIdentifierNotValid, "the client id"),
     };
-    match name::check_subdomain(&name) {
-        Ok(()) => Ok(name),
-        Err(problem) => Err(Refusal::new(code, format!("{what} is the node's name and {problem}"))),
-    }
+    let problem = |problem| Refusal::new(code, format!("{what} is the node's name and {problem}"));
+    NodeName::try_from(name).map_err(problem)
 }
 
 fn check_will(options: &BrokerOptions, node: &str, will: &LastWill) -> Result<Will, Refusal> {
@@ -269,7 +266,7 @@ mod tests {
     #[test]
     fn with_a_certificate_its_node_counts_whatever_the_client_says() {
         let options = BrokerOptions::default();
-        let node = Bearer::Node { name: "n-1".into(), until: jiff::Timestamp::MAX };
+        let node = Bearer::Node { name: NodeName::parse("n-1").unwrap(), until: jiff::Timestamp::MAX };
         let ask = |bearer: &Bearer, client_id: &str, user: Option<&str>| {
             let login = user.map(|user| Login::new(user, "x"));
             super::admit(&options, connect(client_id, 5), None, login, bearer)

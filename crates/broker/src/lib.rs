@@ -30,6 +30,7 @@ pub use inflow::FleetEvents;
 #[cfg(any(test, feature = "testing"))]
 pub use inflow::{TestEvents, test_events};
 
+use edgesync_object::NodeName;
 use edgesync_transport::link::Cause;
 use edgesync_transport::link::topic::Topics;
 
@@ -143,7 +144,7 @@ pub enum FleetEvent {
     /// A node has connected. Only the endpoint sees this; with an external broker there is only presence.
     NodeConnected {
         /// Its name.
-        node: String,
+        node: NodeName,
         /// Counts the endpoint's connections.
         connection: u64,
         /// The largest packet the node takes, in bytes.
@@ -152,7 +153,7 @@ pub enum FleetEvent {
     /// A node has sent something.
     Message {
         /// The node that sent it; the endpoint, or the broker's access rules, vouch for that.
-        node: String,
+        node: NodeName,
         /// On which of its topics.
         channel: Channel,
         /// The bytes.
@@ -161,7 +162,7 @@ pub enum FleetEvent {
     /// A node's connection has ended. Comes before the `NodeConnected` of the one that replaces it.
     NodeDisconnected {
         /// Its name.
-        node: String,
+        node: NodeName,
         /// The number from `NodeConnected`.
         connection: u64,
         /// Why.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
+use edgesync_object::NodeName;
 use edgesync_transport::link::Backlog;
 use edgesync_transport::link::queue::{Limits, Queue};
 
@@ -40,7 +41,7 @@ pub(super) enum Eviction {
 /// What others see of a connection.
 pub(super) struct Seat {
     pub(super) connection: u64,
-    pub(super) node: Arc<str>,
+    pub(super) node: NodeName,
     pub(super) down: Arc<str>,
     pub(super) queue: Queue<Outbound>,
     /// Whether one of the subscriptions covers the node's `down` topic.
@@ -123,13 +124,13 @@ impl Moved {
     }
 
     /// Waits for some. Can be cancelled without loss; for one reader.
-    pub(super) async fn next(&self) -> Vec<String> {
+    pub(super) async fn next(&self) -> Vec<NodeName> {
         loop {
             let seats = std::mem::take(&mut *self.seats.lock().unwrap_or_else(PoisonError::into_inner));
             if !seats.is_empty() {
                 let told = |seat: Arc<Seat>| {
                     seat.moved.store(false, Ordering::SeqCst);
-                    seat.node.to_string()
+                    seat.node.clone()
                 };
                 return seats.into_iter().map(told).collect();
             }
@@ -148,10 +149,10 @@ pub(super) enum Retained {
 
 #[derive(Default)]
 struct State {
-    seats: HashMap<Arc<str>, Arc<Seat>>,
+    seats: HashMap<NodeName, Arc<Seat>>,
     /// How often somebody was cut off.
     cuts: u64,
-    presence: HashMap<Arc<str>, Bytes>,
+    presence: HashMap<NodeName, Bytes>,
 }
 
 /// See the module.
@@ -183,7 +184,7 @@ impl Registry {
 
     /// Tells a node's connection to go, and gives no place to connections whose certificate was looked at before.
     /// Returns whether the node was connected.
-    pub(super) fn cut(&self, node: &str) -> bool {
+    pub(super) fn cut(&self, node: &NodeName) -> bool {
         let mut state = self.lock();
         state.cuts += 1;
         let Some(seat) = state.seats.get(node) else { return false };
@@ -197,14 +198,14 @@ impl Registry {
     /// counted: it may have been this one.
     pub(super) fn sit(
         &self,
-        node: &Arc<str>,
+        node: &NodeName,
         down: Arc<str>,
         max_packet: u32,
         cuts: u64,
     ) -> Option<(Arc<Seat>, Option<Arc<Seat>>)> {
         let seat = Arc::new(Seat {
             connection: self.connections.fetch_add(1, Ordering::Relaxed) + 1,
-            node: Arc::clone(node),
+            node: node.clone(),
             down,
             queue: Queue::new(self.limits, true),
             listens: AtomicBool::new(false),
@@ -220,7 +221,7 @@ impl Registry {
         if state.cuts != cuts {
             return None;
         }
-        let previous = state.seats.insert(Arc::clone(node), Arc::clone(&seat));
+        let previous = state.seats.insert(node.clone(), Arc::clone(&seat));
         drop(state);
         if let Some(previous) = &previous {
             previous.queue.close_and_clear();
@@ -240,7 +241,7 @@ impl Registry {
         seat.gone.send_replace(true);
     }
 
-    pub(super) fn seat(&self, node: &str) -> Option<Arc<Seat>> {
+    pub(super) fn seat(&self, node: &NodeName) -> Option<Arc<Seat>> {
         self.lock().seats.get(node).cloned()
     }
 
@@ -254,7 +255,7 @@ impl Registry {
     }
 
     /// Keeps a node's presence; an empty payload removes it.
-    pub(super) fn retain_presence(&self, node: &Arc<str>, payload: &[u8]) -> Retained {
+    pub(super) fn retain_presence(&self, node: &NodeName, payload: &[u8]) -> Retained {
         let mut state = self.lock();
         if payload.is_empty() {
             state.presence.remove(node);
@@ -266,11 +267,11 @@ impl Registry {
         if state.presence.len() >= self.max_retained && !state.presence.contains_key(node) {
             return Retained::TooMany;
         }
-        state.presence.insert(Arc::clone(node), Bytes::copy_from_slice(payload));
+        state.presence.insert(node.clone(), Bytes::copy_from_slice(payload));
         Retained::Kept
     }
 
-    pub(super) fn presence(&self, node: &str) -> Option<Bytes> {
+    pub(super) fn presence(&self, node: &NodeName) -> Option<Bytes> {
         self.lock().presence.get(node).cloned()
     }
 
@@ -293,8 +294,12 @@ mod tests {
         Registry::new(Limits { messages: 4, bytes: 100 }, 2, 10)
     }
 
+    fn name(node: &str) -> NodeName {
+        NodeName::parse(node).unwrap()
+    }
+
     fn sit(registry: &Registry, node: &str) -> (Arc<Seat>, Option<Arc<Seat>>) {
-        registry.sit(&Arc::from(node), Arc::from("down"), 1000, registry.cuts()).unwrap()
+        registry.sit(&name(node), Arc::from("down"), 1000, registry.cuts()).unwrap()
     }
 
     #[test]
@@ -306,35 +311,35 @@ mod tests {
         assert_eq!(previous.map(|seat| seat.connection), Some(old.connection));
         assert_eq!(*old.evictions().borrow(), Some(Eviction::TakenOver));
         registry.leave(&old);
-        assert_eq!(registry.seat("a").map(|seat| seat.connection), Some(new.connection));
+        assert_eq!(registry.seat(&name("a")).map(|seat| seat.connection), Some(new.connection));
         assert_eq!(registry.occupied(), 1);
         registry.leave(&new);
         assert_eq!(registry.occupied(), 0);
-        assert!(registry.seat("a").is_none());
+        assert!(registry.seat(&name("a")).is_none());
     }
 
     #[test]
     fn whoever_is_cut_off_goes_and_does_not_slip_in_with_what_was_checked_before() {
         let registry = registry();
-        assert!(!registry.cut("a"), "nobody is there");
+        assert!(!registry.cut(&name("a")), "nobody is there");
         let before = registry.cuts();
         let (seat, _) = sit(&registry, "a");
-        assert!(registry.cut("a"));
+        assert!(registry.cut(&name("a")));
         assert_eq!(*seat.evictions().borrow(), Some(Eviction::Revoked));
-        assert!(registry.sit(&Arc::from("a"), Arc::from("down"), 1000, before).is_none());
-        assert_eq!(sit(&registry, "b").0.node.as_ref(), "b");
+        assert!(registry.sit(&name("a"), Arc::from("down"), 1000, before).is_none());
+        assert_eq!(sit(&registry, "b").0.node, "b");
     }
 
     #[test]
     fn what_is_retained_has_limits_and_an_empty_message_removes_it() {
         let registry = registry();
-        let keep = |node: &str, payload: &[u8]| registry.retain_presence(&Arc::from(node), payload);
+        let keep = |node: &str, payload: &[u8]| registry.retain_presence(&name(node), payload);
         assert_eq!(keep("a", b"1"), Retained::Kept);
         assert_eq!(keep("b", b"1"), Retained::Kept);
         assert_eq!(keep("c", b"1"), Retained::TooMany);
         assert_eq!(keep("a", b"22"), Retained::Kept);
         assert_eq!(keep("a", &[0; 11]), Retained::TooLarge);
-        assert_eq!(registry.presence("a").as_deref(), Some(&b"22"[..]));
+        assert_eq!(registry.presence(&name("a")).as_deref(), Some(&b"22"[..]));
         assert_eq!(keep("a", b""), Retained::Kept);
         assert_eq!(keep("c", b"1"), Retained::Kept);
     }

@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::hub::Hub;
+use edgesync_object::NodeName;
 use edgesync_transport::link::counted::{Counted, Counts};
 use edgesync_transport::tls::{Certificate, ServerStream};
 
@@ -29,7 +30,7 @@ pub(super) enum Bearer {
     /// There is TLS, and no certificate or one that is no node's.
     Stranger(String),
     /// A node, and the end of its certificate.
-    Node { name: String, until: Timestamp },
+    Node { name: NodeName, until: Timestamp },
 }
 
 impl Bearer {
@@ -37,8 +38,8 @@ impl Bearer {
         let Some(certificate) = certificate else {
             return Self::Stranger("without a certificate".to_owned());
         };
-        if let Some(node) = certificate.node() {
-            return Self::Node { name: node.to_owned(), until: certificate.ends() };
+        if let Some(name) = certificate.node().and_then(|node| NodeName::parse(node).ok()) {
+            return Self::Node { name, until: certificate.ends() };
         }
         let subject = certificate.subject();
         Self::Stranger(format!("'{}' of '{}'", brief(&subject.common_name), brief(&subject.organization)))

@@ -11,11 +11,10 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::objects::{Tx, find, parse, resource_id};
-use super::{CloudError, CloudStore, LeaseRenewal, check_node, leases};
-use edgesync_object::Resource;
-use edgesync_object::name::check_subdomain;
+use super::{CloudError, CloudStore, LeaseRenewal, check_node, leases, node_of_row};
 use edgesync_object::node_labels::{give_missing_labels, has_reported, labels_by_name};
 use edgesync_object::time::rfc3339;
+use edgesync_object::{NodeName, Resource};
 use edgesync_protocol::node::{self, Condition, NodeReport};
 use edgesync_store::StoreError;
 
@@ -27,10 +26,10 @@ const LEASE_BYTES: usize = 1024;
 const NODE_BYTES: usize = 4096;
 
 /// What is to change in the Node of a name. It is made if there is none.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NodeChange {
     /// The node.
-    pub node: String,
+    pub node: NodeName,
     /// What it says of itself: replaces what it said before. Labels that were given to it stay as they are.
     pub report: Option<NodeReport>,
     /// Conditions to set; others stay. One whose status stays keeps its `lastTransitionTime`.
@@ -41,11 +40,11 @@ pub struct NodeChange {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registered {
     /// Nodes of which there is a Node object that they have reported themselves.
-    pub nodes: Vec<String>,
+    pub nodes: Vec<NodeName>,
     /// The Leases, as they were written last.
     pub leases: Vec<LeaseRenewal>,
     /// Those of them that there is no Node of: the node was removed, or has never been.
-    pub orphans: Vec<String>,
+    pub orphans: Vec<NodeName>,
     /// Nodes that were removed, and when.
     pub removed: Vec<(String, Timestamp)>,
 }
@@ -65,7 +64,7 @@ impl CloudStore {
     }
 
     /// Writes Leases, all in one transaction, making those that there are not. The last one of a node counts. A
-    /// removed node gets none, nor does a name that no node can have.
+    /// removed node gets none.
     ///
     /// A renewal gives the Lease its next version, so that a write based on an older one conflicts, but it is no part
     /// of the history and no [`super::Observer`] is told. The fields of `spec` that a renewal does not have are not
@@ -83,8 +82,7 @@ impl CloudStore {
     }
 
     /// Changes Nodes, all in one transaction. What changes nothing costs no version. Left out, with a line in the log,
-    /// are nodes that no Node can be named after and reports that would make a Node one that clients cannot read;
-    /// removed nodes are left out in silence.
+    /// are reports that would make a Node one that clients cannot read; removed nodes are left out in silence.
     ///
     /// # Errors
     /// The store's.
@@ -100,8 +98,10 @@ impl CloudStore {
                     Some(report) => report.check().err().map(|problems| problems.to_string()),
                     None => None,
                 };
-                match problem.or_else(|| check_subdomain(&change.node).err()) {
-                    Some(problem) => tracing::warn!(node = change.node, problem, "a Node is not changed"),
+                match problem {
+                    Some(problem) => {
+                        tracing::warn!(node = change.node.as_str(), problem, "a Node is not changed")
+                    }
                     None => tx.change_node(&resource, change)?,
                 }
             }
@@ -119,8 +119,7 @@ impl CloudStore {
     /// # Errors
     /// [`CloudError::Invalid`] for a name that no node can have, or the store's.
     pub async fn remove_node(&self, node: &str) -> Result<bool, CloudError> {
-        check_node(node)?;
-        let node = node.to_owned();
+        let node = check_node(node)?;
         let (nodes, leases) = (self.shared.kind("nodes")?, self.shared.kind("leases")?);
         self.write(NODE_BYTES, move |tx| tx.dismiss(&nodes, &leases, &node)).await
     }
@@ -180,20 +179,24 @@ impl Tx<'_> {
         &mut self,
         nodes: &Arc<Resource>,
         leases: &Arc<Resource>,
-        node: &str,
+        node: &NodeName,
     ) -> Result<bool, CloudError> {
         let mut found = self.delete_node(node)?;
         found |= self.delete_if_there(nodes, "", node)?;
         found |= self.delete_if_there(leases, leases::NAMESPACE, node)?;
-        found |= self.conn.prepare_cached("DELETE FROM node_outboxes WHERE node = ?1")?.execute([node])? > 0;
+        found |= self
+            .conn
+            .prepare_cached("DELETE FROM node_outboxes WHERE node = ?1")?
+            .execute([node.as_str()])?
+            > 0;
         // The name is not free again, whether anybody has joined under it or not.
         self.conn
             .prepare_cached("INSERT INTO members (name, labels) VALUES (?1, '{}') ON CONFLICT DO NOTHING")?
-            .execute([node])?;
+            .execute([node.as_str()])?;
         // Whoever removes a node twice does not change when it was removed.
         self.conn
             .prepare_cached("INSERT INTO removed_nodes (name, at) VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
-            .execute((node, rfc3339(self.now)))?;
+            .execute((node.as_str(), rfc3339(self.now)))?;
         self.conn
             .prepare_cached(
                 "DELETE FROM removed_nodes WHERE name IN
@@ -216,8 +219,8 @@ impl Tx<'_> {
         }
     }
 
-    pub(super) fn was_removed(&self, node: &str) -> rusqlite::Result<bool> {
-        self.conn.prepare_cached("SELECT 1 FROM removed_nodes WHERE name = ?1")?.exists([node])
+    pub(super) fn was_removed(&self, node: &NodeName) -> rusqlite::Result<bool> {
+        self.conn.prepare_cached("SELECT 1 FROM removed_nodes WHERE name = ?1")?.exists([node.as_str()])
     }
 }
 
@@ -242,7 +245,7 @@ struct NodeAnnotations {
 }
 
 /// Nodes that have reported, in the order of their names.
-fn reported(conn: &Connection) -> Result<Vec<String>, CloudError> {
+fn reported(conn: &Connection) -> Result<Vec<NodeName>, CloudError> {
     let Some(kind) = resource_id(conn, "", "Node")? else { return Ok(Vec::new()) };
     let mut statement =
         conn.prepare_cached("SELECT name, body FROM objects WHERE resource_id = ?1 ORDER BY name")?;
@@ -253,7 +256,7 @@ fn reported(conn: &Connection) -> Result<Vec<String>, CloudError> {
         // Fields of a wrong type are not a report's.
         let head: NodeHead = serde_json::from_str(body).unwrap_or_default();
         if head.metadata.annotations.node_labels.is_some() {
-            nodes.push(row.get(0)?);
+            nodes.extend(node_of_row(row.get_ref(0)?.as_str().unwrap_or_default()));
         }
     }
     Ok(nodes)

@@ -27,7 +27,7 @@ use edgesync_enrollment::broker_config::{self, BrokerConfig, Flavor};
 use edgesync_enrollment::register::Register;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
-use edgesync_object::{Object, Resource, Scope, Status};
+use edgesync_object::{NodeName, Object, Resource, Scope, Status};
 use edgesync_placement::Summary;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
@@ -43,19 +43,19 @@ pub enum AdminRequest {
     /// All nodes.
     Nodes(oneshot::Sender<NodeList>),
     /// One node, with what it refuses and what is held back.
-    Node(String, oneshot::Sender<Option<NodeInfo>>),
+    Node(NodeName, oneshot::Sender<Option<NodeInfo>>),
     /// Removals that are held back may go out; answers with their number.
-    ConfirmDeletions(String, oneshot::Sender<Option<u64>>),
+    ConfirmDeletions(NodeName, oneshot::Sender<Option<u64>>),
     /// Why an object is on a node, or is not.
-    Explain(String, Option<Box<Summary>>, oneshot::Sender<Option<Value>>),
+    Explain(NodeName, Option<Box<Summary>>, oneshot::Sender<Option<Value>>),
     /// A node is removed from the fleet; answers with whether it was not before.
-    Remove(String, Answer),
+    Remove(NodeName, Answer),
     /// A node that was removed may come back; answers with whether it had been removed.
-    Admit(String, Answer),
+    Admit(NodeName, Answer),
     /// The last hour of a node.
-    Past(String, oneshot::Sender<Option<NodeHistory>>),
+    Past(NodeName, oneshot::Sender<Option<NodeHistory>>),
     /// The objects of a node.
-    Objects(String, Wanted, oneshot::Sender<Option<Value>>),
+    Objects(NodeName, Wanted, oneshot::Sender<Option<Value>>),
     /// How far something is rolled out.
     Rollout(RolloutOf, RolloutAnswer),
     /// All rules that place objects on nodes.
@@ -111,6 +111,16 @@ impl Admin {
 }
 
 impl Admin {
+    /// Asks about a node by what somebody calls it. None if no node can have that name.
+    async fn ask_about<T>(
+        &self,
+        node: &str,
+        request: impl FnOnce(NodeName, oneshot::Sender<T>) -> AdminRequest,
+    ) -> Result<Option<T>> {
+        let Ok(name) = NodeName::parse(node) else { return Ok(None) };
+        self.ask(|answer| request(name, answer)).await.map(Some)
+    }
+
     /// The numbers for the metrics; none if the fleet does not answer in time: then only the families of the API and the
     /// process are there, and an alert can tell.
     pub(super) async fn numbers(&self) -> Option<Box<CloudNumbers>> {
@@ -140,7 +150,7 @@ impl Admin {
 
     /// One node in full.
     async fn node(&self, node: &str) -> Result<NodeInfo> {
-        let found = self.ask(|answer| AdminRequest::Node(node.to_owned(), answer)).await?;
+        let found = self.ask_about(node, AdminRequest::Node).await?.flatten();
         let member = self.parts.pairing.office().register().member(node).await?;
         let mut found = answers::with_member(found, member.as_ref()).ok_or_else(|| unknown(node))?;
         self.add_effects(node, &mut found).await?;
@@ -162,8 +172,8 @@ impl Admin {
             let version = found.resource_version().into();
             Some(Box::new(Summary::of(&found, Arc::new(resource), version)))
         };
-        let told = self.ask(|answer| AdminRequest::Explain(node.to_owned(), object, answer)).await?;
-        match told {
+        let told = self.ask_about(node, |node, answer| AdminRequest::Explain(node, object, answer)).await?;
+        match told.flatten() {
             Some(told) => Ok(told),
             None => Err(self.not_here(node).await),
         }
@@ -200,12 +210,14 @@ impl Admin {
 
     /// Adds the objects that are not in effect on a node, where that is kept here.
     async fn add_effects(&self, node: &str, shown: &mut NodeInfo) -> Result<()> {
-        let Some((store, _)) = &self.parts.database else { return Ok(()) };
+        let (Some((store, _)), Ok(name)) = (&self.parts.database, NodeName::parse(node)) else {
+            return Ok(());
+        };
         let unavailable =
             |error| Status::unavailable(format!("what is in effect cannot be read: {error}"), 5);
-        let known = store.in_effect(node).await.map_err(unavailable)?;
+        let known = store.in_effect(&name).await.map_err(unavailable)?;
         let records =
-            if known.is_empty() { Vec::new() } else { store.records(node).await.map_err(unavailable)? };
+            if known.is_empty() { Vec::new() } else { store.records(&name).await.map_err(unavailable)? };
         let objects: HashMap<Uid, Record> = records.into_iter().collect();
         let not = known.into_iter().filter(|one| one.state != EffectState::InEffect).map(|one| {
             let record = objects.get(&one.uid);
@@ -238,12 +250,12 @@ impl Admin {
     async fn forget(&self, node: &str) -> Result<RevokedCertificates> {
         let certificates = self.parts.pairing.revoke_node(node).await?;
         let mut known = certificates > 0;
-        let requests: [fn(String, Answer) -> AdminRequest; 2] = [AdminRequest::Remove, AdminRequest::Admit];
+        let requests: [fn(NodeName, Answer) -> AdminRequest; 2] = [AdminRequest::Remove, AdminRequest::Admit];
         for request in requests {
-            match self.ask(|answer| request(node.to_owned(), answer)).await? {
-                Ok(_) => known = true,
-                Err(status) if status.code == 404 => {}
-                Err(status) => return Err(status),
+            match self.ask_about(node, request).await? {
+                Some(Ok(_)) => known = true,
+                Some(Err(status)) if status.code != 404 => return Err(status),
+                Some(Err(_)) | None => {}
             }
         }
         known |= self.parts.pairing.forget_node(node).await?;
@@ -269,12 +281,12 @@ impl Admin {
             Route::Node(node) => answer(&self.node(node).await?)?,
             Route::Placement(node) => self.placement(node, &call.query).await?,
             Route::NodeHistory(node) => {
-                let past = self.ask(|answer| AdminRequest::Past(node.into(), answer)).await?;
+                let past = self.ask_about(node, AdminRequest::Past).await?.flatten();
                 answer(&past.ok_or_else(|| unknown(node))?)?
             }
             Route::NodeObjects(node) => {
-                let objects = self.ask(|answer| AdminRequest::Objects(node.into(), wanted(), answer)).await?;
-                objects.ok_or_else(|| unknown(node))?
+                let request = |node, answer| AdminRequest::Objects(node, wanted(), answer);
+                self.ask_about(node, request).await?.flatten().ok_or_else(|| unknown(node))?
             }
             Route::Objects => self.ask(|answer| AdminRequest::Find(wanted(), answer)).await?,
             Route::Labels => {
@@ -334,13 +346,14 @@ impl Admin {
     async fn change_node(&self, node: &str, action: NodeAction, body: &Value) -> Result<Value> {
         match action {
             NodeAction::ConfirmDeletions => {
-                let request = |answer| AdminRequest::ConfirmDeletions(node.into(), answer);
-                let Some(confirmed) = self.ask(request).await? else { return Err(self.not_here(node).await) };
+                let confirmed = self.ask_about(node, AdminRequest::ConfirmDeletions).await?.flatten();
+                let Some(confirmed) = confirmed else { return Err(self.not_here(node).await) };
                 answer(&Confirmed { node: node.to_owned(), confirmed })
             }
-            NodeAction::Remove => match self.ask(|answer| AdminRequest::Remove(node.into(), answer)).await? {
-                Err(status) if status.code == 404 => Err(self.not_here(node).await),
-                removed => answer(&Removed { node: node.to_owned(), removed: removed? }),
+            NodeAction::Remove => match self.ask_about(node, AdminRequest::Remove).await? {
+                None => Err(self.not_here(node).await),
+                Some(Err(status)) if status.code == 404 => Err(self.not_here(node).await),
+                Some(removed) => answer(&Removed { node: node.to_owned(), removed: removed? }),
             },
             NodeAction::Admit => {
                 let request: AdmitRequest = wanted::<Option<_>>(body)?.unwrap_or_default();
@@ -348,7 +361,8 @@ impl Admin {
                     let noted = self.parts.pairing.broker_updated(node).await?;
                     return answer(&answers::certificates(node, noted));
                 }
-                let admitted = self.ask(|answer| AdminRequest::Admit(node.into(), answer)).await??;
+                let admitted =
+                    self.ask_about(node, AdminRequest::Admit).await?.ok_or_else(|| unknown(node))??;
                 answer(&Admitted { node: node.to_owned(), admitted })
             }
             NodeAction::Forget => answer(&self.forget(node).await?),

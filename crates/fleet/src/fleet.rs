@@ -48,6 +48,7 @@ use tokio::time::Instant;
 use crate::config::Config;
 use edgesync_broker::{Downlink, FleetEvent, FleetEvents};
 use edgesync_enrollment::Pairing;
+use edgesync_object::NodeName;
 use edgesync_placement::Placement;
 use edgesync_protocol::timing::{Now, earlier};
 use edgesync_runtime::Service;
@@ -104,7 +105,7 @@ impl<S: Source> Fleet<S> {
         let changes = source.follow();
         let mut known = source.registered().await?;
         // A Lease without a Node is nobody's.
-        let orphans: HashSet<String> = known.orphans.drain(..).collect();
+        let orphans: HashSet<NodeName> = known.orphans.drain(..).collect();
         known.leases.retain(|lease| !orphans.contains(&lease.node));
         let is_shared = source.replication().is_some();
         let lifecycle = match is_shared {
@@ -124,7 +125,12 @@ impl<S: Source> Fleet<S> {
             sender: Sender::new(downlink),
             bodies: Bodies::new(config.sync.bodies),
             rules: Rules::default(),
-            removals: Removals::new(known.removed),
+            removals: Removals::new(
+                known
+                    .removed
+                    .into_iter()
+                    .filter_map(|(name, since)| Some((NodeName::try_from(name).ok()?, since))),
+            ),
             intake: Intake::default(),
             expiry: EventExpiry::new(config.nodes.event_ttl),
             replicas: Replicas::default(),
@@ -143,11 +149,14 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Takes in the nodes that have reported before, and removes those whose Node was deleted since.
-    async fn meet_stored(&mut self, orphans: &HashSet<String>) -> Result<()> {
+    async fn meet_stored(&mut self, orphans: &HashSet<NodeName>) -> Result<()> {
         let mut standings = self.requests.source().standings().await?;
         for (name, facts) in self.requests.source().nodes().await? {
             if orphans.contains(&name) {
-                tracing::warn!(node = name, "its Node was deleted before the last end: it is removed");
+                tracing::warn!(
+                    node = name.as_str(),
+                    "its Node was deleted before the last end: it is removed"
+                );
                 self.dismiss(&name, None);
             } else {
                 self.meet_known(&name, Some(facts));
@@ -233,7 +242,9 @@ impl<S: Source> Fleet<S> {
                     self.reconciler.nodes.links_moved(moved);
                 }
                 Some(request) = admin.recv(), if self.views.queries.is_empty() => self.administer(request),
-                nodes = self.pairing.nodes_to_cut() => nodes.iter().for_each(|name| self.cut(name)),
+                nodes = self.pairing.nodes_to_cut() => {
+                    nodes.iter().filter_map(|name| NodeName::parse(name).ok()).for_each(|name| self.cut(&name));
+                }
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }
         }
@@ -317,11 +328,11 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Makes a node known that may never have reported.
-    fn meet(&mut self, name: &str) {
+    fn meet(&mut self, name: &NodeName) {
         self.meet_known(name, None);
     }
 
-    fn meet_known(&mut self, name: &str, facts: Option<NodeFacts>) {
+    fn meet_known(&mut self, name: &NodeName, facts: Option<NodeFacts>) {
         if !self.removals.has(name) {
             self.reconciler.meet(name, facts);
         }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::metrics::NodeNumbers;
 use edgesync_admin::agent::RejectedObject;
 use edgesync_admin::cloud::{NodeCounters, ServedNode, WithheldObject, state};
-use edgesync_object::{ObjectRef, ResourceVersion};
+use edgesync_object::{NodeName, ObjectRef, ResourceVersion};
 use edgesync_placement::{OnNode, Placed, Unread};
 use edgesync_protocol::cloud::{CloudMachine, CloudPhase, Desired, DesiredState};
 use edgesync_protocol::timing::Now;
@@ -130,7 +130,7 @@ impl Node {
     /// The node as the metrics show it.
     pub(super) fn numbers(
         &self,
-        name: &str,
+        name: &NodeName,
         now: Now,
         clock: Timestamp,
         lifecycle: &NodeLifecycle,
@@ -139,7 +139,7 @@ impl Node {
         let (ready, renewed) = lifecycle.show(name);
         let machine = &self.machine;
         NodeNumbers {
-            name: name.to_owned(),
+            name: name.to_string(),
             state: self.state_name(),
             connected: self.connection.is_some(),
             ready,
@@ -159,13 +159,18 @@ impl Node {
     }
 
     /// The node as operators see it; its labels are known elsewhere.
-    pub(super) fn show(&self, name: &str, lifecycle: &NodeLifecycle, is_registered: bool) -> Box<ServedNode> {
+    pub(super) fn show(
+        &self,
+        name: &NodeName,
+        lifecycle: &NodeLifecycle,
+        is_registered: bool,
+    ) -> Box<ServedNode> {
         let (ready, renewed) = lifecycle.show(name);
         let machine = &self.machine;
         let counters = machine.counters();
         let files = Some(self.standing.counts()).filter(|files| files.objects() > 0);
         Box::new(ServedNode {
-            name: name.to_owned(),
+            name: name.to_string(),
             state: self.shown_state(is_registered).to_owned(),
             ready,
             labels: None,
@@ -205,7 +210,7 @@ impl Node {
     /// The same with the objects that it refuses and those whose removal is held back.
     pub(super) fn show_all(
         &self,
-        name: &str,
+        name: &NodeName,
         lifecycle: &NodeLifecycle,
         is_registered: bool,
         desired: &DesiredOn<'_>,

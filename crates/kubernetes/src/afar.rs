@@ -29,7 +29,7 @@ use edgesync_enrollment::register::{ClusterRegister, Register, RegisterError};
 use edgesync_fleet::answers::{self, OperatorRequest, answer, wanted};
 use edgesync_object::objectsync::split_sync_name;
 use edgesync_object::status::{Reason, Result};
-use edgesync_object::{Object, Resource, Status, kinds};
+use edgesync_object::{NodeName, Object, Resource, Status, kinds};
 use edgesync_placement::DELETIONS_CONFIRMED_ANNOTATION;
 
 /// How often a Node is annotated that others change meanwhile.
@@ -72,7 +72,7 @@ impl Afar {
     pub async fn call(&self, route: Route<'_>, body: &Value) -> Result<Value> {
         match route {
             Route::Nodes => answer(&self.nodes().await?),
-            Route::Node(node) => answer(&self.show(node).await?),
+            Route::Node(node) => answer(&self.show(&node_name(node)?).await?),
             Route::Placement(_) => Err(Status::new(
                 Reason::NotFound,
                 "what rules say of a node is known to the replicas: ask one, with --server or a kubeconfig of 'edgesync-cloud \
@@ -109,9 +109,10 @@ impl Afar {
     }
 
     async fn change_node(&self, node: &str, action: NodeAction, body: &Value) -> Result<Value> {
+        let name = || node_name(node);
         match action {
             NodeAction::Remove => {
-                answer(&Removed { node: node.to_owned(), removed: self.remove(node).await? })
+                answer(&Removed { node: node.to_owned(), removed: self.remove(&name()?).await? })
             }
             NodeAction::Admit => {
                 let request: AdmitRequest = wanted::<Option<_>>(body)?.unwrap_or_default();
@@ -119,12 +120,12 @@ impl Afar {
                     let noted = self.office().await?.broker_updated(node).await?;
                     return answer(&answers::certificates(node, noted));
                 }
-                answer(&Admitted { node: node.to_owned(), admitted: self.admit(node).await? })
+                answer(&Admitted { node: node.to_owned(), admitted: self.admit(&name()?).await? })
             }
-            NodeAction::Revoke => answer(&self.revoke(node).await?),
-            NodeAction::Forget => answer(&self.forget(node).await?),
+            NodeAction::Revoke => answer(&self.revoke(&name()?).await?),
+            NodeAction::Forget => answer(&self.forget(&name()?).await?),
             NodeAction::ConfirmDeletions => {
-                let confirmed = self.confirm_deletions(node).await?;
+                let confirmed = self.confirm_deletions(&name()?).await?;
                 answer(&Confirmed { node: node.to_owned(), confirmed })
             }
         }
@@ -181,7 +182,7 @@ impl Afar {
         })
     }
 
-    async fn show(&self, name: &str) -> Result<NodeInfo> {
+    async fn show(&self, name: &NodeName) -> Result<NodeInfo> {
         self.incarnation().await?;
         let node = self.node(name).await?;
         let lease = self.lease(name).await?;
@@ -195,7 +196,7 @@ impl Afar {
     }
 
     /// Removes a node. Tells whether anything of it was there.
-    async fn remove(&self, name: &str) -> Result<bool> {
+    async fn remove(&self, name: &NodeName) -> Result<bool> {
         self.incarnation().await?;
         let node = self.node(name).await?;
         let (removed, member) = self.register.standing(name).await.map_err(unremembered)?;
@@ -214,7 +215,7 @@ impl Afar {
 
     /// Waits until replicas have taken away the Lease of a node that was removed, which is when they have remembered that. Not
     /// for long: there may be none, and then the cluster collects what belongs to the Node.
-    async fn swept(&self, name: &str) -> Result<()> {
+    async fn swept(&self, name: &NodeName) -> Result<()> {
         let until = tokio::time::Instant::now() + PATIENCE;
         while self.lease(name).await?.is_some() && tokio::time::Instant::now() < until {
             tokio::time::sleep(LOOK).await;
@@ -223,7 +224,7 @@ impl Afar {
     }
 
     /// Lets a node that was removed come back. Tells whether it was.
-    async fn admit(&self, name: &str) -> Result<bool> {
+    async fn admit(&self, name: &NodeName) -> Result<bool> {
         self.incarnation().await?;
         let register = Register::from(self.register.clone());
         if register.admit_node(name).await.map_err(unremembered)? {
@@ -235,7 +236,7 @@ impl Afar {
         Ok(false)
     }
 
-    async fn revoke(&self, name: &str) -> Result<RevokedCertificates> {
+    async fn revoke(&self, name: &NodeName) -> Result<RevokedCertificates> {
         let office = self.office().await?;
         let certificates = office.revoke_node(name).await?;
         if certificates == 0 && !office.register().knows_name(name).await.map_err(unremembered)? {
@@ -245,7 +246,7 @@ impl Afar {
     }
 
     /// Revokes a node, removes it, and frees its name: each of these may have been done before.
-    async fn forget(&self, name: &str) -> Result<RevokedCertificates> {
+    async fn forget(&self, name: &NodeName) -> Result<RevokedCertificates> {
         let office = self.office().await?;
         let certificates = office.revoke_node(name).await?;
         let removed = match self.remove(name).await {
@@ -271,13 +272,13 @@ impl Afar {
     }
 
     /// Frees a name. Tells whether it was not free.
-    async fn free(&self, office: &Office, name: &str) -> Result<bool> {
+    async fn free(&self, office: &Office, name: &NodeName) -> Result<bool> {
         let admitted = office.register().admit_node(name).await.map_err(unremembered)?;
         Ok(office.forget_node(name).await? || admitted)
     }
 
     /// Has the removals of a node that are held back go out: as many as its Node tells. Tells how many.
-    async fn confirm_deletions(&self, name: &str) -> Result<u64> {
+    async fn confirm_deletions(&self, name: &NodeName) -> Result<u64> {
         let incarnation = self.incarnation().await?;
         for _ in 0..ATTEMPTS {
             let node = self.node(name).await?.ok_or_else(|| answers::unknown(name))?;
@@ -305,7 +306,7 @@ impl Afar {
     }
 
     /// The Node of a node, if there is one.
-    async fn node(&self, name: &str) -> Result<Option<Object>> {
+    async fn node(&self, name: &NodeName) -> Result<Option<Object>> {
         let found = self.cluster.get(&self.node, "", name).await.map_err(refusal)?;
         if found.as_ref().is_some_and(|node| !mark::is_marked(node)) {
             let message = format!("the Node '{name}' is not one of edgesync: it is left alone");
@@ -314,7 +315,7 @@ impl Afar {
         Ok(found)
     }
 
-    async fn lease(&self, name: &str) -> Result<Option<Object>> {
+    async fn lease(&self, name: &NodeName) -> Result<Option<Object>> {
         let found = self.cluster.get(&self.lease, LEASES, name).await.map_err(refusal)?;
         Ok(found.filter(mark::is_marked))
     }
@@ -344,6 +345,11 @@ impl Afar {
             Status::new(reason, format!("{error:#}"))
         })
     }
+}
+
+/// Parses the name of a node in a request. There is no node of a name that no node can have.
+fn node_name(node: &str) -> Result<NodeName> {
+    NodeName::parse(node).map_err(|_| answers::unknown(node))
 }
 
 /// What the cluster says, to whoever has asked.

@@ -104,7 +104,7 @@ async fn a_name_that_was_used_is_free_again_only_when_it_is_forgotten() {
     store.admit_node("a").await.unwrap();
     assert_eq!(spend(store, "t", "2", "a").await, taken("a"));
     // Also of those that have never had a certificate.
-    store.record("reported", None, RecordBatch::default()).await.unwrap();
+    store.record(&node_name("reported"), None, RecordBatch::default()).await.unwrap();
     store.remove_node("removed").await.unwrap();
     for name in ["reported", "removed"] {
         assert_eq!(spend(store, "t", "2", name).await, taken(name));
@@ -227,7 +227,7 @@ async fn labels_of_a_token_are_given_to_the_node_that_joins_with_it_and_stay() {
         store.put_token(TokenRecord { labels: labels(site), ..token(id, Some("a"), 1) }).await.unwrap();
     }
     let says = || NodeChange {
-        node: "a".into(),
+        node: node_name("a"),
         report: Some(
             serde_json::from_value(json!({"labels": {"site": "south", "rack": "7",
             "kubernetes.io/hostname": "b"}}))

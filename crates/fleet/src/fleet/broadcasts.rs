@@ -9,7 +9,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::reconciler::Reconciler;
-use edgesync_object::ResourceVersion;
+use edgesync_object::{NodeName, ResourceVersion};
 use edgesync_placement::{Differences, RuleId, Summary, Unread};
 
 /// A change that waits for its turn.
@@ -24,7 +24,7 @@ pub(super) enum Waiting {
     /// That was all.
     Complete,
     /// A Node that was not among it.
-    MissingNode(String),
+    MissingNode(NodeName),
     /// Objects are to be compared with these UIDs, from a number on.
     Compare(HashSet<Arc<str>>, u32),
     /// All was told once more.
@@ -56,7 +56,7 @@ pub(super) struct Broadcasts {
     /// When it was last that the source was replaced by an older copy.
     restored: u64,
     /// Up to where in their order all nodes know of these five; none if all of them do.
-    walked: Option<Option<String>>,
+    walked: Option<Option<NodeName>>,
     spreading: Option<Spreading>,
     waiting: VecDeque<Waiting>,
 }
@@ -68,7 +68,7 @@ struct Spreading {
     number: u64,
     differences: Differences,
     /// Up to where in their order the nodes know of it.
-    told: Option<Arc<str>>,
+    told: Option<NodeName>,
 }
 
 impl Broadcasts {
@@ -132,7 +132,7 @@ impl Broadcasts {
 
 impl Reconciler {
     /// Tells a node of everything that it does not know yet.
-    pub(super) fn inform(&mut self, name: &str) {
+    pub(super) fn inform(&mut self, name: &NodeName) {
         let Some(node) = self.nodes.get_mut(name) else { return };
         let known = std::mem::replace(&mut node.news, self.broadcasts.count);
         if known == self.broadcasts.count {
@@ -180,7 +180,7 @@ impl Reconciler {
     /// Informs the next node of those that do not know what has happened to all.
     fn walk_on(&mut self) -> bool {
         let Some(walked) = self.broadcasts.walked.take() else { return false };
-        let next = self.nodes.next(walked.as_deref());
+        let next = self.nodes.next(walked.as_ref());
         let Some(name) = next.map(|(name, _)| name.clone()) else { return false };
         self.work.node();
         self.inform(&name);
@@ -192,7 +192,7 @@ impl Reconciler {
     fn spread_on(&mut self) -> bool {
         let Some(spreading) = &mut self.broadcasts.spreading else { return false };
         self.work.node();
-        match self.desired.placement.next_node(&spreading.differences, spreading.told.as_deref()) {
+        match self.desired.placement.next_node(&spreading.differences, spreading.told.as_ref()) {
             Some(name) => {
                 spreading.told = Some(name.clone());
                 self.inform(&name);

@@ -9,6 +9,7 @@ use super::bodies::{Answer, Sort, Wanted};
 use super::requests::Inbox;
 use super::sender::Sent;
 use crate::source::Source;
+use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{CloudEffect, CloudNotice};
 use edgesync_runtime::random;
@@ -66,7 +67,7 @@ impl<S: Source> Fleet<S> {
         true
     }
 
-    fn drain_node(&mut self, name: &str) {
+    fn drain_node(&mut self, name: &NodeName) {
         if let Some(node) = self.reconciler.node(name) {
             node.touched = false;
         }
@@ -108,7 +109,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    fn perform(&mut self, name: &str, effect: CloudEffect) {
+    fn perform(&mut self, name: &NodeName, effect: CloudEffect) {
         self.release();
         match effect {
             CloudEffect::Open => self.reconciler.ledgers.wait(name),
@@ -123,7 +124,7 @@ impl<S: Source> Fleet<S> {
                 self.bodies.load(name, token, sort, wanted);
             }
             CloudEffect::Record(batch) => {
-                let (token, node) = (batch.token, name.to_owned());
+                let (token, node) = (batch.token, name.clone());
                 let agent = self.reconciler.nodes.get(name).and_then(|node| node.agent.clone());
                 self.recording(name, &batch);
                 self.begun(name);
@@ -163,7 +164,7 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Hears nothing of a node for a while.
-    fn refuse(&mut self, name: &str) {
+    fn refuse(&mut self, name: &NodeName) {
         let until = self.reconciler.now() + REFUSED;
         if let Some(node) = self.reconciler.nodes.get_mut(name) {
             node.refused_until = until;
@@ -190,7 +191,7 @@ impl<S: Source> Fleet<S> {
                 self.reconciler.work.objects(records.as_ref().map_or(0, Vec::len));
                 let records = records
                     .inspect_err(|error| {
-                        tracing::error!(node = name, %error, "the node's records cannot be read");
+                        tracing::error!(node = name.as_str(), %error, "the node's records cannot be read");
                     })
                     .ok();
                 self.reconciler.with_machine(&name, |machine, desired| machine.opened(now, records, desired));
@@ -207,10 +208,12 @@ impl<S: Source> Fleet<S> {
                 match &recorded {
                     Ok(refused) => {
                         for (uid, why) in refused.iter().take(LINES) {
-                            tracing::warn!(node = name, %uid, why, of = refused.len(), "a report that cannot be recorded");
+                            tracing::warn!(node = name.as_str(), %uid, why, of = refused.len(), "a report that cannot be recorded");
                         }
                     }
-                    Err(error) => tracing::error!(node = name, %error, "reports could not be recorded"),
+                    Err(error) => {
+                        tracing::error!(node = name.as_str(), %error, "reports could not be recorded")
+                    }
                 }
                 self.reconciler.with_machine(&name, |machine, desired| {
                     machine.recorded(now, token, recorded.is_ok(), random(), desired);
@@ -242,21 +245,31 @@ impl<S: Source> Fleet<S> {
     }
 }
 
-fn show(node: &str, notice: &CloudNotice) {
+fn show(node: &NodeName, notice: &CloudNotice) {
     match notice {
-        CloudNotice::Welcomed { pending, held } => tracing::info!(node, pending, held, "welcomed"),
+        CloudNotice::Welcomed { pending, held } => {
+            tracing::info!(node = node.as_str(), pending, held, "welcomed")
+        }
         CloudNotice::EpochChanged { from, to } => {
-            tracing::warn!(node, %from, %to, "the node has another database than before");
+            tracing::warn!(node = node.as_str(), %from, %to, "the node has another database than before");
         }
         CloudNotice::NodeWentBack { recorded, revision } => {
-            tracing::warn!(node, recorded, revision, "the node has an older copy of its database");
+            tracing::warn!(
+                node = node.as_str(),
+                recorded,
+                revision,
+                "the node has an older copy of its database"
+            );
         }
         CloudNotice::Repairing => {
-            tracing::warn!(node, "the records differ from what the node holds: asking for its inventory");
+            tracing::warn!(
+                node = node.as_str(),
+                "the records differ from what the node holds: asking for its inventory"
+            );
         }
         CloudNotice::OverQuota { limit } => {
             tracing::error!(
-                node,
+                node = node.as_str(),
                 limit,
                 "the node names more objects than it can have been given: nothing of it is heard for a minute; if this \
                  store was replaced by an older copy, raise sync.max_unknown"
@@ -264,7 +277,7 @@ fn show(node: &str, notice: &CloudNotice) {
         }
         CloudNotice::DeletionsHeld { count } => {
             tracing::error!(
-                node,
+                node = node.as_str(),
                 count,
                 "removals are held back: they look like the loss of this store; confirm them with \
                  'edgesync-cloud confirm-deletions {node}' if they are wanted"
@@ -272,7 +285,7 @@ fn show(node: &str, notice: &CloudNotice) {
         }
         CloudNotice::Rejected { uid, object, reason, message } => {
             let object = object.as_ref().map(|object| object.key().to_string());
-            tracing::warn!(node, %uid, object, ?reason, why = message, "the node rejected an object");
+            tracing::warn!(node = node.as_str(), %uid, object, ?reason, why = message, "the node rejected an object");
         }
     }
 }

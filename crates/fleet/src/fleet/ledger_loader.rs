@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::nodes::Nodes;
+use edgesync_object::NodeName;
 use edgesync_protocol::timing::Now;
 
 /// Differences of all nodes together with which no further records are read: about 200 bytes each.
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct LedgerLoader {
-    waiting: VecDeque<String>,
+    waiting: VecDeque<NodeName>,
     /// Reads under way, and the differences that they may bring.
     reading: usize,
     expected: usize,
@@ -37,8 +38,8 @@ impl LedgerLoader {
     }
 
     /// Enters a node whose machine wants its records.
-    pub(super) fn wait(&mut self, name: &str) {
-        self.waiting.push_back(name.to_owned());
+    pub(super) fn wait(&mut self, name: &NodeName) {
+        self.waiting.push_back(name.clone());
     }
 
     /// Whether there is no room for further differences.
@@ -62,7 +63,7 @@ impl LedgerLoader {
 
     /// The next node whose records are to be read, and how many differences are expected; none while there is no room.
     /// [`LedgerLoader::ended`] follows.
-    pub(super) fn next(&mut self, now: Now, nodes: &Nodes) -> Option<(String, usize)> {
+    pub(super) fn next(&mut self, now: Now, nodes: &Nodes) -> Option<(NodeName, usize)> {
         while let Some(name) = self.waiting.front() {
             let Some(node) = nodes.get(name) else {
                 self.waiting.pop_front();

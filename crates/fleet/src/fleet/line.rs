@@ -1,13 +1,14 @@
 //! Nodes that wait for room in the one queue to an external broker, in their order. One task waits for all of them: a
 //! message that leaves wakes one node, however many wait.
 
+use edgesync_object::NodeName;
 use std::collections::{HashSet, VecDeque};
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    order: VecDeque<String>,
-    members: HashSet<String>,
+    order: VecDeque<NodeName>,
+    members: HashSet<NodeName>,
     is_awaited: bool,
 }
 
@@ -22,14 +23,14 @@ impl Line {
     }
 
     /// A node waits, behind all others; nothing if it does already.
-    pub(super) fn join(&mut self, node: &str) {
-        if self.members.insert(node.to_owned()) {
-            self.order.push_back(node.to_owned());
+    pub(super) fn join(&mut self, node: &NodeName) {
+        if self.members.insert(node.clone()) {
+            self.order.push_back(node.clone());
         }
     }
 
     /// A node whose turn it was found no room: it goes on waiting before all others.
-    pub(super) fn rejoin(&mut self, node: String) {
+    pub(super) fn rejoin(&mut self, node: NodeName) {
         if self.members.insert(node.clone()) {
             self.order.push_front(node);
         }
@@ -46,7 +47,7 @@ impl Line {
     }
 
     /// Whose turn it is, if there may be room.
-    pub(super) fn next(&mut self) -> Option<String> {
+    pub(super) fn next(&mut self) -> Option<NodeName> {
         if self.is_awaited {
             return None;
         }
@@ -60,10 +61,14 @@ impl Line {
 mod tests {
     use super::*;
 
+    fn name(text: &str) -> NodeName {
+        NodeName::parse(text).unwrap()
+    }
+
     #[test]
     fn each_message_that_leaves_wakes_one_node_and_all_have_their_turn() {
         let mut line = Line::default();
-        let names: Vec<String> = (0..1000).map(|n| format!("node-{n}")).collect();
+        let names: Vec<NodeName> = (0..1000).map(|n| name(&format!("node-{n}"))).collect();
         names.iter().for_each(|name| line.join(name));
         assert_eq!((line.wait(), line.wait()), (true, false), "one waits for all");
         let mut served = Vec::new();
@@ -84,9 +89,9 @@ mod tests {
     #[test]
     fn nobody_waits_twice() {
         let mut line = Line::default();
-        line.join("a");
-        line.join("a");
-        line.rejoin("a".into());
+        line.join(&name("a"));
+        line.join(&name("a"));
+        line.rejoin(name("a"));
         assert_eq!((line.next().as_deref(), line.next()), (Some("a"), None));
         assert!(line.is_empty());
     }

@@ -11,6 +11,7 @@ use super::removals::Removals;
 use crate::lifecycle::NodeLifecycle;
 use crate::node::Node;
 use crate::summary::{Board, Found, Row, Sample, Seen, State};
+use edgesync_object::NodeName;
 use edgesync_protocol::cloud::CloudPhase;
 use edgesync_protocol::timing::Now;
 
@@ -52,7 +53,7 @@ pub(super) struct Traffic {
 
 #[derive(Debug, Default)]
 struct Pass {
-    at: Option<String>,
+    at: Option<NodeName>,
     removed: bool,
     found: Found,
     count: usize,
@@ -141,9 +142,9 @@ impl Overview {
     ) -> bool {
         reconciler.work.node();
         if pass.removed {
-            let Some((name, _)) = removals.next(pass.at.as_deref()) else { return false };
-            let name: Arc<str> = name.into();
-            pass.at = Some(String::from(&*name));
+            let Some((name, _)) = removals.next(pass.at.as_ref()) else { return false };
+            let name = name.clone();
+            pass.at = Some(name.clone());
             pass.count += 1;
             let before = self.board.row(&name);
             if before.is_none_or(|before| before.state != State::Removed) {
@@ -154,7 +155,7 @@ impl Overview {
         }
         let all = reconciler.nodes.len() <= SMALL || self.passes.is_multiple_of(NUMBERS_EVERY);
         let is_shared = reconciler.is_shared;
-        let Some((name, node, lifecycle)) = reconciler.nodes.next_mut(pass.at.as_deref()) else {
+        let Some((name, node, lifecycle)) = reconciler.nodes.next_mut(pass.at.as_ref()) else {
             (pass.removed, pass.at) = (true, None);
             return true;
         };
@@ -169,7 +170,7 @@ impl Overview {
         };
         if is_new || !row.is_like(&before) || (all && row != before) {
             node.row = Some(row);
-            pass.found.rows.push((name.as_str().into(), row));
+            pass.found.rows.push((name.clone(), row));
         }
         if pass.minute {
             let latency = node.machine.round_trip().filter(|_| node.connection.is_some());
@@ -191,7 +192,7 @@ impl Overview {
         let now = reconciler.now();
         let new = pass.found.rows.iter().filter(|(name, _)| self.board.row(name).is_none()).count();
         if self.board.len() + new != pass.count {
-            let gone = |name: &Arc<str>| !reconciler.nodes.contains(name) && !removals.has(name);
+            let gone = |name: &NodeName| !reconciler.nodes.contains(name) && !removals.has(name);
             pass.found.gone = self.board.names().into_iter().filter(gone).collect();
         }
         self.board.tell(clock.as_millisecond(), pass.found);
@@ -204,7 +205,7 @@ impl Overview {
 }
 
 /// What is told of a node, but for the time since when.
-pub(super) fn row_of(name: &str, node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) -> Row {
+pub(super) fn row_of(name: &NodeName, node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) -> Row {
     let machine = &node.machine;
     let rejected = machine.refused().count() as u64;
     let standing = node.standing.counts();

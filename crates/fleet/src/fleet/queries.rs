@@ -15,6 +15,7 @@ use super::removals::Removals;
 use super::search::{self, Gathered};
 use crate::metrics::CloudNumbers;
 use crate::summary::Wanted;
+use edgesync_object::NodeName;
 use edgesync_placement::Placed;
 
 /// What was asked, with the answer as far as it is known, and the node that was looked at last.
@@ -22,14 +23,14 @@ use edgesync_placement::Placed;
 pub(super) enum Query {
     Nodes {
         answer: oneshot::Sender<NodeList>,
-        items: Vec<(String, NodeInfo)>,
-        at: Option<String>,
+        items: Vec<(NodeName, NodeInfo)>,
+        at: Option<NodeName>,
     },
     /// The same, after the nodes those that were removed.
     Removed {
         answer: oneshot::Sender<NodeList>,
-        items: Vec<(String, NodeInfo)>,
-        at: Option<String>,
+        items: Vec<(NodeName, NodeInfo)>,
+        at: Option<NodeName>,
     },
     /// Objects by name, from the one of this number on.
     Find {
@@ -43,12 +44,12 @@ pub(super) enum Query {
         answer: oneshot::Sender<Value>,
         key: Option<String>,
         gathered: Gathered,
-        at: Option<String>,
+        at: Option<NodeName>,
     },
     Numbers {
         answer: oneshot::Sender<Box<CloudNumbers>>,
         numbers: Box<CloudNumbers>,
-        at: Option<String>,
+        at: Option<NodeName>,
     },
 }
 
@@ -97,7 +98,7 @@ impl View<'_> {
         // Those who asked may have gone.
         match query {
             Query::Nodes { answer, mut items, at } => {
-                let Some((name, node)) = nodes.next(at.as_deref()) else {
+                let Some((name, node)) = nodes.next(at.as_ref()) else {
                     return Some(Query::Removed { answer, items, at: None });
                 };
                 work.frame(0);
@@ -107,10 +108,10 @@ impl View<'_> {
                 Some(Query::Nodes { answer, items, at: Some(name.clone()) })
             }
             Query::Removed { answer, mut items, at } => {
-                if let Some((name, removed)) = self.removals.next(at.as_deref()) {
+                if let Some((name, removed)) = self.removals.next(at.as_ref()) {
                     work.frame(0);
-                    items.push((name.to_owned(), removed));
-                    return Some(Query::Removed { answer, items, at: Some(name.to_owned()) });
+                    items.push((name.clone(), removed));
+                    return Some(Query::Removed { answer, items, at: Some(name.clone()) });
                 }
                 items.sort_by(|(one, _), (other, _)| one.cmp(other));
                 let bad_frames =
@@ -132,7 +133,7 @@ impl View<'_> {
                 None
             }
             Query::Labels { answer, key, mut gathered, at } => {
-                let Some((name, _)) = nodes.next(at.as_deref()) else {
+                let Some((name, _)) = nodes.next(at.as_ref()) else {
                     let _ = answer.send(gathered.show(key.as_deref()));
                     return None;
                 };
@@ -141,7 +142,7 @@ impl View<'_> {
                 Some(Query::Labels { answer, key, gathered, at: Some(name.clone()) })
             }
             Query::Numbers { answer, mut numbers, at } => {
-                let Some((name, node)) = nodes.next(at.as_deref()) else {
+                let Some((name, node)) = nodes.next(at.as_ref()) else {
                     (self.complete)(&mut numbers);
                     let _ = answer.send(numbers);
                     return None;

@@ -13,7 +13,7 @@ use super::timeline::Timeline;
 use crate::node::{DesiredOn, Node, desired};
 use crate::source::{NodeFacts, Standing};
 use crate::work::Work;
-use edgesync_object::Labels;
+use edgesync_object::{Labels, NodeName};
 use edgesync_placement::{Delta, Placement, Summary, Unread};
 use edgesync_protocol::cloud::{CloudEffect, CloudMachine, CloudPhase, Records};
 use edgesync_protocol::timing::Now;
@@ -30,7 +30,7 @@ pub(super) struct Reconciler {
     /// Other replicas may serve the same nodes.
     pub(super) is_shared: bool,
     /// Nodes whose connection has ended, which the rest of the fleet does not know yet.
-    left: Vec<String>,
+    left: Vec<NodeName>,
     origin: Instant,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct DesiredObjects {
 
 impl DesiredObjects {
     /// The objects that a node is to hold, as far as they can be read.
-    pub(super) fn on<'a>(&'a self, name: &str, work: &'a Work) -> DesiredOn<'a> {
+    pub(super) fn on<'a>(&'a self, name: &NodeName, work: &'a Work) -> DesiredOn<'a> {
         DesiredOn(self.placement.on(name), &self.unread, work)
     }
 }
@@ -87,20 +87,20 @@ impl Reconciler {
     // --- one node
 
     /// A node whose machine is to be told something, once it knows the broadcasts.
-    pub(super) fn node(&mut self, name: &str) -> Option<&mut Node> {
+    pub(super) fn node(&mut self, name: &NodeName) -> Option<&mut Node> {
         self.inform(name);
         self.nodes.get_mut(name)
     }
 
     /// The objects that a node is to hold.
-    pub(super) fn desired_on(&self, name: &str) -> DesiredOn<'_> {
+    pub(super) fn desired_on(&self, name: &NodeName) -> DesiredOn<'_> {
         self.desired.on(name, &self.work)
     }
 
     /// Does something with the machine of a node, which then gets its turn.
     pub(super) fn with_machine<T>(
         &mut self,
-        name: &str,
+        name: &NodeName,
         act: impl FnOnce(&mut CloudMachine, &DesiredOn<'_>) -> T,
     ) -> Option<T> {
         self.inform(name);
@@ -111,13 +111,13 @@ impl Reconciler {
     }
 
     /// What the machine of a node wants next, if anything. None if there is no such node.
-    pub(super) fn next_effect(&mut self, name: &str) -> Option<Option<CloudEffect>> {
+    pub(super) fn next_effect(&mut self, name: &NodeName) -> Option<Option<CloudEffect>> {
         let node = self.nodes.get_mut(name)?;
         Some(node.machine.poll_effect(&self.desired.on(name, &self.work)))
     }
 
     /// Makes a node known that may never have reported; `facts` is what is stored of it.
-    pub(super) fn meet(&mut self, name: &str, facts: Option<NodeFacts>) {
+    pub(super) fn meet(&mut self, name: &NodeName, facts: Option<NodeFacts>) {
         self.inform(name);
         if self.nodes.contains(name) || self.nodes.is_full() {
             return;
@@ -140,7 +140,7 @@ impl Reconciler {
     }
 
     /// The connection of a node has ended.
-    pub(super) fn disconnected(&mut self, name: &str) {
+    pub(super) fn disconnected(&mut self, name: &NodeName) {
         if let Some(node) = self.nodes.get_mut(name) {
             node.connection = None;
             node.waiting = None;
@@ -156,16 +156,16 @@ impl Reconciler {
             // The replica that it is connected to says whether it lives.
             self.nodes.lifecycle.forget(name);
         }
-        self.left.push(name.to_owned());
+        self.left.push(name.clone());
     }
 
     /// The nodes whose connection has ended since the last call.
-    pub(super) fn take_left(&mut self) -> Vec<String> {
+    pub(super) fn take_left(&mut self) -> Vec<NodeName> {
         std::mem::take(&mut self.left)
     }
 
     /// Removes a node, and all that is known of it.
-    pub(super) fn remove(&mut self, name: &str) -> Option<Node> {
+    pub(super) fn remove(&mut self, name: &NodeName) -> Option<Node> {
         let node = self.nodes.remove(name);
         if let Some(node) = &node {
             self.ledgers.count(node.different, 0);
@@ -175,7 +175,7 @@ impl Reconciler {
     }
 
     /// What is proven of a node is of a life of the source that is lost.
-    pub(super) fn prove_anew(&mut self, name: &str) {
+    pub(super) fn prove_anew(&mut self, name: &NodeName) {
         if let Some(node) = self.nodes.get_mut(name) {
             node.machine.prove_anew();
             self.nodes.touch(name);
@@ -183,7 +183,7 @@ impl Reconciler {
     }
 
     /// A node may have been left objects that it is not to hold, because they could not be read.
-    pub(super) fn look_again(&mut self, name: &str) {
+    pub(super) fn look_again(&mut self, name: &NodeName) {
         let now = self.now();
         let Some(node) = self.nodes.get_mut(name) else { return };
         node.machine.reads_more(now, &self.desired.on(name, &self.work));
@@ -191,7 +191,7 @@ impl Reconciler {
     }
 
     /// The machine of a node has had its turn: enters its differences and its deadline. Returns whether the node is in sync.
-    pub(super) fn end_turn(&mut self, name: &str) -> bool {
+    pub(super) fn end_turn(&mut self, name: &NodeName) -> bool {
         let now = self.now();
         self.nodes.schedule(name);
         let Some(node) = self.nodes.get_mut(name) else { return false };
@@ -218,13 +218,13 @@ impl Reconciler {
     // --- what nodes are to hold
 
     /// Sets the labels by which rules select a node.
-    pub(super) fn set_labels(&mut self, name: &str, labels: Labels) {
+    pub(super) fn set_labels(&mut self, name: &NodeName, labels: Labels) {
         let deltas = self.desired.placement.set_node(name, labels);
         self.place(deltas);
     }
 
     /// No rule selects the node any more.
-    pub(super) fn remove_from_placement(&mut self, name: &str) {
+    pub(super) fn remove_from_placement(&mut self, name: &NodeName) {
         let deltas = self.desired.placement.remove_node(name);
         self.place(deltas);
     }
@@ -266,6 +266,6 @@ impl Reconciler {
         let mut all = summary.labels.clone();
         all.extend(summary.claimed().map(|(key, value)| (key.clone(), value.clone())));
         let trusted = summary.trusted_labels(&self.settings.trusted_labels);
-        summary.is_node() && self.desired.placement.tells_apart(&summary.name, &all, &trusted)
+        summary.node_name().is_some_and(|name| self.desired.placement.tells_apart(&name, &all, &trusted))
     }
 }

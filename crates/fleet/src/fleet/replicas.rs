@@ -11,7 +11,7 @@ use super::requests::Inbox;
 use crate::config::ObjectSyncs;
 use crate::node::Node;
 use crate::source::{Changes as _, Replication, Result, Source};
-use edgesync_object::{Labels, ResourceVersion};
+use edgesync_object::{Labels, NodeName, ResourceVersion};
 use edgesync_placement::{NodeNotes, Summary};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{CloudPhase, Record};
@@ -25,16 +25,16 @@ const SETTLE: Duration = Duration::from_secs(5);
 pub(super) struct Replicas {
     /// Machines that want this replica to have caught up, with the questions that are to be answered, in their order: the
     /// question, the node, the machine's token.
-    asked: VecDeque<(u64, String, u64)>,
+    asked: VecDeque<(u64, NodeName, u64)>,
     /// The source was replaced by an older copy, all of which is told when this question is answered.
     restored: Option<u64>,
     /// Nodes whose differences are to become ObjectSyncs, and when.
-    differing: BTreeSet<(Now, String)>,
+    differing: BTreeSet<(Now, NodeName)>,
 }
 
 impl Replicas {
     /// The next of those that an answer is for.
-    fn next_answered(&mut self, question: u64) -> Option<(String, u64)> {
+    fn next_answered(&mut self, question: u64) -> Option<(NodeName, u64)> {
         let (_, node, token) = self.asked.pop_front_if(|(asked, ..)| *asked <= question)?;
         Some((node, token))
     }
@@ -45,15 +45,15 @@ impl Replicas {
     }
 
     /// Enters a node that differs, or has ObjectSyncs from when it did.
-    fn watch_differences(&mut self, now: Now, name: &str, node: &mut Node) {
+    fn watch_differences(&mut self, now: Now, name: &NodeName, node: &mut Node) {
         let is_due = node.different > 0 || node.has_syncs;
         if is_due && !mem::replace(&mut node.differs, true) {
-            self.differing.insert((now + SETTLE, name.to_owned()));
+            self.differing.insert((now + SETTLE, name.clone()));
         }
     }
 
     /// The next node whose differences are to become ObjectSyncs.
-    fn next_differing(&mut self, now: Now) -> Option<String> {
+    fn next_differing(&mut self, now: Now) -> Option<NodeName> {
         self.differing.first().filter(|(at, _)| *at <= now)?;
         self.differing.pop_first().map(|(_, name)| name)
     }
@@ -65,9 +65,9 @@ impl Replicas {
 }
 
 impl<S: Source> Fleet<S> {
-    pub(super) fn ask_to_catch_up(&mut self, name: &str, token: u64) {
+    pub(super) fn ask_to_catch_up(&mut self, name: &NodeName, token: u64) {
         let question = self.feed.changes.catch_up();
-        self.replicas.asked.push_back((question, name.to_owned(), token));
+        self.replicas.asked.push_back((question, name.clone(), token));
     }
 
     /// Answers one of the machines that have asked; all of them know what was told before.
@@ -89,9 +89,9 @@ impl<S: Source> Fleet<S> {
     }
 
     /// The copy in the place of the source does not have the Node of a node: it is older. The node says anew what it is.
-    pub(super) fn node_lost(&mut self, name: &str) {
+    pub(super) fn node_lost(&mut self, name: &NodeName) {
         tracing::warn!(
-            node = name,
+            node = name.as_str(),
             "its Node is not in the copy from which the store was restored: it is made anew"
         );
         self.reconciler.nodes.set_registered(name, false);
@@ -103,8 +103,7 @@ impl<S: Source> Fleet<S> {
     }
 
     /// A Node is there, or has changed: whoever serves it has a machine for it, which is told of all changes from now on.
-    pub(super) fn node_told(&mut self, summary: &Summary) {
-        let name = &*summary.name;
+    pub(super) fn node_told(&mut self, name: &NodeName, summary: &Summary) {
         let Some(NodeNotes { claimed, confirmed, silent, in_sync, in_effect }) = summary.notes.as_deref()
         else {
             return;
@@ -126,11 +125,11 @@ impl<S: Source> Fleet<S> {
     }
 
     /// An operator confirms the removals of a node that are held back. Tells how many.
-    pub(super) fn confirm_deletions(&mut self, name: &str) -> Option<u64> {
+    pub(super) fn confirm_deletions(&mut self, name: &NodeName) -> Option<u64> {
         let now = self.reconciler.now();
         let confirmed =
             self.reconciler.with_machine(name, |machine, desired| machine.confirm_deletions(now, desired))?;
-        tracing::info!(node = name, confirmed, "removals that were held back are confirmed");
+        tracing::info!(node = name.as_str(), confirmed, "removals that were held back are confirmed");
         if confirmed > 0 {
             self.write_confirmation(name, Some(confirmed));
         }
@@ -138,7 +137,7 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Whether an operator has confirmed, at whichever replica, what this one holds back.
-    fn look_for_confirmation(&mut self, name: &str) {
+    fn look_for_confirmation(&mut self, name: &NodeName) {
         let Some(node) = self.reconciler.nodes.get(name) else { return };
         let Some((incarnation, count)) = node.confirmed.rsplit_once('/') else { return };
         let held = node.machine.held_count();
@@ -146,13 +145,17 @@ impl<S: Source> Fleet<S> {
             && (1..=count.parse().unwrap_or(0)).contains(&held)
         {
             let now = self.reconciler.now();
-            tracing::info!(node = name, held, "an operator has confirmed the removals that are held back");
+            tracing::info!(
+                node = name.as_str(),
+                held,
+                "an operator has confirmed the removals that are held back"
+            );
             self.reconciler.with_machine(name, |machine, desired| machine.confirm_deletions(now, desired));
         }
     }
 
     /// What an operator has confirmed is done.
-    pub(super) fn end_confirmation(&mut self, name: &str) {
+    pub(super) fn end_confirmation(&mut self, name: &NodeName) {
         let Some(node) = self.reconciler.nodes.get_mut(name).filter(|node| !node.confirmed.is_empty()) else {
             return;
         };
@@ -160,17 +163,17 @@ impl<S: Source> Fleet<S> {
         self.write_confirmation(name, None);
     }
 
-    fn write_confirmation(&self, name: &str, count: Option<u64>) {
-        let (node, incarnation) = (name.to_owned(), self.reconciler.timeline.incarnation().clone());
+    fn write_confirmation(&self, name: &NodeName, count: Option<u64>) {
+        let (node, incarnation) = (name.clone(), self.reconciler.timeline.incarnation().clone());
         self.requests.ask_replicas(|replication| async move {
             let written = replication.confirm_deletions(&node, &incarnation, count).await;
             Inbox::Confirmed(node, written)
         });
     }
 
-    pub(super) fn confirmation_written(&mut self, node: &str, written: &Result<()>) {
+    pub(super) fn confirmation_written(&mut self, node: &NodeName, written: &Result<()>) {
         if let Err(error) = written {
-            tracing::error!(node, %error, "whether removals are confirmed could not be written for other replicas");
+            tracing::error!(node = node.as_str(), %error, "whether removals are confirmed could not be written for other replicas");
         }
     }
 }
@@ -179,7 +182,7 @@ impl<S: Source> Fleet<S> {
 
 impl<S: Source> Fleet<S> {
     /// A node is welcome here: what it holds is proven.
-    pub(super) fn welcomed_here(&mut self, name: &str) {
+    pub(super) fn welcomed_here(&mut self, name: &NodeName) {
         let Some(replication) = self.requests.replication() else { return };
         replication.set_served(name, true);
         let Some(node) = self.reconciler.nodes.get_mut(name) else { return };
@@ -192,7 +195,7 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Tells all ObjectSyncs that a node is to have, if it is welcome here.
-    pub(super) fn tell_syncs(&mut self, name: &str) {
+    pub(super) fn tell_syncs(&mut self, name: &NodeName) {
         let Some(replication) = self.requests.replication() else { return };
         let Reconciler { nodes, desired, work, .. } = &mut self.reconciler;
         let Some(node) = nodes.get_mut(name) else { return };
@@ -223,7 +226,7 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Looks whether a node differs, or has ObjectSyncs from when it did, where only differences leave some.
-    pub(super) fn watch_differences(&mut self, name: &str) {
+    pub(super) fn watch_differences(&mut self, name: &NodeName) {
         let mode = self.requests.replication().map(Replication::object_syncs);
         if mode != Some(ObjectSyncs::Differences) {
             return;

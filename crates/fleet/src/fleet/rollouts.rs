@@ -14,6 +14,7 @@ use super::rules::Rules;
 use crate::node::Node;
 use crate::source::key_of;
 use crate::summary::{RolloutAnswer, RolloutOf, STATES, State};
+use edgesync_object::NodeName;
 use edgesync_object::time::rfc3339;
 use edgesync_placement::{Placed, Placement, RuleId};
 use edgesync_protocol::change::Uid;
@@ -68,7 +69,7 @@ struct Tracked {
 struct Counting {
     of: RolloutOf,
     what: What,
-    nodes: std::vec::IntoIter<Arc<str>>,
+    nodes: std::vec::IntoIter<NodeName>,
     wanted: usize,
     holding: usize,
     in_effect: [usize; 2],
@@ -95,7 +96,7 @@ impl Straggler {
     }
 
     /// Nothing if the node holds the version that it is to hold.
-    fn with_object(reconciler: &Reconciler, name: &str, node: &Node, object: &Placed) -> Option<Self> {
+    fn with_object(reconciler: &Reconciler, name: &NodeName, node: &Node, object: &Placed) -> Option<Self> {
         match node.machine.phase() {
             CloudPhase::Offline => Self::away(reconciler, name, node),
             CloudPhase::Replaying | CloudPhase::Repairing => Some(Self::new(State::Connecting)),
@@ -115,7 +116,7 @@ impl Straggler {
     }
 
     /// Nothing if the node holds all that the rule selects.
-    fn with_rule(reconciler: &Reconciler, name: &str, node: &Node, rule: RuleId) -> Option<Self> {
+    fn with_rule(reconciler: &Reconciler, name: &NodeName, node: &Node, rule: RuleId) -> Option<Self> {
         let placement = &reconciler.desired.placement;
         match node.machine.phase() {
             CloudPhase::Offline => Self::away(reconciler, name, node),
@@ -141,7 +142,7 @@ impl Straggler {
     }
 
     /// Of a node that is not connected here. What it holds is known where another replica serves it and says so.
-    fn away(reconciler: &Reconciler, name: &str, node: &Node) -> Option<Self> {
+    fn away(reconciler: &Reconciler, name: &NodeName, node: &Node) -> Option<Self> {
         let state = row_of(name, node, &reconciler.nodes.lifecycle, reconciler.is_shared).state;
         (state != State::InSync).then(|| Self::new(state))
     }
@@ -149,7 +150,7 @@ impl Straggler {
 
 impl Counting {
     /// Looks at the next node.
-    fn add(&mut self, reconciler: &Reconciler, name: &str) {
+    fn add(&mut self, reconciler: &Reconciler, name: &NodeName) {
         reconciler.work.node();
         let straggler = match reconciler.nodes.get(name) {
             None => Some(Straggler::new(State::Offline)),
@@ -253,7 +254,7 @@ impl Rollouts {
             self.tracked.swap_remove(gone).waiting.into_iter().for_each(|answer| drop(answer.send(None)));
             return None;
         };
-        let nodes: Vec<Arc<str>> = match &what {
+        let nodes: Vec<NodeName> = match &what {
             What::Object(object) => placement.nodes_with(&object.uid),
             What::Rule(id, ..) => placement.nodes_of(*id).cloned().collect(),
         };

@@ -4,6 +4,7 @@ use super::line::Line;
 use super::reconciler::Reconciler;
 use super::requests::Inbox;
 use edgesync_broker::Downlink;
+use edgesync_object::NodeName;
 use edgesync_protocol::frame::{Down, HelloRequest};
 use edgesync_runtime::random;
 use edgesync_transport::link::PublishError;
@@ -37,7 +38,7 @@ pub(super) enum Sent {
     /// It has nothing to send, or somebody waits for room already.
     Nothing,
     /// There is no room for this node: [`Sender::room`] must wait for some.
-    AwaitsRoom(String),
+    AwaitsRoom(NodeName),
 }
 
 impl Sender {
@@ -73,19 +74,19 @@ impl Sender {
     }
 
     /// Ends the connection of a node, where that is possible.
-    pub(super) fn disconnect(&self, name: &str) {
+    pub(super) fn disconnect(&self, name: &NodeName) {
         if let Downlink::Embedded(broker) = &self.downlink {
             broker.disconnect(name);
         }
     }
 
     /// Waits for links that have taken something; tells of which nodes. Can be cancelled without loss.
-    pub(super) async fn moved(&self) -> Vec<String> {
+    pub(super) async fn moved(&self) -> Vec<NodeName> {
         self.downlink.moved().await
     }
 
     /// Tells the machine of a node how far its link is, if that is known.
-    pub(super) fn tell_progress(&self, reconciler: &mut Reconciler, name: &str) {
+    pub(super) fn tell_progress(&self, reconciler: &mut Reconciler, name: &NodeName) {
         let (now, backlog) = (reconciler.now(), self.downlink.backlog(name));
         let (Some(node), Some(backlog)) = (reconciler.node(name), backlog) else { return };
         // It was made, and waits for room.
@@ -94,7 +95,7 @@ impl Sender {
     }
 
     /// Sends one frame if there is one and the node's link has room.
-    pub(super) fn send_one(&mut self, reconciler: &mut Reconciler, name: &str) -> Sent {
+    pub(super) fn send_one(&mut self, reconciler: &mut Reconciler, name: &NodeName) -> Sent {
         if self.downlink.is_shared() && !self.line.is_empty() {
             // Nobody overtakes those who wait.
             self.line.join(name);
@@ -112,7 +113,7 @@ impl Sender {
                     Some(node) => !std::mem::replace(&mut node.awaiting_room, true),
                     None => false,
                 };
-                if is_first { Sent::AwaitsRoom(name.to_owned()) } else { Sent::Nothing }
+                if is_first { Sent::AwaitsRoom(name.clone()) } else { Sent::Nothing }
             }
         }
     }
@@ -135,7 +136,7 @@ impl Sender {
     }
 
     /// Waits for room in the link of a node.
-    pub(super) fn room(&self, name: String) -> impl Future<Output = Inbox> + Send + 'static {
+    pub(super) fn room(&self, name: NodeName) -> impl Future<Output = Inbox> + Send + 'static {
         let downlink = self.downlink.clone();
         async move {
             let _ = downlink.ready(&name).await;
@@ -144,7 +145,7 @@ impl Sender {
     }
 
     /// There is room in the link of a node.
-    pub(super) fn has_room(&mut self, reconciler: &mut Reconciler, name: &str) {
+    pub(super) fn has_room(&mut self, reconciler: &mut Reconciler, name: &NodeName) {
         if self.downlink.is_shared() {
             return self.line.has_room();
         }
@@ -154,7 +155,7 @@ impl Sender {
         reconciler.nodes.touch(name);
     }
 
-    fn send_next(&mut self, reconciler: &mut Reconciler, name: &str) -> Sending {
+    fn send_next(&mut self, reconciler: &mut Reconciler, name: &NodeName) -> Sending {
         let now = reconciler.now();
         reconciler.inform(name);
         let Reconciler { nodes, desired, work, settings, .. } = reconciler;
@@ -170,11 +171,16 @@ impl Sender {
                         self.written += bytes.len() as u64;
                         node.sent += bytes.len() as u64;
                         work.frame(bytes.len());
-                        tracing::debug!(node = name, frame = frame.name(), bytes = bytes.len(), "sends");
+                        tracing::debug!(
+                            node = name.as_str(),
+                            frame = frame.name(),
+                            bytes = bytes.len(),
+                            "sends"
+                        );
                         bytes
                     }
                     Err(error) => {
-                        tracing::error!(node = name, frame = frame.name(), %error, "a frame could not be written");
+                        tracing::error!(node = name.as_str(), frame = frame.name(), %error, "a frame could not be written");
                         return Sending::Sent;
                     }
                 }
@@ -191,20 +197,20 @@ impl Sender {
                 Sending::Nothing
             }
             Err(error) => {
-                tracing::error!(node = name, %error, "a frame does not fit the node's link");
+                tracing::error!(node = name.as_str(), %error, "a frame does not fit the node's link");
                 Sending::Sent
             }
         }
     }
 
     /// Asks a node for a Hello if there is room: a node that does not receive it says Hello again.
-    pub(super) fn request_hello(&self, compress_above: usize, name: &str, request: HelloRequest) {
+    pub(super) fn request_hello(&self, compress_above: usize, name: &NodeName, request: HelloRequest) {
         let sent = Down::HelloRequest(request)
             .encode(compress_above)
             .map_err(|error| error.to_string())
             .and_then(|bytes| self.downlink.try_publish(name, bytes).map_err(|error| error.to_string()));
         if let Err(error) = sent {
-            tracing::debug!(node = name, error, "the node could not be asked for a Hello");
+            tracing::debug!(node = name.as_str(), error, "the node could not be asked for a Hello");
         }
     }
 

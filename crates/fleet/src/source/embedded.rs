@@ -16,7 +16,7 @@ use crate::metrics::ClusterNumbers;
 use crate::uploads::clip;
 use edgesync_api::{Missing, Storage as _};
 use edgesync_cloud_store::{ChangeKind, CloudStore, Feed, FeedItem};
-use edgesync_object::{LeftOut, Resource, kinds};
+use edgesync_object::{LeftOut, NodeName, Resource, kinds};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -134,21 +134,21 @@ impl NodeStore for Embedded {
         Ok(self.store().registered().await?)
     }
 
-    async fn nodes(&self) -> Result<Vec<(String, NodeFacts)>> {
+    async fn nodes(&self) -> Result<Vec<(NodeName, NodeFacts)>> {
         Ok(self.store().nodes().await?)
     }
 
-    async fn standings(&self) -> Result<HashMap<String, Standing>> {
+    async fn standings(&self) -> Result<HashMap<NodeName, Standing>> {
         Ok(self.store().standings().await?)
     }
 
-    async fn records(&self, node: &str) -> Result<Vec<(Uid, Record)>> {
+    async fn records(&self, node: &NodeName) -> Result<Vec<(Uid, Record)>> {
         Ok(self.store().records(node).await?)
     }
 
     async fn record(
         &self,
-        node: &str,
+        node: &NodeName,
         agent_version: Option<String>,
         batch: RecordBatch,
     ) -> Result<Vec<(Uid, String)>> {
@@ -163,11 +163,11 @@ impl NodeStore for Embedded {
         Ok(self.store().change_nodes(changes).await?)
     }
 
-    async fn remove_node(&self, node: &str, _: bool) -> Result<bool> {
+    async fn remove_node(&self, node: &NodeName, _: bool) -> Result<bool> {
         Ok(self.store().remove_node(node).await?)
     }
 
-    async fn admit_node(&self, node: &str) -> Result<bool> {
+    async fn admit_node(&self, node: &NodeName) -> Result<bool> {
         Ok(self.store().admit_node(node).await?)
     }
 
@@ -198,23 +198,23 @@ impl Replication for Alone {
         match *self {}
     }
 
-    fn set_syncs(&self, _: &str, _: Vec<(Uid, Record)>) {
+    fn set_syncs(&self, _: &NodeName, _: Vec<(Uid, Record)>) {
         match *self {}
     }
 
-    fn set_served(&self, _: &str, _: bool) {
+    fn set_served(&self, _: &NodeName, _: bool) {
         match *self {}
     }
 
-    fn set_epoch(&self, _: &str, _: Epoch) {
+    fn set_epoch(&self, _: &NodeName, _: Epoch) {
         match *self {}
     }
 
-    fn is_removed(&self, _: &str) -> bool {
+    fn is_removed(&self, _: &NodeName) -> bool {
         match *self {}
     }
 
-    async fn confirm_deletions(&self, _: &str, _: &str, _: Option<u64>) -> Result<()> {
+    async fn confirm_deletions(&self, _: &NodeName, _: &str, _: Option<u64>) -> Result<()> {
         match *self {}
     }
 
@@ -254,7 +254,7 @@ mod tests {
         };
         let namespaces = ["default", "invented-1", "invented-2", "kube-system"];
         let batch = UploadBatch {
-            node: "edge-1".into(),
+            node: NodeName::parse("edge-1").unwrap(),
             outbox: "00000000000000000000000000000001".into(),
             lane: Lane::Events,
             confirmed: 0,

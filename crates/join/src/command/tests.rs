@@ -117,7 +117,7 @@ impl Cloud {
     async fn let_in(&mut self) -> String {
         loop {
             if let FleetEvent::NodeConnected { node, .. } = self.events.recv().await.unwrap() {
-                return node;
+                return node.to_string();
             }
         }
     }
