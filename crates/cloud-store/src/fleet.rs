@@ -98,11 +98,10 @@ impl CloudStore {
                     Some(report) => report.check().err().map(|problems| problems.to_string()),
                     None => None,
                 };
-                match problem {
-                    Some(problem) => {
-                        tracing::warn!(node = change.node.as_str(), problem, "a Node is not changed")
-                    }
-                    None => tx.change_node(&resource, change)?,
+                if let Some(problem) = problem {
+                    tracing::warn!(node = change.node.as_str(), problem, "a Node is not changed");
+                } else {
+                    tx.change_node(&resource, change)?;
                 }
             }
             Ok(())

@@ -111,16 +111,6 @@ impl Admin {
 }
 
 impl Admin {
-    /// Asks about a node by what somebody calls it. None if no node can have that name.
-    async fn ask_about<T>(
-        &self,
-        node: &str,
-        request: impl FnOnce(NodeName, oneshot::Sender<T>) -> AdminRequest,
-    ) -> Result<Option<T>> {
-        let Ok(name) = NodeName::parse(node) else { return Ok(None) };
-        self.ask(|answer| request(name, answer)).await.map(Some)
-    }
-
     /// The numbers for the metrics; none if the fleet does not answer in time: then only the families of the API and the
     /// process are there, and an alert can tell.
     pub(super) async fn numbers(&self) -> Option<Box<CloudNumbers>> {
@@ -149,8 +139,8 @@ impl Admin {
     }
 
     /// One node in full.
-    async fn node(&self, node: &str) -> Result<NodeInfo> {
-        let found = self.ask_about(node, AdminRequest::Node).await?.flatten();
+    async fn node(&self, node: &NodeName) -> Result<NodeInfo> {
+        let found = self.ask(|answer| AdminRequest::Node(node.clone(), answer)).await?;
         let member = self.parts.pairing.office().register().member(node).await?;
         let mut found = answers::with_member(found, member.as_ref()).ok_or_else(|| unknown(node))?;
         self.add_effects(node, &mut found).await?;
@@ -158,7 +148,7 @@ impl Admin {
     }
 
     /// Why an object is on a node, or is not; what rules say of the node, if no object is named.
-    async fn placement(&self, node: &str, query: &[(String, String)]) -> Result<Value> {
+    async fn placement(&self, node: &NodeName, query: &[(String, String)]) -> Result<Value> {
         let of = |field: &str| {
             query.iter().find(|(name, _)| name == field).map(|(_, value)| value.clone()).unwrap_or_default()
         };
@@ -172,8 +162,8 @@ impl Admin {
             let version = found.resource_version().into();
             Some(Box::new(Summary::of(&found, Arc::new(resource), version)))
         };
-        let told = self.ask_about(node, |node, answer| AdminRequest::Explain(node, object, answer)).await?;
-        match told.flatten() {
+        let told = self.ask(|answer| AdminRequest::Explain(node.clone(), object, answer)).await?;
+        match told {
             Some(told) => Ok(told),
             None => Err(self.not_here(node).await),
         }
@@ -200,7 +190,7 @@ impl Admin {
     }
 
     /// Why nothing can be done about a node that the fleet does not know.
-    async fn not_here(&self, node: &str) -> Status {
+    async fn not_here(&self, node: &NodeName) -> Status {
         match self.parts.pairing.office().register().member(node).await {
             Ok(Some(_)) => answers::never_connected(node),
             Ok(None) => unknown(node),
@@ -209,15 +199,13 @@ impl Admin {
     }
 
     /// Adds the objects that are not in effect on a node, where that is kept here.
-    async fn add_effects(&self, node: &str, shown: &mut NodeInfo) -> Result<()> {
-        let (Some((store, _)), Ok(name)) = (&self.parts.database, NodeName::parse(node)) else {
-            return Ok(());
-        };
+    async fn add_effects(&self, node: &NodeName, shown: &mut NodeInfo) -> Result<()> {
+        let Some((store, _)) = &self.parts.database else { return Ok(()) };
         let unavailable =
             |error| Status::unavailable(format!("what is in effect cannot be read: {error}"), 5);
-        let known = store.in_effect(&name).await.map_err(unavailable)?;
+        let known = store.in_effect(node).await.map_err(unavailable)?;
         let records =
-            if known.is_empty() { Vec::new() } else { store.records(&name).await.map_err(unavailable)? };
+            if known.is_empty() { Vec::new() } else { store.records(node).await.map_err(unavailable)? };
         let objects: HashMap<Uid, Record> = records.into_iter().collect();
         let not = known.into_iter().filter(|one| one.state != EffectState::InEffect).map(|one| {
             let record = objects.get(&one.uid);
@@ -237,7 +225,7 @@ impl Admin {
         Ok(())
     }
 
-    async fn revoke(&self, node: &str) -> Result<RevokedCertificates> {
+    async fn revoke(&self, node: &NodeName) -> Result<RevokedCertificates> {
         let certificates = self.parts.pairing.revoke_node(node).await?;
         let known = certificates > 0 || self.parts.pairing.knows_name(node).await?;
         if !known {
@@ -247,22 +235,22 @@ impl Admin {
     }
 
     /// Revokes a node, removes it, and frees its name: each of these may have been done before.
-    async fn forget(&self, node: &str) -> Result<RevokedCertificates> {
+    async fn forget(&self, node: &NodeName) -> Result<RevokedCertificates> {
         let certificates = self.parts.pairing.revoke_node(node).await?;
         let mut known = certificates > 0;
         let requests: [fn(NodeName, Answer) -> AdminRequest; 2] = [AdminRequest::Remove, AdminRequest::Admit];
         for request in requests {
-            match self.ask_about(node, request).await? {
-                Some(Ok(_)) => known = true,
-                Some(Err(status)) if status.code != 404 => return Err(status),
-                Some(Err(_)) | None => {}
+            match self.ask(|answer| request(node.clone(), answer)).await? {
+                Ok(_) => known = true,
+                Err(status) if status.code == 404 => {}
+                Err(status) => return Err(status),
             }
         }
         known |= self.parts.pairing.forget_node(node).await?;
         if !known {
             return Err(unknown(node));
         }
-        tracing::warn!(node, "an operator has had it forgotten: its name is free");
+        tracing::warn!(node = node.as_str(), "an operator has had it forgotten: its name is free");
         Ok(answers::certificates(node, certificates))
     }
 
@@ -278,15 +266,17 @@ impl Admin {
         let gone = || Status::new(Reason::NotFound, "there is no such object, and no such rule".to_owned());
         let shown = match route {
             Route::Nodes => answer(&self.nodes().await?)?,
-            Route::Node(node) => answer(&self.node(node).await?)?,
-            Route::Placement(node) => self.placement(node, &call.query).await?,
+            Route::Node(node) => answer(&self.node(&node_name(node)?).await?)?,
+            Route::Placement(node) => self.placement(&node_name(node)?, &call.query).await?,
             Route::NodeHistory(node) => {
-                let past = self.ask_about(node, AdminRequest::Past).await?.flatten();
+                let name = node_name(node)?;
+                let past = self.ask(|answer| AdminRequest::Past(name, answer)).await?;
                 answer(&past.ok_or_else(|| unknown(node))?)?
             }
             Route::NodeObjects(node) => {
-                let request = |node, answer| AdminRequest::Objects(node, wanted(), answer);
-                self.ask_about(node, request).await?.flatten().ok_or_else(|| unknown(node))?
+                let name = node_name(node)?;
+                let objects = self.ask(|answer| AdminRequest::Objects(name, wanted(), answer)).await?;
+                objects.ok_or_else(|| unknown(node))?
             }
             Route::Objects => self.ask(|answer| AdminRequest::Find(wanted(), answer)).await?,
             Route::Labels => {
@@ -319,7 +309,7 @@ impl Admin {
     async fn change(&self, route: Route<'_>, body: &Value) -> Result<Value> {
         let pairing = &self.parts.pairing;
         match route {
-            Route::ChangeNode(node, action) => self.change_node(node, action, body).await,
+            Route::ChangeNode(node, action) => self.change_node(&node_name(node)?, action, body).await,
             Route::CreateToken => {
                 let service = self.parts.service.as_deref();
                 answer(&answers::create_token(pairing.office(), wanted(body)?, service).await?)
@@ -343,27 +333,28 @@ impl Admin {
         }
     }
 
-    async fn change_node(&self, node: &str, action: NodeAction, body: &Value) -> Result<Value> {
+    async fn change_node(&self, node: &NodeName, action: NodeAction, body: &Value) -> Result<Value> {
         match action {
             NodeAction::ConfirmDeletions => {
-                let confirmed = self.ask_about(node, AdminRequest::ConfirmDeletions).await?.flatten();
+                let request = |answer| AdminRequest::ConfirmDeletions(node.clone(), answer);
+                let confirmed = self.ask(request).await?;
                 let Some(confirmed) = confirmed else { return Err(self.not_here(node).await) };
-                answer(&Confirmed { node: node.to_owned(), confirmed })
+                answer(&Confirmed { node: node.to_string(), confirmed })
             }
-            NodeAction::Remove => match self.ask_about(node, AdminRequest::Remove).await? {
-                None => Err(self.not_here(node).await),
-                Some(Err(status)) if status.code == 404 => Err(self.not_here(node).await),
-                Some(removed) => answer(&Removed { node: node.to_owned(), removed: removed? }),
-            },
+            NodeAction::Remove => {
+                match self.ask(|answer| AdminRequest::Remove(node.clone(), answer)).await? {
+                    Err(status) if status.code == 404 => Err(self.not_here(node).await),
+                    removed => answer(&Removed { node: node.to_string(), removed: removed? }),
+                }
+            }
             NodeAction::Admit => {
                 let request: AdmitRequest = wanted::<Option<_>>(body)?.unwrap_or_default();
                 if request.broker_updated {
                     let noted = self.parts.pairing.broker_updated(node).await?;
                     return answer(&answers::certificates(node, noted));
                 }
-                let admitted =
-                    self.ask_about(node, AdminRequest::Admit).await?.ok_or_else(|| unknown(node))??;
-                answer(&Admitted { node: node.to_owned(), admitted })
+                let admitted = self.ask(|answer| AdminRequest::Admit(node.clone(), answer)).await??;
+                answer(&Admitted { node: node.to_string(), admitted })
             }
             NodeAction::Forget => answer(&self.forget(node).await?),
             NodeAction::Revoke => answer(&self.revoke(node).await?),
@@ -447,6 +438,11 @@ impl Extension for Admin {
             metrics::write(&numbers, out);
         }
     }
+}
+
+/// Parses the name of a node in a path. There is no node of a name that no node can have.
+fn node_name(node: &str) -> Result<NodeName> {
+    NodeName::parse(node).map_err(|_| unknown(node))
 }
 
 /// The size of a file; zero if there is none.

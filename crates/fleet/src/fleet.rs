@@ -61,7 +61,7 @@ use super::summary::Board;
 use bodies::Bodies;
 use changes::Feed;
 use ingest::{EventExpiry, Intake};
-use nodes::Nodes;
+use nodes::{NodeId, Nodes};
 use numbers::Counts;
 use operators::Views;
 use overview::Overview;
@@ -161,9 +161,9 @@ impl<S: Source> Fleet<S> {
             } else {
                 self.meet_known(&name, Some(facts));
                 if let Some((node, standing)) =
-                    self.reconciler.nodes.get_mut(&name).zip(standings.remove(&name))
+                    self.reconciler.nodes.named_mut(&name).zip(standings.remove(&name))
                 {
-                    node.standing = standing;
+                    node.reported.standing = standing;
                 }
             }
         }
@@ -239,7 +239,7 @@ impl<S: Source> Fleet<S> {
                 change = self.feed.next(), if self.reconciler.broadcasts.is_told() => self.changed(change),
                 Some(answer) = self.requests.next() => self.take_answers(answer),
                 moved = self.sender.moved(), if self.reconciler.nodes.is_settled() => {
-                    self.reconciler.nodes.links_moved(moved);
+                    self.reconciler.nodes.links_moved(&moved);
                 }
                 Some(request) = admin.recv(), if self.views.queries.is_empty() => self.administer(request),
                 nodes = self.pairing.nodes_to_cut() => {
@@ -319,23 +319,21 @@ impl<S: Source> Fleet<S> {
     fn tick(&mut self) {
         let (now, end) = (self.reconciler.now(), self.reconciler.work.part());
         while !self.reconciler.work.has_reached(end)
-            && let Some(name) = self.reconciler.nodes.next_due(now)
+            && let Some(id) = self.reconciler.nodes.next_due(now)
         {
             self.reconciler.work.node();
-            self.sender.tell_progress(&mut self.reconciler, &name);
-            self.reconciler.with_machine(&name, |machine, desired| machine.tick(now, desired));
+            self.sender.tell_progress(&mut self.reconciler, id);
+            self.reconciler.with_machine(id, |machine, desired| machine.tick(now, desired));
         }
     }
 
-    /// Makes a node known that may never have reported.
-    fn meet(&mut self, name: &NodeName) {
-        self.meet_known(name, None);
+    /// Makes a node known that may never have reported. None if it was removed, or there are too many.
+    fn meet(&mut self, name: &NodeName) -> Option<NodeId> {
+        self.meet_known(name, None)
     }
 
-    fn meet_known(&mut self, name: &NodeName, facts: Option<NodeFacts>) {
-        if !self.removals.has(name) {
-            self.reconciler.meet(name, facts);
-        }
+    fn meet_known(&mut self, name: &NodeName, facts: Option<NodeFacts>) -> Option<NodeId> {
+        if self.removals.has(name) { None } else { self.reconciler.meet(name, facts) }
     }
 
     /// Looks at a rule, and has its status written where something has changed.

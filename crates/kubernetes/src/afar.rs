@@ -78,7 +78,7 @@ impl Afar {
                 "what rules say of a node is known to the replicas: ask one, with --server or a kubeconfig of 'edgesync-cloud \
                  kubeconfig'",
             )),
-            Route::ChangeNode(node, action) => self.change_node(node, action, body).await,
+            Route::ChangeNode(node, action) => self.change_node(&node_name(node)?, action, body).await,
             Route::Tokens => answer(&answers::tokens(&self.office().await?).await?),
             Route::CreateToken => {
                 answer(&answers::create_token(&self.office().await?, wanted(body)?, None).await?)
@@ -108,11 +108,10 @@ impl Afar {
         }
     }
 
-    async fn change_node(&self, node: &str, action: NodeAction, body: &Value) -> Result<Value> {
-        let name = || node_name(node);
+    async fn change_node(&self, node: &NodeName, action: NodeAction, body: &Value) -> Result<Value> {
         match action {
             NodeAction::Remove => {
-                answer(&Removed { node: node.to_owned(), removed: self.remove(&name()?).await? })
+                answer(&Removed { node: node.to_string(), removed: self.remove(node).await? })
             }
             NodeAction::Admit => {
                 let request: AdmitRequest = wanted::<Option<_>>(body)?.unwrap_or_default();
@@ -120,13 +119,13 @@ impl Afar {
                     let noted = self.office().await?.broker_updated(node).await?;
                     return answer(&answers::certificates(node, noted));
                 }
-                answer(&Admitted { node: node.to_owned(), admitted: self.admit(&name()?).await? })
+                answer(&Admitted { node: node.to_string(), admitted: self.admit(node).await? })
             }
-            NodeAction::Revoke => answer(&self.revoke(&name()?).await?),
-            NodeAction::Forget => answer(&self.forget(&name()?).await?),
+            NodeAction::Revoke => answer(&self.revoke(node).await?),
+            NodeAction::Forget => answer(&self.forget(node).await?),
             NodeAction::ConfirmDeletions => {
-                let confirmed = self.confirm_deletions(&name()?).await?;
-                answer(&Confirmed { node: node.to_owned(), confirmed })
+                let confirmed = self.confirm_deletions(node).await?;
+                answer(&Confirmed { node: node.to_string(), confirmed })
             }
         }
     }

@@ -74,7 +74,11 @@ impl<S: Source> Fleet<S> {
             Change::Unread(unread) => self.reconciler.broadcasts.wait([Waiting::Unread(unread)]),
             Change::Restored(until) => self.reconciler.broadcasts.wait([Waiting::Restored(until)]),
             Change::Admitted(node) => self.admitted_elsewhere(&node),
-            Change::SyncsDue(node) => self.tell_syncs(&node),
+            Change::SyncsDue(node) => {
+                if let Some(id) = self.reconciler.nodes.id(&node) {
+                    self.tell_syncs(id);
+                }
+            }
             Change::Failed(error) => tracing::error!(%error, "the store cannot be read: trying again"),
         }
     }

@@ -5,6 +5,7 @@
 //! removal would stay.
 
 use super::Fleet;
+use super::nodes::NodeId;
 use super::removals::{Leaving, Reply, Retry};
 use super::requests::Inbox;
 use crate::admin::{Answer, unknown};
@@ -16,16 +17,16 @@ use edgesync_protocol::timing::Now;
 
 impl<S: Source> Fleet<S> {
     /// The store is asked something about a node.
-    pub(super) fn begun(&mut self, name: &NodeName) {
-        if let Some(node) = self.reconciler.nodes.get_mut(name) {
-            node.busy += 1;
+    pub(super) fn begun(&mut self, id: NodeId) {
+        if let Some(node) = self.reconciler.nodes.get_mut(id) {
+            node.schedule.request_begun();
         }
     }
 
     /// The store has answered.
     pub(super) fn ended(&mut self, name: &NodeName) {
-        if let Some(node) = self.reconciler.nodes.get_mut(name) {
-            node.busy = node.busy.saturating_sub(1);
+        if let Some(node) = self.reconciler.nodes.named_mut(name) {
+            node.schedule.request_ended();
         } else {
             self.removals.ended(name);
             self.delete_if_idle(name);
@@ -89,12 +90,13 @@ impl<S: Source> Fleet<S> {
         let mut leaving = Leaving { answer, ..Leaving::default() };
         // What waits of the node is not taken.
         let waiting = self.intake.forget(name);
-        self.bodies.forget(name);
+        if let Some(id) = self.reconciler.nodes.id(name) {
+            self.bodies.forget(id);
+        }
         if let Some(node) = self.reconciler.remove(name) {
-            leaving.busy = node.busy.saturating_sub(waiting);
-            leaving.session = node.session;
-            leaving.connection = node.connection;
             add_counters(&mut self.counts.gone, &node.machine.counters());
+            leaving.busy = node.schedule.requests().saturating_sub(waiting);
+            (leaving.session, leaving.connection) = node.session.into_ids();
         }
         let is_connected = leaving.connection.is_some();
         self.removals.insert(name, leaving);
@@ -173,9 +175,10 @@ impl<S: Source> Fleet<S> {
             self.reconciler.set_labels(name, labels);
         }
         let Some(connection) = admitted.connection else { return };
-        self.meet(name);
-        if let Some(node) = self.reconciler.nodes.get_mut(name) {
-            node.connection = Some(connection);
+        if let Some(id) = self.meet(name)
+            && let Some(node) = self.reconciler.nodes.get_mut(id)
+        {
+            node.session.connected(connection);
         }
         if let Some(request) = admitted.request {
             self.sender.request_hello(self.reconciler.settings.compress_above, name, request);

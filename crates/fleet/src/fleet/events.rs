@@ -34,8 +34,8 @@ impl<S: Source> Fleet<S> {
                 }
                 self.meet(&node);
                 self.disconnected(&node);
-                if let Some(node) = self.reconciler.nodes.get_mut(&node) {
-                    node.connection = Some(connection.to_string());
+                if let Some(node) = self.reconciler.nodes.named_mut(&node) {
+                    node.session.connected(connection.to_string());
                 }
             }
             FleetEvent::NodeDisconnected { node, connection, why } => {
@@ -53,7 +53,7 @@ impl<S: Source> Fleet<S> {
 
     /// The connection in use of a node, removed or not.
     fn connection(&self, name: &NodeName) -> Option<&str> {
-        let of_node = self.reconciler.nodes.get(name).and_then(|node| node.connection.as_deref());
+        let of_node = self.reconciler.nodes.named(name).and_then(|node| node.session.connection());
         of_node.or_else(|| self.removals.connection(name))
     }
 
@@ -84,9 +84,10 @@ impl<S: Source> Fleet<S> {
             if self.removals.connected(name, Some(&presence.connection)) {
                 return;
             }
-            self.meet(name);
-            if let Some(node) = self.reconciler.nodes.get_mut(name) {
-                node.connection = Some(presence.connection);
+            if let Some(id) = self.meet(name)
+                && let Some(node) = self.reconciler.nodes.get_mut(id)
+            {
+                node.session.connected(presence.connection);
             }
             return;
         }
@@ -116,7 +117,7 @@ impl<S: Source> Fleet<S> {
             return;
         }
         let now = self.reconciler.now();
-        if self.reconciler.nodes.get(name).is_some_and(|node| node.refused_until > now) {
+        if self.reconciler.nodes.named(name).is_some_and(|node| node.session.is_refused(now)) {
             self.counts.bad_frame("quota");
             return;
         }
@@ -139,25 +140,25 @@ impl<S: Source> Fleet<S> {
             return self.frame_of_removed(name, &frame);
         }
         self.reconciler.work.frame(self.counts.decoded);
-        self.meet(name);
+        let Some(id) = self.meet(name) else { return };
         let registered = self.reconciler.nodes.has_report(name);
-        let Some(node) = self.reconciler.nodes.get_mut(name) else { return };
-        node.received += payload.len() as u64;
+        let Some(node) = self.reconciler.nodes.get_mut(id) else { return };
+        node.session.count_received(payload.len());
         match &frame {
             Up::Hello(hello) => {
-                node.agent = Some(hello.agent.chars().take(64).collect());
-                node.session = Some(hello.session.clone());
+                node.reported.agent = Some(hello.agent.chars().take(64).collect());
+                node.session.begin(hello.session.clone());
                 node.machine.set_registered(registered);
             }
-            Up::Report(_) => node.last_report = Some(Timestamp::now()),
+            Up::Report(_) => node.reported.last_report = Some(Timestamp::now()),
             Up::Inventory(_) | Up::Lease(_) | Up::Upload(_) => {}
         }
-        self.reconciler.with_machine(name, |machine, desired| machine.received(now, frame, desired));
+        self.reconciler.with_machine(id, |machine, desired| machine.received(now, frame, desired));
     }
 
     /// Whether what a node has said may cause another line in the log.
     pub(super) fn may_log(&self, name: &NodeName) -> bool {
-        self.reconciler.nodes.get(name).is_none_or(|node| node.quiet.line().is_some())
+        self.reconciler.nodes.named(name).is_none_or(|node| node.session.may_log())
     }
 
     /// A frame that is no frame, or one of another version.

@@ -23,7 +23,7 @@ pub(super) fn explain(
         );
     }
     let (nodes, placement) = (&reconciler.nodes, &reconciler.desired.placement);
-    let node = nodes.get(name)?;
+    let node = nodes.named(name)?;
     let verdicts = placement.verdicts(name, object);
     let shown_rules: Vec<Value> = verdicts
         .iter()

@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use super::Fleet;
+use super::nodes::NodeId;
 use super::requests::Inbox;
 use crate::source::{Effect, LeaseRenewal, Replication as _, Result, Source, UploadOutcome};
 use crate::uploads::{self, Place};
@@ -141,7 +142,8 @@ fn size(upload: &Upload) -> usize {
 
 impl<S: Source> Fleet<S> {
     /// Takes the upload of a node, once it is its turn.
-    pub(super) fn take(&mut self, name: &NodeName, token: u64, upload: Upload) {
+    pub(super) fn take(&mut self, id: NodeId, token: u64, upload: Upload) {
+        let Some(name) = self.reconciler.nodes.name(id) else { return };
         let bytes = size(&upload);
         if !self.intake.has_room(bytes) {
             tracing::debug!(
@@ -150,16 +152,16 @@ impl<S: Source> Fleet<S> {
                 "too much is being taken: the node is to send it again"
             );
             let now = self.reconciler.now();
-            if let Some(node) = self.reconciler.node(name) {
+            if let Some(node) = self.reconciler.node(id) {
                 node.machine.taken(now, token, None);
             }
             return;
         }
-        let on_node = self.reconciler.desired.placement.on(name);
+        let on_node = self.reconciler.desired.placement.on(&name);
         let places = uploads::places(&upload, |uid| on_node.get(uid).map_or(Place::Elsewhere, Place::Here));
-        self.begun(name);
-        let epoch = self.reconciler.nodes.get(name).map(|node| node.machine.epoch()).unwrap_or_default();
-        self.intake.wait(Waiting { node: name.clone(), token, upload, places, epoch, bytes });
+        self.begun(id);
+        let epoch = self.reconciler.nodes.get(id).map(|node| node.machine.epoch()).unwrap_or_default();
+        self.intake.wait(Waiting { node: name, token, upload, places, epoch, bytes });
         self.take_next();
     }
 
@@ -177,9 +179,9 @@ impl<S: Source> Fleet<S> {
     pub(super) fn taken(&mut self, name: &NodeName, token: u64, stored: Option<Stored>) {
         let now = self.reconciler.now();
         let nodes = &mut self.reconciler.nodes;
-        if let Some((node, stored)) = nodes.get_mut(name).zip(stored.as_ref()) {
+        if let Some((node, stored)) = nodes.named_mut(name).zip(stored.as_ref()) {
             for (seq, epoch, effect) in &stored.in_effect {
-                node.standing.take(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
+                node.reported.standing.take(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
             }
         }
         self.intake.ended(name);
@@ -190,12 +192,14 @@ impl<S: Source> Fleet<S> {
             nodes.set_registered(name, true);
         }
         let is_registered = report.is_some();
-        if let Some(node) = self.reconciler.node(name) {
+        if let Some(id) = self.reconciler.nodes.id(name)
+            && let Some(node) = self.reconciler.node(id)
+        {
             if is_registered {
                 node.machine.set_registered(true);
             }
             node.machine.taken(now, token, stored.map(|stored| (stored.taken, stored.refused)));
-            self.reconciler.nodes.touch(name);
+            self.reconciler.nodes.touch(id);
         }
         self.ended(name);
         self.take_next();
@@ -203,12 +207,13 @@ impl<S: Source> Fleet<S> {
 
     /// Records of a node are about to be stored: what it does not hold any more, or what another database file of it knew,
     /// is not in effect there.
-    pub(super) fn recording(&mut self, name: &NodeName, batch: &RecordBatch) {
-        let Some(node) = self.reconciler.nodes.get_mut(name) else { return };
-        node.standing.follow(batch.epoch);
-        batch.remove.iter().for_each(|uid| node.standing.forget(uid));
+    pub(super) fn recording(&mut self, id: NodeId, batch: &RecordBatch) {
+        let Some(node) = self.reconciler.nodes.get_mut(id) else { return };
+        let standing = &mut node.reported.standing;
+        standing.follow(batch.epoch);
+        batch.remove.iter().for_each(|uid| standing.forget(uid));
         if batch.is_whole() {
-            node.standing.keep(batch.put.iter().map(|(uid, _)| &**uid));
+            standing.keep(batch.put.iter().map(|(uid, _)| &**uid));
         }
     }
 }

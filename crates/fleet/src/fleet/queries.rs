@@ -14,6 +14,7 @@ use super::reconciler::Reconciler;
 use super::removals::Removals;
 use super::search::{self, Gathered};
 use crate::metrics::CloudNumbers;
+use crate::node::Node;
 use crate::summary::Wanted;
 use edgesync_object::NodeName;
 use edgesync_placement::Placed;
@@ -98,14 +99,14 @@ impl View<'_> {
         // Those who asked may have gone.
         match query {
             Query::Nodes { answer, mut items, at } => {
-                let Some((name, node)) = nodes.next(at.as_ref()) else {
+                let Some(node) = nodes.next(at.as_ref()) else {
                     return Some(Query::Removed { answer, items, at: None });
                 };
                 work.frame(0);
-                let mut shown = node.show(name, &nodes.lifecycle, nodes.is_registered(name));
-                shown.labels = nodes.labels(name).cloned();
-                items.push((name.clone(), NodeInfo::Served(shown)));
-                Some(Query::Nodes { answer, items, at: Some(name.clone()) })
+                let mut shown = node.show(&nodes.lifecycle, nodes.is_registered(&node.name));
+                shown.labels = nodes.labels(&node.name).cloned();
+                items.push((node.name.clone(), NodeInfo::Served(shown)));
+                Some(Query::Nodes { answer, items, at: Some(node.name.clone()) })
             }
             Query::Removed { answer, mut items, at } => {
                 if let Some((name, removed)) = self.removals.next(at.as_ref()) {
@@ -133,7 +134,7 @@ impl View<'_> {
                 None
             }
             Query::Labels { answer, key, mut gathered, at } => {
-                let Some((name, _)) = nodes.next(at.as_ref()) else {
+                let Some(Node { name, .. }) = nodes.next(at.as_ref()) else {
                     let _ = answer.send(gathered.show(key.as_deref()));
                     return None;
                 };
@@ -142,18 +143,18 @@ impl View<'_> {
                 Some(Query::Labels { answer, key, gathered, at: Some(name.clone()) })
             }
             Query::Numbers { answer, mut numbers, at } => {
-                let Some((name, node)) = nodes.next(at.as_ref()) else {
+                let Some(node) = nodes.next(at.as_ref()) else {
                     (self.complete)(&mut numbers);
                     let _ = answer.send(numbers);
                     return None;
                 };
                 work.change();
-                let node = node.numbers(name, self.reconciler.now(), Timestamp::now(), &nodes.lifecycle);
-                numbers.nodes.add(&node);
+                let shown = node.numbers(self.reconciler.now(), Timestamp::now(), &nodes.lifecycle);
+                numbers.nodes.add(&shown);
                 if self.reconciler.settings.metrics_per_node {
-                    numbers.each.push(node);
+                    numbers.each.push(shown);
                 }
-                Some(Query::Numbers { answer, numbers, at: Some(name.clone()) })
+                Some(Query::Numbers { answer, numbers, at: Some(node.name.clone()) })
             }
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::ingest::Stored;
+use super::nodes::NodeId;
 use crate::source::{Result, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
@@ -19,7 +20,7 @@ pub(super) enum Inbox {
     Opened(NodeName, usize, Result<Vec<(Uid, Record)>>),
     Bodies(Vec<Uid>, Result<Vec<Loaded>>),
     Recorded(NodeName, u64, Result<Vec<(Uid, String)>>),
-    Room(NodeName),
+    Room(NodeId),
     Incarnation(Result<Arc<str>>),
     Taken(NodeName, u64, Option<Stored>),
     LeasesWritten(Result<u64>),

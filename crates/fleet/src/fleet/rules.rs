@@ -206,10 +206,10 @@ impl Rules {
         let before: Value = serde_json::from_str(&text.status).unwrap_or_default();
         let (objects, nodes) = id.map_or((0, 0), |id| placement.selected_by(id));
         let in_sync = |name: &&NodeName| {
-            let node = reconciler.nodes.get(name);
-            node.is_some_and(|node| match node.connection {
-                Some(_) => node.machine.in_sync(),
-                None => node.in_sync_elsewhere,
+            let node = reconciler.nodes.named(name);
+            node.is_some_and(|node| match node.session.is_connected() {
+                true => node.machine.in_sync(),
+                false => node.replicas.in_sync(),
             })
         };
         let in_sync = id.map_or(0, |id| placement.nodes_of(id).filter(in_sync).count());

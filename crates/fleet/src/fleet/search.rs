@@ -96,7 +96,7 @@ pub(super) fn show_found(mut found: Vec<Arc<Placed>>) -> Value {
 
 /// The objects of a node, those first that it does not hold as it is to; nothing if there is no such node.
 pub(super) fn objects_on(reconciler: &Reconciler, name: &NodeName, wanted: &Wanted) -> Option<Value> {
-    let node = reconciler.nodes.get(name)?;
+    let node = reconciler.nodes.named(name)?;
     let on_node = reconciler.desired.placement.on(name);
     let is_known = node.machine.phase() == CloudPhase::Live;
     let (mut items, mut more) = (Vec::new(), false);

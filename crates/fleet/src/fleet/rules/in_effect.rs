@@ -43,17 +43,18 @@ impl Count {
 
     /// Looks at the objects of a node.
     fn add(&mut self, reconciler: &Reconciler, name: &NodeName) {
-        let Some(node) = reconciler.nodes.get(name) else { return };
+        let Some(node) = reconciler.nodes.named(name) else { return };
         reconciler.work.objects(self.objects.len() / OBJECTS_A_UNIT + 1);
-        let told = self.objects.iter().filter_map(|(uid, version)| node.standing.has(*uid, *version));
+        let told =
+            self.objects.iter().filter_map(|(uid, version)| node.reported.standing.has(*uid, *version));
         let (mut tells, mut all) = (false, true);
         for is_in_effect in told {
             tells = true;
             all &= is_in_effect;
         }
         // What it has told another replica, or another run of this one, its Node says, for all of its objects.
-        tells |= node.in_effect.is_some();
-        all &= node.in_effect != Some(false);
+        tells |= node.replicas.in_effect().is_some();
+        all &= node.replicas.in_effect() != Some(false);
         self.telling += u64::from(tells);
         self.in_effect += u64::from(tells && all);
     }
@@ -87,8 +88,10 @@ impl Rules {
         let placement = &reconciler.desired.placement;
         let id = self.known.get(&rule).and_then(|known| known.id);
         let tells = |name: &&NodeName| {
-            let node = reconciler.nodes.get(name);
-            node.is_some_and(|node| node.standing.counts().objects() > 0 || node.in_effect.is_some())
+            let node = reconciler.nodes.named(name);
+            node.is_some_and(|node| {
+                node.reported.standing.counts().objects() > 0 || node.replicas.in_effect().is_some()
+            })
         };
         let nodes: VecDeque<NodeName> =
             id.into_iter().flat_map(|id| placement.nodes_of(id)).filter(tells).cloned().collect();

@@ -353,7 +353,7 @@ impl<const SHARED: bool> World<SHARED> {
     async fn until_in_sync(&mut self, what: &str, objects: u64) {
         let in_sync = |node: &Node| {
             node.machine.in_sync()
-                && node.desired == objects
+                && node.progress.desired() == objects
                 && node.machine.recorded_tally().count == objects
         };
         self.until(what, in_sync).await;
@@ -402,7 +402,7 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are() {
     world.until_in_sync("the configuration is reloaded", all).await;
 
     world.up.push_back(FleetEvent::Closed { cause: Cause::Closed, retry_in: Duration::ZERO });
-    world.until("the broker is gone", |node| node.connection.is_none()).await;
+    world.until("the broker is gone", |node| !node.session.is_connected()).await;
     world.devices.values_mut().for_each(|device| device.machine.disconnected());
     world.connect_all();
     world.until_in_sync("all nodes come back", all).await;
@@ -437,7 +437,7 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are_where_others_ser
 
     // All of them have left, and come from elsewhere.
     world.up.push_back(FleetEvent::Closed { cause: Cause::Closed, retry_in: Duration::ZERO });
-    world.until("the broker is gone", |node| node.connection.is_none()).await;
+    world.until("the broker is gone", |node| !node.session.is_connected()).await;
     world.devices.values_mut().for_each(|device| device.machine.disconnected());
     world.delete("another");
     world.connect_all();
