@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use edgesync_cloud_store::{CloudOptions, CloudStore, LeaseRenewal, NodeChange};
+use edgesync_object::NodeName;
 use edgesync_protocol::node::NodeReport;
 use jiff::Timestamp;
 use serde_json::json;
@@ -19,18 +20,18 @@ const ROUNDS: usize = 10;
 /// Nodes that register concurrently.
 const TOGETHER: usize = 100;
 
-fn name(number: usize) -> String {
-    format!("station-{number:05}.hamburg.example")
+fn name(number: usize) -> anyhow::Result<NodeName> {
+    NodeName::parse(&format!("station-{number:05}.hamburg.example")).map_err(anyhow::Error::msg)
 }
 
 fn report(number: usize) -> anyhow::Result<NodeReport> {
     Ok(serde_json::from_value(json!({
-        "labels": {"kubernetes.io/hostname": name(number), "kubernetes.io/arch": "arm64", "kubernetes.io/os": "linux",
+        "labels": {"kubernetes.io/hostname": name(number)?, "kubernetes.io/arch": "arm64", "kubernetes.io/os": "linux",
             "node-role.kubernetes.io/edge": "", "site": format!("site-{}", number % 100)},
         "status": {
             "nodeInfo": {"architecture": "arm64", "operatingSystem": "linux", "kernelVersion": "6.1.0-rpi8-rpi-v8",
                 "osImage": "Debian GNU/Linux 12 (bookworm)", "machineID": "0123456789abcdef0123456789abcdef"},
-            "capacity": {"cpu": "4", "memory": "512Mi"}, "addresses": [{"type": "Hostname", "address": name(number)}]},
+            "capacity": {"cpu": "4", "memory": "512Mi"}, "addresses": [{"type": "Hostname", "address": name(number)?}]},
         "conditions": [{"type": "edgesync.io/StoreHealthy", "status": "True", "reason": "Writable"}],
     }))?)
 }
@@ -38,7 +39,7 @@ fn report(number: usize) -> anyhow::Result<NodeReport> {
 fn renewal(number: usize, round: usize) -> anyhow::Result<LeaseRenewal> {
     let at = |second: usize| Timestamp::from_second(1_795_000_000 + i64::try_from(second)?).context("a time");
     Ok(LeaseRenewal {
-        node: name(number),
+        node: name(number)?,
         seconds: 40,
         acquired: at(0)?,
         renewed: at(round * 10)?,
@@ -70,7 +71,7 @@ async fn register(store: &CloudStore) -> anyhow::Result<()> {
         let mut changes = Vec::new();
         for number in first..first + TOGETHER {
             let report = Some(report(number)?);
-            changes.push(NodeChange { node: name(number), report, conditions: Vec::new() });
+            changes.push(NodeChange { node: name(number)?, report, conditions: Vec::new() });
         }
         store.change_nodes(changes).await?;
         let leases: anyhow::Result<_> = (first..first + TOGETHER).map(|number| renewal(number, 0)).collect();

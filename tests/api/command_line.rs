@@ -12,7 +12,7 @@ use edgesync_cli::get::{self, Query};
 use edgesync_cli::output::Output;
 use edgesync_cli::records::{self, RecordColumn};
 use edgesync_cli::{CliError, EXIT_UNAVAILABLE, EXIT_USAGE, Terminal};
-use edgesync_object::{ObjectRef, kinds, yaml};
+use edgesync_object::{NodeName, ObjectRef, kinds, yaml};
 use edgesync_protocol::cloud::{Record, RecordBatch};
 use edgesync_protocol::digest::Epoch;
 use jiff::Timestamp;
@@ -321,7 +321,7 @@ async fn syncs_are_shown_by_node_and_records_as_tables_or_sheets() {
         });
         let batch =
             RecordBatch { epoch: Epoch(1), confirmed: 1, put: put.collect(), ..RecordBatch::default() };
-        storage.store().record(node, None, batch).await.unwrap();
+        storage.store().record(&NodeName::parse(node).unwrap(), None, batch).await.unwrap();
     }
     let running = Running::start(storage, Limits::cloud()).await;
     let client = running.client();

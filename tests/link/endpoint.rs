@@ -15,7 +15,7 @@ use edgesync_transport::link::{
 };
 use support::fleet::{
     PATIENCE, bind, departure, link_connected, link_event, link_message, message, next, node_connected,
-    node_options,
+    node_name, node_options,
 };
 use support::mosquitto::{self, Mosquitto};
 use support::proxy::{Mode, Proxy};
@@ -52,9 +52,9 @@ async fn cloud_and_node_hear_each_other_in_both_ways() {
         node.try_publish(UP, b"hello".to_vec(), false).unwrap();
         assert_eq!(message(&mut fleet).await, ("n-1".to_owned(), Channel::Up, b"hello".to_vec()));
         let large = vec![7; 500_000];
-        downlink.try_publish("n-1", large.clone()).unwrap();
+        downlink.try_publish(&node_name("n-1"), large.clone()).unwrap();
         assert_eq!(link_message(&mut events).await, ("edgesync/v1/nodes/n-1/down".to_owned(), large));
-        let too_large = downlink.try_publish("n-1", vec![7; 2 << 20]);
+        let too_large = downlink.try_publish(&node_name("n-1"), vec![7; 2 << 20]);
         assert!(matches!(too_large, Err(PublishError::TooLarge { .. })), "{too_large:?}");
         downlink.set_cloud(b"cloud changed".to_vec());
         assert_eq!(link_message(&mut events).await, (cloud, b"cloud changed".to_vec()));
@@ -78,9 +78,9 @@ async fn five_thousand_messages_each_way_in_both_ways_without_a_loss() {
         let down = async {
             for number in 0..BURST {
                 loop {
-                    match downlink.try_publish("n-1", number.to_be_bytes().to_vec()) {
+                    match downlink.try_publish(&node_name("n-1"), number.to_be_bytes().to_vec()) {
                         Ok(()) => break,
-                        Err(PublishError::Full) => downlink.ready("n-1").await.unwrap(),
+                        Err(PublishError::Full) => downlink.ready(&node_name("n-1")).await.unwrap(),
                         Err(error) => panic!("{error}"),
                     }
                 }
@@ -219,7 +219,7 @@ async fn of_two_links_with_one_name_the_older_is_told_and_waits_for_minutes() {
     assert!(node_connected(&mut fleet).await.1 > first);
     let (_, _, online) = message(&mut fleet).await;
     assert_eq!(online, format!("online {second_id}").into_bytes());
-    assert_eq!(broker.presence("n-1"), Some(online));
+    assert_eq!(broker.presence(&node_name("n-1")), Some(online));
     assert_eq!((broker.traffic().taken_over, broker.traffic().open), (1, 1));
 }
 
@@ -283,11 +283,11 @@ async fn mosquitto_sub_hears_what_the_cloud_sends_to_its_node() {
     let mut child = mosquitto::client_command("mosquitto_sub", broker.address(), &arguments).spawn().unwrap();
     node_connected(&mut fleet).await;
     let deadline = Instant::now() + PATIENCE;
-    while broker.try_publish("n-1", b"first".to_vec()).is_err() {
+    while broker.try_publish(&node_name("n-1"), b"first".to_vec()).is_err() {
         assert!(Instant::now() < deadline, "it never subscribed");
         tokio::task::yield_now().await;
     }
-    broker.try_publish("n-1", b"second".to_vec()).unwrap();
+    broker.try_publish(&node_name("n-1"), b"second".to_vec()).unwrap();
     let output = child.stdout.take().unwrap();
     let lines = spawn_blocking(move || {
         let lines = BufReader::new(output).lines().map_while(Result::ok);

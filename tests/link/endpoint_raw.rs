@@ -13,7 +13,9 @@ use rumqttc::v5::mqttbytes::v5::{
     ConnAck, Connect, ConnectReturnCode, DisconnectReasonCode, Filter, LastWill, Packet, PingReq,
     PubAckReason, Subscribe, SubscribeReasonCode, UnsubAckReason, Unsubscribe,
 };
-use support::fleet::{PATIENCE, bind, departure, link_connected, link_message, message, node_options};
+use support::fleet::{
+    PATIENCE, bind, departure, link_connected, link_message, message, node_name, node_options,
+};
 use support::log::log;
 use support::scripted_broker::Peer;
 use support::timing::assert_within;
@@ -306,7 +308,7 @@ async fn a_disconnect_that_asks_for_the_will_gets_it() {
     })
     .await;
     assert_eq!(message(&mut fleet).await.2, b"will");
-    assert_eq!(broker.presence("n-1"), Some(b"will".to_vec()));
+    assert_eq!(broker.presence(&node_name("n-1")), Some(b"will".to_vec()));
 }
 
 /// A full door leaves nobody to the system's queue: a connection that this drops tries again after seconds only.
@@ -375,7 +377,7 @@ async fn a_client_that_does_not_read_is_disconnected_and_delays_nobody() {
     let mut queued = 0_usize;
     let mut full = false;
     while !full && started.elapsed() < PATIENCE {
-        match broker.try_publish("n-1", vec![0; 200_000]) {
+        match broker.try_publish(&node_name("n-1"), vec![0; 200_000]) {
             Ok(()) => queued += 200_000,
             Err(PublishError::Full) => full = true,
             Err(error) => panic!("{error}"),
@@ -384,12 +386,12 @@ async fn a_client_that_does_not_read_is_disconnected_and_delays_nobody() {
     }
     assert!(full, "{queued} bytes were queued without an end");
     assert_eq!(broker.traffic().queue_full, 1);
-    broker.try_publish("witness", b"at once".to_vec()).unwrap();
+    broker.try_publish(&node_name("witness"), b"at once".to_vec()).unwrap();
     let asked = Instant::now();
     assert_eq!(link_message(&mut events).await.1, b"at once");
     assert_within(asked.elapsed(), Duration::from_secs(2));
     let why = departure(&mut fleet).await;
     assert!(matches!(why, Departure::NotReading(_) | Departure::Silent(_)), "{why}");
-    assert_eq!(broker.try_publish("n-1", vec![0]), Err(PublishError::NotConnected));
+    assert_eq!(broker.try_publish(&node_name("n-1"), vec![0]), Err(PublishError::NotConnected));
     drop(stalled);
 }

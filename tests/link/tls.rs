@@ -11,7 +11,7 @@ use edgesync_transport::tls::{Client, Clock, Server, Subject};
 use support::authority::{Authority, HOUR};
 use support::fleet::{
     PATIENCE, bind, departure, link_connected, link_event, link_message, message, next, node_connected,
-    node_options,
+    node_name, node_options,
 };
 use support::log::log;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -72,7 +72,7 @@ async fn node_and_cloud_hear_each_other_and_the_bytes_of_tls_are_counted() {
         }
     };
     assert_eq!(heard, ("n-1".to_owned(), large.clone()));
-    broker.try_publish("n-1", large.clone()).unwrap();
+    broker.try_publish(&node_name("n-1"), large.clone()).unwrap();
     assert_eq!(link_message(&mut events).await, ("edgesync/v1/nodes/n-1/down".to_owned(), large));
     for bytes in [node.traffic().bytes_in, broker.traffic().bytes_in] {
         // A record of 16 KiB has 22 bytes more; the handshake is some 2 KiB.
@@ -190,8 +190,8 @@ async fn a_revoked_node_is_cut_and_stays_out_while_others_stay() {
 
     let rule = authority.rule(vec![authority.revoke(&[&revoked])]);
     server.replace(&authority.server_identity(), &rule).unwrap();
-    assert!(broker.disconnect("n-1"));
-    assert!(!broker.disconnect("n-3"));
+    assert!(broker.disconnect(&node_name("n-1")));
+    assert!(!broker.disconnect(&node_name("n-3")));
     assert_eq!(departure(&mut fleet).await, Departure::Revoked);
     let why = loop {
         if let LinkEvent::Disconnected { cause, .. } = link_event(&mut one).await {

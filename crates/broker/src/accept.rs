@@ -17,6 +17,7 @@ use super::hub::{Hub, MOVES, Throttles};
 use super::inflow::{FleetEvents, inflow};
 use super::registry::{Eviction, Moved, Origin, Outbound, Registry};
 use super::{BrokerOptions, FleetEvent, is_loopback};
+use edgesync_object::NodeName;
 use edgesync_transport::admission::{self, ConnectionLimiter, ConnectionLimits, LogThrottle};
 use edgesync_transport::link::queue::{Limits, Refused};
 use edgesync_transport::link::{Backlog, PublishError, add, packet_size};
@@ -113,7 +114,7 @@ impl Broker {
     /// # Errors
     /// The node is not connected or has not subscribed, its queue is full, or the packet exceeds
     /// its limit.
-    pub fn try_publish(&self, node: &str, payload: Vec<u8>) -> Result<(), PublishError> {
+    pub fn try_publish(&self, node: &NodeName, payload: Vec<u8>) -> Result<(), PublishError> {
         let session =
             self.hub.registry.session(node).filter(|session| session.listens.load(Ordering::Acquire));
         let Some(session) = session else { return Err(PublishError::NotConnected) };
@@ -138,7 +139,7 @@ impl Broker {
     ///
     /// # Errors
     /// [`PublishError::NotConnected`] if the node is not connected, or disconnects meanwhile.
-    pub async fn ready(&self, node: &str) -> Result<(), PublishError> {
+    pub async fn ready(&self, node: &NodeName) -> Result<(), PublishError> {
         let Some(session) = self.hub.registry.session(node) else { return Err(PublishError::NotConnected) };
         session.queue.ready().await.map_err(|_| PublishError::NotConnected)
     }
@@ -146,13 +147,13 @@ impl Broker {
     /// Returns the messages to a node's `down` topic that are not completed; `None` if it is not
     /// connected.
     #[must_use]
-    pub fn backlog(&self, node: &str) -> Option<Backlog> {
+    pub fn backlog(&self, node: &NodeName) -> Option<Backlog> {
         self.hub.registry.session(node).map(|session| session.backlog())
     }
 
     /// Waits until [`Broker::backlog`] has become smaller for some nodes, and returns their names.
     /// Safe to cancel; for one caller.
-    pub async fn moved(&self) -> Vec<String> {
+    pub async fn moved(&self) -> Vec<NodeName> {
         self.hub.moved.next().await
     }
 
@@ -165,13 +166,13 @@ impl Broker {
     /// Disconnects a node whose certificate was revoked;
     /// [`edgesync_transport::tls::Server::replace`] must have been called before. Handshakes in
     /// progress are refused with a request to reconnect. Returns whether the node was connected.
-    pub fn disconnect(&self, node: &str) -> bool {
+    pub fn disconnect(&self, node: &NodeName) -> bool {
         self.hub.registry.revoke(node)
     }
 
     /// Returns the payload retained on a node's `presence`.
     #[must_use]
-    pub fn presence(&self, node: &str) -> Option<Vec<u8>> {
+    pub fn presence(&self, node: &NodeName) -> Option<Vec<u8>> {
         self.hub.registry.presence(node).map(|payload| payload.to_vec())
     }
 

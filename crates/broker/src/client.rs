@@ -268,7 +268,7 @@ async fn run_session(hub: &Arc<Hub>, accepted: Box<Accepted>, peer: SocketAddr) 
         previous.ended().await;
     }
     let connected = FleetEvent::NodeConnected {
-        node: session.node.to_string(),
+        node: session.node.clone(),
         connection: session.connection,
         max_packet: admitted.max_packet,
     };
@@ -305,7 +305,7 @@ async fn finish(hub: &Hub, session: &Arc<Session>, ended: &Ended, will: Option<W
         let (node, connection, why) = (&session.node, session.connection, &ended.why);
         tracing::info!(%node, connection, %why, left_out, "node disconnected");
     }
-    let node = session.node.to_string();
+    let node = session.node.clone();
     if let Some(will) = will.filter(|_| ended.will) {
         let channel = match will.target {
             Target::Presence => Channel::Presence,

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 
 use super::inflow::{FleetEvents, Inflow, inflow};
 use super::{Broker, Channel, FleetEvent};
+use edgesync_object::NodeName;
 use edgesync_transport::link::topic::{Topic, Topics};
 use edgesync_transport::link::{
     Backlog, Introduce, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError,
@@ -37,7 +38,7 @@ struct Order {
     /// Number of messages queued so far.
     queued: u64,
     /// Positions per node, until the broker has acknowledged them.
-    by_node: HashMap<String, VecDeque<u64>>,
+    by_node: HashMap<NodeName, VecDeque<u64>>,
 }
 
 impl Downlink {
@@ -46,7 +47,7 @@ impl Downlink {
     /// # Errors
     /// The message cannot be sent now, or not at all. With an external broker success does not mean
     /// that the node is connected, and all nodes share one queue.
-    pub fn try_publish(&self, node: &str, payload: Vec<u8>) -> Result<(), PublishError> {
+    pub fn try_publish(&self, node: &NodeName, payload: Vec<u8>) -> Result<(), PublishError> {
         match self {
             Self::Embedded(broker) => broker.try_publish(node, payload),
             Self::External(external) => external.try_publish(node, payload),
@@ -57,7 +58,7 @@ impl Downlink {
     ///
     /// # Errors
     /// [`PublishError::NotConnected`] if there is no connection, or it ends meanwhile.
-    pub async fn ready(&self, node: &str) -> Result<(), PublishError> {
+    pub async fn ready(&self, node: &NodeName) -> Result<(), PublishError> {
         match self {
             Self::Embedded(broker) => broker.ready(node).await,
             Self::External(external) => external.link.ready().await,
@@ -67,7 +68,7 @@ impl Downlink {
     /// Returns the messages for the node that are not completed on the current connection, to the
     /// node or to an external broker; `None` if it is not connected.
     #[must_use]
-    pub fn backlog(&self, node: &str) -> Option<Backlog> {
+    pub fn backlog(&self, node: &NodeName) -> Option<Backlog> {
         match self {
             Self::Embedded(broker) => broker.backlog(node),
             Self::External(external) => Some(external.backlog(node)),
@@ -76,7 +77,7 @@ impl Downlink {
 
     /// Waits until [`Downlink::backlog`] has become smaller for some nodes, and returns their
     /// names; never returns with an external broker. Safe to cancel; for one caller.
-    pub async fn moved(&self) -> Vec<String> {
+    pub async fn moved(&self) -> Vec<NodeName> {
         match self {
             Self::Embedded(broker) => broker.moved().await,
             Self::External(_) => std::future::pending().await,
@@ -123,19 +124,19 @@ impl External {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_publish(&self, node: &str, payload: Vec<u8>) -> Result<(), PublishError> {
+    fn try_publish(&self, node: &NodeName, payload: Vec<u8>) -> Result<(), PublishError> {
         let mut order = self.order();
         self.link.try_publish(&self.topics.down(node), payload, false)?;
         order.queued += 1;
         let (queued, done) = (order.queued, self.link.backlog());
-        let numbers = order.by_node.entry(node.to_owned()).or_default();
+        let numbers = order.by_node.entry(node.clone()).or_default();
         let taken = queued.saturating_sub(done.unacknowledged);
         while numbers.pop_front_if(|number| *number <= taken).is_some() {}
         numbers.push_back(queued);
         Ok(())
     }
 
-    fn backlog(&self, node: &str) -> Backlog {
+    fn backlog(&self, node: &NodeName) -> Backlog {
         let mut order = self.order();
         let (queued, done) = (order.queued, self.link.backlog());
         // The queue also holds the cloud's presence: then a message counts as queued for a little
@@ -221,13 +222,16 @@ async fn translate(topics: Topics, mut events: mpsc::Receiver<LinkEvent>, inflow
                 continue;
             }
             LinkEvent::Message { topic, payload, .. } => {
-                let (node, channel) = match topics.parse(&topic) {
-                    Some(Topic::Up(node)) => (node.to_owned(), Channel::Up),
-                    Some(Topic::Presence(node)) => (node.to_owned(), Channel::Presence),
-                    _ => {
-                        tracing::debug!(topic, "a message on a topic of nobody");
-                        continue;
-                    }
+                let of_node = match topics.parse(&topic) {
+                    Some(Topic::Up(node)) => Some((node, Channel::Up)),
+                    Some(Topic::Presence(node)) => Some((node, Channel::Presence)),
+                    _ => None,
+                };
+                let of_node =
+                    of_node.and_then(|(node, channel)| Some((NodeName::parse(node).ok()?, channel)));
+                let Some((node, channel)) = of_node else {
+                    tracing::debug!(topic, "a message on a topic of nobody");
+                    continue;
                 };
                 FleetEvent::Message { node, channel, payload }
             }

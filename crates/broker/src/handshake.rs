@@ -1,6 +1,5 @@
 //! Checks a CONNECT and negotiates limits. Pure.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +12,7 @@ use uuid::Uuid;
 use super::BrokerOptions;
 use super::access::{self, Target};
 use super::stream::{PeerIdentity, truncated};
-use edgesync_object::name;
+use edgesync_object::NodeName;
 
 /// Announced window for a client's QoS 1 publishes. Unhandled publishes are not read, so the value
 /// costs nothing. It is announced because some clients rely on the default of 65,535.
@@ -22,7 +21,7 @@ const RECEIVE_MAXIMUM: u16 = 1024;
 /// An accepted CONNECT.
 #[derive(Debug)]
 pub(super) struct Admitted {
-    pub(super) node: Arc<str>,
+    pub(super) node: NodeName,
     /// The client must send a packet this often.
     pub(super) keepalive: Duration,
     /// The largest packet that the client accepts, in bytes.
@@ -104,7 +103,7 @@ pub(super) fn admit(
     let connack =
         ConnAck { session_present: false, code: ConnectReturnCode::Success, properties: Some(properties) };
     Ok(Admitted {
-        node: node.into(),
+        node,
         keepalive,
         max_packet: max_packet.min(options.max_packet),
         inflight: inflight.min(options.inflight),
@@ -118,7 +117,7 @@ fn node_name(
     client_id: String,
     login: Option<Login>,
     identity: &PeerIdentity,
-) -> Result<(String, Option<String>), Refusal> {
+) -> Result<(NodeName, Option<String>), Refusal> {
     let user = login.map(|login| login.username).filter(|user| !user.is_empty());
     let anonymous = client_id.is_empty();
     match identity {
@@ -136,29 +135,27 @@ fn node_name(
             let other = |what: &str, given: &str| {
                 format!("{what} is '{}', the certificate is for '{name}'; leave it out", truncated(given))
             };
-            if let Some(user) = user.filter(|user| user != name) {
+            if let Some(user) = user.filter(|user| *name != **user) {
                 let reason = other("the user name", &user);
                 return Err(Refusal::impostor(ConnectReturnCode::NotAuthorized, reason));
             }
-            if !anonymous && client_id != *name {
+            if !anonymous && *name != *client_id {
                 let reason = other("the client id", &client_id);
                 return Err(Refusal::impostor(ConnectReturnCode::ClientIdentifierNotValid, reason));
             }
-            Ok((name.clone(), anonymous.then(|| name.clone())))
+            Ok((name.clone(), anonymous.then(|| name.to_string())))
         }
     }
 }
 
 /// Returns the name that a client on this machine claims.
-fn claimed_name(client_id: String, user: Option<String>) -> Result<String, Refusal> {
+fn claimed_name(client_id: String, user: Option<String>) -> Result<NodeName, Refusal> {
     let (name, code, what) = match user {
         Some(user) => (user, ConnectReturnCode::BadUserNamePassword, "the user name"),
         None => (client_id, ConnectReturnCode::ClientIdentifierNotValid, "the client id"),
     };
-    match name::check_subdomain(&name) {
-        Ok(()) => Ok(name),
-        Err(problem) => Err(Refusal::new(code, format!("{what} is the node's name and {problem}"))),
-    }
+    let problem = |problem| Refusal::new(code, format!("{what} is the node's name and {problem}"));
+    NodeName::try_from(name).map_err(problem)
 }
 
 fn check_will(options: &BrokerOptions, node: &str, will: &LastWill) -> Result<Will, Refusal> {
@@ -270,7 +267,7 @@ mod tests {
     #[test]
     fn certificate_names_the_node() {
         let options = BrokerOptions::default();
-        let node = PeerIdentity::Node { name: "n-1".into(), until: jiff::Timestamp::MAX };
+        let node = PeerIdentity::Node { name: NodeName::parse("n-1").unwrap(), until: jiff::Timestamp::MAX };
         let admit_as = |identity: &PeerIdentity, client_id: &str, user: Option<&str>| {
             let login = user.map(|user| Login::new(user, "x"));
             super::admit(&options, connect(client_id, 5), None, login, identity)

@@ -230,10 +230,15 @@ pub fn test_events(count: usize) -> (TestEvents, FleetEvents) {
 mod tests {
     use super::*;
     use crate::Channel;
+    use edgesync_object::NodeName;
     use edgesync_protocol::fault;
 
     fn message(node: &str, bytes: usize) -> FleetEvent {
-        FleetEvent::Message { node: node.to_owned(), channel: Channel::Up, payload: vec![0; bytes] }
+        FleetEvent::Message {
+            node: NodeName::parse(node).unwrap(),
+            channel: Channel::Up,
+            payload: vec![0; bytes],
+        }
     }
 
     /// One node fills its share, then another one sends a message: returns how many precede that

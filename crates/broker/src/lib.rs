@@ -31,6 +31,7 @@ pub use inflow::FleetEvents;
 #[cfg(any(test, feature = "testing"))]
 pub use inflow::{TestEvents, test_events};
 
+use edgesync_object::NodeName;
 use edgesync_transport::link::Cause;
 use edgesync_transport::link::topic::Topics;
 
@@ -146,7 +147,7 @@ pub enum FleetEvent {
     /// presence.
     NodeConnected {
         /// Name of the node.
-        node: String,
+        node: NodeName,
         /// Number of the connection, counted since the endpoint's start.
         connection: u64,
         /// The largest packet that the node accepts, in bytes.
@@ -155,7 +156,7 @@ pub enum FleetEvent {
     /// A node has published a message.
     Message {
         /// The sender, authenticated by the endpoint or by the broker's access rules.
-        node: String,
+        node: NodeName,
         /// Topic of the message.
         channel: Channel,
         /// Payload of the message.
@@ -165,7 +166,7 @@ pub enum FleetEvent {
     /// it.
     NodeDisconnected {
         /// Name of the node.
-        node: String,
+        node: NodeName,
         /// Number of the connection, as in `NodeConnected`.
         connection: u64,
         /// Reason for the end.

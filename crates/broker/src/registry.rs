@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
+use edgesync_object::NodeName;
 use edgesync_transport::link::Backlog;
 use edgesync_transport::link::queue::{Limits, Queue};
 
@@ -41,7 +42,7 @@ pub(super) enum Eviction {
 /// Shared state of a connected node's session.
 pub(super) struct Session {
     pub(super) connection: u64,
-    pub(super) node: Arc<str>,
+    pub(super) node: NodeName,
     pub(super) down: Arc<str>,
     pub(super) queue: Queue<Outbound>,
     /// Whether a subscription covers the node's `down` topic.
@@ -126,13 +127,13 @@ impl Moved {
     }
 
     /// Waits for sessions and returns their nodes' names. Safe to cancel; for one reader.
-    pub(super) async fn next(&self) -> Vec<String> {
+    pub(super) async fn next(&self) -> Vec<NodeName> {
         loop {
             let sessions = std::mem::take(&mut *self.sessions.lock().unwrap_or_else(PoisonError::into_inner));
             if !sessions.is_empty() {
                 let name = |session: Arc<Session>| {
                     session.moved.store(false, Ordering::SeqCst);
-                    session.node.to_string()
+                    session.node.clone()
                 };
                 return sessions.into_iter().map(name).collect();
             }
@@ -151,10 +152,10 @@ pub(super) enum Retained {
 
 #[derive(Default)]
 struct State {
-    sessions: HashMap<Arc<str>, Arc<Session>>,
+    sessions: HashMap<NodeName, Arc<Session>>,
     /// Number of revocations so far.
     revocations: u64,
-    presence: HashMap<Arc<str>, Bytes>,
+    presence: HashMap<NodeName, Bytes>,
 }
 
 /// Sessions and retained messages of one endpoint.
@@ -187,7 +188,7 @@ impl Registry {
 
     /// Evicts a node's session, and refuses connections whose certificate was verified before.
     /// Returns whether the node was connected.
-    pub(super) fn revoke(&self, node: &str) -> bool {
+    pub(super) fn revoke(&self, node: &NodeName) -> bool {
         let mut state = self.lock();
         state.revocations += 1;
         let Some(session) = state.sessions.get(node) else { return false };
@@ -201,14 +202,14 @@ impl Registry {
     /// was read: it may concern this connection.
     pub(super) fn register(
         &self,
-        node: &Arc<str>,
+        node: &NodeName,
         down: Arc<str>,
         max_packet: u32,
         revocations: u64,
     ) -> Option<(Arc<Session>, Option<Arc<Session>>)> {
         let session = Arc::new(Session {
             connection: self.connections.fetch_add(1, Ordering::Relaxed) + 1,
-            node: Arc::clone(node),
+            node: node.clone(),
             down,
             queue: Queue::new(self.limits, true),
             listens: AtomicBool::new(false),
@@ -224,7 +225,7 @@ impl Registry {
         if state.revocations != revocations {
             return None;
         }
-        let previous = state.sessions.insert(Arc::clone(node), Arc::clone(&session));
+        let previous = state.sessions.insert(node.clone(), Arc::clone(&session));
         drop(state);
         if let Some(previous) = &previous {
             previous.queue.close_and_clear();
@@ -244,7 +245,7 @@ impl Registry {
         session.ended.send_replace(true);
     }
 
-    pub(super) fn session(&self, node: &str) -> Option<Arc<Session>> {
+    pub(super) fn session(&self, node: &NodeName) -> Option<Arc<Session>> {
         self.lock().sessions.get(node).cloned()
     }
 
@@ -258,7 +259,7 @@ impl Registry {
     }
 
     /// Retains a node's presence; an empty payload removes it.
-    pub(super) fn retain_presence(&self, node: &Arc<str>, payload: &[u8]) -> Retained {
+    pub(super) fn retain_presence(&self, node: &NodeName, payload: &[u8]) -> Retained {
         let mut state = self.lock();
         if payload.is_empty() {
             state.presence.remove(node);
@@ -270,11 +271,11 @@ impl Registry {
         if state.presence.len() >= self.max_retained && !state.presence.contains_key(node) {
             return Retained::TooMany;
         }
-        state.presence.insert(Arc::clone(node), Bytes::copy_from_slice(payload));
+        state.presence.insert(node.clone(), Bytes::copy_from_slice(payload));
         Retained::Kept
     }
 
-    pub(super) fn presence(&self, node: &str) -> Option<Bytes> {
+    pub(super) fn presence(&self, node: &NodeName) -> Option<Bytes> {
         self.lock().presence.get(node).cloned()
     }
 
@@ -297,8 +298,12 @@ mod tests {
         Registry::new(Limits { messages: 4, bytes: 100 }, 2, 10)
     }
 
+    fn name(node: &str) -> NodeName {
+        NodeName::parse(node).unwrap()
+    }
+
     fn register(registry: &Registry, node: &str) -> (Arc<Session>, Option<Arc<Session>>) {
-        registry.register(&Arc::from(node), Arc::from("down"), 1000, registry.revocations()).unwrap()
+        registry.register(&name(node), Arc::from("down"), 1000, registry.revocations()).unwrap()
     }
 
     #[test]
@@ -310,35 +315,35 @@ mod tests {
         assert_eq!(previous.map(|session| session.connection), Some(old.connection));
         assert_eq!(*old.evictions().borrow(), Some(Eviction::TakenOver));
         registry.unregister(&old);
-        assert_eq!(registry.session("a").map(|session| session.connection), Some(new.connection));
+        assert_eq!(registry.session(&name("a")).map(|session| session.connection), Some(new.connection));
         assert_eq!(registry.count(), 1);
         registry.unregister(&new);
         assert_eq!(registry.count(), 0);
-        assert!(registry.session("a").is_none());
+        assert!(registry.session(&name("a")).is_none());
     }
 
     #[test]
     fn revocation_refuses_handshakes_begun_before_it() {
         let registry = registry();
-        assert!(!registry.revoke("a"), "nobody is there");
+        assert!(!registry.revoke(&name("a")), "nobody is there");
         let before = registry.revocations();
         let (session, _) = register(&registry, "a");
-        assert!(registry.revoke("a"));
+        assert!(registry.revoke(&name("a")));
         assert_eq!(*session.evictions().borrow(), Some(Eviction::Revoked));
-        assert!(registry.register(&Arc::from("a"), Arc::from("down"), 1000, before).is_none());
-        assert_eq!(register(&registry, "b").0.node.as_ref(), "b");
+        assert!(registry.register(&name("a"), Arc::from("down"), 1000, before).is_none());
+        assert_eq!(register(&registry, "b").0.node, "b");
     }
 
     #[test]
     fn retained_messages_have_limits_and_can_be_removed() {
         let registry = registry();
-        let keep = |node: &str, payload: &[u8]| registry.retain_presence(&Arc::from(node), payload);
+        let keep = |node: &str, payload: &[u8]| registry.retain_presence(&name(node), payload);
         assert_eq!(keep("a", b"1"), Retained::Kept);
         assert_eq!(keep("b", b"1"), Retained::Kept);
         assert_eq!(keep("c", b"1"), Retained::TooMany);
         assert_eq!(keep("a", b"22"), Retained::Kept);
         assert_eq!(keep("a", &[0; 11]), Retained::TooLarge);
-        assert_eq!(registry.presence("a").as_deref(), Some(&b"22"[..]));
+        assert_eq!(registry.presence(&name("a")).as_deref(), Some(&b"22"[..]));
         assert_eq!(keep("a", b""), Retained::Kept);
         assert_eq!(keep("c", b"1"), Retained::Kept);
     }

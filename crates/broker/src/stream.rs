@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::hub::Hub;
+use edgesync_object::NodeName;
 use edgesync_transport::link::counted::{Counted, Counts};
 use edgesync_transport::tls::{Certificate, ServerStream};
 
@@ -30,7 +31,7 @@ pub(super) enum PeerIdentity {
     /// No certificate, or one that is no node's.
     Unknown(String),
     /// A node, and the end of its certificate.
-    Node { name: String, until: Timestamp },
+    Node { name: NodeName, until: Timestamp },
 }
 
 impl PeerIdentity {
@@ -38,8 +39,8 @@ impl PeerIdentity {
         let Some(certificate) = certificate else {
             return Self::Unknown("without a certificate".to_owned());
         };
-        if let Some(node) = certificate.node() {
-            return Self::Node { name: node.to_owned(), until: certificate.ends() };
+        if let Some(name) = certificate.node().and_then(|node| NodeName::parse(node).ok()) {
+            return Self::Node { name, until: certificate.ends() };
         }
         let subject = certificate.subject();
         Self::Unknown(format!(

@@ -10,7 +10,7 @@ use rusqlite::{OptionalExtension, Row};
 use super::objects::{Tx, find, parse, resource_id};
 use super::{CloudError, CloudStore, check_node, leases};
 use edgesync_object::node_labels::give_labels;
-use edgesync_object::{Labels, Resource};
+use edgesync_object::{Labels, NodeName, Resource};
 use edgesync_store::StoreError;
 
 /// The kind of the documents that are named after nodes.
@@ -104,7 +104,9 @@ impl CloudStore {
             let written = tx.put_document(&document)?;
             match effect {
                 NodeEffect::Label if written.is_some() => tx.label_node(&nodes, node, &before)?,
-                NodeEffect::Delete if written.is_some() => tx.delete_all_of(&nodes, &leases, node)?,
+                NodeEffect::Delete if written.is_some() => {
+                    tx.delete_all_of(&nodes, &leases, &check_node(node)?)?;
+                }
                 _ => {}
             }
             Ok(written)
@@ -182,7 +184,7 @@ impl Tx<'_> {
         &mut self,
         nodes: &Arc<Resource>,
         leases: &Arc<Resource>,
-        node: &str,
+        node: &NodeName,
     ) -> Result<(), CloudError> {
         self.delete_node(node)?;
         for (resource, namespace) in [(nodes, ""), (leases, leases::NAMESPACE)] {
@@ -191,7 +193,7 @@ impl Tx<'_> {
                 Err(error) => return Err(error),
             }
         }
-        self.conn.prepare_cached("DELETE FROM node_outboxes WHERE node = ?1")?.execute([node])?;
+        self.conn.prepare_cached("DELETE FROM node_outboxes WHERE node = ?1")?.execute([node.as_str()])?;
         Ok(())
     }
 

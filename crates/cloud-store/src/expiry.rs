@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::objects::{COLUMNS, ObjectRow, Tx};
 use super::read::MAX_PAGE_BYTES;
 use super::{CloudError, CloudStore};
+use edgesync_object::NodeName;
 use edgesync_store::engine::integer;
 
 /// The most Events that make room in one transaction: more than an upload brings.
@@ -36,7 +37,7 @@ impl Tx<'_> {
 
     /// Deletes the Events that a node has made beyond the `limit` that were changed last, at most
     /// [`MAX_ROOM`] of them. Returns how many.
-    pub(super) fn make_room(&mut self, node: &str, limit: usize) -> Result<u64, CloudError> {
+    pub(super) fn make_room(&mut self, node: &NodeName, limit: usize) -> Result<u64, CloudError> {
         let sql = format!(
             r#"SELECT {COLUMNS} FROM objects INDEXED BY objects_by_maker
                WHERE changed IS NOT NULL AND body ->> '$.metadata.annotations."edgesync.io/node"' = ?1
@@ -45,7 +46,7 @@ impl Tx<'_> {
         let rows: Vec<ObjectRow> = self
             .conn
             .prepare_cached(&sql)?
-            .query_map((node, integer(limit as u64)), ObjectRow::read)?
+            .query_map((node.as_str(), integer(limit as u64)), ObjectRow::read)?
             .collect::<Result<_, _>>()?;
         for row in &rows {
             self.remove(row)?;

@@ -11,10 +11,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::objects::{Tx, find, parse, resource_id};
-use super::{CloudError, CloudStore, LeaseRenewal, leases};
-use edgesync_object::Resource;
-use edgesync_object::name::check_subdomain;
+use super::{CloudError, CloudStore, LeaseRenewal, leases, node_of_row};
 use edgesync_object::node_labels::{give_missing_labels, has_reported, labels_by_name};
+use edgesync_object::{NodeName, Resource};
 use edgesync_protocol::node::{self, Condition, NodeReport};
 use edgesync_store::StoreError;
 
@@ -24,10 +23,10 @@ const LEASE_BYTES: usize = 1024;
 const NODE_BYTES: usize = 4096;
 
 /// What is to change in the Node of a name. It is made if there is none.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NodeChange {
     /// The node.
-    pub node: String,
+    pub node: NodeName,
     /// What it says of itself: replaces what it said before. Labels that were given to it stay as they are.
     pub report: Option<NodeReport>,
     /// Conditions to set; others stay. One whose status stays keeps its `lastTransitionTime`.
@@ -38,11 +37,11 @@ pub struct NodeChange {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registered {
     /// Nodes of which there is a Node object that they have reported themselves.
-    pub nodes: Vec<String>,
+    pub nodes: Vec<NodeName>,
     /// The Leases, as they were written last.
     pub leases: Vec<LeaseRenewal>,
     /// Those of them that there is no Node of: the node was removed, or has never been.
-    pub orphans: Vec<String>,
+    pub orphans: Vec<NodeName>,
     /// Nodes that were removed, and when.
     pub removed: Vec<(String, Timestamp)>,
 }
@@ -62,7 +61,7 @@ impl CloudStore {
     }
 
     /// Writes Leases, all in one transaction, making those that there are not. The last one of a node counts. A
-    /// removed node gets none, nor does a name that no node can have.
+    /// removed node gets none.
     ///
     /// A renewal gives the Lease its next version, so that a write based on an older one conflicts, but it is no part
     /// of the history and no [`super::Observer`] is told. The fields of `spec` that a renewal does not have are not
@@ -80,8 +79,7 @@ impl CloudStore {
     }
 
     /// Changes Nodes, all in one transaction. What changes nothing costs no version. Left out, with a line in the log,
-    /// are nodes that no Node can be named after and reports that would make a Node one that clients cannot read;
-    /// removed nodes are left out in silence.
+    /// are reports that would make a Node one that clients cannot read; removed nodes are left out in silence.
     ///
     /// # Errors
     /// The store's.
@@ -97,9 +95,10 @@ impl CloudStore {
                     Some(report) => report.check().err().map(|problems| problems.to_string()),
                     None => None,
                 };
-                match problem.or_else(|| check_subdomain(&change.node).err()) {
-                    Some(problem) => tracing::warn!(node = change.node, problem, "a Node is not changed"),
-                    None => tx.change_node(&resource, change)?,
+                if let Some(problem) = problem {
+                    tracing::warn!(node = change.node.as_str(), problem, "a Node is not changed");
+                } else {
+                    tx.change_node(&resource, change)?;
                 }
             }
             Ok(())
@@ -167,7 +166,7 @@ struct NodeAnnotations {
 }
 
 /// Nodes that have reported, in the order of their names.
-fn reported(conn: &Connection) -> Result<Vec<String>, CloudError> {
+fn reported(conn: &Connection) -> Result<Vec<NodeName>, CloudError> {
     let Some(kind) = resource_id(conn, "", "Node")? else { return Ok(Vec::new()) };
     let mut statement =
         conn.prepare_cached("SELECT name, body FROM objects WHERE resource_id = ?1 ORDER BY name")?;
@@ -178,7 +177,7 @@ fn reported(conn: &Connection) -> Result<Vec<String>, CloudError> {
         // Fields of a wrong type are not a report's.
         let head: NodeHead = serde_json::from_str(body).unwrap_or_default();
         if head.metadata.annotations.node_labels.is_some() {
-            nodes.push(row.get(0)?);
+            nodes.extend(node_of_row(row.get_ref(0)?.as_str().unwrap_or_default()));
         }
     }
     Ok(nodes)

@@ -12,9 +12,9 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use serde_json::json;
 
 use super::objects::{Tx, parse};
-use super::{CloudError, CloudStore};
+use super::{CloudError, CloudStore, node_of_row};
 use edgesync_object::objectsync::{EFFECT_STATE_LABEL, IN_EFFECT_LABEL};
-use edgesync_object::{Object, Resource, ResourceVersion, kinds, name};
+use edgesync_object::{NodeName, Object, Resource, ResourceVersion, kinds, name};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::upload::{EffectContent, EffectState, Lane, Taken};
@@ -163,8 +163,8 @@ impl CloudStore {
     ///
     /// # Errors
     /// The store's.
-    pub async fn in_effect(&self, node: &str) -> Result<Vec<InEffect>, CloudError> {
-        let node = node.to_owned();
+    pub async fn in_effect(&self, node: &NodeName) -> Result<Vec<InEffect>, CloudError> {
+        let node = node.clone();
         self.readers.run(move |conn| in_effect(conn, &node)).await
     }
 
@@ -172,7 +172,7 @@ impl CloudStore {
     ///
     /// # Errors
     /// The store's.
-    pub async fn standings(&self) -> Result<HashMap<String, Standing>, CloudError> {
+    pub async fn standings(&self) -> Result<HashMap<NodeName, Standing>, CloudError> {
         self.readers.run(standings).await
     }
 }
@@ -197,22 +197,23 @@ fn state_of(name: &str) -> EffectState {
     known.into_iter().find(|state| state.name() == name).unwrap_or(EffectState::Other)
 }
 
-fn in_effect(conn: &Connection, node: &str) -> Result<Vec<InEffect>, CloudError> {
+fn in_effect(conn: &Connection, node: &NodeName) -> Result<Vec<InEffect>, CloudError> {
     let mut statement = conn.prepare_cached(
         "SELECT uid, version, wanted, state, rule, message, since FROM effects WHERE node = ?1 ORDER BY uid",
     )?;
-    let rows = statement.query_map([node], InEffect::read)?;
+    let rows = statement.query_map([node.as_str()], InEffect::read)?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-fn standings(conn: &Connection) -> Result<HashMap<String, Standing>, CloudError> {
+fn standings(conn: &Connection) -> Result<HashMap<NodeName, Standing>, CloudError> {
     let mut statement = conn.prepare_cached("SELECT node, epoch, uid, version, state FROM effects")?;
     let mut rows = statement.query([])?;
-    let mut found: HashMap<String, Standing> = HashMap::new();
+    let mut found: HashMap<NodeName, Standing> = HashMap::new();
     while let Some(row) = rows.next()? {
         let node = row.get_ref(0)?.as_str().unwrap_or_default();
         if !found.contains_key(node) {
-            found.insert(node.to_owned(), Standing::default());
+            let Some(name) = node_of_row(node) else { continue };
+            found.insert(name, Standing::default());
         }
         let Some(standing) = found.get_mut(node) else { continue };
         let epoch = row.get_ref(1)?.as_str().unwrap_or_default().parse();
@@ -230,7 +231,7 @@ impl Tx<'_> {
     /// placed there, or recorded.
     pub(super) fn put_in_effect(
         &mut self,
-        node: &str,
+        node: &NodeName,
         epoch: Epoch,
         effect: &EffectContent,
         placed: bool,
@@ -253,7 +254,7 @@ impl Tx<'_> {
                    message = excluded.message, since = excluded.since",
             )?
             .execute((
-                node,
+                node.as_str(),
                 uid,
                 epoch.to_string(),
                 version,
@@ -270,12 +271,12 @@ impl Tx<'_> {
     /// The labels that the record of an object is to have.
     pub(super) fn labels_of_effect(
         &self,
-        node: &str,
+        node: &NodeName,
         uid: &str,
     ) -> Result<Option<BTreeMap<&'static str, String>>, CloudError> {
         let sql = "SELECT version, state FROM effects WHERE node = ?1 AND uid = ?2";
         let mut statement = self.conn.prepare_cached(sql)?;
-        let labels = statement.query_row((node, uid), |row| {
+        let labels = statement.query_row((node.as_str(), uid), |row| {
             let version: Option<String> = row.get(0)?;
             Ok(effect_labels(version.as_deref(), state_of(row.get_ref(1)?.as_str().unwrap_or_default())))
         });
@@ -283,9 +284,9 @@ impl Tx<'_> {
     }
 
     /// The node does not hold the object any more, or nothing is to be said of it.
-    pub(super) fn forget_in_effect(&mut self, node: &str, uid: &str) -> Result<(), CloudError> {
+    pub(super) fn forget_in_effect(&mut self, node: &NodeName, uid: &str) -> Result<(), CloudError> {
         let mut forget = self.conn.prepare_cached("DELETE FROM effects WHERE node = ?1 AND uid = ?2")?;
-        if forget.execute((node, uid))? > 0 {
+        if forget.execute((node.as_str(), uid))? > 0 {
             self.label_record(node, uid, &BTreeMap::new())?;
         }
         Ok(())
@@ -295,14 +296,14 @@ impl Tx<'_> {
     /// that is known.
     pub(super) fn forget_effects(
         &mut self,
-        node: &str,
+        node: &NodeName,
         epoch: Epoch,
         held: Option<&HashSet<&str>>,
     ) -> Result<(), CloudError> {
         let epoch = epoch.to_string();
         let sql = "SELECT uid, epoch FROM effects WHERE node = ?1";
         let mut statement = self.conn.prepare_cached(sql)?;
-        let mut rows = statement.query([node])?;
+        let mut rows = statement.query([node.as_str()])?;
         let mut gone: Vec<String> = Vec::new();
         while let Some(row) = rows.next()? {
             let uid = row.get_ref(0)?.as_str().unwrap_or_default();
@@ -319,14 +320,14 @@ impl Tx<'_> {
     }
 
     /// Forgets all of a node that is removed, whose records have gone.
-    pub(super) fn drop_effects(&self, node: &str) -> rusqlite::Result<()> {
-        self.conn.prepare_cached("DELETE FROM effects WHERE node = ?1")?.execute([node]).map(drop)
+    pub(super) fn drop_effects(&self, node: &NodeName) -> rusqlite::Result<()> {
+        self.conn.prepare_cached("DELETE FROM effects WHERE node = ?1")?.execute([node.as_str()]).map(drop)
     }
 
     /// Has a record show what is in effect, if there is one. Labels of others stay.
     fn label_record(
         &mut self,
-        node: &str,
+        node: &NodeName,
         uid: &str,
         wanted: &BTreeMap<&'static str, String>,
     ) -> Result<(), CloudError> {

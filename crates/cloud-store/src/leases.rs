@@ -9,11 +9,10 @@ use rusqlite::{Connection, OptionalExtension};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::CloudError;
 use super::objects::{ObjectRow, Tx, find, parse, resource_id};
-use edgesync_object::name::check_subdomain;
+use super::{CloudError, node_of_row};
 use edgesync_object::time::rfc3339_micros;
-use edgesync_object::{Object, Resource, with_field, with_resource_version};
+use edgesync_object::{NodeName, Object, Resource, with_field, with_resource_version};
 
 /// Where the Leases of nodes are.
 pub(super) const NAMESPACE: &str = "kube-node-lease";
@@ -27,7 +26,7 @@ const FIRST_ROW: i64 = -(1 << 40);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRenewal {
     /// The node: the Lease is `kube-node-lease/<node>`, its holder has this name.
-    pub node: String,
+    pub node: NodeName,
     /// How long it is good, in seconds.
     pub seconds: u32,
     /// When this run of the agent acquired it.
@@ -99,11 +98,7 @@ impl Tx<'_> {
 
     /// Makes the Lease of a node that has none, unless the node has been removed meanwhile.
     fn grant(&mut self, resource: &Arc<Resource>, renewal: &LeaseRenewal) -> Result<(), CloudError> {
-        let node = renewal.node.as_str();
-        if let Err(problem) = check_subdomain(node) {
-            tracing::warn!(problem, "a Lease for a name that no node can have is not written");
-            return Ok(());
-        }
+        let node = &renewal.node;
         if self.was_removed(node)? {
             return Ok(());
         }
@@ -111,7 +106,7 @@ impl Tx<'_> {
         object.fields_mut().insert("apiVersion".to_owned(), resource.api_version().into());
         object.fields_mut().insert("kind".to_owned(), resource.kind.as_str().into());
         object.fields_mut().insert("spec".to_owned(), spec(renewal));
-        object.set_metadata("name", node);
+        object.set_metadata("name", node.as_str());
         object.set_metadata("namespace", NAMESPACE);
         if let Some(owner) = self.owner(node)? {
             object.set_metadata("ownerReferences", json!([owner]));
@@ -129,14 +124,14 @@ impl Tx<'_> {
     }
 
     /// A reference to the Node of a name, if there is one.
-    fn owner(&self, node: &str) -> rusqlite::Result<Option<Value>> {
+    fn owner(&self, node: &NodeName) -> rusqlite::Result<Option<Value>> {
         let Some(kind) = resource_id(self.conn, "", "Node")? else { return Ok(None) };
         let uid: Option<String> = self
             .conn
             .prepare_cached(
                 "SELECT uid FROM objects WHERE resource_id = ?1 AND namespace = '' AND name = ?2",
             )?
-            .query_row((kind, node), |row| row.get(0))
+            .query_row((kind, node.as_str()), |row| row.get(0))
             .optional()?;
         Ok(uid.map(|uid| json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid})))
     }
@@ -182,7 +177,7 @@ struct LeaseSpec {
 
 /// The Leases that nodes hold, as they were written last, and the names of those nodes that there is no Node of. Whatever else
 /// somebody keeps in the namespace is left out.
-pub(super) fn leases(conn: &Connection) -> Result<(Vec<LeaseRenewal>, Vec<String>), CloudError> {
+pub(super) fn leases(conn: &Connection) -> Result<(Vec<LeaseRenewal>, Vec<NodeName>), CloudError> {
     let (mut leases, mut orphans) = (Vec::new(), Vec::new());
     let Some(kind) = resource_id(conn, GROUP, "Lease")? else { return Ok((leases, orphans)) };
     let mut statement = conn.prepare_cached(
@@ -192,7 +187,7 @@ pub(super) fn leases(conn: &Connection) -> Result<(Vec<LeaseRenewal>, Vec<String
     )?;
     let mut rows = statement.query((kind, NAMESPACE, resource_id(conn, "", "Node")?))?;
     while let Some(row) = rows.next()? {
-        let node: String = row.get(0)?;
+        let node = row.get_ref(0)?.as_str().unwrap_or_default();
         let Ok(LeaseBody { spec }) = serde_json::from_str(row.get_ref(1)?.as_str().unwrap_or_default())
         else {
             continue;
@@ -200,6 +195,7 @@ pub(super) fn leases(conn: &Connection) -> Result<(Vec<LeaseRenewal>, Vec<String
         if spec.holder_identity != node {
             continue;
         }
+        let Some(node) = node_of_row(node) else { continue };
         if !row.get::<_, bool>(2)? {
             orphans.push(node.clone());
         }
@@ -221,7 +217,7 @@ mod tests {
     #[test]
     fn the_text_of_a_spec_is_that_of_its_tree() {
         let renewal = LeaseRenewal {
-            node: "edge-1.lab".into(),
+            node: NodeName::parse("edge-1.lab").unwrap(),
             seconds: 40,
             acquired: Timestamp::from_microsecond(1_795_000_000_000_001).unwrap(),
             renewed: Timestamp::from_microsecond(1_795_000_010_500_000).unwrap(),

@@ -49,8 +49,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-use edgesync_object::name::check_subdomain;
-use edgesync_object::{LeftOut, Object, ObjectKey, Problems, Resource, SERVER_METADATA, kinds};
+use edgesync_object::{LeftOut, NodeName, Object, ObjectKey, Problems, Resource, SERVER_METADATA, kinds};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_store::StoreError;
@@ -243,16 +242,14 @@ impl CloudStore {
     /// none is given.
     ///
     /// # Errors
-    /// [`CloudError::Invalid`] for a name that no node can have, or the store's. Single reports that
-    /// cannot be recorded are in [`Recorded::refused`].
+    /// The store's. Single reports that cannot be recorded are in [`Recorded::refused`].
     pub async fn record(
         &self,
-        node: &str,
+        node: &NodeName,
         agent_version: Option<String>,
         batch: RecordBatch,
     ) -> Result<Recorded, CloudError> {
-        check_node(node)?;
-        let node = node.to_owned();
+        let node = node.clone();
         // About what a record takes in the queue and in the transaction.
         let bytes = (batch.put.len() + batch.remove.len()).saturating_mul(512);
         self.write(bytes, move |tx| tx.record(&node, agent_version.as_deref(), &batch)).await
@@ -262,8 +259,8 @@ impl CloudStore {
     ///
     /// # Errors
     /// The store's.
-    pub async fn records(&self, node: &str) -> Result<Vec<(Uid, Record)>, CloudError> {
-        let node = node.to_owned();
+    pub async fn records(&self, node: &NodeName) -> Result<Vec<(Uid, Record)>, CloudError> {
+        let node = node.clone();
         self.readers.run(move |conn| nodes::records(conn, &node)).await
     }
 
@@ -271,7 +268,7 @@ impl CloudStore {
     ///
     /// # Errors
     /// The store's.
-    pub async fn nodes(&self) -> Result<Vec<(String, NodeFacts)>, CloudError> {
+    pub async fn nodes(&self) -> Result<Vec<(NodeName, NodeFacts)>, CloudError> {
         self.readers.run(nodes::nodes).await
     }
 
@@ -415,11 +412,19 @@ fn node_key(node: &str) -> ObjectKey {
     ObjectKey { group: "".into(), kind: "Node".into(), namespace: "".into(), name: node.into() }
 }
 
-fn check_node(node: &str) -> Result<(), CloudError> {
-    check_subdomain(node).map_err(|problem| CloudError::Invalid {
+fn check_node(node: &str) -> Result<NodeName, CloudError> {
+    NodeName::parse(node).map_err(|problem| CloudError::Invalid {
         key: node_key(node),
         problems: Problems::one("metadata.name", problem),
     })
+}
+
+/// Parses the name of a node in a row. Whatever else wrote it, no node can have another one: such a row is left out.
+fn node_of_row(name: &str) -> Option<NodeName> {
+    let parsed = NodeName::parse(name);
+    parsed
+        .inspect_err(|problem| tracing::warn!(problem, "a row of a name that no node can have is left out"))
+        .ok()
 }
 
 #[cfg(test)]

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension};
 use serde_json::{Value, json};
 
-use super::CloudError;
 use super::change::ChangeKind;
 use super::objects::{ObjectRow, RowExtra, Tx, parse};
 use super::state::Before;
 use super::stored::Stored;
+use super::{CloudError, node_of_row};
 use edgesync_object::objectsync::sync_name;
 use edgesync_object::time::rfc3339;
-use edgesync_object::{ObjectRef, ObjectSync, ResourceVersion, kinds};
+use edgesync_object::{NodeName, ObjectRef, ObjectSync, ResourceVersion, kinds};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{LedgerFacts, Record, RecordBatch};
 use edgesync_protocol::digest::{Epoch, Tally};
@@ -47,7 +47,7 @@ pub struct NodeFacts {
 
 /// What holds for all records of a batch.
 struct Batch<'a> {
-    node: &'a str,
+    node: &'a NodeName,
     now: String,
     /// The ids of ObjectSync and ClusterObjectSync, once they were looked up.
     namespaced: Option<i64>,
@@ -59,7 +59,7 @@ impl Tx<'_> {
     /// Records a batch.
     pub(super) fn record(
         &mut self,
-        node: &str,
+        node: &NodeName,
         agent_version: Option<&str>,
         batch: &RecordBatch,
     ) -> Result<Recorded, CloudError> {
@@ -76,7 +76,7 @@ impl Tx<'_> {
             self.forget_effects(node, batch.epoch, held.as_ref())?;
         }
         for (uid, held) in &batch.put {
-            match sync_name(node, uid) {
+            match sync_name(node.as_str(), uid) {
                 Ok(name) => self.put_record(&mut so_far, &name, uid, held)?,
                 Err(problem) => so_far.recorded.refused.push((uid.clone(), problem)),
             }
@@ -160,8 +160,11 @@ impl Tx<'_> {
             name: name.to_owned(),
             body: write_record(&record)?,
         };
-        let extra =
-            RowExtra { sync: Some((batch.node, uid)), labels: labels.as_deref(), ..RowExtra::default() };
+        let extra = RowExtra {
+            sync: Some((batch.node.as_str(), uid)),
+            labels: labels.as_deref(),
+            ..RowExtra::default()
+        };
         self.insert(resource_id, "v1alpha1", &stored, extra)?;
         self.enter(ChangeKind::Added, resource_id, stored, Before::Nothing)
     }
@@ -183,32 +186,32 @@ impl Tx<'_> {
         Ok(*slot.insert(id))
     }
 
-    pub(super) fn find_record(&self, node: &str, uid: &str) -> rusqlite::Result<Option<ObjectRow>> {
+    pub(super) fn find_record(&self, node: &NodeName, uid: &str) -> rusqlite::Result<Option<ObjectRow>> {
         const SQL: &str = "SELECT id, resource_id, uid, version, namespace, name, body FROM objects
             WHERE sync_node = ?1 AND sync_uid = ?2";
-        self.conn.prepare_cached(SQL)?.query_row((node, uid), ObjectRow::read).optional()
+        self.conn.prepare_cached(SQL)?.query_row((node.as_str(), uid), ObjectRow::read).optional()
     }
 
-    fn remove_record(&mut self, node: &str, uid: &str) -> Result<bool, CloudError> {
+    fn remove_record(&mut self, node: &NodeName, uid: &str) -> Result<bool, CloudError> {
         let Some(row) = self.find_record(node, uid)? else { return Ok(false) };
         self.remove(&row)?;
         Ok(true)
     }
 
     /// Whether another database file of a node is the last one that is known.
-    fn has_other_epoch(&self, node: &str, epoch: Epoch) -> rusqlite::Result<bool> {
+    fn has_other_epoch(&self, node: &NodeName, epoch: Epoch) -> rusqlite::Result<bool> {
         let mut find = self.conn.prepare_cached("SELECT 1 FROM nodes WHERE name = ?1 AND epoch <> ?2")?;
-        find.exists((node, epoch.to_string()))
+        find.exists((node.as_str(), epoch.to_string()))
     }
 
-    fn recorded_uids(&self, node: &str) -> rusqlite::Result<Vec<String>> {
+    fn recorded_uids(&self, node: &NodeName) -> rusqlite::Result<Vec<String>> {
         let mut statement = self.conn.prepare_cached("SELECT sync_uid FROM objects WHERE sync_node = ?1")?;
-        statement.query_map([node], |row| row.get(0))?.collect()
+        statement.query_map([node.as_str()], |row| row.get(0))?.collect()
     }
 
     fn save_node(
         &self,
-        node: &str,
+        node: &NodeName,
         agent_version: Option<&str>,
         batch: &RecordBatch,
     ) -> Result<(), CloudError> {
@@ -225,7 +228,7 @@ impl Tx<'_> {
                    agent_version = coalesce(excluded.agent_version, agent_version)",
             )?
             .execute((
-                node,
+                node.as_str(),
                 batch.epoch.to_string(),
                 // SQLite's integers are signed: no store counts that far.
                 i64::try_from(batch.confirmed).unwrap_or(i64::MAX),
@@ -246,19 +249,19 @@ impl Tx<'_> {
     }
 
     /// Forgets a node and all its records.
-    pub(super) fn delete_node(&mut self, node: &str) -> Result<bool, CloudError> {
+    pub(super) fn delete_node(&mut self, node: &NodeName) -> Result<bool, CloudError> {
         let uids = self.recorded_uids(node)?;
         for uid in &uids {
             self.remove_record(node, uid)?;
         }
         self.drop_effects(node)?;
-        let rows = self.conn.prepare_cached("DELETE FROM nodes WHERE name = ?1")?.execute([node])?;
+        let rows = self.conn.prepare_cached("DELETE FROM nodes WHERE name = ?1")?.execute([node.as_str()])?;
         Ok(rows > 0 || !uids.is_empty())
     }
 }
 
 /// The nodes that have reported, in the order of their names.
-pub(super) fn nodes(conn: &Connection) -> Result<Vec<(String, NodeFacts)>, CloudError> {
+pub(super) fn nodes(conn: &Connection) -> Result<Vec<(NodeName, NodeFacts)>, CloudError> {
     let mut statement = conn.prepare_cached(
         "SELECT name, epoch, confirmed, incarnation, agent_version, last_seen, held_count, held_digest,
            epochs
@@ -267,7 +270,7 @@ pub(super) fn nodes(conn: &Connection) -> Result<Vec<(String, NodeFacts)>, Cloud
     let mut rows = statement.query([])?;
     let (mut nodes, mut incarnations) = (Vec::new(), HashSet::<Arc<str>>::new());
     while let Some(row) = rows.next()? {
-        let name: String = row.get(0)?;
+        let Some(name) = node_of_row(row.get_ref(0)?.as_str().unwrap_or_default()) else { continue };
         let damaged = |what| StoreError::corrupt(format!("the {what} of node '{name}' is damaged"));
         let epoch = Some(row.get::<_, String>(1)?.parse().map_err(|_| damaged("epoch"))?);
         let last_seen = row.get::<_, String>(5)?.parse().map_err(|_| damaged("last_seen"))?;
@@ -290,9 +293,9 @@ pub(super) fn nodes(conn: &Connection) -> Result<Vec<(String, NodeFacts)>, Cloud
 }
 
 /// What a node is recorded to hold.
-pub(super) fn records(conn: &Connection, node: &str) -> Result<Vec<(Uid, Record)>, CloudError> {
+pub(super) fn records(conn: &Connection, node: &NodeName) -> Result<Vec<(Uid, Record)>, CloudError> {
     let mut statement = conn.prepare_cached("SELECT sync_uid, body FROM objects WHERE sync_node = ?1")?;
-    let mut rows = statement.query([node])?;
+    let mut rows = statement.query([node.as_str()])?;
     let mut records = Vec::new();
     while let Some(row) = rows.next()? {
         let uid: Uid = row.get(0)?;

@@ -124,6 +124,10 @@ pub(super) fn kind(word: &str) -> Resource {
     kinds::by_word(word).unwrap().resource()
 }
 
+fn node_name(name: &str) -> NodeName {
+    NodeName::parse(name).unwrap()
+}
+
 fn config_map(name: &str, data: &Value) -> Object {
     let value = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": name, "namespace": "lab"}, "data": data});

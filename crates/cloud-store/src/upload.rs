@@ -8,9 +8,9 @@ use rusqlite::OptionalExtension;
 use serde_json::{Value, json};
 
 use super::objects::{ObjectRow, Tx, find, parse, resource_id, version_of};
-use super::{CloudError, CloudStore, NodeChange, SERVER_METADATA, Shared, check_node, node_key};
+use super::{CloudError, CloudStore, NodeChange, SERVER_METADATA, Shared, node_key};
 use edgesync_object::name::MAX_SUBDOMAIN;
-use edgesync_object::{Object, ObjectKey, Problems, Resource, Scope};
+use edgesync_object::{NodeName, Object, ObjectKey, Problems, Resource, Scope};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::node::NodeReport;
@@ -23,7 +23,7 @@ use edgesync_store::writer::WriterHooks;
 #[derive(Clone, Debug)]
 pub struct UploadBatch {
     /// The node.
-    pub node: String,
+    pub node: NodeName,
     /// Its outbox.
     pub outbox: String,
     /// The lane.
@@ -125,10 +125,8 @@ impl CloudStore {
     /// Has items take effect, in their order, each once; what cannot is refused, and hinders no other.
     ///
     /// # Errors
-    /// [`CloudError::NotFound`] if the node was removed from the fleet, [`CloudError::Invalid`] for a name that no node
-    /// can have, or the store's. Then nothing of it has taken effect, and the numbers are what they were.
+    /// [`CloudError::NotFound`] if the node was removed from the fleet, or the store's. Then nothing of it has taken effect, and the numbers are what they were.
     pub async fn take(&self, batch: UploadBatch) -> Result<UploadOutcome, CloudError> {
-        check_node(&batch.node)?;
         let shared = Arc::clone(&self.shared);
         self.write(batch.bytes(), move |tx| tx.take(&batch, &shared)).await
     }
@@ -201,7 +199,7 @@ impl Tx<'_> {
     /// Runs an effect so that it leaves nothing behind if it is refused, and tells why it was.
     fn attempt(
         &mut self,
-        node: &str,
+        node: &NodeName,
         effect: &Effect,
         shared: &Shared,
     ) -> Result<Option<(RefusedReason, String)>, CloudError> {
@@ -221,14 +219,14 @@ impl Tx<'_> {
         Ok(refusal)
     }
 
-    fn apply(&mut self, node: &str, effect: &Effect, shared: &Shared) -> Result<(), Failure> {
+    fn apply(&mut self, node: &NodeName, effect: &Effect, shared: &Shared) -> Result<(), Failure> {
         match effect {
             Effect::Node(report) => {
                 report.check().map_err(|problems| {
                     Failure::Refused(RefusedReason::Invalid, format!("the node's report: {problems}"))
                 })?;
                 let report = Some(NodeReport::clone(report));
-                let change = NodeChange { node: node.to_owned(), report, conditions: Vec::new() };
+                let change = NodeChange { node: node.clone(), report, conditions: Vec::new() };
                 Ok(self.change_node(&shared.kind("nodes")?, &change)?)
             }
             Effect::Status { resource, namespace, name, uid, placed, status } => {
@@ -316,14 +314,14 @@ impl Tx<'_> {
     }
 
     /// Creates the Event, or replaces the one that this node has made under its name.
-    fn apply_event(&mut self, node: &str, event: &Object, shared: &Shared) -> Result<(), Failure> {
+    fn apply_event(&mut self, node: &NodeName, event: &Object, shared: &Shared) -> Result<(), Failure> {
         let resource = shared.kind("events.events.k8s.io")?;
         let mut event = event.clone();
         for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
             event.remove_metadata(field);
         }
         let mut annotations = event.annotations();
-        annotations.insert(EVENT_NODE_ANNOTATION.to_owned(), node.to_owned());
+        annotations.insert(EVENT_NODE_ANNOTATION.to_owned(), node.to_string());
         event.set_metadata("annotations", json!(annotations));
         let key = resource.key(event.namespace(), event.name());
         if let Err(problems) = event.validate(&resource) {
@@ -354,7 +352,7 @@ impl Tx<'_> {
     fn place_of_event(
         &self,
         resource: &Resource,
-        node: &str,
+        node: &NodeName,
         key: &ObjectKey,
     ) -> Result<(String, Option<(ObjectRow, Object)>), Failure> {
         let names = event_names(&key.name, node);
@@ -370,7 +368,7 @@ impl Tx<'_> {
                 continue;
             };
             let object = parse(&row.stored)?;
-            if object.annotations().get(EVENT_NODE_ANNOTATION).is_some_and(|made_by| made_by == node) {
+            if object.annotations().get(EVENT_NODE_ANNOTATION).is_some_and(|made_by| *node == **made_by) {
                 return Ok((name, Some((row, object))));
             }
         }
@@ -378,11 +376,11 @@ impl Tx<'_> {
         Ok((free.ok_or_else(taken)?, None))
     }
 
-    fn taken(&self, node: &str) -> rusqlite::Result<Taken> {
+    fn taken(&self, node: &NodeName) -> rusqlite::Result<Taken> {
         let found = self
             .conn
             .prepare_cached("SELECT outbox, status, events, bulk FROM node_outboxes WHERE node = ?1")?
-            .query_row([node], |row| {
+            .query_row([node.as_str()], |row| {
                 let number = |index| row.get(index).map(i64::cast_unsigned);
                 let last = Lanes { status: number(1)?, events: number(2)?, bulk: number(3)? };
                 Ok(Taken { outbox: row.get(0)?, last })
@@ -391,7 +389,7 @@ impl Tx<'_> {
         Ok(found.unwrap_or_default())
     }
 
-    fn save_taken(&self, node: &str, taken: &Taken) -> rusqlite::Result<()> {
+    fn save_taken(&self, node: &NodeName, taken: &Taken) -> rusqlite::Result<()> {
         let Lanes { status, events, bulk } = taken.last;
         self.conn
             .prepare_cached(
@@ -400,7 +398,13 @@ impl Tx<'_> {
                    events = excluded.events, bulk = excluded.bulk",
             )?
             // Kept bit by bit: a number beyond the signed ones must not be taken for a smaller one.
-            .execute((node, &taken.outbox, status.cast_signed(), events.cast_signed(), bulk.cast_signed()))?;
+            .execute((
+                node.as_str(),
+                &taken.outbox,
+                status.cast_signed(),
+                events.cast_signed(),
+                bulk.cast_signed(),
+            ))?;
         Ok(())
     }
 }
@@ -413,7 +417,7 @@ fn check_size(key: ObjectKey, text: &str, shared: &Shared) -> Result<(), CloudEr
 /// The names that an Event of a node may have, in the order in which they are tried: its own, with the node's behind
 /// it, and one with a checksum of both where those are too long or taken too.
 #[must_use]
-pub fn event_names(name: &str, node: &str) -> Vec<String> {
+pub fn event_names(name: &str, node: &NodeName) -> Vec<String> {
     let mut names = vec![name.to_owned()];
     let long = format!("{name}.{node}");
     if long.len() <= MAX_SUBDOMAIN {
@@ -434,17 +438,18 @@ mod tests {
 
     #[test]
     fn every_name_of_an_event_is_one_however_long_its_parts_are() {
-        assert_eq!(event_names("a", "n")[..2], ["a".to_owned(), "a.n".to_owned()]);
+        let [short, other, node] = ["n", "m", &"n".repeat(200)].map(|node| NodeName::parse(node).unwrap());
+        assert_eq!(event_names("a", &short)[..2], ["a".to_owned(), "a.n".to_owned()]);
         let long = format!("{}-{}", "x".repeat(235), "y".repeat(17));
-        let node = "n".repeat(200);
-        for (name, node, count) in [("a", "n", 3), (&long, "n", 2), ("a", &node, 3), (&long, &node, 2)] {
+        for (name, node, count) in [("a", &short, 3), (&long, &short, 2), ("a", &node, 3), (&long, &node, 2)]
+        {
             let names = event_names(name, node);
             assert_eq!(names.len(), count);
             for name in names {
                 assert_eq!(check_subdomain(&name), Ok(()));
             }
         }
-        assert_ne!(event_names(&long, "n")[1], event_names(&long, "m")[1]);
+        assert_ne!(event_names(&long, &short)[1], event_names(&long, &other)[1]);
     }
 
     #[test]

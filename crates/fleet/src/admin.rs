@@ -26,7 +26,7 @@ use edgesync_enrollment::Pairing;
 use edgesync_enrollment::broker_config::{self, BrokerConfig, Flavor};
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
-use edgesync_object::{Object, Resource, Scope, Status};
+use edgesync_object::{NodeName, Object, Resource, Scope, Status};
 use edgesync_placement::Summary;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
@@ -42,19 +42,19 @@ pub enum AdminRequest {
     /// All nodes.
     Nodes(oneshot::Sender<NodeList>),
     /// One node, with what it refuses and what is held back.
-    Node(String, oneshot::Sender<Option<NodeInfo>>),
+    Node(NodeName, oneshot::Sender<Option<NodeInfo>>),
     /// Removals that are held back may go out; answers with their number.
-    ConfirmDeletions(String, oneshot::Sender<Option<u64>>),
+    ConfirmDeletions(NodeName, oneshot::Sender<Option<u64>>),
     /// Why an object is on a node, or is not.
-    Explain(String, Option<Box<Summary>>, oneshot::Sender<Option<Value>>),
+    Explain(NodeName, Option<Box<Summary>>, oneshot::Sender<Option<Value>>),
     /// A node is removed from the fleet; answers with whether it was not before.
-    Remove(String, Answer),
+    Remove(NodeName, Answer),
     /// A node that was removed may come back; answers with whether it had been removed.
-    Admit(String, Answer),
+    Admit(NodeName, Answer),
     /// The last hour of a node.
-    Past(String, oneshot::Sender<Option<NodeHistory>>),
+    Past(NodeName, oneshot::Sender<Option<NodeHistory>>),
     /// The objects of a node.
-    Objects(String, Wanted, oneshot::Sender<Option<Value>>),
+    Objects(NodeName, Wanted, oneshot::Sender<Option<Value>>),
     /// How far something is rolled out.
     Rollout(RolloutOf, RolloutAnswer),
     /// All rules that place objects on nodes.
@@ -138,8 +138,8 @@ impl Admin {
     }
 
     /// One node in full.
-    async fn node(&self, node: &str) -> Result<NodeInfo> {
-        let found = self.ask(|answer| AdminRequest::Node(node.to_owned(), answer)).await?;
+    async fn node(&self, node: &NodeName) -> Result<NodeInfo> {
+        let found = self.ask(|answer| AdminRequest::Node(node.clone(), answer)).await?;
         let member = self.parts.pairing.office().register().member(node).await?;
         let mut found = answers::with_member(found, member.as_ref()).ok_or_else(|| unknown(node))?;
         self.add_effects(node, &mut found).await?;
@@ -147,7 +147,7 @@ impl Admin {
     }
 
     /// Why an object is on a node, or is not; what rules say of the node, if no object is named.
-    async fn placement(&self, node: &str, query: &[(String, String)]) -> Result<Value> {
+    async fn placement(&self, node: &NodeName, query: &[(String, String)]) -> Result<Value> {
         let of = |field: &str| {
             query.iter().find(|(name, _)| name == field).map(|(_, value)| value.clone()).unwrap_or_default()
         };
@@ -161,7 +161,7 @@ impl Admin {
             let version = found.resource_version().into();
             Some(Box::new(Summary::of(&found, Arc::new(resource), version)))
         };
-        let told = self.ask(|answer| AdminRequest::Explain(node.to_owned(), object, answer)).await?;
+        let told = self.ask(|answer| AdminRequest::Explain(node.clone(), object, answer)).await?;
         match told {
             Some(told) => Ok(told),
             None => Err(self.not_here(node).await),
@@ -187,7 +187,7 @@ impl Admin {
     }
 
     /// Why nothing can be done about a node that the fleet does not know.
-    async fn not_here(&self, node: &str) -> Status {
+    async fn not_here(&self, node: &NodeName) -> Status {
         match self.parts.pairing.office().register().member(node).await {
             Ok(Some(_)) => answers::never_connected(node),
             Ok(None) => unknown(node),
@@ -196,7 +196,7 @@ impl Admin {
     }
 
     /// Adds the objects that are not in effect on a node, where that is kept here.
-    async fn add_effects(&self, node: &str, shown: &mut NodeInfo) -> Result<()> {
+    async fn add_effects(&self, node: &NodeName, shown: &mut NodeInfo) -> Result<()> {
         let Some((store, _)) = &self.parts.database else { return Ok(()) };
         let unavailable =
             |error| Status::unavailable(format!("what is in effect cannot be read: {error}"), 5);
@@ -222,7 +222,7 @@ impl Admin {
         Ok(())
     }
 
-    async fn revoke(&self, node: &str) -> Result<RevokedCertificates> {
+    async fn revoke(&self, node: &NodeName) -> Result<RevokedCertificates> {
         let certificates = self.parts.pairing.revoke_node(node).await?;
         let known = certificates > 0 || self.parts.pairing.knows_name(node).await?;
         if !known {
@@ -232,12 +232,12 @@ impl Admin {
     }
 
     /// Revokes a node, removes it, and frees its name: each of these may have been done before.
-    async fn forget(&self, node: &str) -> Result<RevokedCertificates> {
+    async fn forget(&self, node: &NodeName) -> Result<RevokedCertificates> {
         let certificates = self.parts.pairing.revoke_node(node).await?;
         let mut known = certificates > 0;
-        let requests: [fn(String, Answer) -> AdminRequest; 2] = [AdminRequest::Remove, AdminRequest::Admit];
+        let requests: [fn(NodeName, Answer) -> AdminRequest; 2] = [AdminRequest::Remove, AdminRequest::Admit];
         for request in requests {
-            match self.ask(|answer| request(node.to_owned(), answer)).await? {
+            match self.ask(|answer| request(node.clone(), answer)).await? {
                 Ok(_) => known = true,
                 Err(status) if status.code == 404 => {}
                 Err(status) => return Err(status),
@@ -247,7 +247,7 @@ impl Admin {
         if !known {
             return Err(unknown(node));
         }
-        tracing::warn!(node, "an operator has had it forgotten: its name is free");
+        tracing::warn!(node = node.as_str(), "an operator has had it forgotten: its name is free");
         Ok(answers::certificates(node, certificates))
     }
 
@@ -263,14 +263,16 @@ impl Admin {
         let gone = || Status::new(Reason::NotFound, "there is no such object, and no such rule".to_owned());
         let shown = match route {
             Route::Nodes => answer(&self.nodes().await?)?,
-            Route::Node(node) => answer(&self.node(node).await?)?,
-            Route::Placement(node) => self.placement(node, &call.query).await?,
+            Route::Node(node) => answer(&self.node(&node_name(node)?).await?)?,
+            Route::Placement(node) => self.placement(&node_name(node)?, &call.query).await?,
             Route::NodeHistory(node) => {
-                let past = self.ask(|answer| AdminRequest::Past(node.into(), answer)).await?;
+                let name = node_name(node)?;
+                let past = self.ask(|answer| AdminRequest::Past(name, answer)).await?;
                 answer(&past.ok_or_else(|| unknown(node))?)?
             }
             Route::NodeObjects(node) => {
-                let objects = self.ask(|answer| AdminRequest::Objects(node.into(), wanted(), answer)).await?;
+                let name = node_name(node)?;
+                let objects = self.ask(|answer| AdminRequest::Objects(name, wanted(), answer)).await?;
                 objects.ok_or_else(|| unknown(node))?
             }
             Route::Objects => self.ask(|answer| AdminRequest::Find(wanted(), answer)).await?,
@@ -304,7 +306,7 @@ impl Admin {
     async fn change(&self, route: Route<'_>, body: &Value) -> Result<Value> {
         let pairing = &self.parts.pairing;
         match route {
-            Route::ChangeNode(node, action) => self.change_node(node, action, body).await,
+            Route::ChangeNode(node, action) => self.change_node(&node_name(node)?, action, body).await,
             Route::CreateToken => {
                 let service = self.parts.service.as_deref();
                 answer(&answers::create_token(pairing.office(), wanted(body)?, service).await?)
@@ -328,25 +330,28 @@ impl Admin {
         }
     }
 
-    async fn change_node(&self, node: &str, action: NodeAction, body: &Value) -> Result<Value> {
+    async fn change_node(&self, node: &NodeName, action: NodeAction, body: &Value) -> Result<Value> {
         match action {
             NodeAction::ConfirmDeletions => {
-                let request = |answer| AdminRequest::ConfirmDeletions(node.into(), answer);
-                let Some(confirmed) = self.ask(request).await? else { return Err(self.not_here(node).await) };
-                answer(&Confirmed { node: node.to_owned(), confirmed })
+                let request = |answer| AdminRequest::ConfirmDeletions(node.clone(), answer);
+                let confirmed = self.ask(request).await?;
+                let Some(confirmed) = confirmed else { return Err(self.not_here(node).await) };
+                answer(&Confirmed { node: node.to_string(), confirmed })
             }
-            NodeAction::Remove => match self.ask(|answer| AdminRequest::Remove(node.into(), answer)).await? {
-                Err(status) if status.code == 404 => Err(self.not_here(node).await),
-                removed => answer(&Removed { node: node.to_owned(), removed: removed? }),
-            },
+            NodeAction::Remove => {
+                match self.ask(|answer| AdminRequest::Remove(node.clone(), answer)).await? {
+                    Err(status) if status.code == 404 => Err(self.not_here(node).await),
+                    removed => answer(&Removed { node: node.to_string(), removed: removed? }),
+                }
+            }
             NodeAction::Admit => {
                 let request: AdmitRequest = wanted::<Option<_>>(body)?.unwrap_or_default();
                 if request.broker_updated {
                     let noted = self.parts.pairing.broker_updated(node).await?;
                     return answer(&answers::certificates(node, noted));
                 }
-                let admitted = self.ask(|answer| AdminRequest::Admit(node.into(), answer)).await??;
-                answer(&Admitted { node: node.to_owned(), admitted })
+                let admitted = self.ask(|answer| AdminRequest::Admit(node.clone(), answer)).await??;
+                answer(&Admitted { node: node.to_string(), admitted })
             }
             NodeAction::Forget => answer(&self.forget(node).await?),
             NodeAction::Revoke => answer(&self.revoke(node).await?),
@@ -430,6 +435,11 @@ impl Extension for Admin {
             metrics::write(&numbers, out);
         }
     }
+}
+
+/// Parses the name of a node in a path. There is no node of a name that no node can have.
+fn node_name(node: &str) -> Result<NodeName> {
+    NodeName::parse(node).map_err(|_| unknown(node))
 }
 
 /// The size of a file; zero if there is none.

@@ -15,9 +15,9 @@ use edgesync_admin::cloud::{
 use edgesync_api::Role;
 use edgesync_enrollment::Office;
 use edgesync_enrollment::membership::{MemberRecord, OperatorRecord, TokenRecord};
-use edgesync_object::Status;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
+use edgesync_object::{NodeName, Status};
 use edgesync_transport::tls::{Certificate, Identity, Trust};
 
 /// Asks for the certificate of an operator.
@@ -86,8 +86,8 @@ pub fn new_operator(trust: &Trust, identity: &Identity) -> NewOperator {
 }
 
 /// How many certificates of a node this is about.
-pub fn certificates(node: &str, certificates: usize) -> RevokedCertificates {
-    RevokedCertificates { node: node.to_owned(), certificates }
+pub fn certificates(node: &NodeName, certificates: usize) -> RevokedCertificates {
+    RevokedCertificates { node: node.to_string(), certificates }
 }
 
 /// Adds to what is known of nodes what is known of their names: when certificates end, who is revoked, and who has joined and
@@ -126,7 +126,7 @@ fn with_known_member(node: Option<NodeInfo>, member: &MemberRecord) -> NodeInfo 
 }
 
 /// What can be done about a node that has joined and that nothing else is known of.
-pub fn never_connected(node: &str) -> Status {
+pub fn never_connected(node: &NodeName) -> Status {
     let message = format!(
         "node '{node}' has joined and never said Hello: 'edgesync-cloud node forget {node}' revokes its certificate and frees \
          the name"

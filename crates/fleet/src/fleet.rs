@@ -48,6 +48,7 @@ use tokio::time::Instant;
 use crate::config::Config;
 use edgesync_broker::{Downlink, FleetEvent, FleetEvents};
 use edgesync_enrollment::Pairing;
+use edgesync_object::NodeName;
 use edgesync_placement::Placement;
 use edgesync_protocol::timing::{Now, earlier};
 use edgesync_runtime::Service;
@@ -60,7 +61,7 @@ use super::summary::Board;
 use bodies::Bodies;
 use changes::Feed;
 use ingest::{EventExpiry, Intake};
-use nodes::Nodes;
+use nodes::{NodeId, Nodes};
 use numbers::Counts;
 use operators::Views;
 use overview::Overview;
@@ -104,7 +105,7 @@ impl<S: Source> Fleet<S> {
         let changes = source.follow();
         let mut known = source.registered().await?;
         // A Lease without a Node is nobody's.
-        let orphans: HashSet<String> = known.orphans.drain(..).collect();
+        let orphans: HashSet<NodeName> = known.orphans.drain(..).collect();
         known.leases.retain(|lease| !orphans.contains(&lease.node));
         let is_shared = source.replication().is_some();
         let lifecycle = match is_shared {
@@ -124,7 +125,12 @@ impl<S: Source> Fleet<S> {
             sender: Sender::new(downlink),
             bodies: Bodies::new(config.sync.bodies),
             rules: Rules::default(),
-            removals: Removals::new(known.removed),
+            removals: Removals::new(
+                known
+                    .removed
+                    .into_iter()
+                    .filter_map(|(name, since)| Some((NodeName::try_from(name).ok()?, since))),
+            ),
             intake: Intake::default(),
             expiry: EventExpiry::new(config.nodes.event_ttl),
             replicas: Replicas::default(),
@@ -143,18 +149,21 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Takes in the nodes that have reported before, and removes those whose Node was deleted since.
-    async fn meet_stored(&mut self, orphans: &HashSet<String>) -> Result<()> {
+    async fn meet_stored(&mut self, orphans: &HashSet<NodeName>) -> Result<()> {
         let mut standings = self.requests.source().standings().await?;
         for (name, facts) in self.requests.source().nodes().await? {
             if orphans.contains(&name) {
-                tracing::warn!(node = name, "its Node was deleted before the last end: it is removed");
+                tracing::warn!(
+                    node = name.as_str(),
+                    "its Node was deleted before the last end: it is removed"
+                );
                 self.dismiss(&name, None);
             } else {
                 self.meet_known(&name, Some(facts));
                 if let Some((node, standing)) =
-                    self.reconciler.nodes.get_mut(&name).zip(standings.remove(&name))
+                    self.reconciler.nodes.named_mut(&name).zip(standings.remove(&name))
                 {
-                    node.standing = standing;
+                    node.reported.standing = standing;
                 }
             }
         }
@@ -230,10 +239,12 @@ impl<S: Source> Fleet<S> {
                 change = self.feed.next(), if self.reconciler.broadcasts.is_told() => self.changed(change),
                 Some(answer) = self.requests.next() => self.take_answers(answer),
                 moved = self.sender.moved(), if self.reconciler.nodes.is_settled() => {
-                    self.reconciler.nodes.links_moved(moved);
+                    self.reconciler.nodes.links_moved(&moved);
                 }
                 Some(request) = admin.recv(), if self.views.queries.is_empty() => self.administer(request),
-                nodes = self.pairing.nodes_to_cut() => nodes.iter().for_each(|name| self.cut(name)),
+                nodes = self.pairing.nodes_to_cut() => {
+                    nodes.iter().filter_map(|name| NodeName::parse(name).ok()).for_each(|name| self.cut(&name));
+                }
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }
         }
@@ -308,23 +319,21 @@ impl<S: Source> Fleet<S> {
     fn tick(&mut self) {
         let (now, end) = (self.reconciler.now(), self.reconciler.work.part());
         while !self.reconciler.work.has_reached(end)
-            && let Some(name) = self.reconciler.nodes.next_due(now)
+            && let Some(id) = self.reconciler.nodes.next_due(now)
         {
             self.reconciler.work.node();
-            self.sender.tell_progress(&mut self.reconciler, &name);
-            self.reconciler.with_machine(&name, |machine, desired| machine.tick(now, desired));
+            self.sender.tell_progress(&mut self.reconciler, id);
+            self.reconciler.with_machine(id, |machine, desired| machine.tick(now, desired));
         }
     }
 
-    /// Makes a node known that may never have reported.
-    fn meet(&mut self, name: &str) {
-        self.meet_known(name, None);
+    /// Makes a node known that may never have reported. None if it was removed, or there are too many.
+    fn meet(&mut self, name: &NodeName) -> Option<NodeId> {
+        self.meet_known(name, None)
     }
 
-    fn meet_known(&mut self, name: &str, facts: Option<NodeFacts>) {
-        if !self.removals.has(name) {
-            self.reconciler.meet(name, facts);
-        }
+    fn meet_known(&mut self, name: &NodeName, facts: Option<NodeFacts>) -> Option<NodeId> {
+        if self.removals.has(name) { None } else { self.reconciler.meet(name, facts) }
     }
 
     /// Looks at a rule, and has its status written where something has changed.

@@ -25,3 +25,8 @@ mod work;
 
 pub use objects::{CloudList, CloudObjects};
 pub use upkeep::Upkeep;
+
+#[cfg(test)]
+fn node_name(name: &str) -> edgesync_object::NodeName {
+    edgesync_object::NodeName::parse(name).unwrap()
+}

@@ -22,6 +22,7 @@ use jiff::Timestamp;
 
 pub use conditions::Counts;
 use conditions::{Told, View};
+use edgesync_object::NodeName;
 use edgesync_protocol::node::Condition;
 use edgesync_protocol::timing::{Now, earlier};
 use edgesync_protocol::upload::Lease;
@@ -43,14 +44,12 @@ const LOOKS: usize = 1000;
 /// The most Leases, and the most Nodes, in one transaction.
 const BATCH: usize = 2000;
 
-type Name = Arc<str>;
-
 /// See the module.
 #[derive(Debug)]
 pub(super) struct NodeLifecycle {
-    nodes: HashMap<Name, Vital>,
+    nodes: HashMap<NodeName, Vital>,
     /// When a node is to be looked at again: its Lease runs out, or it has been in its state of sync for long enough.
-    deadlines: BTreeSet<(Now, Name)>,
+    deadlines: BTreeSet<(Now, NodeName)>,
     leases: Batches,
     changes: Batches,
     flush: Duration,
@@ -61,10 +60,10 @@ pub(super) struct NodeLifecycle {
 /// What is to be written of one sort, one write at a time.
 #[derive(Debug, Default)]
 struct Batches {
-    due: BTreeSet<Name>,
+    due: BTreeSet<NodeName>,
     /// Nothing is written before.
     at: Now,
-    under_way: BTreeSet<Name>,
+    under_way: BTreeSet<NodeName>,
 }
 
 /// A node.
@@ -120,17 +119,17 @@ impl NodeLifecycle {
             is_shared: false,
         };
         for node in &known.nodes {
-            lifecycle.nodes.insert(node.as_str().into(), Vital::default());
+            lifecycle.nodes.insert(node.clone(), Vital::default());
         }
         for lease in &known.leases {
-            let vital = lifecycle.nodes.entry(lease.node.as_str().into()).or_default();
+            let vital = lifecycle.nodes.entry(lease.node.clone()).or_default();
             vital.arrived = Some(lease.renewed);
             // It may have run out before the start: then the store has the node's own conditions as Unknown.
             let good = jiff::SignedDuration::from_secs(lease.seconds.into());
             vital.restore = clock.duration_since(lease.renewed) > good;
             vital.lease = Some(lease.clone());
         }
-        let names: Vec<Name> = lifecycle.nodes.keys().cloned().collect();
+        let names: Vec<NodeName> = lifecycle.nodes.keys().cloned().collect();
         for name in &names {
             lifecycle.extend(now, name);
         }
@@ -150,8 +149,8 @@ impl NodeLifecycle {
 
     /// A renewal has arrived. A node whose clock is wrong by more than its Lease is long gets the time of the cloud:
     /// what reads the Lease compares it with the cloud's clock.
-    pub(super) fn renewed(&mut self, now: Now, clock: Timestamp, node: &str, lease: &Lease) {
-        let name = self.name(node);
+    pub(super) fn renewed(&mut self, now: Now, clock: Timestamp, node: &NodeName, lease: &Lease) {
+        let name = node.clone();
         let vital = self.nodes.entry(name.clone()).or_default();
         let seconds = lease.seconds.clamp(1, MAX_SECONDS);
         let acquired = timestamp(lease.acquired);
@@ -162,7 +161,7 @@ impl NodeLifecycle {
             None => 0,
         };
         vital.lease = Some(LeaseRenewal {
-            node: node.to_owned(),
+            node: node.clone(),
             seconds,
             acquired,
             renewed: if off { clock } else { renewed },
@@ -179,8 +178,8 @@ impl NodeLifecycle {
     }
 
     /// A node has been welcomed.
-    pub(super) fn welcomed(&mut self, now: Now, node: &str) {
-        let name = self.name(node);
+    pub(super) fn welcomed(&mut self, now: Now, node: &NodeName) {
+        let name = node.clone();
         let vital = self.nodes.entry(name.clone()).or_default();
         if vital.life != Life::Renewed {
             vital.restore |= vital.life == Life::Lost;
@@ -195,7 +194,7 @@ impl NodeLifecycle {
     pub(super) fn in_sync(
         &mut self,
         now: Now,
-        node: &str,
+        node: &NodeName,
         in_sync: bool,
         pending: u64,
         rejected: u64,
@@ -225,8 +224,8 @@ impl NodeLifecycle {
     }
 
     /// The report of a node has been stored, with these conditions.
-    pub(super) fn reported(&mut self, now: Now, node: &str, conditions: &[Condition]) {
-        let name = self.name(node);
+    pub(super) fn reported(&mut self, now: Now, node: &NodeName, conditions: &[Condition]) {
+        let name = node.clone();
         let vital = self.nodes.entry(name.clone()).or_default();
         vital.reported = Some(conditions.into());
         vital.restore = false;
@@ -239,22 +238,22 @@ impl NodeLifecycle {
 
     /// Whether a node is to be asked for its report: its own conditions may be Unknown in the store, and what it
     /// reported before is not known here.
-    pub(super) fn wants_report(&self, node: &str) -> bool {
+    pub(super) fn wants_report(&self, node: &NodeName) -> bool {
         let unknown = |vital: &Vital| vital.restore || vital.life == Life::Lost;
         self.nodes.get(node).is_some_and(|vital| vital.reported.is_none() && unknown(vital))
     }
 
     /// Somebody else has noted that a node has fallen silent. One that renews its Lease here lives: that is written again.
-    pub(super) fn found_silent(&mut self, now: Now, node: &str) {
+    pub(super) fn found_silent(&mut self, now: Now, node: &NodeName) {
         let lives = self.nodes.get(node).is_some_and(|vital| vital.life == Life::Renewed);
         if lives {
-            let name = self.name(node);
+            let name = node.clone();
             self.change(now, name);
         }
     }
 
     /// A node has been removed.
-    pub(super) fn forget(&mut self, node: &str) {
+    pub(super) fn forget(&mut self, node: &NodeName) {
         if let Some((name, vital)) = self.nodes.remove_entry(node) {
             if let Some(at) = vital.deadline {
                 self.deadlines.remove(&(at, name.clone()));
@@ -265,7 +264,7 @@ impl NodeLifecycle {
     }
 
     /// Whether a write about a node is under way.
-    pub(super) fn is_writing(&self, node: &str) -> bool {
+    pub(super) fn is_writing(&self, node: &NodeName) -> bool {
         self.leases.under_way.contains(node) || self.changes.under_way.contains(node)
     }
 
@@ -297,9 +296,9 @@ impl NodeLifecycle {
     pub(super) fn changes_due(&mut self, now: Now) -> Vec<NodeChange> {
         self.tick(now);
         let names = self.changes.take(now);
-        let change = |name: &Name| {
+        let change = |name: &NodeName| {
             let vital = self.nodes.get(name)?;
-            Some(NodeChange { node: name.to_string(), report: None, conditions: vital.conditions() })
+            Some(NodeChange { node: name.clone(), report: None, conditions: vital.conditions() })
         };
         let changes = names.iter().filter_map(change).collect();
         for name in &names {
@@ -333,7 +332,7 @@ impl NodeLifecycle {
     }
 
     /// Whether a node is ready, if that is known, and when its last renewal came.
-    pub(super) fn show(&self, node: &str) -> (Option<bool>, Option<Timestamp>) {
+    pub(super) fn show(&self, node: &NodeName) -> (Option<bool>, Option<Timestamp>) {
         let Some(vital) = self.nodes.get(node) else { return (None, None) };
         let ready = match vital.life {
             Life::Renewed => Some(true),
@@ -343,11 +342,7 @@ impl NodeLifecycle {
         (ready, vital.arrived)
     }
 
-    fn name(&self, node: &str) -> Name {
-        self.nodes.get_key_value(node).map_or_else(|| node.into(), |(name, _)| name.clone())
-    }
-
-    fn change(&mut self, now: Now, name: Name) {
+    fn change(&mut self, now: Now, name: NodeName) {
         if self.changes.due.is_empty() {
             self.changes.at = self.changes.at.max(now + GATHER);
         }
@@ -355,7 +350,7 @@ impl NodeLifecycle {
     }
 
     /// A sign of life: the node has the time of its Lease from now.
-    fn extend(&mut self, now: Now, name: &Name) {
+    fn extend(&mut self, now: Now, name: &NodeName) {
         if let Some(vital) = self.nodes.get_mut(name) {
             let seconds = vital.lease.as_ref().map_or(DEFAULT_SECONDS, |lease| lease.seconds);
             vital.until = Some(now + Duration::from_secs(seconds.into()));
@@ -363,7 +358,7 @@ impl NodeLifecycle {
         }
     }
 
-    fn reschedule(&mut self, name: &Name) {
+    fn reschedule(&mut self, name: &NodeName) {
         let Some(vital) = self.nodes.get_mut(name) else { return };
         let steady = vital.sync.as_ref().and_then(Sync::due);
         let wanted = earlier(vital.until, steady);
@@ -420,7 +415,7 @@ impl Sync {
 
 impl Batches {
     /// What is to be written now, if nothing is under way and it is time to.
-    fn take(&mut self, now: Now) -> BTreeSet<Name> {
+    fn take(&mut self, now: Now) -> BTreeSet<NodeName> {
         if !self.under_way.is_empty() || now < self.at {
             return BTreeSet::new();
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::metrics::ClusterNumbers;
 use crate::config::ObjectSyncs;
-use edgesync_object::{LeftOut, Resource, ResourceVersion};
+use edgesync_object::{LeftOut, NodeName, Resource, ResourceVersion};
 use edgesync_placement::{KindMatch, Summary, Unread};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -51,9 +51,9 @@ pub enum Change {
     /// what is proven of nodes is to be proven anew, and a Node that the copy does not have was not deleted by anybody.
     Restored(u64),
     /// A node that was removed is to be let in again, at whichever replica that was said.
-    Admitted(String),
+    Admitted(NodeName),
     /// All ObjectSyncs of a node are to be told once more, see [`Replication::set_syncs`].
-    SyncsDue(String),
+    SyncsDue(NodeName),
     /// All was told that there was when this was asked for, see [`Changes::catch_up`].
     CaughtUp {
         /// The last question that this answers.
@@ -135,19 +135,19 @@ pub trait NodeStore: Clone + Send + Sync + 'static {
     fn registered(&self) -> impl Future<Output = Result<Registered>> + Send;
 
     /// All nodes that have ever reported.
-    fn nodes(&self) -> impl Future<Output = Result<Vec<(String, NodeFacts)>>> + Send;
+    fn nodes(&self) -> impl Future<Output = Result<Vec<(NodeName, NodeFacts)>>> + Send;
 
     /// What is in effect on the nodes that have told, as it is kept; of others nothing is known before they tell.
-    fn standings(&self) -> impl Future<Output = Result<HashMap<String, Standing>>> + Send;
+    fn standings(&self) -> impl Future<Output = Result<HashMap<NodeName, Standing>>> + Send;
 
     /// What a node is recorded to hold; nothing if it has never reported.
-    fn records(&self, node: &str) -> impl Future<Output = Result<Vec<(Uid, Record)>>> + Send;
+    fn records(&self, node: &NodeName) -> impl Future<Output = Result<Vec<(Uid, Record)>>> + Send;
 
     /// Records what a node has reported; of its agent the version that is known stays if none is given. Tells which
     /// reports cannot be recorded, and why: all others are.
     fn record(
         &self,
-        node: &str,
+        node: &NodeName,
         agent_version: Option<String>,
         batch: RecordBatch,
     ) -> impl Future<Output = Result<Vec<(Uid, String)>>> + Send;
@@ -161,10 +161,10 @@ pub trait NodeStore: Clone + Send + Sync + 'static {
     /// Removes a node and all that is known of it, and remembers that it was removed. Tells whether there was anything.
     /// If nobody has `asked` for it, its Node was deleted: where other replicas hear of that too, one may have been asked, and
     /// the name may be free again.
-    fn remove_node(&self, node: &str, asked: bool) -> impl Future<Output = Result<bool>> + Send;
+    fn remove_node(&self, node: &NodeName, asked: bool) -> impl Future<Output = Result<bool>> + Send;
 
     /// Forgets that a node was removed. Tells whether it was.
-    fn admit_node(&self, node: &str) -> impl Future<Output = Result<bool>> + Send;
+    fn admit_node(&self, node: &NodeName) -> impl Future<Output = Result<bool>> + Send;
 
     /// Has items of a node's outbox take effect, each once; what cannot is refused, and hinders no other. Events
     /// make no namespaces.
@@ -181,23 +181,23 @@ pub trait Replication: Clone + Send + Sync + 'static {
     fn object_syncs(&self) -> ObjectSyncs;
 
     /// These are all ObjectSyncs that a node is to have from now on. They are written when there is time.
-    fn set_syncs(&self, node: &str, held: Vec<(Uid, Record)>);
+    fn set_syncs(&self, node: &NodeName, held: Vec<(Uid, Record)>);
 
     /// Whether a node is connected here, and welcome: replicas tell each other by that whose word counts.
-    fn set_served(&self, node: &str, served: bool);
+    fn set_served(&self, node: &NodeName, served: bool);
 
     /// A node that is served here has this database file: what another one knew is not in effect there. To be told before the
     /// ObjectSyncs.
-    fn set_epoch(&self, node: &str, epoch: Epoch);
+    fn set_epoch(&self, node: &NodeName, epoch: Epoch);
 
     /// Whether a node that was removed still is.
-    fn is_removed(&self, node: &str) -> bool;
+    fn is_removed(&self, node: &NodeName) -> bool;
 
     /// Has removals of a node that are held back confirmed, whichever replica serves it: up to so many, in this incarnation.
     /// Without a number that is over.
     fn confirm_deletions(
         &self,
-        node: &str,
+        node: &NodeName,
         incarnation: &str,
         count: Option<u64>,
     ) -> impl Future<Output = Result<()>> + Send;

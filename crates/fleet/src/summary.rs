@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use edgesync_admin::cloud::SummaryLine;
+use edgesync_object::NodeName;
 use edgesync_object::status::Result;
 pub(super) use history::{History, Sample};
 pub(super) use past::{Past, Seen};
@@ -46,7 +47,7 @@ pub struct Board {
 
 #[derive(Debug, Default)]
 struct Told {
-    rows: BTreeMap<Arc<str>, Row>,
+    rows: BTreeMap<NodeName, Row>,
     tally: Tally,
     revision: u64,
     at: i64,
@@ -61,9 +62,9 @@ struct Told {
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// Rows of nodes that are new or have changed.
-    pub(super) rows: Vec<(Arc<str>, Row)>,
+    pub(super) rows: Vec<(NodeName, Row)>,
     /// Nodes that are no more.
-    pub(super) gone: Vec<Arc<str>>,
+    pub(super) gone: Vec<NodeName>,
 }
 
 impl Board {
@@ -106,12 +107,12 @@ impl Board {
     }
 
     /// The row of a node as it was told last.
-    pub(super) fn row(&self, name: &str) -> Option<Row> {
+    pub(super) fn row(&self, name: &NodeName) -> Option<Row> {
         self.told().rows.get(name).copied()
     }
 
     /// The names of all that were told.
-    pub(super) fn names(&self) -> Vec<Arc<str>> {
+    pub(super) fn names(&self) -> Vec<NodeName> {
         self.told().rows.keys().cloned().collect()
     }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use edgesync_api::check_event;
 use edgesync_object::objectsync::is_placeable;
 use edgesync_object::status::Cause;
-use edgesync_object::{Budget, Object, ObjectRef, Resource, kinds};
+use edgesync_object::{Budget, NodeName, Object, ObjectRef, Resource, kinds};
 use edgesync_placement::Placed;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::Epoch;
@@ -61,7 +61,7 @@ pub(super) fn places(upload: &Upload, place: impl Fn(&str) -> Place) -> HashMap<
 /// What is to be stored for an upload of a node with this database file. `places` is what [`places`] has found; `schema` has
 /// the schemas of kinds, if there are any.
 pub(super) fn prepare(
-    (node, epoch): (&str, Epoch),
+    (node, epoch): (&NodeName, Epoch),
     upload: &Upload,
     places: &HashMap<Uid, Place>,
     schema: impl Fn(&Resource) -> Option<Arc<Schema>>,
@@ -71,7 +71,7 @@ pub(super) fn prepare(
         UploadEffect { seq: item.seq, effect: effect.map_err(|(reason, message)| (reason, clip(message))) }
     });
     UploadBatch {
-        node: node.to_owned(),
+        node: node.clone(),
         outbox: upload.outbox.clone(),
         lane: upload.lane,
         confirmed: upload.confirmed,

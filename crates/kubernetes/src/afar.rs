@@ -29,7 +29,7 @@ use edgesync_enrollment::{Office, now};
 use edgesync_fleet::answers::{self, OperatorRequest, answer, wanted};
 use edgesync_object::objectsync::split_sync_name;
 use edgesync_object::status::{Reason, Result};
-use edgesync_object::{Object, Resource, Status, kinds};
+use edgesync_object::{NodeName, Object, Resource, Status, kinds};
 use edgesync_placement::DELETIONS_CONFIRMED_ANNOTATION;
 
 /// How often a Node is annotated that others change meanwhile.
@@ -72,13 +72,13 @@ impl Afar {
     pub async fn call(&self, route: Route<'_>, body: &Value) -> Result<Value> {
         match route {
             Route::Nodes => answer(&self.nodes().await?),
-            Route::Node(node) => answer(&self.show(node).await?),
+            Route::Node(node) => answer(&self.show(&node_name(node)?).await?),
             Route::Placement(_) => Err(Status::new(
                 Reason::NotFound,
                 "what rules say of a node is known to the replicas: ask one, with --server or a kubeconfig of 'edgesync-cloud \
                  kubeconfig'",
             )),
-            Route::ChangeNode(node, action) => self.change_node(node, action, body).await,
+            Route::ChangeNode(node, action) => self.change_node(&node_name(node)?, action, body).await,
             Route::Tokens => answer(&answers::tokens(&self.office().await?).await?),
             Route::CreateToken => {
                 answer(&answers::create_token(&self.office().await?, wanted(body)?, None).await?)
@@ -108,10 +108,10 @@ impl Afar {
         }
     }
 
-    async fn change_node(&self, node: &str, action: NodeAction, body: &Value) -> Result<Value> {
+    async fn change_node(&self, node: &NodeName, action: NodeAction, body: &Value) -> Result<Value> {
         match action {
             NodeAction::Remove => {
-                answer(&Removed { node: node.to_owned(), removed: self.remove(node).await? })
+                answer(&Removed { node: node.to_string(), removed: self.remove(node).await? })
             }
             NodeAction::Admit => {
                 let request: AdmitRequest = wanted::<Option<_>>(body)?.unwrap_or_default();
@@ -119,13 +119,13 @@ impl Afar {
                     let noted = self.office().await?.broker_updated(node).await?;
                     return answer(&answers::certificates(node, noted));
                 }
-                answer(&Admitted { node: node.to_owned(), admitted: self.admit(node).await? })
+                answer(&Admitted { node: node.to_string(), admitted: self.admit(node).await? })
             }
             NodeAction::Revoke => answer(&self.revoke(node).await?),
             NodeAction::Forget => answer(&self.forget(node).await?),
             NodeAction::ConfirmDeletions => {
                 let confirmed = self.confirm_deletions(node).await?;
-                answer(&Confirmed { node: node.to_owned(), confirmed })
+                answer(&Confirmed { node: node.to_string(), confirmed })
             }
         }
     }
@@ -181,7 +181,7 @@ impl Afar {
         })
     }
 
-    async fn show(&self, name: &str) -> Result<NodeInfo> {
+    async fn show(&self, name: &NodeName) -> Result<NodeInfo> {
         self.incarnation().await?;
         let node = self.node(name).await?;
         let lease = self.lease(name).await?;
@@ -195,7 +195,7 @@ impl Afar {
     }
 
     /// Removes a node. Tells whether anything of it was there.
-    async fn remove(&self, name: &str) -> Result<bool> {
+    async fn remove(&self, name: &NodeName) -> Result<bool> {
         self.incarnation().await?;
         let node = self.node(name).await?;
         let (removed, member) = self.register.standing(name).await.map_err(unremembered)?;
@@ -214,7 +214,7 @@ impl Afar {
 
     /// Waits until replicas have taken away the Lease of a node that was removed, which is when they have remembered that. Not
     /// for long: there may be none, and then the cluster collects what belongs to the Node.
-    async fn swept(&self, name: &str) -> Result<()> {
+    async fn swept(&self, name: &NodeName) -> Result<()> {
         let until = tokio::time::Instant::now() + PATIENCE;
         while self.lease(name).await?.is_some() && tokio::time::Instant::now() < until {
             tokio::time::sleep(LOOK).await;
@@ -223,7 +223,7 @@ impl Afar {
     }
 
     /// Lets a node that was removed come back. Tells whether it was.
-    async fn admit(&self, name: &str) -> Result<bool> {
+    async fn admit(&self, name: &NodeName) -> Result<bool> {
         self.incarnation().await?;
         let register = &self.register;
         if register.admit_node(name).await.map_err(unremembered)? {
@@ -235,7 +235,7 @@ impl Afar {
         Ok(false)
     }
 
-    async fn revoke(&self, name: &str) -> Result<RevokedCertificates> {
+    async fn revoke(&self, name: &NodeName) -> Result<RevokedCertificates> {
         let office = self.office().await?;
         let certificates = office.revoke_node(name).await?;
         if certificates == 0 && !office.register().knows_name(name).await.map_err(unremembered)? {
@@ -245,7 +245,7 @@ impl Afar {
     }
 
     /// Revokes a node, removes it, and frees its name: each of these may have been done before.
-    async fn forget(&self, name: &str) -> Result<RevokedCertificates> {
+    async fn forget(&self, name: &NodeName) -> Result<RevokedCertificates> {
         let office = self.office().await?;
         let certificates = office.revoke_node(name).await?;
         let removed = match self.remove(name).await {
@@ -271,13 +271,13 @@ impl Afar {
     }
 
     /// Frees a name. Tells whether it was not free.
-    async fn free(&self, office: &Office, name: &str) -> Result<bool> {
+    async fn free(&self, office: &Office, name: &NodeName) -> Result<bool> {
         let admitted = office.register().admit_node(name).await.map_err(unremembered)?;
         Ok(office.forget_node(name).await? || admitted)
     }
 
     /// Has the removals of a node that are held back go out: as many as its Node tells. Tells how many.
-    async fn confirm_deletions(&self, name: &str) -> Result<u64> {
+    async fn confirm_deletions(&self, name: &NodeName) -> Result<u64> {
         let incarnation = self.incarnation().await?;
         for _ in 0..ATTEMPTS {
             let node = self.node(name).await?.ok_or_else(|| answers::unknown(name))?;
@@ -305,7 +305,7 @@ impl Afar {
     }
 
     /// The Node of a node, if there is one.
-    async fn node(&self, name: &str) -> Result<Option<Object>> {
+    async fn node(&self, name: &NodeName) -> Result<Option<Object>> {
         let found = self.cluster.get(&self.node, "", name).await.map_err(refusal)?;
         if found.as_ref().is_some_and(|node| !mark::is_marked(node)) {
             let message = format!("the Node '{name}' is not one of edgesync: it is left alone");
@@ -314,7 +314,7 @@ impl Afar {
         Ok(found)
     }
 
-    async fn lease(&self, name: &str) -> Result<Option<Object>> {
+    async fn lease(&self, name: &NodeName) -> Result<Option<Object>> {
         let found = self.cluster.get(&self.lease, LEASES, name).await.map_err(refusal)?;
         Ok(found.filter(mark::is_marked))
     }
@@ -344,6 +344,11 @@ impl Afar {
             Status::new(reason, format!("{error:#}"))
         })
     }
+}
+
+/// Parses the name of a node in a request. There is no node of a name that no node can have.
+fn node_name(node: &str) -> Result<NodeName> {
+    NodeName::parse(node).map_err(|_| answers::unknown(node))
 }
 
 /// What the cluster says, to whoever has asked.

@@ -9,3 +9,8 @@ pub mod cluster;
 #[cfg(test)]
 mod membership;
 pub mod source;
+
+#[cfg(test)]
+fn node_name(name: &str) -> edgesync_object::NodeName {
+    edgesync_object::NodeName::parse(name).unwrap()
+}

@@ -41,7 +41,7 @@ pub use edgesync_fleet::source::{
     LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource, Registered, Replication, Result,
     RuleProblem, RuleStatus, Source, SourceError, Standing, UploadBatch, UploadOutcome,
 };
-use edgesync_object::{LeftOut, Resource, Target};
+use edgesync_object::{LeftOut, NodeName, Resource, Target};
 use edgesync_placement::{DELETIONS_CONFIRMED_ANNOTATION, KindMatch};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -113,7 +113,7 @@ impl Kubernetes {
         let leases = Leases::new(requests.clone(), replica);
         let records = Records::new(&requests);
         let members = register.clone();
-        let given = Arc::new(move |node: &str| match members.membership(node) {
+        let given = Arc::new(move |node: &NodeName| match members.membership(node) {
             Some(membership) if membership.removed.is_some() => None,
             membership => Some(membership.map(|member| (*member.labels).clone()).unwrap_or_default()),
         });
@@ -307,15 +307,20 @@ impl NodeStore for Kubernetes {
         Ok(Registered { removed, ..Registered::default() })
     }
 
-    async fn nodes(&self) -> Result<Vec<(String, NodeFacts)>> {
+    async fn nodes(&self) -> Result<Vec<(NodeName, NodeFacts)>> {
         Ok(Vec::new())
     }
 
-    async fn records(&self, _: &str) -> Result<Vec<(Uid, Record)>> {
+    async fn records(&self, _: &NodeName) -> Result<Vec<(Uid, Record)>> {
         Ok(Vec::new())
     }
 
-    async fn record(&self, node: &str, _: Option<String>, batch: RecordBatch) -> Result<Vec<(Uid, String)>> {
+    async fn record(
+        &self,
+        node: &NodeName,
+        _: Option<String>,
+        batch: RecordBatch,
+    ) -> Result<Vec<(Uid, String)>> {
         if self.0.object_syncs == ObjectSyncs::All {
             self.0.serving.change(node, batch.put, batch.remove);
         }
@@ -330,7 +335,7 @@ impl NodeStore for Kubernetes {
         self.0.nodes.change(changes).await
     }
 
-    async fn remove_node(&self, node: &str, asked: bool) -> Result<bool> {
+    async fn remove_node(&self, node: &NodeName, asked: bool) -> Result<bool> {
         // Nothing more is written of it.
         self.0.serving.end(node);
         self.0.syncs.forget(node);
@@ -340,7 +345,7 @@ impl NodeStore for Kubernetes {
         Ok(known || there)
     }
 
-    async fn admit_node(&self, node: &str) -> Result<bool> {
+    async fn admit_node(&self, node: &NodeName) -> Result<bool> {
         Ok(self.members().admit_node(node).await?)
     }
 
@@ -354,7 +359,7 @@ impl NodeStore for Kubernetes {
         Ok(0)
     }
 
-    async fn standings(&self) -> Result<HashMap<String, Standing>> {
+    async fn standings(&self) -> Result<HashMap<NodeName, Standing>> {
         // Nodes tell anew what is in effect, at whichever replica they connect to.
         Ok(HashMap::new())
     }
@@ -373,11 +378,11 @@ impl Replication for Kubernetes {
         self.0.object_syncs
     }
 
-    fn set_syncs(&self, node: &str, held: Vec<(Uid, Record)>) {
+    fn set_syncs(&self, node: &NodeName, held: Vec<(Uid, Record)>) {
         self.0.serving.replace(node, held);
     }
 
-    fn set_served(&self, node: &str, served: bool) {
+    fn set_served(&self, node: &NodeName, served: bool) {
         if served {
             return self.0.serving.begin(node);
         }
@@ -386,15 +391,15 @@ impl Replication for Kubernetes {
         self.0.leases.forget(node);
     }
 
-    fn set_epoch(&self, node: &str, epoch: Epoch) {
+    fn set_epoch(&self, node: &NodeName, epoch: Epoch) {
         self.0.syncs.follow(node, epoch);
     }
 
-    fn is_removed(&self, node: &str) -> bool {
+    fn is_removed(&self, node: &NodeName) -> bool {
         self.0.register.membership(node).is_some_and(|membership| membership.removed.is_some())
     }
 
-    async fn confirm_deletions(&self, node: &str, incarnation: &str, count: Option<u64>) -> Result<()> {
+    async fn confirm_deletions(&self, node: &NodeName, incarnation: &str, count: Option<u64>) -> Result<()> {
         let text = count.map(|count| format!("{incarnation}/{count}"));
         let edited = self.0.nodes.annotate(node, DELETIONS_CONFIRMED_ANNOTATION, text.as_deref()).await;
         edited.map(drop).map_err(|error| error.into_source(node))

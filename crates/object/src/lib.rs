@@ -12,6 +12,7 @@ pub mod matching;
 mod meta;
 pub mod name;
 pub mod node_labels;
+mod node_name;
 pub mod number;
 pub mod objectsync;
 mod owned;
@@ -30,6 +31,7 @@ pub use meta::{
     Head, HeadMeta, LAST_APPLIED, LeftOut, MAX_DEPTH, member, too_deep, with_field, with_managed_fields,
     with_resource_version, with_status, without_managed_fields,
 };
+pub use node_name::NodeName;
 pub use objectsync::{ObjectRef, ObjectSync, check_reference};
 pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, ParseObjectError, Problems, SERVER_METADATA};
 pub use references::{MAX_REFERENCES, Reference, Target, pod_references};

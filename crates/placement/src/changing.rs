@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::rules::PlacementRule;
 use super::slots::Id;
 use super::{Differences, Placed, Placement, Rule, Stage};
-use edgesync_object::Target;
+use edgesync_object::{NodeName, Target};
 
 /// The number of a rule, good until the rule has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,7 +90,7 @@ impl Placement {
     }
 
     /// The nodes that a rule selects, in their order.
-    pub fn nodes_of(&self, id: RuleId) -> impl Iterator<Item = &Arc<str>> {
+    pub fn nodes_of(&self, id: RuleId) -> impl Iterator<Item = &NodeName> {
         self.rules.get(id.0).into_iter().flat_map(|rule| &rule.nodes)
     }
 

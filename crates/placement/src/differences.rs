@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::{Node, NodeName, Placed, Placement, Referring, State, Uid};
-use edgesync_object::Target;
+use super::{Node, Placed, Placement, Referring, State, Uid};
+use edgesync_object::{NodeName, Target};
 
 /// A difference in what a node is to hold.
 #[derive(Clone, Debug)]
@@ -68,20 +68,20 @@ impl Placement {
     /// The first node after this one, in the order of names, that differences may concern. Its time does not depend on
     /// how many there are.
     #[must_use]
-    pub fn next_node(&self, differences: &Differences, after: Option<&str>) -> Option<NodeName> {
+    pub fn next_node(&self, differences: &Differences, after: Option<&NodeName>) -> Option<NodeName> {
         let states = differences.moves.iter().flat_map(Move::states);
         states.filter_map(|state| self.next_of(state, after)).min().cloned()
     }
 
     /// The first node after this one that is to hold the object, if it is as in this state.
-    fn next_of<'a>(&'a self, state: &'a State, after: Option<&str>) -> Option<&'a NodeName> {
+    fn next_of<'a>(&'a self, state: &'a State, after: Option<&NodeName>) -> Option<&'a NodeName> {
         let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let named = &state.nodes;
-        let next = named.partition_point(|node| after.is_some_and(|after| **node <= *after));
+        let next = named.partition_point(|node| after.is_some_and(|after| node <= after));
         let referring = self.referring_to(&state.object);
-        let referring = referring.and_then(|nodes| nodes.range::<str, _>(range).next());
+        let referring = referring.and_then(|nodes| nodes.range::<NodeName, _>(range).next());
         let rules = state.rules.iter().filter_map(|number| self.rules.get(*number));
-        let ruled = rules.filter_map(|rule| BTreeSet::range::<str, _>(&rule.nodes, range).next());
+        let ruled = rules.filter_map(|rule| BTreeSet::range::<NodeName, _>(&rule.nodes, range).next());
         ruled.chain(named.get(next)).chain(referring.map(|(node, _)| node)).min()
     }
 
@@ -89,7 +89,7 @@ impl Placement {
     pub fn differences_on<'a>(
         &'a self,
         differences: &'a Differences,
-        node: &'a str,
+        node: &'a NodeName,
     ) -> impl Iterator<Item = Delta> + use<'a> {
         let known = self.nodes.get(node);
         differences.moves.iter().filter_map(move |Move { before, after }| {
@@ -100,13 +100,13 @@ impl Placement {
             let version = |object: &Arc<Placed>| object.version.clone();
             // The same version before and after: other rules place it now.
             let differs = before.as_ref().map(version) != after.as_ref().map(version);
-            differs.then(|| Delta { node: node.into(), before, after })
+            differs.then(|| Delta { node: node.clone(), before, after })
         })
     }
 
-    fn is_to_hold(&self, name: &str, known: Option<&Node>, state: &State) -> bool {
+    fn is_to_hold(&self, name: &NodeName, known: Option<&Node>, state: &State) -> bool {
         known.is_some_and(|node| node.rules.iter().any(|number| state.rules.contains(number)))
-            || state.nodes.iter().any(|node| **node == *name)
+            || state.nodes.iter().any(|node| node == name)
             || self.referring_to(&state.object).is_some_and(|nodes| nodes.contains_key(name))
     }
 

@@ -3,7 +3,7 @@
 use super::{NodeMatch, ObjectMatch, Placement, RuleId, Stage, Summary};
 use edgesync_object::matching::any;
 use edgesync_object::objectsync::is_placeable;
-use edgesync_object::{Labels, Target};
+use edgesync_object::{Labels, NodeName, Target};
 
 /// What a rule says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Verdict {
 impl Placement {
     /// What each rule says of a node, and of an object, if one is asked about.
     #[must_use]
-    pub fn verdicts(&self, node: &str, object: Option<&Summary>) -> Vec<Verdict> {
+    pub fn verdicts(&self, node: &NodeName, object: Option<&Summary>) -> Vec<Verdict> {
         let labels = self.nodes.get(node).map(|node| &node.labels);
         let rules = self.rules.iter().enumerate().filter(|(_, rule)| rule.stage == Stage::InForce);
         let verdict = |(number, rule): (usize, &super::Rule)| Verdict {
@@ -35,7 +35,7 @@ impl Placement {
 
     /// What places an object on a node beside the rules, in words.
     #[must_use]
-    pub fn other_reasons(&self, node: &str, object: &Summary) -> Vec<String> {
+    pub fn other_reasons(&self, node: &NodeName, object: &Summary) -> Vec<String> {
         let mut reasons = Vec::new();
         if object.nodes.contains(node) {
             let pod = if object.resource.kind == "Pod" { " or spec.nodeName" } else { "" };
@@ -106,6 +106,7 @@ mod tests {
 
     use super::*;
     use crate::rules::PlacementRule;
+    use crate::tests::node_name;
     use edgesync_object::{Object, kinds};
 
     fn rule(nodes: &str, objects: &str) -> PlacementRule {
@@ -124,11 +125,11 @@ mod tests {
             rule("{ selector = 'site=north' }", "{ kinds = ['secrets'] }"),
             rule("{}", "{ names = ['line-1'], selector = 'tier=web' }"),
         ]);
-        placement.set_node("edge-1", Labels::from([("site".into(), "south".into())]));
-        placement.set_node("gw-1", Labels::new());
+        placement.set_node(&node_name("edge-1"), Labels::from([("site".into(), "south".into())]));
+        placement.set_node(&node_name("gw-1"), Labels::new());
         let line =
             object("cm", r#"{"namespace": "plant", "name": "line-1", "uid": "u", "labels": {"tier": "db"}}"#);
-        let verdicts = placement.verdicts("edge-1", Some(&line));
+        let verdicts = placement.verdicts(&node_name("edge-1"), Some(&line));
         let said = |number: usize| (verdicts[number].node.as_deref(), verdicts[number].object.as_deref());
         assert_eq!(said(0), (None, None));
         let (node, kind) = said(1);
@@ -138,17 +139,17 @@ mod tests {
         );
         assert_eq!(kind, Some("objects.kinds does not have ConfigMap"));
         assert_eq!(said(2), (None, Some("objects.selector: tier=web does not fit the labels tier=db")));
-        let elsewhere = placement.verdicts("gw-1", Some(&line));
+        let elsewhere = placement.verdicts(&node_name("gw-1"), Some(&line));
         assert_eq!(elsewhere[0].node.as_deref(), Some("nodes.names: gw-1 does not fit edge-*"));
-        assert!(placement.verdicts("nobody", None).iter().all(|verdict| verdict.node.is_some()));
+        assert!(placement.verdicts(&node_name("nobody"), None).iter().all(|verdict| verdict.node.is_some()));
 
-        let namespace = placement.verdicts("edge-1", Some(&object("ns", r#"{"name": "plant"}"#)));
+        let namespace = placement.verdicts(&node_name("edge-1"), Some(&object("ns", r#"{"name": "plant"}"#)));
         assert_eq!(
             namespace[2].object.as_deref(),
             Some("objects.kinds: Namespaces are placed only by rules that name the kind")
         );
-        let event =
-            placement.verdicts("edge-1", Some(&object("lease", r#"{"name": "x", "namespace": "plant"}"#)));
+        let event = placement
+            .verdicts(&node_name("edge-1"), Some(&object("lease", r#"{"name": "x", "namespace": "plant"}"#)));
         assert_eq!(event[0].object.as_deref(), Some("objects of the kind Lease are never placed"));
     }
 
@@ -160,7 +161,7 @@ mod tests {
             r#"{"namespace": "plant", "name": "a", "uid": "u", "labels": {"edgesync.io/node": "edge-1"}}"#,
         );
         drop(placement.upsert(&named));
-        assert_eq!(placement.other_reasons("edge-1", &named).len(), 1);
-        assert!(placement.other_reasons("edge-2", &named).is_empty());
+        assert_eq!(placement.other_reasons(&node_name("edge-1"), &named).len(), 1);
+        assert!(placement.other_reasons(&node_name("edge-2"), &named).is_empty());
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{NodeName, Placed, Placement, RuleId};
-use edgesync_object::{Resource, Target};
+use super::{Placed, Placement, RuleId};
+use edgesync_object::{NodeName, Resource, Target};
 
 impl Placement {
     /// Looks at some objects, beginning with the one of a number: those that are wanted, by kind, namespace and name, and the
@@ -71,7 +71,7 @@ mod tests {
             name: name.into(),
             labels: Labels::new(),
             notes: None,
-            nodes: nodes.iter().map(|node| (*node).into()).collect(),
+            nodes: nodes.iter().map(|node| NodeName::parse(node).unwrap()).collect(),
             references: BTreeSet::new(),
             rule: None,
             size: 0,
@@ -90,7 +90,7 @@ mod tests {
         };
         let mut placement = Placement::new(vec![rule]);
         for node in ["edge-2", "edge-1", "other"] {
-            placement.set_node(node, Labels::new());
+            placement.set_node(&NodeName::parse(node).unwrap(), Labels::new());
         }
         for name in ["a", "b", "c"] {
             placement.upsert(&summary(name, if name == "b" { &["other", "edge-1"] } else { &[] }));

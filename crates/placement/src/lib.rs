@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use edgesync_object::objectsync::is_placeable;
-use edgesync_object::{Labels, Reference, Target};
+use edgesync_object::{Labels, NodeName, Reference, Target};
 use rules::PlacementRule;
 use slots::{Id, Sets, Slot, Slots};
 
@@ -47,7 +47,6 @@ pub use summary::{
 pub use unread::Unread;
 
 type Uid = Arc<str>;
-type NodeName = Arc<str>;
 /// Nodes, with the number of Pods on them.
 type Referring = BTreeMap<NodeName, u32>;
 
@@ -124,50 +123,49 @@ impl Placement {
     }
 
     /// Makes a node known, or changes its labels.
-    pub fn set_node(&mut self, name: &str, labels: Labels) -> Vec<Delta> {
+    pub fn set_node(&mut self, name: &NodeName, labels: Labels) -> Vec<Delta> {
         if self.nodes.get(name).is_some_and(|node| node.labels == labels) {
             return Vec::new();
         }
         let (before, after) = self.enter_node(name, labels);
-        self.differences_of_node(&name.into(), &before, &after)
+        self.differences_of_node(name, &before, &after)
     }
 
     /// The same for a node nobody has asked about yet: nobody needs to know the differences.
-    pub fn meet_node(&mut self, name: &str, labels: Labels) {
+    pub fn meet_node(&mut self, name: &NodeName, labels: Labels) {
         self.enter_node(name, labels);
     }
 
     /// Whether a rule selects a node by some labels, and does not by others.
     #[must_use]
-    pub fn tells_apart(&self, name: &str, one: &Labels, other: &Labels) -> bool {
+    pub fn tells_apart(&self, name: &NodeName, one: &Labels, other: &Labels) -> bool {
         self.rules_of(name, one) != self.rules_of(name, other)
     }
 
-    fn enter_node(&mut self, name: &str, labels: Labels) -> (Vec<usize>, Vec<usize>) {
+    fn enter_node(&mut self, name: &NodeName, labels: Labels) -> (Vec<usize>, Vec<usize>) {
         let rules = self.rules_of(name, &labels);
         self.change_node(name, Some(Node { labels, rules }))
     }
 
     /// The rules that select a node, ascending. One that is going selects it until it has gone.
-    fn rules_of(&self, name: &str, labels: &Labels) -> Vec<usize> {
+    fn rules_of(&self, name: &NodeName, labels: &Labels) -> Vec<usize> {
         let selects = |rule: &Rule| rule.stage != Stage::Gone && rule.rule.nodes.matches(name, labels);
         self.rules.iter().enumerate().filter(|(_, rule)| selects(rule)).map(|(number, _)| number).collect()
     }
 
     /// Forgets a node: rules place nothing on it any more. Objects that name it still do.
-    pub fn remove_node(&mut self, name: &str) -> Vec<Delta> {
+    pub fn remove_node(&mut self, name: &NodeName) -> Vec<Delta> {
         let (before, after) = self.change_node(name, None);
-        self.differences_of_node(&name.into(), &before, &after)
+        self.differences_of_node(name, &before, &after)
     }
 
     /// Enters or removes a node. Tells which rules selected it before and which do now.
-    fn change_node(&mut self, name: &str, node: Option<Node>) -> (Vec<usize>, Vec<usize>) {
+    fn change_node(&mut self, name: &NodeName, node: Option<Node>) -> (Vec<usize>, Vec<usize>) {
         let rules_of = |node: Option<&Node>| node.map(|node| node.rules.clone()).unwrap_or_default();
         let (before, after) = (rules_of(self.nodes.get(name)), rules_of(node.as_ref()));
-        let name: NodeName = name.into();
         for number in &before {
             if let Some(rule) = self.rules.get_mut(*number) {
-                rule.nodes.remove(&name);
+                rule.nodes.remove(name);
             }
         }
         for number in &after {
@@ -177,7 +175,7 @@ impl Placement {
         }
         match node {
             Some(node) => self.nodes.insert(name.clone(), node),
-            None => self.nodes.remove(&name),
+            None => self.nodes.remove(name),
         };
         (before, after)
     }
@@ -261,13 +259,13 @@ impl Placement {
 
     /// What a node is to hold.
     #[must_use]
-    pub fn on<'a>(&'a self, node: &str) -> OnNode<'a> {
+    pub fn on<'a>(&'a self, node: &NodeName) -> OnNode<'a> {
         let rules: &[usize] = self.nodes.get(node).map_or(&[], |node| &node.rules);
         OnNode { placement: self, direct: self.direct.get(node), rules }
     }
 
     /// How many objects a node is to hold.
-    pub fn count(&mut self, node: &str) -> usize {
+    pub fn count(&mut self, node: &NodeName) -> usize {
         let on_node = self.on(node);
         let rules = on_node.rules;
         let named = on_node.named().filter(|slot| !self.is_selected(slot, rules)).count();

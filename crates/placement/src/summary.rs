@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use edgesync_object::name::check_subdomain;
 use edgesync_object::node_labels::{NodeLabels, has_reported};
 use edgesync_object::objectsync::{is_placeable, is_placement};
-use edgesync_object::{Labels, Object, Reference, Resource, ResourceVersion, pod_references};
+use edgesync_object::{Labels, NodeName, Object, Reference, Resource, ResourceVersion, pod_references};
 
 /// The label that places an object on one node: its value is the node's name.
 pub const NODE_LABEL: &str = "edgesync.io/node";
@@ -40,7 +39,7 @@ pub struct Summary {
     /// What else a Node tells; nothing for other kinds.
     pub notes: Option<Box<NodeNotes>>,
     /// The nodes that the object itself names: label, annotation, `spec.nodeName` of a Pod.
-    pub nodes: BTreeSet<Arc<str>>,
+    pub nodes: BTreeSet<NodeName>,
     /// What a Pod needs in its namespace; empty for other kinds.
     pub references: BTreeSet<Reference>,
     /// Of a Placement or ClusterPlacement: the rule that it is.
@@ -107,7 +106,7 @@ impl Summary {
             && resource.kind == "Pod"
             && let Some(spec) = object.fields().get("spec").and_then(Value::as_object)
         {
-            nodes.extend(node(string(spec, "nodeName")));
+            nodes.extend(NodeName::parse(string(spec, "nodeName")));
             references = pod_references(spec);
         }
         let (labels, notes) = match is_node(&resource) {
@@ -153,6 +152,12 @@ impl Summary {
         is_node(&self.resource)
     }
 
+    /// The name of the node that a Node stands for; `None` for other kinds.
+    #[must_use]
+    pub fn node_name(&self) -> Option<NodeName> {
+        NodeName::try_from(self.name.clone()).ok().filter(|_| self.is_node())
+    }
+
     /// The labels that a Node has given itself.
     pub fn claimed(&self) -> impl Iterator<Item = (&String, &String)> {
         self.notes.iter().flat_map(|notes| notes.claimed.iter().flatten())
@@ -182,19 +187,15 @@ fn condition<'n>(node: &'n Object, kind: &str) -> Option<&'n str> {
     conditions.find(|condition| condition["type"] == kind)?["status"].as_str()
 }
 
-fn node(name: &str) -> Option<Arc<str>> {
-    check_subdomain(name).is_ok().then(|| name.into())
-}
-
 /// The nodes that label and annotation name. Names that no node can have are ignored.
-fn named_nodes(object: &Object, labels: &Labels) -> BTreeSet<Arc<str>> {
-    let mut nodes: BTreeSet<Arc<str>> =
-        labels.get(NODE_LABEL).and_then(|name| node(name)).into_iter().collect();
+fn named_nodes(object: &Object, labels: &Labels) -> BTreeSet<NodeName> {
+    let mut nodes: BTreeSet<NodeName> =
+        labels.get(NODE_LABEL).and_then(|name| NodeName::parse(name).ok()).into_iter().collect();
     let annotations =
         object.metadata().and_then(|metadata| metadata.get("annotations")).and_then(Value::as_object);
     if let Some(annotations) = annotations {
         let names = string(annotations, NODES_ANNOTATION).split(',').map(str::trim);
-        nodes.extend(names.filter_map(node).take(MAX_NAMED_NODES));
+        nodes.extend(names.filter_map(|name| NodeName::parse(name).ok()).take(MAX_NAMED_NODES));
     }
     nodes
 }
@@ -221,7 +222,7 @@ mod tests {
             json!({"spec": {"nodeName": "edge-1", "containers": "none",
             "volumes": [null, {"configMap": {"name": "c"}}]}}),
         );
-        assert_eq!(pod.nodes, BTreeSet::from(["edge-1".into()]));
+        assert_eq!(pod.nodes, BTreeSet::from([NodeName::parse("edge-1").unwrap()]));
         assert_eq!(pod.references.len(), 1);
     }
 

@@ -14,6 +14,10 @@ fn summary(word: &str, uid: &str, version: u64, namespace: &str, name: &str, ext
     Summary::of(&object, resource, version.into())
 }
 
+pub(super) fn node_name(node: &str) -> NodeName {
+    NodeName::parse(node).unwrap()
+}
+
 fn config_map(uid: &str, version: u64, name: &str) -> Summary {
     summary("cm", uid, version, "lab", name, &json!({}))
 }
@@ -53,7 +57,7 @@ fn shown(deltas: &[Delta]) -> Vec<String> {
 fn all(placement: &Placement, differences: Differences) -> Vec<Delta> {
     let mut deltas: Vec<Delta> = Vec::new();
     let mut at = None;
-    while let Some(node) = placement.next_node(&differences, at.as_deref()) {
+    while let Some(node) = placement.next_node(&differences, at.as_ref()) {
         deltas.extend(placement.differences_on(&differences, &node));
         at = Some(node);
     }
@@ -86,7 +90,7 @@ impl Placement {
 
 fn desired(placement: &Placement, node: &str) -> Vec<String> {
     let mut lines: Vec<String> =
-        placement.on(node).iter().map(|(uid, version)| format!("{uid}@{version}")).collect();
+        placement.on(&node_name(node)).iter().map(|(uid, version)| format!("{uid}@{version}")).collect();
     lines.sort();
     lines
 }
@@ -110,7 +114,7 @@ fn what_a_rule_and_its_successor_select_stays_and_the_rest_goes_object_by_object
         placement.put(object);
     }
     for node in ["n1", "n2"] {
-        placement.set_node(node, Labels::new());
+        placement.set_node(&node_name(node), Labels::new());
     }
     let rule = |selector: &str| {
         rules(&format!("[[placement]]\nobjects = {{ kinds = ['cm'], selector = '{selector}' }}")).remove(0)
@@ -145,13 +149,13 @@ fn a_rule_places_on_the_nodes_it_selects_as_they_come_and_go() {
     let site = Labels::from([("site".into(), "x".into())]);
     assert_eq!(shown(&placement.put(&labelled("u", 1, &json!({"app": "web"})))), [] as [&str; 0]);
     placement.put(&labelled("other", 1, &json!({})));
-    assert_eq!(shown(&placement.set_node("edge-1", site.clone())), ["+edge-1 u@1"]);
-    assert_eq!(shown(&placement.set_node("edge-1", site.clone())), [] as [&str; 0]);
-    assert_eq!(shown(&placement.set_node("core-1", site.clone())), [] as [&str; 0]);
+    assert_eq!(shown(&placement.set_node(&node_name("edge-1"), site.clone())), ["+edge-1 u@1"]);
+    assert_eq!(shown(&placement.set_node(&node_name("edge-1"), site.clone())), [] as [&str; 0]);
+    assert_eq!(shown(&placement.set_node(&node_name("core-1"), site.clone())), [] as [&str; 0]);
     assert_eq!(shown(&placement.put(&labelled("u", 2, &json!({"app": "web"})))), ["+edge-1 u@2"]);
-    assert_eq!(shown(&placement.set_node("edge-1", Labels::new())), ["-edge-1 u"]);
-    placement.set_node("edge-1", site);
-    assert_eq!(shown(&placement.remove_node("edge-1")), ["-edge-1 u"]);
+    assert_eq!(shown(&placement.set_node(&node_name("edge-1"), Labels::new())), ["-edge-1 u"]);
+    placement.set_node(&node_name("edge-1"), site);
+    assert_eq!(shown(&placement.remove_node(&node_name("edge-1"))), ["-edge-1 u"]);
 }
 
 #[test]
@@ -159,11 +163,11 @@ fn an_object_that_several_reasons_place_is_listed_once_and_stays_until_the_last_
     let mut placement = Placement::new(rules(
         "[[placement]]\nnodes.names = ['a']\nobjects.kinds = ['cm']\n[[placement]]\nnodes.names = ['*']",
     ));
-    placement.set_node("a", Labels::new());
+    placement.set_node(&node_name("a"), Labels::new());
     assert_eq!(shown(&placement.put(&config_map("u", 1, "c"))), ["+a u@1"]);
     assert_eq!(shown(&placement.put(&pod("p", 2, "a", &["c"]))), ["+a p@2"]);
     assert_eq!(desired(&placement, "a"), ["p@2", "u@1"]);
-    assert_eq!(shown(&placement.remove_node("a")), [] as [&str; 0]);
+    assert_eq!(shown(&placement.remove_node(&node_name("a"))), [] as [&str; 0]);
     assert_eq!(shown(&placement.drop_uid("p")), ["-a p", "-a u"]);
 }
 
@@ -191,7 +195,7 @@ fn what_nothing_places_is_not_kept_unless_a_pod_may_come_to_refer_to_it() {
     assert_eq!(shown(&placement.put(&pod("p", 4, "a", &[]))), ["+a p@4", "-a c"]);
     assert_eq!((placement.len(), placement.slots.shared()), (2, 0));
     // What was placed, and is no more.
-    placement.set_node("a", Labels::new());
+    placement.set_node(&node_name("a"), Labels::new());
     let deployment = |version, labels| {
         summary("deploy", "d", version, "lab", "d", &json!({ "metadata": { "labels": labels } }))
     };
@@ -226,7 +230,7 @@ fn a_recreated_config_map_replaces_the_old_one_in_both_orders() {
 #[test]
 fn records_events_leases_and_nodes_are_never_placed() {
     let mut placement = Placement::new(rules("[[placement]]\nnodes.names = ['*']"));
-    placement.set_node("a", Labels::new());
+    placement.set_node(&node_name("a"), Labels::new());
     for word in ["objectsyncs", "clusterobjectsyncs", "events", "events.events.k8s.io", "leases", "nodes"] {
         let object = summary(word, word, 1, "", "x", &json!({"metadata": {"labels": {NODE_LABEL: "a"}}}));
         assert_eq!(shown(&placement.put(&object)), [] as [&str; 0], "{word}");
@@ -404,11 +408,11 @@ fn run(placement: &mut Placement, model: &mut Model, step: Step) -> Vec<Delta> {
         }
         Step::SetNode { node, labels } => {
             model.nodes.insert(format!("n{node}"), node_labels(labels));
-            placement.set_node(&format!("n{node}"), node_labels(labels))
+            placement.set_node(&node_name(&format!("n{node}")), node_labels(labels))
         }
         Step::RemoveNode { node } => {
             model.nodes.remove(&format!("n{node}"));
-            placement.remove_node(&format!("n{node}"))
+            placement.remove_node(&node_name(&format!("n{node}")))
         }
         Step::ChangeRule { rule } => {
             let rule = rules(CHANGING).get(usize::from(rule)).cloned();
@@ -447,7 +451,8 @@ proptest! {
                 }
             }
             let expected = model.all(&rules);
-            let listed: Vec<_> = ["n0", "n1", "n2"]
+            let nodes = ["n0", "n1", "n2"].map(node_name);
+            let listed: Vec<_> = nodes
                 .iter()
                 .flat_map(|node| placement.on(node).iter().map(move |(uid, version)| (node.to_string(), uid.to_owned(), version.to_string())))
                 .collect();
@@ -456,7 +461,7 @@ proptest! {
             prop_assert_eq!(&unique, &expected);
             let followed: BTreeSet<_> = followed.iter().map(|((n, u), v)| (n.clone(), u.clone(), v.clone())).collect();
             prop_assert_eq!(&followed, &expected);
-            for node in ["n0", "n1", "n2"] {
+            for node in &nodes {
                 for (uid, version) in placement.on(node).iter() {
                     let object = placement.on(node).get(uid).unwrap();
                     prop_assert_eq!((&*object.uid, &object.version), (uid, &version));

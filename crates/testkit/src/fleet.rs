@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgesync_broker::{Broker, BrokerOptions, Channel, Departure, FleetEvent, FleetEvents};
+use edgesync_object::NodeName;
 use edgesync_transport::link::{Introduction, LinkEvent, LinkOptions, Publish, RetryOptions, Topics};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
@@ -13,6 +14,12 @@ use tokio::time::timeout;
 pub use crate::timing::PATIENCE;
 
 const ANY: &str = "127.0.0.1:0";
+
+/// # Panics
+/// No node can have this name.
+pub fn node_name(name: &str) -> NodeName {
+    NodeName::parse(name).unwrap()
+}
 
 pub async fn bind(options: BrokerOptions) -> (Broker, FleetEvents) {
     let (broker, mut events) = Broker::bind(ANY.parse().unwrap(), options).await.unwrap();
@@ -28,14 +35,14 @@ pub async fn next(events: &mut FleetEvents) -> FleetEvent {
 pub async fn message(events: &mut FleetEvents) -> (String, Channel, Vec<u8>) {
     loop {
         if let FleetEvent::Message { node, channel, payload } = next(events).await {
-            return (node, channel, payload);
+            return (node.to_string(), channel, payload);
         }
     }
 }
 
 pub async fn node_connected(events: &mut FleetEvents) -> (String, u64) {
     match next(events).await {
-        FleetEvent::NodeConnected { node, connection, .. } => (node, connection),
+        FleetEvent::NodeConnected { node, connection, .. } => (node.to_string(), connection),
         other => panic!("{other:?} instead of NodeConnected"),
     }
 }

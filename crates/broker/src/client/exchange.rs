@@ -354,7 +354,7 @@ impl<'a> Exchange<'a> {
         }
         // Copies, so that a small message does not keep the whole read buffer in memory.
         let payload = publish.payload.to_vec();
-        let event = FleetEvent::Message { node: node.to_string(), channel, payload };
+        let event = FleetEvent::Message { node: node.clone(), channel, payload };
         let echo = self.subscriptions.grant(topic, true).map(|_| Outbound {
             topic: topic.into(),
             payload: Bytes::copy_from_slice(&publish.payload),

@@ -67,7 +67,7 @@ async fn the_labels_of_a_member_are_those_of_its_node_from_the_same_commit_on() 
     };
     label(store, "north").await;
     let report = Some(serde_json::from_value(json!({"labels": {"site": "south"}})).unwrap());
-    let says = NodeChange { node: "a".into(), report, conditions: Vec::new() };
+    let says = NodeChange { node: node_name("a"), report, conditions: Vec::new() };
     store.change_nodes(vec![says]).await.unwrap();
     assert_eq!(given(store).await, labels("north"));
     label(store, "west").await;

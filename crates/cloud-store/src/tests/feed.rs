@@ -82,7 +82,11 @@ async fn the_feed_tells_what_placement_needs_and_nothing_of_records() {
         "spec": {"nodeName": "edge-1", "volumes": [{"configMap": {"name": "c"}}]}}))
     .unwrap();
     store
-        .record("edge-1", None, RecordBatch { put: vec![records::put("u1", 1)], ..RecordBatch::default() })
+        .record(
+            &node_name("edge-1"),
+            None,
+            RecordBatch { put: vec![records::put("u1", 1)], ..RecordBatch::default() },
+        )
         .await
         .unwrap();
     let created = store.create(&kind("pods"), pod).await.unwrap();

@@ -47,7 +47,7 @@ fn batch_of(epoch: u128, placed: bool, items: &[(u64, EffectContent)]) -> Upload
         let effect = Box::new(effect.clone());
         UploadEffect { seq: *seq, effect: Ok(Effect::InEffect { effect, epoch: Epoch(epoch), placed }) }
     });
-    let (node, outbox) = (NODE.to_owned(), format!("outbox-{epoch}"));
+    let (node, outbox) = (node_name(NODE), format!("outbox-{epoch}"));
     UploadBatch { node, outbox, lane: Lane::Status, confirmed: 0, items: items.collect() }
 }
 
@@ -62,12 +62,12 @@ fn held(epoch: u128, puts: &[(&str, u64)]) -> RecordBatch {
 }
 
 async fn record(store: &CloudStore, batch: RecordBatch) {
-    store.record(NODE, None, batch).await.unwrap();
+    store.record(&node_name(NODE), None, batch).await.unwrap();
 }
 
 /// UIDs with the version in effect, and the state.
 async fn known(store: &CloudStore) -> Vec<String> {
-    let known = store.in_effect(NODE).await.unwrap();
+    let known = store.in_effect(&node_name(NODE)).await.unwrap();
     let version = |one: &InEffect| one.version.as_ref().map_or("-".to_owned(), ToString::to_string);
     known.iter().map(|one| format!("{} {} {}", one.uid, version(one), one.state.name())).collect()
 }
@@ -91,7 +91,7 @@ async fn the_newest_word_counts_once_and_its_record_shows_it() {
     assert_eq!(take(store, batch(&[(1, good("u1", 41)), (2, bad("u1", 41, 42))])).await, []);
     assert_eq!(known(store).await, ["u1 41 NotInEffect"]);
     assert_eq!(shown(store).await, ["u1 41 NotInEffect", "u2 - -"]);
-    let [one] = &store.in_effect(NODE).await.unwrap()[..] else { panic!() };
+    let [one] = &store.in_effect(&node_name(NODE)).await.unwrap()[..] else { panic!() };
     assert_eq!((one.wanted.as_str(), &*one.rule, &*one.message), ("42", "web", "check: exit code 1"));
     // The same frame again, and an older one: nothing changes, not even a version.
     let version = store.version();

@@ -6,7 +6,7 @@ use edgesync_protocol::upload::{Lane, Lanes, Refused, RefusedReason, Taken};
 
 fn batch(outbox: &str, lane: Lane, items: Vec<(u64, Effect)>) -> UploadBatch {
     let items = items.into_iter().map(|(seq, effect)| UploadEffect { seq, effect: Ok(effect) }).collect();
-    UploadBatch { node: "edge-1".into(), outbox: outbox.into(), lane, confirmed: 0, items }
+    UploadBatch { node: node_name("edge-1"), outbox: outbox.into(), lane, confirmed: 0, items }
 }
 
 fn event_named(name: &str, note: &str) -> Effect {
@@ -108,8 +108,10 @@ async fn lanes_and_nodes_are_counted_apart_and_a_probe_tells_where_they_stand() 
     take(store, batch("o", Lane::Events, vec![(7, event_named("a", "x"))])).await;
     take(store, batch("o", Lane::Bulk, vec![(3, event_named("b", "x"))])).await;
     assert_eq!(take(store, batch("o", Lane::Status, vec![])).await.0, lanes(0, 7, 3));
-    let other =
-        UploadBatch { node: "edge-2".into(), ..batch("o", Lane::Events, vec![(1, event_named("c", "x"))]) };
+    let other = UploadBatch {
+        node: node_name("edge-2"),
+        ..batch("o", Lane::Events, vec![(1, event_named("c", "x"))])
+    };
     assert_eq!(take(store, other).await.0, lanes(0, 1, 0));
     assert_eq!(store.version(), version + 3);
 }
@@ -294,7 +296,7 @@ async fn an_event_of_another_maker_is_left_alone_and_the_name_stays_what_it_beca
     take(store, batch("o", Lane::Events, vec![(2, event_named("a", "more"))])).await;
     assert_eq!(notes(store).await, ["a.edge-1=more"]);
     let other = UploadBatch {
-        node: "edge-2".into(),
+        node: node_name("edge-2"),
         ..batch("o", Lane::Events, vec![(1, event_named("a", "theirs"))])
     };
     take(store, other).await;
@@ -346,7 +348,7 @@ async fn a_node_has_only_so_many_events_and_the_oldest_make_room() {
     let Effect::Event(operators) = event_named("operators", "stays") else { panic!() };
     store.create(&kind("events.events.k8s.io"), *operators).await.unwrap();
     let other = UploadBatch {
-        node: "edge-2".into(),
+        node: node_name("edge-2"),
         ..batch("o", Lane::Events, vec![(1, event_named("other", "stays"))])
     };
     take(store, other).await;

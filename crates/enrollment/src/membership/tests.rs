@@ -4,7 +4,7 @@
 use super::*;
 use edgesync_cloud_store::{CloudOptions, NodeChange};
 use edgesync_object::node_labels::NodeLabels;
-use edgesync_object::{Object, kinds};
+use edgesync_object::{NodeName, Object, kinds};
 use edgesync_store::durable::with_suffix;
 use serde_json::json;
 
@@ -91,7 +91,7 @@ async fn a_use_that_is_counted_is_spent_after_a_crash_and_has_let_nobody_in() {
 async fn a_name_that_a_node_has_reported_under_is_taken() {
     let fixture = fixture();
     fixture.members.put_token(token("t", None, 9)).await.unwrap();
-    fixture.store.record("reported", None, Default::default()).await.unwrap();
+    fixture.store.record(&NodeName::parse("reported").unwrap(), None, Default::default()).await.unwrap();
     let taken = Err(PairingRefusal::NameTaken("reported".into()));
     assert_eq!(fixture.spend("t", "2", "reported").await, taken);
     assert!(fixture.members.knows_name("reported").await.unwrap());
@@ -108,7 +108,7 @@ async fn labels_of_a_token_are_given_to_the_node_that_joins_with_it_and_stay() {
     let says = || {
         let labels = json!({"labels": {"site": "south", "rack": "7", "kubernetes.io/hostname": "b"}});
         let report = Some(serde_json::from_value(labels).unwrap());
-        vec![NodeChange { node: "a".into(), report, conditions: Vec::new() }]
+        vec![NodeChange { node: NodeName::parse("a").unwrap(), report, conditions: Vec::new() }]
     };
     let known = |site: &str| {
         let mut given = labels(site);
@@ -134,7 +134,7 @@ async fn labels_of_a_token_are_given_to_the_node_that_joins_with_it_and_stay() {
 #[tokio::test]
 async fn a_node_is_removed_with_all_that_there_is_of_it_or_not_at_all() {
     let fixture = fixture();
-    fixture.store.record("a", None, Default::default()).await.unwrap();
+    fixture.store.record(&NodeName::parse("a").unwrap(), None, Default::default()).await.unwrap();
     assert!(fixture.members.remove_node("a", at(300)).await.unwrap());
     let crashed = fixture.after_crash();
     assert_eq!(crashed.store.nodes().await.unwrap(), []);

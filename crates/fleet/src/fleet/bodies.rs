@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::nodes::NodeId;
 use crate::metrics::BodyNumbers;
 use crate::source::MAX_BODIES;
 use edgesync_object::{Relation, ResourceVersion};
@@ -35,7 +36,7 @@ pub(super) struct Wanted {
 /// The answer to a load.
 #[derive(Debug)]
 pub(super) struct Answer {
-    pub(super) node: String,
+    pub(super) node: NodeId,
     pub(super) token: u64,
     /// What there was of what was asked for.
     pub(super) bodies: Vec<Loaded>,
@@ -81,7 +82,7 @@ impl Drop for Holder {
 /// A load of a node.
 #[derive(Debug)]
 struct Load {
-    node: String,
+    node: NodeId,
     token: u64,
     objects: Vec<Wanted>,
     /// How many of them are being read.
@@ -127,7 +128,7 @@ pub(super) struct Bodies {
     entries: HashMap<Uid, Entry>,
     next_load: u64,
     loads: HashMap<u64, Load>,
-    by_node: HashMap<String, VecDeque<u64>>,
+    by_node: HashMap<NodeId, VecDeque<u64>>,
     /// Loads that wait for room, of each [`Sort`].
     queues: [VecDeque<u64>; 2],
     /// Loads and what was read for them, or not found.
@@ -167,10 +168,10 @@ impl Bodies {
     }
 
     /// A node asks for bodies.
-    pub(super) fn load(&mut self, node: &str, token: u64, sort: Sort, objects: Vec<Wanted>) {
+    pub(super) fn load(&mut self, node: NodeId, token: u64, sort: Sort, objects: Vec<Wanted>) {
         let id = self.next_load;
         self.next_load += 1;
-        let of_node = self.by_node.entry(node.to_owned()).or_default();
+        let of_node = self.by_node.entry(node).or_default();
         of_node.push_back(id);
         if of_node.len() > MAX_LOADS
             && let Some(old) = of_node.pop_front()
@@ -178,14 +179,14 @@ impl Bodies {
             // Of an earlier session.
             self.loads.remove(&old);
         }
-        let (node, bodies) = (node.to_owned(), Vec::with_capacity(objects.len()));
+        let bodies = Vec::with_capacity(objects.len());
         self.loads.insert(id, Load { node, token, objects, missing: 0, bodies, delayed: false });
         self.queues[sort as usize].push_back(id);
     }
 
     /// Nobody waits for the answers to a node any more.
-    pub(super) fn forget(&mut self, node: &str) {
-        for id in self.by_node.remove(node).into_iter().flatten() {
+    pub(super) fn forget(&mut self, node: NodeId) {
+        for id in self.by_node.remove(&node).into_iter().flatten() {
             self.loads.remove(&id);
         }
     }

@@ -8,8 +8,9 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
+use super::nodes::NodeId;
 use super::reconciler::Reconciler;
-use edgesync_object::ResourceVersion;
+use edgesync_object::{NodeName, ResourceVersion};
 use edgesync_placement::{Differences, RuleId, Summary, Unread};
 
 /// A change that waits for its turn.
@@ -24,7 +25,7 @@ pub(super) enum Waiting {
     /// That was all.
     Complete,
     /// A Node that was not among it.
-    MissingNode(String),
+    MissingNode(NodeName),
     /// Objects are to be compared with these UIDs, from a number on.
     Compare(HashSet<Arc<str>>, u32),
     /// All was told once more.
@@ -56,7 +57,7 @@ pub(super) struct Broadcasts {
     /// When it was last that the source was replaced by an older copy.
     restored: u64,
     /// Up to where in their order all nodes know of these five; none if all of them do.
-    walked: Option<Option<String>>,
+    walked: Option<Option<NodeName>>,
     spreading: Option<Spreading>,
     waiting: VecDeque<Waiting>,
 }
@@ -68,7 +69,7 @@ struct Spreading {
     number: u64,
     differences: Differences,
     /// Up to where in their order the nodes know of it.
-    told: Option<Arc<str>>,
+    told: Option<NodeName>,
 }
 
 impl Broadcasts {
@@ -132,9 +133,9 @@ impl Broadcasts {
 
 impl Reconciler {
     /// Tells a node of everything that it does not know yet.
-    pub(super) fn inform(&mut self, name: &str) {
-        let Some(node) = self.nodes.get_mut(name) else { return };
-        let known = std::mem::replace(&mut node.news, self.broadcasts.count);
+    pub(super) fn inform(&mut self, id: NodeId) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        let known = node.schedule.inform(self.broadcasts.count);
         if known == self.broadcasts.count {
             return;
         }
@@ -146,20 +147,21 @@ impl Reconciler {
             let timeline = &self.timeline;
             node.machine.set_incarnation(timeline.incarnation().clone(), timeline.issued().clone());
         }
+        let name = node.name.clone();
         if known < self.broadcasts.closed {
-            self.disconnected(name);
+            self.disconnected(&name);
         }
         if known < self.broadcasts.restored {
-            self.prove_anew(name);
+            self.prove_anew(id);
         }
         if known < self.broadcasts.read {
-            self.look_again(name);
+            self.look_again(id);
         }
         if let Some(spreading) =
             self.broadcasts.spreading.as_ref().filter(|spreading| known < spreading.number)
         {
             let deltas: Vec<_> =
-                self.desired.placement.differences_on(&spreading.differences, name).collect();
+                self.desired.placement.differences_on(&spreading.differences, &name).collect();
             self.place(deltas);
         }
     }
@@ -180,11 +182,10 @@ impl Reconciler {
     /// Informs the next node of those that do not know what has happened to all.
     fn walk_on(&mut self) -> bool {
         let Some(walked) = self.broadcasts.walked.take() else { return false };
-        let next = self.nodes.next(walked.as_deref());
-        let Some(name) = next.map(|(name, _)| name.clone()) else { return false };
+        let Some(id) = self.nodes.next_id(walked.as_ref()) else { return false };
         self.work.node();
-        self.inform(&name);
-        self.broadcasts.walked = Some(Some(name));
+        self.inform(id);
+        self.broadcasts.walked = Some(self.nodes.name(id));
         true
     }
 
@@ -192,10 +193,13 @@ impl Reconciler {
     fn spread_on(&mut self) -> bool {
         let Some(spreading) = &mut self.broadcasts.spreading else { return false };
         self.work.node();
-        match self.desired.placement.next_node(&spreading.differences, spreading.told.as_deref()) {
+        match self.desired.placement.next_node(&spreading.differences, spreading.told.as_ref()) {
             Some(name) => {
-                spreading.told = Some(name.clone());
-                self.inform(&name);
+                let id = self.nodes.id(&name);
+                spreading.told = Some(name);
+                if let Some(id) = id {
+                    self.inform(id);
+                }
             }
             None => self.broadcasts.spreading = None,
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::broadcasts::Waiting;
 use super::{Fleet, rules};
 use crate::source::{Change, Changes, Source};
+use edgesync_object::NodeName;
 use edgesync_placement::Summary;
 
 /// Objects that are compared at a time with what was told.
@@ -73,7 +74,11 @@ impl<S: Source> Fleet<S> {
             Change::Unread(unread) => self.reconciler.broadcasts.wait([Waiting::Unread(unread)]),
             Change::Restored(until) => self.reconciler.broadcasts.wait([Waiting::Restored(until)]),
             Change::Admitted(node) => self.admitted_elsewhere(&node),
-            Change::SyncsDue(node) => self.tell_syncs(&node),
+            Change::SyncsDue(node) => {
+                if let Some(id) = self.reconciler.nodes.id(&node) {
+                    self.tell_syncs(id);
+                }
+            }
             Change::Failed(error) => tracing::error!(%error, "the store cannot be read: trying again"),
         }
     }
@@ -133,27 +138,27 @@ impl<S: Source> Fleet<S> {
             }
             return;
         }
-        if !summary.is_node() {
+        let Some(name) = summary.node_name() else {
             self.rules.object_told();
             let differences = self.reconciler.desired.placement.upsert(summary);
             return self.reconciler.spread(differences);
-        }
+        };
         let labels = summary.trusted_labels(&self.reconciler.settings.trusted_labels);
-        self.reconciler.nodes.set_labels(&summary.name, labels.clone());
-        if self.removals.has(&summary.name) {
-            return self.node_created(&summary.name);
+        self.reconciler.nodes.set_labels(&name, labels.clone());
+        if self.removals.has(&name) {
+            return self.node_created(&name);
         }
-        self.reconciler.set_labels(&summary.name, labels);
+        self.reconciler.set_labels(&name, labels);
         if self.reconciler.is_shared {
-            self.node_told(summary);
+            self.node_told(&name, summary);
         }
     }
 
     fn remove(&mut self, summary: &Summary) {
         if summary.rule.is_some() {
             self.rules.drop(&mut self.reconciler, &summary.uid);
-        } else if summary.is_node() {
-            self.node_deleted(&summary.name);
+        } else if let Some(name) = summary.node_name() {
+            self.node_deleted(&name);
         } else {
             let differences = self.reconciler.desired.placement.remove(&summary.uid);
             self.reconciler.spread(differences);
@@ -161,12 +166,12 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Whoever deletes the Node of a node removes the node.
-    fn node_deleted(&mut self, name: &str) {
+    fn node_deleted(&mut self, name: &NodeName) {
         self.reconciler.nodes.object_deleted(name);
         if self.replicas.is_being_restored() {
             self.node_lost(name);
         } else if self.reconciler.nodes.contains(name) || self.reconciler.nodes.is_registered(name) {
-            tracing::warn!(node = name, "its Node was deleted: it is removed from the fleet");
+            tracing::warn!(node = name.as_str(), "its Node was deleted: it is removed from the fleet");
             self.dismiss(name, None);
         } else if !self.removals.has(name) {
             self.reconciler.remove_from_placement(name);

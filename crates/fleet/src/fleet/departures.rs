@@ -5,26 +5,28 @@
 //! removal would stay.
 
 use super::Fleet;
+use super::nodes::NodeId;
 use super::removals::{Leaving, Reply, Retry};
 use super::requests::Inbox;
 use crate::admin::{Answer, unknown};
 use crate::metrics::add_counters;
 use crate::source::{self, Replication as _, Source};
+use edgesync_object::NodeName;
 use edgesync_protocol::frame::Up;
 use edgesync_protocol::timing::Now;
 
 impl<S: Source> Fleet<S> {
     /// The store is asked something about a node.
-    pub(super) fn begun(&mut self, name: &str) {
-        if let Some(node) = self.reconciler.nodes.get_mut(name) {
-            node.busy += 1;
+    pub(super) fn begun(&mut self, id: NodeId) {
+        if let Some(node) = self.reconciler.nodes.get_mut(id) {
+            node.schedule.request_begun();
         }
     }
 
     /// The store has answered.
-    pub(super) fn ended(&mut self, name: &str) {
-        if let Some(node) = self.reconciler.nodes.get_mut(name) {
-            node.busy = node.busy.saturating_sub(1);
+    pub(super) fn ended(&mut self, name: &NodeName) {
+        if let Some(node) = self.reconciler.nodes.named_mut(name) {
+            node.schedule.request_ended();
         } else {
             self.removals.ended(name);
             self.delete_if_idle(name);
@@ -39,10 +41,10 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    fn delete_if_idle(&mut self, name: &str) {
+    fn delete_if_idle(&mut self, name: &NodeName) {
         let is_writing = self.reconciler.nodes.lifecycle.is_writing(name);
         if let Some(asked) = self.removals.begin_deletion(name, is_writing) {
-            let name = name.to_owned();
+            let name = name.clone();
             self.requests.ask(|source| async move {
                 let removed = source.remove_node(&name, asked).await;
                 Inbox::Removed(name, removed)
@@ -67,10 +69,10 @@ impl<S: Source> Fleet<S> {
 
     // --- out
 
-    pub(super) fn remove_on_request(&mut self, name: &str, answer: Answer) {
+    pub(super) fn remove_on_request(&mut self, name: &NodeName, answer: Answer) {
         let Some(answer) = self.removals.remove_again(name, answer) else { return };
         if self.is_known(name) {
-            tracing::warn!(node = name, "an operator removes it from the fleet");
+            tracing::warn!(node = name.as_str(), "an operator removes it from the fleet");
             self.dismiss(name, Some(answer));
         } else {
             // Those who asked may have gone.
@@ -78,22 +80,23 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    fn is_known(&self, name: &str) -> bool {
+    fn is_known(&self, name: &NodeName) -> bool {
         self.reconciler.nodes.contains(name) || self.reconciler.nodes.has_object(name)
     }
 
     /// Removes a node from the fleet, and tells it if it is connected.
-    pub(super) fn dismiss(&mut self, name: &str, answer: Option<Answer>) {
+    pub(super) fn dismiss(&mut self, name: &NodeName, answer: Option<Answer>) {
         self.release();
         let mut leaving = Leaving { answer, ..Leaving::default() };
         // What waits of the node is not taken.
         let waiting = self.intake.forget(name);
-        self.bodies.forget(name);
+        if let Some(id) = self.reconciler.nodes.id(name) {
+            self.bodies.forget(id);
+        }
         if let Some(node) = self.reconciler.remove(name) {
-            leaving.busy = node.busy.saturating_sub(waiting);
-            leaving.session = node.session;
-            leaving.connection = node.connection;
             add_counters(&mut self.counts.gone, &node.machine.counters());
+            leaving.busy = node.schedule.requests().saturating_sub(waiting);
+            (leaving.session, leaving.connection) = node.session.into_ids();
         }
         let is_connected = leaving.connection.is_some();
         self.removals.insert(name, leaving);
@@ -104,14 +107,14 @@ impl<S: Source> Fleet<S> {
     }
 
     /// The store has removed a node, or could not.
-    pub(super) fn removed(&mut self, name: &str, result: source::Result<bool>) {
+    pub(super) fn removed(&mut self, name: &NodeName, result: source::Result<bool>) {
         if self.removals.removed(self.reconciler.now(), name, result) {
             self.admit(name);
         }
     }
 
     /// A frame of a removed node.
-    pub(super) fn frame_of_removed(&mut self, name: &str, frame: &Up) {
+    pub(super) fn frame_of_removed(&mut self, name: &NodeName, frame: &Up) {
         let is_removed =
             || self.requests.replication().is_none_or(|replication| replication.is_removed(name));
         match self.removals.received(name, frame, is_removed) {
@@ -121,7 +124,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    fn tell_removed(&self, name: &str) {
+    fn tell_removed(&self, name: &NodeName) {
         if let Some(refusal) = self.removals.refusal(name) {
             self.sender.request_hello(self.reconciler.settings.compress_above, name, refusal);
         }
@@ -129,7 +132,7 @@ impl<S: Source> Fleet<S> {
 
     // --- and in again
 
-    pub(super) fn admit_on_request(&mut self, name: &str, answer: Answer) {
+    pub(super) fn admit_on_request(&mut self, name: &NodeName, answer: Answer) {
         match self.removals.admit_again(name, answer) {
             Ok(true) => self.admit(name),
             Ok(false) => {}
@@ -141,22 +144,22 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Admits a removed node, if its Node was created.
-    pub(super) fn node_created(&mut self, name: &str) {
+    pub(super) fn node_created(&mut self, name: &NodeName) {
         if self.removals.node_created(name) {
             self.admit(name);
         }
     }
 
     /// Another replica, or an operator, has let a node in again.
-    pub(super) fn admitted_elsewhere(&mut self, name: &str) {
+    pub(super) fn admitted_elsewhere(&mut self, name: &NodeName) {
         if self.removals.admitted_elsewhere(name) {
             self.admit(name);
         }
     }
 
-    fn admit(&mut self, name: &str) {
+    fn admit(&mut self, name: &NodeName) {
         if self.removals.begin_admission(name) {
-            let name = name.to_owned();
+            let name = name.clone();
             self.requests.ask(|source| async move {
                 let admitted = source.admit_node(&name).await;
                 Inbox::Admitted(name, admitted)
@@ -165,16 +168,17 @@ impl<S: Source> Fleet<S> {
     }
 
     /// The store has admitted a node, or could not.
-    pub(super) fn admitted(&mut self, name: &str, result: source::Result<bool>) {
+    pub(super) fn admitted(&mut self, name: &NodeName, result: source::Result<bool>) {
         let now = self.reconciler.now();
         let Some(admitted) = self.removals.admitted(now, name, result) else { return };
         if let Some(labels) = self.reconciler.nodes.labels(name).cloned() {
             self.reconciler.set_labels(name, labels);
         }
         let Some(connection) = admitted.connection else { return };
-        self.meet(name);
-        if let Some(node) = self.reconciler.nodes.get_mut(name) {
-            node.connection = Some(connection);
+        if let Some(id) = self.meet(name)
+            && let Some(node) = self.reconciler.nodes.get_mut(id)
+        {
+            node.session.connected(connection);
         }
         if let Some(request) = admitted.request {
             self.sender.request_hello(self.reconciler.settings.compress_above, name, request);

@@ -6,9 +6,11 @@ use jiff::Timestamp;
 
 use super::Fleet;
 use super::bodies::{Answer, Sort, Wanted};
+use super::nodes::NodeId;
 use super::requests::Inbox;
 use super::sender::Sent;
 use crate::source::Source;
+use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{CloudEffect, CloudNotice};
 use edgesync_runtime::random;
@@ -31,9 +33,9 @@ impl<S: Source> Fleet<S> {
                 return true;
             }
             self.reconciler.work.node();
-            if let Some(name) = self.reconciler.nodes.next_moved() {
-                self.sender.tell_progress(&mut self.reconciler, &name);
-                self.reconciler.nodes.touch(&name);
+            if let Some(id) = self.reconciler.nodes.next_moved() {
+                self.sender.tell_progress(&mut self.reconciler, id);
+                self.reconciler.nodes.touch(id);
             } else if let Some(sent) = self.sender.serve_next(&mut self.reconciler) {
                 self.await_room(sent);
             } else if !self.drain_next() {
@@ -46,12 +48,12 @@ impl<S: Source> Fleet<S> {
     /// Does what the next machine wants. Tells whether there was one.
     fn drain_next(&mut self) -> bool {
         self.release();
-        if let Some(name) = self.reconciler.nodes.next_touched() {
-            self.drain_node(&name);
+        if let Some(id) = self.reconciler.nodes.next_touched() {
+            self.drain_node(id);
         } else if let Some(answer) = self.bodies.next_answer() {
             let (now, Answer { node, token, bodies }) = (self.reconciler.now(), answer);
             self.reconciler
-                .with_machine(&node, |machine, desired| machine.loaded(now, token, bodies, desired));
+                .with_machine(node, |machine, desired| machine.loaded(now, token, bodies, desired));
         } else if self.bodies.step() {
             return true;
         } else if let Some(uids) = self.bodies.next_read() {
@@ -66,15 +68,15 @@ impl<S: Source> Fleet<S> {
         true
     }
 
-    fn drain_node(&mut self, name: &str) {
-        if let Some(node) = self.reconciler.node(name) {
-            node.touched = false;
+    fn drain_node(&mut self, id: NodeId) {
+        if let Some(node) = self.reconciler.node(id) {
+            node.schedule.begin_turn();
         }
         loop {
-            match self.reconciler.next_effect(name) {
+            match self.reconciler.next_effect(id) {
                 None => return,
-                Some(Some(effect)) => self.perform(name, effect),
-                Some(None) => match self.sender.send_one(&mut self.reconciler, name) {
+                Some(Some(effect)) => self.perform(id, effect),
+                Some(None) => match self.sender.send_one(&mut self.reconciler, id) {
                     Sent::Frame => {}
                     sent => {
                         self.await_room(sent);
@@ -83,24 +85,26 @@ impl<S: Source> Fleet<S> {
                 },
             }
         }
-        let in_sync = self.reconciler.end_turn(name);
-        self.watch_differences(name);
+        let in_sync = self.reconciler.end_turn(id);
+        self.watch_differences(id);
         if in_sync {
-            self.end_confirmation(name);
+            self.end_confirmation(id);
         }
     }
 
     fn await_room(&self, sent: Sent) {
-        if let Sent::AwaitsRoom(name) = sent {
-            self.requests.run(self.sender.room(name));
+        if let Sent::AwaitsRoom(id) = sent
+            && let Some(name) = self.reconciler.nodes.name(id)
+        {
+            self.requests.run(self.sender.room(id, name));
         }
     }
 
     /// Reads the records of nodes, as far as there is room for their differences.
     pub(super) fn read_ledgers(&mut self) {
         let now = self.reconciler.now();
-        while let Some((name, expected)) = self.reconciler.ledgers.next(now, &self.reconciler.nodes) {
-            self.begun(&name);
+        while let Some((id, name, expected)) = self.reconciler.ledgers.next(now, &self.reconciler.nodes) {
+            self.begun(id);
             self.requests.ask(|source| async move {
                 let records = source.records(&name).await;
                 Inbox::Opened(name, expected, records)
@@ -108,11 +112,12 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    fn perform(&mut self, name: &str, effect: CloudEffect) {
+    fn perform(&mut self, id: NodeId, effect: CloudEffect) {
         self.release();
+        let Some(name) = self.reconciler.nodes.name(id) else { return };
         match effect {
-            CloudEffect::Open => self.reconciler.ledgers.wait(name),
-            CloudEffect::CatchUp { token } => self.ask_to_catch_up(name, token),
+            CloudEffect::Open => self.reconciler.ledgers.wait(id),
+            CloudEffect::CatchUp { token } => self.ask_to_catch_up(id, token),
             CloudEffect::Load { token, objects } => {
                 let placement = &self.reconciler.desired.placement;
                 let size = |uid: &Uid| placement.object(uid).map_or(0, |object| object.size);
@@ -120,53 +125,54 @@ impl<S: Source> Fleet<S> {
                 let wanted: Vec<Wanted> = objects.into_iter().map(wanted).collect();
                 let is_large = wanted.iter().any(|wanted| wanted.size > self.reconciler.settings.max_frame);
                 let sort = if is_large { Sort::Large } else { Sort::Small };
-                self.bodies.load(name, token, sort, wanted);
+                self.bodies.load(id, token, sort, wanted);
             }
             CloudEffect::Record(batch) => {
-                let (token, node) = (batch.token, name.to_owned());
-                let agent = self.reconciler.nodes.get(name).and_then(|node| node.agent.clone());
-                self.recording(name, &batch);
-                self.begun(name);
+                let token = batch.token;
+                let node = self.reconciler.nodes.get(id);
+                let agent = node.and_then(|node| node.reported.agent.clone());
+                self.recording(id, &batch);
+                self.begun(id);
                 self.requests.ask(|source| async move {
-                    let recorded = source.record(&node, agent, batch).await;
-                    Inbox::Recorded(node, token, recorded)
+                    let recorded = source.record(&name, agent, batch).await;
+                    Inbox::Recorded(name, token, recorded)
                 });
             }
             CloudEffect::StoreWentBack => {
                 let nodes = self.reconciler.nodes.len();
-                if self.reconciler.timeline.store_went_back(name, nodes) {
+                if self.reconciler.timeline.store_went_back(&name, nodes) {
                     self.requests
                         .ask(|source| async move { Inbox::Incarnation(source.new_incarnation().await) });
                 }
             }
             CloudEffect::Renew(lease) => {
                 let now = self.reconciler.now();
-                self.reconciler.nodes.lifecycle.renewed(now, Timestamp::now(), name, &lease);
+                self.reconciler.nodes.lifecycle.renewed(now, Timestamp::now(), &name, &lease);
             }
-            CloudEffect::Take { token, upload } => self.take(name, token, upload),
+            CloudEffect::Take { token, upload } => self.take(id, token, upload),
             CloudEffect::Notice(notice) => {
                 let now = self.reconciler.now();
                 match &notice {
                     CloudNotice::Welcomed { .. } => {
-                        self.reconciler.nodes.lifecycle.welcomed(now, name);
-                        self.welcomed_here(name);
+                        self.reconciler.nodes.lifecycle.welcomed(now, &name);
+                        self.welcomed_here(id);
                     }
-                    CloudNotice::OverQuota { .. } => self.refuse(name),
+                    CloudNotice::OverQuota { .. } => self.refuse(id),
                     _ => {}
                 }
                 // Once a minute at most, and the only line that says what to do.
-                if matches!(notice, CloudNotice::OverQuota { .. }) || self.may_log(name) {
-                    show(name, &notice);
+                if matches!(notice, CloudNotice::OverQuota { .. }) || self.may_log(&name) {
+                    show(&name, &notice);
                 }
             }
         }
     }
 
     /// Hears nothing of a node for a while.
-    fn refuse(&mut self, name: &str) {
+    fn refuse(&mut self, id: NodeId) {
         let until = self.reconciler.now() + REFUSED;
-        if let Some(node) = self.reconciler.nodes.get_mut(name) {
-            node.refused_until = until;
+        if let Some(node) = self.reconciler.nodes.get_mut(id) {
+            node.session.refuse_until(until);
         }
     }
 
@@ -190,10 +196,13 @@ impl<S: Source> Fleet<S> {
                 self.reconciler.work.objects(records.as_ref().map_or(0, Vec::len));
                 let records = records
                     .inspect_err(|error| {
-                        tracing::error!(node = name, %error, "the node's records cannot be read");
+                        tracing::error!(node = name.as_str(), %error, "the node's records cannot be read");
                     })
                     .ok();
-                self.reconciler.with_machine(&name, |machine, desired| machine.opened(now, records, desired));
+                if let Some(id) = self.reconciler.nodes.id(&name) {
+                    self.reconciler
+                        .with_machine(id, |machine, desired| machine.opened(now, records, desired));
+                }
                 self.ended(&name);
             }
             Inbox::Bodies(uids, bodies) => {
@@ -207,14 +216,18 @@ impl<S: Source> Fleet<S> {
                 match &recorded {
                     Ok(refused) => {
                         for (uid, why) in refused.iter().take(LINES) {
-                            tracing::warn!(node = name, %uid, why, of = refused.len(), "a report that cannot be recorded");
+                            tracing::warn!(node = name.as_str(), %uid, why, of = refused.len(), "a report that cannot be recorded");
                         }
                     }
-                    Err(error) => tracing::error!(node = name, %error, "reports could not be recorded"),
+                    Err(error) => {
+                        tracing::error!(node = name.as_str(), %error, "reports could not be recorded");
+                    }
                 }
-                self.reconciler.with_machine(&name, |machine, desired| {
-                    machine.recorded(now, token, recorded.is_ok(), random(), desired);
-                });
+                if let Some(id) = self.reconciler.nodes.id(&name) {
+                    self.reconciler.with_machine(id, |machine, desired| {
+                        machine.recorded(now, token, recorded.is_ok(), random(), desired);
+                    });
+                }
                 self.ended(&name);
             }
             Inbox::Taken(name, token, stored) => self.taken(&name, token, stored),
@@ -230,7 +243,7 @@ impl<S: Source> Fleet<S> {
             Inbox::Confirmed(node, written) => self.confirmation_written(&node, &written),
             Inbox::Removed(name, removed) => self.removed(&name, removed),
             Inbox::Admitted(name, admitted) => self.admitted(&name, admitted),
-            Inbox::Room(name) => self.sender.has_room(&mut self.reconciler, &name),
+            Inbox::Room(id) => self.sender.has_room(&mut self.reconciler, id),
             Inbox::Incarnation(fresh) => {
                 self.reconciler.timeline.renewed();
                 match fresh {
@@ -242,21 +255,31 @@ impl<S: Source> Fleet<S> {
     }
 }
 
-fn show(node: &str, notice: &CloudNotice) {
+fn show(node: &NodeName, notice: &CloudNotice) {
     match notice {
-        CloudNotice::Welcomed { pending, held } => tracing::info!(node, pending, held, "welcomed"),
+        CloudNotice::Welcomed { pending, held } => {
+            tracing::info!(node = node.as_str(), pending, held, "welcomed");
+        }
         CloudNotice::EpochChanged { from, to } => {
-            tracing::warn!(node, %from, %to, "the node has another database than before");
+            tracing::warn!(node = node.as_str(), %from, %to, "the node has another database than before");
         }
         CloudNotice::NodeWentBack { recorded, revision } => {
-            tracing::warn!(node, recorded, revision, "the node has an older copy of its database");
+            tracing::warn!(
+                node = node.as_str(),
+                recorded,
+                revision,
+                "the node has an older copy of its database"
+            );
         }
         CloudNotice::Repairing => {
-            tracing::warn!(node, "the records differ from what the node holds: asking for its inventory");
+            tracing::warn!(
+                node = node.as_str(),
+                "the records differ from what the node holds: asking for its inventory"
+            );
         }
         CloudNotice::OverQuota { limit } => {
             tracing::error!(
-                node,
+                node = node.as_str(),
                 limit,
                 "the node names more objects than it can have been given: nothing of it is heard for a minute; if this \
                  store was replaced by an older copy, raise sync.max_unknown"
@@ -264,7 +287,7 @@ fn show(node: &str, notice: &CloudNotice) {
         }
         CloudNotice::DeletionsHeld { count } => {
             tracing::error!(
-                node,
+                node = node.as_str(),
                 count,
                 "removals are held back: they look like the loss of this store; confirm them with \
                  'edgesync-cloud confirm-deletions {node}' if they are wanted"
@@ -272,7 +295,7 @@ fn show(node: &str, notice: &CloudNotice) {
         }
         CloudNotice::Rejected { uid, object, reason, message } => {
             let object = object.as_ref().map(|object| object.key().to_string());
-            tracing::warn!(node, %uid, object, ?reason, why = message, "the node rejected an object");
+            tracing::warn!(node = node.as_str(), %uid, object, ?reason, why = message, "the node rejected an object");
         }
     }
 }

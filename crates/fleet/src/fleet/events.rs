@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::Fleet;
 use crate::source::Source;
 use edgesync_broker::{Channel, FleetEvent};
-use edgesync_object::Budget;
+use edgesync_object::{Budget, NodeName};
 use edgesync_protocol::frame::{FrameError, MAX_WORD, Up, other_protocol};
 use edgesync_transport::link::presence::Presence;
 
@@ -34,12 +34,12 @@ impl<S: Source> Fleet<S> {
                 }
                 self.meet(&node);
                 self.disconnected(&node);
-                if let Some(node) = self.reconciler.nodes.get_mut(&node) {
-                    node.connection = Some(connection.to_string());
+                if let Some(node) = self.reconciler.nodes.named_mut(&node) {
+                    node.session.connected(connection.to_string());
                 }
             }
             FleetEvent::NodeDisconnected { node, connection, why } => {
-                tracing::debug!(node, %why, "disconnected");
+                tracing::debug!(node = node.as_str(), %why, "disconnected");
                 if self.connection(&node) == Some(connection.to_string().as_str()) {
                     self.disconnected(&node);
                 }
@@ -52,31 +52,31 @@ impl<S: Source> Fleet<S> {
     }
 
     /// The connection in use of a node, removed or not.
-    fn connection(&self, name: &str) -> Option<&str> {
-        let of_node = self.reconciler.nodes.get(name).and_then(|node| node.connection.as_deref());
+    fn connection(&self, name: &NodeName) -> Option<&str> {
+        let of_node = self.reconciler.nodes.named(name).and_then(|node| node.session.connection());
         of_node.or_else(|| self.removals.connection(name))
     }
 
-    fn disconnected(&mut self, name: &str) {
+    fn disconnected(&mut self, name: &NodeName) {
         self.removals.connected(name, None);
         self.reconciler.disconnected(name);
     }
 
     /// A node that was shut out loses its connection, also one that it has made while that was under way.
-    pub(super) fn cut(&mut self, name: &str) {
+    pub(super) fn cut(&mut self, name: &NodeName) {
         self.sender.disconnect(name);
         self.disconnected(name);
         self.release();
     }
 
     /// With an external broker presence is all that tells of connections.
-    fn presence(&mut self, name: &str, payload: &[u8]) {
+    fn presence(&mut self, name: &NodeName, payload: &[u8]) {
         if self.sender.is_embedded() || self.is_shut_out(name) {
             return;
         }
         let Ok(presence) = serde_json::from_slice::<Presence>(payload) else {
             if self.may_log(name) {
-                tracing::warn!(node = name, "a presence that cannot be read");
+                tracing::warn!(node = name.as_str(), "a presence that cannot be read");
             }
             return;
         };
@@ -84,16 +84,17 @@ impl<S: Source> Fleet<S> {
             if self.removals.connected(name, Some(&presence.connection)) {
                 return;
             }
-            self.meet(name);
-            if let Some(node) = self.reconciler.nodes.get_mut(name) {
-                node.connection = Some(presence.connection);
+            if let Some(id) = self.meet(name)
+                && let Some(node) = self.reconciler.nodes.get_mut(id)
+            {
+                node.session.connected(presence.connection);
             }
             return;
         }
         // The will of a connection that was replaced says nothing about the new one.
         if presence.connection.is_empty() || self.connection(name) == Some(&presence.connection) {
             if self.may_log(name) {
-                tracing::info!(node = name, "disconnected");
+                tracing::info!(node = name.as_str(), "disconnected");
             }
             self.disconnected(name);
         }
@@ -101,7 +102,7 @@ impl<S: Source> Fleet<S> {
 
     /// Whether what comes in a name does not count. An external broker may not know the newest revocation list, and cuts
     /// nobody who is connected.
-    fn is_shut_out(&mut self, name: &str) -> bool {
+    fn is_shut_out(&mut self, name: &NodeName) -> bool {
         let is_revoked = self.pairing.is_revoked(name);
         if is_revoked {
             self.counts.bad_frame("revoked");
@@ -109,14 +110,14 @@ impl<S: Source> Fleet<S> {
         is_revoked
     }
 
-    fn frame(&mut self, name: &str, payload: &[u8]) {
+    fn frame(&mut self, name: &NodeName, payload: &[u8]) {
         self.counts.decoded = payload.len();
         self.counts.received += payload.len() as u64;
         if self.is_shut_out(name) {
             return;
         }
         let now = self.reconciler.now();
-        if self.reconciler.nodes.get(name).is_some_and(|node| node.refused_until > now) {
+        if self.reconciler.nodes.named(name).is_some_and(|node| node.session.is_refused(now)) {
             self.counts.bad_frame("quota");
             return;
         }
@@ -124,11 +125,11 @@ impl<S: Source> Fleet<S> {
         let frame = Up::decode(payload, &mut budget);
         self.counts.decoded = budget.spent().max(payload.len());
         let frame = match frame {
-            Ok(Up::Hello(hello)) if hello.node != name => {
+            Ok(Up::Hello(hello)) if *name != *hello.node => {
                 self.counts.bad_frame("node");
                 if self.may_log(name) {
                     let claimed = hello.node.chars().take(64).collect::<String>();
-                    tracing::warn!(node = name, claimed, "a Hello in another node's name");
+                    tracing::warn!(node = name.as_str(), claimed, "a Hello in another node's name");
                 }
                 return;
             }
@@ -139,34 +140,34 @@ impl<S: Source> Fleet<S> {
             return self.frame_of_removed(name, &frame);
         }
         self.reconciler.work.frame(self.counts.decoded);
-        self.meet(name);
+        let Some(id) = self.meet(name) else { return };
         let registered = self.reconciler.nodes.has_report(name);
-        let Some(node) = self.reconciler.nodes.get_mut(name) else { return };
-        node.received += payload.len() as u64;
+        let Some(node) = self.reconciler.nodes.get_mut(id) else { return };
+        node.session.count_received(payload.len());
         match &frame {
             Up::Hello(hello) => {
-                node.agent = Some(hello.agent.chars().take(64).collect());
-                node.session = Some(hello.session.clone());
+                node.reported.agent = Some(hello.agent.chars().take(64).collect());
+                node.session.begin(hello.session.clone());
                 node.machine.set_registered(registered);
             }
-            Up::Report(_) => node.last_report = Some(Timestamp::now()),
+            Up::Report(_) => node.reported.last_report = Some(Timestamp::now()),
             Up::Inventory(_) | Up::Lease(_) | Up::Upload(_) => {}
         }
-        self.reconciler.with_machine(name, |machine, desired| machine.received(now, frame, desired));
+        self.reconciler.with_machine(id, |machine, desired| machine.received(now, frame, desired));
     }
 
     /// Whether what a node has said may cause another line in the log.
-    pub(super) fn may_log(&self, name: &str) -> bool {
-        self.reconciler.nodes.get(name).is_none_or(|node| node.quiet.line().is_some())
+    pub(super) fn may_log(&self, name: &NodeName) -> bool {
+        self.reconciler.nodes.named(name).is_none_or(|node| node.session.may_log())
     }
 
     /// A frame that is no frame, or one of another version.
-    fn unreadable(&mut self, name: &str, bytes: usize, error: FrameError) {
+    fn unreadable(&mut self, name: &NodeName, bytes: usize, error: FrameError) {
         let count = self.counts.bad_frame(error.label());
         if error.is_of_another_version() && count > 1 {
-            tracing::debug!(node = name, bytes, %error, "a frame of another version");
+            tracing::debug!(node = name.as_str(), bytes, %error, "a frame of another version");
         } else if self.may_log(name) {
-            tracing::warn!(node = name, bytes, %error, "a frame that cannot be read");
+            tracing::warn!(node = name.as_str(), bytes, %error, "a frame that cannot be read");
         }
         if let FrameError::Protocol { found, hello: Some(session) } = error {
             let session = session.chars().take(MAX_WORD).collect();

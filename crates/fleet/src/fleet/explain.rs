@@ -5,13 +5,14 @@ use serde_json::{Value, json};
 use super::reconciler::Reconciler;
 use super::removals::Removals;
 use super::rules::Rules;
+use edgesync_object::NodeName;
 use edgesync_placement::Summary;
 use edgesync_protocol::cloud::{CloudPhase, DesiredState};
 
 /// What the rules say of a node and an object, and what has come of it. None if the node is not known.
 pub(super) fn explain(
     (reconciler, rules, removals): (&Reconciler, &Rules, &Removals),
-    name: &str,
+    name: &NodeName,
     is_revoked: bool,
     object: Option<&Summary>,
 ) -> Option<Value> {
@@ -22,7 +23,7 @@ pub(super) fn explain(
         );
     }
     let (nodes, placement) = (&reconciler.nodes, &reconciler.desired.placement);
-    let node = nodes.get(name)?;
+    let node = nodes.named(name)?;
     let verdicts = placement.verdicts(name, object);
     let shown_rules: Vec<Value> = verdicts
         .iter()

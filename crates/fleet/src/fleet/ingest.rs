@@ -8,9 +8,11 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use super::Fleet;
+use super::nodes::NodeId;
 use super::requests::Inbox;
 use crate::source::{Effect, LeaseRenewal, Replication as _, Result, Source, UploadOutcome};
 use crate::uploads::{self, Place};
+use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::RecordBatch;
 use edgesync_protocol::digest::Epoch;
@@ -40,12 +42,12 @@ pub(super) struct Intake {
     running: usize,
     bytes: usize,
     /// The size of what is being taken, by node.
-    under_way: HashMap<String, usize>,
+    under_way: HashMap<NodeName, usize>,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    node: String,
+    node: NodeName,
     token: u64,
     upload: Upload,
     places: HashMap<Uid, Place>,
@@ -117,15 +119,15 @@ impl Intake {
     }
 
     /// The upload of a node that was being taken has taken effect, or could not.
-    fn ended(&mut self, node: &str) {
+    fn ended(&mut self, node: &NodeName) {
         self.running -= 1;
         self.bytes -= self.under_way.remove(node).unwrap_or_default();
     }
 
     /// Forgets what waits of a node; how many uploads that was.
-    pub(super) fn forget(&mut self, node: &str) -> u32 {
+    pub(super) fn forget(&mut self, node: &NodeName) -> u32 {
         let (gone, rest): (VecDeque<_>, _) =
-            std::mem::take(&mut self.waiting).into_iter().partition(|waiting| waiting.node == node);
+            std::mem::take(&mut self.waiting).into_iter().partition(|waiting| waiting.node == *node);
         self.waiting = rest;
         self.bytes -= gone.iter().map(|waiting| waiting.bytes).sum::<usize>();
         u32::try_from(gone.len()).unwrap_or(u32::MAX)
@@ -140,21 +142,26 @@ fn size(upload: &Upload) -> usize {
 
 impl<S: Source> Fleet<S> {
     /// Takes the upload of a node, once it is its turn.
-    pub(super) fn take(&mut self, name: &str, token: u64, upload: Upload) {
+    pub(super) fn take(&mut self, id: NodeId, token: u64, upload: Upload) {
+        let Some(name) = self.reconciler.nodes.name(id) else { return };
         let bytes = size(&upload);
         if !self.intake.has_room(bytes) {
-            tracing::debug!(node = name, bytes, "too much is being taken: the node is to send it again");
+            tracing::debug!(
+                node = name.as_str(),
+                bytes,
+                "too much is being taken: the node is to send it again"
+            );
             let now = self.reconciler.now();
-            if let Some(node) = self.reconciler.node(name) {
+            if let Some(node) = self.reconciler.node(id) {
                 node.machine.taken(now, token, None);
             }
             return;
         }
-        let on_node = self.reconciler.desired.placement.on(name);
+        let on_node = self.reconciler.desired.placement.on(&name);
         let places = uploads::places(&upload, |uid| on_node.get(uid).map_or(Place::Elsewhere, Place::Here));
-        self.begun(name);
-        let epoch = self.reconciler.nodes.get(name).map(|node| node.machine.epoch()).unwrap_or_default();
-        self.intake.wait(Waiting { node: name.to_owned(), token, upload, places, epoch, bytes });
+        self.begun(id);
+        let epoch = self.reconciler.nodes.get(id).map(|node| node.machine.epoch()).unwrap_or_default();
+        self.intake.wait(Waiting { node: name, token, upload, places, epoch, bytes });
         self.take_next();
     }
 
@@ -169,12 +176,12 @@ impl<S: Source> Fleet<S> {
     }
 
     /// An upload has taken effect, or could not.
-    pub(super) fn taken(&mut self, name: &str, token: u64, stored: Option<Stored>) {
+    pub(super) fn taken(&mut self, name: &NodeName, token: u64, stored: Option<Stored>) {
         let now = self.reconciler.now();
         let nodes = &mut self.reconciler.nodes;
-        if let Some((node, stored)) = nodes.get_mut(name).zip(stored.as_ref()) {
+        if let Some((node, stored)) = nodes.named_mut(name).zip(stored.as_ref()) {
             for (seq, epoch, effect) in &stored.in_effect {
-                node.standing.take(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
+                node.reported.standing.take(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
             }
         }
         self.intake.ended(name);
@@ -185,12 +192,14 @@ impl<S: Source> Fleet<S> {
             nodes.set_registered(name, true);
         }
         let is_registered = report.is_some();
-        if let Some(node) = self.reconciler.node(name) {
+        if let Some(id) = self.reconciler.nodes.id(name)
+            && let Some(node) = self.reconciler.node(id)
+        {
             if is_registered {
                 node.machine.set_registered(true);
             }
             node.machine.taken(now, token, stored.map(|stored| (stored.taken, stored.refused)));
-            self.reconciler.nodes.touch(name);
+            self.reconciler.nodes.touch(id);
         }
         self.ended(name);
         self.take_next();
@@ -198,12 +207,13 @@ impl<S: Source> Fleet<S> {
 
     /// Records of a node are about to be stored: what it does not hold any more, or what another database file of it knew,
     /// is not in effect there.
-    pub(super) fn recording(&mut self, name: &str, batch: &RecordBatch) {
-        let Some(node) = self.reconciler.nodes.get_mut(name) else { return };
-        node.standing.follow(batch.epoch);
-        batch.remove.iter().for_each(|uid| node.standing.forget(uid));
+    pub(super) fn recording(&mut self, id: NodeId, batch: &RecordBatch) {
+        let Some(node) = self.reconciler.nodes.get_mut(id) else { return };
+        let standing = &mut node.reported.standing;
+        standing.follow(batch.epoch);
+        batch.remove.iter().for_each(|uid| standing.forget(uid));
         if batch.is_whole() {
-            node.standing.keep(batch.put.iter().map(|(uid, _)| &**uid));
+            standing.keep(batch.put.iter().map(|(uid, _)| &**uid));
         }
     }
 }
@@ -211,7 +221,7 @@ impl<S: Source> Fleet<S> {
 /// Has an upload take effect; `None` if that is not possible now.
 async fn store(
     source: &impl Source,
-    (node, epoch): (&str, Epoch),
+    (node, epoch): (&NodeName, Epoch),
     upload: &Upload,
     places: &HashMap<Uid, Place>,
 ) -> Option<Stored> {
@@ -232,7 +242,7 @@ async fn store(
             for Refused { seq, reason, message } in refused.iter().take(LINES) {
                 let of = refused.len();
                 tracing::warn!(
-                    node,
+                    node = node.as_str(),
                     seq,
                     ?reason,
                     why = message,
@@ -248,7 +258,7 @@ async fn store(
             Some(Stored { taken, refused, events_dropped, report, in_effect })
         }
         Err(error) => {
-            tracing::error!(node, %error, "items of the node's outbox could not be stored");
+            tracing::error!(node = node.as_str(), %error, "items of the node's outbox could not be stored");
             None
         }
     }

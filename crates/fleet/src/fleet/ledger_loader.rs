@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::nodes::Nodes;
+use super::nodes::{NodeId, Nodes};
+use edgesync_object::NodeName;
 use edgesync_protocol::timing::Now;
 
 /// Differences of all nodes together with which no further records are read: about 200 bytes each.
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct LedgerLoader {
-    waiting: VecDeque<String>,
+    waiting: VecDeque<NodeId>,
     /// Reads under way, and the differences that they may bring.
     reading: usize,
     expected: usize,
@@ -37,8 +38,8 @@ impl LedgerLoader {
     }
 
     /// Enters a node whose machine wants its records.
-    pub(super) fn wait(&mut self, name: &str) {
-        self.waiting.push_back(name.to_owned());
+    pub(super) fn wait(&mut self, node: NodeId) {
+        self.waiting.push_back(node);
     }
 
     /// Whether there is no room for further differences.
@@ -62,21 +63,23 @@ impl LedgerLoader {
 
     /// The next node whose records are to be read, and how many differences are expected; none while there is no room.
     /// [`LedgerLoader::ended`] follows.
-    pub(super) fn next(&mut self, now: Now, nodes: &Nodes) -> Option<(String, usize)> {
-        while let Some(name) = self.waiting.front() {
-            let Some(node) = nodes.get(name) else {
+    pub(super) fn next(&mut self, now: Now, nodes: &Nodes) -> Option<(NodeId, NodeName, usize)> {
+        while let Some(id) = self.waiting.front().copied() {
+            let Some(node) = nodes.get(id) else {
                 self.waiting.pop_front();
                 continue;
             };
             let recorded = usize::try_from(node.machine.recorded_tally().count).unwrap_or(usize::MAX);
-            let expected = recorded.saturating_add(usize::try_from(node.desired).unwrap_or(usize::MAX));
+            let expected =
+                recorded.saturating_add(usize::try_from(node.progress.desired()).unwrap_or(usize::MAX));
             if !self.has_room(now, expected) {
                 return None;
             }
             self.reading += 1;
             self.expected = self.expected.saturating_add(expected);
             self.last = now;
-            return Some((self.waiting.pop_front()?, expected));
+            self.waiting.pop_front();
+            return Some((id, node.name.clone(), expected));
         }
         None
     }

@@ -1,13 +1,14 @@
 //! Nodes that wait for room in the one queue to an external broker, in their order. One task waits for all of them: a
 //! message that leaves wakes one node, however many wait.
 
+use super::nodes::NodeId;
 use std::collections::{HashSet, VecDeque};
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    order: VecDeque<String>,
-    members: HashSet<String>,
+    order: VecDeque<NodeId>,
+    members: HashSet<NodeId>,
     is_awaited: bool,
 }
 
@@ -22,15 +23,15 @@ impl Line {
     }
 
     /// A node waits, behind all others; nothing if it does already.
-    pub(super) fn join(&mut self, node: &str) {
-        if self.members.insert(node.to_owned()) {
-            self.order.push_back(node.to_owned());
+    pub(super) fn join(&mut self, node: NodeId) {
+        if self.members.insert(node) {
+            self.order.push_back(node);
         }
     }
 
     /// A node whose turn it was found no room: it goes on waiting before all others.
-    pub(super) fn rejoin(&mut self, node: String) {
-        if self.members.insert(node.clone()) {
+    pub(super) fn rejoin(&mut self, node: NodeId) {
+        if self.members.insert(node) {
             self.order.push_front(node);
         }
     }
@@ -46,7 +47,7 @@ impl Line {
     }
 
     /// Whose turn it is, if there may be room.
-    pub(super) fn next(&mut self) -> Option<String> {
+    pub(super) fn next(&mut self) -> Option<NodeId> {
         if self.is_awaited {
             return None;
         }
@@ -63,31 +64,31 @@ mod tests {
     #[test]
     fn each_message_that_leaves_wakes_one_node_and_all_have_their_turn() {
         let mut line = Line::default();
-        let names: Vec<String> = (0..1000).map(|n| format!("node-{n}")).collect();
-        names.iter().for_each(|name| line.join(name));
+        let nodes: Vec<NodeId> = (0..1000).map(NodeId::of_tests).collect();
+        nodes.iter().for_each(|node| line.join(*node));
         assert_eq!((line.wait(), line.wait()), (true, false), "one waits for all");
         let mut served = Vec::new();
-        for _ in 0..2 * names.len() {
+        for _ in 0..2 * nodes.len() {
             line.has_room();
             // One message fits; whoever is next finds the queue full again.
             let node = line.next().unwrap();
-            served.push(node.clone());
-            line.order.push_back(node.clone());
+            served.push(node);
+            line.order.push_back(node);
             line.members.insert(node);
             let next = line.next().unwrap();
             line.rejoin(next);
             assert!(line.wait() && line.next().is_none());
         }
-        assert_eq!(served, [&names[..], &names[..]].concat());
+        assert_eq!(served, [&nodes[..], &nodes[..]].concat());
     }
 
     #[test]
     fn nobody_waits_twice() {
-        let mut line = Line::default();
-        line.join("a");
-        line.join("a");
-        line.rejoin("a".into());
-        assert_eq!((line.next().as_deref(), line.next()), (Some("a"), None));
+        let (mut line, node) = (Line::default(), NodeId::of_tests(7));
+        line.join(node);
+        line.join(node);
+        line.rejoin(node);
+        assert_eq!((line.next(), line.next()), (Some(node), None));
         assert!(line.is_empty());
     }
 }

@@ -1,41 +1,62 @@
-//! All nodes, by name, with the tables that say which of them the loop looks at next.
+//! All nodes: an arena of those with a machine, the index of their names, and the tables that say which of them the loop looks at
+//! next.
+//!
+//! What waits of a node in a table or queue is its [`NodeId`]. Passes over all nodes follow the order of their names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
 
 use crate::lifecycle::NodeLifecycle;
 use crate::node::Node;
-use edgesync_object::Labels;
+use edgesync_object::{Labels, NodeName};
 use edgesync_protocol::timing::Now;
 
 /// Nodes that are known by name; more are refused.
 const MAX_NODES: usize = 100_000;
 
+/// A node with a machine. An id is given once: what waits of a node that was removed finds nothing, also if the node comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct NodeId(u32);
+
 /// See the module.
 pub(super) struct Nodes {
-    by_name: BTreeMap<String, Node>,
+    by_name: BTreeMap<NodeName, NodeId>,
+    /// By their ids; a removed node leaves an empty slot.
+    slots: Vec<Option<Box<Node>>>,
     /// The labels of all Nodes, as far as they are believed.
-    labels: HashMap<String, Labels>,
+    labels: HashMap<NodeName, Labels>,
     /// Nodes that have reported themselves.
-    registered: HashSet<String>,
+    registered: HashSet<NodeName>,
     pub(super) lifecycle: NodeLifecycle,
     /// When machines want to be ticked.
-    deadlines: BTreeSet<(Now, String)>,
+    deadlines: BTreeSet<(Now, NodeId)>,
     /// Nodes whose machine may have something to do, in their order.
-    touched: VecDeque<String>,
+    touched: VecDeque<NodeId>,
     /// Nodes whose links have taken something.
-    moved: VecDeque<String>,
+    moved: VecDeque<NodeId>,
 }
 
 /// The range of all names after this one.
-pub(super) fn after(at: Option<&str>) -> (Bound<&str>, Bound<&str>) {
+pub(super) fn after(at: Option<&NodeName>) -> (Bound<&NodeName>, Bound<&NodeName>) {
     (at.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
 }
 
+impl NodeId {
+    pub(super) fn slot(self) -> usize {
+        self.0 as usize
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_tests(number: u32) -> Self {
+        Self(number)
+    }
+}
+
 impl Nodes {
-    pub(super) fn new(lifecycle: NodeLifecycle, registered: impl IntoIterator<Item = String>) -> Self {
+    pub(super) fn new(lifecycle: NodeLifecycle, registered: impl IntoIterator<Item = NodeName>) -> Self {
         Self {
             by_name: BTreeMap::new(),
+            slots: Vec::new(),
             labels: HashMap::new(),
             registered: registered.into_iter().collect(),
             lifecycle,
@@ -45,15 +66,33 @@ impl Nodes {
         }
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&Node> {
-        self.by_name.get(name)
+    /// Looks up the id of a node.
+    pub(super) fn id(&self, name: &NodeName) -> Option<NodeId> {
+        self.by_name.get(name).copied()
     }
 
-    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Node> {
-        self.by_name.get_mut(name)
+    pub(super) fn get(&self, id: NodeId) -> Option<&Node> {
+        self.slots.get(id.slot())?.as_deref()
     }
 
-    pub(super) fn contains(&self, name: &str) -> bool {
+    pub(super) fn get_mut(&mut self, id: NodeId) -> Option<&mut Node> {
+        self.slots.get_mut(id.slot())?.as_deref_mut()
+    }
+
+    /// The name of a node, for what outlives it.
+    pub(super) fn name(&self, id: NodeId) -> Option<NodeName> {
+        self.get(id).map(|node| node.name.clone())
+    }
+
+    pub(super) fn named(&self, name: &NodeName) -> Option<&Node> {
+        self.get(self.id(name)?)
+    }
+
+    pub(super) fn named_mut(&mut self, name: &NodeName) -> Option<&mut Node> {
+        self.get_mut(self.id(name)?)
+    }
+
+    pub(super) fn contains(&self, name: &NodeName) -> bool {
         self.by_name.contains_key(name)
     }
 
@@ -67,76 +106,87 @@ impl Nodes {
     }
 
     /// The first node after this name, in their order.
-    pub(super) fn next(&self, at: Option<&str>) -> Option<(&String, &Node)> {
-        self.by_name.range::<str, _>(after(at)).next()
+    pub(super) fn next_id(&self, at: Option<&NodeName>) -> Option<NodeId> {
+        self.by_name.range::<NodeName, _>(after(at)).next().map(|(_, id)| *id)
     }
 
-    /// The first node after this name, and the lifecycle of all of them.
-    pub(super) fn next_mut(&mut self, at: Option<&str>) -> Option<(&String, &mut Node, &NodeLifecycle)> {
-        let (name, node) = self.by_name.range_mut::<str, _>(after(at)).next()?;
-        Some((name, node, &self.lifecycle))
+    /// The same.
+    pub(super) fn next(&self, at: Option<&NodeName>) -> Option<&Node> {
+        self.get(self.next_id(at)?)
+    }
+
+    /// The same, and the lifecycle of all of them.
+    pub(super) fn next_mut(&mut self, at: Option<&NodeName>) -> Option<(&mut Node, &NodeLifecycle)> {
+        let id = self.next_id(at)?;
+        let node = self.slots.get_mut(id.slot())?.as_deref_mut()?;
+        Some((node, &self.lifecycle))
     }
 
     #[cfg(test)]
     pub(super) fn values(&self) -> impl Iterator<Item = &Node> {
-        self.by_name.values()
+        self.by_name.values().filter_map(|id| self.get(*id))
     }
 
-    pub(super) fn insert(&mut self, name: &str, node: Node) {
-        self.by_name.insert(name.to_owned(), node);
+    /// Enters a node. None if all ids were given.
+    pub(super) fn insert(&mut self, node: Node) -> Option<NodeId> {
+        let id = NodeId(u32::try_from(self.slots.len()).ok()?);
+        self.by_name.insert(node.name.clone(), id);
+        self.slots.push(Some(Box::new(node)));
+        Some(id)
     }
 
     /// Removes a node, and all that is known of it.
-    pub(super) fn remove(&mut self, name: &str) -> Option<Node> {
-        let node = self.by_name.remove(name);
-        if let Some(at) = node.as_ref().and_then(|node| node.deadline) {
-            self.deadlines.remove(&(at, name.to_owned()));
-        }
+    pub(super) fn remove(&mut self, name: &NodeName) -> Option<Node> {
         self.labels.remove(name);
         self.registered.remove(name);
         self.lifecycle.forget(name);
-        node
+        let id = self.by_name.remove(name)?;
+        let node = self.slots.get_mut(id.slot())?.take()?;
+        if let Some(at) = node.schedule.deadline() {
+            self.deadlines.remove(&(at, id));
+        }
+        Some(*node)
     }
 
     // --- the Node object of a node
 
     /// The labels of a Node; absent if there is none of this name.
-    pub(super) fn labels(&self, name: &str) -> Option<&Labels> {
+    pub(super) fn labels(&self, name: &NodeName) -> Option<&Labels> {
         self.labels.get(name)
     }
 
     /// The names of all Nodes, also of those without a machine.
-    pub(super) fn names(&self) -> impl ExactSizeIterator<Item = &String> {
+    pub(super) fn names(&self) -> impl ExactSizeIterator<Item = &NodeName> {
         self.labels.keys()
     }
 
-    pub(super) fn has_object(&self, name: &str) -> bool {
+    pub(super) fn has_object(&self, name: &NodeName) -> bool {
         self.labels.contains_key(name)
     }
 
-    pub(super) fn set_labels(&mut self, name: &str, labels: Labels) {
-        self.labels.insert(name.to_owned(), labels);
+    pub(super) fn set_labels(&mut self, name: &NodeName, labels: Labels) {
+        self.labels.insert(name.clone(), labels);
     }
 
     /// The Node was deleted.
-    pub(super) fn object_deleted(&mut self, name: &str) {
+    pub(super) fn object_deleted(&mut self, name: &NodeName) {
         self.labels.remove(name);
     }
 
     // --- registration
 
-    pub(super) fn is_registered(&self, name: &str) -> bool {
+    pub(super) fn is_registered(&self, name: &NodeName) -> bool {
         self.registered.contains(name)
     }
 
     /// Whether the node's report is known, so that it need not send it again.
-    pub(super) fn has_report(&self, name: &str) -> bool {
+    pub(super) fn has_report(&self, name: &NodeName) -> bool {
         self.registered.contains(name) && !self.lifecycle.wants_report(name)
     }
 
-    pub(super) fn set_registered(&mut self, name: &str, registered: bool) {
+    pub(super) fn set_registered(&mut self, name: &NodeName, registered: bool) {
         if registered {
-            self.registered.insert(name.to_owned());
+            self.registered.insert(name.clone());
         } else {
             self.registered.remove(name);
         }
@@ -145,32 +195,29 @@ impl Nodes {
     // --- whose turn it is
 
     /// Gives the machine of a node a turn.
-    pub(super) fn touch(&mut self, name: &str) {
-        if let Some(node) = self.by_name.get_mut(name)
-            && !std::mem::replace(&mut node.touched, true)
-        {
-            self.touched.push_back(name.to_owned());
+    pub(super) fn touch(&mut self, id: NodeId) {
+        if self.get_mut(id).is_some_and(|node| node.schedule.queue()) {
+            self.touched.push_back(id);
         }
     }
 
     /// The next node whose machine may have something to do.
-    pub(super) fn next_touched(&mut self) -> Option<String> {
+    pub(super) fn next_touched(&mut self) -> Option<NodeId> {
         self.touched.pop_front()
     }
 
     /// Enters the deadline of a node's machine.
-    pub(super) fn schedule(&mut self, name: &str) {
-        let Some(node) = self.by_name.get_mut(name) else { return };
+    pub(super) fn schedule(&mut self, id: NodeId) {
+        let Some(node) = self.get_mut(id) else { return };
         let wanted = node.machine.deadline().filter(|at| *at != Now::MAX);
-        if wanted == node.deadline {
+        let before = node.schedule.set_deadline(wanted);
+        if wanted == before {
             return;
         }
-        if let Some(old) = std::mem::replace(&mut node.deadline, wanted) {
-            self.deadlines.remove(&(old, name.to_owned()));
+        if let Some(old) = before {
+            self.deadlines.remove(&(old, id));
         }
-        if let Some(at) = wanted {
-            self.deadlines.insert((at, name.to_owned()));
-        }
+        self.deadlines.extend(wanted.map(|at| (at, id)));
     }
 
     /// When the first machine wants to be ticked.
@@ -179,18 +226,19 @@ impl Nodes {
     }
 
     /// The next node whose machine is due.
-    pub(super) fn next_due(&mut self, now: Now) -> Option<String> {
+    pub(super) fn next_due(&mut self, now: Now) -> Option<NodeId> {
         self.deadline().filter(|at| *at <= now)?;
-        let (_, name) = self.deadlines.pop_first()?;
-        if let Some(node) = self.by_name.get_mut(&name) {
-            node.deadline = None;
+        let (_, id) = self.deadlines.pop_first()?;
+        if let Some(node) = self.get_mut(id) {
+            node.schedule.set_deadline(None);
         }
-        Some(name)
+        Some(id)
     }
 
     /// Enters nodes whose links have taken something.
-    pub(super) fn links_moved(&mut self, names: impl IntoIterator<Item = String>) {
-        self.moved.extend(names);
+    pub(super) fn links_moved(&mut self, names: &[NodeName]) {
+        let Self { moved, by_name, .. } = self;
+        moved.extend(names.iter().filter_map(|name| by_name.get(name)));
     }
 
     /// Whether no node waits to learn that its link has taken something.
@@ -199,12 +247,68 @@ impl Nodes {
     }
 
     /// The next node whose link has taken something.
-    pub(super) fn next_moved(&mut self) -> Option<String> {
+    pub(super) fn next_moved(&mut self) -> Option<NodeId> {
         self.moved.pop_front()
     }
 
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         self.touched.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::node_name;
+    use edgesync_protocol::cloud::{CloudConfig, CloudMachine, Records};
+
+    fn nodes() -> Nodes {
+        Nodes::new(NodeLifecycle::of_replica(Now::ZERO, Timestamp::UNIX_EPOCH, Duration::ZERO), [])
+    }
+
+    fn node(name: &str) -> Node {
+        let config = Arc::new(CloudConfig::defaults());
+        Node::new(node_name(name), CloudMachine::new(config, "i".into(), Arc::default(), Records::Proven), 0)
+    }
+
+    #[test]
+    fn nodes_are_passed_over_by_name_whenever_they_came() {
+        let mut nodes = nodes();
+        for name in ["c", "a", "b"] {
+            nodes.insert(node(name)).unwrap();
+        }
+        let (mut at, mut seen) = (None, Vec::new());
+        while let Some(next) = nodes.next(at.as_ref()) {
+            seen.push(next.name.clone());
+            at = Some(next.name.clone());
+        }
+        assert_eq!(seen, ["a", "b", "c"]);
+        assert_eq!(nodes.named(&node_name("b")).map(|node| node.name.clone()), Some(node_name("b")));
+        assert!(nodes.named(&node_name("d")).is_none());
+    }
+
+    #[test]
+    fn a_node_that_comes_back_is_another_one() {
+        let mut nodes = nodes();
+        let old = nodes.insert(node("a")).unwrap();
+        nodes.touch(old);
+        nodes.remove(&node_name("a")).unwrap();
+        assert!(nodes.get(old).is_none() && nodes.id(&node_name("a")).is_none());
+        let new = nodes.insert(node("a")).unwrap();
+        assert_ne!(old, new);
+        nodes.touch(old);
+        nodes.touch(new);
+        nodes.touch(new);
+        assert_eq!(
+            [nodes.next_touched(), nodes.next_touched(), nodes.next_touched()],
+            [Some(old), Some(new), None]
+        );
+        assert_eq!(nodes.len(), 1);
     }
 }

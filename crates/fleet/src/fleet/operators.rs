@@ -50,10 +50,10 @@ impl<S: Source> Fleet<S> {
             }
             AdminRequest::Node(name, answer) => {
                 let nodes = &self.reconciler.nodes;
-                let shown = nodes.get(&name).map(|node| {
+                let shown = nodes.named(&name).map(|node| {
                     let desired = self.reconciler.desired_on(&name);
                     let is_registered = nodes.is_registered(&name);
-                    let mut shown = node.show_all(&name, &nodes.lifecycle, is_registered, &desired);
+                    let mut shown = node.show_all(&nodes.lifecycle, is_registered, &desired);
                     shown.labels = nodes.labels(&name).cloned();
                     NodeInfo::Served(shown)
                 });
@@ -70,9 +70,9 @@ impl<S: Source> Fleet<S> {
                 let _ = answer.send(self.confirm_deletions(&name));
             }
             AdminRequest::Past(name, answer) => {
-                let node = self.reconciler.nodes.get(&name);
+                let node = self.reconciler.nodes.named(&name);
                 let minute = self.views.overview.minute();
-                let _ = answer.send(node.map(|node| node.past.show(minute)));
+                let _ = answer.send(node.map(|node| node.shown.past.show(minute)));
             }
             AdminRequest::Objects(name, wanted, answer) => {
                 let _ = answer.send(search::objects_on(&self.reconciler, &name, &wanted));

@@ -11,6 +11,7 @@ use super::removals::Removals;
 use crate::lifecycle::NodeLifecycle;
 use crate::node::Node;
 use crate::summary::{Board, Found, Row, Sample, Seen, State};
+use edgesync_object::NodeName;
 use edgesync_protocol::cloud::CloudPhase;
 use edgesync_protocol::timing::Now;
 
@@ -52,7 +53,7 @@ pub(super) struct Traffic {
 
 #[derive(Debug, Default)]
 struct Pass {
-    at: Option<String>,
+    at: Option<NodeName>,
     removed: bool,
     found: Found,
     count: usize,
@@ -141,9 +142,9 @@ impl Overview {
     ) -> bool {
         reconciler.work.node();
         if pass.removed {
-            let Some((name, _)) = removals.next(pass.at.as_deref()) else { return false };
-            let name: Arc<str> = name.into();
-            pass.at = Some(String::from(&*name));
+            let Some((name, _)) = removals.next(pass.at.as_ref()) else { return false };
+            let name = name.clone();
+            pass.at = Some(name.clone());
             pass.count += 1;
             let before = self.board.row(&name);
             if before.is_none_or(|before| before.state != State::Removed) {
@@ -154,28 +155,29 @@ impl Overview {
         }
         let all = reconciler.nodes.len() <= SMALL || self.passes.is_multiple_of(NUMBERS_EVERY);
         let is_shared = reconciler.is_shared;
-        let Some((name, node, lifecycle)) = reconciler.nodes.next_mut(pass.at.as_deref()) else {
+        let Some((node, lifecycle)) = reconciler.nodes.next_mut(pass.at.as_ref()) else {
             (pass.removed, pass.at) = (true, None);
             return true;
         };
-        pass.at = Some(name.clone());
+        pass.at = Some(node.name.clone());
         pass.count += 1;
-        let mut row = row_of(name, node, lifecycle, is_shared);
-        let is_new = node.row.is_none();
-        let before = node.row.unwrap_or(row);
+        let mut row = row_of(node, lifecycle, is_shared);
+        let is_new = node.shown.row.is_none();
+        let before = node.shown.row.unwrap_or(row);
         row.since = match row.state == before.state && !is_new {
             true => before.since,
             false => clock.as_second(),
         };
         if is_new || !row.is_like(&before) || (all && row != before) {
-            node.row = Some(row);
-            pass.found.rows.push((name.as_str().into(), row));
+            node.shown.row = Some(row);
+            pass.found.rows.push((node.name.clone(), row));
         }
         if pass.minute {
-            let latency = node.machine.round_trip().filter(|_| node.connection.is_some());
+            let latency = node.machine.round_trip().filter(|_| node.session.is_connected());
             let latency =
                 latency.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1));
-            node.past.push(Seen { latency, sent: node.sent, received: node.received });
+            let (sent, received) = (node.session.sent(), node.session.received());
+            node.shown.past.push(Seen { latency, sent, received });
         }
         true
     }
@@ -191,7 +193,7 @@ impl Overview {
         let now = reconciler.now();
         let new = pass.found.rows.iter().filter(|(name, _)| self.board.row(name).is_none()).count();
         if self.board.len() + new != pass.count {
-            let gone = |name: &Arc<str>| !reconciler.nodes.contains(name) && !removals.has(name);
+            let gone = |name: &NodeName| !reconciler.nodes.contains(name) && !removals.has(name);
             pass.found.gone = self.board.names().into_iter().filter(gone).collect();
         }
         self.board.tell(clock.as_millisecond(), pass.found);
@@ -204,16 +206,16 @@ impl Overview {
 }
 
 /// What is told of a node, but for the time since when.
-pub(super) fn row_of(name: &str, node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) -> Row {
+pub(super) fn row_of(node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) -> Row {
     let machine = &node.machine;
     let rejected = machine.refused().count() as u64;
-    let standing = node.standing.counts();
+    let standing = node.reported.standing.counts();
     let not_in_effect = standing.not_in_effect + standing.conflicts;
-    let elsewhere = is_shared && node.connection.is_none() && lifecycle.show(name).0 == Some(true);
-    let all_in_effect = not_in_effect == 0 && node.in_effect != Some(false);
+    let elsewhere = is_shared && !node.session.is_connected() && lifecycle.show(&node.name).0 == Some(true);
+    let all_in_effect = not_in_effect == 0 && node.replicas.in_effect() != Some(false);
     let state = match machine.phase() {
-        CloudPhase::Offline if elsewhere && node.in_sync_elsewhere && all_in_effect => State::InSync,
-        CloudPhase::Offline if elsewhere && node.in_effect == Some(false) => State::NotInEffect,
+        CloudPhase::Offline if elsewhere && node.replicas.in_sync() && all_in_effect => State::InSync,
+        CloudPhase::Offline if elsewhere && node.replicas.in_effect() == Some(false) => State::NotInEffect,
         CloudPhase::Offline if elsewhere => State::Syncing,
         CloudPhase::Offline => State::Offline,
         CloudPhase::Replaying | CloudPhase::Repairing => State::Connecting,
@@ -227,7 +229,7 @@ pub(super) fn row_of(name: &str, node: &Node, lifecycle: &NodeLifecycle, is_shar
         state,
         since: 0,
         held: machine.recorded_tally().count,
-        wanted: node.desired,
+        wanted: node.progress.desired(),
         pending: machine.pending(),
         troubles: rejected + machine.held_count() + not_in_effect,
     }

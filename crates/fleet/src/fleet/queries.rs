@@ -14,7 +14,9 @@ use super::reconciler::Reconciler;
 use super::removals::Removals;
 use super::search::{self, Gathered};
 use crate::metrics::CloudNumbers;
+use crate::node::Node;
 use crate::summary::Wanted;
+use edgesync_object::NodeName;
 use edgesync_placement::Placed;
 
 /// What was asked, with the answer as far as it is known, and the node that was looked at last.
@@ -22,14 +24,14 @@ use edgesync_placement::Placed;
 pub(super) enum Query {
     Nodes {
         answer: oneshot::Sender<NodeList>,
-        items: Vec<(String, NodeInfo)>,
-        at: Option<String>,
+        items: Vec<(NodeName, NodeInfo)>,
+        at: Option<NodeName>,
     },
     /// The same, after the nodes those that were removed.
     Removed {
         answer: oneshot::Sender<NodeList>,
-        items: Vec<(String, NodeInfo)>,
-        at: Option<String>,
+        items: Vec<(NodeName, NodeInfo)>,
+        at: Option<NodeName>,
     },
     /// Objects by name, from the one of this number on.
     Find {
@@ -43,12 +45,12 @@ pub(super) enum Query {
         answer: oneshot::Sender<Value>,
         key: Option<String>,
         gathered: Gathered,
-        at: Option<String>,
+        at: Option<NodeName>,
     },
     Numbers {
         answer: oneshot::Sender<Box<CloudNumbers>>,
         numbers: Box<CloudNumbers>,
-        at: Option<String>,
+        at: Option<NodeName>,
     },
 }
 
@@ -97,20 +99,20 @@ impl View<'_> {
         // Those who asked may have gone.
         match query {
             Query::Nodes { answer, mut items, at } => {
-                let Some((name, node)) = nodes.next(at.as_deref()) else {
+                let Some(node) = nodes.next(at.as_ref()) else {
                     return Some(Query::Removed { answer, items, at: None });
                 };
                 work.frame(0);
-                let mut shown = node.show(name, &nodes.lifecycle, nodes.is_registered(name));
-                shown.labels = nodes.labels(name).cloned();
-                items.push((name.clone(), NodeInfo::Served(shown)));
-                Some(Query::Nodes { answer, items, at: Some(name.clone()) })
+                let mut shown = node.show(&nodes.lifecycle, nodes.is_registered(&node.name));
+                shown.labels = nodes.labels(&node.name).cloned();
+                items.push((node.name.clone(), NodeInfo::Served(shown)));
+                Some(Query::Nodes { answer, items, at: Some(node.name.clone()) })
             }
             Query::Removed { answer, mut items, at } => {
-                if let Some((name, removed)) = self.removals.next(at.as_deref()) {
+                if let Some((name, removed)) = self.removals.next(at.as_ref()) {
                     work.frame(0);
-                    items.push((name.to_owned(), removed));
-                    return Some(Query::Removed { answer, items, at: Some(name.to_owned()) });
+                    items.push((name.clone(), removed));
+                    return Some(Query::Removed { answer, items, at: Some(name.clone()) });
                 }
                 items.sort_by(|(one, _), (other, _)| one.cmp(other));
                 let bad_frames =
@@ -132,7 +134,7 @@ impl View<'_> {
                 None
             }
             Query::Labels { answer, key, mut gathered, at } => {
-                let Some((name, _)) = nodes.next(at.as_deref()) else {
+                let Some(Node { name, .. }) = nodes.next(at.as_ref()) else {
                     let _ = answer.send(gathered.show(key.as_deref()));
                     return None;
                 };
@@ -141,18 +143,18 @@ impl View<'_> {
                 Some(Query::Labels { answer, key, gathered, at: Some(name.clone()) })
             }
             Query::Numbers { answer, mut numbers, at } => {
-                let Some((name, node)) = nodes.next(at.as_deref()) else {
+                let Some(node) = nodes.next(at.as_ref()) else {
                     (self.complete)(&mut numbers);
                     let _ = answer.send(numbers);
                     return None;
                 };
                 work.change();
-                let node = node.numbers(name, self.reconciler.now(), Timestamp::now(), &nodes.lifecycle);
-                numbers.nodes.add(&node);
+                let shown = node.numbers(self.reconciler.now(), Timestamp::now(), &nodes.lifecycle);
+                numbers.nodes.add(&shown);
                 if self.reconciler.settings.metrics_per_node {
-                    numbers.each.push(node);
+                    numbers.each.push(shown);
                 }
-                Some(Query::Numbers { answer, numbers, at: Some(name.clone()) })
+                Some(Query::Numbers { answer, numbers, at: Some(node.name.clone()) })
             }
         }
     }

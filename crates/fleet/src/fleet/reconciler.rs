@@ -7,13 +7,13 @@ use tokio::time::Instant;
 
 use super::broadcasts::Broadcasts;
 use super::ledger_loader::LedgerLoader;
-use super::nodes::Nodes;
+use super::nodes::{NodeId, Nodes};
 use super::settings::Settings;
 use super::timeline::Timeline;
 use crate::node::{DesiredOn, Node, desired};
 use crate::source::{NodeFacts, Standing};
 use crate::work::Work;
-use edgesync_object::Labels;
+use edgesync_object::{Labels, NodeName};
 use edgesync_placement::{Delta, Placement, Summary, Unread};
 use edgesync_protocol::cloud::{CloudEffect, CloudMachine, CloudPhase, Records};
 use edgesync_protocol::timing::Now;
@@ -30,7 +30,7 @@ pub(super) struct Reconciler {
     /// Other replicas may serve the same nodes.
     pub(super) is_shared: bool,
     /// Nodes whose connection has ended, which the rest of the fleet does not know yet.
-    left: Vec<String>,
+    left: Vec<NodeName>,
     origin: Instant,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct DesiredObjects {
 
 impl DesiredObjects {
     /// The objects that a node is to hold, as far as they can be read.
-    pub(super) fn on<'a>(&'a self, name: &str, work: &'a Work) -> DesiredOn<'a> {
+    pub(super) fn on<'a>(&'a self, name: &NodeName, work: &'a Work) -> DesiredOn<'a> {
         DesiredOn(self.placement.on(name), &self.unread, work)
     }
 }
@@ -87,40 +87,43 @@ impl Reconciler {
     // --- one node
 
     /// A node whose machine is to be told something, once it knows the broadcasts.
-    pub(super) fn node(&mut self, name: &str) -> Option<&mut Node> {
-        self.inform(name);
-        self.nodes.get_mut(name)
+    pub(super) fn node(&mut self, id: NodeId) -> Option<&mut Node> {
+        self.inform(id);
+        self.nodes.get_mut(id)
     }
 
     /// The objects that a node is to hold.
-    pub(super) fn desired_on(&self, name: &str) -> DesiredOn<'_> {
+    pub(super) fn desired_on(&self, name: &NodeName) -> DesiredOn<'_> {
         self.desired.on(name, &self.work)
     }
 
     /// Does something with the machine of a node, which then gets its turn.
     pub(super) fn with_machine<T>(
         &mut self,
-        name: &str,
+        id: NodeId,
         act: impl FnOnce(&mut CloudMachine, &DesiredOn<'_>) -> T,
     ) -> Option<T> {
-        self.inform(name);
-        let node = self.nodes.get_mut(name)?;
-        let result = act(&mut node.machine, &self.desired.on(name, &self.work));
-        self.nodes.touch(name);
+        self.inform(id);
+        let node = self.nodes.get_mut(id)?;
+        let result = act(&mut node.machine, &self.desired.on(&node.name, &self.work));
+        self.nodes.touch(id);
         Some(result)
     }
 
     /// What the machine of a node wants next, if anything. None if there is no such node.
-    pub(super) fn next_effect(&mut self, name: &str) -> Option<Option<CloudEffect>> {
-        let node = self.nodes.get_mut(name)?;
-        Some(node.machine.poll_effect(&self.desired.on(name, &self.work)))
+    pub(super) fn next_effect(&mut self, id: NodeId) -> Option<Option<CloudEffect>> {
+        let node = self.nodes.get_mut(id)?;
+        Some(node.machine.poll_effect(&self.desired.on(&node.name, &self.work)))
     }
 
-    /// Makes a node known that may never have reported; `facts` is what is stored of it.
-    pub(super) fn meet(&mut self, name: &str, facts: Option<NodeFacts>) {
-        self.inform(name);
-        if self.nodes.contains(name) || self.nodes.is_full() {
-            return;
+    /// Makes a node known that may never have reported; `facts` is what is stored of it. None if there are too many.
+    pub(super) fn meet(&mut self, name: &NodeName, facts: Option<NodeFacts>) -> Option<NodeId> {
+        if let Some(id) = self.nodes.id(name) {
+            self.inform(id);
+            return Some(id);
+        }
+        if self.nodes.is_full() {
+            return None;
         }
         let labels = self.nodes.labels(name).cloned().unwrap_or_default();
         self.desired.placement.meet_node(name, labels);
@@ -129,80 +132,78 @@ impl Reconciler {
         let (incarnation, issued) = (self.timeline.incarnation().clone(), self.timeline.issued().clone());
         let mut machine = CloudMachine::new(self.settings.machine.clone(), incarnation, issued, records);
         machine.set_registered(self.nodes.has_report(name));
-        let mut node = Node::new(machine, self.broadcasts.count());
-        node.desired = self.desired.placement.count(name) as u64;
+        let mut node = Node::new(name.clone(), machine, self.broadcasts.count());
+        node.progress.set_desired(self.desired.placement.count(name) as u64);
         self.work.objects(self.desired.placement.on(name).direct_count());
         if let Some(facts) = facts {
-            node.agent = facts.agent_version;
-            node.last_report = Some(facts.last_seen);
+            node.reported.agent = facts.agent_version;
+            node.reported.last_report = Some(facts.last_seen);
         }
-        self.nodes.insert(name, node);
+        self.nodes.insert(node)
     }
 
     /// The connection of a node has ended.
-    pub(super) fn disconnected(&mut self, name: &str) {
-        if let Some(node) = self.nodes.get_mut(name) {
-            node.connection = None;
-            node.waiting = None;
+    pub(super) fn disconnected(&mut self, name: &NodeName) {
+        if let Some(id) = self.nodes.id(name)
+            && let Some(node) = self.nodes.get_mut(id)
+        {
+            node.session.disconnected();
             node.machine.disconnected();
             if self.is_shared {
-                node.has_syncs = false;
+                node.replicas.set_has_syncs(false);
                 // Another replica is told of changes from now on.
-                node.standing = Standing::default();
+                node.reported.standing = Standing::default();
             }
-            self.nodes.touch(name);
+            self.nodes.touch(id);
         }
         if self.is_shared {
             // The replica that it is connected to says whether it lives.
             self.nodes.lifecycle.forget(name);
         }
-        self.left.push(name.to_owned());
+        self.left.push(name.clone());
     }
 
     /// The nodes whose connection has ended since the last call.
-    pub(super) fn take_left(&mut self) -> Vec<String> {
+    pub(super) fn take_left(&mut self) -> Vec<NodeName> {
         std::mem::take(&mut self.left)
     }
 
     /// Removes a node, and all that is known of it.
-    pub(super) fn remove(&mut self, name: &str) -> Option<Node> {
+    pub(super) fn remove(&mut self, name: &NodeName) -> Option<Node> {
         let node = self.nodes.remove(name);
         if let Some(node) = &node {
-            self.ledgers.count(node.different, 0);
+            self.ledgers.count(node.progress.different(), 0);
         }
         self.remove_from_placement(name);
         node
     }
 
     /// What is proven of a node is of a life of the source that is lost.
-    pub(super) fn prove_anew(&mut self, name: &str) {
-        if let Some(node) = self.nodes.get_mut(name) {
+    pub(super) fn prove_anew(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(id) {
             node.machine.prove_anew();
-            self.nodes.touch(name);
+            self.nodes.touch(id);
         }
     }
 
     /// A node may have been left objects that it is not to hold, because they could not be read.
-    pub(super) fn look_again(&mut self, name: &str) {
+    pub(super) fn look_again(&mut self, id: NodeId) {
         let now = self.now();
-        let Some(node) = self.nodes.get_mut(name) else { return };
-        node.machine.reads_more(now, &self.desired.on(name, &self.work));
-        self.nodes.touch(name);
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        node.machine.reads_more(now, &self.desired.on(&node.name, &self.work));
+        self.nodes.touch(id);
     }
 
     /// The machine of a node has had its turn: enters its differences and its deadline. Returns whether the node is in sync.
-    pub(super) fn end_turn(&mut self, name: &str) -> bool {
+    pub(super) fn end_turn(&mut self, id: NodeId) -> bool {
         let now = self.now();
-        self.nodes.schedule(name);
-        let Some(node) = self.nodes.get_mut(name) else { return false };
-        let before = std::mem::replace(&mut node.different, node.machine.differences());
-        self.ledgers.count(before, node.different);
+        self.nodes.schedule(id);
+        let Some(node) = self.nodes.get_mut(id) else { return false };
+        let differences = node.machine.differences();
+        let before = node.progress.set_different(differences);
+        self.ledgers.count(before, differences);
         let machine = &node.machine;
-        node.lagging = match machine.phase() {
-            CloudPhase::Offline => None,
-            _ if machine.in_sync() => None,
-            _ => node.lagging.or(Some(now)),
-        };
+        node.progress.set_lags(machine.phase() != CloudPhase::Offline && !machine.in_sync(), now);
         if machine.phase() != CloudPhase::Live {
             return false;
         }
@@ -211,20 +212,21 @@ impl Reconciler {
             true => (0, 0, 0),
             false => (machine.pending(), rejected, machine.held_count()),
         };
-        self.nodes.lifecycle.in_sync(now, name, in_sync, pending, rejected, held);
+        let name = node.name.clone();
+        self.nodes.lifecycle.in_sync(now, &name, in_sync, pending, rejected, held);
         in_sync
     }
 
     // --- what nodes are to hold
 
     /// Sets the labels by which rules select a node.
-    pub(super) fn set_labels(&mut self, name: &str, labels: Labels) {
+    pub(super) fn set_labels(&mut self, name: &NodeName, labels: Labels) {
         let deltas = self.desired.placement.set_node(name, labels);
         self.place(deltas);
     }
 
     /// No rule selects the node any more.
-    pub(super) fn remove_from_placement(&mut self, name: &str) {
+    pub(super) fn remove_from_placement(&mut self, name: &NodeName) {
         let deltas = self.desired.placement.remove_node(name);
         self.place(deltas);
     }
@@ -233,11 +235,12 @@ impl Reconciler {
     pub(super) fn place(&mut self, deltas: Vec<Delta>) {
         let now = self.now();
         for delta in deltas {
-            self.inform(&delta.node);
-            let (Some(uid), Some(node)) = (delta.uid(), self.nodes.get_mut(&delta.node)) else { continue };
+            let Some(id) = self.nodes.id(&delta.node) else { continue };
+            self.inform(id);
+            let (Some(uid), Some(node)) = (delta.uid(), self.nodes.get_mut(id)) else { continue };
             match (&delta.before, &delta.after) {
-                (None, Some(_)) => node.desired += 1,
-                (Some(_), None) => node.desired = node.desired.saturating_sub(1),
+                (None, Some(_)) => node.progress.gain(),
+                (Some(_), None) => node.progress.lose(),
                 _ => {}
             }
             let before = delta.before.as_deref().map(desired);
@@ -246,7 +249,7 @@ impl Reconciler {
                 node.machine.fall_behind();
             }
             node.machine.desire(now, uid, before.as_ref(), &on_node);
-            self.nodes.touch(&delta.node);
+            self.nodes.touch(id);
         }
     }
 
@@ -266,6 +269,6 @@ impl Reconciler {
         let mut all = summary.labels.clone();
         all.extend(summary.claimed().map(|(key, value)| (key.clone(), value.clone())));
         let trusted = summary.trusted_labels(&self.settings.trusted_labels);
-        summary.is_node() && self.desired.placement.tells_apart(&summary.name, &all, &trusted)
+        summary.node_name().is_some_and(|name| self.desired.placement.tells_apart(&name, &all, &trusted))
     }
 }

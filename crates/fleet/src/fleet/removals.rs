@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use super::nodes::after;
 use crate::admin::Answer;
 use crate::source::{self, SourceError};
-use edgesync_object::Status;
 use edgesync_object::time::rfc3339;
+use edgesync_object::{NodeName, Status};
 use edgesync_protocol::frame::{HelloRequest, Up};
 use edgesync_protocol::timing::Now;
 
@@ -26,11 +26,11 @@ const RETRY: Duration = Duration::from_secs(5);
 /// The nodes that were removed.
 #[derive(Debug, Default)]
 pub(super) struct Removals {
-    nodes: BTreeMap<String, Removed>,
+    nodes: BTreeMap<NodeName, Removed>,
     /// Those that are [`Stage::Draining`].
-    draining: BTreeSet<String>,
+    draining: BTreeSet<NodeName>,
     /// When something that failed is tried again.
-    retries: BTreeSet<(Now, String)>,
+    retries: BTreeSet<(Now, NodeName)>,
     /// Frames of them that were dropped.
     dropped: u64,
 }
@@ -68,12 +68,12 @@ enum Stage {
 }
 
 impl Removals {
-    pub(super) fn new(removed: Vec<(String, Timestamp)>) -> Self {
+    pub(super) fn new(removed: impl IntoIterator<Item = (NodeName, Timestamp)>) -> Self {
         let gone = |(name, since)| (name, Removed { stage: Stage::Gone, ..Removed::new(since) });
         Self { nodes: removed.into_iter().map(gone).collect(), ..Self::default() }
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &NodeName) -> bool {
         self.nodes.contains_key(name)
     }
 
@@ -82,13 +82,13 @@ impl Removals {
     }
 
     /// The connection of a node has come or gone. Tells whether it is one of these.
-    pub(super) fn connected(&mut self, name: &str, connection: Option<&str>) -> bool {
+    pub(super) fn connected(&mut self, name: &NodeName, connection: Option<&str>) -> bool {
         let Some(removed) = self.nodes.get_mut(name) else { return false };
         removed.connection = connection.map(str::to_owned);
         true
     }
 
-    pub(super) fn connection(&self, name: &str) -> Option<&str> {
+    pub(super) fn connection(&self, name: &NodeName) -> Option<&str> {
         self.nodes.get(name)?.connection.as_deref()
     }
 
@@ -100,29 +100,29 @@ impl Removals {
     }
 
     /// The node after this one in their order, as JSON.
-    pub(super) fn next(&self, at: Option<&str>) -> Option<(&str, NodeInfo)> {
-        let (name, removed) = self.nodes.range::<str, _>(after(at)).next()?;
+    pub(super) fn next(&self, at: Option<&NodeName>) -> Option<(&NodeName, NodeInfo)> {
+        let (name, removed) = self.nodes.range::<NodeName, _>(after(at)).next()?;
         Some((name, removed.show(name)))
     }
 
-    pub(super) fn show_one(&self, name: &str) -> Option<NodeInfo> {
+    pub(super) fn show_one(&self, name: &NodeName) -> Option<NodeInfo> {
         self.nodes.get(name).map(|removed| removed.show(name))
     }
 
     // --- out
 
     /// Enters a node that is removed.
-    pub(super) fn insert(&mut self, name: &str, leaving: Leaving) {
+    pub(super) fn insert(&mut self, name: &NodeName, leaving: Leaving) {
         let Leaving { answer, busy, session, connection } = leaving;
         let mut removed = Removed { busy, session, connection, ..Removed::new(Timestamp::now()) };
         removed.asked = answer.is_some();
         removed.answers.extend(answer);
-        self.nodes.insert(name.to_owned(), removed);
-        self.draining.insert(name.to_owned());
+        self.nodes.insert(name.clone(), removed);
+        self.draining.insert(name.clone());
     }
 
     /// Answers an operator who removes a node that was removed before, once that is done. Returns the answer otherwise.
-    pub(super) fn remove_again(&mut self, name: &str, answer: Answer) -> Option<Answer> {
+    pub(super) fn remove_again(&mut self, name: &NodeName, answer: Answer) -> Option<Answer> {
         let Some(removed) = self.nodes.get_mut(name) else { return Some(answer) };
         match removed.stage {
             Stage::Draining | Stage::Deleting => removed.answers.push(answer),
@@ -133,12 +133,12 @@ impl Removals {
     }
 
     /// Those of which a read or write of the store may be under way.
-    pub(super) fn draining(&self) -> Vec<String> {
+    pub(super) fn draining(&self) -> Vec<NodeName> {
         self.draining.iter().cloned().collect()
     }
 
     /// A read or write of the store about a node has ended.
-    pub(super) fn ended(&mut self, name: &str) {
+    pub(super) fn ended(&mut self, name: &NodeName) {
         if let Some(removed) = self.nodes.get_mut(name) {
             removed.busy = removed.busy.saturating_sub(1);
         }
@@ -146,7 +146,7 @@ impl Removals {
 
     /// Begins to remove a node from the store, if nothing is under way about it any more. Returns whether an operator has
     /// asked for that; [`Removals::removed`] follows.
-    pub(super) fn begin_deletion(&mut self, name: &str, is_writing: bool) -> Option<bool> {
+    pub(super) fn begin_deletion(&mut self, name: &NodeName, is_writing: bool) -> Option<bool> {
         let removed = self.nodes.get_mut(name)?;
         if removed.stage != Stage::Draining || removed.busy > 0 || is_writing {
             return None;
@@ -157,20 +157,20 @@ impl Removals {
     }
 
     /// The store has removed a node, or could not. Returns whether it is to be admitted at once.
-    pub(super) fn removed(&mut self, now: Now, name: &str, result: source::Result<bool>) -> bool {
+    pub(super) fn removed(&mut self, now: Now, name: &NodeName, result: source::Result<bool>) -> bool {
         let Some(removed) = self.nodes.get_mut(name) else { return false };
         match result {
             Ok(_) => {
-                tracing::info!(node = name, "removed from the fleet");
+                tracing::info!(node = name.as_str(), "removed from the fleet");
                 removed.stage = Stage::Gone;
                 removed.answer(&Ok(true));
                 removed.wanted
             }
             Err(error) => {
-                tracing::error!(node = name, %error, "the node could not be removed");
+                tracing::error!(node = name.as_str(), %error, "the node could not be removed");
                 removed.stage = Stage::Failed;
                 removed.answer(&Err(failed(&error)));
-                self.retries.insert((now + RETRY, name.to_owned()));
+                self.retries.insert((now + RETRY, name.clone()));
                 false
             }
         }
@@ -192,7 +192,12 @@ impl Removals {
     }
 
     /// Takes a frame of a removed node; `is_removed` says whether the store still has it as removed.
-    pub(super) fn received(&mut self, name: &str, frame: &Up, is_removed: impl FnOnce() -> bool) -> Reply {
+    pub(super) fn received(
+        &mut self,
+        name: &NodeName,
+        frame: &Up,
+        is_removed: impl FnOnce() -> bool,
+    ) -> Reply {
         let Some(removed) = self.nodes.get_mut(name) else { return Reply::Nothing };
         let Up::Hello(hello) = frame else {
             self.dropped += 1;
@@ -203,7 +208,7 @@ impl Removals {
     }
 
     /// What a removed node is told, if it has said Hello.
-    pub(super) fn refusal(&self, name: &str) -> Option<HelloRequest> {
+    pub(super) fn refusal(&self, name: &NodeName) -> Option<HelloRequest> {
         let removed = self.nodes.get(name)?;
         let (session, reason) = (removed.session.clone()?, removed.reason(name));
         Some(HelloRequest { session, reason, retry_after_seconds: RETRY_AFTER, removed: true })
@@ -212,7 +217,7 @@ impl Removals {
     // --- and in again
 
     /// An operator admits a node. Returns the answer if the node was not removed, or whether it is to be admitted.
-    pub(super) fn admit_again(&mut self, name: &str, answer: Answer) -> Result<bool, Answer> {
+    pub(super) fn admit_again(&mut self, name: &NodeName, answer: Answer) -> Result<bool, Answer> {
         let Some(removed) = self.nodes.get_mut(name) else { return Err(answer) };
         match removed.stage {
             Stage::Draining | Stage::Deleting | Stage::Failed => {
@@ -234,12 +239,12 @@ impl Removals {
 
     /// The Node of a removed node was created, which admits it. While the removal waits for the store, it is the store that
     /// has just made the Node: it goes with the rest. Returns whether the node is to be admitted at once.
-    pub(super) fn node_created(&mut self, name: &str) -> bool {
+    pub(super) fn node_created(&mut self, name: &NodeName) -> bool {
         let Some(removed) = self.nodes.get_mut(name) else { return false };
         match removed.stage {
             Stage::Deleting => removed.wanted = true,
             Stage::Gone => {
-                tracing::info!(node = name, "its Node was created: it is taken in again");
+                tracing::info!(node = name.as_str(), "its Node was created: it is taken in again");
                 return true;
             }
             _ => {}
@@ -248,16 +253,16 @@ impl Removals {
     }
 
     /// Another replica, or an operator, has admitted a node. Returns whether that is news.
-    pub(super) fn admitted_elsewhere(&self, name: &str) -> bool {
+    pub(super) fn admitted_elsewhere(&self, name: &NodeName) -> bool {
         let is_news = self.nodes.get(name).is_some_and(|removed| removed.stage == Stage::Gone);
         if is_news {
-            tracing::info!(node = name, "it was admitted elsewhere: it is taken in again");
+            tracing::info!(node = name.as_str(), "it was admitted elsewhere: it is taken in again");
         }
         is_news
     }
 
     /// Begins to admit a node. Returns whether it was removed; [`Removals::admitted`] follows.
-    pub(super) fn begin_admission(&mut self, name: &str) -> bool {
+    pub(super) fn begin_admission(&mut self, name: &NodeName) -> bool {
         let removed = self.nodes.get_mut(name);
         removed.map(|removed| removed.stage = Stage::Admitting).is_some()
     }
@@ -266,18 +271,18 @@ impl Removals {
     pub(super) fn admitted(
         &mut self,
         now: Now,
-        name: &str,
+        name: &NodeName,
         result: source::Result<bool>,
     ) -> Option<Admitted> {
         let removed = self.nodes.get_mut(name)?;
         if let Err(error) = result {
-            tracing::error!(node = name, %error, "the node could not be admitted");
+            tracing::error!(node = name.as_str(), %error, "the node could not be admitted");
             removed.answer(&Err(failed(&error)));
             removed.stage = Stage::NotAdmitted;
-            self.retries.insert((now + RETRY, name.to_owned()));
+            self.retries.insert((now + RETRY, name.clone()));
             return None;
         }
-        tracing::info!(node = name, "admitted to the fleet again");
+        tracing::info!(node = name.as_str(), "admitted to the fleet again");
         removed.answer(&Ok(true));
         let Removed { connection, session, .. } = self.nodes.remove(name)?;
         let request = session.map(|session| {
@@ -313,8 +318,8 @@ pub(super) enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Retry {
     Nothing,
-    Remove(String),
-    Admit(String),
+    Remove(NodeName),
+    Admit(NodeName),
 }
 
 /// A node that was admitted.
@@ -339,9 +344,9 @@ impl Removed {
         }
     }
 
-    fn show(&self, name: &str) -> NodeInfo {
+    fn show(&self, name: &NodeName) -> NodeInfo {
         NodeInfo::Removed(RemovedNode {
-            name: name.to_owned(),
+            name: name.to_string(),
             state: state::REMOVED.to_owned(),
             removed: rfc3339(self.since),
             connected: Some(self.connection.is_some()),
@@ -349,7 +354,7 @@ impl Removed {
         })
     }
 
-    fn reason(&self, name: &str) -> String {
+    fn reason(&self, name: &NodeName) -> String {
         format!(
             "node '{name}' was removed from the fleet at {}; 'edgesync-cloud node admit {name}' takes it in again",
             rfc3339(self.since)

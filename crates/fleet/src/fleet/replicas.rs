@@ -1,17 +1,17 @@
 //! What there is to do because other replicas may serve the same nodes. Why: `docs/decisions/0018-replicas.md`.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::mem;
 use std::time::Duration;
 
 use super::Fleet;
 use super::broadcasts::Waiting;
+use super::nodes::NodeId;
 use super::reconciler::Reconciler;
 use super::requests::Inbox;
 use crate::config::ObjectSyncs;
 use crate::node::Node;
 use crate::source::{Changes as _, Replication, Result, Source};
-use edgesync_object::{Labels, ResourceVersion};
+use edgesync_object::{Labels, NodeName, ResourceVersion};
 use edgesync_placement::{NodeNotes, Summary};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{CloudPhase, Record};
@@ -25,16 +25,16 @@ const SETTLE: Duration = Duration::from_secs(5);
 pub(super) struct Replicas {
     /// Machines that want this replica to have caught up, with the questions that are to be answered, in their order: the
     /// question, the node, the machine's token.
-    asked: VecDeque<(u64, String, u64)>,
+    asked: VecDeque<(u64, NodeId, u64)>,
     /// The source was replaced by an older copy, all of which is told when this question is answered.
     restored: Option<u64>,
     /// Nodes whose differences are to become ObjectSyncs, and when.
-    differing: BTreeSet<(Now, String)>,
+    differing: BTreeSet<(Now, NodeId)>,
 }
 
 impl Replicas {
     /// The next of those that an answer is for.
-    fn next_answered(&mut self, question: u64) -> Option<(String, u64)> {
+    fn next_answered(&mut self, question: u64) -> Option<(NodeId, u64)> {
         let (_, node, token) = self.asked.pop_front_if(|(asked, ..)| *asked <= question)?;
         Some((node, token))
     }
@@ -45,17 +45,17 @@ impl Replicas {
     }
 
     /// Enters a node that differs, or has ObjectSyncs from when it did.
-    fn watch_differences(&mut self, now: Now, name: &str, node: &mut Node) {
-        let is_due = node.different > 0 || node.has_syncs;
-        if is_due && !mem::replace(&mut node.differs, true) {
-            self.differing.insert((now + SETTLE, name.to_owned()));
+    fn watch_differences(&mut self, now: Now, id: NodeId, node: &mut Node) {
+        let is_due = node.progress.different() > 0 || node.replicas.has_syncs();
+        if is_due && node.replicas.queue() {
+            self.differing.insert((now + SETTLE, id));
         }
     }
 
     /// The next node whose differences are to become ObjectSyncs.
-    fn next_differing(&mut self, now: Now) -> Option<String> {
+    fn next_differing(&mut self, now: Now) -> Option<NodeId> {
         self.differing.first().filter(|(at, _)| *at <= now)?;
-        self.differing.pop_first().map(|(_, name)| name)
+        self.differing.pop_first().map(|(_, id)| id)
     }
 
     /// When there are differences to be told.
@@ -65,20 +65,19 @@ impl Replicas {
 }
 
 impl<S: Source> Fleet<S> {
-    pub(super) fn ask_to_catch_up(&mut self, name: &str, token: u64) {
+    pub(super) fn ask_to_catch_up(&mut self, id: NodeId, token: u64) {
         let question = self.feed.changes.catch_up();
-        self.replicas.asked.push_back((question, name.to_owned(), token));
+        self.replicas.asked.push_back((question, id, token));
     }
 
     /// Answers one of the machines that have asked; all of them know what was told before.
     pub(super) fn caught_up(&mut self, question: u64, reached: ResourceVersion) {
         self.replicas.restored.take_if(|until| *until <= question);
-        let Some((name, token)) = self.replicas.next_answered(question) else { return };
+        let Some((id, token)) = self.replicas.next_answered(question) else { return };
         let now = self.reconciler.now();
         self.reconciler.work.node();
-        self.reconciler
-            .with_machine(&name, |machine, desired| machine.caught_up(now, token, &reached, desired));
-        self.look_for_confirmation(&name);
+        self.reconciler.with_machine(id, |machine, desired| machine.caught_up(now, token, &reached, desired));
+        self.look_for_confirmation(id);
         self.reconciler.broadcasts.go_on_with(Waiting::CaughtUp(question, reached));
     }
 
@@ -89,22 +88,22 @@ impl<S: Source> Fleet<S> {
     }
 
     /// The copy in the place of the source does not have the Node of a node: it is older. The node says anew what it is.
-    pub(super) fn node_lost(&mut self, name: &str) {
+    pub(super) fn node_lost(&mut self, name: &NodeName) {
         tracing::warn!(
-            node = name,
+            node = name.as_str(),
             "its Node is not in the copy from which the store was restored: it is made anew"
         );
         self.reconciler.nodes.set_registered(name, false);
         self.reconciler.set_labels(name, Labels::new());
-        if let Some(node) = self.reconciler.node(name) {
+        let Some(id) = self.reconciler.nodes.id(name) else { return };
+        if let Some(node) = self.reconciler.node(id) {
             node.machine.set_registered(false);
         }
-        self.reconciler.prove_anew(name);
+        self.reconciler.prove_anew(id);
     }
 
     /// A Node is there, or has changed: whoever serves it has a machine for it, which is told of all changes from now on.
-    pub(super) fn node_told(&mut self, summary: &Summary) {
-        let name = &*summary.name;
+    pub(super) fn node_told(&mut self, name: &NodeName, summary: &Summary) {
         let Some(NodeNotes { claimed, confirmed, silent, in_sync, in_effect }) = summary.notes.as_deref()
         else {
             return;
@@ -116,21 +115,20 @@ impl<S: Source> Fleet<S> {
         if claimed.is_some() {
             self.reconciler.nodes.set_registered(name, true);
         }
-        self.meet(name);
-        if let Some(node) = self.reconciler.nodes.get_mut(name) {
-            node.confirmed = confirmed.clone();
-            node.in_effect = *in_effect;
-            node.in_sync_elsewhere = *in_sync;
+        let Some(id) = self.meet(name) else { return };
+        if let Some(node) = self.reconciler.nodes.get_mut(id) {
+            node.replicas.observe(confirmed.clone(), *in_effect, *in_sync);
         }
-        self.look_for_confirmation(name);
+        self.look_for_confirmation(id);
     }
 
     /// An operator confirms the removals of a node that are held back. Tells how many.
-    pub(super) fn confirm_deletions(&mut self, name: &str) -> Option<u64> {
+    pub(super) fn confirm_deletions(&mut self, name: &NodeName) -> Option<u64> {
         let now = self.reconciler.now();
+        let id = self.reconciler.nodes.id(name)?;
         let confirmed =
-            self.reconciler.with_machine(name, |machine, desired| machine.confirm_deletions(now, desired))?;
-        tracing::info!(node = name, confirmed, "removals that were held back are confirmed");
+            self.reconciler.with_machine(id, |machine, desired| machine.confirm_deletions(now, desired))?;
+        tracing::info!(node = name.as_str(), confirmed, "removals that were held back are confirmed");
         if confirmed > 0 {
             self.write_confirmation(name, Some(confirmed));
         }
@@ -138,39 +136,42 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Whether an operator has confirmed, at whichever replica, what this one holds back.
-    fn look_for_confirmation(&mut self, name: &str) {
-        let Some(node) = self.reconciler.nodes.get(name) else { return };
-        let Some((incarnation, count)) = node.confirmed.rsplit_once('/') else { return };
+    fn look_for_confirmation(&mut self, id: NodeId) {
+        let Some(node) = self.reconciler.nodes.get(id) else { return };
+        let Some((incarnation, count)) = node.replicas.confirmation() else { return };
         let held = node.machine.held_count();
-        if incarnation == &**self.reconciler.timeline.incarnation()
-            && (1..=count.parse().unwrap_or(0)).contains(&held)
-        {
+        if incarnation == &**self.reconciler.timeline.incarnation() && (1..=count).contains(&held) {
             let now = self.reconciler.now();
-            tracing::info!(node = name, held, "an operator has confirmed the removals that are held back");
-            self.reconciler.with_machine(name, |machine, desired| machine.confirm_deletions(now, desired));
+            tracing::info!(
+                node = node.name.as_str(),
+                held,
+                "an operator has confirmed the removals that are held back"
+            );
+            self.reconciler.with_machine(id, |machine, desired| machine.confirm_deletions(now, desired));
         }
     }
 
     /// What an operator has confirmed is done.
-    pub(super) fn end_confirmation(&mut self, name: &str) {
-        let Some(node) = self.reconciler.nodes.get_mut(name).filter(|node| !node.confirmed.is_empty()) else {
-            return;
-        };
-        node.confirmed = "".into();
-        self.write_confirmation(name, None);
+    pub(super) fn end_confirmation(&mut self, id: NodeId) {
+        if let Some(node) = self.reconciler.nodes.get_mut(id)
+            && node.replicas.end_confirmation()
+        {
+            let name = node.name.clone();
+            self.write_confirmation(&name, None);
+        }
     }
 
-    fn write_confirmation(&self, name: &str, count: Option<u64>) {
-        let (node, incarnation) = (name.to_owned(), self.reconciler.timeline.incarnation().clone());
+    fn write_confirmation(&self, name: &NodeName, count: Option<u64>) {
+        let (node, incarnation) = (name.clone(), self.reconciler.timeline.incarnation().clone());
         self.requests.ask_replicas(|replication| async move {
             let written = replication.confirm_deletions(&node, &incarnation, count).await;
             Inbox::Confirmed(node, written)
         });
     }
 
-    pub(super) fn confirmation_written(&mut self, node: &str, written: &Result<()>) {
+    pub(super) fn confirmation_written(&mut self, node: &NodeName, written: &Result<()>) {
         if let Err(error) = written {
-            tracing::error!(node, %error, "whether removals are confirmed could not be written for other replicas");
+            tracing::error!(node = node.as_str(), %error, "whether removals are confirmed could not be written for other replicas");
         }
     }
 }
@@ -179,28 +180,28 @@ impl<S: Source> Fleet<S> {
 
 impl<S: Source> Fleet<S> {
     /// A node is welcome here: what it holds is proven.
-    pub(super) fn welcomed_here(&mut self, name: &str) {
+    pub(super) fn welcomed_here(&mut self, id: NodeId) {
         let Some(replication) = self.requests.replication() else { return };
-        replication.set_served(name, true);
-        let Some(node) = self.reconciler.nodes.get_mut(name) else { return };
+        let Some(node) = self.reconciler.nodes.get_mut(id) else { return };
+        replication.set_served(&node.name, true);
         // Another replica may have left some.
-        node.has_syncs = true;
-        replication.set_epoch(name, node.machine.epoch());
+        node.replicas.set_has_syncs(true);
+        replication.set_epoch(&node.name, node.machine.epoch());
         if replication.object_syncs() == ObjectSyncs::All {
-            self.tell_syncs(name);
+            self.tell_syncs(id);
         }
     }
 
     /// Tells all ObjectSyncs that a node is to have, if it is welcome here.
-    pub(super) fn tell_syncs(&mut self, name: &str) {
+    pub(super) fn tell_syncs(&mut self, id: NodeId) {
         let Some(replication) = self.requests.replication() else { return };
         let Reconciler { nodes, desired, work, .. } = &mut self.reconciler;
-        let Some(node) = nodes.get_mut(name) else { return };
+        let Some(node) = nodes.get_mut(id) else { return };
         if node.machine.phase() != CloudPhase::Live {
             return;
         }
         let held: Vec<(Uid, Record)> = match replication.object_syncs() {
-            ObjectSyncs::All => node.machine.held_by_node(&desired.on(name, work)).collect(),
+            ObjectSyncs::All => node.machine.held_by_node(&desired.on(&node.name, work)).collect(),
             ObjectSyncs::Differences => {
                 let outdated = node.machine.outdated_on_node();
                 outdated.map(|(uid, record)| (uid.clone(), record.clone())).collect()
@@ -208,14 +209,16 @@ impl<S: Source> Fleet<S> {
             ObjectSyncs::Off => return,
         };
         work.objects(held.len());
-        node.has_syncs = !held.is_empty();
-        replication.set_syncs(name, held);
+        node.replicas.set_has_syncs(!held.is_empty());
+        replication.set_syncs(&node.name, held);
     }
 
     /// Has nodes released whose connection has ended: nobody waits for their bodies, and nobody serves them here.
     pub(super) fn release(&mut self) {
         for name in self.reconciler.take_left() {
-            self.bodies.forget(&name);
+            if let Some(id) = self.reconciler.nodes.id(&name) {
+                self.bodies.forget(id);
+            }
             if let Some(replication) = self.requests.replication() {
                 replication.set_served(&name, false);
             }
@@ -223,14 +226,14 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Looks whether a node differs, or has ObjectSyncs from when it did, where only differences leave some.
-    pub(super) fn watch_differences(&mut self, name: &str) {
+    pub(super) fn watch_differences(&mut self, id: NodeId) {
         let mode = self.requests.replication().map(Replication::object_syncs);
         if mode != Some(ObjectSyncs::Differences) {
             return;
         }
         let now = self.reconciler.now();
-        if let Some(node) = self.reconciler.nodes.get_mut(name) {
-            self.replicas.watch_differences(now, name, node);
+        if let Some(node) = self.reconciler.nodes.get_mut(id) {
+            self.replicas.watch_differences(now, id, node);
         }
     }
 
@@ -238,11 +241,11 @@ impl<S: Source> Fleet<S> {
     pub(super) fn tell_differences(&mut self, now: Now) {
         let end = self.reconciler.work.part();
         while !self.reconciler.work.has_reached(end)
-            && let Some(name) = self.replicas.next_differing(now)
+            && let Some(id) = self.replicas.next_differing(now)
         {
-            if let Some(node) = self.reconciler.nodes.get_mut(&name) {
-                node.differs = false;
-                self.tell_syncs(&name);
+            if let Some(node) = self.reconciler.nodes.get_mut(id) {
+                node.replicas.unqueue();
+                self.tell_syncs(id);
             }
         }
     }

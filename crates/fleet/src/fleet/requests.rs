@@ -5,7 +5,9 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::ingest::Stored;
+use super::nodes::NodeId;
 use crate::source::{Result, Source};
+use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Loaded, Record};
 
@@ -15,19 +17,19 @@ const INBOX: usize = 4096;
 /// A response, with the node or the objects that were asked for.
 pub(super) enum Inbox {
     /// The records of a node, of which so many differences were expected.
-    Opened(String, usize, Result<Vec<(Uid, Record)>>),
+    Opened(NodeName, usize, Result<Vec<(Uid, Record)>>),
     Bodies(Vec<Uid>, Result<Vec<Loaded>>),
-    Recorded(String, u64, Result<Vec<(Uid, String)>>),
-    Room(String),
+    Recorded(NodeName, u64, Result<Vec<(Uid, String)>>),
+    Room(NodeId),
     Incarnation(Result<Arc<str>>),
-    Taken(String, u64, Option<Stored>),
+    Taken(NodeName, u64, Option<Stored>),
     LeasesWritten(Result<u64>),
     NodesChanged(Result<()>),
     EventsExpired(Result<u64>),
     RuleStatusWritten(Result<()>),
-    Confirmed(String, Result<()>),
-    Removed(String, Result<bool>),
-    Admitted(String, Result<bool>),
+    Confirmed(NodeName, Result<()>),
+    Removed(NodeName, Result<bool>),
+    Admitted(NodeName, Result<bool>),
 }
 
 /// See the module.

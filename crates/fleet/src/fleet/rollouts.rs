@@ -14,6 +14,7 @@ use super::rules::Rules;
 use crate::node::Node;
 use crate::source::key_of;
 use crate::summary::{RolloutAnswer, RolloutOf, STATES, State};
+use edgesync_object::NodeName;
 use edgesync_object::time::rfc3339;
 use edgesync_placement::{Placed, Placement, RuleId};
 use edgesync_protocol::change::Uid;
@@ -68,7 +69,7 @@ struct Tracked {
 struct Counting {
     of: RolloutOf,
     what: What,
-    nodes: std::vec::IntoIter<Arc<str>>,
+    nodes: std::vec::IntoIter<NodeName>,
     wanted: usize,
     holding: usize,
     in_effect: [usize; 2],
@@ -95,9 +96,9 @@ impl Straggler {
     }
 
     /// Nothing if the node holds the version that it is to hold.
-    fn with_object(reconciler: &Reconciler, name: &str, node: &Node, object: &Placed) -> Option<Self> {
+    fn with_object(reconciler: &Reconciler, node: &Node, object: &Placed) -> Option<Self> {
         match node.machine.phase() {
-            CloudPhase::Offline => Self::away(reconciler, name, node),
+            CloudPhase::Offline => Self::away(reconciler, node),
             CloudPhase::Replaying | CloudPhase::Repairing => Some(Self::new(State::Connecting)),
             CloudPhase::Live => {
                 let Some(stands) = node.machine.stands_with(&object.uid) else {
@@ -115,10 +116,10 @@ impl Straggler {
     }
 
     /// Nothing if the node holds all that the rule selects.
-    fn with_rule(reconciler: &Reconciler, name: &str, node: &Node, rule: RuleId) -> Option<Self> {
+    fn with_rule(reconciler: &Reconciler, node: &Node, rule: RuleId) -> Option<Self> {
         let placement = &reconciler.desired.placement;
         match node.machine.phase() {
-            CloudPhase::Offline => Self::away(reconciler, name, node),
+            CloudPhase::Offline => Self::away(reconciler, node),
             CloudPhase::Replaying | CloudPhase::Repairing => Some(Self::new(State::Connecting)),
             CloudPhase::Live => {
                 reconciler.work.objects(node.machine.differences());
@@ -131,7 +132,7 @@ impl Straggler {
                 })?;
                 let object = placement.object(uid);
                 let mut straggler = match &object {
-                    Some(object) => Self::with_object(reconciler, name, node, object)?,
+                    Some(object) => Self::with_object(reconciler, node, object)?,
                     None => Self::new(State::Syncing),
                 };
                 straggler.object = object.map(|object| object.object.key().to_string());
@@ -141,27 +142,27 @@ impl Straggler {
     }
 
     /// Of a node that is not connected here. What it holds is known where another replica serves it and says so.
-    fn away(reconciler: &Reconciler, name: &str, node: &Node) -> Option<Self> {
-        let state = row_of(name, node, &reconciler.nodes.lifecycle, reconciler.is_shared).state;
+    fn away(reconciler: &Reconciler, node: &Node) -> Option<Self> {
+        let state = row_of(node, &reconciler.nodes.lifecycle, reconciler.is_shared).state;
         (state != State::InSync).then(|| Self::new(state))
     }
 }
 
 impl Counting {
     /// Looks at the next node.
-    fn add(&mut self, reconciler: &Reconciler, name: &str) {
+    fn add(&mut self, reconciler: &Reconciler, name: &NodeName) {
         reconciler.work.node();
-        let straggler = match reconciler.nodes.get(name) {
+        let straggler = match reconciler.nodes.named(name) {
             None => Some(Straggler::new(State::Offline)),
             Some(node) => match &self.what {
                 What::Object(object) => {
                     let version = key_of(object.version.as_str());
-                    if let Some(is) = node.standing.has(key_of(&object.uid), version) {
+                    if let Some(is) = node.reported.standing.has(key_of(&object.uid), version) {
                         self.in_effect[usize::from(!is)] += 1;
                     }
-                    Straggler::with_object(reconciler, name, node, object)
+                    Straggler::with_object(reconciler, node, object)
                 }
-                What::Rule(id, ..) => Straggler::with_rule(reconciler, name, node, *id),
+                What::Rule(id, ..) => Straggler::with_rule(reconciler, node, *id),
             },
         };
         let Some(Straggler { why, held, object, message }) = straggler else {
@@ -171,7 +172,7 @@ impl Counting {
         let (count, named) = &mut self.behind[why as usize];
         *count += 1;
         if named.len() < NAMED {
-            let since = reconciler.nodes.get(name).and_then(|node| node.row).map(|row| row.since);
+            let since = reconciler.nodes.named(name).and_then(|node| node.shown.row).map(|row| row.since);
             let since = since.and_then(|second| Timestamp::from_second(second).ok()).map(rfc3339);
             named.push(json!({
                 "node": name, "why": STATES[why as usize], "since": since,
@@ -253,7 +254,7 @@ impl Rollouts {
             self.tracked.swap_remove(gone).waiting.into_iter().for_each(|answer| drop(answer.send(None)));
             return None;
         };
-        let nodes: Vec<Arc<str>> = match &what {
+        let nodes: Vec<NodeName> = match &what {
             What::Object(object) => placement.nodes_with(&object.uid),
             What::Rule(id, ..) => placement.nodes_of(*id).cloned().collect(),
         };

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::broadcasts::Waiting;
 use super::reconciler::Reconciler;
 use crate::source::{RuleProblem, RuleStatus};
+use edgesync_object::NodeName;
 use edgesync_object::time::rfc3339;
 use edgesync_placement::spec::InForce;
 use edgesync_placement::{KindMatch, RuleId, Summary};
@@ -204,11 +205,11 @@ impl Rules {
         let text = summary.rule.as_ref()?;
         let before: Value = serde_json::from_str(&text.status).unwrap_or_default();
         let (objects, nodes) = id.map_or((0, 0), |id| placement.selected_by(id));
-        let in_sync = |name: &&Arc<str>| {
-            let node = reconciler.nodes.get(name);
-            node.is_some_and(|node| match node.connection {
-                Some(_) => node.machine.in_sync(),
-                None => node.in_sync_elsewhere,
+        let in_sync = |name: &&NodeName| {
+            let node = reconciler.nodes.named(name);
+            node.is_some_and(|node| match node.session.is_connected() {
+                true => node.machine.in_sync(),
+                false => node.replicas.in_sync(),
             })
         };
         let in_sync = id.map_or(0, |id| placement.nodes_of(id).filter(in_sync).count());

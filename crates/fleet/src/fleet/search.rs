@@ -9,7 +9,7 @@ use super::nodes::Nodes;
 use super::reconciler::Reconciler;
 use super::rollouts::show_object;
 use crate::summary::Wanted;
-use edgesync_object::Resource;
+use edgesync_object::{NodeName, Resource};
 use edgesync_placement::Placed;
 use edgesync_protocol::cloud::CloudPhase;
 
@@ -46,13 +46,13 @@ impl Gathered {
     }
 
     /// Adds the labels of a node.
-    pub(super) fn add(&mut self, nodes: &Nodes, name: &str, key: Option<&str>) {
+    pub(super) fn add(&mut self, nodes: &Nodes, name: &NodeName, key: Option<&str>) {
         let Some(labels) = nodes.labels(name) else { return };
         match key {
             Some(key) => {
                 let Some(value) = labels.get(key) else { return };
                 if self.nodes.len() < MOST_VALUES || self.nodes.contains_key(value) {
-                    self.nodes.entry(value.clone()).or_default().push(name.to_owned());
+                    self.nodes.entry(value.clone()).or_default().push(name.to_string());
                 }
             }
             None => {
@@ -95,8 +95,8 @@ pub(super) fn show_found(mut found: Vec<Arc<Placed>>) -> Value {
 }
 
 /// The objects of a node, those first that it does not hold as it is to; nothing if there is no such node.
-pub(super) fn objects_on(reconciler: &Reconciler, name: &str, wanted: &Wanted) -> Option<Value> {
-    let node = reconciler.nodes.get(name)?;
+pub(super) fn objects_on(reconciler: &Reconciler, name: &NodeName, wanted: &Wanted) -> Option<Value> {
+    let node = reconciler.nodes.named(name)?;
     let on_node = reconciler.desired.placement.on(name);
     let is_known = node.machine.phase() == CloudPhase::Live;
     let (mut items, mut more) = (Vec::new(), false);

@@ -1,9 +1,11 @@
 //! Sends frames to nodes, as far as their links have room, and announces this start of the cloud.
 
 use super::line::Line;
+use super::nodes::NodeId;
 use super::reconciler::Reconciler;
 use super::requests::Inbox;
 use edgesync_broker::Downlink;
+use edgesync_object::NodeName;
 use edgesync_protocol::frame::{Down, HelloRequest};
 use edgesync_runtime::random;
 use edgesync_transport::link::PublishError;
@@ -30,14 +32,14 @@ enum Sending {
 }
 
 /// What [`Sender`] has done for a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     /// It has sent a frame.
     Frame,
     /// It has nothing to send, or somebody waits for room already.
     Nothing,
     /// There is no room for this node: [`Sender::room`] must wait for some.
-    AwaitsRoom(String),
+    AwaitsRoom(NodeId),
 }
 
 impl Sender {
@@ -73,138 +75,145 @@ impl Sender {
     }
 
     /// Ends the connection of a node, where that is possible.
-    pub(super) fn disconnect(&self, name: &str) {
+    pub(super) fn disconnect(&self, name: &NodeName) {
         if let Downlink::Embedded(broker) = &self.downlink {
             broker.disconnect(name);
         }
     }
 
     /// Waits for links that have taken something; tells of which nodes. Can be cancelled without loss.
-    pub(super) async fn moved(&self) -> Vec<String> {
+    pub(super) async fn moved(&self) -> Vec<NodeName> {
         self.downlink.moved().await
     }
 
     /// Tells the machine of a node how far its link is, if that is known.
-    pub(super) fn tell_progress(&self, reconciler: &mut Reconciler, name: &str) {
-        let (now, backlog) = (reconciler.now(), self.downlink.backlog(name));
-        let (Some(node), Some(backlog)) = (reconciler.node(name), backlog) else { return };
+    pub(super) fn tell_progress(&self, reconciler: &mut Reconciler, id: NodeId) {
+        let now = reconciler.now();
+        let Some(node) = reconciler.node(id) else { return };
+        let Some(backlog) = self.downlink.backlog(&node.name) else { return };
         // It was made, and waits for room.
-        let waiting = u64::from(node.waiting.is_some());
+        let waiting = u64::from(node.session.has_unsent());
         node.machine.link_progress(now, backlog.unsent + waiting, backlog.unacknowledged + waiting);
     }
 
     /// Sends one frame if there is one and the node's link has room.
-    pub(super) fn send_one(&mut self, reconciler: &mut Reconciler, name: &str) -> Sent {
+    pub(super) fn send_one(&mut self, reconciler: &mut Reconciler, id: NodeId) -> Sent {
         if self.downlink.is_shared() && !self.line.is_empty() {
             // Nobody overtakes those who wait.
-            self.line.join(name);
+            self.line.join(id);
             return Sent::Nothing;
         }
-        match self.send_next(reconciler, name) {
+        match self.send_next(reconciler, id) {
             Sending::Sent => Sent::Frame,
             Sending::Nothing => Sent::Nothing,
             Sending::Full => {
-                let is_first = match reconciler.nodes.get_mut(name) {
+                let is_first = match reconciler.nodes.get_mut(id) {
                     _ if self.downlink.is_shared() => {
-                        self.line.join(name);
+                        self.line.join(id);
                         self.line.wait()
                     }
-                    Some(node) => !std::mem::replace(&mut node.awaiting_room, true),
+                    Some(node) => node.session.await_room(),
                     None => false,
                 };
-                if is_first { Sent::AwaitsRoom(name.to_owned()) } else { Sent::Nothing }
+                if is_first { Sent::AwaitsRoom(id) } else { Sent::Nothing }
             }
         }
     }
 
     /// While there is room in the queue of all nodes: the next of those who wait for it sends a frame. None if nobody waits.
     pub(super) fn serve_next(&mut self, reconciler: &mut Reconciler) -> Option<Sent> {
-        let name = self.line.next()?;
-        Some(match self.send_next(reconciler, &name) {
+        let id = self.line.next()?;
+        Some(match self.send_next(reconciler, id) {
             Sending::Sent => {
                 // Perhaps it has more, and stands in line again.
-                reconciler.nodes.touch(&name);
+                reconciler.nodes.touch(id);
                 Sent::Frame
             }
             Sending::Nothing => Sent::Nothing,
             Sending::Full => {
-                self.line.rejoin(name.clone());
-                if self.line.wait() { Sent::AwaitsRoom(name) } else { Sent::Nothing }
+                self.line.rejoin(id);
+                if self.line.wait() { Sent::AwaitsRoom(id) } else { Sent::Nothing }
             }
         })
     }
 
     /// Waits for room in the link of a node.
-    pub(super) fn room(&self, name: String) -> impl Future<Output = Inbox> + Send + 'static {
+    pub(super) fn room(&self, id: NodeId, name: NodeName) -> impl Future<Output = Inbox> + Send + 'static {
         let downlink = self.downlink.clone();
         async move {
             let _ = downlink.ready(&name).await;
-            Inbox::Room(name)
+            Inbox::Room(id)
         }
     }
 
     /// There is room in the link of a node.
-    pub(super) fn has_room(&mut self, reconciler: &mut Reconciler, name: &str) {
+    pub(super) fn has_room(&mut self, reconciler: &mut Reconciler, id: NodeId) {
         if self.downlink.is_shared() {
             return self.line.has_room();
         }
-        if let Some(node) = reconciler.nodes.get_mut(name) {
-            node.awaiting_room = false;
+        if let Some(node) = reconciler.nodes.get_mut(id) {
+            node.session.has_room();
         }
-        reconciler.nodes.touch(name);
+        reconciler.nodes.touch(id);
     }
 
-    fn send_next(&mut self, reconciler: &mut Reconciler, name: &str) -> Sending {
+    fn send_next(&mut self, reconciler: &mut Reconciler, id: NodeId) -> Sending {
         let now = reconciler.now();
-        reconciler.inform(name);
+        reconciler.inform(id);
         let Reconciler { nodes, desired, work, settings, .. } = reconciler;
-        let Some(node) = nodes.get_mut(name) else { return Sending::Nothing };
-        let bytes = match node.waiting.take() {
+        let Some(node) = nodes.get_mut(id) else { return Sending::Nothing };
+        let name = node.name.clone();
+        let bytes = match node.session.take_unsent() {
             Some(bytes) => bytes,
             None => {
-                let Some(frame) = node.machine.poll_frame(now, &desired.on(name, work)) else {
+                let Some(frame) = node.machine.poll_frame(now, &desired.on(&name, work)) else {
                     return Sending::Nothing;
                 };
                 match frame.encode(settings.compress_above) {
                     Ok(bytes) => {
                         self.written += bytes.len() as u64;
-                        node.sent += bytes.len() as u64;
+                        node.session.count_sent(bytes.len());
                         work.frame(bytes.len());
-                        tracing::debug!(node = name, frame = frame.name(), bytes = bytes.len(), "sends");
+                        tracing::debug!(
+                            node = name.as_str(),
+                            frame = frame.name(),
+                            bytes = bytes.len(),
+                            "sends"
+                        );
                         bytes
                     }
                     Err(error) => {
-                        tracing::error!(node = name, frame = frame.name(), %error, "a frame could not be written");
+                        tracing::error!(node = name.as_str(), frame = frame.name(), %error, "a frame could not be written");
                         return Sending::Sent;
                     }
                 }
             }
         };
-        match self.downlink.try_publish(name, bytes.clone()) {
+        match self.downlink.try_publish(&name, bytes.clone()) {
             Ok(()) => Sending::Sent,
             Err(PublishError::Full) => {
-                node.waiting = Some(bytes);
+                node.session.keep_unsent(bytes);
                 Sending::Full
             }
             Err(PublishError::NotConnected) => {
-                reconciler.disconnected(name);
+                reconciler.disconnected(&name);
                 Sending::Nothing
             }
             Err(error) => {
-                tracing::error!(node = name, %error, "a frame does not fit the node's link");
+                tracing::error!(node = name.as_str(), %error, "a frame does not fit the node's link");
                 Sending::Sent
             }
         }
     }
 
     /// Asks a node for a Hello if there is room: a node that does not receive it says Hello again.
-    pub(super) fn request_hello(&self, compress_above: usize, name: &str, request: HelloRequest) {
+    pub(super) fn request_hello(&self, compress_above: usize, name: &NodeName, request: HelloRequest) {
         let sent = Down::HelloRequest(request)
             .encode(compress_above)
             .map_err(|error| error.to_string())
             .and_then(|bytes| self.downlink.try_publish(name, bytes).map_err(|error| error.to_string()));
         if let Err(error) = sent {
-            tracing::debug!(node = name, error, "the node could not be asked for a Hello");
+            tracing::debug!(node = name.as_str(), error, "the node could not be asked for a Hello");
         }
     }
 

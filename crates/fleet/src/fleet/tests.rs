@@ -153,7 +153,7 @@ async fn turn<S: Source>(fleet: &mut Fleet<S>, events: &mut FleetEvents) {
         change = fleet.feed.next(), if fleet.reconciler.broadcasts.is_told() => fleet.changed(change),
         Some(answer) = fleet.requests.next() => fleet.take_answers(answer),
         moved = fleet.sender.moved(), if fleet.reconciler.nodes.is_settled() => {
-            fleet.reconciler.nodes.links_moved(moved);
+            fleet.reconciler.nodes.links_moved(&moved);
         }
         () = tokio::time::sleep_until(wake) => fleet.tick(),
     }

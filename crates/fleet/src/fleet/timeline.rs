@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use edgesync_object::NodeName;
 use edgesync_protocol::cloud::{Issued, Witnesses};
 
 /// See the module.
@@ -40,12 +41,12 @@ impl Timeline {
 
     /// Records that a node, one of so many, holds what the store never gave. Returns whether the source must begin another
     /// incarnation: enough nodes agree, and it does not do so yet.
-    pub(super) fn store_went_back(&mut self, node: &str, nodes: usize) -> bool {
+    pub(super) fn store_went_back(&mut self, node: &NodeName, nodes: usize) -> bool {
         let agreed = self.witnesses.hear(node, nodes);
         let witnesses = self.witnesses.count();
         if !agreed {
             tracing::warn!(
-                node,
+                node = node.as_str(),
                 witnesses,
                 "a node says that it has what this store never gave: its own removals are held back if they are many"
             );
@@ -54,7 +55,7 @@ impl Timeline {
         let begins = !std::mem::replace(&mut self.renewing, true);
         if begins {
             tracing::error!(
-                node,
+                node = node.as_str(),
                 witnesses,
                 "nodes know more than this store ever said: it was replaced by an older copy"
             );
@@ -71,15 +72,16 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node_name;
 
     #[test]
     fn one_incarnation_is_asked_for_at_a_time() {
         let mut timeline = Timeline::new("one".into(), Arc::default());
-        assert!(timeline.store_went_back("a", 1));
-        assert!(!timeline.store_went_back("a", 1), "it is under way");
+        assert!(timeline.store_went_back(&node_name("a"), 1));
+        assert!(!timeline.store_went_back(&node_name("a"), 1), "it is under way");
         timeline.renewed();
         timeline.begin("two".into(), Arc::default());
         assert_eq!(&**timeline.incarnation(), "two");
-        assert!(timeline.store_went_back("a", 1));
+        assert!(timeline.store_went_back(&node_name("a"), 1));
     }
 }

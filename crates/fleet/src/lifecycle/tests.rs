@@ -1,11 +1,14 @@
+use std::sync::LazyLock;
+
 use super::*;
+use crate::node_name;
 use edgesync_protocol::node::{
     CLOUD_REACHABLE, ConditionStatus, DISK_PRESSURE, IN_SYNC, READY, STORE_HEALTHY,
 };
 use proptest::prelude::*;
 
 const FLUSH: Duration = Duration::from_secs(5);
-const NODE: &str = "edge-1";
+static NODE: LazyLock<NodeName> = LazyLock::new(|| node_name("edge-1"));
 
 fn seconds(seconds: u64) -> Now {
     Duration::from_secs(seconds)
@@ -30,12 +33,12 @@ fn lifecycle(known: &Registered) -> NodeLifecycle {
 }
 
 fn renew(lifecycle: &mut NodeLifecycle, now: Now) {
-    lifecycle.renewed(now, clock(now), NODE, &lease(clock(Now::ZERO), clock(now)));
+    lifecycle.renewed(now, clock(now), &NODE, &lease(clock(Now::ZERO), clock(now)));
 }
 
 fn registered(renewed: Timestamp) -> Registered {
-    let lease = LeaseRenewal { node: NODE.into(), seconds: 40, acquired: renewed, renewed, transitions: 3 };
-    Registered { nodes: vec![NODE.into()], leases: vec![lease], ..Registered::default() }
+    let lease = LeaseRenewal { node: NODE.clone(), seconds: 40, acquired: renewed, renewed, transitions: 3 };
+    Registered { nodes: vec![NODE.clone()], leases: vec![lease], ..Registered::default() }
 }
 
 /// Status and reason of a condition in what is written next.
@@ -72,13 +75,13 @@ const UNKNOWN: ConditionStatus = ConditionStatus::Unknown;
 #[test]
 fn a_node_is_ready_while_it_renews_and_unknown_when_its_lease_has_run_out() {
     let mut lifecycle = lifecycle(&Registered::default());
-    lifecycle.welcomed(seconds(1), NODE);
-    assert_eq!(lifecycle.show(NODE), (None, None));
+    lifecycle.welcomed(seconds(1), &NODE);
+    assert_eq!(lifecycle.show(&NODE), (None, None));
     renew(&mut lifecycle, seconds(1));
     let changes = write(&mut lifecycle, seconds(1));
     assert_eq!(written(&changes, READY), Some((TRUE, "AgentReady")));
     assert_eq!(written(&changes, CLOUD_REACHABLE), Some((TRUE, "Connected")));
-    assert_eq!(lifecycle.show(NODE), (Some(true), Some(clock(seconds(1)))));
+    assert_eq!(lifecycle.show(&NODE), (Some(true), Some(clock(seconds(1)))));
 
     for now in [11, 21, 31, 71, 110] {
         renew(&mut lifecycle, seconds(now));
@@ -91,7 +94,7 @@ fn a_node_is_ready_while_it_renews_and_unknown_when_its_lease_has_run_out() {
     for condition in [READY, CLOUD_REACHABLE, IN_SYNC, STORE_HEALTHY, DISK_PRESSURE] {
         assert_eq!(written(&changes, condition), Some((UNKNOWN, "NodeStatusUnknown")), "{condition}");
     }
-    assert_eq!(lifecycle.show(NODE).0, Some(false));
+    assert_eq!(lifecycle.show(&NODE).0, Some(false));
     assert_eq!(lifecycle.deadline(), None);
 
     renew(&mut lifecycle, seconds(200));
@@ -108,22 +111,22 @@ fn what_a_node_has_reported_itself_is_unknown_while_it_is_away_and_comes_back_wi
         ..Condition::default()
     };
     let mut lifecycle = lifecycle(&Registered::default());
-    lifecycle.welcomed(seconds(0), NODE);
+    lifecycle.welcomed(seconds(0), &NODE);
     renew(&mut lifecycle, seconds(0));
-    lifecycle.reported(seconds(0), NODE, std::slice::from_ref(&own));
+    lifecycle.reported(seconds(0), &NODE, std::slice::from_ref(&own));
     assert_eq!(written(&write(&mut lifecycle, seconds(0)), DISK_PRESSURE), None, "the report says it");
     let changes = write(&mut lifecycle, seconds(40));
     assert_eq!(written(&changes, DISK_PRESSURE), Some((UNKNOWN, "NodeStatusUnknown")));
     assert_eq!(written(&changes, STORE_HEALTHY), None, "it has never reported that");
 
     renew(&mut lifecycle, seconds(50));
-    assert!(!lifecycle.wants_report(NODE), "it is known here");
+    assert!(!lifecycle.wants_report(&NODE), "it is known here");
     assert_eq!(lifecycle.changes_due(seconds(50) + GATHER).len(), 1);
     lifecycle.changes_written(seconds(51), false);
     assert_eq!(lifecycle.changes_due(seconds(51)), [], "a write that failed is not tried again at once");
     let changes = write(&mut lifecycle, seconds(52));
     assert_eq!(written(&changes, DISK_PRESSURE), Some((TRUE, "DiskAlmostFull")));
-    lifecycle.in_sync(seconds(53), NODE, true, 0, 0, 0);
+    lifecycle.in_sync(seconds(53), &NODE, true, 0, 0, 0);
     let changes = write(&mut lifecycle, seconds(53));
     assert_eq!(written(&changes, DISK_PRESSURE), None, "once is enough");
     assert_eq!(written(&changes, IN_SYNC), Some((TRUE, "InSync")));
@@ -139,12 +142,12 @@ fn a_report_that_meets_a_write_under_way_is_written_after_it() {
     };
     let mut lifecycle = lifecycle(&Registered::default());
     renew(&mut lifecycle, seconds(0));
-    lifecycle.reported(seconds(0), NODE, &[report("Old")]);
+    lifecycle.reported(seconds(0), &NODE, &[report("Old")]);
     write(&mut lifecycle, seconds(40));
     renew(&mut lifecycle, seconds(50));
     let under_way = lifecycle.changes_due(seconds(51));
     assert_eq!(written(&under_way, DISK_PRESSURE), Some((FALSE, "Old")));
-    lifecycle.reported(seconds(51), NODE, &[report("New")]);
+    lifecycle.reported(seconds(51), &NODE, &[report("New")]);
     lifecycle.changes_written(seconds(51), true);
     assert_eq!(written(&write(&mut lifecycle, seconds(51)), DISK_PRESSURE), Some((FALSE, "New")));
 }
@@ -153,16 +156,16 @@ fn a_report_that_meets_a_write_under_way_is_written_after_it() {
 fn after_a_start_nodes_have_the_time_of_their_lease_and_their_reports_are_asked_for_if_they_were_away() {
     let fresh = registered(clock(Now::ZERO) - Duration::from_secs(10));
     let mut again = lifecycle(&fresh);
-    assert!(!again.wants_report(NODE), "it was ready when the cloud side stopped");
+    assert!(!again.wants_report(&NODE), "it was ready when the cloud side stopped");
     assert_eq!(again.changes_due(seconds(39)), []);
     assert_eq!(written(&write(&mut again, seconds(40)), READY), Some((UNKNOWN, "NodeStatusUnknown")));
-    assert!(again.wants_report(NODE));
+    assert!(again.wants_report(&NODE));
 
     let mut away = lifecycle(&registered(clock(Now::ZERO) - Duration::from_secs(41)));
-    assert!(away.wants_report(NODE));
+    assert!(away.wants_report(&NODE));
     renew(&mut away, seconds(1));
-    away.reported(seconds(1), NODE, &[]);
-    assert!(!away.wants_report(NODE));
+    away.reported(seconds(1), &NODE, &[]);
+    assert!(!away.wants_report(&NODE));
     assert_eq!(away.leases_due(seconds(4)), []);
     let leases = write_leases(&mut away, seconds(5));
     assert_eq!(leases[0].transitions, 4, "the agent was started anew");
@@ -177,7 +180,7 @@ fn leases_are_written_together_and_again_when_a_write_has_failed() {
         lifecycle.renewed(
             seconds(now),
             clock(seconds(now)),
-            node,
+            &node_name(node),
             &lease(clock(Now::ZERO), clock(seconds(now))),
         );
     }
@@ -187,12 +190,13 @@ fn leases_are_written_together_and_again_when_a_write_has_failed() {
     assert_eq!(shown, [("a", clock(seconds(3))), ("b", clock(seconds(2)))]);
     renew(&mut lifecycle, seconds(6));
     assert_eq!(lifecycle.leases_due(seconds(20)), [], "one write at a time");
-    assert!(lifecycle.is_writing("a") && !lifecycle.is_writing(NODE));
-    lifecycle.forget("b");
+    assert!(lifecycle.is_writing(&node_name("a")) && !lifecycle.is_writing(&NODE));
+    lifecycle.forget(&node_name("b"));
     lifecycle.leases_written(seconds(20), false);
     assert_eq!(lifecycle.leases_due(seconds(24)), []);
-    let names: Vec<String> = lifecycle.leases_due(seconds(25)).into_iter().map(|lease| lease.node).collect();
-    assert_eq!(names, ["a", NODE]);
+    let names: Vec<NodeName> =
+        lifecycle.leases_due(seconds(25)).into_iter().map(|lease| lease.node).collect();
+    assert_eq!(names, ["a", NODE.as_str()]);
     lifecycle.leases_written(seconds(25), true);
     renew(&mut lifecycle, seconds(26));
     assert_eq!(lifecycle.leases_left().len(), 1, "the end does not wait");
@@ -203,33 +207,33 @@ fn a_node_with_a_wrong_clock_gets_the_time_of_the_cloud_and_lives_by_what_arrive
     let mut lifecycle = lifecycle(&Registered::default());
     for (now, wrong) in [(1, i64::MIN), (2, 0), (3, i64::MAX)] {
         let said = Lease { session: String::new(), seconds: 40, acquired: wrong, renewed: wrong };
-        lifecycle.renewed(seconds(now), clock(seconds(now)), NODE, &said);
+        lifecycle.renewed(seconds(now), clock(seconds(now)), &NODE, &said);
         let leases = lifecycle.leases_left();
         assert_eq!(leases[0].renewed, clock(seconds(now)));
         lifecycle.leases_written(seconds(now), true);
     }
     let little = clock(seconds(4)) - Duration::from_secs(30);
-    lifecycle.renewed(seconds(4), clock(seconds(4)), NODE, &lease(little, little));
+    lifecycle.renewed(seconds(4), clock(seconds(4)), &NODE, &lease(little, little));
     assert_eq!(lifecycle.leases_left()[0].renewed, little, "a difference that matters to nobody");
     let said = Lease { session: String::new(), seconds: 0, acquired: 0, renewed: 0 };
-    lifecycle.renewed(seconds(5), clock(seconds(5)), NODE, &said);
+    lifecycle.renewed(seconds(5), clock(seconds(5)), &NODE, &said);
     assert_eq!(lifecycle.deadlines.first().map(|(at, _)| *at), Some(seconds(6)));
     let said = Lease { seconds: u32::MAX, ..said };
-    lifecycle.renewed(seconds(5), clock(seconds(5)), NODE, &said);
+    lifecycle.renewed(seconds(5), clock(seconds(5)), &NODE, &said);
     assert_eq!(lifecycle.deadlines.first().map(|(at, _)| *at), Some(seconds(86_405)));
 }
 
 #[test]
 fn being_out_of_sync_is_told_when_it_has_lasted() {
     let mut lifecycle = lifecycle(&Registered::default());
-    lifecycle.in_sync(seconds(0), NODE, true, 0, 0, 0);
+    lifecycle.in_sync(seconds(0), &NODE, true, 0, 0, 0);
     assert_eq!(lifecycle.deadline(), None, "a node that is not connected is neither");
     renew(&mut lifecycle, seconds(0));
-    lifecycle.in_sync(seconds(0), NODE, false, 9, 0, 0);
+    lifecycle.in_sync(seconds(0), &NODE, false, 9, 0, 0);
     assert_eq!(written(&write(&mut lifecycle, seconds(0)), IN_SYNC), Some((FALSE, "ObjectsPending")));
     let mut see = |now: u64, view: (bool, u64, u64, u64)| {
         renew(&mut lifecycle, seconds(now));
-        lifecycle.in_sync(seconds(now), NODE, view.0, view.1, view.2, view.3);
+        lifecycle.in_sync(seconds(now), &NODE, view.0, view.1, view.2, view.3);
         let changes = write(&mut lifecycle, seconds(now));
         written(&changes, IN_SYNC).map(|(status, reason)| (status, reason.to_owned()))
     };
@@ -259,7 +263,7 @@ fn being_out_of_sync_is_told_when_it_has_lasted() {
 fn a_node_that_was_removed_is_not_written_any_more() {
     let mut lifecycle = lifecycle(&registered(clock(Now::ZERO)));
     renew(&mut lifecycle, seconds(1));
-    lifecycle.forget(NODE);
+    lifecycle.forget(&NODE);
     assert_eq!(lifecycle.deadline(), None);
     assert_eq!((lifecycle.leases_due(seconds(100)), lifecycle.changes_due(seconds(100))), (vec![], vec![]));
 }
@@ -267,7 +271,7 @@ fn a_node_that_was_removed_is_not_written_any_more() {
 #[test]
 fn ten_thousand_nodes_are_written_in_pieces_that_follow_one_another() {
     let mut lifecycle = lifecycle(&Registered::default());
-    let names: Vec<String> = (0..10_000).map(|number| format!("edge-{number}")).collect();
+    let names: Vec<NodeName> = (0..10_000).map(|number| node_name(&format!("edge-{number}"))).collect();
     for name in &names {
         lifecycle.renewed(seconds(1), clock(seconds(1)), name, &lease(clock(Now::ZERO), clock(seconds(1))));
     }
@@ -334,7 +338,7 @@ proptest! {
                 Step::Renew => {
                     renew(&mut lifecycle, now);
                     if renewed.is_none() {
-                        lifecycle.reported(now, NODE, std::slice::from_ref(&own));
+                        lifecycle.reported(now, &NODE, std::slice::from_ref(&own));
                         stored.0.insert(STORE_HEALTHY.into(), TRUE);
                     }
                     renewed = Some(now);
@@ -342,12 +346,12 @@ proptest! {
                 }
                 Step::Welcome => {
                     // A node that renews says nothing new with it.
-                    if lifecycle.show(NODE).0 != Some(true) {
+                    if lifecycle.show(&NODE).0 != Some(true) {
                         alive_until = Some(now + seconds(40));
                     }
-                    lifecycle.welcomed(now, NODE);
+                    lifecycle.welcomed(now, &NODE);
                 }
-                Step::See(in_sync) => lifecycle.in_sync(now, NODE, in_sync, u64::from(!in_sync), 0, 0),
+                Step::See(in_sync) => lifecycle.in_sync(now, &NODE, in_sync, u64::from(!in_sync), 0, 0),
                 Step::Write(succeeds) => {
                     let changes = lifecycle.changes_due(now);
                     if succeeds {
@@ -370,7 +374,7 @@ proptest! {
             let ready = stored.0.get(READY).copied();
             if at + seconds(40) > now {
                 prop_assert_eq!(ready, Some(TRUE));
-                prop_assert_eq!(lifecycle.show(NODE), (Some(true), Some(clock(at))));
+                prop_assert_eq!(lifecycle.show(&NODE), (Some(true), Some(clock(at))));
             } else {
                 prop_assert_eq!(ready, Some(UNKNOWN));
             }
@@ -395,7 +399,7 @@ proptest! {
         let now = Duration::from_secs(at);
         let mut lifecycle = lifecycle(&Registered::default());
         let said = Lease { session: String::new(), seconds, acquired, renewed };
-        lifecycle.renewed(now, clock(now), NODE, &said);
+        lifecycle.renewed(now, clock(now), &NODE, &said);
         let lease = lifecycle.leases_left().remove(0);
         prop_assert!((1..=MAX_SECONDS).contains(&lease.seconds));
         for time in [lease.acquired, lease.renewed] {
@@ -408,14 +412,14 @@ proptest! {
 fn a_node_that_lives_here_and_was_found_silent_elsewhere_is_written_ready_again() {
     let mut lifecycle = NodeLifecycle::of_replica(Now::ZERO, clock(Now::ZERO), FLUSH);
     // One that is not connected here is none of its business.
-    lifecycle.found_silent(seconds(1), NODE);
+    lifecycle.found_silent(seconds(1), &NODE);
     assert!(write(&mut lifecycle, seconds(2)).is_empty());
-    lifecycle.welcomed(seconds(3), NODE);
+    lifecycle.welcomed(seconds(3), &NODE);
     renew(&mut lifecycle, seconds(3));
     let told = write(&mut lifecycle, seconds(4));
     assert_eq!(written(&told, READY).map(|(status, _)| status), Some(TRUE));
     assert!(write(&mut lifecycle, seconds(5)).is_empty());
-    lifecycle.found_silent(seconds(6), NODE);
+    lifecycle.found_silent(seconds(6), &NODE);
     assert_eq!(write(&mut lifecycle, seconds(7)), told);
     // And one that stops renewing here may live at another replica: nothing is written of it.
     assert!(write(&mut lifecycle, seconds(3600)).is_empty());

@@ -18,7 +18,7 @@ use edgesync_api::{Missing, Storage as _};
 use edgesync_cloud_store::{ChangeKind, CloudStore, Feed, FeedItem};
 use edgesync_enrollment::membership::MembershipStore;
 use edgesync_enrollment::now;
-use edgesync_object::{LeftOut, Resource, kinds};
+use edgesync_object::{LeftOut, NodeName, Resource, kinds};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -140,21 +140,21 @@ impl NodeStore for Embedded {
         Ok(self.store().registered().await?)
     }
 
-    async fn nodes(&self) -> Result<Vec<(String, NodeFacts)>> {
+    async fn nodes(&self) -> Result<Vec<(NodeName, NodeFacts)>> {
         Ok(self.store().nodes().await?)
     }
 
-    async fn standings(&self) -> Result<HashMap<String, Standing>> {
+    async fn standings(&self) -> Result<HashMap<NodeName, Standing>> {
         Ok(self.store().standings().await?)
     }
 
-    async fn records(&self, node: &str) -> Result<Vec<(Uid, Record)>> {
+    async fn records(&self, node: &NodeName) -> Result<Vec<(Uid, Record)>> {
         Ok(self.store().records(node).await?)
     }
 
     async fn record(
         &self,
-        node: &str,
+        node: &NodeName,
         agent_version: Option<String>,
         batch: RecordBatch,
     ) -> Result<Vec<(Uid, String)>> {
@@ -169,11 +169,11 @@ impl NodeStore for Embedded {
         Ok(self.store().change_nodes(changes).await?)
     }
 
-    async fn remove_node(&self, node: &str, _: bool) -> Result<bool> {
+    async fn remove_node(&self, node: &NodeName, _: bool) -> Result<bool> {
         Ok(self.members.remove_node(node, now()).await?)
     }
 
-    async fn admit_node(&self, node: &str) -> Result<bool> {
+    async fn admit_node(&self, node: &NodeName) -> Result<bool> {
         Ok(self.members.admit_node(node).await?)
     }
 
@@ -204,23 +204,23 @@ impl Replication for Alone {
         match *self {}
     }
 
-    fn set_syncs(&self, _: &str, _: Vec<(Uid, Record)>) {
+    fn set_syncs(&self, _: &NodeName, _: Vec<(Uid, Record)>) {
         match *self {}
     }
 
-    fn set_served(&self, _: &str, _: bool) {
+    fn set_served(&self, _: &NodeName, _: bool) {
         match *self {}
     }
 
-    fn set_epoch(&self, _: &str, _: Epoch) {
+    fn set_epoch(&self, _: &NodeName, _: Epoch) {
         match *self {}
     }
 
-    fn is_removed(&self, _: &str) -> bool {
+    fn is_removed(&self, _: &NodeName) -> bool {
         match *self {}
     }
 
-    async fn confirm_deletions(&self, _: &str, _: &str, _: Option<u64>) -> Result<()> {
+    async fn confirm_deletions(&self, _: &NodeName, _: &str, _: Option<u64>) -> Result<()> {
         match *self {}
     }
 
@@ -260,7 +260,7 @@ mod tests {
         };
         let namespaces = ["default", "invented-1", "invented-2", "kube-system"];
         let batch = UploadBatch {
-            node: "edge-1".into(),
+            node: NodeName::parse("edge-1").unwrap(),
             outbox: "00000000000000000000000000000001".into(),
             lane: Lane::Events,
             confirmed: 0,

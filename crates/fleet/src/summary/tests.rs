@@ -1,6 +1,7 @@
 //! Rows, changes and the last hour, as pages are told of them.
 
 use super::*;
+use crate::node_name;
 
 fn row(state: State, held: u64) -> Row {
     Row { state, held, wanted: 10, ..Row::default() }
@@ -8,8 +9,8 @@ fn row(state: State, held: u64) -> Row {
 
 fn found(rows: &[(&str, Row)], gone: &[&str]) -> Found {
     Found {
-        rows: rows.iter().map(|(name, row)| ((*name).into(), *row)).collect(),
-        gone: gone.iter().map(|name| (*name).into()).collect(),
+        rows: rows.iter().map(|(name, row)| (node_name(name), *row)).collect(),
+        gone: gone.iter().map(|name| node_name(name)).collect(),
     }
 }
 
@@ -49,10 +50,10 @@ fn counts_follow_the_rows() {
 
 #[test]
 fn names_are_written_so_that_they_stay_names() {
-    let board = Board::new("s".into());
-    let odd = "a\"]\n<b>\u{202e}";
-    board.tell(1, found(&[(odd, row(State::InSync, 1))], &[]));
-    assert_eq!(read(&board.snapshot())["nodes"][0][0], odd);
+    let (odd, mut written) = ("a\"]\n<b>\u{202e}", String::from("["));
+    row(State::InSync, 1).write(odd, &mut written);
+    close(&mut written);
+    assert_eq!(serde_json::from_str::<Value>(&written).unwrap()[0][0], odd);
 }
 
 #[tokio::test]

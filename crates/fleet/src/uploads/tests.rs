@@ -1,4 +1,5 @@
 use super::*;
+use crate::node_name;
 use edgesync_object::ResourceVersion;
 use edgesync_placement::{Placement, Summary};
 use edgesync_protocol::upload::UploadItem;
@@ -37,7 +38,7 @@ fn builtin(resource: &Resource) -> Option<Arc<Schema>> {
 
 fn prepared(lane: Lane, content: Value) -> Result<Effect, Refusal> {
     let upload = upload(lane, &[content]);
-    let batch = prepare(("edge-1", Epoch(7)), &upload, &places(&upload, place), builtin);
+    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &places(&upload, place), builtin);
     assert_eq!((&*batch.node, &*batch.outbox, batch.lane, batch.confirmed), ("edge-1", "o", lane, 6));
     let mut items = batch.items;
     assert_eq!((items.len(), items[0].seq), (1, 7));
@@ -145,7 +146,7 @@ fn what_is_in_effect_is_of_an_object_of_the_node_with_its_name_and_within_limits
 #[test]
 fn a_kind_of_which_nobody_knows_the_fields_may_have_any_status() {
     let upload = upload(Lane::Status, &[status("here", "Pod", "p", json!({"any": 1}))]);
-    let batch = prepare(("edge-1", Epoch(7)), &upload, &places(&upload, place), |_| None);
+    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &places(&upload, place), |_| None);
     assert!(batch.items[0].effect.is_ok());
 }
 
@@ -178,7 +179,7 @@ fn what_cannot_be_read_is_refused_and_the_rest_is_taken() {
     let deep = (0..200).fold(json!(1), |inner, _| json!([inner]));
     let contents = [json!(7), json!({"other": {}}), json!({"event": deep}), event("default")];
     let upload = upload(Lane::Events, &contents);
-    let batch = prepare(("edge-1", Epoch(7)), &upload, &places(&upload, place), builtin);
+    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &places(&upload, place), builtin);
     let taken: Vec<_> = batch.items.iter().map(|item| (item.seq, item.effect.is_ok())).collect();
     assert_eq!(taken, [(7, false), (8, false), (9, false), (10, true)]);
 }
@@ -194,7 +195,7 @@ proptest! {
         for lane in Lane::ALL {
             let contents: Vec<Value> = values.iter().map(|value| json!({ &word: value })).collect();
             let upload = upload(lane, &contents);
-            let batch = prepare(("edge-1", Epoch(7)), &upload, &places(&upload, place), builtin);
+            let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &places(&upload, place), builtin);
             prop_assert_eq!(batch.items.len(), contents.len());
             for item in batch.items {
                 if let Err((_, message)) = item.effect {

@@ -117,7 +117,7 @@ impl Cloud {
     async fn accepted_node(&mut self) -> String {
         loop {
             if let FleetEvent::NodeConnected { node, .. } = self.events.recv().await.unwrap() {
-                return node;
+                return node.to_string();
             }
         }
     }

@@ -12,6 +12,7 @@ use crate::cache::{Cache, CacheChange};
 use crate::cluster::{Feed, Item, Problem};
 use edgesync_enrollment::membership::{self, Changed, MembershipStore};
 use edgesync_fleet::source::{Change, Changes, SourceError};
+use edgesync_object::NodeName;
 
 /// How long is waited after the cache could not take something.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -53,8 +54,9 @@ impl Beside {
     /// What a change of a member means for the fleet. What others revoke is put in force elsewhere.
     fn member(&self, changed: Changed) -> Option<Change> {
         let Changed::Member { node, own: false, .. } = changed else { return None };
+        let node = NodeName::try_from(node).ok()?;
         let removed = self.register.membership(&node).and_then(|membership| membership.removed);
-        removed.is_none().then(|| Change::Admitted(node.to_string()))
+        removed.is_none().then(|| Change::Admitted(node))
     }
 }
 
@@ -187,7 +189,7 @@ impl Changes for Intake {
                 biased;
                 item = self.feed.next() => self.item = Some(item),
                 changed = self.beside.changes.next() => self.ready.extend(self.beside.member(changed)),
-                node = self.beside.syncs.due() => self.ready.push_back(Change::SyncsDue(node.to_string())),
+                node = self.beside.syncs.due() => self.ready.push_back(Change::SyncsDue(node)),
                 part = Self::tell_again(&self.cache, self.from.unwrap_or_default()), if self.from.is_some() => match part {
                     Ok((part, next)) => {
                         self.from = next;

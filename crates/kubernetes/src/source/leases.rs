@@ -17,7 +17,7 @@ use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
 pub(super) use edgesync_fleet::source::{LeaseRenewal, Result, SourceError};
 use edgesync_object::time::rfc3339_micros;
-use edgesync_object::{Object, Resource, kinds};
+use edgesync_object::{NodeName, Object, Resource, kinds};
 
 /// Where the Leases of nodes are.
 pub(crate) const NAMESPACE: &str = "kube-node-lease";
@@ -38,9 +38,9 @@ pub(super) struct Leases {
 
 #[derive(Debug, Default)]
 struct State {
-    known: HashMap<Arc<str>, Known>,
+    known: HashMap<NodeName, Known>,
     /// Nodes of others of which the log has a line.
-    foreign: HashSet<Arc<str>>,
+    foreign: HashSet<NodeName>,
 }
 
 /// A Lease that is this program's.
@@ -113,7 +113,7 @@ impl Leases {
     /// # Errors
     /// One of them could not be renewed. All others are, unless they could not be either.
     pub(super) async fn renew(&self, renewals: Vec<LeaseRenewal>) -> Result<()> {
-        let last: BTreeMap<String, LeaseRenewal> =
+        let last: BTreeMap<NodeName, LeaseRenewal> =
             renewals.into_iter().map(|renewal| (renewal.node.clone(), renewal)).collect();
         let writes = last.into_values().map(|renewal| async move { self.renew_one(&renewal).await });
         let results: Vec<Result<()>> = stream::iter(writes).buffer_unordered(AT_A_TIME).collect().await;
@@ -125,7 +125,7 @@ impl Leases {
     ///
     /// # Errors
     /// The Lease could not be written.
-    pub(super) async fn claim(&self, node: &str) -> Result<()> {
+    pub(super) async fn claim(&self, node: &NodeName) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let Look::Lease(lease, _) = self.look(node).await? else { return Ok(()) };
             let patch = json!({"metadata": {"annotations": {SERVED_BY: &*self.replica}}});
@@ -147,7 +147,7 @@ impl Leases {
     ///
     /// # Errors
     /// The Lease could not be read.
-    pub(super) async fn served(&self, node: &str) -> Result<Served> {
+    pub(super) async fn served(&self, node: &NodeName) -> Result<Served> {
         let Some(lease) = self.requests.get(&self.lease, NAMESPACE, node).await? else {
             return Ok(Served::Here);
         };
@@ -170,7 +170,7 @@ impl Leases {
     }
 
     /// Forgets a node that is not served here any more.
-    pub(super) fn forget(&self, node: &str) {
+    pub(super) fn forget(&self, node: &NodeName) {
         let mut state = self.state();
         state.known.remove(node);
         state.foreign.remove(node);
@@ -180,7 +180,7 @@ impl Leases {
     ///
     /// # Errors
     /// It could not be read or deleted.
-    pub(super) async fn remove(&self, node: &str) -> Result<bool> {
+    pub(super) async fn remove(&self, node: &NodeName) -> Result<bool> {
         self.forget(node);
         let Some(lease) = self.requests.get(&self.lease, NAMESPACE, node).await? else { return Ok(false) };
         if !mark::is_marked(&lease) {
@@ -191,7 +191,7 @@ impl Leases {
     }
 
     async fn renew_one(&self, renewal: &LeaseRenewal) -> Result<()> {
-        let node = renewal.node.as_str();
+        let node = &renewal.node;
         let known = self.state().known.get(node).cloned();
         if let Some(known) = known
             && self.patch(node, &known.uid, self.text(renewal, None)).await?
@@ -205,9 +205,9 @@ impl Leases {
                 }
                 Look::Node(owner) => self.grant(renewal, &owner).await?,
                 Look::Foreign => {
-                    if self.state().foreign.insert(node.into()) {
+                    if self.state().foreign.insert(node.clone()) {
                         tracing::warn!(
-                            node,
+                            node = node.as_str(),
                             "the Lease of a node is left alone: its Node was made by somebody else"
                         );
                     }
@@ -223,7 +223,7 @@ impl Leases {
     }
 
     /// Tells whether the Lease is the one that was meant.
-    async fn patch(&self, node: &str, uid: &str, patch: Value) -> Result<bool> {
+    async fn patch(&self, node: &NodeName, uid: &str, patch: Value) -> Result<bool> {
         let same = Precondition { uid: Some(uid), version: None };
         match self.requests.merge(&self.lease, (NAMESPACE, node), same, patch).await {
             Ok(lease) => {
@@ -278,7 +278,7 @@ impl Leases {
         json!({"metadata": metadata, "spec": spec})
     }
 
-    async fn look(&self, node: &str) -> Result<Look> {
+    async fn look(&self, node: &NodeName) -> Result<Look> {
         let Some(found) = self.requests.get(&self.node, "", node).await? else { return Ok(Look::Nothing) };
         if !mark::is_marked(&found) {
             return Ok(Look::Foreign);
@@ -291,9 +291,9 @@ impl Leases {
     }
 
     /// Notes what this replica has written.
-    fn note(&self, node: &str, lease: &Object) {
+    fn note(&self, node: &NodeName, lease: &Object) {
         let known = Known { uid: lease.uid().into(), renewed: renewed(lease) };
-        self.state().known.insert(node.into(), known);
+        self.state().known.insert(node.clone(), known);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -301,8 +301,8 @@ impl Leases {
     }
 }
 
-fn unsettled(node: &str) -> SourceError {
-    SourceError::Contended { kind: "Lease", name: node.to_owned() }
+fn unsettled(node: &NodeName) -> SourceError {
+    SourceError::Contended { kind: "Lease", name: node.to_string() }
 }
 
 fn renewed(lease: &Object) -> Option<Timestamp> {
@@ -312,7 +312,7 @@ fn renewed(lease: &Object) -> Option<Timestamp> {
 fn read(lease: &Object) -> Option<Found> {
     let spec = Spec::deserialize(lease.fields().get("spec")?).ok()?;
     let renewal = LeaseRenewal {
-        node: lease.name().to_owned(),
+        node: NodeName::parse(lease.name()).ok()?,
         seconds: spec.lease_duration_seconds,
         acquired: spec.acquire_time.unwrap_or(spec.renew_time),
         renewed: spec.renew_time,

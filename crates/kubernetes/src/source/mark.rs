@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use edgesync_object::Object;
 use edgesync_object::name::check_label_value;
+use edgesync_object::{NodeName, Object};
 use edgesync_protocol::digest::Epoch;
 use edgesync_store::checksum::checksum64;
 
@@ -33,7 +33,7 @@ pub(crate) fn is_marked(object: &Object) -> bool {
 }
 
 /// A reference to a Node as an owner.
-pub(crate) fn owner(node: &str, uid: &str) -> Value {
+pub(crate) fn owner(node: &NodeName, uid: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid})
 }
 

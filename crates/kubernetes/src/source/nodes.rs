@@ -13,9 +13,8 @@ use super::records::Records;
 use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
 pub(super) use edgesync_fleet::source::{NodeChange, Result, SourceError};
-use edgesync_object::name::check_subdomain;
 use edgesync_object::node_labels::{give_missing_labels, has_reported, labels_by_name};
-use edgesync_object::{Labels, Object, Resource, kinds};
+use edgesync_object::{Labels, NodeName, Object, Resource, kinds};
 use edgesync_protocol::node::{merge_report, new_node, set_node_condition};
 use edgesync_store::checksum::checksum64;
 
@@ -49,7 +48,7 @@ const NODE_INFO: [&str; 10] = [
 
 /// The labels that were given to the member of a name, by the token that it has joined with; nothing for one that was
 /// removed, of which no Node is made.
-pub(super) type GivenLabels = Arc<dyn Fn(&str) -> Option<Labels> + Send + Sync>;
+pub(super) type GivenLabels = Arc<dyn Fn(&NodeName) -> Option<Labels> + Send + Sync>;
 
 /// Why a Node is not changed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -70,10 +69,10 @@ pub(super) enum NodeError {
 
 impl NodeError {
     /// The same for whoever asked for the change of this Node.
-    pub(super) fn into_source(self, node: &str) -> SourceError {
+    pub(super) fn into_source(self, node: &NodeName) -> SourceError {
         match self {
             Self::Failed(error) => error,
-            refused => SourceError::NodeRefused { node: node.to_owned(), why: refused.to_string() },
+            refused => SourceError::NodeRefused { node: node.to_string(), why: refused.to_string() },
         }
     }
 }
@@ -112,7 +111,7 @@ impl Nodes {
         Self { requests, leases, records, node, given, turns }
     }
 
-    async fn turn(&self, node: &str) -> tokio::sync::MutexGuard<'_, ()> {
+    async fn turn(&self, node: &NodeName) -> tokio::sync::MutexGuard<'_, ()> {
         let place = checksum64(&[node.as_bytes()]).unsigned_abs() as usize % self.turns.len();
         self.turns[place].lock().await
     }
@@ -123,7 +122,7 @@ impl Nodes {
     /// # Errors
     /// One of them could not be written. All others are, unless they could not be either.
     pub(super) async fn change(&self, changes: Vec<NodeChange>) -> Result<()> {
-        let mut by_node: BTreeMap<String, Vec<NodeChange>> = BTreeMap::new();
+        let mut by_node: BTreeMap<NodeName, Vec<NodeChange>> = BTreeMap::new();
         for change in changes {
             by_node.entry(change.node.clone()).or_default().push(change);
         }
@@ -149,7 +148,7 @@ impl Nodes {
     ///
     /// # Errors
     /// Something could not be removed.
-    pub(super) async fn remove(&self, node: &str) -> Result<bool> {
+    pub(super) async fn remove(&self, node: &NodeName) -> Result<bool> {
         let mut found = false;
         let there = self.requests.get(&self.node, "", node).await?;
         if let Some(there) = there.filter(mark::is_marked) {
@@ -167,7 +166,7 @@ impl Nodes {
     /// See [`Self::edit`].
     pub(super) async fn annotate(
         &self,
-        node: &str,
+        node: &NodeName,
         key: &str,
         value: Option<&str>,
     ) -> Result<bool, NodeError> {
@@ -187,7 +186,7 @@ impl Nodes {
     ///
     /// # Errors
     /// It could not be read or written.
-    pub(super) async fn edit(&self, node: &str, edit: impl Fn(&mut Object)) -> Result<bool, NodeError> {
+    pub(super) async fn edit(&self, node: &NodeName, edit: impl Fn(&mut Object)) -> Result<bool, NodeError> {
         let _turn = self.turn(node).await;
         for _ in 0..ATTEMPTS {
             let found = self.requests.get(&self.node, "", node).await?;
@@ -207,7 +206,7 @@ impl Nodes {
             match self.change_one(change).await {
                 Ok(()) => {}
                 Err(NodeError::Failed(error)) => return Err(error),
-                Err(error) => tracing::warn!(node = change.node, %error, "a Node is not changed"),
+                Err(error) => tracing::warn!(node = change.node.as_str(), %error, "a Node is not changed"),
             }
         }
         Ok(())
@@ -228,21 +227,21 @@ impl Nodes {
     fn check(&self, change: &NodeChange) -> Result<(), NodeError> {
         let report = change.report.as_ref().and_then(|report| report.check().err());
         let problem = report.map(|problems| format!("the node's report: {problems}"));
-        match problem.or_else(|| check_subdomain(&change.node).err()) {
+        match problem {
             Some(problem) => Err(NodeError::Refused(problem)),
             None => Ok(()),
         }
     }
 
     async fn attempt(&self, change: &NodeChange, fenced: bool) -> Result<(), Attempt> {
-        let node = change.node.as_str();
+        let node = &change.node;
         let old = self.requests.get(&self.node, "", node).await.map_err(Attempt::of)?;
         if old.as_ref().is_some_and(|old| !mark::is_marked(old)) {
-            return Err(Attempt::Never(NodeError::Foreign(node.to_owned())));
+            return Err(Attempt::Never(NodeError::Foreign(node.to_string())));
         }
         // After the Node was read: who serves the node next reads it later, or this write conflicts.
         if fenced && let Served::By(replica) = self.leases.served(node).await.map_err(Attempt::failed)? {
-            return Err(Attempt::failed(SourceError::ServedElsewhere { node: node.to_owned(), replica }));
+            return Err(Attempt::failed(SourceError::ServedElsewhere { node: node.to_string(), replica }));
         }
         let given = (self.given)(node);
         if old.is_none() && given.is_none() {
@@ -308,8 +307,8 @@ fn is_race(failure: &Failure) -> bool {
     matches!(failure, Failure::Conflict(_) | Failure::NotFound(_))
 }
 
-fn unsettled(node: &str) -> SourceError {
-    SourceError::Contended { kind: "Node", name: node.to_owned() }
+fn unsettled(node: &NodeName) -> SourceError {
+    SourceError::Contended { kind: "Node", name: node.to_string() }
 }
 
 /// What becomes of a Node, or of none.

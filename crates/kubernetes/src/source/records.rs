@@ -17,7 +17,7 @@ use edgesync_object::objectsync::{
     API_VERSION, CLUSTER_OBJECT_SYNC, EFFECT_STATE_LABEL, IN_EFFECT_LABEL, OBJECT_SYNC, split_sync_name,
     sync_name,
 };
-use edgesync_object::{Object, ObjectRef, Resource, kinds};
+use edgesync_object::{NodeName, Object, ObjectRef, Resource, kinds};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
@@ -135,10 +135,10 @@ impl Records {
     ///
     /// # Errors
     /// They could not be read.
-    pub(super) async fn list(&self, nodes: &[Arc<str>]) -> Result<HashMap<Arc<str>, KnownRecords>> {
-        let mut found: HashMap<Arc<str>, KnownRecords> =
+    pub(super) async fn list(&self, nodes: &[NodeName]) -> Result<HashMap<NodeName, KnownRecords>> {
+        let mut found: HashMap<NodeName, KnownRecords> =
             nodes.iter().map(|node| (node.clone(), KnownRecords::new())).collect();
-        for (_, object) in self.find(nodes.iter().map(|node| &**node)).await? {
+        for (_, object) in self.find(nodes).await? {
             let Some((node, uid)) = split_sync_name(object.name()) else { continue };
             if let Some(records) = found.get_mut(node) {
                 records.insert(uid.into(), Known::of(&object));
@@ -151,10 +151,10 @@ impl Records {
     ///
     /// # Errors
     /// One of them could not be deleted.
-    pub(super) async fn remove_all(&self, node: &str) -> Result<bool> {
+    pub(super) async fn remove_all(&self, node: &NodeName) -> Result<bool> {
         let mut any = false;
         for (resource, object) in self.find([node]).await? {
-            if split_sync_name(object.name()).is_some_and(|(of, _)| of == node) {
+            if split_sync_name(object.name()).is_some_and(|(of, _)| *node == *of) {
                 let place = (object.namespace(), object.name());
                 let same = Precondition { uid: Some(object.uid()), version: None };
                 any |= self.requests.delete(resource, place, same).await?;
@@ -165,9 +165,9 @@ impl Records {
 
     async fn find<'n>(
         &self,
-        nodes: impl IntoIterator<Item = &'n str>,
+        nodes: impl IntoIterator<Item = &'n NodeName>,
     ) -> Result<Vec<(&Arc<Resource>, Object)>> {
-        let values: Vec<String> = nodes.into_iter().map(mark::node_value).collect();
+        let values: Vec<String> = nodes.into_iter().map(|node| mark::node_value(node)).collect();
         let selector = format!("{RECORD_NODE} in ({})", values.join(","));
         let mut found = Vec::new();
         for resource in [&self.namespaced, &self.cluster] {
@@ -184,7 +184,7 @@ impl Records {
     /// Makes a record of a Node of this UID, or changes the one that is known. Tells what is known then.
     pub(super) async fn put(
         &self,
-        (node, owner): (&str, &str),
+        (node, owner): (&NodeName, &str),
         uid: &Uid,
         record: &Record,
         known: Option<&Known>,
@@ -225,7 +225,12 @@ impl Records {
     }
 
     /// Takes away what a record shows of what is in effect.
-    pub(super) async fn hide_effect(&self, node: &str, uid: &Uid, known: &Known) -> Result<Known, Unwritten> {
+    pub(super) async fn hide_effect(
+        &self,
+        node: &NodeName,
+        uid: &Uid,
+        known: &Known,
+    ) -> Result<Known, Unwritten> {
         let name = sync_name(node, uid).map_err(Unwritten::Refused)?;
         let resource = self.kind(&known.namespace);
         let found = self.requests.get(resource, &known.namespace, &name).await?;
@@ -275,7 +280,7 @@ impl Records {
     }
 
     /// Deletes a record, if it is as it is known.
-    pub(super) async fn remove(&self, node: &str, uid: &Uid, known: &Known) -> Result<(), Unwritten> {
+    pub(super) async fn remove(&self, node: &NodeName, uid: &Uid, known: &Known) -> Result<(), Unwritten> {
         let name = sync_name(node, uid).map_err(Unwritten::Refused)?;
         let same = Precondition { uid: None, version: Some(&known.version) };
         let resource = self.kind(&known.namespace);
@@ -296,7 +301,7 @@ fn gone_is_changed(failure: Failure) -> Unwritten {
     }
 }
 
-fn object(resource: &Resource, (node, owner): (&str, &str), name: &str, record: &Record) -> Object {
+fn object(resource: &Resource, (node, owner): (&NodeName, &str), name: &str, record: &Record) -> Object {
     let about = &record.object;
     let mut metadata = json!({
         "name": name,

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use super::leases::Leases;
 use super::syncs::Syncs;
 use edgesync_fleet::source::{Result, SourceError};
+use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 
@@ -21,7 +22,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 pub(super) struct Serving {
     leases: Leases,
     syncs: Syncs,
-    nodes: Arc<Mutex<HashMap<String, Node>>>,
+    nodes: Arc<Mutex<HashMap<NodeName, Node>>>,
 }
 
 /// A node that is connected here.
@@ -44,19 +45,19 @@ impl Serving {
         Self { leases, syncs, nodes: Arc::default() }
     }
 
-    fn nodes(&self) -> MutexGuard<'_, HashMap<String, Node>> {
+    fn nodes(&self) -> MutexGuard<'_, HashMap<NodeName, Node>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A session of a node begins.
-    pub(super) fn begin(&self, node: &str) {
+    pub(super) fn begin(&self, node: &NodeName) {
         let (done, claimed) = watch::channel(false);
-        let (serving, name) = (self.clone(), node.to_owned());
+        let (serving, name) = (self.clone(), node.clone());
         let mut nodes = self.nodes();
         let claiming = tokio::spawn(async move {
             let mut wait = RETRY.0;
             while let Err(error) = serving.leases.claim(&name).await {
-                tracing::debug!(node = name, %error, "that the node is served here cannot be written yet");
+                tracing::debug!(node = name.as_str(), %error, "that the node is served here cannot be written yet");
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(RETRY.1);
             }
@@ -70,11 +71,11 @@ impl Serving {
                 done.send_replace(true);
             }
         });
-        nodes.insert(node.to_owned(), Node { claimed, held: None, claiming });
+        nodes.insert(node.clone(), Node { claimed, held: None, claiming });
     }
 
     /// The session is over.
-    pub(super) fn end(&self, node: &str) {
+    pub(super) fn end(&self, node: &NodeName) {
         if self.nodes().remove(node).is_some() {
             self.syncs.leave(node);
         }
@@ -84,15 +85,15 @@ impl Serving {
     ///
     /// # Errors
     /// The node is not served here, or no more.
-    pub(super) async fn claimed(&self, node: &str) -> Result<()> {
+    pub(super) async fn claimed(&self, node: &NodeName) -> Result<()> {
         let claimed = self.nodes().get(node).map(|node| node.claimed.clone());
-        let is_over = || SourceError::NotServed { node: node.to_owned() };
+        let is_over = || SourceError::NotServed { node: node.to_string() };
         let mut claimed = claimed.ok_or_else(is_over)?;
         claimed.wait_for(|claimed| *claimed).await.map(drop).map_err(|_| is_over())
     }
 
     /// These are all ObjectSyncs that a node is to have.
-    pub(super) fn replace(&self, node: &str, held: Vec<(Uid, Record)>) {
+    pub(super) fn replace(&self, node: &NodeName, held: Vec<(Uid, Record)>) {
         let mut nodes = self.nodes();
         let Some(served) = nodes.get_mut(node) else { return };
         if *served.claimed.borrow() {
@@ -102,7 +103,7 @@ impl Serving {
     }
 
     /// Some have changed. Before all were told that says nothing.
-    pub(super) fn change(&self, node: &str, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
+    pub(super) fn change(&self, node: &NodeName, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
         let mut nodes = self.nodes();
         let Some(served) = nodes.get_mut(node) else { return };
         if *served.claimed.borrow() {

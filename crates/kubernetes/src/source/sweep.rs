@@ -5,7 +5,6 @@
 //! [`super::leader`], what counts is how long a Lease has not changed by one's own clock.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -16,7 +15,7 @@ use super::leases::{Found, Leases};
 use super::nodes::Nodes;
 use super::requests::Requests;
 use edgesync_fleet::source::Result;
-use edgesync_object::{Object, Resource, kinds};
+use edgesync_object::{NodeName, Object, Resource, kinds};
 use edgesync_protocol::node::{
     CLOUD_REACHABLE, Condition, ConditionStatus, IN_SYNC, READY, set_node_condition,
 };
@@ -47,8 +46,8 @@ pub(super) struct Sweep {
 /// Which Leases have not changed, and since when. Pure.
 #[derive(Debug, Default)]
 struct Silences {
-    seen: HashMap<Arc<str>, Seen>,
-    told: HashSet<Arc<str>>,
+    seen: HashMap<NodeName, Seen>,
+    told: HashSet<NodeName>,
 }
 
 #[derive(Debug)]
@@ -59,13 +58,13 @@ struct Seen {
 
 impl Silences {
     /// Notes the Leases that there are. Tells which nodes have fallen silent, and have not been noted as told.
-    fn look(&mut self, now: Instant, leases: &[Found]) -> Vec<Arc<str>> {
+    fn look(&mut self, now: Instant, leases: &[Found]) -> Vec<NodeName> {
         let there: HashSet<&str> = leases.iter().map(|lease| lease.renewal.node.as_str()).collect();
         self.seen.retain(|node, _| there.contains(&**node));
         self.told.retain(|node| there.contains(&**node));
         let mut silent = Vec::new();
         for Found { renewal, .. } in leases {
-            let node: Arc<str> = renewal.node.as_str().into();
+            let node = renewal.node.clone();
             let renewed = renewal.renewed;
             let seen = self.seen.entry(node.clone()).or_insert(Seen { renewed, since: now });
             if seen.renewed != renewed {

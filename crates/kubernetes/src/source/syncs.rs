@@ -37,11 +37,11 @@ use super::records::{Known, KnownRecords, Records, Unwritten};
 use super::requests::Requests;
 use crate::cluster::Failure;
 use edgesync_fleet::source::SourceError;
-use edgesync_object::{Resource, kinds};
+use edgesync_object::{NodeName, Resource, kinds};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
-use queue::{End, Job, Name, Queue, Turn};
+use queue::{End, Job, Queue, Turn};
 
 /// Nodes whose records are written at a time.
 const AT_A_TIME: usize = 8;
@@ -90,43 +90,43 @@ impl Syncs {
 
     /// These are all records that a node is to have; whatever else there is of it goes. To be called once the node is served
     /// here ([`Leases::claim`]), and when [`Syncs::due`] asks for it.
-    pub(super) fn replace(&self, node: &str, all: Vec<(Uid, Record)>) {
+    pub(super) fn replace(&self, node: &NodeName, all: Vec<(Uid, Record)>) {
         self.queue().replace(node, all);
         self.wake();
     }
 
     /// Records of a node have changed.
-    pub(super) fn change(&self, node: &str, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
+    pub(super) fn change(&self, node: &NodeName, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
         self.queue().change(node, put, remove);
         self.wake();
     }
 
     /// A node has this database file: what records show by the word of another one goes with what is written next of them.
     /// To be told before [`Syncs::replace`].
-    pub(super) fn follow(&self, node: &str, epoch: Epoch) {
+    pub(super) fn follow(&self, node: &NodeName, epoch: Epoch) {
         self.queue().follow(node, epoch);
     }
 
     /// Somebody else here has written a record of a node: it is as it is known now.
-    pub(super) fn noted(&self, node: &str, uid: &Uid, known: Known) {
+    pub(super) fn noted(&self, node: &NodeName, uid: &Uid, known: Known) {
         self.queue().noted(node, uid, known);
     }
 
     /// Forgets a node: nothing more is written of it.
-    pub(super) fn forget(&self, node: &str) {
+    pub(super) fn forget(&self, node: &NodeName) {
         self.queue().forget(node);
         self.wake();
     }
 
     /// Forgets a node once what is left of it is written: it is not connected here any more.
-    pub(super) fn leave(&self, node: &str) {
+    pub(super) fn leave(&self, node: &NodeName) {
         self.queue().leave(node);
         self.wake();
     }
 
     /// Waits for a node of which all is to be told anew, by [`Syncs::replace`]: until then changes of it mean nothing. Can be
     /// cancelled without loss.
-    pub(super) async fn due(&self) -> Arc<str> {
+    pub(super) async fn due(&self) -> NodeName {
         let mut woken = self.shared.woken.subscribe();
         loop {
             woken.borrow_and_update();
@@ -219,7 +219,7 @@ impl Syncs {
 
     /// Reads the records of nodes, and then who serves these: nothing is known of those of others.
     async fn list(&self, turns: Vec<Turn>) -> Finished {
-        let names: Vec<Name> = turns.iter().map(|turn| turn.node.clone()).collect();
+        let names: Vec<NodeName> = turns.iter().map(|turn| turn.node.clone()).collect();
         let mut found = match self.shared.records.list(&names).await {
             Ok(found) => found,
             Err(error) => {
@@ -304,12 +304,12 @@ impl Syncs {
     }
 
     /// The Node that the records of a node belong to.
-    pub(super) async fn owner(&self, node: &str) -> Result<Owner, Failure> {
+    pub(super) async fn owner(&self, node: &NodeName) -> Result<Owner, Failure> {
         Ok(match self.shared.requests.get(&self.shared.node, "", node).await? {
             Some(found) if mark::is_marked(&found) => Owner::Is(found.uid().into()),
             Some(_) => {
                 tracing::warn!(
-                    node,
+                    node = node.as_str(),
                     "no ObjectSyncs are written of a node: its Node was made by somebody else"
                 );
                 Owner::Foreign
@@ -373,11 +373,16 @@ impl Pause {
         self.resume = Some(self.resume.map_or(at, |before| before.min(at)));
     }
 
-    fn failed(&mut self, node: &str, why: &str) {
+    fn failed(&mut self, node: &NodeName, why: &str) {
         // Those that were under way together fail together.
         if self.is_over() {
             let time = PAUSE.saturating_mul(1 << self.failures.min(5)).min(PAUSE_MAX);
-            tracing::warn!(node, why, ?time, "ObjectSyncs cannot be written: they are tried again");
+            tracing::warn!(
+                node = node.as_str(),
+                why,
+                ?time,
+                "ObjectSyncs cannot be written: they are tried again"
+            );
             self.failures += 1;
             self.until = Some(Instant::now() + time);
         }

@@ -17,11 +17,12 @@ use super::requests::Requests;
 use super::syncs::Syncs;
 use super::uploads::{Shown, Uploads};
 use crate::cluster::{Cluster, Precondition, Throttle};
+use crate::node_name;
 use edgesync_api::{Access, Address, Limits, Listener, Role, Server, own_uid};
 use edgesync_cloud_store::{CloudOptions, CloudStore};
 pub(super) use edgesync_fleet::source::LeaseRenewal;
 use edgesync_fleet::{CloudObjects, Upkeep};
-use edgesync_object::{Labels, Object, Resource, Scope, kinds, yaml};
+use edgesync_object::{Labels, NodeName, Object, Resource, Scope, kinds, yaml};
 
 /// The token of the replicas.
 const TOKEN: &str = "replica";
@@ -83,13 +84,13 @@ impl Rig {
 
     /// A replica; nodes were given a label by their tokens.
     pub(super) fn replica(&self, id: &str) -> Replica {
-        self.replica_with(id, |node| (node != "removed").then(|| labels(&[("site", "a")])))
+        self.replica_with(id, |node| (*node != "removed").then(|| labels(&[("site", "a")])))
     }
 
     fn replica_with(
         &self,
         id: &str,
-        given: impl Fn(&str) -> Option<Labels> + Send + Sync + 'static,
+        given: impl Fn(&NodeName) -> Option<Labels> + Send + Sync + 'static,
     ) -> Replica {
         let requests = self.requests();
         let (leases, records) = (Leases::new(requests.clone(), id), Records::of(&requests, RECORDS));
@@ -222,7 +223,7 @@ pub(super) fn at<'o>(object: &'o Object, pointer: &str) -> &'o Value {
 pub(super) fn renewal(node: &str, second: i64) -> LeaseRenewal {
     let time = |second| Timestamp::from_second(1_790_000_000 + second).unwrap();
     LeaseRenewal {
-        node: node.to_owned(),
+        node: node_name(node),
         seconds: 40,
         acquired: time(0),
         renewed: time(second),

@@ -36,7 +36,7 @@ use edgesync_cloud_store::{EVENT_NODE_ANNOTATION, event_names};
 pub(super) use edgesync_fleet::source::{
     Effect, NodeChange, Result, SourceError, UploadBatch, UploadOutcome,
 };
-use edgesync_object::{Object, ObjectKey, Resource, SERVER_METADATA, kinds};
+use edgesync_object::{NodeName, Object, ObjectKey, Resource, SERVER_METADATA, kinds};
 use edgesync_protocol::node::NodeReport;
 use edgesync_protocol::upload::{Lane, Refused, RefusedReason, Taken};
 pub(super) use in_effect::Shown;
@@ -57,7 +57,7 @@ pub(super) struct Uploads {
     event: Arc<Resource>,
     /// Where every object has an ObjectSync: what is in effect is shown by them.
     shown: Option<Shown>,
-    standing: Arc<Mutex<HashMap<String, Standing>>>,
+    standing: Arc<Mutex<HashMap<NodeName, Standing>>>,
 }
 
 /// How far a node has come.
@@ -151,7 +151,7 @@ impl Uploads {
     }
 
     /// Forgets how far a node has come: it is not connected here any more.
-    pub(super) fn forget(&self, node: &str) {
+    pub(super) fn forget(&self, node: &NodeName) {
         self.standing().remove(node);
     }
 
@@ -174,11 +174,11 @@ impl Uploads {
         }
     }
 
-    async fn apply(&self, node: &str, effect: &Effect) -> Result<(), Undone> {
+    async fn apply(&self, node: &NodeName, effect: &Effect) -> Result<(), Undone> {
         match effect {
             Effect::Node(report) => {
                 let report = Some(NodeReport::clone(report));
-                let change = NodeChange { node: node.to_owned(), report, conditions: Vec::new() };
+                let change = NodeChange { node: node.clone(), report, conditions: Vec::new() };
                 Ok(self.nodes.report(&change).await?)
             }
             Effect::Status { resource, namespace, name, uid, placed, status } => {
@@ -193,7 +193,7 @@ impl Uploads {
     }
 
     /// Replaces the status of an object and nothing else of it, if it is the one that is meant.
-    async fn apply_status(&self, node: &str, item: &StatusItem<'_>) -> Result<(), Undone> {
+    async fn apply_status(&self, node: &NodeName, item: &StatusItem<'_>) -> Result<(), Undone> {
         let key = item.key();
         let mut object = self.meant(item).await?;
         if !item.placed {
@@ -253,13 +253,13 @@ impl Uploads {
 
     /// Creates an Event, or replaces the one that this node has made under its name. If somebody else has made that one, the
     /// name of the node is added to it.
-    async fn apply_event(&self, node: &str, event: &Object) -> Result<(), Undone> {
+    async fn apply_event(&self, node: &NodeName, event: &Object) -> Result<(), Undone> {
         let mut event = event.clone();
         for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
             event.remove_metadata(field);
         }
         let mut annotations = event.annotations();
-        annotations.insert(EVENT_NODE_ANNOTATION.to_owned(), node.to_owned());
+        annotations.insert(EVENT_NODE_ANNOTATION.to_owned(), node.to_string());
         event.set_metadata("annotations", json!(annotations));
         let put = self.put_event(node, event.clone()).await;
         if !matches!(put, Err(Undone::Refused(RefusedReason::Invalid, _))) || !may_be_of_the_system(&event) {
@@ -269,7 +269,7 @@ impl Uploads {
         self.put_event(node, event).await
     }
 
-    async fn put_event(&self, node: &str, mut event: Object) -> Result<(), Undone> {
+    async fn put_event(&self, node: &NodeName, mut event: Object) -> Result<(), Undone> {
         let key = self.event.key(event.namespace(), event.name());
         for name in event_names(&key.name, node) {
             event.set_metadata("name", name.as_str());
@@ -286,14 +286,14 @@ impl Uploads {
             let Some(old) = self.requests.get(&self.event, &key.namespace, &name).await? else {
                 return Err(Undone::Failed(SourceError::Missing { kind: "Event", name: key.to_string() }));
             };
-            if old.annotations().get(EVENT_NODE_ANNOTATION).is_some_and(|made_by| made_by == node) {
+            if old.annotations().get(EVENT_NODE_ANNOTATION).is_some_and(|made_by| *node == **made_by) {
                 return self.replace_event(node, &old, event).await;
             }
         }
         Err(Undone::Refused(RefusedReason::Other, format!("the names that {key} may have are taken")))
     }
 
-    async fn replace_event(&self, node: &str, old: &Object, mut event: Object) -> Result<(), Undone> {
+    async fn replace_event(&self, node: &NodeName, old: &Object, mut event: Object) -> Result<(), Undone> {
         for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
             if let Some(value) = old.metadata().and_then(|metadata| metadata.get(*field)) {
                 event.set_metadata(field, value.clone());
@@ -310,16 +310,16 @@ impl Uploads {
     }
 
     /// Whether this replica serves the node: see the module.
-    async fn check_served(&self, node: &str) -> Result<(), Undone> {
+    async fn check_served(&self, node: &NodeName) -> Result<(), Undone> {
         match self.leases.served(node).await? {
             Served::Here => Ok(()),
             Served::By(replica) => {
-                Err(Undone::Failed(SourceError::ServedElsewhere { node: node.to_owned(), replica }))
+                Err(Undone::Failed(SourceError::ServedElsewhere { node: node.to_string(), replica }))
             }
         }
     }
 
-    fn standing(&self) -> MutexGuard<'_, HashMap<String, Standing>> {
+    fn standing(&self) -> MutexGuard<'_, HashMap<NodeName, Standing>> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

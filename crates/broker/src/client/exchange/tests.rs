@@ -6,6 +6,7 @@ use tokio::net::TcpStream;
 
 use super::*;
 use crate::{Broker, BrokerOptions, FleetEvents};
+use edgesync_object::NodeName;
 use edgesync_transport::link::Backlog;
 
 /// As the default of `link.max_frame`.
@@ -21,6 +22,10 @@ struct Reader {
     stream: TcpStream,
     frames: FrameBuffer,
     acknowledges: bool,
+}
+
+fn node_name(name: &str) -> NodeName {
+    NodeName::parse(name).unwrap()
 }
 
 async fn endpoint() -> (Broker, FleetEvents) {
@@ -96,7 +101,7 @@ impl Reader {
 
 fn publish(broker: &Broker, messages: usize) {
     for n in 0..messages {
-        broker.try_publish("n-1", vec![n as u8; FRAME]).unwrap();
+        broker.try_publish(&node_name("n-1"), vec![n as u8; FRAME]).unwrap();
     }
 }
 
@@ -126,7 +131,7 @@ async fn client_that_reads_nothing_is_disconnected() {
 async fn client_that_acknowledges_nothing_is_disconnected() {
     let (broker, events) = endpoint().await;
     let mut reader = Reader::join(&broker, false).await;
-    broker.try_publish("n-1", vec![0; 1000]).unwrap();
+    broker.try_publish(&node_name("n-1"), vec![0; 1000]).unwrap();
     assert_eq!(reader.read(8000, usize::MAX).await, 1);
     let why = departure(events).await;
     assert!(matches!(why, Departure::NotReading(_)), "{why}");
@@ -136,19 +141,22 @@ async fn client_that_acknowledges_nothing_is_disconnected() {
 async fn backlog_counts_unsent_and_unacknowledged_messages() {
     let (broker, _events) = endpoint().await;
     let mut reader = Reader::join(&broker, true).await;
-    assert_eq!((broker.backlog("n-1"), broker.backlog("n-2")), (Some(Backlog::default()), None));
+    assert_eq!(
+        (broker.backlog(&node_name("n-1")), broker.backlog(&node_name("n-2"))),
+        (Some(Backlog::default()), None)
+    );
     publish(&broker, 8);
-    let mut last = broker.backlog("n-1").unwrap();
+    let mut last = broker.backlog(&node_name("n-1")).unwrap();
     assert_eq!(last, Backlog { unsent: 8, unacknowledged: 8 });
     for came in 1..=8 {
         assert_eq!(reader.read(FRAME / 4, 1).await, 1);
-        let now = broker.backlog("n-1").unwrap();
+        let now = broker.backlog(&node_name("n-1")).unwrap();
         assert!(now.unsent <= last.unsent && now.unacknowledged <= last.unacknowledged, "{last:?}, {now:?}");
         assert!(now.unsent <= 8 - came && now.unacknowledged >= 8 - came, "{now:?} after {came}");
         assert!(now.unsent <= now.unacknowledged, "{now:?}");
         last = now;
     }
-    while broker.backlog("n-1") != Some(Backlog::default()) {
+    while broker.backlog(&node_name("n-1")) != Some(Backlog::default()) {
         assert_eq!(broker.moved().await, ["n-1"]);
     }
 }

@@ -55,13 +55,13 @@ fn alive(bodies: &Bodies) -> (u64, u64) {
 fn an_object_that_all_nodes_want_is_read_once_and_held_once() {
     let mut bodies = Bodies::new(256 << 20);
     for node in 0..10_000 {
-        bodies.load(&format!("node-{node}"), 0, Sort::Small, vec![wanted("a", 1, 100 * KIB)]);
+        bodies.load(NodeId::of_tests(node), 0, Sort::Small, vec![wanted("a", 1, 100 * KIB)]);
     }
     assert_eq!(read_all(&mut bodies, 1, 100 * KIB), [1]);
     let answers = answers(&mut bodies);
     assert_eq!((answers.len(), alive(&bodies)), (10_000, (1, 100 << 10)));
     // One that comes later finds it.
-    bodies.load("late", 7, Sort::Small, vec![wanted("a", 1, 100 * KIB)]);
+    bodies.load(NodeId::of_tests(901), 7, Sort::Small, vec![wanted("a", 1, 100 * KIB)]);
     assert_eq!(bodies.read(), None);
     assert_eq!(bodies.answer().unwrap().token, 7);
     drop(answers);
@@ -75,7 +75,7 @@ fn what_many_nodes_want_is_read_together() {
     let mut bodies = Bodies::new(256 << 20);
     for node in 0..1000 {
         let objects = (0..5).map(|n| wanted(&format!("{node}-{n}"), 1, KIB)).collect();
-        bodies.load(&format!("node-{node}"), 0, Sort::Small, objects);
+        bodies.load(NodeId::of_tests(node), 0, Sort::Small, objects);
     }
     let reads = read_all(&mut bodies, 1, KIB);
     assert_eq!((reads.len(), reads.iter().sum::<usize>()), (2, 5000), "4 MiB each");
@@ -86,12 +86,12 @@ fn what_many_nodes_want_is_read_together() {
 fn reads_under_way_are_bounded() {
     let mut bodies = Bodies::new(256 << 20);
     for node in 0..10 {
-        bodies.load("node", node, Sort::Small, vec![wanted(&format!("o{node}"), 1, 5 << 20)]);
+        bodies.load(NodeId::of_tests(905), node, Sort::Small, vec![wanted(&format!("o{node}"), 1, 5 << 20)]);
     }
     // All but the last two loads of a node are of earlier sessions.
     assert_eq!(std::iter::from_fn(|| bodies.read()).count(), 2);
     for node in 0..10 {
-        bodies.load(&format!("node-{node}"), 0, Sort::Small, vec![wanted(&format!("p{node}"), 1, 5 << 20)]);
+        bodies.load(NodeId::of_tests(node), 0, Sort::Small, vec![wanted(&format!("p{node}"), 1, 5 << 20)]);
     }
     assert_eq!(std::iter::from_fn(|| bodies.read()).count(), MAX_READS - 2);
 }
@@ -100,9 +100,9 @@ fn reads_under_way_are_bounded() {
 fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
     let mut bodies = Bodies::new(20 << 20);
     for node in 0..8 {
-        bodies.load(&format!("node-{node}"), 0, Sort::Large, vec![wanted(&format!("o{node}"), 1, 3 << 20)]);
+        bodies.load(NodeId::of_tests(node), 0, Sort::Large, vec![wanted(&format!("o{node}"), 1, 3 << 20)]);
     }
-    bodies.load("huge", 0, Sort::Large, vec![wanted("huge", 1, 50 << 20)]);
+    bodies.load(NodeId::of_tests(903), 0, Sort::Large, vec![wanted("huge", 1, 50 << 20)]);
     let mut served = 0;
     loop {
         let reads = read_all(&mut bodies, 1, 3 << 20);
@@ -112,10 +112,10 @@ fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
         }
         assert!(alive(&bodies).1 <= 10 << 20, "half of the limit is for large objects");
         // Small objects do not wait for them.
-        bodies.load("small", 0, Sort::Small, vec![wanted("small", 1, KIB)]);
+        bodies.load(NodeId::of_tests(904), 0, Sort::Small, vec![wanted("small", 1, KIB)]);
         assert_eq!(bodies.read().unwrap(), [Uid::from("small")]);
         bodies.arrived(vec!["small".into()], Vec::new());
-        assert_eq!(bodies.answer().unwrap().node, "small");
+        assert_eq!(bodies.answer().unwrap().node, NodeId::of_tests(904));
         served += answers.len();
     }
     assert_eq!((served, bodies.numbers().delayed), (9, 3));
@@ -124,28 +124,28 @@ fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
 #[test]
 fn whoever_asks_for_a_newer_version_than_is_being_read_gets_it() {
     let mut bodies = Bodies::new(256 << 20);
-    bodies.load("early", 0, Sort::Small, vec![wanted("a", 1, KIB)]);
+    bodies.load(NodeId::of_tests(902), 0, Sort::Small, vec![wanted("a", 1, KIB)]);
     let uids = bodies.read().unwrap();
-    bodies.load("late", 0, Sort::Small, vec![wanted("a", 2, KIB)]);
+    bodies.load(NodeId::of_tests(901), 0, Sort::Small, vec![wanted("a", 2, KIB)]);
     bodies.arrived(uids.clone(), vec![loaded(&uids[0], 1, KIB)]);
     let early = answers(&mut bodies);
-    assert_eq!((&*early[0].node, early.len()), ("early", 1));
+    assert_eq!((early[0].node, early.len()), (NodeId::of_tests(902), 1));
     assert_eq!(read_all(&mut bodies, 2, KIB), [1]);
     let late = answers(&mut bodies);
-    assert_eq!((&*late[0].node, late[0].bodies[0].version.as_str()), ("late", "2"));
+    assert_eq!((late[0].node, late[0].bodies[0].version.as_str()), (NodeId::of_tests(901), "2"));
 }
 
 #[test]
 fn what_is_no_more_or_cannot_be_read_is_left_out_and_a_node_that_went_gets_nothing() {
     let mut bodies = Bodies::new(256 << 20);
-    bodies.load("a", 3, Sort::Small, vec![wanted("gone", 1, KIB), wanted("there", 1, KIB)]);
-    bodies.load("b", 0, Sort::Small, vec![wanted("there", 1, KIB)]);
-    bodies.forget("b");
+    bodies.load(NodeId::of_tests(1), 3, Sort::Small, vec![wanted("gone", 1, KIB), wanted("there", 1, KIB)]);
+    bodies.load(NodeId::of_tests(2), 0, Sort::Small, vec![wanted("there", 1, KIB)]);
+    bodies.forget(NodeId::of_tests(2));
     let uids = bodies.read().unwrap();
     bodies.arrived(uids, vec![loaded(&"there".into(), 1, KIB)]);
     let answers = answers(&mut bodies);
     let [Answer { node, token: 3, bodies: came }] = &answers[..] else { panic!("{answers:?}") };
-    assert_eq!((&**node, came.len()), ("a", 1));
+    assert_eq!((*node, came.len()), (NodeId::of_tests(1), 1));
     bodies.sweep();
     assert_eq!(bodies.entries.len(), 1, "of what is no more nothing is kept");
     assert_eq!(bodies.reserved, [0, 0]);
@@ -165,15 +165,14 @@ fn two_hundred_nodes_that_are_sent_a_large_object_hold_one_body_together() {
             _ => None,
         })
     };
-    for (number, cloud) in machines.iter_mut().enumerate() {
+    for (number, cloud) in (0..).zip(&mut machines) {
         let (token, objects) = wants(cloud).unwrap();
         let wanted = |(uid, version)| Wanted { uid, version, size: BYTES };
-        bodies.load(&number.to_string(), token, Sort::Large, objects.into_iter().map(wanted).collect());
+        bodies.load(NodeId::of_tests(number), token, Sort::Large, objects.into_iter().map(wanted).collect());
     }
     assert_eq!(read_all(&mut bodies, 1, BYTES), [1]);
     for answer in answers(&mut bodies) {
-        let number: usize = answer.node.parse().unwrap();
-        machines[number].loaded(Now::ZERO, answer.token, answer.bodies, &wish);
+        machines[answer.node.slot()].loaded(Now::ZERO, answer.token, answer.bodies, &wish);
     }
     loop {
         let before = parts;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Rules;
 use crate::fleet::reconciler::Reconciler;
 use crate::source::key_of;
+use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 
 /// A count under way.
@@ -17,7 +18,7 @@ pub(super) struct Count {
     /// Its objects and their versions.
     objects: Vec<(u64, u64)>,
     /// Of its nodes those that are still to be looked at.
-    nodes: VecDeque<Arc<str>>,
+    nodes: VecDeque<NodeName>,
     /// Nodes that have said of one of the objects whether it is in effect there.
     telling: u64,
     /// Those of them on which all are of which they have said so.
@@ -41,18 +42,19 @@ impl Count {
     }
 
     /// Looks at the objects of a node.
-    fn add(&mut self, reconciler: &Reconciler, name: &str) {
-        let Some(node) = reconciler.nodes.get(name) else { return };
+    fn add(&mut self, reconciler: &Reconciler, name: &NodeName) {
+        let Some(node) = reconciler.nodes.named(name) else { return };
         reconciler.work.objects(self.objects.len() / OBJECTS_A_UNIT + 1);
-        let told = self.objects.iter().filter_map(|(uid, version)| node.standing.has(*uid, *version));
+        let told =
+            self.objects.iter().filter_map(|(uid, version)| node.reported.standing.has(*uid, *version));
         let (mut tells, mut all) = (false, true);
         for is_in_effect in told {
             tells = true;
             all &= is_in_effect;
         }
         // What it has told another replica, or another run of this one, its Node says, for all of its objects.
-        tells |= node.in_effect.is_some();
-        all &= node.in_effect != Some(false);
+        tells |= node.replicas.in_effect().is_some();
+        all &= node.replicas.in_effect() != Some(false);
         self.telling += u64::from(tells);
         self.in_effect += u64::from(tells && all);
     }
@@ -85,11 +87,13 @@ impl Rules {
     fn begin_count(&self, reconciler: &Reconciler, rule: Uid) -> Count {
         let placement = &reconciler.desired.placement;
         let id = self.known.get(&rule).and_then(|known| known.id);
-        let tells = |name: &&Arc<str>| {
-            let node = reconciler.nodes.get(name);
-            node.is_some_and(|node| node.standing.counts().objects() > 0 || node.in_effect.is_some())
+        let tells = |name: &&NodeName| {
+            let node = reconciler.nodes.named(name);
+            node.is_some_and(|node| {
+                node.reported.standing.counts().objects() > 0 || node.replicas.in_effect().is_some()
+            })
         };
-        let nodes: VecDeque<Arc<str>> =
+        let nodes: VecDeque<NodeName> =
             id.into_iter().flat_map(|id| placement.nodes_of(id)).filter(tells).cloned().collect();
         let objects = id.filter(|_| !nodes.is_empty()).map(|id| placement.objects_of(id));
         let keys =

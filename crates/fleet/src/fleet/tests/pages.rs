@@ -5,6 +5,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::node_name;
 use crate::summary::{Board, RolloutOf, Wanted};
 use edgesync_admin::Answer;
 use edgesync_admin::cloud::{
@@ -80,7 +81,7 @@ async fn pages_see_nodes_come_and_go() {
     let told = shown.until_told(|told| told["counts"] == json!([2, 0, 0, 0, 0, 0, 1, 0])).await;
     let row = &told["nodes"][0];
     assert_eq!((&row[0], &row[1], &row[3]), (&json!("node-0"), &json!(6), &json!(1)));
-    let removed = shown.ask(|answer| AdminRequest::Remove("node-0".into(), answer)).await;
+    let removed = shown.ask(|answer| AdminRequest::Remove(node_name("node-0"), answer)).await;
     assert!(removed.unwrap());
     shown.until_told(|told| told["counts"] == json!([2, 0, 0, 0, 0, 0, 0, 1])).await;
     shown.nodes.iter().for_each(tokio::task::JoinHandle::abort);
@@ -121,7 +122,7 @@ async fn a_rollout_says_who_holds_the_newest_version_and_who_does_not() {
     assert_is::<LabelKeys>(&shown.ask(|answer| AdminRequest::Labels(None, answer)).await);
     let site = Some("site".to_owned());
     assert_is::<LabelValues>(&shown.ask(|answer| AdminRequest::Labels(site, answer)).await);
-    let explained = shown.ask(|answer| AdminRequest::Explain("node-1".into(), None, answer)).await;
+    let explained = shown.ask(|answer| AdminRequest::Explain(node_name("node-1"), None, answer)).await;
     edgesync_admin::read::<PlacementAnswer>(&explained.unwrap()).unwrap();
     for none in [RolloutOf::Configured(1), RolloutOf::Object("none".into()), RolloutOf::Rule("none".into())] {
         assert_eq!(shown.ask(|answer| AdminRequest::Rollout(none, answer)).await, None);
@@ -152,10 +153,10 @@ async fn objects_are_found_and_secrets_only_by_who_may_see_them() {
     let exact = Wanted { exact: true, name: "al".into(), ..Wanted::default() };
     assert!(names(&shown.ask(|answer| AdminRequest::Find(exact, answer)).await).is_empty());
     let on_node =
-        shown.ask(|answer| AdminRequest::Objects("node-1".into(), wanted.clone(), answer)).await.unwrap();
+        shown.ask(|answer| AdminRequest::Objects(node_name("node-1"), wanted.clone(), answer)).await.unwrap();
     assert_eq!((names(&on_node), &on_node["known"]), (vec!["all".to_owned()], &json!(true)));
     assert_eq!(on_node["items"][0]["held"], on_node["items"][0]["resourceVersion"]);
     assert_is::<NodeObjects>(&on_node);
-    assert!(shown.ask(|answer| AdminRequest::Objects("nobody".into(), wanted, answer)).await.is_none());
+    assert!(shown.ask(|answer| AdminRequest::Objects(node_name("nobody"), wanted, answer)).await.is_none());
     shown.nodes.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -9,13 +9,14 @@ use super::*;
 use crate::config::ObjectSyncs;
 use crate::metrics::ClusterNumbers;
 use crate::node::Node;
+use crate::node_name;
 use crate::source::{
     Change, Changes, LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource, Registered, Replication,
     Result, RuleProblem, RuleStatus, Standing, UploadBatch, UploadOutcome,
 };
 use crate::work::MAX_TURN;
 use edgesync_broker::Channel;
-use edgesync_object::LeftOut;
+use edgesync_object::{LeftOut, NodeName};
 use edgesync_placement::{KindMatch, Summary, Unread};
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_protocol::digest::Epoch;
@@ -40,7 +41,7 @@ struct Store<const SHARED: bool>(Arc<Mutex<State>>);
 struct State {
     changes: Option<Told>,
     objects: HashMap<Uid, Object>,
-    records: HashMap<String, HashMap<Uid, Record>>,
+    records: HashMap<NodeName, HashMap<Uid, Record>>,
 }
 
 /// What the world tells, and how often it was asked whether that is all.
@@ -110,19 +111,24 @@ impl<const SHARED: bool> ObjectSource for Store<SHARED> {
 }
 
 impl<const SHARED: bool> NodeStore for Store<SHARED> {
-    async fn nodes(&self) -> Result<Vec<(String, NodeFacts)>> {
+    async fn nodes(&self) -> Result<Vec<(NodeName, NodeFacts)>> {
         Ok(Vec::new())
     }
 
-    async fn standings(&self) -> Result<HashMap<String, Standing>> {
+    async fn standings(&self) -> Result<HashMap<NodeName, Standing>> {
         Ok(HashMap::new())
     }
 
-    async fn records(&self, node: &str) -> Result<Vec<(Uid, Record)>> {
+    async fn records(&self, node: &NodeName) -> Result<Vec<(Uid, Record)>> {
         Ok(self.0.lock().unwrap().records.get(node).cloned().unwrap_or_default().into_iter().collect())
     }
 
-    async fn record(&self, node: &str, _: Option<String>, batch: RecordBatch) -> Result<Vec<(Uid, String)>> {
+    async fn record(
+        &self,
+        node: &NodeName,
+        _: Option<String>,
+        batch: RecordBatch,
+    ) -> Result<Vec<(Uid, String)>> {
         let mut state = self.0.lock().unwrap();
         let records = state.records.entry(node.to_owned()).or_default();
         if batch.reset {
@@ -145,11 +151,11 @@ impl<const SHARED: bool> NodeStore for Store<SHARED> {
         Ok(())
     }
 
-    async fn remove_node(&self, _: &str, _: bool) -> Result<bool> {
+    async fn remove_node(&self, _: &NodeName, _: bool) -> Result<bool> {
         Ok(true)
     }
 
-    async fn admit_node(&self, _: &str) -> Result<bool> {
+    async fn admit_node(&self, _: &NodeName) -> Result<bool> {
         Ok(true)
     }
 
@@ -175,17 +181,17 @@ impl<const SHARED: bool> Replication for Store<SHARED> {
         ObjectSyncs::All
     }
 
-    fn set_syncs(&self, _: &str, _: Vec<(Uid, Record)>) {}
+    fn set_syncs(&self, _: &NodeName, _: Vec<(Uid, Record)>) {}
 
-    fn set_served(&self, _: &str, _: bool) {}
+    fn set_served(&self, _: &NodeName, _: bool) {}
 
-    fn set_epoch(&self, _: &str, _: Epoch) {}
+    fn set_epoch(&self, _: &NodeName, _: Epoch) {}
 
-    fn is_removed(&self, _: &str) -> bool {
+    fn is_removed(&self, _: &NodeName) -> bool {
         true
     }
 
-    async fn confirm_deletions(&self, _: &str, _: &str, _: Option<u64>) -> Result<()> {
+    async fn confirm_deletions(&self, _: &NodeName, _: &str, _: Option<u64>) -> Result<()> {
         Ok(())
     }
 
@@ -277,7 +283,7 @@ impl<const SHARED: bool> World<SHARED> {
         self.up.push_back(FleetEvent::Open { max_packet: 1 << 20 });
         for (name, device) in &mut self.devices {
             let payload = br#"{"connection":"c","online":true}"#.to_vec();
-            let (node, channel) = (name.clone(), Channel::Presence);
+            let (node, channel) = (node_name(name), Channel::Presence);
             self.up.push_back(FleetEvent::Message { node, channel, payload });
             device.connected();
             said(name, device, &mut self.up);
@@ -347,7 +353,7 @@ impl<const SHARED: bool> World<SHARED> {
     async fn until_in_sync(&mut self, what: &str, objects: u64) {
         let in_sync = |node: &Node| {
             node.machine.in_sync()
-                && node.desired == objects
+                && node.progress.desired() == objects
                 && node.machine.recorded_tally().count == objects
         };
         self.until(what, in_sync).await;
@@ -358,7 +364,7 @@ impl<const SHARED: bool> World<SHARED> {
 /// What a node has to say is on its way to the cloud.
 fn said(name: &str, device: &mut Device, up: &mut VecDeque<FleetEvent>) {
     while let Some(payload) = device.says() {
-        up.push_back(FleetEvent::Message { node: name.to_owned(), channel: Channel::Up, payload });
+        up.push_back(FleetEvent::Message { node: node_name(name), channel: Channel::Up, payload });
     }
 }
 
@@ -396,7 +402,7 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are() {
     world.until_in_sync("the configuration is reloaded", all).await;
 
     world.up.push_back(FleetEvent::Closed { cause: Cause::Closed, retry_in: Duration::ZERO });
-    world.until("the broker is gone", |node| node.connection.is_none()).await;
+    world.until("the broker is gone", |node| !node.session.is_connected()).await;
     world.devices.values_mut().for_each(|device| device.machine.disconnected());
     world.connect_all();
     world.until_in_sync("all nodes come back", all).await;
@@ -431,7 +437,7 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are_where_others_ser
 
     // All of them have left, and come from elsewhere.
     world.up.push_back(FleetEvent::Closed { cause: Cause::Closed, retry_in: Duration::ZERO });
-    world.until("the broker is gone", |node| node.connection.is_none()).await;
+    world.until("the broker is gone", |node| !node.session.is_connected()).await;
     world.devices.values_mut().for_each(|device| device.machine.disconnected());
     world.delete("another");
     world.connect_all();

@@ -1,5 +1,6 @@
 //! What a storage promises, one call at a time.
 
+use crate::node_name;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::super::storage::name_of;
@@ -199,15 +200,15 @@ async fn a_record_before_a_report_is_told_in_full_and_keeps_what_others_put_ther
     };
     let start = store.version();
     assert!(fixture.objects.watches.after(&name_of(&syncs), start).is_none());
-    store.record("edge", None, report(99)).await.unwrap();
+    store.record(&node_name("edge"), None, report(99)).await.unwrap();
     let first = get(&fixture.objects).await;
-    store.record("edge", None, report(100)).await.unwrap();
+    store.record(&node_name("edge"), None, report(100)).await.unwrap();
     let second = get(&fixture.objects).await;
     let mut owned = Object::parse(&second.json).unwrap();
     owned.set_metadata("finalizers", json!(["lab.io/keep"]));
     owned.set_metadata("managedFields", json!([{"manager": "kubectl"}]));
     let third = fixture.objects.update(&syncs, owned, second.version).await.unwrap();
-    store.record("edge", None, report(101)).await.unwrap();
+    store.record(&node_name("edge"), None, report(101)).await.unwrap();
     let fourth = get(&fixture.objects).await;
     let last = Object::parse(&fourth.json).unwrap();
     assert!(
@@ -471,7 +472,7 @@ async fn a_roll_out_to_ten_thousand_nodes_makes_nobody_list_anew() {
         let put =
             |uid: u32| (format!("u{uid}").into(), Record { version: 1.into(), object: Arc::clone(&about) });
         let batch = RecordBatch { put: (0..250).map(put).collect(), ..RecordBatch::default() };
-        objects.store.record(&format!("n{node}"), None, batch).await.unwrap();
+        objects.store.record(&node_name(&format!("n{node}")), None, batch).await.unwrap();
     }
     let second = update(objects, &first, "1").await;
     let changes = |word: &str, after| {
@@ -575,6 +576,6 @@ async fn nothing_slips_into_a_namespace_between_the_check_and_its_end() {
     };
     let record = Record { version: 1.into(), object: Arc::new(about) };
     let batch = RecordBatch { put: [("u1".into(), record)].into(), ..RecordBatch::default() };
-    objects.store.record("n1", None, batch).await.unwrap();
+    objects.store.record(&node_name("n1"), None, batch).await.unwrap();
     objects.remove(&namespaces, &marked).await.unwrap();
 }

@@ -72,7 +72,7 @@ async fn report(objects: Arc<CloudObjects>, mut dice: Dice, count: usize) {
         let mut batch =
             RecordBatch { put: uids.into_iter().map(&mut put).collect(), ..RecordBatch::default() };
         batch.remove = vec![format!("u{}", dice.below(10)).into()];
-        objects.store().record("edge", None, batch).await.unwrap();
+        objects.store().record(&crate::node_name("edge"), None, batch).await.unwrap();
     }
 }
 

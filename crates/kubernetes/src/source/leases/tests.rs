@@ -1,3 +1,4 @@
+use crate::node_name;
 use serde_json::json;
 
 use super::super::testing::{Rig, at, renewal};
@@ -46,8 +47,8 @@ async fn the_lease_of_a_kubelet_is_never_touched() {
     };
     let lease = kubelets().await;
     leases.renew(vec![renewal("worker", 1)]).await.unwrap();
-    leases.claim("worker").await.unwrap();
-    assert!(!leases.remove("worker").await.unwrap());
+    leases.claim(&node_name("worker")).await.unwrap();
+    assert!(!leases.remove(&node_name("worker")).await.unwrap());
     assert_eq!(rig.lease("worker").await, Some(lease.clone()));
 
     // A device had the name before.
@@ -97,24 +98,28 @@ async fn whoever_has_claimed_or_renewed_last_serves_the_node() {
     let rig = Rig::start().await;
     rig.create_node("edge-1").await;
     let (a, b) = (rig.replica("a").leases, rig.replica("b").leases);
-    assert_eq!(b.served("edge-1").await.unwrap(), Served::Here, "there is no Lease yet");
+    assert_eq!(b.served(&node_name("edge-1")).await.unwrap(), Served::Here, "there is no Lease yet");
     a.renew(vec![renewal("edge-1", 10)]).await.unwrap();
-    assert_eq!(a.served("edge-1").await.unwrap(), Served::Here);
-    assert_eq!(b.served("edge-1").await.unwrap(), Served::By("a".into()));
+    assert_eq!(a.served(&node_name("edge-1")).await.unwrap(), Served::Here);
+    assert_eq!(b.served(&node_name("edge-1")).await.unwrap(), Served::By("a".into()));
 
-    b.claim("edge-1").await.unwrap();
-    assert_eq!(b.served("edge-1").await.unwrap(), Served::Here);
+    b.claim(&node_name("edge-1")).await.unwrap();
+    assert_eq!(b.served(&node_name("edge-1")).await.unwrap(), Served::Here);
     assert_eq!(
-        a.served("edge-1").await.unwrap(),
+        a.served(&node_name("edge-1")).await.unwrap(),
         Served::By("b".into()),
         "before the first renewal has come"
     );
     b.renew(vec![renewal("edge-1", 30)]).await.unwrap();
-    assert_eq!(a.served("edge-1").await.unwrap(), Served::By("b".into()));
+    assert_eq!(a.served(&node_name("edge-1")).await.unwrap(), Served::By("b".into()));
 
     // What the one before has still had in its hands comes late.
     a.renew(vec![renewal("edge-1", 20)]).await.unwrap();
-    assert_eq!(b.served("edge-1").await.unwrap(), Served::Here, "its renewal is older");
+    assert_eq!(b.served(&node_name("edge-1")).await.unwrap(), Served::Here, "its renewal is older");
     a.renew(vec![renewal("edge-1", 40)]).await.unwrap();
-    assert_eq!(b.served("edge-1").await.unwrap(), Served::By("a".into()), "the node has come back to it");
+    assert_eq!(
+        b.served(&node_name("edge-1")).await.unwrap(),
+        Served::By("a".into()),
+        "the node has come back to it"
+    );
 }

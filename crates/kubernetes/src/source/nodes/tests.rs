@@ -1,3 +1,4 @@
+use crate::node_name;
 use serde_json::json;
 
 use super::super::testing::{RECORDS, Rig, at, labels, renewal};
@@ -14,13 +15,13 @@ fn report(memory: &str) -> NodeReport {
 }
 
 fn reported(node: &str, memory: &str) -> NodeChange {
-    NodeChange { node: node.into(), report: Some(report(memory)), conditions: Vec::new() }
+    NodeChange { node: node_name(node), report: Some(report(memory)), conditions: Vec::new() }
 }
 
 fn condition(node: &str, name: &str, status: ConditionStatus) -> NodeChange {
     let condition =
         Condition { condition: name.into(), status, reason: "Tested".into(), ..Condition::default() };
-    NodeChange { node: node.into(), report: None, conditions: vec![condition] }
+    NodeChange { node: node_name(node), report: None, conditions: vec![condition] }
 }
 
 /// Clusters add taints of their own to Nodes that are not ready.
@@ -76,8 +77,8 @@ async fn the_node_of_a_kubelet_is_refused_and_left_alone() {
     let changes = vec![condition("worker", READY, ConditionStatus::Unknown), reported("edge-1", "1Gi")];
     nodes.change(changes).await.unwrap();
     assert!(rig.node("edge-1").await.is_some(), "it holds no other up");
-    assert!(!nodes.remove("worker").await.unwrap());
-    assert!(!nodes.edit("worker", |node| node.set_metadata("labels", json!({}))).await.unwrap());
+    assert!(!nodes.remove(&node_name("worker")).await.unwrap());
+    assert!(!nodes.edit(&node_name("worker"), |node| node.set_metadata("labels", json!({}))).await.unwrap());
     assert_eq!(rig.node("worker").await, Some(kubelets.clone()));
 
     // As the error says.
@@ -111,7 +112,7 @@ async fn a_report_is_not_written_by_a_replica_that_serves_the_node_no_more() {
     a.nodes.change(vec![reported("edge-1", "1Gi")]).await.unwrap();
     a.leases.renew(vec![renewal("edge-1", 1)]).await.unwrap();
     a.nodes.report(&reported("edge-1", "2Gi")).await.unwrap();
-    b.leases.claim("edge-1").await.unwrap();
+    b.leases.claim(&node_name("edge-1")).await.unwrap();
     b.nodes.report(&reported("edge-1", "3Gi")).await.unwrap();
     let error = a.nodes.report(&reported("edge-1", "2Gi")).await.unwrap_err();
     assert!(matches!(error, NodeError::Failed(_)), "{error}");
@@ -135,7 +136,7 @@ async fn what_is_registered_is_found_again_and_a_removed_node_takes_all_of_it_al
         ObjectRef { api_version: "v1".into(), kind: "Node".into(), namespace: "".into(), name: "n".into() };
     let record = Record { version: 7.into(), object: Arc::new(object) };
     for node in ["edge-1", "edge-2"] {
-        a.syncs.replace(node, vec![("u-1".into(), record.clone())]);
+        a.syncs.replace(&node_name(node), vec![("u-1".into(), record.clone())]);
     }
     tokio::select! {
         () = a.syncs.run() => {}
@@ -144,12 +145,12 @@ async fn what_is_registered_is_found_again_and_a_removed_node_takes_all_of_it_al
     rig.delete(&rig.node("edge-2").await.unwrap()).await;
     let b = rig.replica("b");
 
-    assert!(b.nodes.remove("edge-1").await.unwrap());
-    assert!(!b.nodes.remove("edge-1").await.unwrap());
+    assert!(b.nodes.remove(&node_name("edge-1")).await.unwrap());
+    assert!(!b.nodes.remove(&node_name("edge-1")).await.unwrap());
     assert_eq!((rig.node("edge-1").await, rig.lease("edge-1").await), (None, None));
     let sync = |node: &str| format!("{node}.u-1");
     assert_eq!(rig.get(RECORDS, "ClusterObjectSync", "", &sync("edge-1")).await, None);
     assert!(rig.get(RECORDS, "ClusterObjectSync", "", &sync("edge-2")).await.is_some());
-    assert!(b.nodes.remove("edge-2").await.unwrap(), "there is no Node of it, but the rest");
+    assert!(b.nodes.remove(&node_name("edge-2")).await.unwrap(), "there is no Node of it, but the rest");
     assert_eq!(rig.get(RECORDS, "ClusterObjectSync", "", &sync("edge-2")).await, None);
 }

@@ -1,3 +1,4 @@
+use crate::node_name;
 use serde_json::json;
 
 use super::super::testing::{Rig, at, pass, renewal};
@@ -20,9 +21,9 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 
 async fn prepare(rig: &Rig) -> (Sweep, Leases) {
     let replica = rig.replica("a");
-    for name in ["edge-1", "edge-2"] {
-        rig.create_node(name).await;
-        let edited = replica.nodes.edit(name, |node| {
+    for name in ["edge-1", "edge-2"].map(node_name) {
+        rig.create_node(&name).await;
+        let edited = replica.nodes.edit(&name, |node| {
             for condition in [READY, "edgesync.io/DiskPressure", "Other"] {
                 let (condition, status) = (condition.to_owned(), ConditionStatus::True);
                 let condition = Condition { condition, status, reason: "R".into(), ..Condition::default() };

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::super::records::{Known, KnownRecords};
+use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
@@ -11,21 +12,20 @@ use edgesync_protocol::digest::Epoch;
 /// Records of one node that are written before it is the turn of the next node.
 const AT_A_TURN: usize = 64;
 
-pub(super) type Name = Arc<str>;
 /// What a record is to say; nothing if there is to be none.
 pub(super) type Wanted = HashMap<Uid, Option<Record>>;
 
 /// The turn of a node. One that was forgotten since, and has come back, has another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Turn {
-    pub(super) node: Name,
+    pub(super) node: NodeName,
     serial: u64,
 }
 
 /// See the module. A node is in one of the lines at most.
 #[derive(Debug)]
 pub(super) struct Queue {
-    nodes: HashMap<Name, Node>,
+    nodes: HashMap<NodeName, Node>,
     /// Nodes of which something is to be written.
     ready: VecDeque<Turn>,
     /// Nodes of which something is to be written, and whose records are not known yet.
@@ -33,11 +33,11 @@ pub(super) struct Queue {
     /// Nodes that could not be written, until [`Queue::resume`].
     later: Vec<Turn>,
     /// What did not fit, or was told by whoever is not believed: all is to be told anew.
-    due: BTreeSet<Name>,
+    due: BTreeSet<NodeName>,
     /// Those of them that were asked for it. Until then changes of theirs mean nothing.
-    asked: HashSet<Name>,
+    asked: HashSet<NodeName>,
     /// Nodes that another replica serves.
-    fenced: HashSet<Name>,
+    fenced: HashSet<NodeName>,
     /// Records that are to be written, and those that are being.
     entries: usize,
     limit: usize,
@@ -63,7 +63,7 @@ struct Node {
 /// Records of a node that are being written.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) node: Name,
+    pub(super) node: NodeName,
     serial: u64,
     /// What is left to be written: whoever has written something takes it out.
     pub(super) wanted: Wanted,
@@ -106,7 +106,7 @@ impl Queue {
     }
 
     /// These are all records that a node is to have.
-    pub(super) fn replace(&mut self, node: &str, all: Vec<(Uid, Record)>) {
+    pub(super) fn replace(&mut self, node: &NodeName, all: Vec<(Uid, Record)>) {
         self.drop_wanted(node);
         self.due.remove(node);
         self.asked.remove(node);
@@ -123,10 +123,10 @@ impl Queue {
     }
 
     /// Records of a node have changed.
-    pub(super) fn change(&mut self, node: &str, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
+    pub(super) fn change(&mut self, node: &NodeName, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
         if self.fenced.remove(node) {
             // It has come back, or else nothing would change: what was dropped is to be told anew.
-            self.due.insert(node.into());
+            self.due.insert(node.clone());
         }
         if self.due.contains(node)
             || self.asked.contains(node)
@@ -151,21 +151,21 @@ impl Queue {
     }
 
     /// A node has this database file.
-    pub(super) fn follow(&mut self, node: &str, epoch: Epoch) {
+    pub(super) fn follow(&mut self, node: &NodeName, epoch: Epoch) {
         let found = self.node(node);
         found.epoch = Some(epoch);
         found.leaves = false;
     }
 
     /// A record of a node was written beside this. If it is being written here at this moment, that conflicts.
-    pub(super) fn noted(&mut self, node: &str, uid: &Uid, known: Known) {
+    pub(super) fn noted(&mut self, node: &NodeName, uid: &Uid, known: Known) {
         if let Some(records) = self.nodes.get_mut(node).and_then(|node| node.known.as_mut()) {
             records.insert(uid.clone(), known);
         }
     }
 
     /// Forgets all of a node, written or not.
-    pub(super) fn forget(&mut self, node: &str) {
+    pub(super) fn forget(&mut self, node: &NodeName) {
         self.drop_wanted(node);
         self.nodes.remove(node);
         self.due.remove(node);
@@ -174,16 +174,16 @@ impl Queue {
     }
 
     /// Forgets a node once what is left of it is written.
-    pub(super) fn leave(&mut self, node: &str) {
+    pub(super) fn leave(&mut self, node: &NodeName) {
         let Some(found) = self.nodes.get_mut(node) else { return self.forget(node) };
         found.leaves = true;
         self.leave_if_done(node);
     }
 
     /// Another replica serves the node: nothing is written of it.
-    pub(super) fn fence(&mut self, node: &str) {
+    pub(super) fn fence(&mut self, node: &NodeName) {
         self.forget(node);
-        self.fenced.insert(node.into());
+        self.fenced.insert(node.clone());
     }
 
     /// The next records to be written. [`Queue::finish`] is to follow.
@@ -290,7 +290,7 @@ impl Queue {
     }
 
     /// A node of which all is to be told anew, if there is room for that.
-    pub(super) fn ask(&mut self) -> Option<Name> {
+    pub(super) fn ask(&mut self) -> Option<NodeName> {
         if self.entries > self.limit / 2 {
             return None;
         }
@@ -309,17 +309,17 @@ impl Queue {
         self.nodes.values().all(|node| !node.waits && node.wanted.is_empty() && !node.all)
     }
 
-    fn node(&mut self, name: &str) -> &mut Node {
+    fn node(&mut self, name: &NodeName) -> &mut Node {
         if !self.nodes.contains_key(name) {
             self.serials += 1;
             let node = Node { serial: self.serials, ..Node::default() };
-            self.nodes.insert(name.into(), node);
+            self.nodes.insert(name.clone(), node);
         }
         // It is there now.
-        self.nodes.entry(name.into()).or_default()
+        self.nodes.entry(name.clone()).or_default()
     }
 
-    fn drop_wanted(&mut self, name: &str) {
+    fn drop_wanted(&mut self, name: &NodeName) {
         if let Some(node) = self.nodes.get_mut(name) {
             self.entries -= node.wanted.len();
             node.wanted = Wanted::new();
@@ -329,17 +329,17 @@ impl Queue {
 
     /// Whether so much more fits. If not, all of the node is dropped, and to be told anew later. A node that has more than
     /// fits at all is let in when it is alone.
-    fn has_room(&mut self, name: &str, more: usize) -> bool {
+    fn has_room(&mut self, name: &NodeName, more: usize) -> bool {
         let fits = self.entries == 0 || self.entries.saturating_add(more) <= self.limit;
         if !fits {
             self.drop_wanted(name);
-            self.due.insert(name.into());
+            self.due.insert(name.clone());
         }
         fits
     }
 
     /// Puts a node into the line that it belongs into.
-    fn line_up(&mut self, name: &str) {
+    fn line_up(&mut self, name: &NodeName) {
         let Some((name, node)) = self.nodes.get_key_value(name) else { return };
         if node.waits || (node.wanted.is_empty() && !node.all) {
             return;
@@ -351,7 +351,7 @@ impl Queue {
         if is_known { self.ready.push_back(turn) } else { self.unlisted.push_back(turn) }
     }
 
-    fn leave_if_done(&mut self, name: &str) {
+    fn leave_if_done(&mut self, name: &NodeName) {
         let is_done = |node: &Node| node.leaves && !node.waits && node.wanted.is_empty() && !node.all;
         if self.nodes.get(name).is_some_and(is_done) {
             self.nodes.remove(name);

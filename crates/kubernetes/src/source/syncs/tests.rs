@@ -1,3 +1,4 @@
+use crate::node_name;
 use serde_json::{Value, json};
 
 use super::super::testing::{RECORDS, Replica, Rig, at, pass, renewal};
@@ -51,7 +52,7 @@ async fn records_are_made_changed_and_removed_and_those_of_others_left_alone() {
         // KubeEdge has a record of that name.
         ("u-9".into(), record("shop", "nine", 90)),
     ];
-    a.syncs.replace("edge-1", all);
+    a.syncs.replace(&node_name("edge-1"), all);
     write(&a).await;
     let one = sync(&rig, "edge-1.u-1").await.unwrap();
     let spec = json!({"objectAPIVersion": "v1", "objectKind": "ConfigMap", "objectName": "one"});
@@ -62,7 +63,7 @@ async fn records_are_made_changed_and_removed_and_those_of_others_left_alone() {
     assert_eq!(at(&cluster, "/status/objectResourceVersion"), "30");
 
     a.syncs.change(
-        "edge-1",
+        &node_name("edge-1"),
         vec![("u-1".into(), record("shop", "one", 11))],
         vec!["u-3".into(), "u-8".into()],
     );
@@ -73,7 +74,7 @@ async fn records_are_made_changed_and_removed_and_those_of_others_left_alone() {
     // Another replica finds what there is.
     let b = rig.replica("b");
     let two = sync(&rig, "edge-1.u-2").await.unwrap();
-    b.syncs.replace("edge-1", vec![("u-2".into(), record("shop", "two", 20))]);
+    b.syncs.replace(&node_name("edge-1"), vec![("u-2".into(), record("shop", "two", 20))]);
     write(&b).await;
     assert_eq!(sync(&rig, "edge-1.u-1").await, None);
     assert_eq!(sync(&rig, "edge-1.u-2").await.unwrap(), two, "what it says already is not written");
@@ -88,12 +89,12 @@ async fn a_record_that_tells_of_another_kind_of_the_same_object_says_so() {
     rig.define_records().await;
     rig.create_node("edge-1").await;
     let a = rig.replica("a");
-    a.syncs.replace("edge-1", vec![("u-1".into(), record("shop", "one", 10))]);
+    a.syncs.replace(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 10))]);
     write(&a).await;
     let mut object = ObjectRef::clone(&record("shop", "one", 10).object);
     object.api_version = "example.com/v2".into();
     a.syncs.change(
-        "edge-1",
+        &node_name("edge-1"),
         vec![("u-1".into(), Record { version: 12.into(), object: Arc::new(object) })],
         vec![],
     );
@@ -102,7 +103,7 @@ async fn a_record_that_tells_of_another_kind_of_the_same_object_says_so() {
     assert_eq!(at(&one, "/spec/objectAPIVersion"), "example.com/v2");
     assert_eq!(at(&one, "/status/objectResourceVersion"), "12");
     // Another namespace is another record.
-    a.syncs.change("edge-1", vec![("u-1".into(), record("lab", "one", 13))], vec![]);
+    a.syncs.change(&node_name("edge-1"), vec![("u-1".into(), record("lab", "one", 13))], vec![]);
     write(&a).await;
     assert_eq!(sync(&rig, "edge-1.u-1").await, None);
     let moved = rig.get(RECORDS, "ObjectSync", "lab", "edge-1.u-1").await.unwrap();
@@ -116,12 +117,12 @@ async fn a_replica_whose_connection_is_dead_writes_nothing_over_what_is_newer() 
     rig.create_node("edge-1").await;
     let (a, b) = (rig.replica("a"), rig.replica("b"));
     a.leases.renew(vec![renewal("edge-1", 1)]).await.unwrap();
-    a.syncs.replace("edge-1", vec![("u-1".into(), record("shop", "one", 10))]);
+    a.syncs.replace(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 10))]);
     write(&a).await;
     // It still has something in its hands when the node goes to another replica.
-    a.syncs.change("edge-1", vec![("u-1".into(), record("shop", "one", 11))], vec![]);
-    b.leases.claim("edge-1").await.unwrap();
-    b.syncs.replace("edge-1", vec![("u-1".into(), record("shop", "one", 12))]);
+    a.syncs.change(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 11))], vec![]);
+    b.leases.claim(&node_name("edge-1")).await.unwrap();
+    b.syncs.replace(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 12))]);
     write(&b).await;
     write(&a).await;
     assert_eq!(version(&rig, "edge-1.u-1").await, "12");
@@ -129,15 +130,15 @@ async fn a_replica_whose_connection_is_dead_writes_nothing_over_what_is_newer() 
 
     // So does one that has not even read what there is.
     let c = rig.replica("c");
-    c.syncs.replace("edge-1", vec![("u-1".into(), record("shop", "one", 9))]);
+    c.syncs.replace(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 9))]);
     write(&c).await;
     assert_eq!(version(&rig, "edge-1.u-1").await, "12");
 
     // The node comes back: all is asked for.
-    a.leases.claim("edge-1").await.unwrap();
-    a.syncs.change("edge-1", vec![("u-1".into(), record("shop", "one", 13))], vec![]);
+    a.leases.claim(&node_name("edge-1")).await.unwrap();
+    a.syncs.change(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 13))], vec![]);
     assert_eq!(&*a.syncs.due().await, "edge-1");
-    a.syncs.replace("edge-1", vec![("u-1".into(), record("shop", "one", 14))]);
+    a.syncs.replace(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 14))]);
     write(&a).await;
     assert_eq!(version(&rig, "edge-1.u-1").await, "14");
 }
@@ -151,7 +152,7 @@ async fn what_somebody_changes_beside_is_put_right() {
     let all = |version| {
         vec![("u-1".into(), record("shop", "one", version)), ("u-2".into(), record("shop", "two", version))]
     };
-    a.syncs.replace("edge-1", all(10));
+    a.syncs.replace(&node_name("edge-1"), all(10));
     write(&a).await;
     rig.patch(
         &sync(&rig, "edge-1.u-1").await.unwrap(),
@@ -159,7 +160,7 @@ async fn what_somebody_changes_beside_is_put_right() {
     )
     .await;
     rig.delete(&sync(&rig, "edge-1.u-2").await.unwrap()).await;
-    a.syncs.change("edge-1", all(11), vec![]);
+    a.syncs.change(&node_name("edge-1"), all(11), vec![]);
     write(&a).await;
     assert_eq!(
         (version(&rig, "edge-1.u-1").await, version(&rig, "edge-1.u-2").await),
@@ -173,8 +174,8 @@ async fn records_wait_for_the_node_that_they_belong_to() {
     rig.define_records().await;
     rig.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "worker"}})).await;
     let a = rig.replica("a");
-    a.syncs.replace("edge-1", vec![("u-1".into(), record("shop", "one", 10))]);
-    a.syncs.replace("worker", vec![("u-1".into(), record("shop", "one", 10))]);
+    a.syncs.replace(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 10))]);
+    a.syncs.replace(&node_name("worker"), vec![("u-1".into(), record("shop", "one", 10))]);
     let others = async {
         let mut woken = a.syncs.shared.woken.subscribe();
         // The Node of a kubelet gets none, and holds nothing up.
@@ -203,7 +204,7 @@ async fn a_namespace_that_is_being_deleted_holds_nothing_up() {
     assert!(going.deletion_timestamp().is_some(), "{going:?}");
     let a = rig.replica("a");
     let all = vec![("u-1".into(), record("lab", "one", 10)), ("u-2".into(), record("shop", "two", 20))];
-    a.syncs.replace("edge-1", all);
+    a.syncs.replace(&node_name("edge-1"), all);
     write(&a).await;
     assert_eq!(version(&rig, "edge-1.u-2").await, "20");
     assert_eq!(a.syncs.waiting(), 0);

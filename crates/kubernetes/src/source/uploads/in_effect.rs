@@ -13,7 +13,7 @@ use crate::source::syncs::{Owner, Syncs};
 use edgesync_cloud_store::effect_labels;
 use edgesync_fleet::source::SourceError;
 use edgesync_object::objectsync::{split_sync_name, sync_name};
-use edgesync_object::{Object, ResourceVersion};
+use edgesync_object::{NodeName, Object, ResourceVersion};
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::upload::{EffectContent, EffectState, RefusedReason};
@@ -32,7 +32,7 @@ impl Uploads {
     /// Has the ObjectSync of an object show what is in effect of it. Where not every object has one, nothing is shown.
     pub(super) async fn apply_in_effect(
         &self,
-        node: &str,
+        node: &NodeName,
         epoch: Epoch,
         effect: &EffectContent,
         placed: bool,
@@ -77,12 +77,12 @@ impl Uploads {
     }
 
     /// Makes the ObjectSync of an object that the node holds and that nobody has written yet. Tells whether there can be one.
-    async fn make_record(&self, node: &str, effect: &EffectContent) -> Result<bool, Undone> {
+    async fn make_record(&self, node: &NodeName, effect: &EffectContent) -> Result<bool, Undone> {
         let Some(Shown { records, syncs }) = &self.shown else { return Ok(false) };
         let owner = match syncs.owner(node).await? {
             Owner::Is(owner) => owner,
             Owner::Missing => {
-                return Err(Undone::Failed(SourceError::Missing { kind: "Node", name: node.to_owned() }));
+                return Err(Undone::Failed(SourceError::Missing { kind: "Node", name: node.to_string() }));
             }
             Owner::Foreign => return Ok(false),
         };
@@ -99,9 +99,9 @@ impl Uploads {
     }
 }
 
-fn is_record_of(record: &Object, node: &str) -> bool {
+fn is_record_of(record: &Object, node: &NodeName) -> bool {
     record.labels().contains_key(RECORD_NODE)
-        && split_sync_name(record.name()).is_some_and(|(of, _)| of == node)
+        && split_sync_name(record.name()).is_some_and(|(of, _)| *node == *of)
 }
 
 /// Gives a record its labels, and leaves those of others. Tells whether it had others.

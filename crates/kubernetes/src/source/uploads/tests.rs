@@ -1,3 +1,4 @@
+use crate::node_name;
 use serde_json::json;
 
 use super::super::testing::{Rig, at, object_of, renewal};
@@ -24,7 +25,7 @@ const OUTBOX: &str = "00000000000000000000000000000001";
 
 fn batch(lane: Lane, confirmed: u64, items: Vec<(u64, Effect)>) -> UploadBatch {
     let items = items.into_iter().map(|(seq, effect)| UploadEffect { seq, effect: Ok(effect) });
-    UploadBatch { node: "edge-1".into(), outbox: OUTBOX.into(), lane, confirmed, items: items.collect() }
+    UploadBatch { node: node_name("edge-1"), outbox: OUTBOX.into(), lane, confirmed, items: items.collect() }
 }
 
 fn status_of(object: &Object, status: Value) -> Effect {
@@ -189,7 +190,7 @@ async fn a_replica_that_serves_the_node_no_more_changes_nothing_and_loses_nothin
     let old = || {
         vec![(2, status_of(&missing, json!({"replicas": 2}))), (3, status_of(&one, json!({"replicas": 3})))]
     };
-    b.leases.claim("edge-1").await.unwrap();
+    b.leases.claim(&node_name("edge-1")).await.unwrap();
     b.uploads.take(batch(Lane::Status, 3, vec![(4, status_of(&one, json!({"replicas": 4})))])).await.unwrap();
     let error = a.uploads.take(batch(Lane::Status, 1, old())).await.unwrap_err().to_string();
     assert!(error.contains("another replica") && error.contains('b'), "{error}");
@@ -197,7 +198,7 @@ async fn a_replica_that_serves_the_node_no_more_changes_nothing_and_loses_nothin
     assert_eq!(at(&after, "/status/replicas"), &json!(4));
 
     // The node comes back and sends what was not confirmed.
-    a.leases.claim("edge-1").await.unwrap();
+    a.leases.claim(&node_name("edge-1")).await.unwrap();
     let outcome = a.uploads.take(batch(Lane::Status, 1, old())).await.unwrap();
     assert_eq!(reasons(&outcome), [(2, RefusedReason::Gone)], "it is told, although it was found before");
     assert_eq!(outcome.taken.last.status, 3);
@@ -212,7 +213,7 @@ async fn the_report_of_a_node_makes_its_node_and_that_of_a_kubelet_is_refused() 
     assert!(rig.node("edge-1").await.is_some());
     rig.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "worker"}})).await;
     let mut others = batch(Lane::Status, 0, vec![(1, report())]);
-    others.node = "worker".into();
+    others.node = node_name("worker");
     let outcome = uploads.take(others).await.unwrap();
     assert_eq!(reasons(&outcome), [(1, RefusedReason::Other)]);
     assert!(outcome.refused[0].message.contains("made by somebody else"), "{outcome:?}");

@@ -1,3 +1,4 @@
+use crate::node_name;
 use std::collections::BTreeMap;
 
 use super::*;
@@ -34,7 +35,7 @@ fn list(queue: &mut Queue) {
 fn of_each_object_the_newest_is_written() {
     let mut queue = Queue::new(100);
     for version in 1..50 {
-        queue.change("n", vec![("u".into(), record(version))], vec![]);
+        queue.change(&node_name("n"), vec![("u".into(), record(version))], vec![]);
     }
     assert_eq!(queue.len(), 1);
     assert!(queue.take().is_none(), "what there is has to be read first");
@@ -42,7 +43,7 @@ fn of_each_object_the_newest_is_written() {
     let job = queue.take().unwrap();
     assert_eq!(wanted(&job), [("u", Some("49"))].into());
     // What comes meanwhile waits, and is not gone with what is left of the job.
-    queue.change("n", vec![("u".into(), record(50)), ("v".into(), record(1))], vec![]);
+    queue.change(&node_name("n"), vec![("u".into(), record(50)), ("v".into(), record(1))], vec![]);
     assert!(queue.take().is_none(), "one job of a node at a time");
     queue.finish(job, End::Again);
     let job = queue.take().unwrap();
@@ -57,8 +58,8 @@ fn of_each_object_the_newest_is_written() {
 #[test]
 fn nodes_take_turns_of_bounded_length() {
     let mut queue = Queue::new(1000);
-    queue.replace("a", records(0..200));
-    queue.replace("b", records(0..1));
+    queue.replace(&node_name("a"), records(0..200));
+    queue.replace(&node_name("b"), records(0..1));
     list(&mut queue);
     let mut first = queue.take().unwrap();
     assert_eq!((&*first.node, first.wanted.len()), ("a", AT_A_TURN));
@@ -73,19 +74,19 @@ fn nodes_take_turns_of_bounded_length() {
 #[test]
 fn what_does_not_fit_makes_its_node_due() {
     let mut queue = Queue::new(10);
-    queue.replace("large", records(0..20));
+    queue.replace(&node_name("large"), records(0..20));
     assert_eq!(queue.len(), 20, "alone it fits");
-    queue.replace("small", records(0..2));
-    queue.change("other", records(0..1), vec![]);
+    queue.replace(&node_name("small"), records(0..2));
+    queue.change(&node_name("other"), records(0..1), vec![]);
     assert_eq!((queue.len(), queue.ask()), (20, None), "nobody is asked while there is no room");
-    queue.change("other", records(1..2), vec![]);
-    queue.forget("large");
+    queue.change(&node_name("other"), records(1..2), vec![]);
+    queue.forget(&node_name("large"));
     assert_eq!(queue.len(), 0);
     assert_eq!(queue.ask().as_deref(), Some("other"));
-    queue.change("other", records(2..3), vec![]);
+    queue.change(&node_name("other"), records(2..3), vec![]);
     assert_eq!(queue.len(), 0, "all of it is to be told");
-    queue.replace("other", records(0..3));
-    queue.change("other", records(3..4), vec!["u-000".into()]);
+    queue.replace(&node_name("other"), records(0..3));
+    queue.change(&node_name("other"), records(3..4), vec!["u-000".into()]);
     list(&mut queue);
     let job = queue.take().unwrap();
     assert_eq!(wanted(&job).into_keys().collect::<Vec<_>>(), ["u-001", "u-002", "u-003"]);
@@ -96,22 +97,22 @@ fn what_does_not_fit_makes_its_node_due() {
 #[test]
 fn a_node_that_another_replica_serves_is_written_again_once_it_has_come_back() {
     let mut queue = Queue::new(10);
-    queue.replace("n", records(0..3));
-    queue.fence("n");
+    queue.replace(&node_name("n"), records(0..3));
+    queue.fence(&node_name("n"));
     list(&mut queue);
     assert!(queue.take().is_none() && queue.is_settled());
     assert_eq!(queue.ask(), None);
-    queue.change("n", records(0..1), vec![]);
+    queue.change(&node_name("n"), records(0..1), vec![]);
     assert_eq!((queue.ask().as_deref(), queue.len()), (Some("n"), 0));
-    queue.fence("m");
-    queue.replace("m", records(0..1));
+    queue.fence(&node_name("m"));
+    queue.replace(&node_name("m"), records(0..1));
     assert_eq!((queue.ask(), queue.len()), (None, 1), "all of it is told already");
 }
 
 #[test]
 fn what_cannot_be_written_waits_until_it_is_tried_again() {
     let mut queue = Queue::new(10);
-    queue.replace("n", records(0..2));
+    queue.replace(&node_name("n"), records(0..2));
     let turns = queue.take_unlisted(9);
     queue.not_listed(turns.into_iter().next().unwrap());
     assert!(queue.take_unlisted(9).is_empty() && !queue.is_settled());
@@ -120,7 +121,7 @@ fn what_cannot_be_written_waits_until_it_is_tried_again() {
     let job = queue.take().unwrap();
     queue.finish(job, End::Later);
     assert!(queue.take().is_none() && queue.len() == 2);
-    queue.change("n", records(2..3), vec![]);
+    queue.change(&node_name("n"), records(2..3), vec![]);
     assert!(queue.take().is_none());
     queue.resume();
     let job = queue.take().unwrap();
@@ -133,11 +134,11 @@ fn what_cannot_be_written_waits_until_it_is_tried_again() {
 #[test]
 fn a_node_that_was_forgotten_and_comes_back_has_one_turn() {
     let mut queue = Queue::new(10);
-    queue.replace("n", records(0..2));
+    queue.replace(&node_name("n"), records(0..2));
     list(&mut queue);
     let job = queue.take().unwrap();
-    queue.forget("n");
-    queue.replace("n", records(5..6));
+    queue.forget(&node_name("n"));
+    queue.replace(&node_name("n"), records(5..6));
     queue.finish(job, End::Again);
     assert_eq!(queue.len(), 1, "what is left of before is gone");
     list(&mut queue);
@@ -149,17 +150,17 @@ fn a_node_that_was_forgotten_and_comes_back_has_one_turn() {
 #[test]
 fn a_node_that_leaves_is_forgotten_once_all_is_written() {
     let mut queue = Queue::new(10);
-    queue.replace("n", records(0..2));
-    queue.leave("n");
+    queue.replace(&node_name("n"), records(0..2));
+    queue.leave(&node_name("n"));
     list(&mut queue);
     let mut job = queue.take().unwrap();
     job.wanted.clear();
     queue.finish(job, End::Again);
     assert!(queue.nodes.is_empty());
-    queue.replace("m", vec![]);
+    queue.replace(&node_name("m"), vec![]);
     list(&mut queue);
     assert!(queue.take().is_none());
     assert_eq!(queue.nodes.len(), 1);
-    queue.leave("m");
+    queue.leave(&node_name("m"));
     assert!(queue.nodes.is_empty());
 }

@@ -1,5 +1,6 @@
 //! What nodes tell of files, written to a cluster.
 
+use crate::node_name;
 use serde_json::{Value, json};
 
 use super::*;
@@ -32,7 +33,7 @@ fn batch(confirmed: u64, items: &[(u64, bool, EffectContent)]) -> UploadBatch {
         let (effect, epoch) = (Box::new(effect.clone()), Epoch(7));
         UploadEffect { seq: *seq, effect: Ok(Effect::InEffect { effect, epoch, placed: *placed }) }
     });
-    let (node, outbox) = ("edge-1".to_owned(), "o".to_owned());
+    let (node, outbox) = (node_name("edge-1"), "o".to_owned());
     UploadBatch { node, outbox, lane: Lane::Status, confirmed, items: items.collect() }
 }
 
@@ -76,12 +77,12 @@ async fn start() -> (Rig, Replica) {
 #[tokio::test]
 async fn the_record_shows_what_is_in_effect_and_keeps_it_when_the_version_held_changes() {
     let (rig, a) = start().await;
-    a.syncs.replace("edge-1", held(41));
+    a.syncs.replace(&node_name("edge-1"), held(41));
     write(&a).await;
     assert_eq!(take(&a, batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await, []);
     assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("41")]);
     // What was written beside them is known to those who write records: nothing is read anew.
-    a.syncs.change("edge-1", held(42), Vec::new());
+    a.syncs.change(&node_name("edge-1"), held(42), Vec::new());
     write(&a).await;
     assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("42")]);
     let bad = effect(Some(41), 42, EffectState::NotInEffect);
@@ -90,7 +91,7 @@ async fn the_record_shows_what_is_in_effect_and_keeps_it_when_the_version_held_c
     let before = record(&rig).await;
     // Another replica is told the same.
     let b = rig.replica("b");
-    b.leases.claim("edge-1").await.unwrap();
+    b.leases.claim(&node_name("edge-1")).await.unwrap();
     take(&b, batch(1, &[(2, true, bad)])).await;
     assert_eq!(record(&rig).await, before, "what is there is not written again");
     take(&b, batch(2, &[(3, false, effect(None, 42, EffectState::Gone))])).await;
@@ -109,11 +110,11 @@ async fn a_record_that_nobody_has_written_yet_is_made_and_none_of_what_is_not_pl
     assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("41")]);
     // Whoever writes the records finds it.
     let before = record(&rig).await;
-    a.syncs.replace("edge-1", held(41));
+    a.syncs.replace(&node_name("edge-1"), held(41));
     write(&a).await;
     assert_eq!(record(&rig).await, before);
     // It goes with its object.
-    a.syncs.change("edge-1", Vec::new(), vec!["u-1".into()]);
+    a.syncs.change(&node_name("edge-1"), Vec::new(), vec!["u-1".into()]);
     write(&a).await;
     assert_eq!(record(&rig).await, None);
 }
@@ -124,7 +125,7 @@ async fn a_replica_that_serves_the_node_no_more_and_the_record_of_somebody_else_
     let good = || effect(Some(41), 41, EffectState::InEffect);
     take(&a, batch(0, &[(1, true, good())])).await;
     let b = rig.replica("b");
-    b.leases.claim("edge-1").await.unwrap();
+    b.leases.claim(&node_name("edge-1")).await.unwrap();
     let newer = effect(Some(42), 42, EffectState::InEffect);
     take(&b, batch(2, &[(3, true, newer)])).await;
     let late = batch(1, &[(2, true, effect(Some(41), 42, EffectState::NotInEffect))]);
@@ -156,16 +157,16 @@ async fn where_not_every_object_has_a_record_nothing_is_shown_and_nothing_held_u
 async fn what_a_lost_database_file_knew_is_shown_no_more_once_the_node_is_welcome_with_another_one() {
     let (rig, a) = start().await;
     take(&a, batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await;
-    a.syncs.follow("edge-1", Epoch(7));
-    a.syncs.replace("edge-1", held(41));
+    a.syncs.follow(&node_name("edge-1"), Epoch(7));
+    a.syncs.replace(&node_name("edge-1"), held(41));
     write(&a).await;
     assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("41")]);
 
     // Another replica serves it with another file, which was filled again with the same.
     let b = rig.replica("b");
-    b.leases.claim("edge-1").await.unwrap();
-    b.syncs.follow("edge-1", Epoch(8));
-    b.syncs.replace("edge-1", held(41));
+    b.leases.claim(&node_name("edge-1")).await.unwrap();
+    b.syncs.follow(&node_name("edge-1"), Epoch(8));
+    b.syncs.replace(&node_name("edge-1"), held(41));
     write(&b).await;
     assert_eq!(shown(&rig).await, [Value::Null, Value::Null, json!("41")]);
     // What the node says anew is shown, and stays.
@@ -176,7 +177,7 @@ async fn what_a_lost_database_file_knew_is_shown_no_more_once_the_node_is_welcom
         placed: true,
     };
     take(&b, UploadBatch { items: vec![UploadEffect { seq: 1, effect: Ok(said) }], ..again }).await;
-    b.syncs.change("edge-1", held(42), Vec::new());
+    b.syncs.change(&node_name("edge-1"), held(42), Vec::new());
     write(&b).await;
     assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("42")]);
 }

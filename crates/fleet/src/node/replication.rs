@@ -1,0 +1,76 @@
+//! What other replicas and operators say of a node through its Node, and the ObjectSyncs that this replica writes of it.
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct ReplicaState {
+    /// What an operator has confirmed at some replica; empty for nothing.
+    confirmed: Box<str>,
+    /// Whether all that rules for files concern is in effect; nothing without such rules.
+    in_effect: Option<bool>,
+    in_sync: bool,
+    /// The node is in the table of those whose differences become ObjectSyncs.
+    is_queued: bool,
+    has_syncs: bool,
+}
+
+impl ReplicaState {
+    /// Takes over what the Node says.
+    pub(crate) fn observe(&mut self, confirmed: Box<str>, in_effect: Option<bool>, in_sync: bool) {
+        self.confirmed = confirmed;
+        self.in_effect = in_effect;
+        self.in_sync = in_sync;
+    }
+
+    /// Returns the incarnation and the count that an operator has confirmed.
+    pub(crate) fn confirmation(&self) -> Option<(&str, u64)> {
+        let (incarnation, count) = self.confirmed.rsplit_once('/')?;
+        Some((incarnation, count.parse().unwrap_or(0)))
+    }
+
+    /// Forgets what was confirmed. Returns whether anything was.
+    pub(crate) fn end_confirmation(&mut self) -> bool {
+        !std::mem::take(&mut self.confirmed).is_empty()
+    }
+
+    pub(crate) fn in_effect(&self) -> Option<bool> {
+        self.in_effect
+    }
+
+    pub(crate) fn in_sync(&self) -> bool {
+        self.in_sync
+    }
+
+    pub(crate) fn has_syncs(&self) -> bool {
+        self.has_syncs
+    }
+
+    pub(crate) fn set_has_syncs(&mut self, has_syncs: bool) {
+        self.has_syncs = has_syncs;
+    }
+
+    /// Notes that the node is in the table of differences. Returns whether it was not before.
+    pub(crate) fn queue(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_queued, true)
+    }
+
+    /// The node has left the table of differences.
+    pub(crate) fn unqueue(&mut self) {
+        self.is_queued = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_confirmation_is_read_until_it_is_ended() {
+        let mut state = ReplicaState::default();
+        assert!(state.confirmation().is_none() && !state.end_confirmation());
+        for (text, read) in [("one/7", Some(("one", 7))), ("a/b/x", Some(("a/b", 0))), ("nonsense", None)] {
+            state.observe(text.into(), None, false);
+            assert_eq!(state.confirmation(), read);
+        }
+        assert!(state.end_confirmation() && !state.end_confirmation());
+    }
+}

@@ -1,0 +1,162 @@
+//! The connection of a node: its frames, its quota, and the lines of the log that it causes.
+
+use edgesync_protocol::timing::Now;
+use edgesync_transport::admission::LogThrottle;
+
+/// Lines of the log that one node causes in ten seconds at most.
+const LINES: u32 = 20;
+
+/// See the module.
+pub(crate) struct Session {
+    /// The connection in use: a number at the embedded endpoint, the id in the presence otherwise.
+    connection: Option<String>,
+    /// The id in the last Hello.
+    id: Option<String>,
+    /// A frame for which the link had no room.
+    unsent: Option<Vec<u8>>,
+    /// A task waits for room in the link.
+    awaits_room: bool,
+    /// Frames are dropped until then: the node has exceeded its quota.
+    refused_until: Now,
+    log: LogThrottle,
+    /// Bytes of frames to the node and from it.
+    sent: u64,
+    received: u64,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self {
+            connection: None,
+            id: None,
+            unsent: None,
+            awaits_room: false,
+            refused_until: Now::ZERO,
+            log: LogThrottle::of(LINES),
+            sent: 0,
+            received: 0,
+        }
+    }
+}
+
+impl Session {
+    /// Replaces the connection.
+    pub(crate) fn connected(&mut self, connection: String) {
+        self.connection = Some(connection);
+    }
+
+    /// Ends the connection, and drops the frame that waits for it.
+    pub(crate) fn disconnected(&mut self) {
+        self.connection = None;
+        self.unsent = None;
+    }
+
+    pub(crate) fn connection(&self) -> Option<&str> {
+        self.connection.as_deref()
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Notes the id in a Hello.
+    pub(crate) fn begin(&mut self, id: String) {
+        self.id = Some(id);
+    }
+
+    /// Returns the id in the last Hello, and the connection.
+    pub(crate) fn into_ids(self) -> (Option<String>, Option<String>) {
+        (self.id, self.connection)
+    }
+
+    // --- frames to the node
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.unsent.is_some()
+    }
+
+    pub(crate) fn take_unsent(&mut self) -> Option<Vec<u8>> {
+        self.unsent.take()
+    }
+
+    /// Keeps a frame for which the link has no room.
+    pub(crate) fn keep_unsent(&mut self, frame: Vec<u8>) {
+        self.unsent = Some(frame);
+    }
+
+    /// Notes that a task waits for room. Returns whether none did before.
+    pub(crate) fn await_room(&mut self) -> bool {
+        !std::mem::replace(&mut self.awaits_room, true)
+    }
+
+    /// The task that waited for room has ended.
+    pub(crate) fn has_room(&mut self) {
+        self.awaits_room = false;
+    }
+
+    pub(crate) fn count_sent(&mut self, bytes: usize) {
+        self.sent += bytes as u64;
+    }
+
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    // --- frames from the node
+
+    pub(crate) fn count_received(&mut self, bytes: usize) {
+        self.received += bytes as u64;
+    }
+
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Drops all frames until then.
+    pub(crate) fn refuse_until(&mut self, until: Now) {
+        self.refused_until = until;
+    }
+
+    pub(crate) fn is_refused(&self, now: Now) -> bool {
+        self.refused_until > now
+    }
+
+    /// Returns whether the node may cause another line of the log.
+    pub(crate) fn may_log(&self) -> bool {
+        self.log.line().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_that_waits_ends_with_its_connection() {
+        let mut session = Session::default();
+        session.connected("1".into());
+        session.begin("s".into());
+        session.keep_unsent(vec![1]);
+        assert!(session.has_unsent() && session.is_connected());
+        session.disconnected();
+        assert_eq!((session.take_unsent(), session.connection()), (None, None));
+        session.connected("2".into());
+        assert_eq!(session.into_ids(), (Some("s".into()), Some("2".into())));
+    }
+
+    #[test]
+    fn one_task_at_a_time_waits_for_room() {
+        let mut session = Session::default();
+        assert_eq!((session.await_room(), session.await_room()), (true, false));
+        session.has_room();
+        assert!(session.await_room());
+    }
+
+    #[test]
+    fn a_refusal_ends_by_itself() {
+        let mut session = Session::default();
+        assert!(!session.is_refused(Now::ZERO));
+        session.refuse_until(Now::from_secs(60));
+        assert!(session.is_refused(Now::from_secs(59)) && !session.is_refused(Now::from_secs(60)));
+    }
+}
