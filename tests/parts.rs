@@ -1,4 +1,4 @@
-//! The parts as their users see them: API, link, store; and the repository itself.
+//! The parts through their public interfaces: API, link, store; and the repository itself.
 
 mod api;
 mod link;

@@ -1,4 +1,4 @@
-//! Whole installations: agents, cloud sides, brokers, kubectl and programs on devices, as processes of their own.
+//! Whole installations: agents, cloud sides, brokers, kubectl and local programs as processes.
 
 mod e2e;
 mod files;

@@ -1,4 +1,4 @@
-//! What a client of the API must not be able to do, tried over a real server.
+//! Attacks on the API by its clients, over a real server.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ async fn get(running: &Running, path: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn an_empty_name_deletes_nothing_and_namespaces_go_one_by_one() {
+async fn empty_names_and_namespace_collections_delete_nothing() {
     let running = Running::cloud(Limits::cloud()).await;
     assert_eq!(send(&running.unix, "POST", MAPS, JSON, &config_map("a", "1")).await.code, 201);
     let refused = delete(&running, "/api/v1/namespaces").await;
@@ -55,7 +55,7 @@ async fn an_empty_name_deletes_nothing_and_namespaces_go_one_by_one() {
 }
 
 #[tokio::test]
-async fn discovery_and_openapi_name_the_verbs_that_are_served() {
+async fn discovery_and_openapi_list_the_served_verbs() {
     let running = Running::cloud(Limits::cloud()).await;
     let core = get(&running, "/api/v1").await.json();
     let verbs = |name: &str| {
@@ -71,7 +71,7 @@ async fn discovery_and_openapi_name_the_verbs_that_are_served() {
     assert!(openapi["paths"]["/api/v1/namespaces/{namespace}/services"]["delete"].is_object());
 }
 
-/// Requests that take until they are let go.
+/// An extension whose requests block until they get a permit.
 #[derive(Clone)]
 struct Gate {
     inside: Arc<AtomicUsize>,
@@ -96,11 +96,12 @@ impl Extension for Gate {
 }
 
 #[tokio::test]
-async fn what_bodies_become_in_memory_is_bounded_until_their_requests_are_done() {
+async fn memory_of_parsed_bodies_is_bounded_until_requests_finish() {
     let dir = tempfile::tempdir().unwrap();
     let storage = Arc::new(open(&dir.path().join("cloud.db")).await);
     let gate = Gate::new();
-    // Room for one body of objects with one field each, of which 7 bytes become 700, and not for two.
+    // The budget holds one body of objects with one field each, which grows from 7 to 700 bytes,
+    // but not two.
     let limits = Limits { body_bytes: 64 << 10, values_bytes: 4 << 20, ..Limits::cloud() };
     let tcp = "127.0.0.1:0".parse().unwrap();
     let running = Running::start_with(storage, gate.clone(), limits, &tcp).await;
@@ -119,7 +120,7 @@ async fn what_bodies_become_in_memory_is_bounded_until_their_requests_are_done()
         }
     })
     .await;
-    // What has nothing to read is answered meanwhile, and each answer gives the others their turn.
+    // Requests without a body reserve nothing, and each response lets the others proceed.
     for _ in 0..20 {
         assert_eq!(get(&running, "/healthz").await.code, 200);
     }

@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use serving::{Running, config_map, send};
 
-/// What a command printed.
+/// Output of a command.
 #[derive(Debug, Default)]
 struct Printed {
     out: Vec<u8>,
@@ -76,9 +76,9 @@ fn write(dir: &Path, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// What the server makes of `stringData` is what it holds already, whenever that was written.
+/// The server's form of `stringData` equals the stored one, whenever that was written.
 #[tokio::test]
-async fn a_secret_in_plain_text_that_was_applied_long_ago_is_left_alone() {
+async fn reapplied_string_data_leaves_an_old_secret_unchanged() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();
     let secret = "{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {k: text}}";
@@ -95,7 +95,7 @@ async fn a_secret_in_plain_text_that_was_applied_long_ago_is_left_alone() {
 }
 
 #[tokio::test]
-async fn apply_creates_then_leaves_alone_then_configures() {
+async fn apply_creates_leaves_unchanged_and_configures() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();
     let dir = tempfile::tempdir().unwrap();
@@ -132,9 +132,9 @@ async fn apply_creates_then_leaves_alone_then_configures() {
     assert_eq!(deleted(&client, source, true).await.0, Summary::default());
 }
 
-/// YAML is read by the rules of kubectl, whoever reads it: numbers in octal, and words for yes and no.
+/// All readers parse YAML by the rules of kubectl: octal numbers, and words for booleans.
 #[tokio::test]
-async fn scalars_mean_the_same_by_apply_and_in_a_body() {
+async fn yaml_scalars_parse_alike_in_apply_and_in_a_body() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();
     let pod = |name: &str| {
@@ -164,7 +164,7 @@ async fn scalars_mean_the_same_by_apply_and_in_a_body() {
 }
 
 #[tokio::test]
-async fn apply_keeps_the_status_that_others_report() {
+async fn apply_keeps_a_reported_status() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();
     let pod = |image: &str| {
@@ -185,7 +185,7 @@ async fn apply_keeps_the_status_that_others_report() {
 }
 
 #[tokio::test]
-async fn what_fails_is_named_and_the_rest_is_applied() {
+async fn apply_names_failed_documents_and_applies_the_rest() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();
     let dir = tempfile::tempdir().unwrap();
@@ -211,7 +211,7 @@ async fn what_fails_is_named_and_the_rest_is_applied() {
 }
 
 #[tokio::test]
-async fn a_custom_kind_is_applied_and_shown_by_its_name() {
+async fn custom_kinds_are_applied_and_listed_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let storage = serving::open(&dir.path().join("cloud.db")).await;
     let resource = Arc::new(kinds::guess("example.com/v1", "Widget", true));
@@ -278,7 +278,7 @@ async fn get_shows_objects_in_every_format() {
 }
 
 #[tokio::test]
-async fn get_says_when_there_is_nothing() {
+async fn get_reports_an_empty_result() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();
     let printed = got(&client, &query("cm", Output::Table)).await.unwrap();
@@ -295,7 +295,7 @@ async fn get_says_when_there_is_nothing() {
 }
 
 #[tokio::test]
-async fn a_list_of_many_pages_is_shown_whole() {
+async fn get_shows_every_page_of_a_list() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();
     let all: String = (0..1_100).map(|number| config_map(&format!("m{number:04}"), "v")).collect();
@@ -305,7 +305,7 @@ async fn a_list_of_many_pages_is_shown_whole() {
 }
 
 #[tokio::test]
-async fn syncs_are_shown_by_node_and_records_as_tables_or_sheets() {
+async fn syncs_are_listed_by_node_as_table_or_yaml() {
     let dir = tempfile::tempdir().unwrap();
     let storage = Arc::new(serving::open(&dir.path().join("cloud.db")).await);
     for (node, namespaces) in [("edge-1", &["lab", ""][..]), ("edge-2", &["lab"])] {
@@ -345,7 +345,7 @@ async fn syncs_are_shown_by_node_and_records_as_tables_or_sheets() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_socket_ends_the_command_with_its_own_code() {
+async fn missing_server_exits_with_unavailable() {
     let dir = tempfile::tempdir().unwrap();
     let client = Client::new(Address::Unix(dir.path().join("none.sock")));
     let error = got(&client, &query("cm", Output::Table)).await.unwrap_err();
@@ -363,7 +363,7 @@ async fn nobody_at_the_socket_ends_the_command_with_its_own_code() {
 }
 
 #[tokio::test]
-async fn a_kind_that_is_not_served_is_said_to_need_its_definition() {
+async fn apply_of_an_unserved_kind_asks_for_its_definition() {
     let running = Running::cloud(Limits::cloud()).await;
     let widget = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: w, namespace: default}\n";
     let (summary, printed) = applied(&running.client(), &["-"], None, widget).await;

@@ -1,4 +1,4 @@
-//! Whatever a client sends, the API answers with a proper status below 500, stays up and keeps its memory.
+//! Fuzzes the API: every request gets a proper status below 500, and memory stays bounded.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_api::{Address, Limits};
@@ -116,7 +116,7 @@ const ACCEPTS: &[&str] = &[
     "text/html",
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
 ];
-/// Field names that the API looks at.
+/// Field names that the API reads.
 const FIELDS: &[&str] = &[
     "apiVersion",
     "kind",
@@ -216,7 +216,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A valid object into which something else has been put.
+/// A valid object with one mutated value.
 fn spoilt_object() -> impl Strategy<Value = Value> {
     let good = prop_oneof![
         Just(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"a": "b"}})),
@@ -312,7 +312,7 @@ fn shot() -> impl Strategy<Value = Shot> {
 
 async fn fire(address: &Address, shot: &Shot) -> Answer {
     let mut path = shot.path.clone();
-    // A watch would go on; its lines are tested elsewhere.
+    // A watch would run for long; other tests read its events.
     if path.contains("/watch/") {
         path = format!("{path}{}timeoutSeconds=1", if path.contains('?') { "&" } else { "?" });
     }
@@ -324,7 +324,7 @@ async fn fire(address: &Address, shot: &Shot) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_a_client_sends_is_the_servers_fault() {
+async fn fuzzed_requests_cause_no_server_errors() {
     let limits = Limits { body_bytes: 256 << 10, ..Limits::cloud() };
     let running = Running::cloud(limits).await;
     for (path, object) in [
@@ -352,13 +352,13 @@ async fn nothing_a_client_sends_is_the_servers_fault() {
 }
 
 #[tokio::test]
-async fn patches_that_would_blow_an_object_up_are_refused() {
+async fn patches_that_inflate_an_object_are_refused() {
     let running = Running::cloud(Limits { body_bytes: 64 << 10, ..Limits::cloud() }).await;
     let maps = "/api/v1/namespaces/default/configmaps";
     let json = "Content-Type: application/json\r\n";
     let seed = config_map("a", &"x".repeat(1_000));
     assert_eq!(send(&running.unix, "POST", maps, json, &seed).await.code, 201);
-    // Each copy doubles what is there.
+    // Each copy doubles the object.
     let copies: Vec<Value> =
         (0..40).map(|n| json!({"op": "copy", "from": "/data", "path": format!("/data/c{n}")})).collect();
     let patch = "Content-Type: application/json-patch+json\r\n";

@@ -1,4 +1,4 @@
-//! The API as any HTTP client sees it: a real server over the cloud's store, on real sockets.
+//! The API over plain HTTP: a server over the cloud's store, on Unix and TCP sockets.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::serving;
@@ -25,7 +25,7 @@ fn map_path(name: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_object_is_created_read_replaced_and_deleted_over_both_kinds_of_socket() {
+async fn objects_are_created_replaced_and_deleted_on_both_sockets() {
     let running = Running::cloud(Limits::cloud()).await;
     for (address, name) in [(&running.tcp, "a"), (&running.unix, "b")] {
         let created = send(address, "POST", MAPS, JSON, &config_map(name, "1")).await;
@@ -55,12 +55,12 @@ async fn an_object_is_created_read_replaced_and_deleted_over_both_kinds_of_socke
 }
 
 #[tokio::test]
-async fn namespaces_that_every_cluster_has_stay() {
+async fn system_namespaces_cannot_be_deleted() {
     let running = Running::cloud(Limits::cloud()).await;
     for name in SYSTEM_NAMESPACES {
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}).to_string();
-        // They may be there already.
+        // The server may have created them already.
         send(&running.unix, "POST", "/api/v1/namespaces", JSON, &namespace).await;
         let path = format!("/api/v1/namespaces/{name}");
         let refused = send(&running.unix, "DELETE", &path, "", "").await;
@@ -69,14 +69,15 @@ async fn namespaces_that_every_cluster_has_stay() {
     }
 }
 
-/// Deletes a ConfigMap as some policy says: the code, and its finalizers as far as they hold it.
+/// Deletes a ConfigMap with these options; returns the code and the finalizers of a pending
+/// deletion.
 async fn delete_as(running: &Running, name: &str, options: &Value) -> (u16, Value) {
     let answer = send(&running.unix, "DELETE", &map_path(name), JSON, &options.to_string()).await;
     (answer.code, answer.json()["metadata"]["finalizers"].clone())
 }
 
 #[tokio::test]
-async fn a_later_delete_changes_what_becomes_of_the_dependents() {
+async fn later_delete_changes_the_propagation_policy() {
     let running = Running::cloud(Limits::cloud()).await;
     let (foreground, orphan) = (json!(["foregroundDeletion"]), json!(["orphan"]));
     let policy = |policy: &str| json!({"propagationPolicy": policy});
@@ -84,7 +85,7 @@ async fn a_later_delete_changes_what_becomes_of_the_dependents() {
         assert_eq!(send(&running.unix, "POST", MAPS, JSON, &config_map(name, "1")).await.code, 201);
         assert_eq!(delete_as(&running, name, &policy("Foreground")).await, (200, foreground.clone()));
         let marked = send(&running.unix, "GET", &map_path(name), "", "").await.json();
-        // A delete that says nothing of it leaves it as it is, and the object as it was.
+        // A delete without a policy changes nothing.
         assert_eq!(delete_as(&running, name, &json!({})).await, (200, foreground.clone()));
         assert_eq!(send(&running.unix, "GET", &map_path(name), "", "").await.json(), marked);
         assert_eq!(delete_as(&running, name, &policy("Orphan")).await, (200, orphan.clone()));
@@ -92,7 +93,8 @@ async fn a_later_delete_changes_what_becomes_of_the_dependents() {
         let after = send(&running.unix, "GET", &map_path(name), "", "").await.json();
         assert_eq!(after["metadata"]["deletionTimestamp"], marked["metadata"]["deletionTimestamp"]);
     }
-    // In the background nothing is waited for, so it goes; finalizers of others stay.
+    // Background deletion waits for no dependents, so the object is deleted at once; other
+    // finalizers stay.
     assert_eq!(delete_as(&running, "a", &policy("Background")).await, (200, Value::Null));
     assert_eq!(delete_as(&running, "b", &json!({"orphanDependents": false})).await, (200, Value::Null));
     for name in ["a", "b"] {
@@ -108,7 +110,7 @@ async fn a_later_delete_changes_what_becomes_of_the_dependents() {
 }
 
 #[tokio::test]
-async fn every_refusal_is_a_status_with_its_code() {
+async fn refusals_are_a_status_with_code_and_reason() {
     let running = Running::cloud(Limits::cloud()).await;
     let at = &running.unix;
     assert_eq!(send(at, "POST", MAPS, JSON, &config_map("a", "1")).await.code, 201);
@@ -143,7 +145,7 @@ async fn every_refusal_is_a_status_with_its_code() {
 }
 
 #[tokio::test]
-async fn a_method_that_is_not_served_is_answered_with_those_that_are() {
+async fn unserved_methods_are_answered_with_the_allowed_ones() {
     let running = Running::cloud(Limits::cloud()).await;
     for (method, path, allow) in [
         ("POST", &*map_path("a"), "GET, HEAD, PUT, PATCH, DELETE, OPTIONS"),
@@ -163,7 +165,7 @@ async fn a_method_that_is_not_served_is_answered_with_those_that_are() {
 }
 
 #[tokio::test]
-async fn yaml_goes_in_and_comes_out() {
+async fn yaml_is_accepted_and_returned() {
     let running = Running::cloud(Limits::cloud()).await;
     let manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: yaml}\ndata:\n  on: \"on\"\n  run: |\n    a\n    b\n";
     let created = send(&running.unix, "POST", MAPS, YAML, manifest).await;
@@ -181,7 +183,7 @@ async fn yaml_goes_in_and_comes_out() {
 }
 
 #[tokio::test]
-async fn who_takes_only_tables_of_the_older_version_gets_them_everywhere() {
+async fn tables_are_served_in_the_v1beta1_version() {
     let running = Running::cloud(Limits::cloud()).await;
     assert_eq!(send(&running.tcp, "POST", MAPS, JSON, &config_map("a", "1")).await.code, 201);
     let accept = "Accept: application/json;as=Table;g=meta.k8s.io;v=v1beta1\r\n";
@@ -202,7 +204,7 @@ async fn who_takes_only_tables_of_the_older_version_gets_them_everywhere() {
 }
 
 #[tokio::test]
-async fn fields_that_stand_twice_are_told_with_those_that_do_not_exist() {
+async fn duplicate_and_unknown_fields_are_reported_together() {
     let running = Running::cloud(Limits::cloud()).await;
     let body = r#"{"metadata": {"name": "a"}, "date": {"x": 1, "x": 2}, "data": {"k": "1", "k": "2"}}"#;
     let odd = ["duplicate field \"data.k\"", "unknown field \"date\""];
@@ -224,7 +226,7 @@ async fn fields_that_stand_twice_are_told_with_those_that_do_not_exist() {
 }
 
 #[tokio::test]
-async fn an_owner_that_is_named_twice_is_kept_once_with_a_warning() {
+async fn duplicate_owner_references_are_merged_with_a_warning() {
     let running = Running::cloud(Limits::cloud()).await;
     let owner = |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "name": name, "uid": "u-1"});
     let mut map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a",
@@ -244,7 +246,7 @@ async fn an_owner_that_is_named_twice_is_kept_once_with_a_warning() {
 }
 
 #[tokio::test]
-async fn a_list_longer_than_a_page_is_streamed_and_can_be_read_in_parts() {
+async fn long_lists_are_streamed_and_paginated() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = running.client();
     let total = 1_203;
@@ -278,7 +280,7 @@ async fn a_list_longer_than_a_page_is_streamed_and_can_be_read_in_parts() {
 }
 
 #[tokio::test]
-async fn bodies_beyond_the_limit_are_refused_whether_announced_or_not() {
+async fn bodies_beyond_the_limit_are_refused_in_either_encoding() {
     let limits = Limits { body_bytes: 1_000, ..Limits::cloud() };
     let running = Running::cloud(limits).await;
     let large = config_map("a", &"x".repeat(2_000));
@@ -289,7 +291,7 @@ async fn bodies_beyond_the_limit_are_refused_whether_announced_or_not() {
         large.len()
     );
     assert_eq!(parse(&raw(&running.unix, &chunked).await).reason(), "RequestEntityTooLarge");
-    // Nothing is waited for that would be refused anyway.
+    // The server refuses by the header, before the body arrives.
     let head =
         format!("POST {MAPS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999999\r\n{JSON}\r\n");
     assert_eq!(parse(&raw(&running.unix, &head).await).code, 413);
@@ -300,14 +302,14 @@ async fn bodies_beyond_the_limit_are_refused_whether_announced_or_not() {
 }
 
 #[tokio::test]
-async fn whoever_still_sends_what_is_refused_hears_why_and_that_the_connection_ends() {
+async fn client_still_sending_a_refused_body_reads_the_refusal() {
     let running = Running::cloud(Limits { body_bytes: 1_000, ..Limits::cloud() }).await;
     let head = format!(
         "POST {MAPS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 8388608\r\n{JSON}\r\n"
     );
     for address in [&running.unix, &running.tcp] {
         let mut stream = connect(address).await;
-        // More than the system keeps for somebody who does not read.
+        // More than the socket buffers hold for a peer that does not read.
         soon("what is sent", stream.write_all(&[head.as_bytes(), &[b' '; 300 << 10]].concat()))
             .await
             .unwrap();
@@ -319,7 +321,7 @@ async fn whoever_still_sends_what_is_refused_hears_why_and_that_the_connection_e
 }
 
 #[tokio::test]
-async fn every_refusal_that_waits_for_no_body_arrives_and_ends_the_connection() {
+async fn early_refusals_arrive_and_close_the_connection() {
     let running = Running::cloud(Limits::cloud()).await;
     let elsewhere = format!("{JSON}Origin: https://example.com\r\n");
     for (method, path, token, headers, code, reason) in [
@@ -355,9 +357,10 @@ async fn every_refusal_that_waits_for_no_body_arrives_and_ends_the_connection() 
     }
 }
 
-/// Nobody between client and server keeps an answer: another client may not see it, and the next one is another.
+/// Caches between client and server must revalidate: another client may not see the response, and
+/// the next version differs.
 #[tokio::test]
-async fn no_answer_is_for_keeping_without_asking_again() {
+async fn responses_must_be_revalidated_by_caches() {
     let running = Running::cloud(Limits::cloud()).await;
     assert_eq!(send(&running.unix, "POST", MAPS, JSON, &config_map("a", "1")).await.code, 201);
     let document = send(&running.unix, "GET", "/openapi/v3/api/v1", "", "").await;
@@ -378,9 +381,9 @@ async fn no_answer_is_for_keeping_without_asking_again() {
     }
 }
 
-/// As Go reads a map of texts.
+/// Go's decoder maps null to an empty string.
 #[tokio::test]
-async fn nothing_under_a_name_of_a_config_map_is_an_empty_text() {
+async fn null_values_of_a_config_map_become_empty_strings() {
     let running = Running::cloud(Limits::cloud()).await;
     let yaml = "{apiVersion: v1, kind: ConfigMap, metadata: {name: yaml}, data: {A: }}";
     let json = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"json"},"data":{"A":null}}"#;
@@ -390,7 +393,7 @@ async fn nothing_under_a_name_of_a_config_map_is_an_empty_text() {
         let put = send(&running.unix, "PUT", &map_path(name), headers, body).await;
         assert_eq!((put.code, put.json()), (200, created.json()), "nothing has changed");
     }
-    // Applied twice it is the same as well.
+    // Applying it twice changes nothing either.
     let path = format!("{}?fieldManager=m", map_path("applied"));
     let apply = "Content-Type: application/apply-patch+yaml\r\n";
     let text = yaml.replace("name: yaml", "name: applied");
@@ -401,7 +404,7 @@ async fn nothing_under_a_name_of_a_config_map_is_an_empty_text() {
 }
 
 #[tokio::test]
-async fn a_grace_period_below_nought_is_taken_wherever_it_is_said() {
+async fn negative_grace_periods_are_accepted_in_query_and_body() {
     let running = Running::cloud(Limits::cloud()).await;
     for (query, body) in [("?gracePeriodSeconds=-1", ""), ("", r#"{"gracePeriodSeconds":-1}"#)] {
         assert_eq!(send(&running.unix, "POST", MAPS, JSON, &config_map("a", "1")).await.code, 201);
@@ -426,7 +429,7 @@ async fn objects_of_several_megabytes_are_stored() {
 }
 
 #[tokio::test]
-async fn clients_that_dawdle_are_cut_off() {
+async fn slow_clients_are_disconnected() {
     let short = Duration::from_millis(300);
     let limits = Limits { head_timeout: short, body_timeout: short, connections: 1, ..Limits::cloud() };
     let running = Running::cloud(limits).await;
@@ -438,12 +441,12 @@ async fn clients_that_dawdle_are_cut_off() {
     let answer = parse(&raw(&running.unix, &head).await);
     assert_eq!((answer.code, answer.reason().as_str()), (429, "TooManyRequests"));
     assert_eq!(answer.header("retry-after"), Some("1"));
-    // Only one connection is served at a time: none of those above holds its place any longer.
+    // With one connection allowed, this succeeds only if all of the above are closed.
     assert_eq!(send(&running.unix, "GET", "/healthz", "", "").await.code, 200);
 }
 
 #[tokio::test]
-async fn a_connection_beyond_the_limit_waits_for_its_turn() {
+async fn connections_beyond_the_limit_wait() {
     let running = Running::cloud(Limits { connections: 1, ..Limits::cloud() }).await;
     let mut first = connect(&running.unix).await;
     first.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
@@ -458,7 +461,7 @@ async fn a_connection_beyond_the_limit_waits_for_its_turn() {
 }
 
 #[tokio::test]
-async fn requests_from_web_pages_of_elsewhere_are_refused_on_tcp() {
+async fn cross_origin_requests_are_refused_on_tcp() {
     let running = Running::cloud(Limits::cloud()).await;
     let foreign = "GET /healthz HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n";
     let answer = parse(&raw(&running.tcp, foreign).await);
@@ -470,7 +473,7 @@ async fn requests_from_web_pages_of_elsewhere_are_refused_on_tcp() {
 }
 
 #[tokio::test]
-async fn health_version_and_own_paths_are_answered() {
+async fn health_version_and_extension_paths_are_served() {
     let running = Running::cloud(Limits::cloud()).await;
     for path in ["/healthz", "/livez", "/readyz"] {
         let answer = send(&running.tcp, "GET", path, "", "").await;
@@ -485,7 +488,7 @@ async fn health_version_and_own_paths_are_answered() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_does_no_harm() {
+async fn malformed_http_leaves_the_server_running() {
     let running =
         Running::cloud(Limits { head_timeout: Duration::from_millis(200), ..Limits::cloud() }).await;
     for garbage in
@@ -496,17 +499,18 @@ async fn what_is_not_http_does_no_harm() {
     assert_eq!(send(&running.tcp, "GET", "/healthz", "", "").await.code, 200);
 }
 
-/// The version of the kinds at which a [`ReadOnly`] serves another one.
+/// The version of the kinds at which a [`ReadOnly`] serves another kind.
 const OTHER_KINDS: u64 = 2;
 
-/// A storage that only reads, whose second page fails, and whose objects wait for a permit.
+/// A read-only storage whose pages fail after `pages_that_work` and whose objects wait for a
+/// permit.
 struct ReadOnly {
     pages: Arc<AtomicUsize>,
     item: String,
     pages_that_work: usize,
     permits: Semaphore,
     kinds_version: AtomicU64,
-    /// How often it was asked for its kinds.
+    /// Number of calls of `kinds`.
     asked: AtomicUsize,
 }
 
@@ -573,7 +577,7 @@ impl Storage for ReadOnly {
     }
 }
 
-/// Pages without an end, of which some work.
+/// Endless pages; the first `work` of them succeed.
 struct Pages {
     read: Arc<AtomicUsize>,
     item: String,
@@ -599,7 +603,7 @@ impl Snapshot for Pages {
 }
 
 #[tokio::test]
-async fn a_keeper_that_only_reads_refuses_every_write() {
+async fn read_only_storage_refuses_every_write() {
     let running = Running::start(ReadOnly::new(1, 1), Limits::edge()).await;
     for (method, path) in [("POST", MAPS), ("PUT", &*map_path("a")), ("DELETE", &*map_path("a"))] {
         let answer = send(&running.unix, method, path, JSON, &config_map("a", "1")).await;
@@ -614,7 +618,7 @@ async fn a_keeper_that_only_reads_refuses_every_write() {
 }
 
 #[tokio::test]
-async fn the_schemas_are_gone_through_once_for_all_who_ask_and_again_when_the_kinds_change() {
+async fn openapi_v3_is_rebuilt_only_when_the_kinds_change() {
     let storage = ReadOnly::new(1, 1);
     let running = Running::start(Arc::clone(&storage), Limits::edge()).await;
     let asked = || storage.asked.swap(0, Ordering::Relaxed);
@@ -631,7 +635,7 @@ async fn the_schemas_are_gone_through_once_for_all_who_ask_and_again_when_the_ki
 }
 
 #[tokio::test]
-async fn the_one_document_of_all_schemas_is_not_made_for_who_has_it_until_the_kinds_change() {
+async fn openapi_v2_is_rebuilt_only_when_the_kinds_change() {
     let storage = ReadOnly::new(1, 1);
     let running = Running::start(Arc::clone(&storage), Limits::edge()).await;
     let asked = || storage.asked.swap(0, Ordering::Relaxed);
@@ -655,7 +659,7 @@ async fn the_one_document_of_all_schemas_is_not_made_for_who_has_it_until_the_ki
 }
 
 #[tokio::test]
-async fn a_list_that_fails_half_way_is_not_taken_for_a_whole_one() {
+async fn list_that_fails_midway_is_never_seen_as_complete() {
     let running = Running::start(ReadOnly::new(10, 2), Limits::edge()).await;
     let error = running.client().get::<Value>("/api/v1/pods").await.unwrap_err();
     assert!(matches!(error, ClientError::Exchange { .. }), "{error}");
@@ -668,7 +672,7 @@ async fn a_list_that_fails_half_way_is_not_taken_for_a_whole_one() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_loses_its_place() {
+async fn client_that_does_not_read_loses_its_connection() {
     let limits = Limits { connections: 1, write_timeout: Duration::from_millis(100), ..Limits::edge() };
     let storage = ReadOnly::new(1 << 20, usize::MAX);
     let running = Running::start(Arc::clone(&storage), limits).await;
@@ -681,7 +685,7 @@ async fn a_client_that_does_not_read_loses_its_place() {
 }
 
 #[tokio::test]
-async fn a_shutdown_finishes_what_is_under_way_and_takes_the_socket_away() {
+async fn shutdown_finishes_requests_and_removes_the_socket() {
     let storage = ReadOnly::new(1, 1);
     let running = Running::start(Arc::clone(&storage), Limits::edge()).await;
     let socket = running.socket();
@@ -702,9 +706,9 @@ async fn a_shutdown_finishes_what_is_under_way_and_takes_the_socket_away() {
     soon("the server", ended).await.unwrap();
 }
 
-/// A user of the device does nothing on 64 connections, or holds 64 watches.
+/// A local user holds idle connections and watches: 64 of each would exhaust the limits.
 #[tokio::test]
-async fn idle_connections_and_watches_of_a_user_keep_nobody_out() {
+async fn idle_connections_and_watches_leave_room_for_other_users() {
     let running = Running::cloud(Limits::edge()).await;
     let mut held = Vec::new();
     for _ in 0..100 {
@@ -728,7 +732,7 @@ async fn idle_connections_and_watches_of_a_user_keep_nobody_out() {
 }
 
 #[tokio::test]
-async fn who_connects_and_asks_nothing_is_cut() {
+async fn connections_without_a_request_are_closed() {
     let limits = Limits { first_timeout: Duration::from_millis(50), ..Limits::edge() };
     let running = Running::cloud(limits).await;
     assert!(raw(&running.unix, "").await.is_empty());

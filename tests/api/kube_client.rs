@@ -1,4 +1,4 @@
-//! The API as the Rust client library `kube` sees it: watchers, reflectors and a store of changes.
+//! The API through the Rust client library `kube`: watchers, reflectors and a store of changes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::serving;
@@ -37,12 +37,12 @@ fn map(name: &str, value: usize) -> ConfigMap {
     .unwrap()
 }
 
-/// What a client holds that follows the server with one of the library's strategies.
+/// State of a client that follows the server with one of the library's strategies.
 struct Follower {
     state: watch::Receiver<Versions>,
     starts: Arc<AtomicUsize>,
-    /// What it was told last, and how often it has failed: said when it does not get to what is there.
-    told: Arc<Mutex<(String, usize)>>,
+    /// The last event and the number of errors, for the message of a failure.
+    last_event: Arc<Mutex<(String, usize)>>,
     task: JoinHandle<()>,
 }
 
@@ -57,8 +57,8 @@ impl Follower {
         let (sender, state) = watch::channel(Versions::new());
         let starts = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&starts);
-        let told = Arc::new(Mutex::new((format!("{config:?}"), 0)));
-        let telling = Arc::clone(&told);
+        let last_event = Arc::new(Mutex::new((format!("{config:?}"), 0)));
+        let telling = Arc::clone(&last_event);
         let task = tokio::spawn(async move {
             let mut held = Versions::new();
             let mut incoming = Versions::new();
@@ -79,13 +79,13 @@ impl Follower {
                     Ok(Event::InitDone) => held = std::mem::take(&mut incoming),
                     Ok(Event::Apply(map)) => drop(held.insert(entry(&map).0, entry(&map).1)),
                     Ok(Event::Delete(map)) => drop(held.remove(&map.name_any())),
-                    // The library goes on by itself with the next call.
+                    // The library retries with the next poll.
                     Err(_) => tokio::task::yield_now().await,
                 }
                 sender.send_replace(held.clone());
             }
         });
-        Self { state, starts, told, task }
+        Self { state, starts, last_event, task }
     }
 
     async fn becomes(&mut self, expected: &Versions) {
@@ -93,7 +93,7 @@ impl Follower {
             self.state.wait_for(|state| state == expected).await.unwrap();
         };
         if tokio::time::timeout(serving::PATIENCE, gets_there).await.is_err() {
-            let (last, failures) = &*self.told.lock().unwrap();
+            let (last, failures) = &*self.last_event.lock().unwrap();
             let held = &*self.state.borrow();
             panic!("it holds {held:?}, not {expected:?}, failed {failures} times and was last told {last}");
         }
@@ -115,7 +115,7 @@ async fn storm(address: &Address, rounds: usize) {
                 random =
                     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let name = format!("m{}", (random >> 33) % 40);
-                // Others write the same names: refusals are part of it.
+                // The writers share the names, so conflicts are expected.
                 match (random >> 20) % 4 {
                     0 => drop(maps.create(&PostParams::default(), &map(&name, round)).await),
                     1 => drop(maps.delete(&name, &DeleteParams::default()).await),
@@ -135,7 +135,7 @@ async fn storm(address: &Address, rounds: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn followers_of_every_strategy_end_equal_to_the_server_after_a_storm() {
+async fn watchers_of_every_strategy_converge_after_a_storm() {
     let running = Running::cloud(Limits::cloud()).await;
     let maps: Api<ConfigMap> = Api::namespaced(client(&running.tcp), "default");
     let mut followers: Vec<Follower> = [
@@ -168,7 +168,7 @@ async fn serve(path: &std::path::Path, address: &Address) -> (Arc<CloudObjects>,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_missed_more_than_the_history_is_told_and_starts_anew() {
+async fn client_that_missed_more_than_the_history_relists() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cloud.db");
     let (objects, running) = serve(&path, &"127.0.0.1:0".parse().unwrap()).await;
@@ -181,7 +181,7 @@ async fn a_client_that_missed_more_than_the_history_is_told_and_starts_anew() {
     objects.store().close().await;
     drop(objects);
 
-    // Written by somebody else while the client cannot see it: more than the history keeps.
+    // Changes while the client is offline exceed the history.
     let (objects, hidden) = serve(&path, &"127.0.0.1:0".parse().unwrap()).await;
     storm(&hidden.tcp, 40).await;
     hidden.stopped().await;
@@ -195,11 +195,11 @@ async fn a_client_that_missed_more_than_the_history_is_told_and_starts_anew() {
 }
 
 #[tokio::test]
-async fn an_old_version_is_answered_with_410_and_a_future_one_too() {
+async fn watches_from_expired_and_future_versions_return_410() {
     let running = Running::cloud(Limits::cloud()).await;
     let maps: Api<ConfigMap> = Api::namespaced(client(&running.tcp), "default");
     for version in ["1", "999999999999999999"] {
-        // Within the watch: the library would try for ever to begin one that is refused.
+        // Checked within the watch: the library would retry a refused watch forever.
         let events = maps.watch(&kube::api::WatchParams::default(), version).await.unwrap();
         let code = match soon("the first event", Box::pin(events).next()).await {
             Some(Ok(kube::api::WatchEvent::Error(status))) => Some(status.code),
@@ -210,7 +210,7 @@ async fn an_old_version_is_answered_with_410_and_a_future_one_too() {
 }
 
 #[tokio::test]
-async fn typed_and_dynamic_clients_agree_on_what_is_served() {
+async fn typed_and_dynamic_clients_agree_on_served_kinds() {
     let running = Running::cloud(Limits::cloud()).await;
     let client = client(&running.tcp);
     let discovery = kube::discovery::Discovery::new(client.clone()).run_aggregated().await.unwrap();
@@ -254,7 +254,8 @@ fn step() -> impl proptest::strategy::Strategy<Value = Step> {
     ]
 }
 
-/// Takes the steps against a real server; every client that followed must end with what a fresh list shows.
+/// Runs the steps against a real server and checks that every follower ends with the contents of a
+/// fresh list.
 async fn interleave(steps: &[Step]) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cloud.db");
@@ -301,7 +302,7 @@ proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig { cases: 24, ..Default::default() })]
 
     #[test]
-    fn any_interleaving_leaves_every_client_with_what_a_fresh_list_shows(
+    fn watchers_equal_a_fresh_list_after_any_interleaving(
         steps in proptest::collection::vec(step(), 1..50)
     ) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

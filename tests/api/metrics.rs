@@ -1,4 +1,5 @@
-//! The metrics against their documentation, the conventions of Prometheus, and the dashboard.
+//! Checks the metrics against their documentation, the conventions of Prometheus, the dashboard and
+//! the alerts.
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -26,7 +27,7 @@ use edgesync_transport::link::{Endings, Traffic};
 use serde_json::Value;
 use serving::{Running, config_map, send};
 
-/// A family as it is written or documented.
+/// A metric family, written or documented.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Family {
     kind: String,
@@ -39,7 +40,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(edgesync_testkit::programs::root().join(path)).unwrap()
 }
 
-/// The families of a text in Prometheus' format; each must be described before its samples and only once.
+/// Parses Prometheus' text format; each family must be described once, before its samples.
 fn families(text: &str) -> Families {
     let mut found = Families::new();
     let mut current = String::new();
@@ -61,7 +62,7 @@ fn families(text: &str) -> Families {
     found
 }
 
-/// The names of the labels of a sample, after its name.
+/// Returns the label names of a sample, from the text after its name.
 fn labels_of(rest: &str) -> Vec<String> {
     let Some((labels, _)) = rest.strip_prefix('{').and_then(|rest| rest.rsplit_once('}')) else {
         return Vec::new();
@@ -69,7 +70,7 @@ fn labels_of(rest: &str) -> Vec<String> {
     labels.split("\",").filter_map(|label| label.split_once('=')).map(|(name, _)| name.to_owned()).collect()
 }
 
-/// What a link counts.
+/// Distinct counters of a link.
 fn traffic() -> Traffic {
     Traffic {
         bytes_in: 101,
@@ -88,7 +89,7 @@ fn traffic() -> Traffic {
     }
 }
 
-/// Why connections ended.
+/// Distinct counters of the reasons for lost connections.
 fn endings() -> Endings {
     Endings {
         lost: std::array::from_fn(|at| 200 + at as u64),
@@ -96,7 +97,7 @@ fn endings() -> Endings {
     }
 }
 
-/// What a store's writer counts.
+/// Distinct counters of a store's writer.
 fn writer() -> WriterStats {
     WriterStats {
         commits: 401,
@@ -110,7 +111,7 @@ fn writer() -> WriterStats {
     }
 }
 
-/// Numbers in which everything that may be missing is there, and each is another.
+/// Agent metrics with every optional value present and all numbers distinct.
 fn agent_numbers() -> AgentNumbers {
     let transferred = |label: &str, count| {
         vec![
@@ -225,7 +226,7 @@ fn agent_text() -> String {
     text
 }
 
-/// Numbers in which everything that may be missing is there, and both kinds of broker.
+/// Cloud metrics with every optional value present, and both kinds of broker.
 fn cloud_numbers() -> CloudNumbers {
     let counters = CloudCounters {
         hellos: 801,
@@ -318,7 +319,7 @@ fn cloud_text() -> String {
     text
 }
 
-/// What a server that was used says of its API and of the process.
+/// Returns the metrics of a server after some requests: its API and the process.
 async fn api_text() -> String {
     let running = Running::cloud(Limits::cloud()).await;
     let path = "/api/v1/namespaces/default/configmaps";
@@ -341,7 +342,7 @@ async fn written() -> Families {
     all
 }
 
-/// The rows of the tables: name, type, labels, unit, meaning.
+/// Returns the rows of the tables: name, type, labels, unit, meaning.
 fn rows(document: &str) -> Vec<Vec<&str>> {
     let rows = document
         .lines()
@@ -363,7 +364,8 @@ fn documented(document: &str) -> Families {
     found
 }
 
-/// The metrics that an expression of PromQL, or any text, names; parts of histograms as their family.
+/// Returns the metrics that a PromQL expression or any text names; parts of histograms count as
+/// their family.
 fn named(text: &str, families: &Families) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let metrics = words.filter(|word| word.starts_with("edgesync_") || word.starts_with("process_"));
@@ -376,7 +378,7 @@ fn named(text: &str, families: &Families) -> BTreeSet<String> {
     metrics.map(family).collect()
 }
 
-/// What dashboards and alerts of others rely on: nothing of this changes by accident.
+/// Compares metrics with the recorded text, on which users' dashboards and alerts rely.
 #[track_caller]
 fn same(path: &str, text: &str) {
     let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
@@ -388,13 +390,13 @@ fn same(path: &str, text: &str) {
 }
 
 #[test]
-fn each_number_is_shown_under_its_name_type_help_and_labels() {
+fn metrics_have_the_recorded_names_types_and_labels() {
     same("tests/fixtures/metrics/agent.txt", &agent_text());
     same("tests/fixtures/metrics/cloud.txt", &cloud_text());
 }
 
 #[test]
-fn a_family_without_a_value_has_no_sample() {
+fn families_without_a_value_have_no_sample() {
     let mut text = String::new();
     agent::write(&AgentNumbers::default(), &mut MetricsWriter::new(&mut text));
     same("tests/fixtures/metrics/agent_unknown.txt", &text);
@@ -405,7 +407,7 @@ fn a_family_without_a_value_has_no_sample() {
 }
 
 #[tokio::test]
-async fn the_documented_metrics_are_those_that_are_written() {
+async fn documented_metrics_equal_the_written_ones() {
     let (written, documented) = (written().await, documented(&read("docs/metrics.md")));
     for (name, family) in &written {
         let entry = documented.get(name).unwrap_or_else(|| panic!("{name} is written and not documented"));
@@ -416,7 +418,7 @@ async fn the_documented_metrics_are_those_that_are_written() {
 }
 
 #[tokio::test]
-async fn the_names_follow_the_conventions_of_prometheus() {
+async fn metric_names_follow_the_conventions_of_prometheus() {
     let abbreviations =
         ["ms", "millis", "milliseconds", "kb", "kib", "mb", "mib", "percent", "minutes", "msgs", "conns"];
     for (name, family) in written().await {
@@ -453,7 +455,7 @@ async fn the_names_follow_the_conventions_of_prometheus() {
 }
 
 #[tokio::test]
-async fn names_that_occur_in_other_documents_and_in_alerts_exist() {
+async fn metrics_named_in_documents_and_alerts_exist() {
     let written = written().await;
     let mut expressions = 0;
     for document in [
@@ -466,7 +468,7 @@ async fn names_that_occur_in_other_documents_and_in_alerts_exist() {
     ] {
         let text = read(document);
         expressions += text.lines().filter(|line| line.trim_start().starts_with("expr: ")).count();
-        // A prefix of names, as in "names begin with", ends in an underscore.
+        // A prefix, as in "names begin with", ends in an underscore.
         for name in named(&text, &written).iter().filter(|name| !name.ends_with('_')) {
             let is_metric = name.starts_with("process_") || name.matches('_').count() >= 2;
             assert!(!is_metric || written.contains_key(name), "{document}: {name} does not exist");
@@ -475,7 +477,7 @@ async fn names_that_occur_in_other_documents_and_in_alerts_exist() {
     assert!(expressions >= 10, "the alerts were not found");
 }
 
-/// All objects below a value that have a field.
+/// Collects all objects below a value that have a field.
 fn with_field<'v>(value: &'v Value, field: &str, found: &mut Vec<&'v Value>) {
     match value {
         Value::Object(fields) => {
@@ -490,7 +492,7 @@ fn with_field<'v>(value: &'v Value, field: &str, found: &mut Vec<&'v Value>) {
 }
 
 #[tokio::test]
-async fn the_dashboard_uses_only_metrics_that_exist_and_shows_most_of_them() {
+async fn dashboard_shows_most_metrics_and_no_unknown_ones() {
     let written = written().await;
     let dashboard: Value = serde_json::from_str(&read("packaging/grafana-dashboard.json")).unwrap();
     assert!(dashboard["schemaVersion"].as_u64() >= Some(39));
@@ -533,7 +535,7 @@ async fn the_dashboard_uses_only_metrics_that_exist_and_shows_most_of_them() {
 }
 
 #[tokio::test]
-async fn the_alerts_use_only_metrics_that_exist() {
+async fn alerts_use_only_existing_metrics() {
     let written = written().await;
     let text = read("packaging/alerts.yaml");
     let expressions: Vec<&str> = text.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
@@ -551,7 +553,7 @@ async fn the_alerts_use_only_metrics_that_exist() {
 }
 
 #[test]
-fn the_dashboard_has_its_rows_and_no_panel_lies_on_another() {
+fn dashboard_has_its_rows_and_no_overlapping_panels() {
     let dashboard: Value = serde_json::from_str(&read("packaging/grafana-dashboard.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let rows: Vec<&str> =
@@ -589,7 +591,7 @@ fn the_dashboard_has_its_rows_and_no_panel_lies_on_another() {
 }
 
 #[test]
-fn what_the_agent_says_stays_small() {
+fn agent_metrics_stay_small() {
     let text = agent_text();
     println!("{} bytes, {} lines", text.len(), text.lines().count());
     assert!(text.len() < 20 << 10, "{} bytes", text.len());

@@ -1,4 +1,4 @@
-//! The API over HTTP, with real clients and hostile ones.
+//! The API over HTTP: real clients, hostile clients, metrics and TLS.
 
 mod attacks;
 mod command_line;

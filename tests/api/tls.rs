@@ -1,4 +1,4 @@
-//! The API over mutual TLS: operators may do what their role says, others nothing; slow and strange clients delay nobody.
+//! The API over mutual TLS: roles of operators, refused certificates, slow and malformed clients.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit as support;
@@ -19,14 +19,14 @@ use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// The operators that are known, by serial number.
+/// The registered operators, by serial number.
 #[derive(Default)]
-struct Known {
+struct Registry {
     callers: Mutex<HashMap<String, Caller>>,
     revoked: watch::Sender<()>,
 }
 
-impl Operators for Known {
+impl Operators for Registry {
     fn find(&self, serial: &str) -> Option<Caller> {
         self.callers.lock().unwrap().get(serial).cloned()
     }
@@ -37,7 +37,7 @@ impl Operators for Known {
 }
 
 struct Site {
-    known: Arc<Known>,
+    registry: Arc<Registry>,
     address: Address,
     port: u16,
     stop: oneshot::Sender<()>,
@@ -51,8 +51,8 @@ impl Site {
         let storage = Arc::new(open(&dir.path().join("cloud.db")).await);
         let listener = Listener::bind_tls("0.0.0.0:0".parse().unwrap(), tls).await.unwrap();
         let Address::Tls { port, .. } = *listener.address() else { panic!("{}", listener.address()) };
-        let known = Arc::new(Known::default());
-        let access = Access::certificates(Arc::clone(&known) as _, own_uid());
+        let registry = Arc::new(Registry::default());
+        let access = Access::certificates(Arc::clone(&registry) as _, own_uid());
         let server = Server::new(storage, Echo, access, Limits::cloud());
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
@@ -62,21 +62,21 @@ impl Site {
             server.serve(listener, shutdown).await;
         });
         let address = Address::Tls { host: "127.0.0.1".into(), port };
-        Self { known, address, port, stop, task, _dir: dir }
+        Self { registry, address, port, stop, task, _dir: dir }
     }
 
-    /// An operator with a certificate that is known.
+    /// Registers an operator with a new certificate.
     fn operator(&self, authority: &Authority, role: Role, until: i64) -> tls::Client {
         let identity = authority.operator(until);
         let serial = identity.certificate().serial().to_owned();
-        self.known.callers.lock().unwrap().insert(serial, Caller { name: "ada".into(), role });
+        self.registry.callers.lock().unwrap().insert(serial, Caller { name: "ada".into(), role });
         authority.client(&identity)
     }
 
-    /// None of the certificates counts any more.
+    /// Revokes all certificates and notifies the server.
     fn revoke_all(&self) {
-        self.known.callers.lock().unwrap().clear();
-        self.known.revoked.send_replace(());
+        self.registry.callers.lock().unwrap().clear();
+        self.registry.revoked.send_replace(());
     }
 
     fn client(&self, tls: tls::Client) -> Client {
@@ -94,7 +94,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn an_operator_does_everything_and_whoever_is_none_nothing() {
+async fn admins_may_do_everything_and_unknown_clients_nothing() {
     let authority = Authority::new();
     let site = Site::start(authority.server()).await;
     let client = site.client(site.operator(&authority, Role::Admin, HOUR));
@@ -106,7 +106,8 @@ async fn an_operator_does_everything_and_whoever_is_none_nothing() {
     let found: Value = soon("get", client.get("/api/v1/namespaces/default/secrets/s")).await.unwrap();
     assert_eq!(found["data"], secret["data"]);
 
-    // Of the same authority, and of the organization that makes administrators elsewhere.
+    // A node of the same authority, and an unregistered operator in the organization of
+    // administrators.
     for other in [authority.client(&authority.node("n-1")), authority.client(&authority.operator(HOUR))] {
         for path in ["/api/v1/namespaces/default/secrets/s", "/api/v1/nodes", "/apis"] {
             let error = site.get(other.clone(), path).await.unwrap_err();
@@ -119,7 +120,7 @@ async fn an_operator_does_everything_and_whoever_is_none_nothing() {
 }
 
 #[tokio::test]
-async fn an_operator_does_what_the_role_says() {
+async fn operators_may_do_what_their_role_allows() {
     let authority = Authority::new();
     let site = Site::start(authority.server()).await;
     let map =
@@ -148,7 +149,7 @@ async fn an_operator_does_what_the_role_says() {
 }
 
 #[tokio::test]
-async fn who_is_revoked_is_cut_off_at_once_and_not_let_in_again() {
+async fn revoked_operators_are_disconnected_and_refused() {
     let authority = Authority::new();
     let site = Site::start(authority.server()).await;
     let tls = site.operator(&authority, Role::Admin, HOUR);
@@ -167,7 +168,7 @@ async fn who_is_revoked_is_cut_off_at_once_and_not_let_in_again() {
 }
 
 #[tokio::test]
-async fn without_a_good_certificate_there_is_no_answer() {
+async fn bad_certificates_fail_the_handshake() {
     let (authority, other) = (Authority::new(), Authority::new());
     let site = Site::start(authority.server()).await;
     for tls in [
@@ -187,7 +188,7 @@ async fn without_a_good_certificate_there_is_no_answer() {
 }
 
 #[tokio::test]
-async fn where_no_certificate_is_demanded_a_client_without_one_is_nobody() {
+async fn client_without_an_optional_certificate_is_unauthorized() {
     let authority = Authority::new();
     let rule = tls::ClientRule { required: false, ..authority.rule(Vec::new()) };
     let tls = tls::Server::new(&authority.server_identity(), &rule, tls::Clock::system([])).unwrap();
@@ -199,7 +200,7 @@ async fn where_no_certificate_is_demanded_a_client_without_one_is_nobody() {
 }
 
 #[tokio::test]
-async fn clients_that_stall_or_speak_something_else_delay_nobody() {
+async fn stalled_and_plain_text_clients_delay_no_others() {
     let authority = Authority::new();
     let site = Site::start(authority.server()).await;
     let mut stalled = Vec::new();
@@ -216,13 +217,13 @@ async fn clients_that_stall_or_speak_something_else_delay_nobody() {
     let operator = site.operator(&authority, Role::View, HOUR);
     let asked = site.client(operator);
     tokio::time::timeout(Duration::from_secs(5), asked.get::<Value>("/version")).await.unwrap().unwrap();
-    // The stop does not wait for them either.
+    // The shutdown does not wait for them either.
     site.end().await;
     drop(stalled);
 }
 
 #[tokio::test]
-async fn a_connection_ends_with_the_certificate_that_it_began_with() {
+async fn connections_end_when_their_certificate_expires() {
     let authority = Authority::new();
     let site = Site::start(authority.server()).await;
     let tls = site.operator(&authority, Role::View, 3);
@@ -230,7 +231,7 @@ async fn a_connection_ends_with_the_certificate_that_it_began_with() {
     let mut stream = tls.connect("127.0.0.1", stream).await.unwrap();
     stream.write_all(b"GET /version HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").await.unwrap();
     let mut read = Vec::new();
-    // Without it the server would wait for the next request for a minute.
+    // Without the expiry the server would wait for the next request for a minute.
     let _ = soon("the end of the certificate", stream.read_to_end(&mut read)).await;
     assert!(read.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&read));
     site.end().await;

@@ -1,5 +1,5 @@
-//! What clients with Go's types write: empty structs, nought and nothing, quantities in another form. None of it is a change,
-//! and none of it is refused.
+//! Writes of clients with Go's types: empty structs, zero values, quantities in another notation.
+//! The API accepts them and treats none as a change.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_api::Limits;
@@ -17,7 +17,7 @@ async fn create(running: &Running, path: &str, object: &Value) -> Value {
     created.json()
 }
 
-/// Puts an object with what `change` adds to it: its version stays.
+/// Puts an object after `change` has added defaults to it and checks that its version stays.
 async fn puts_nothing_new(running: &Running, path: &str, object: &Value, change: impl FnOnce(&mut Value)) {
     let mut sent = object.clone();
     change(&mut sent);
@@ -28,7 +28,7 @@ async fn puts_nothing_new(running: &Running, path: &str, object: &Value, change:
 }
 
 #[tokio::test]
-async fn what_typed_clients_add_to_an_object_is_no_change() {
+async fn defaults_of_typed_clients_are_no_change() {
     let running = Running::cloud(Limits::cloud()).await;
     let spec = json!({"containers": [{"name": "c", "image": "i:1", "ports": [{"containerPort": 80}]}]});
     let pods = "/api/v1/namespaces/default/pods";
@@ -64,7 +64,7 @@ async fn what_typed_clients_add_to_an_object_is_no_change() {
     })
     .await;
 
-    // Who wrote it so finds it so, and who leaves it out changes nothing.
+    // An explicit empty value is kept, and omitting it changes nothing.
     let mut second =
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "q"}, "spec": pod["spec"]});
     second["spec"]["containers"][0]["resources"] = json!({});
@@ -77,7 +77,7 @@ async fn what_typed_clients_add_to_an_object_is_no_change() {
 }
 
 #[tokio::test]
-async fn nought_is_as_good_as_nothing_where_a_default_is_due() {
+async fn zero_values_are_replaced_by_defaults() {
     let running = Running::cloud(Limits::cloud()).await;
     let services = "/api/v1/namespaces/default/services";
     let ports = json!([{"name": "a", "port": 80, "targetPort": 0, "nodePort": 0, "protocol": ""}]);
@@ -94,9 +94,9 @@ async fn nought_is_as_good_as_nothing_where_a_default_is_due() {
     .await;
 }
 
-/// Controllers put labels and annotations beside the status that they write.
+/// Controllers write labels and annotations together with a status.
 #[tokio::test]
-async fn labels_and_annotations_of_built_in_kinds_go_with_a_status() {
+async fn status_writes_of_built_in_kinds_keep_labels() {
     let running = Running::cloud(Limits::cloud()).await;
     let (services, deployments) =
         ("/api/v1/namespaces/default/services", "/apis/apps/v1/namespaces/default/deployments");
@@ -128,7 +128,7 @@ async fn labels_and_annotations_of_built_in_kinds_go_with_a_status() {
         }
         assert_eq!(written["metadata"]["finalizers"], Value::Null);
         assert_eq!(written["metadata"]["generation"], generation);
-        // They are judged like anywhere else.
+        // They are validated like in other writes.
         let mut wrong = written;
         wrong["metadata"]["annotations"] = json!({"not a name": "d"});
         let put = send(&running.unix, "PUT", &path, JSON, &wrong.to_string()).await;
@@ -137,7 +137,7 @@ async fn labels_and_annotations_of_built_in_kinds_go_with_a_status() {
 }
 
 #[tokio::test]
-async fn volumes_and_claims_are_pending_until_somebody_says_otherwise() {
+async fn volumes_and_claims_are_pending_until_bound() {
     let running = Running::cloud(Limits::cloud()).await;
     let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
     let volume =
@@ -163,7 +163,7 @@ async fn volumes_and_claims_are_pending_until_somebody_says_otherwise() {
 }
 
 #[tokio::test]
-async fn every_built_in_kind_is_checked_and_takes_strategic_patches() {
+async fn built_in_kinds_are_validated_and_take_strategic_patches() {
     let running = Running::cloud(Limits::cloud()).await;
     let hook = json!({"name": "h.example.com", "clientConfig": {"url": "https://h"}, "sideEffects": "None",
         "admissionReviewVersions": ["v1"], "rules": [{"operations": ["*"], "apiGroups": [""], "resources": ["*"]}]});
@@ -316,7 +316,7 @@ async fn every_built_in_kind_is_checked_and_takes_strategic_patches() {
 }
 
 #[tokio::test]
-async fn how_many_there_are_to_be_is_read_and_written_as_a_scale() {
+async fn replicas_are_read_and_written_through_the_scale() {
     let running = Running::cloud(Limits::cloud()).await;
     let path = "/apis/apps/v1/namespaces/default/deployments";
     let template =
@@ -350,7 +350,7 @@ async fn how_many_there_are_to_be_is_read_and_written_as_a_scale() {
 }
 
 #[tokio::test]
-async fn what_is_not_served_of_an_object_is_refused_with_the_reason() {
+async fn unserved_subresources_are_refused_with_a_reason() {
     let running = Running::cloud(Limits::cloud()).await;
     for (method, part) in [
         ("GET", "pods/p/log"),
@@ -376,7 +376,7 @@ async fn what_is_not_served_of_an_object_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_variable_from_a_file_is_from_a_volume_of_the_pod() {
+async fn file_key_references_need_a_volume_of_the_pod() {
     let running = Running::cloud(Limits::cloud()).await;
     let pods = "/api/v1/namespaces/default/pods";
     let variable =
@@ -393,7 +393,7 @@ async fn a_variable_from_a_file_is_from_a_volume_of_the_pod() {
 }
 
 #[tokio::test]
-async fn clients_are_told_who_they_are_and_what_they_may() {
+async fn self_reviews_answer_identity_and_permissions() {
     let running = Running::cloud(Limits::cloud()).await;
     let post = async |path: &str, body: Value| {
         let answer = send(&running.unix, "POST", path, JSON, &body.to_string()).await;
@@ -412,9 +412,10 @@ async fn clients_are_told_who_they_are_and_what_they_may() {
     assert!(rules["resourceRules"].as_array().unwrap().len() > 30);
 }
 
-/// Nothing is wanted of an Event, so there is nothing to count, whatever becomes of it.
+/// An Event has no desired state, so it has no generation, neither after changes nor after
+/// deletion.
 #[tokio::test]
-async fn changes_and_deletions_of_events_are_not_counted() {
+async fn events_never_get_a_generation() {
     let running = Running::cloud(Limits::cloud()).await;
     let core = json!({"apiVersion": "v1", "kind": "Event", "count": 1,
         "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}});
@@ -441,9 +442,9 @@ async fn changes_and_deletions_of_events_are_not_counted() {
     }
 }
 
-/// A time is written with the digits that its type has, however a client writes it: as Go's types would do on each write.
+/// The server normalizes a time to the precision of its type, as Go's types do on each write.
 #[tokio::test]
-async fn another_precision_or_zone_of_a_time_is_no_change() {
+async fn times_in_another_precision_or_zone_are_no_change() {
     let running = Running::cloud(Limits::cloud()).await;
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     let spec = json!({"holderIdentity": "h", "acquireTime": "2026-01-02T03:04:05Z",

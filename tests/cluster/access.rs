@@ -1,4 +1,4 @@
-//! The way into a cluster: what it is, what it serves, and what is said where it does not let one in.
+//! Connecting to a cluster: its version, its kinds, and the errors of refused connections.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use edgesync_testkit::site::{Site, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_kubeconfig_leads_into_the_cluster_and_to_its_kinds() {
+async fn kubeconfig_connects_to_the_cluster_and_lists_its_kinds() {
     let site = Site::new();
     let kubernetes = Kubernetes::start(&site).await;
     let cluster = Cluster::connect(Some(&kubernetes.admin)).await.unwrap();
@@ -24,10 +24,10 @@ async fn a_kubeconfig_leads_into_the_cluster_and_to_its_kinds() {
         named.map(|resource| resource.api_version()).collect::<Vec<_>>()
     };
     assert_eq!(versions("configmaps"), ["v1"]);
-    // Once, in the version that is preferred, and not as `extensions/v1beta1` too.
+    // Once, in the preferred version, and not also as `extensions/v1beta1`.
     assert_eq!(versions("ingresses"), ["networking.k8s.io/v1"]);
     assert_eq!(versions("cronjobs"), ["batch/v1beta1"]);
-    // It can only be created.
+    // This kind can only be created.
     assert_eq!(versions("subjectaccessreviews"), [""; 0]);
 
     let before = cluster.reached().await.unwrap();
@@ -41,7 +41,7 @@ async fn a_kubeconfig_leads_into_the_cluster_and_to_its_kinds() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_server_that_starts_denies_no_kind_that_it_does_not_know_yet() {
+async fn starting_server_does_not_hide_established_kinds() {
     let site = Site::new();
     let mut kubernetes = Kubernetes::start(&site).await;
     let admin = Kubectl::with_kubeconfig(&site, "admin", &kubernetes.admin);
@@ -61,7 +61,7 @@ async fn a_server_that_starts_denies_no_kind_that_it_does_not_know_yet() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn who_is_not_let_in_is_told_why() {
+async fn refused_connections_say_why() {
     let site = Site::new();
     let mut kubernetes = Kubernetes::start(&site).await;
     let asked =

@@ -1,5 +1,5 @@
-//! What tests take for the cluster: a real API server, or the one that `edgesync-cloud` has embedded. Who follows a cluster, or
-//! writes into one, is to find no difference.
+//! The API servers under test: a real one, and the one embedded in `edgesync-cloud`. Readers and
+//! writers must find no difference.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
@@ -11,27 +11,27 @@ use edgesync_api::Client;
 use crate::kubernetes::Kubernetes;
 use edgesync_testkit::site::{Cloud, Site};
 
-/// See the module.
+/// An API server that tests can start, stop and use.
 pub(crate) trait ApiServer: Sized {
-    /// Whether it has the kinds of edgesync by itself, and writes their ObjectSyncs itself.
+    /// Whether the server defines the kinds of edgesync and writes ObjectSyncs itself.
     const IS_OURS: bool;
 
-    /// Starts it and waits until it is ready.
+    /// Starts the server and waits until it is ready.
     async fn start(site: &Site) -> Self;
 
-    /// The kubeconfig of somebody who may do everything.
+    /// The kubeconfig of an administrator.
     fn admin(&self) -> &Path;
 
-    /// Asks as the administrator.
+    /// A client with the administrator's rights.
     fn client(&self) -> &Client;
 
-    /// Kills it with SIGKILL.
+    /// Kills the server with SIGKILL.
     fn kill(&mut self);
 
-    /// Starts it, which was killed, at its address and with what it had.
+    /// Starts the killed server at the same address with its data.
     async fn run(&mut self);
 
-    /// Kills it and starts it again.
+    /// Kills the server and starts it again.
     async fn crash(&mut self) {
         self.kill();
         self.run().await;
@@ -96,7 +96,7 @@ impl ApiServer for Embedded {
     }
 }
 
-/// Tests over each of them: functions with a type parameter.
+/// Instantiates tests with a type parameter for each API server.
 macro_rules! over_each {
     ($($test:ident),+ $(,)?) => {
         mod kubernetes {

@@ -1,4 +1,5 @@
-//! Replicas behind an external broker: one serves all nodes, another one stands by, and nodes join at either.
+//! Replicas behind an external broker: one serves all nodes, another one stands by, and nodes join
+//! at either.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
@@ -10,12 +11,12 @@ use edgesync_testkit::mosquitto::{Mosquitto, free_address};
 use edgesync_testkit::site::Site;
 use edgesync_testkit::site::fleet::{Fleet, in_sync, mosquitto_files, said};
 
-/// The longest that nodes wait for somebody who serves them, and what a busy machine takes beside it.
+/// Maximum time without a serving replica, plus slack for a busy machine.
 const TAKEOVER: Duration = Duration::from_secs(15 + 10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn with_an_external_broker_nodes_join_at_any_replica_and_another_one_takes_over() {
+async fn external_broker_nodes_join_anywhere_and_fail_over() {
     let setup = Setup::start().await;
     setup.apply(EVERYWHERE);
     for number in 0..10 {
@@ -64,7 +65,7 @@ async fn with_an_external_broker_nodes_join_at_any_replica_and_another_one_takes
     for agent in &agents {
         assert_eq!(arrived(agent).await.0, 10 + 1, "{} got something that it held already", agent.node);
     }
-    // Whoever comes back stands by.
+    // The restarted replica stands by.
     leader.cloud.process.start();
     leader.cloud.process.logged("standing by", 0).await;
 }

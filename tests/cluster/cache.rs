@@ -1,4 +1,4 @@
-//! What is told of a cluster, in the cache of a replica: each object as the cluster has it.
+//! A replica's cache of the cluster: each object as the cluster has it.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
@@ -17,10 +17,10 @@ use crate::api::{ApiServer, over_each};
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::Site;
 
-/// More than there are in a page, in a part of a list and in a part of a cache.
+/// More than fit a page, a batch of a list or a shard of a cache.
 const OBJECTS: usize = 1000;
 
-/// Takes in all that is told, until it is complete.
+/// Applies all changes of the feed until it is complete.
 async fn fill(feed: &mut Feed, cache: &Cache) {
     let put = |seen: &Seen| CacheChange::Put(Arc::clone(&seen.summary), Arc::clone(&seen.body));
     loop {
@@ -38,9 +38,9 @@ async fn fill(feed: &mut Feed, cache: &Cache) {
     }
 }
 
-over_each!(the_cache_of_a_replica_has_each_object_as_the_cluster_has_it);
+over_each!(cache_of_a_replica_equals_the_cluster);
 
-async fn the_cache_of_a_replica_has_each_object_as_the_cluster_has_it<K: ApiServer>() {
+async fn cache_of_a_replica_equals_the_cluster<K: ApiServer>() {
     let site = Site::new();
     let kubernetes = K::start(&site).await;
     let admin = Kubectl::with_kubeconfig(&site, "admin", kubernetes.admin());
@@ -67,8 +67,8 @@ async fn the_cache_of_a_replica_has_each_object_as_the_cluster_has_it<K: ApiServ
     let kinds = ["cm", "secret"].map(|kind| kind.parse().unwrap()).into();
     let objects = ObjectMatch { kinds, selector: "tier=edge".parse().unwrap(), ..ObjectMatch::default() };
     let [nodes, rules] = Interest::fleet(Selector::default());
-    let wanted = Interest::rule(Origin::Configured(0), objects);
-    let mut feed = Feed::new(cluster, vec![nodes, rules, wanted]);
+    let selected = Interest::rule(Origin::Configured(0), objects);
+    let mut feed = Feed::new(cluster, vec![nodes, rules, selected]);
     let cache = Cache::open(&site.path("cache.db"), &CacheOptions::default()).unwrap();
     let filled = tokio::time::timeout(Duration::from_secs(90), fill(&mut feed, &cache));
     assert!(filled.await.is_ok(), "not all is told");

@@ -1,4 +1,4 @@
-//! What a node costs the API server, in requests and in bytes: docs/scale.md calculates with that.
+//! The cost of a node for the API server, in requests and bytes, as the basis of docs/scale.md.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
@@ -12,16 +12,16 @@ use crate::kubernetes::Kubernetes;
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::{Agent, Cloud, Site, apply, eventually};
 
-/// The longest that anything may take.
+/// Maximum duration of each step.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Objects that the node is to hold.
+/// Number of objects that are placed on the node.
 const OBJECTS: usize = 10;
 
-/// How many requests there were, by verb and resource with its subresource.
+/// Request counts by verb and resource with its subresource.
 type Requests = BTreeMap<String, u64>;
 
 struct Setup {
-    // The processes that use the directory end before it goes.
+    // Dropped before the directory that its processes use.
     kubernetes: Kubernetes,
     admin: Kubectl,
     _site: Site,
@@ -48,7 +48,7 @@ impl Setup {
         apply(&self.kubernetes.client, &object).await.unwrap();
     }
 
-    /// All requests so far that are about nodes.
+    /// Returns all requests so far that concern nodes.
     async fn requests(&self) -> Requests {
         let metrics = self.kubernetes.client.text("/metrics").await.unwrap();
         let mut requests = Requests::new();
@@ -60,7 +60,8 @@ impl Setup {
             };
             let (resource, part) = (label("resource"), label("subresource"));
             let of_nodes = ["nodes", "leases", "events", "objectsyncs", "clusterobjectsyncs"];
-            // The Leases of the replicas themselves are in another place, and not told apart here: they are replaced.
+            // The Leases of the replicas are in another namespace but not distinguished here: they
+            // are replaced with PUT.
             let verb = label("verb");
             if of_nodes.contains(&&*resource) && verb != "WATCH" && !label("scope").is_empty() {
                 let part = if part.is_empty() { part } else { format!("/{part}") };
@@ -75,7 +76,7 @@ impl Setup {
         self.admin.run(&[&["get", "-o", "json"], words].concat()).json()
     }
 
-    /// Waits until a node is in sync, as the cluster has it, with the versions that it is to hold in its ObjectSyncs.
+    /// Waits until the cluster shows a node in sync, with the desired versions in its ObjectSyncs.
     async fn records(&self, node: &str) {
         eventually("the cluster has what the node says", PATIENCE, async || {
             let object = self.get(&["nodes"])["items"]
@@ -108,7 +109,7 @@ fn since(before: &Requests, after: &Requests) -> Requests {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn what_a_node_costs_the_api_server() {
+async fn node_costs_for_the_api_server() {
     let setup = Setup::start().await;
     for number in 0..OBJECTS {
         setup.put(&format!("c{number}"), "fast").await;
@@ -133,10 +134,10 @@ async fn what_a_node_costs_the_api_server() {
     setup.records("edge-1").await;
     renewals(&agent, 2).await;
     let first = setup.requests().await;
-    // Its first report and its first condition may both find no Node.
+    // The first report and the first condition may each find no Node.
     assert!((1..=2).contains(&count(&first, "POST nodes")), "{first:#?}");
     assert!(count(&first, "PUT nodes/status") <= 4, "{first:#?}");
-    // The status of an object of its own kind is written apart.
+    // The status subresource is written separately.
     assert_eq!((count(&first, "POST objectsyncs"), count(&first, "PUT objectsyncs/status")), (10, 10));
 
     let renewed = renewals(&agent, 3).await;
@@ -175,7 +176,7 @@ fn count(requests: &Requests, what: &str) -> u64 {
     requests.get(what).copied().unwrap_or_default()
 }
 
-/// Writes of Nodes and ObjectSyncs.
+/// Counts the writes of Nodes and ObjectSyncs.
 fn writes(requests: &Requests) -> u64 {
     let is_write =
         |what: &str| ["POST ", "PUT ", "PATCH ", "DELETE "].iter().any(|verb| what.starts_with(verb));
@@ -183,7 +184,8 @@ fn writes(requests: &Requests) -> u64 {
     requests.iter().filter(|(what, _)| is_write(what) && of(what)).map(|(_, count)| count).sum()
 }
 
-/// Waits for so many more renewals of the Lease, and for the time in which they are written. Tells how many there were.
+/// Waits for this many more renewals of the Lease and for their writes; returns the number of
+/// renewals.
 async fn renewals(agent: &Agent, more: u64) -> u64 {
     let before = agent.counts("/counters/leases").await;
     eventually("the Lease is renewed", PATIENCE, async || {

@@ -1,4 +1,5 @@
-//! What is told of a cluster: changes as they are there, over cut connections, and nothing gone that is not.
+//! The feed of a cluster: changes arrive as they happen, across cut connections, and only real
+//! deletions are reported.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
@@ -19,7 +20,7 @@ use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::proxy::{Mode, Proxy};
 use edgesync_testkit::site::Site;
 
-/// The longest that anything may take: a watch that was refused is tried again after half a minute.
+/// Maximum duration of each step: a refused watch is retried after half a minute.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const RULES: [&str; 2] = [
@@ -28,7 +29,7 @@ const RULES: [&str; 2] = [
 ];
 
 struct Setup<K = Kubernetes> {
-    // The processes that use the directory end before it goes.
+    // Dropped before the directory that its processes use.
     kubernetes: K,
     admin: Kubectl,
     _site: Site,
@@ -46,7 +47,7 @@ impl<K: ApiServer> Setup<K> {
         setup
     }
 
-    /// A cluster that knows no rules.
+    /// Starts a cluster without the kinds of placement rules.
     async fn without_rules() -> Self {
         let site = Site::new();
         let kubernetes = K::start(&site).await;
@@ -78,23 +79,23 @@ impl<K: ApiServer> Setup<K> {
 
     async fn follow_as(&self, kubeconfig: &Path, interests: Vec<Interest>) -> Follower {
         let mut follower = Follower::new(kubeconfig, interests).await;
-        follower.until("all is told", |told| told.is_complete).await;
+        follower.until("all is told", |follower| follower.is_complete).await;
         follower
     }
 }
 
-/// What has been told, by `plural/name`.
+/// The state that the feed has reported, by `plural/name`.
 struct Follower {
     feed: Feed,
     objects: BTreeMap<String, Value>,
-    /// In their order: `+name` and `-name`.
+    /// Changes in order: `+name` and `-name`.
     log: Vec<String>,
     problems: Vec<Problem>,
     unread: Vec<String>,
-    /// How many objects were known when that was told.
+    /// Number of known objects when `unread` was reported.
     known_then: usize,
     is_complete: bool,
-    /// The last question that was answered, and the version that the cluster had reached.
+    /// The last confirmed catch-up request, and the version that the cluster had reached.
     caught_up: (u64, ResourceVersion),
 }
 
@@ -114,7 +115,7 @@ impl Follower {
         }
     }
 
-    fn take_in(&mut self, item: Item) {
+    fn record(&mut self, item: Item) {
         match item {
             Item::Listed(seen) => seen.into_iter().for_each(|seen| self.set(&seen)),
             Item::Set(seen) => self.set(&seen),
@@ -134,7 +135,7 @@ impl Follower {
 
     fn remove(&mut self, summary: &Summary) {
         let name = name(summary);
-        // Another one of this name may have come meanwhile.
+        // Another object of this name may exist by now.
         if self.objects.get(&name).is_some_and(|object| object["metadata"]["uid"] == *summary.uid) {
             self.objects.remove(&name);
         }
@@ -150,12 +151,12 @@ impl Follower {
         self.objects.insert(name, object);
     }
 
-    /// Follows until a condition holds.
+    /// Follows the feed until a condition holds.
     async fn until(&mut self, what: &str, condition: impl Fn(&Self) -> bool) {
         let followed = tokio::time::timeout(PATIENCE, async {
             while !condition(self) {
                 let item = self.feed.next().await;
-                self.take_in(item);
+                self.record(item);
             }
         });
         let followed = followed.await;
@@ -163,14 +164,14 @@ impl Follower {
         assert!(followed.is_ok(), "not told that {what}: {log:?} {problems:?} {unread:?}");
     }
 
-    /// Waits until all is told that there is now.
+    /// Waits until the feed has reported the current state.
     async fn catch_up(&mut self) {
         let asked = self.feed.catch_up();
-        self.until("all is told that there is", |told| told.caught_up.0 >= asked).await;
+        self.until("all is told that there is", |follower| follower.caught_up.0 >= asked).await;
     }
 
-    async fn until_told(&mut self, object: &str, expected: &Value) {
-        self.until(object, |told| told.objects.get(object) == Some(expected)).await;
+    async fn until_equals(&mut self, object: &str, expected: &Value) {
+        self.until(object, |follower| follower.objects.get(object) == Some(expected)).await;
     }
 
     fn has(&self, object: &str) -> bool {
@@ -200,60 +201,61 @@ fn config_map(name: &str, tier: &str, mode: &str) -> String {
 }
 
 over_each!(
-    what_happens_in_the_cluster_is_told_as_it_is_there_also_over_a_killed_server,
-    who_asks_is_told_when_nothing_is_missed_and_how_far_the_cluster_is,
-    a_rule_that_is_an_object_has_watched_what_it_selects_and_nothing_else,
-    what_names_a_node_is_told_of_with_what_pods_refer_to,
-    a_kind_may_go_and_come_and_disturbs_no_other,
+    feed_reports_changes_across_a_server_crash,
+    catch_up_confirms_completeness_and_the_version,
+    placement_object_watches_only_what_it_selects,
+    labelled_objects_are_reported_with_pod_references,
+    deleted_and_recreated_kind_disturbs_no_other,
 );
 
-async fn what_happens_in_the_cluster_is_told_as_it_is_there_also_over_a_killed_server<K: ApiServer>() {
+async fn feed_reports_changes_across_a_server_crash<K: ApiServer>() {
     let mut setup = Setup::<K>::start().await;
-    // More than there are in a page.
+    // More than fit a page.
     let many: String =
         (0..600).map(|number| format!("---\n{}", config_map(&format!("m{number}"), "edge", "x"))).collect();
     setup.create(&many);
     setup.create(&config_map("other", "cloud", "x"));
-    let mut told = setup.follow(vec![rule(0, &["cm"], &["shop"], "tier=edge")]).await;
-    assert_eq!(told.objects.len(), 600, "{:?}", told.objects.keys());
-    assert!(told.problems.is_empty() && told.unread.is_empty());
+    let mut follower = setup.follow(vec![rule(0, &["cm"], &["shop"], "tier=edge")]).await;
+    assert_eq!(follower.objects.len(), 600, "{:?}", follower.objects.keys());
+    assert!(follower.problems.is_empty() && follower.unread.is_empty());
     let first = setup.get("cm/m0");
-    assert_eq!(told.objects["configmaps/m0"], first);
+    assert_eq!(follower.objects["configmaps/m0"], first);
 
     setup.apply(&config_map("m0", "edge", "fast"));
-    told.until_told("configmaps/m0", &setup.get("cm/m0")).await;
-    // Out of what is selected, and into it.
+    follower.until_equals("configmaps/m0", &setup.get("cm/m0")).await;
+    // One object leaves the selection, another one enters it.
     setup.apply(&config_map("m1", "cloud", "x"));
     setup.apply(&config_map("other", "edge", "x"));
-    told.until("one has gone, one has come", |told| {
-        !told.has("configmaps/m1") && told.has("configmaps/other")
-    })
-    .await;
-    // Deleted and made again under the same name.
+    follower
+        .until("one has gone, one has come", |follower| {
+            !follower.has("configmaps/m1") && follower.has("configmaps/other")
+        })
+        .await;
+    // Deleted and created again under the same name.
     setup.delete("cm/m0");
     setup.create(&config_map("m0", "edge", "again"));
-    told.until_told("configmaps/m0", &setup.get("cm/m0")).await;
-    assert_ne!(told.objects["configmaps/m0"]["metadata"]["uid"], first["metadata"]["uid"]);
+    follower.until_equals("configmaps/m0", &setup.get("cm/m0")).await;
+    assert_ne!(follower.objects["configmaps/m0"]["metadata"]["uid"], first["metadata"]["uid"]);
 
-    told.log.clear();
+    follower.log.clear();
     setup.kubernetes.crash().await;
     setup.apply(&config_map("m2", "edge", "after"));
     setup.delete("cm/m3");
-    told.until_told("configmaps/m2", &setup.get("cm/m2")).await;
-    told.until("it has gone", |told| !told.has("configmaps/m3")).await;
-    let mut log = told.log.clone();
+    follower.until_equals("configmaps/m2", &setup.get("cm/m2")).await;
+    follower.until("it has gone", |follower| !follower.has("configmaps/m3")).await;
+    let mut log = follower.log.clone();
     log.sort();
     assert_eq!(log, ["+configmaps/m2", "-configmaps/m3"], "nothing else is told");
 }
 
-async fn who_asks_is_told_when_nothing_is_missed_and_how_far_the_cluster_is<K: ApiServer>() {
+async fn catch_up_confirms_completeness_and_the_version<K: ApiServer>() {
     let setup = Setup::<K>::start().await;
     setup.create(&config_map("a", "edge", "x"));
     setup.create(&config_map("b", "edge", "x"));
-    let mut told = setup.follow(vec![rule(0, &["cm"], &["shop"], "")]).await;
-    told.catch_up().await;
-    assert_eq!(told.log, ["+configmaps/a", "+configmaps/b"], "nothing is told twice");
-    // Also what another rule selects from now on.
+    let mut follower = setup.follow(vec![rule(0, &["cm"], &["shop"], "")]).await;
+    follower.catch_up().await;
+    assert_eq!(follower.log, ["+configmaps/a", "+configmaps/b"], "nothing is told twice");
+    // The catch-up includes objects that a new rule selects.
     setup.apply(&config_map("a", "edge", "fast"));
     setup.delete("cm/b");
     setup.admin.run(&["create", "secret", "generic", "key", "-n", "shop"]).ok();
@@ -261,54 +263,57 @@ async fn who_asks_is_told_when_nothing_is_missed_and_how_far_the_cluster_is<K: A
         "apiVersion: edgesync.io/v1alpha1\nkind: Placement\nmetadata: {name: p, namespace: shop}\n\
          spec: {objects: {kinds: [secrets]}, nodes: {}}\n",
     );
-    let questions = [told.feed.catch_up(), told.feed.catch_up()];
-    told.until("both are answered", |told| told.caught_up.0 >= questions[1]).await;
-    assert_eq!(told.objects["configmaps/a"], setup.get("cm/a"));
-    assert!(told.has("secrets/key") && !told.has("configmaps/b"), "{:?}", told.log);
+    let questions = [follower.feed.catch_up(), follower.feed.catch_up()];
+    follower.until("both are answered", |follower| follower.caught_up.0 >= questions[1]).await;
+    assert_eq!(follower.objects["configmaps/a"], setup.get("cm/a"));
+    assert!(follower.has("secrets/key") && !follower.has("configmaps/b"), "{:?}", follower.log);
     let newest = setup.get("placement/p")["metadata"]["resourceVersion"].as_str().unwrap().into();
-    assert!(!told.caught_up.1.is_older_than(&newest), "{:?}", told.caught_up);
+    assert!(!follower.caught_up.1.is_older_than(&newest), "{:?}", follower.caught_up);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_cluster_that_was_restored_from_a_copy_is_read_anew() {
+async fn restored_cluster_is_relisted() {
     let mut setup = Setup::<Kubernetes>::start().await;
     setup.create(&config_map("a", "edge", "old"));
     setup.create(&config_map("b", "edge", "old"));
     let old = setup.get("cm/a");
     setup.kubernetes.copy_or_restore().await;
-    let mut told = setup.follow(vec![rule(0, &["cm"], &["shop"], "")]).await;
+    let mut follower = setup.follow(vec![rule(0, &["cm"], &["shop"], "")]).await;
     setup.apply(&config_map("a", "edge", "new"));
     setup.delete("cm/b");
-    // So many that a server that starts does not give as many versions by itself.
+    // So many that a restarted server does not reach their versions on its own.
     let many: String =
         (0..50).map(|n| format!("---\n{}", config_map(&format!("c{n}"), "edge", "x"))).collect();
     setup.create(&many);
-    told.until_told("configmaps/c49", &setup.get("cm/c49")).await;
+    follower.until_equals("configmaps/c49", &setup.get("cm/c49")).await;
 
     setup.kubernetes.copy_or_restore().await;
-    told.until_told("configmaps/a", &old).await;
-    told.until("it is as it was", |told| told.has("configmaps/b") && told.objects.len() == 2).await;
+    follower.until_equals("configmaps/a", &old).await;
+    follower
+        .until("it is as it was", |follower| follower.has("configmaps/b") && follower.objects.len() == 2)
+        .await;
     setup.apply(&config_map("b", "edge", "newer"));
-    told.until_told("configmaps/b", &setup.get("cm/b")).await;
+    follower.until_equals("configmaps/b", &setup.get("cm/b")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_cluster_without_the_kinds_of_rules_has_not_told_everything() {
+async fn feed_is_incomplete_without_the_kinds_of_rules() {
     let setup = Setup::<Kubernetes>::without_rules().await;
     setup.create(&config_map("a", "edge", "x"));
-    let mut told = Follower::new(&setup.kubernetes.admin, vec![rule(0, &["cm"], &["shop"], "")]).await;
-    let missing = |told: &Follower| told.problems.iter().filter(|one| one.origin == Origin::Fleet).count();
-    told.until("the kinds of rules are missing", |told| missing(told) == 2).await;
-    assert_eq!(told.unread, ["Placement.edgesync.io", "ClusterPlacement.edgesync.io"]);
-    assert!(!told.is_complete && told.objects.is_empty(), "what is wanted is not known");
+    let mut follower = Follower::new(&setup.kubernetes.admin, vec![rule(0, &["cm"], &["shop"], "")]).await;
+    let missing =
+        |follower: &Follower| follower.problems.iter().filter(|one| one.origin == Origin::Fleet).count();
+    follower.until("the kinds of rules are missing", |follower| missing(follower) == 2).await;
+    assert_eq!(follower.unread, ["Placement.edgesync.io", "ClusterPlacement.edgesync.io"]);
+    assert!(!follower.is_complete && follower.objects.is_empty(), "what is wanted is not known");
     RULES.iter().for_each(|text| setup.create(text));
-    told.until("all is told", |told| told.is_complete).await;
-    assert!(told.has("configmaps/a") && told.problems.is_empty() && told.unread.is_empty());
+    follower.until("all is told", |follower| follower.is_complete).await;
+    assert!(follower.has("configmaps/a") && follower.problems.is_empty() && follower.unread.is_empty());
 }
 
-async fn a_rule_that_is_an_object_has_watched_what_it_selects_and_nothing_else<K: ApiServer>() {
+async fn placement_object_watches_only_what_it_selects<K: ApiServer>() {
     let setup = Setup::<K>::start().await;
     setup.create(&config_map("edge", "edge", "x"));
     setup.create(&config_map("cloud", "cloud", "x"));
@@ -319,23 +324,26 @@ async fn a_rule_that_is_an_object_has_watched_what_it_selects_and_nothing_else<K
         )
     };
     setup.create(&placement("edge"));
-    let mut told = setup.follow(Vec::new()).await;
-    assert_eq!(told.log, ["+placements/p", "+configmaps/edge"], "the rule before what it selects");
-    let uid = told.objects["placements/p"]["metadata"]["uid"].as_str().unwrap().into();
+    let mut follower = setup.follow(Vec::new()).await;
+    assert_eq!(follower.log, ["+placements/p", "+configmaps/edge"], "the rule before what it selects");
+    let uid = follower.objects["placements/p"]["metadata"]["uid"].as_str().unwrap().into();
     assert_eq!(
-        told.problems,
+        follower.problems,
         [Problem { origin: Origin::Rule(uid), kind: "gizmos".into(), cause: Cause::Unserved }]
     );
 
     setup.apply(&placement("cloud"));
-    told.until("it selects others", |told| told.has("configmaps/cloud") && !told.has("configmaps/edge"))
+    follower
+        .until("it selects others", |follower| {
+            follower.has("configmaps/cloud") && !follower.has("configmaps/edge")
+        })
         .await;
     setup.admin.run(&["delete", "placement/p", "-n", "shop"]).ok();
-    told.until("nobody wants it", |told| told.objects.is_empty()).await;
-    told.until("there is no problem", |told| told.problems.is_empty()).await;
+    follower.until("nobody wants it", |follower| follower.objects.is_empty()).await;
+    follower.until("there is no problem", |follower| follower.problems.is_empty()).await;
 }
 
-async fn what_names_a_node_is_told_of_with_what_pods_refer_to<K: ApiServer>() {
+async fn labelled_objects_are_reported_with_pod_references<K: ApiServer>() {
     let setup = Setup::<K>::start().await;
     let pod = |name: &str, node: &str| {
         format!(
@@ -358,13 +366,13 @@ async fn what_names_a_node_is_told_of_with_what_pods_refer_to<K: ApiServer>() {
         Interest::labelled(kinds("secrets")),
         Interest::annotated(kinds("resourcequotas")),
     ];
-    let told = setup.follow(interests).await;
-    let told: Vec<&String> = told.objects.keys().collect();
+    let follower = setup.follow(interests).await;
+    let follower: Vec<&String> = follower.objects.keys().collect();
     let expected = ["configmaps/settings", "pods/placed", "resourcequotas/any", "secrets/labelled"];
-    assert_eq!(told, expected);
+    assert_eq!(follower, expected);
 }
 
-async fn a_kind_may_go_and_come_and_disturbs_no_other<K: ApiServer>() {
+async fn deleted_and_recreated_kind_disturbs_no_other<K: ApiServer>() {
     let setup = Setup::<K>::start().await;
     let lamp = "{apiVersion: example.com/v1, kind: Lamp, metadata: {name: hall, namespace: shop}}\n";
     let establish = || {
@@ -372,29 +380,32 @@ async fn a_kind_may_go_and_come_and_disturbs_no_other<K: ApiServer>() {
         setup.create(lamp);
     };
     establish();
-    let mut told = setup.follow(vec![rule(0, &["Lamp"], &[], ""), rule(1, &["cm"], &["shop"], "")]).await;
-    let first = told.objects["lamps/hall"].clone();
+    let mut follower = setup.follow(vec![rule(0, &["Lamp"], &[], ""), rule(1, &["cm"], &["shop"], "")]).await;
+    let first = follower.objects["lamps/hall"].clone();
 
     setup.admin.run(&["delete", "crd/lamps.example.com"]).ok();
-    told.until("the lamp has gone", |told| !told.has("lamps/hall")).await;
-    let unserved = |told: &Follower| {
-        matches!(&told.problems[..], [Problem { origin: Origin::Configured(0), cause: Cause::Unserved, .. }])
+    follower.until("the lamp has gone", |follower| !follower.has("lamps/hall")).await;
+    let unserved = |follower: &Follower| {
+        matches!(
+            &follower.problems[..],
+            [Problem { origin: Origin::Configured(0), cause: Cause::Unserved, .. }]
+        )
     };
-    told.until("there is no such kind", unserved).await;
+    follower.until("there is no such kind", unserved).await;
     setup.create(&config_map("settings", "edge", "x"));
-    told.until("others are told of", |told| told.has("configmaps/settings")).await;
+    follower.until("others are told of", |follower| follower.has("configmaps/settings")).await;
 
     establish();
-    told.until("the lamp has come again", |told| told.has("lamps/hall")).await;
-    assert_ne!(told.objects["lamps/hall"]["metadata"]["uid"], first["metadata"]["uid"]);
-    told.until("there is no problem", |told| told.problems.is_empty()).await;
+    follower.until("the lamp has come again", |follower| follower.has("lamps/hall")).await;
+    assert_ne!(follower.objects["lamps/hall"]["metadata"]["uid"], first["metadata"]["uid"]);
+    follower.until("there is no problem", |follower| follower.problems.is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_kind_that_cannot_be_read_keeps_no_other_waiting() {
+async fn unreadable_kind_delays_no_other() {
     let setup = Setup::<Kubernetes>::start().await;
-    // Nobody answers who could say what a lamp of today is in the version that is preferred.
+    // The conversion webhook is down, so no lamp can be read in the preferred version.
     let lamps = |served: bool| {
         format!(
             "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: lamps.example.com}}\n\
@@ -409,23 +420,25 @@ async fn a_kind_that_cannot_be_read_keeps_no_other_waiting() {
     setup.admin.run(&["wait", "--for=condition=Established", "crd/lamps.example.com"]).ok();
     setup.create("{apiVersion: example.com/v1, kind: Lamp, metadata: {name: hall, namespace: shop}}\n");
     setup.create(&config_map("a", "edge", "x"));
-    let mut told = setup.follow(vec![rule(0, &["Lamp"], &[], ""), rule(1, &["cm"], &["shop"], "")]).await;
-    assert!(told.has("configmaps/a") && !told.has("lamps/hall"));
-    assert_eq!(told.unread, ["Lamp.example.com"]);
+    let mut follower = setup.follow(vec![rule(0, &["Lamp"], &[], ""), rule(1, &["cm"], &["shop"], "")]).await;
+    assert!(follower.has("configmaps/a") && !follower.has("lamps/hall"));
+    assert_eq!(follower.unread, ["Lamp.example.com"]);
     let broken = |problem: &Problem| {
         problem.origin == Origin::Configured(0) && matches!(problem.cause, Cause::Broken(_))
     };
-    assert!(matches!(&told.problems[..], [problem] if broken(problem)), "{:?}", told.problems);
-    told.catch_up().await;
+    assert!(matches!(&follower.problems[..], [problem] if broken(problem)), "{:?}", follower.problems);
+    follower.catch_up().await;
 
     setup.apply(&lamps(false));
-    told.until("the lamp can be read", |told| told.has("lamps/hall") && told.unread.is_empty()).await;
-    assert!(told.problems.is_empty(), "{:?}", told.problems);
+    follower
+        .until("the lamp can be read", |follower| follower.has("lamps/hall") && follower.unread.is_empty())
+        .await;
+    assert!(follower.problems.is_empty(), "{:?}", follower.problems);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn rights_that_are_taken_away_take_nothing_away() {
+async fn revoked_rights_remove_no_objects_from_the_feed() {
     let mut setup = Setup::<Kubernetes>::start().await;
     let fleet = "--resource=nodes,placements.edgesync.io,clusterplacements.edgesync.io";
     let list = "--verb=list,watch";
@@ -451,41 +464,47 @@ async fn rights_that_are_taken_away_take_nothing_away() {
         rule(2, &["cm"], &[], ""),
     ];
     let ada = setup.kubernetes.user("ada");
-    let mut told = setup.follow_as(&ada, rules).await;
-    let refused = |told: &Follower| -> Vec<(Origin, String)> {
-        told.problems.iter().map(|problem| (problem.origin.clone(), problem.kind.clone())).collect()
+    let mut follower = setup.follow_as(&ada, rules).await;
+    let refused = |follower: &Follower| -> Vec<(Origin, String)> {
+        follower.problems.iter().map(|problem| (problem.origin.clone(), problem.kind.clone())).collect()
     };
-    // What may be read is, although another rule would have it from everywhere.
+    // Permitted reads continue, although another rule asks for all namespaces.
     assert_eq!(
-        refused(&told),
+        refused(&follower),
         [
             (Origin::Configured(2), "configmaps".to_owned()),
             (Origin::Configured(1), "secrets in namespace shop".to_owned())
         ]
     );
-    assert_eq!(told.unread, ["ConfigMap", "Secret in namespace shop"]);
-    assert!(told.has("configmaps/a") && told.has("configmaps/b") && !told.has("secrets/key"));
+    assert_eq!(follower.unread, ["ConfigMap", "Secret in namespace shop"]);
+    assert!(follower.has("configmaps/a") && follower.has("configmaps/b") && !follower.has("secrets/key"));
 
     bind(&setup, "secrets");
-    told.until("the secret is told of", |told| told.has("secrets/key") && refused(told).len() == 1).await;
+    follower
+        .until("the secret is told of", |follower| {
+            follower.has("secrets/key") && refused(follower).len() == 1
+        })
+        .await;
     setup.admin.run(&["delete", "rolebinding", "configmaps", "-n", "shop"]).ok();
-    // What is under way goes on until it is cut.
+    // An open watch continues until it is cut.
     setup.kubernetes.crash().await;
-    told.until("the rule has a problem", |told| refused(told).len() == 2).await;
+    follower.until("the rule has a problem", |follower| refused(follower).len() == 2).await;
     setup.delete("cm/b");
     setup.delete("secret/key");
-    told.until("the secret has gone", |told| !told.has("secrets/key")).await;
-    assert!(told.has("configmaps/a") && told.has("configmaps/b"), "it is not known that it has gone");
-    assert_eq!(told.unread, ["ConfigMap", "ConfigMap in namespace shop"]);
+    follower.until("the secret has gone", |follower| !follower.has("secrets/key")).await;
+    assert!(follower.has("configmaps/a") && follower.has("configmaps/b"), "it is not known that it has gone");
+    assert_eq!(follower.unread, ["ConfigMap", "ConfigMap in namespace shop"]);
 
     bind(&setup, "configmaps");
-    told.until("the other has gone", |told| !told.has("configmaps/b") && refused(told).len() == 1).await;
-    assert!(told.has("configmaps/a") && !told.log.contains(&"-configmaps/a".to_owned()));
+    follower
+        .until("the other has gone", |follower| !follower.has("configmaps/b") && refused(follower).len() == 1)
+        .await;
+    assert!(follower.has("configmaps/a") && !follower.log.contains(&"-configmaps/a".to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn what_could_not_be_read_is_known_when_all_of_it_is_told() {
+async fn unread_kinds_are_cleared_after_a_full_list() {
     let setup = Setup::<Kubernetes>::start().await;
     setup
         .admin
@@ -498,35 +517,37 @@ async fn what_could_not_be_read_is_known_when_all_of_it_is_told() {
         ])
         .ok();
     setup.admin.run(&["create", "clusterrolebinding", "all", "--clusterrole=all", "--user=ada"]).ok();
-    // More than there are in a part of a list.
+    // More than fit a batch of a list.
     let many: String =
         (0..600).map(|number| format!("---\n{}", config_map(&format!("m{number}"), "edge", "x"))).collect();
     setup.create(&many);
     let ada = setup.kubernetes.user("ada");
-    let mut told = setup.follow_as(&ada, vec![rule(0, &["cm"], &["shop"], "")]).await;
-    assert_eq!(told.unread, ["ConfigMap in namespace shop"]);
+    let mut follower = setup.follow_as(&ada, vec![rule(0, &["cm"], &["shop"], "")]).await;
+    assert_eq!(follower.unread, ["ConfigMap in namespace shop"]);
     let role = ["create", "role", "maps", "--verb=list,watch", "--resource=configmaps", "-n", "shop"];
     setup.admin.run(&role).ok();
     setup.admin.run(&["create", "rolebinding", "maps", "--role=maps", "--user=ada", "-n", "shop"]).ok();
-    told.until("they can be read", |told| told.unread.is_empty()).await;
-    assert_eq!((told.known_then, told.objects.len()), (600, 600), "not before all of them are told");
+    follower.until("they can be read", |follower| follower.unread.is_empty()).await;
+    assert_eq!((follower.known_then, follower.objects.len()), (600, 600), "not before all of them are told");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn what_was_given_up_can_be_read_again_although_nothing_happens_there() {
+async fn stopped_watch_recovers_without_changes() {
     let setup = Setup::<Kubernetes>::start().await;
     setup.create(&config_map("a", "edge", "x"));
     let line = Proxy::start(setup.kubernetes.address);
     let kubeconfig = setup.kubernetes.admin_by("line", &format!("https://{}", line.address()));
-    let mut told = setup.follow_as(&kubeconfig, vec![rule(0, &["cm"], &["shop"], "")]).await;
+    let mut follower = setup.follow_as(&kubeconfig, vec![rule(0, &["cm"], &["shop"], "")]).await;
     line.set(Mode::Refuse);
     line.cut();
     let is_unread =
-        |told: &Follower| told.unread.iter().any(|unread| unread == "ConfigMap in namespace shop");
-    told.until("it is given up", is_unread).await;
-    told.log.clear();
+        |follower: &Follower| follower.unread.iter().any(|unread| unread == "ConfigMap in namespace shop");
+    follower.until("it is given up", is_unread).await;
+    follower.log.clear();
     line.set(Mode::Pass);
-    told.until("all can be read", |told| told.unread.is_empty() && told.problems.is_empty()).await;
-    assert_eq!(told.log, [""; 0], "nothing is told twice");
+    follower
+        .until("all can be read", |follower| follower.unread.is_empty() && follower.problems.is_empty())
+        .await;
+    assert_eq!(follower.log, [""; 0], "nothing is told twice");
 }

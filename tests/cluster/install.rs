@@ -1,8 +1,9 @@
-//! What `packaging/kubernetes` installs: a cluster takes it, a replica needs no right that it does not give, and it gives no
-//! more.
+//! The manifests in `packaging/kubernetes`: a cluster accepts them, and they grant a replica
+//! exactly the rights it needs.
 //!
-//! Kubernetes 1.20 has no `policy/v1`: the PodDisruptionBudget is tried in the version before. Nothing aggregates ClusterRoles in
-//! this cluster, so the parts of `edgesync-place` are bound one by one.
+//! Kubernetes 1.20 has no `policy/v1`, so the PodDisruptionBudget is tested in its previous
+//! version. No controller aggregates ClusterRoles in this cluster, so the parts of `edgesync-place`
+//! are bound one by one.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -22,20 +23,20 @@ use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, said};
 use edgesync_testkit::site::{Agent, Cloud, Settings, Site, eventually};
 
-/// The longest that anything may take. A kind that was refused is asked for again within half a minute.
+/// Maximum duration of each step. A refused kind is retried within half a minute.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Who the replicas are.
+/// The identity of the replicas.
 const ACCOUNT: &str = "system:serviceaccount:edgesync:edgesync-cloud";
-/// What Kubernetes 1.20 does not have.
+/// The error for the kind that Kubernetes 1.20 does not have.
 const TOO_NEW: &str = "no matches for kind \"PodDisruptionBudget\" in version \"policy/v1\"";
-/// Everything that is installed but for that.
+/// Number of all other installed objects.
 const INSTALLED: usize = 21;
 
 const PLACEMENT: &str = "{apiVersion: edgesync.io/v1alpha1, kind: Placement, metadata: {name: all, namespace: plant}, \
      spec: {objects: {kinds: [configmaps, secrets, widgets.example.com]}, nodes: {names: ['*']}}}";
 
 struct Setup {
-    // The processes that use the directory end before it goes.
+    // Dropped before the directory that its processes use.
     kubernetes: Kubernetes,
     admin: Kubectl,
     site: Site,
@@ -53,7 +54,7 @@ impl Setup {
         Self { kubernetes, admin, site }
     }
 
-    /// A cluster with all that is installed, and with the namespace `plant`.
+    /// Starts a cluster with everything installed and the namespace `plant`.
     async fn installed() -> Self {
         let setup = Self::start().await;
         let made = setup.kustomize("overlays/load-balancer", &[]);
@@ -63,7 +64,8 @@ impl Setup {
         setup
     }
 
-    /// Applies a kustomization. Gives what it says of all objects but the one that this cluster cannot have.
+    /// Applies a kustomization. Returns the output for all objects but the one that this cluster
+    /// cannot have.
     fn kustomize(&self, name: &str, words: &[&str]) -> Vec<String> {
         let path = packaging(name);
         let run = self.admin.run(&[&["apply", "-k", path.to_str().unwrap()], words].concat());
@@ -80,7 +82,8 @@ impl Setup {
         self.admin.run(&[&["get", "-o", "json"], words].concat()).json()
     }
 
-    /// What the cluster's controllers would do: these ClusterRoles are part of `edgesync-place`.
+    /// Replaces the cluster's aggregation controller: these ClusterRoles are part of
+    /// `edgesync-place`.
     fn aggregate(&self, roles: &[&str]) {
         for role in roles {
             let label = self.get(&["clusterrole", role])["metadata"]["labels"].take();
@@ -91,13 +94,13 @@ impl Setup {
         }
     }
 
-    /// A kubeconfig of the ServiceAccount.
+    /// Returns a kubeconfig of the ServiceAccount.
     fn account(&self) -> PathBuf {
         let token = self.admin.run(&["create", "token", "edgesync-cloud", "-n", "edgesync"]).ok();
         self.kubernetes.caller("replica", token.trim())
     }
 
-    /// The configuration that the Pods get.
+    /// Returns the configuration of the Pods.
     fn configuration(&self) -> String {
         let spec =
             self.get(&["deployment", "edgesync-cloud", "-n", "edgesync"])["spec"]["template"]["spec"].take();
@@ -107,12 +110,13 @@ impl Setup {
         map["data"]["edgesync-cloud.toml"].as_str().unwrap().to_owned()
     }
 
-    /// A replica as the Pods are: with that configuration but for paths and addresses of this machine, and as the ServiceAccount.
+    /// Creates a replica like the Pods: their configuration with paths and addresses of this
+    /// machine, and their ServiceAccount.
     fn replica(&self) -> Replica {
         let mut cloud = Cloud::new(&self.site);
         cloud.settings = Settings::default();
         cloud.settings.tables(&self.configuration());
-        // As an emptyDir with fsGroup is.
+        // Like an emptyDir with fsGroup.
         let state = self.site.path("state");
         fs::create_dir(&state).unwrap();
         fs::set_permissions(&state, fs::Permissions::from_mode(0o2777)).unwrap();
@@ -135,13 +139,13 @@ impl Setup {
         Replica { fleet: Fleet { cloud, joining }, health }
     }
 
-    /// Waits for a condition of the Placement, whatever its status is, with this reason.
+    /// Waits for the Accepted condition of the Placement with this reason and any status.
     async fn accepted(&self, reason: &str) -> Value {
         self.accepted_as(reason, "").await
     }
 
-    /// The same, with this in its message. An API server that has just started refuses more than it is told to, until it has
-    /// read its rights.
+    /// Also waits for a message. An API server that has just started refuses too much until it has
+    /// read its RBAC rules.
     async fn accepted_as(&self, reason: &str, message: &str) -> Value {
         eventually(&format!("the Placement is {reason}: {message}"), PATIENCE, async || {
             let found = self.get(&["placement", "all", "-n", "plant"])["status"]["conditions"].take();
@@ -154,14 +158,14 @@ impl Setup {
     }
 }
 
-/// A replica, and what its probes ask.
+/// A replica and a client of its probes.
 struct Replica {
     fleet: Fleet,
     health: Client,
 }
 
 impl Replica {
-    /// What the cluster has refused, as far as the log has it.
+    /// Returns the log lines of refused requests.
     fn refused(&self) -> Vec<String> {
         let log = self.fleet.cloud.process.log();
         log.into_iter()
@@ -172,9 +176,9 @@ impl Replica {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn the_manifests_are_taken_by_the_api_server() {
+async fn manifests_are_accepted_by_the_api_server() {
     let setup = Setup::start().await;
-    // Without its namespace nothing could be tried in it.
+    // A server-side dry run needs the namespace.
     setup.admin.run(&["apply", "-f", packaging("base/namespace.yaml").to_str().unwrap()]).ok();
     for name in [".", "overlays/load-balancer", "overlays/external-broker"] {
         let made = setup.kustomize(name, &["--dry-run=server"]);
@@ -190,7 +194,7 @@ async fn the_manifests_are_taken_by_the_api_server() {
 
     assert_eq!(setup.kustomize(".", &[]).len(), INSTALLED);
     setup.admin.run(&["wait", "--for=condition=Established", "crd", "--all"]).ok();
-    // Over it, and back.
+    // Applies an overlay and then the base again.
     for name in ["overlays/external-broker", "overlays/load-balancer", "."] {
         assert_eq!(setup.kustomize(name, &[]).len(), INSTALLED);
         let config = setup.site.path("edgesync-cloud.toml");
@@ -223,7 +227,7 @@ async fn the_manifests_are_taken_by_the_api_server() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn what_the_documents_say_uninstalls_everything_and_leaves_what_is_others() {
+async fn documented_uninstall_removes_only_edgesync() {
     let setup = Setup::installed().await;
     let sync = |name: &str, labels: &str| {
         setup.apply(&format!(
@@ -243,7 +247,7 @@ async fn what_the_documents_say_uninstalls_everything_and_leaves_what_is_others(
     let commands = section.split("```").nth(1).unwrap().lines().skip(1);
     for command in commands {
         let words: Vec<&str> = command.strip_prefix("kubectl ").unwrap().split(' ').collect();
-        // Nobody empties a namespace here.
+        // No namespace controller runs here.
         let words =
             if words.contains(&"namespace") { [&words[..], &["--wait=false"]].concat() } else { words };
         setup.admin.run(&words).ok();
@@ -267,7 +271,7 @@ async fn what_the_documents_say_uninstalls_everything_and_leaves_what_is_others(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn the_rights_that_are_installed_are_enough() {
+async fn installed_rights_are_sufficient() {
     let setup = Setup::installed().await;
     setup.aggregate(&["edgesync-place-configmaps"]);
     define(&setup.admin, "Widget", &format!("subresources: {{status: {{}}}}, {ANYTHING}"));
@@ -285,7 +289,7 @@ async fn the_rights_that_are_installed_are_enough() {
         agent.get(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings", "namespace": "plant"}})).await
     })
     .await;
-    // What it may not place is said, and nothing else waits for it.
+    // The status names the kinds that may not be placed, and nothing else waits for them.
     let accepted = setup.accepted("Forbidden").await;
     assert_eq!(accepted["status"], "False");
     for what in
@@ -293,7 +297,7 @@ async fn the_rights_that_are_installed_are_enough() {
     {
         assert!(accepted["message"].as_str().unwrap().contains(what), "{what}: {accepted:#}");
     }
-    // A right that is missing is seen in the log, also where somebody asks again and again.
+    // The log names a missing right, also of repeated requests.
     let is_not_given = |line: &String| line.contains("plant") && line.contains("cannot list resource");
     assert!(replica.refused().iter().all(is_not_given), "{:#?}", replica.refused());
 
@@ -339,7 +343,7 @@ async fn the_rights_that_are_installed_are_enough() {
     })
     .await;
 
-    // Another label is a change of the Node itself.
+    // Another label changes the Node itself.
     agent.process.env("EDGESYNC_NODE_LABELS", "rack=7");
     agent.crash_as_configured().await;
     eventually("the label is noted", PATIENCE, async || {
@@ -348,7 +352,7 @@ async fn the_rights_that_are_installed_are_enough() {
     })
     .await;
 
-    // What an operator does needs rights too: what was given goes again.
+    // Operator commands need rights too; finally the granted rights are removed.
     let output = replica.fleet.command(&["token", "list"]).await;
     assert!(output.status.success(), "{}", said(&output));
     for what in ["revoke", "remove"] {
@@ -367,7 +371,7 @@ async fn the_rights_that_are_installed_are_enough() {
     assert!(replica.refused().iter().all(is_not_given), "{:#?}", replica.refused());
 }
 
-/// What the ServiceAccount may not do: a verb, a resource, a namespace.
+/// Requests that the ServiceAccount may not make: a verb, a resource, a namespace.
 const FORBIDDEN: [(&str, &str, &str); 40] = [
     ("get", "secrets", "default"),
     ("list", "secrets", "kube-system"),
@@ -411,7 +415,8 @@ const FORBIDDEN: [(&str, &str, &str); 40] = [
     ("list", "events.events.k8s.io", "plant"),
 ];
 
-/// What it may do, so that a misspelt question is noticed. All Nodes are among it: RBAC knows no labels.
+/// Permitted requests, to detect misspelled questions. They include all Nodes: RBAC does not select
+/// by labels.
 const ALLOWED: [(&str, &str, &str); 8] = [
     ("delete", "nodes", ""),
     ("update", "nodes/status", ""),
@@ -425,12 +430,12 @@ const ALLOWED: [(&str, &str, &str); 8] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn the_rights_that_are_installed_are_not_more_than_that() {
+async fn installed_rights_are_minimal() {
     let setup = Setup::installed().await;
     setup.aggregate(&["edgesync-place-configmaps"]);
     let may = |(verb, resource, namespace): (&str, &str, &str)| {
         let account = format!("--as={ACCOUNT}");
-        // What comes after a slash is a subresource, or the name of an object.
+        // The part after a slash is a subresource or the name of an object.
         let (kind, subresource) = match resource.split_once('/') {
             Some((kind, part)) if ["exec", "token", "proxy", "status"].contains(&part) => (kind, part),
             _ => (resource, ""),
@@ -462,7 +467,7 @@ async fn the_rights_that_are_installed_are_not_more_than_that() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_replica_without_a_right_says_which_and_goes_on_once_it_has_it() {
+async fn replica_reports_a_missing_right_and_recovers_once_granted() {
     let setup = Setup::installed().await;
     setup.aggregate(&["edgesync-place-configmaps"]);
     let take = |binding: &[&str]| drop(setup.admin.run(&[&["delete"], binding].concat()).ok());
@@ -493,7 +498,7 @@ async fn a_replica_without_a_right_says_which_and_goes_on_once_it_has_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn rights_that_are_taken_away_take_nothing_from_nodes() {
+async fn revoked_rights_remove_nothing_from_nodes() {
     let mut setup = Setup::installed().await;
     setup.aggregate(&["edgesync-place-configmaps"]);
     let rights = packaging("examples/rights.yaml");
@@ -524,7 +529,7 @@ async fn rights_that_are_taken_away_take_nothing_from_nodes() {
     setup.accepted("Accepted").await;
 
     setup.admin.run(&["delete", "rolebinding", "edgesync-place-secrets", "-n", "plant"]).ok();
-    // What is under way goes on until it is cut.
+    // An open watch continues until it is cut.
     setup.kubernetes.crash().await;
     setup.accepted_as("Forbidden", "secrets in namespace plant: ").await;
     setup.admin.run(&["delete", "secret", "dropped", "-n", "plant"]).ok();
@@ -536,7 +541,7 @@ async fn rights_that_are_taken_away_take_nothing_from_nodes() {
     };
     arrives(&setup, &agent, "one").await;
     assert_eq!(secrets(&agent).await, ["dropped", "kept"]);
-    // Neither a node that comes again nor a replica that has never read them changes that.
+    // A restarted node and a replica that has never read the Secrets keep them too.
     agent.crash_as_configured().await;
     replica.fleet.cloud.crash().await;
     arrives(&setup, &agent, "two").await;

@@ -1,4 +1,5 @@
-//! Joining at several replicas of the cloud side: tokens, certificates and keys are in the cluster.
+//! Joining at several replicas of the cloud side, with tokens, certificates and keys in the
+//! cluster.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -21,19 +22,19 @@ use edgesync_testkit::timing::{assert_within, within};
 
 const NAMESPACE: &str = "edgesync";
 const HOUR: Duration = Duration::from_secs(3600);
-/// How soon a revocation is in force everywhere.
+/// Maximum time until a revocation is in force everywhere.
 const SOON: Duration = Duration::from_secs(2);
-/// The longest that a server may take to come back and be found again.
+/// Maximum time for a restarted server to serve again.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 struct Setup {
-    // The processes that use the directory end before it goes.
+    // Dropped before the directory that its processes use.
     kubernetes: Kubernetes,
     admin: Kubectl,
     site: Site,
 }
 
-/// A replica that keeps to what others change.
+/// A replica that follows the changes of others.
 struct Replica {
     pairing: Pairing,
     _keeping: JoinSet<()>,
@@ -55,7 +56,7 @@ impl Setup {
         Cluster::connect(Some(&self.kubernetes.admin)).await.unwrap()
     }
 
-    async fn office(&self) -> Office {
+    async fn enrollment(&self) -> Office {
         Office::connect(std::sync::Arc::new(self.cluster().await), NAMESPACE).await.unwrap()
     }
 
@@ -96,12 +97,12 @@ impl Replica {
         self.pairing.office().create_token(node, HOUR, uses, Labels::new()).await.unwrap().token
     }
 
-    /// The nodes that are cut next; in time, or the test fails.
+    /// Returns the nodes to disconnect next; fails after this time.
     async fn cut_within(&self, time: Duration) -> Vec<String> {
         within("a node is cut", time, self.pairing.nodes_to_cut()).await
     }
 
-    /// Waits until this node is cut, which may be after others.
+    /// Waits until this node is disconnected, possibly after others.
     async fn until_cut(&self, node: &str, time: Duration) {
         let cut = async { while !self.pairing.nodes_to_cut().await.iter().any(|cut| cut == node) {} };
         within("the node is cut", time, cut).await;
@@ -110,7 +111,7 @@ impl Replica {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn replicas_share_one_ca_and_a_token_for_one_use_lets_one_in() {
+async fn replicas_share_one_ca_and_count_token_uses_together() {
     let setup = Setup::start().await;
     let error = format!("{:#}", setup.open("0").await.unwrap_err());
     assert!(error.contains("kubectl create namespace edgesync"), "{error}");
@@ -132,7 +133,7 @@ async fn replicas_share_one_ca_and_a_token_for_one_use_lets_one_in() {
     let members = ["get", "configmaps", "-n", NAMESPACE, "-l", "edgesync.io/pairing=member", "-o", "name"];
     assert_eq!(setup.admin.run(&members).lines().len(), 1);
 
-    // A token for many is contended, and counts each.
+    // A token for many uses is contended and counts each use.
     let token = replicas[0].token(None, 30).await;
     let mut joining = JoinSet::new();
     for number in 0..30 {
@@ -146,7 +147,7 @@ async fn replicas_share_one_ca_and_a_token_for_one_use_lets_one_in() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn what_is_revoked_anywhere_is_in_force_everywhere_soon_over_the_end_of_the_server_too() {
+async fn revocations_reach_all_replicas_across_a_server_crash() {
     let mut setup = Setup::start().await;
     setup.admin.run(&["create", "namespace", NAMESPACE]).ok();
     let (one, other) = (setup.replica("1").await, setup.replica("2").await);
@@ -159,8 +160,8 @@ async fn what_is_revoked_anywhere_is_in_force_everywhere_soon_over_the_end_of_th
     assert!(other.pairing.is_revoked("a"));
     assert_within(begun.elapsed(), SOON);
     // From the command line of an operator, without a replica's port.
-    let office = setup.office().await;
-    assert_eq!(office.revoke_node("b").await.unwrap(), 1);
+    let enrollment = setup.enrollment().await;
+    assert_eq!(enrollment.revoke_node("b").await.unwrap(), 1);
     assert_eq!(other.cut_within(SOON).await, ["b"]);
     one.until_cut("b", SOON).await;
 
@@ -168,18 +169,18 @@ async fn what_is_revoked_anywhere_is_in_force_everywhere_soon_over_the_end_of_th
     assert_eq!(other.pairing.revoke_node("c").await.unwrap_err().code, 503);
     assert!(one.pairing.is_revoked("a") && other.pairing.is_revoked("b"));
     setup.kubernetes.run().await;
-    assert_eq!(office.revoke_node("c").await.unwrap(), 1);
+    assert_eq!(enrollment.revoke_node("c").await.unwrap(), 1);
     one.until_cut("c", PATIENCE).await;
     other.until_cut("c", PATIENCE).await;
     let late = setup.replica("3").await;
     assert!(["a", "b", "c"].iter().all(|node| late.pairing.is_revoked(node)));
-    assert!(office.forget_node("a").await.unwrap());
+    assert!(enrollment.forget_node("a").await.unwrap());
     join(&late.pairing, &late.token(None, 1).await, "a").await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_ca_that_is_lost_is_told_with_what_to_do_and_the_advice_helps() {
+async fn lost_ca_is_reported_with_working_advice() {
     let setup = Setup::start().await;
     setup.admin.run(&["create", "namespace", NAMESPACE]).ok();
     let fingerprint = setup.open("1").await.unwrap().trust().0[0].fingerprint();
@@ -194,33 +195,33 @@ async fn a_ca_that_is_lost_is_told_with_what_to_do_and_the_advice_helps() {
     });
     setup.admin.feed(&["create", "-f", "-"], &restored.to_string()).ok();
     assert_eq!(setup.open("1").await.unwrap().trust().0[0].fingerprint(), fingerprint);
-    // The other advice: to begin anew.
+    // The alternative advice: start over.
     setup.admin.run(&["delete", "secret", "edgesync-ca", "edgesync-token-key", "-n", NAMESPACE]).ok();
     assert_ne!(setup.open("1").await.unwrap().trust().0[0].fingerprint(), fingerprint);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn in_a_cluster_that_was_restored_from_a_copy_revocations_are_still_heard_of() {
+async fn revocations_reach_replicas_of_a_restored_cluster() {
     let mut setup = Setup::start().await;
     setup.admin.run(&["create", "namespace", NAMESPACE]).ok();
     let replica = setup.replica("1").await;
     for node in ["a", "b", "c"] {
         join(&replica.pairing, &replica.token(Some(node), 1).await, node).await.unwrap();
     }
-    setup.office().await.revoke_node("a").await.unwrap();
+    setup.enrollment().await.revoke_node("a").await.unwrap();
     replica.until_cut("a", SOON).await;
     setup.kubernetes.copy_or_restore().await;
-    // So many versions that a server that starts does not give as many by itself.
+    // So many that a restarted server does not reach their versions on its own.
     let many: String = (0..50)
         .map(|n| format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{ name: m{n} }}\n"))
         .collect();
     setup.admin.feed(&["create", "-f", "-"], &many).ok();
-    setup.office().await.revoke_node("b").await.unwrap();
+    setup.enrollment().await.revoke_node("b").await.unwrap();
     replica.until_cut("b", PATIENCE).await;
 
     setup.kubernetes.copy_or_restore().await;
-    assert_eq!(setup.office().await.revoke_node("c").await.unwrap(), 1);
+    assert_eq!(setup.enrollment().await.revoke_node("c").await.unwrap(), 1);
     replica.until_cut("c", PATIENCE).await;
     assert!(replica.pairing.is_revoked("a"));
 }

@@ -1,5 +1,5 @@
-//! A real kube-apiserver with an etcd of its own: at addresses and in a directory of its test, with RBAC, known by
-//! certificates and by tokens of ServiceAccounts.
+//! A real kube-apiserver with its own etcd, in the directory of a test, with RBAC and
+//! authentication by certificates and ServiceAccount tokens.
 //!
 //! ```text
 //! let site = Site::new();
@@ -25,36 +25,36 @@ use edgesync_testkit::authority::{Authority, HOUR, subject};
 use edgesync_testkit::kubectl::cache;
 use edgesync_testkit::site::{Process, Site, eventually};
 
-/// The longest that a start may take, on a machine that does much else.
+/// Maximum time for a start, on a busy machine.
 const START: Duration = Duration::from_secs(90);
-/// The group whose members may do everything.
+/// The group of administrators.
 const MASTERS: &str = "system:masters";
 
-/// A running API server and its etcd; both are killed when it is dropped.
+/// A running API server and its etcd; both are killed when this is dropped.
 pub(crate) struct Kubernetes {
-    // The server ends before its store.
+    // The server is dropped before its store.
     pub(crate) server: Process,
     etcd: Process,
-    /// The kubeconfig of somebody who may do everything.
+    /// The kubeconfig of an administrator.
     pub(crate) admin: PathBuf,
-    /// Where the server listens.
+    /// The address of the server.
     pub(crate) address: SocketAddr,
-    /// Where etcd listens.
+    /// The address of etcd.
     store: SocketAddr,
     authority: Authority,
     identity: Identity,
     directory: PathBuf,
-    /// Asks as the administrator.
+    /// A client with the administrator's rights.
     pub(crate) client: Client,
 }
 
 impl Kubernetes {
-    /// Starts both and waits until the server is ready.
+    /// Starts both processes and waits until the server is ready.
     pub(crate) async fn start(site: &Site) -> Self {
         Self::start_with(site, &[]).await
     }
 
-    /// The same with more arguments of the server.
+    /// Starts both processes with additional arguments of the server.
     pub(crate) async fn start_with(site: &Site, more: &[&str]) -> Self {
         let programs = programs();
         let directory = site.path("kubernetes");
@@ -79,7 +79,7 @@ impl Kubernetes {
         kubernetes
     }
 
-    /// Starts the server, which was killed, at its address and with what etcd has.
+    /// Starts the killed server at the same address with the data of etcd.
     pub(crate) async fn run(&mut self) {
         self.server.start();
         let Self { server, etcd, client, .. } = self;
@@ -97,14 +97,14 @@ impl Kubernetes {
         self.run().await;
     }
 
-    /// Has a copy of all that etcd has made, or put back if there is one.
+    /// Copies the data of etcd, or restores the copy if there is one.
     pub(crate) async fn copy_or_restore(&mut self) {
         self.copy_or_replace();
         self.run().await;
     }
 
-    /// Has the copy of all that etcd had put back, and goes on with versions above all that were given: what `etcdutl snapshot
-    /// restore` does with `--bump-revision` and `--mark-compacted`.
+    /// Restores the copy of etcd's data and continues with versions above all that were assigned,
+    /// like `etcdutl snapshot restore` with `--bump-revision` and `--mark-compacted`.
     pub(crate) async fn restore_raised(&mut self) {
         let given = self.newest().await.unwrap();
         self.copy_or_replace();
@@ -135,36 +135,36 @@ impl Kubernetes {
         Client::new(Address::Tcp(self.store))
     }
 
-    /// The newest version that etcd has given, if it serves.
+    /// Returns the newest version that etcd has assigned, if it serves.
     async fn newest(&self) -> Option<u64> {
         let range = json!({"key": STANDARD.encode("registry")});
         let found: Value = self.etcd_client().post("/v3/kv/range", &range).await.ok()?;
         found["header"]["revision"].as_str()?.parse().ok()
     }
 
-    /// Has etcd forget all versions but those that there are now: no watch goes on from before.
+    /// Compacts etcd to the current version, so that no earlier watch can resume.
     pub(crate) async fn compact(&self) {
         let compaction = json!({"revision": self.newest().await.unwrap().to_string(), "physical": true});
         self.etcd_client().post::<Value>("/v3/kv/compaction", &compaction).await.unwrap();
     }
 
-    /// The way to the server as the administrator.
+    /// Returns the administrator's TLS client.
     pub(crate) fn tls(&self) -> tls::Client {
         self.authority.client(&self.identity)
     }
 
-    /// The kubeconfig of the administrator, by which the server is reached somewhere else.
+    /// Writes a kubeconfig of the administrator for another address of the server.
     pub(crate) fn admin_by(&self, name: &str, server: &str) -> PathBuf {
         self.write_kubeconfig_for(name, &with_identity(&self.identity), server)
     }
 
-    /// The kubeconfig of a user with a certificate and without any rights of its own.
+    /// Writes a kubeconfig of a user with a certificate but no rights.
     pub(crate) fn user(&self, name: &str) -> PathBuf {
         let identity = self.authority.issue(&subject(name, ""), &[], -HOUR, HOUR);
         self.write_kubeconfig(name, &with_identity(&identity))
     }
 
-    /// The kubeconfig of a caller with a token.
+    /// Writes a kubeconfig of a caller with a token.
     pub(crate) fn caller(&self, name: &str, token: &str) -> PathBuf {
         self.write_kubeconfig(name, &json!({"token": token}))
     }
@@ -190,7 +190,7 @@ impl Kubernetes {
     }
 }
 
-/// Where the programs are.
+/// Returns the directory of the programs.
 fn programs() -> PathBuf {
     let version = include_str!("version").trim();
     let told = std::env::var_os("EDGESYNC_TEST_KUBERNETES").map(PathBuf::from);
@@ -206,7 +206,7 @@ fn programs() -> PathBuf {
     path
 }
 
-/// A user that has a certificate.
+/// A kubeconfig user with a certificate.
 fn with_identity(identity: &Identity) -> Value {
     json!({
         "client-certificate-data": STANDARD.encode(identity.certificate().to_pem()),
@@ -214,11 +214,12 @@ fn with_identity(identity: &Identity) -> Value {
     })
 }
 
-/// What the server shows and believes: its own certificate, the authority, and what signs the tokens of ServiceAccounts.
+/// Writes the credentials of the server: its certificate, the authority, and the keys that sign
+/// ServiceAccount tokens.
 fn write_credentials(directory: &Path, authority: &Authority, address: SocketAddr) {
     let write = |name: &str, text: String| fs::write(directory.join(name), text).unwrap();
     write("ca.pem", authority.to_pem());
-    // Proxies in front of it listen on the usual loopback address.
+    // Proxies in front of the server listen on the usual loopback address.
     let server = authority.server_for(&[&address.ip().to_string(), "127.0.0.1"], -HOUR, HOUR);
     for (name, identity) in [("server", &server), ("tokens", &authority.server_identity())] {
         write(&format!("{name}.pem"), identity.certificate().to_pem());
@@ -226,7 +227,7 @@ fn write_credentials(directory: &Path, authority: &Authority, address: SocketAdd
     }
 }
 
-/// Arguments with values, as these programs take them.
+/// Formats arguments with values for these programs.
 fn arguments<const N: usize>(list: [(&str, String); N]) -> Vec<OsString> {
     list.into_iter().map(|(name, value)| format!("--{name}={value}").into()).collect()
 }
@@ -259,9 +260,10 @@ fn server_arguments(directory: &Path, address: SocketAddr, etcd: SocketAddr) -> 
         ("service-account-signing-key-file", file("tokens.key")),
         ("service-cluster-ip-range", "10.0.0.0/24".into()),
         ("authorization-mode", "RBAC".into()),
-        // Nobody reaches it as a Service, which may not have a loopback address.
+        // No client uses the Service, which may not have a loopback address.
         ("endpoint-reconciler-type", "none".into()),
-        // It refuses Pods until the controller manager has made a ServiceAccount and its Secret.
+        // The plugin refuses Pods until the controller manager has created a ServiceAccount and its
+        // Secret.
         ("disable-admission-plugins", "ServiceAccount".into()),
     ])
 }

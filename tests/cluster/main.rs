@@ -1,15 +1,14 @@
-//! A real Kubernetes API server with etcd: that it is one, and what this program makes of it.
+//! Replicas and feeds over a real Kubernetes API server with etcd, and checks of that server.
 //!
-//! `tests/cluster/run` prepares it, says what it does not do, and runs this.
+//! `tests/cluster/run` prepares it, lists its limitations, and runs these tests.
 
 mod access;
-mod afar;
 mod api;
 mod broker;
 mod cache;
 mod costs;
+mod fault_proxy;
 mod feed;
-mod gate;
 mod install;
 mod joining;
 mod kubernetes;
@@ -17,3 +16,4 @@ mod replicas;
 mod server;
 mod setup;
 mod trouble;
+mod via_cluster;

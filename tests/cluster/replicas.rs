@@ -1,4 +1,4 @@
-//! Replicas of `edgesync-cloud` over a real cluster, and agents that they bring into sync.
+//! Replicas of `edgesync-cloud` over a real cluster, with agents.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
@@ -16,18 +16,16 @@ use edgesync_testkit::site::fleet::{ended, said};
 use edgesync_testkit::site::{Agent, Site, eventually, held, path_of};
 
 over_each!(
-    what_is_applied_to_the_cluster_is_on_the_node_and_what_the_node_says_is_in_the_cluster,
-    what_is_told_of_a_placement_is_of_the_nodes_of_all_replicas,
-    replicas_that_are_killed_in_turns_send_nothing_twice,
-    nodes_that_come_while_the_cluster_is_down_are_welcome_and_lose_nothing,
-    a_replica_that_does_not_know_that_its_connection_is_dead_does_no_harm,
-    a_rejected_object_is_named_in_the_cluster_and_at_the_replica,
-    two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_them,
+    objects_reach_the_node_and_its_reports_the_cluster,
+    placement_status_covers_the_nodes_of_all_replicas,
+    replicas_killed_in_turn_send_nothing_twice,
+    nodes_connecting_without_the_cluster_lose_nothing,
+    replica_with_a_dead_cluster_connection_does_no_harm,
+    rejected_object_is_named_in_cluster_and_replica,
+    two_thousand_objects_follow_their_labels_to_the_nodes,
 );
 
-async fn what_is_applied_to_the_cluster_is_on_the_node_and_what_the_node_says_is_in_the_cluster<
-    K: ApiServer,
->() {
+async fn objects_reach_the_node_and_its_reports_the_cluster<K: ApiServer>() {
     let setup = Setup::<K>::over().await;
     setup.apply(EVERYWHERE);
     for number in 0..20 {
@@ -42,7 +40,7 @@ async fn what_is_applied_to_the_cluster_is_on_the_node_and_what_the_node_says_is
     setup.admin.run(&["delete", "cm/c1", "-n", "shop"]).ok();
     setup.holds(&agent, "cm,secret").await;
 
-    // What kubectl notes for itself stays in the cluster.
+    // kubectl's last-applied annotation stays in the cluster.
     const NOTE: &str = "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration";
     let in_the_cluster = setup.admin.run(&["get", "cm/c0", "-n", "shop", "-o", "json"]).json();
     let on_the_node: Value = agent.client().get("/api/v1/namespaces/shop/configmaps/c0").await.unwrap();
@@ -80,7 +78,7 @@ async fn what_is_applied_to_the_cluster_is_on_the_node_and_what_the_node_says_is
     assert_eq!(status["status"]["nodes"], json!(1), "{status:#}");
 }
 
-/// Creates an object, or replaces the one that is there.
+/// Creates an object or replaces the existing one.
 async fn apply(client: &Client, object: &Value) -> Result<Value, ClientError> {
     let path = path_of(object);
     match client.get::<Value>(&path).await {
@@ -93,7 +91,7 @@ async fn apply(client: &Client, object: &Value) -> Result<Value, ClientError> {
     }
 }
 
-async fn what_is_told_of_a_placement_is_of_the_nodes_of_all_replicas<K: ApiServer>() {
+async fn placement_status_covers_the_nodes_of_all_replicas<K: ApiServer>() {
     let setup = Setup::<K>::over().await;
     setup.apply(EVERYWHERE);
     setup.apply(&config_map("c0", "fast"));
@@ -117,7 +115,7 @@ async fn what_is_told_of_a_placement_is_of_the_nodes_of_all_replicas<K: ApiServe
     assert_eq!(settled["status"]["nodes"], 2);
     let synced = &settled["status"]["conditions"].as_array().unwrap()[1];
     assert_eq!((&synced["type"], &synced["status"]), (&json!("InSync"), &json!("True")));
-    // Whoever serves them, nothing else is said, time and again.
+    // The status stays the same, whichever replica serves the nodes.
     one.settings.text("link.broker", format!("mqtt://{}", replicas[1].mqtt));
     one.process.kill();
     one.run().await;
@@ -134,15 +132,15 @@ async fn what_is_told_of_a_placement_is_of_the_nodes_of_all_replicas<K: ApiServe
     .await;
 }
 
-/// Objects that are written all the time.
+/// Number of objects that are written continuously.
 const OBJECTS: usize = 40;
 
-/// Agents that both replicas serve together: `EDGESYNC_AGENTS` on a machine for which these are too many or too few.
+/// Number of agents that both replicas serve together; `EDGESYNC_AGENTS` overrides it.
 fn agents() -> usize {
     std::env::var("EDGESYNC_AGENTS").ok().map_or(20, |count| count.parse().unwrap())
 }
 
-async fn replicas_that_are_killed_in_turns_send_nothing_twice<K: ApiServer>() {
+async fn replicas_killed_in_turn_send_nothing_twice<K: ApiServer>() {
     let setup = Setup::<K>::over().await;
     setup.apply(EVERYWHERE);
     let (_homes, mut replicas) = setup.two_replicas().await;
@@ -188,7 +186,7 @@ async fn replicas_that_are_killed_in_turns_send_nothing_twice<K: ApiServer>() {
     setup.records_everything(&names, "cm").await;
 }
 
-async fn nodes_that_come_while_the_cluster_is_down_are_welcome_and_lose_nothing<K: ApiServer>() {
+async fn nodes_connecting_without_the_cluster_lose_nothing<K: ApiServer>() {
     let mut setup = Setup::<K>::over().await;
     setup.apply(EVERYWHERE);
     for number in 0..20 {
@@ -205,7 +203,7 @@ async fn nodes_that_come_while_the_cluster_is_down_are_welcome_and_lose_nothing<
     agent.crash().await;
     agent.until("welcome again", |status| status["sync"]["inSync"] == true).await;
     assert_eq!(held(&agent.client()).await, before);
-    // A node that is new gets nothing that is not known to be right, and nothing is taken from anybody.
+    // A new node gets only objects that are known to be current, and no node loses any.
     let new = Agent::start(&setup.site, "edge-2", cloud.mqtt).await;
     new.until("connected", |status| status["link"]["state"] == "connected").await;
     setup.kubernetes.run().await;
@@ -213,7 +211,7 @@ async fn nodes_that_come_while_the_cluster_is_down_are_welcome_and_lose_nothing<
     setup.admin.run(&["delete", "cm/c1", "-n", "shop"]).ok();
     setup.holds(&agent, "cm").await;
     setup.holds(&new, "cm").await;
-    // A replica that begins with nothing sends nothing again.
+    // A replica that starts empty resends nothing.
     let sent = arrived(&agent).await;
     cloud.crash().await;
     agent.until("in sync", |status| status["sync"]["inSync"] == true).await;
@@ -221,7 +219,7 @@ async fn nodes_that_come_while_the_cluster_is_down_are_welcome_and_lose_nothing<
     assert_eq!(arrived(&agent).await, sent);
 }
 
-async fn a_replica_that_does_not_know_that_its_connection_is_dead_does_no_harm<K: ApiServer>() {
+async fn replica_with_a_dead_cluster_connection_does_no_harm<K: ApiServer>() {
     let setup = Setup::<K>::over().await;
     setup.apply(EVERYWHERE);
     for number in 0..20 {
@@ -259,7 +257,7 @@ async fn a_replica_that_does_not_know_that_its_connection_is_dead_does_no_harm<K
 /// Objects of each of three kinds.
 const EACH: usize = 700;
 
-/// An object of one of three kinds, with labels and whatever else is hard to carry.
+/// An object of one of three kinds, with labels, escapes and Unicode.
 fn sample(number: usize, site: &str) -> Value {
     let metadata = json!({
         "name": format!("o{number}"), "namespace": "shop", "labels": {"site": site, "app": "x"},
@@ -275,7 +273,7 @@ fn sample(number: usize, site: &str) -> Value {
     }
 }
 
-async fn a_rejected_object_is_named_in_the_cluster_and_at_the_replica<K: ApiServer>() {
+async fn rejected_object_is_named_in_cluster_and_replica<K: ApiServer>() {
     let setup = Setup::<K>::over().await;
     setup.apply(EVERYWHERE);
     let home = Site::new();
@@ -311,7 +309,7 @@ async fn a_rejected_object_is_named_in_the_cluster_and_at_the_replica<K: ApiServ
     for word in ["ConfigMap", "shop", "too-large", "TooLarge"] {
         assert!(shown.contains(word), "{word}: {shown}");
     }
-    // It is told in the conditions, too, once that has lasted a while.
+    // After a while the conditions show it too.
     eventually("the Node counts it", PATIENCE, async || {
         let node = setup.admin.run(&["get", "node/edge-1", "-o", "json"]).json();
         let conditions = node["status"]["conditions"].as_array()?.clone();
@@ -321,7 +319,7 @@ async fn a_rejected_object_is_named_in_the_cluster_and_at_the_replica<K: ApiServ
     drop(agent);
 }
 
-async fn two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_them<K: ApiServer>() {
+async fn two_thousand_objects_follow_their_labels_to_the_nodes<K: ApiServer>() {
     let setup = Setup::<K>::over().await;
     define(&setup.admin, "Gadget", ANYTHING);
     for site in ["north", "south"] {
@@ -339,13 +337,13 @@ async fn two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_
     for number in 0..3 * EACH {
         apply(client, &sample(number, if number % 10 == 0 { "south" } else { "north" })).await.unwrap();
     }
-    let wanted = async |site: &str| {
+    let desired = async |site: &str| {
         let kinds = [
             "/api/v1/namespaces/shop/configmaps",
             "/api/v1/namespaces/shop/secrets",
             "/apis/example.com/v1/namespaces/shop/gadgets",
         ];
-        let mut wanted = BTreeMap::new();
+        let mut desired = BTreeMap::new();
         for path in kinds {
             let list: Value = client.get(&format!("{path}?labelSelector=site%3D{site}")).await.unwrap();
             let (kind, version) =
@@ -354,17 +352,17 @@ async fn two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_
                 let mut item = bare(item.clone());
                 item["kind"] = json!(kind);
                 item["apiVersion"] = version.clone();
-                wanted.insert(item["metadata"]["uid"].as_str().unwrap().to_owned(), item);
+                desired.insert(item["metadata"]["uid"].as_str().unwrap().to_owned(), item);
             }
         }
-        wanted
+        desired
     };
     let holds = async |agent: &Agent, site: &str| {
-        let wanted = wanted(site).await;
+        let desired = desired(site).await;
         let mut last = String::new();
-        let what = format!("{} holds {} objects", agent.node, wanted.len());
+        let what = format!("{} holds {} objects", agent.node, desired.len());
         let same = eventually(&what, PATIENCE, async || {
-            if agent.status().await["objects"]["total"] != wanted.len() {
+            if agent.status().await["objects"]["total"] != desired.len() {
                 return None;
             }
             let mut held = BTreeMap::new();
@@ -379,15 +377,15 @@ async fn two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_
                     held.insert(item["metadata"]["uid"].as_str()?.to_owned(), item);
                 }
             }
-            last = format!("{:?}", held.iter().find(|(uid, object)| wanted.get(*uid) != Some(*object)));
-            (held == wanted).then_some(held.len())
+            last = format!("{:?}", held.iter().find(|(uid, object)| desired.get(*uid) != Some(*object)));
+            (held == desired).then_some(held.len())
         });
-        assert_eq!(same.await, wanted.len(), "{last}");
+        assert_eq!(same.await, desired.len(), "{last}");
     };
     holds(&north, "north").await;
     holds(&south, "south").await;
 
-    // Moved, recreated under the same name and deleted, on a node that is connected and on one that is not.
+    // Moved, recreated under the same name and deleted, on a connected and on an offline node.
     south.process.kill();
     for number in [0, 1, 2, 10, 11] {
         apply(client, &sample(number, if number % 10 == 0 { "north" } else { "south" })).await.unwrap();
@@ -407,7 +405,7 @@ async fn two_thousand_objects_get_to_the_nodes_that_their_labels_say_and_follow_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_cluster_that_was_restored_takes_nothing_much_from_nodes_before_somebody_has_confirmed_it() {
+async fn restored_cluster_removes_nothing_until_confirmed() {
     let mut setup = Setup::start().await;
     setup.apply(EVERYWHERE);
     setup.apply(&config_map("kept", "old"));
@@ -425,7 +423,7 @@ async fn a_cluster_that_was_restored_takes_nothing_much_from_nodes_before_somebo
     assert_eq!(before, 61);
 
     setup.kubernetes.copy_or_restore().await;
-    // The one that is there is as it was; those that are not there are not taken away.
+    // The existing object has its old content; the missing ones are not removed.
     eventually("the older version is back and removals are held back", PATIENCE, async || {
         let node = cloud.node("edge-1").await;
         let held = held(&agent.client()).await;
@@ -440,7 +438,7 @@ async fn a_cluster_that_was_restored_takes_nothing_much_from_nodes_before_somebo
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_name_that_is_forgotten_at_one_replica_is_not_remembered_by_another() {
+async fn forgotten_node_is_forgotten_by_all_replicas() {
     let setup = Setup::start().await;
     let (_homes, replicas) = setup.two_replicas().await;
     let mut agent = Agent::start(&setup.site, "edge-1", replicas[0].mqtt).await;

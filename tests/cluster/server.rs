@@ -1,5 +1,5 @@
-//! The server is a real one: it keeps what it is told, over its own end too, and does for each caller what RBAC says. The
-//! embedded one does what has nothing to do with RBAC as well.
+//! The API servers behave as real ones: they keep their data across a crash and enforce RBAC. The
+//! embedded one passes all tests without RBAC.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::setup::define;
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::Site;
 
-/// What a lamp is: it has rules for its fields.
+/// The definition of a lamp, with validation of its fields.
 const LAMP: &str = "subresources: {status: {}}, schema: {openAPIV3Schema: {type: object, properties: {\
      spec: {type: object, properties: {color: {type: string, pattern: '^[a-z]+$'}}}, \
      status: {type: object, properties: {lit: {type: boolean}}}}}}";
@@ -21,7 +21,7 @@ fn lamp(color: &str) -> String {
 }
 
 struct Setup<K = Kubernetes> {
-    // The processes that use the directory end before it goes.
+    // Dropped before the directory that its processes use.
     kubernetes: K,
     admin: Kubectl,
     site: Site,
@@ -41,8 +41,8 @@ impl<K: ApiServer> Setup<K> {
 }
 
 over_each!(
-    a_killed_server_comes_back_at_its_address_with_its_data,
-    a_custom_resource_has_its_rules_its_manager_and_its_status,
+    killed_server_restarts_at_its_address_with_its_data,
+    custom_resource_has_validation_managers_and_status,
 );
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -55,12 +55,12 @@ async fn kubectl_creates_and_reads_in_the_cluster() {
 
     setup.admin.run(&["create", "configmap", "settings", "--from-literal=mode=fast"]).ok();
     assert_eq!(setup.get("configmap/settings")["data"], json!({"mode": "fast"}));
-    // It knows the types of what it serves.
+    // The server knows the types of its kinds.
     let misspelt = "apiVersion: v1\nkind: ConfigMap\nmetadata: { name: other }\ndate: {}\n";
     setup.admin.feed(&["apply", "-f", "-"], misspelt).fails_with("unknown field \"date\"");
 }
 
-async fn a_killed_server_comes_back_at_its_address_with_its_data<K: ApiServer>() {
+async fn killed_server_restarts_at_its_address_with_its_data<K: ApiServer>() {
     let mut setup = Setup::<K>::start().await;
     setup.admin.run(&["create", "secret", "generic", "key", "--from-literal=pin=1234"]).ok();
     let before = setup.get("secret/key");
@@ -79,7 +79,7 @@ async fn a_killed_server_comes_back_at_its_address_with_its_data<K: ApiServer>()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_service_account_may_do_what_its_role_gives_it_and_nothing_else() {
+async fn service_account_may_do_only_what_its_role_grants() {
     let Setup { kubernetes, admin, site } = Setup::<Kubernetes>::start().await;
     admin.run(&["create", "serviceaccount", "reader"]).ok();
     admin.run(&["create", "role", "reader", "--verb=get,list", "--resource=configmaps"]).ok();
@@ -103,7 +103,7 @@ async fn a_service_account_may_do_what_its_role_gives_it_and_nothing_else() {
     user.run(&["get", "configmaps"]).fails_with("(Forbidden): configmaps is forbidden: User \"ada\"");
 }
 
-async fn a_custom_resource_has_its_rules_its_manager_and_its_status<K: ApiServer>() {
+async fn custom_resource_has_validation_managers_and_status<K: ApiServer>() {
     let Setup { admin, kubernetes: _kubernetes, site: _site } = Setup::<K>::start().await;
     define(&admin, "Lamp", LAMP);
 

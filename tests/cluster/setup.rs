@@ -1,4 +1,5 @@
-//! A real cluster with all that replicas of `edgesync-cloud` need in it, and what nodes are to hold there.
+//! A real cluster with everything that replicas of `edgesync-cloud` need, and the desired objects
+//! of nodes.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
@@ -14,7 +15,7 @@ use crate::kubernetes::Kubernetes;
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::{Agent, Cloud, Site, apply, eventually, held};
 
-/// The longest that anything may take.
+/// Maximum duration of each step.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 const KINDS: [&str; 4] = [
@@ -24,7 +25,7 @@ const KINDS: [&str; 4] = [
     include_str!("../../packaging/kubernetes/crds/clusterobjectsyncs.yaml"),
 ];
 
-/// A cluster with all that replicas need.
+/// A cluster with everything that replicas need.
 pub(crate) struct Setup<K = Kubernetes> {
     // The processes that use the directory end before it goes.
     pub(crate) kubernetes: K,
@@ -37,7 +38,7 @@ impl Setup {
         Self::start_with(&[]).await
     }
 
-    /// The same with more arguments of the API server.
+    /// Starts a cluster with additional arguments of the API server.
     pub(crate) async fn start_with(more: &[&str]) -> Self {
         let site = Site::new();
         Self::prepare(Kubernetes::start_with(&site, more).await, site)
@@ -45,7 +46,7 @@ impl Setup {
 }
 
 impl<K: ApiServer> Setup<K> {
-    /// Over either of them.
+    /// Starts an API server of the type `K`.
     pub(crate) async fn over() -> Self {
         let site = Site::new();
         Self::prepare(K::start(&site).await, site)
@@ -76,17 +77,17 @@ impl<K: ApiServer> Setup<K> {
         list["items"].as_array().unwrap().clone()
     }
 
-    /// A replica that is not started yet, in a directory of its own.
+    /// Creates a replica in its own directory without starting it.
     pub(crate) fn replica(&self, site: &Site) -> Cloud {
         let mut replica = replica_by(site, self.kubernetes.admin());
         if K::IS_OURS {
-            // They are what its own fleet holds.
+            // The embedded server writes the ObjectSyncs of its own fleet.
             replica.settings.text("kubernetes.objectsyncs", "off");
         }
         replica
     }
 
-    /// Two replicas that run, and their directories.
+    /// Starts two replicas; returns them with their directories.
     pub(crate) async fn two_replicas(&self) -> ([Site; 2], [Cloud; 2]) {
         let homes = [Site::new(), Site::new()];
         let mut replicas = [self.replica(&homes[0]), self.replica(&homes[1])];
@@ -96,7 +97,7 @@ impl<K: ApiServer> Setup<K> {
         (homes, replicas)
     }
 
-    /// Puts a ConfigMap into the namespace `shop`, without the time that kubectl takes.
+    /// Writes a ConfigMap in the namespace `shop` through the client, which is faster than kubectl.
     pub(crate) async fn put(&self, name: &str, mode: &str) {
         let object = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "shop"}, "data": {"mode": mode},
@@ -104,14 +105,16 @@ impl<K: ApiServer> Setup<K> {
         apply(self.kubernetes.client(), &object).await.unwrap();
     }
 
-    /// A condition of the Placement `all` in the namespace `shop`; null if it has none of that type.
+    /// Returns a condition of the Placement `all` in the namespace `shop`; null if it has none of
+    /// that type.
     pub(crate) fn condition(&self, of_type: &str) -> Value {
         let placement = self.admin.run(&["get", "placement/all", "-n", "shop", "-o", "json"]).json();
         let conditions = placement["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.into_iter().find(|condition| condition["type"] == of_type).unwrap_or_default()
     }
 
-    /// Waits until the Placement `all` is accepted, or is not, with this reason. Gives what is said of it.
+    /// Waits until the Accepted condition of the Placement `all` has this reason; returns its
+    /// message.
     pub(crate) async fn accepted(&self, reason: &str) -> String {
         eventually(&format!("the Placement is {reason}"), PATIENCE, async || {
             let accepted = self.condition("Accepted");
@@ -121,14 +124,14 @@ impl<K: ApiServer> Setup<K> {
         .await
     }
 
-    /// What nodes are to hold: the objects of these kinds in the namespace `shop`, by their UIDs.
-    pub(crate) fn wanted(&self, kinds: &str) -> BTreeMap<String, Value> {
+    /// Returns the desired objects of nodes: those of these kinds in the namespace `shop`, by UID.
+    pub(crate) fn desired(&self, kinds: &str) -> BTreeMap<String, Value> {
         let list = self.admin.run(&["get", kinds, "-n", "shop", "-o", "json"]).json();
         let items = list["items"].as_array().unwrap().iter().cloned();
         items.map(|item| (item["metadata"]["uid"].as_str().unwrap().to_owned(), bare(item))).collect()
     }
 
-    /// The ObjectSyncs that the cluster has of nodes: names and versions.
+    /// Returns the ObjectSyncs in the cluster: names and versions.
     pub(crate) fn records(&self) -> BTreeMap<String, String> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let record =
@@ -136,8 +139,8 @@ impl<K: ApiServer> Setup<K> {
         self.list("objectsyncs").into_iter().map(record).collect()
     }
 
-    /// Waits until the cluster has exactly the ObjectSyncs of these nodes, which hold all that they are to hold; if it has those
-    /// of replicas.
+    /// Waits until the cluster has exactly the ObjectSyncs of these nodes with all desired objects.
+    /// Does nothing where the server writes ObjectSyncs itself.
     pub(crate) async fn records_everything(&self, nodes: &[&str], kinds: &str) {
         if K::IS_OURS {
             return;
@@ -158,27 +161,27 @@ impl<K: ApiServer> Setup<K> {
         .await;
     }
 
-    /// Waits until a node holds exactly that.
+    /// Waits until a node holds exactly the desired objects.
     pub(crate) async fn holds(&self, agent: &Agent, kinds: &str) {
         self.all_hold([agent], kinds).await;
     }
 
-    /// Waits until each of these nodes holds exactly that.
+    /// Waits until each of these nodes holds exactly the desired objects.
     pub(crate) async fn all_hold(&self, agents: impl IntoIterator<Item = &Agent>, kinds: &str) {
-        let wanted = self.wanted(kinds);
+        let desired = self.desired(kinds);
         for agent in agents {
             eventually(&format!("{} holds all of it", agent.node), PATIENCE, async || {
                 let held = held(&agent.client()).await;
                 let held: BTreeMap<String, Value> =
                     held.into_iter().map(|(uid, object)| (uid, bare(object))).collect();
-                (held == wanted).then_some(())
+                (held == desired).then_some(())
             })
             .await;
         }
     }
 }
 
-/// A replica that is not started yet, in a directory of its own, with a kubeconfig.
+/// Creates a replica in its own directory, with a kubeconfig, without starting it.
 pub(crate) fn replica_by(site: &Site, kubeconfig: &Path) -> Cloud {
     let mut cloud = Cloud::new(site);
     cloud
@@ -186,13 +189,13 @@ pub(crate) fn replica_by(site: &Site, kubeconfig: &Path) -> Cloud {
         .text("store.type", "kubernetes")
         .text("kubernetes.kubeconfig", kubeconfig.display())
         .tables("");
-    // What is sent is counted: on a busy machine nothing is to be sent again that is merely late.
+    // Tests count sent objects, so a slow response on a busy machine must cause no resend.
     cloud.settings.text("sync.resend_min", "60s").remove("sync.resend_max");
     cloud
 }
 
-/// Defines a kind of the group `example.com` with one version, and waits until it is served. What is said of the version is
-/// its schema, and whatever else it has.
+/// Defines a kind of the group `example.com` with one version, and waits until it is served.
+/// `version` has the schema and other fields of the version.
 pub(crate) fn define(admin: &Kubectl, kind: &str, version: &str) {
     let singular = kind.to_lowercase();
     let text = format!(
@@ -205,11 +208,12 @@ pub(crate) fn define(admin: &Kubectl, kind: &str, version: &str) {
     admin.run(&["wait", "--for=condition=Established", &name]).ok();
 }
 
-/// The schema of a kind that may have any fields.
+/// A schema that permits any fields.
 pub(crate) const ANYTHING: &str =
     "schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}";
 
-/// What has reached an agent: objects in frames, and changes that it has stored.
+/// Returns the number of objects that the agent has received in frames and of changes that it has
+/// stored.
 pub(crate) async fn arrived(agent: &Agent) -> (u64, u64) {
     let (status, client) = (agent.status().await, agent.client());
     let traffic: Value = client.get("/edgesync/v1/traffic").await.unwrap();
@@ -219,7 +223,7 @@ pub(crate) async fn arrived(agent: &Agent) -> (u64, u64) {
     (objects, status["counters"]["applied"].as_u64().unwrap())
 }
 
-/// An object without what each API has of its own.
+/// Removes the fields that each API sets itself.
 pub(crate) fn bare(mut object: Value) -> Value {
     let metadata = object["metadata"].as_object_mut().unwrap();
     for own in ["managedFields", "resourceVersion", "generation", "selfLink"] {
@@ -235,7 +239,7 @@ pub(crate) fn bare(mut object: Value) -> Value {
     object
 }
 
-/// All ConfigMaps and Secrets of the namespace `shop` belong on all nodes.
+/// Places all ConfigMaps and Secrets of the namespace `shop` on all nodes.
 pub(crate) const EVERYWHERE: &str = "{apiVersion: edgesync.io/v1alpha1, kind: Placement, metadata: {name: all, namespace: shop}, \
      spec: {objects: {kinds: [configmaps, secrets]}, nodes: {names: ['*']}}}";
 

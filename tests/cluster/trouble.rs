@@ -1,6 +1,6 @@
-//! What goes wrong with a cluster, as a node sees it that a replica serves: watches that are cut and too old, a server that has
-//! too much to do, kinds that go and come. Nothing is lost, nothing is sent twice, and nothing is taken from a node because it
-//! could not be read.
+//! Failures of a cluster as seen by a node: cut and expired watches, an overloaded server, kinds
+//! that are deleted and recreated. Nothing is lost, nothing is sent twice, and an unreadable object
+//! is never removed from a node.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::gate::{Gate, Mood};
+use crate::fault_proxy::{FaultProxy, ProxyMode};
 use crate::kubernetes::Kubernetes;
 use crate::setup::{ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, define, replica_by};
 use edgesync_testkit::proxy::{Mode, Proxy, Way};
 use edgesync_testkit::site::{Agent, Site, eventually, held, steadily};
 
-/// The most that a replica of two nodes asks of a server in a second that has too much to do: about one request for each of
-/// those that it goes on with by turns.
+/// Maximum requests per second of a replica with two nodes to an overloaded server: about one for
+/// each watch that it retries in turn.
 const MOST: f64 = 12.0;
 
-/// Whether the cluster refuses a watch of ConfigMaps because nothing is known from this version on.
+/// Returns whether the cluster refuses a watch of ConfigMaps from this version as expired.
 async fn is_too_old(kubernetes: &Kubernetes, version: &str) -> bool {
     let path =
         format!("/api/v1/namespaces/shop/configmaps?watch=1&timeoutSeconds=1&resourceVersion={version}");
@@ -28,8 +28,8 @@ async fn is_too_old(kubernetes: &Kubernetes, version: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn watches_that_are_cut_and_too_old_lose_nothing_and_have_nothing_sent_twice() {
-    // Without a cache of its own the server asks etcd, which forgets.
+async fn cut_and_expired_watches_lose_and_repeat_nothing() {
+    // Without a watch cache the server asks etcd, which compacts.
     let setup = Setup::start_with(&["--watch-cache=false"]).await;
     setup.apply(EVERYWHERE);
     for number in 0..20 {
@@ -43,7 +43,7 @@ async fn watches_that_are_cut_and_too_old_lose_nothing_and_have_nothing_sent_twi
     let agent = Agent::start(&setup.site, "edge-1", cloud.mqtt).await;
     setup.holds(&agent, "cm").await;
 
-    // In the middle of what a watch tells, again and again.
+    // Repeated cuts in the middle of a watch.
     line.cut_series((0..6).map(|number| (Way::Down, 3000 + 1000 * number)));
     for round in 0..6 {
         for number in 0..20 {
@@ -54,7 +54,7 @@ async fn watches_that_are_cut_and_too_old_lose_nothing_and_have_nothing_sent_twi
     let (objects, applied) = arrived(&agent).await;
     assert_eq!(objects, applied, "something was sent that was held already");
 
-    // Away while things happen that nobody can tell of any more.
+    // Offline while changes happen that expire from history.
     let newest = setup.admin.run(&["get", "cm/c19", "-n", "shop", "-o", "json"]).json();
     let newest = newest["metadata"]["resourceVersion"].as_str().unwrap();
     line.cut_series([]);
@@ -75,14 +75,14 @@ async fn watches_that_are_cut_and_too_old_lose_nothing_and_have_nothing_sent_twi
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_server_that_has_too_much_to_do_is_left_alone_and_what_it_tells_late_is_not_lost() {
+async fn overloaded_server_gets_few_requests_and_loses_nothing() {
     let setup = Setup::start().await;
     setup.apply(EVERYWHERE);
     for number in 0..20 {
         setup.put(&format!("c{number}"), "old").await;
     }
-    let gate = Gate::start(&setup.kubernetes).await;
-    let kubeconfig = setup.kubernetes.admin_by("replica", &format!("http://{}", gate.address));
+    let proxy = FaultProxy::start(&setup.kubernetes).await;
+    let kubeconfig = setup.kubernetes.admin_by("replica", &format!("http://{}", proxy.address));
     let home = Site::new();
     let mut cloud = replica_by(&home, &kubeconfig);
     cloud.run().await;
@@ -92,36 +92,36 @@ async fn a_server_that_has_too_much_to_do_is_left_alone_and_what_it_tells_late_i
     let before = held(&agent.client()).await;
     let sent = arrived(&agent).await.0;
 
-    gate.set(Mood::Busy);
-    gate.take_asked();
+    proxy.set(ProxyMode::Busy);
+    proxy.take_requests();
     let since = Instant::now();
     for name in ["c0", "c1", "new"] {
         setup.put(name, "while it is busy").await;
     }
     setup.admin.run(&["delete", "cm/c3", "-n", "shop"]).ok();
-    // A node that comes meanwhile is welcome, and one that is there keeps what it has.
+    // A node that connects meanwhile is accepted, and an existing one keeps its objects.
     let new = Agent::start(&setup.site, "edge-2", cloud.mqtt).await;
     new.until("connected", |status| status["link"]["state"] == "connected").await;
     steadily("the node keeps what it holds", Duration::from_secs(12), async || {
         held(&agent.client()).await == before && agent.is_connected().await
     })
     .await;
-    let (asked, seconds) = (gate.take_asked(), since.elapsed().as_secs_f64());
-    #[allow(clippy::cast_precision_loss)] // they are few
-    let rate = asked.len() as f64 / seconds;
+    let (requests, seconds) = (proxy.take_requests(), since.elapsed().as_secs_f64());
+    #[allow(clippy::cast_precision_loss)] // a small number
+    let rate = requests.len() as f64 / seconds;
     println!("{rate:.1} requests a second");
-    assert!(rate <= MOST, "{rate:.1} requests a second: {asked:#?}");
+    assert!(rate <= MOST, "{rate:.1} requests a second: {requests:#?}");
 
-    gate.set(Mood::Late(Duration::from_secs(2)));
+    proxy.set(ProxyMode::Late(Duration::from_secs(2)));
     setup.all_hold([&agent, &new], "cm").await;
     assert_eq!(arrived(&agent).await.0 - sent, 3, "what has changed, and nothing else");
-    gate.set(Mood::Pass);
+    proxy.set(ProxyMode::Pass);
     setup.records_everything(&["edge-1", "edge-2"], "cm").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_kind_that_goes_and_comes_takes_nothing_else_from_nodes() {
+async fn deleted_kind_removes_no_other_objects_from_nodes() {
     let setup = Setup::start().await;
     let lamp = "{apiVersion: example.com/v1, kind: Lamp, metadata: {name: hall, namespace: shop}, spec: {color: red}}";
     define(&setup.admin, "Lamp", ANYTHING);
@@ -155,12 +155,12 @@ async fn a_kind_that_goes_and_comes_takes_nothing_else_from_nodes() {
     setup.admin.run(&["delete", "crd/lamps.example.com"]).ok();
     let why = setup.accepted("KindUnknown").await;
     assert!(why.contains("lamps.example.com") && why.contains("serves no such kind"), "{why}");
-    // The others go on.
+    // Other kinds sync.
     setup.put("c0", "while there are no lamps").await;
     setup.admin.run(&["delete", "cm/c1", "-n", "shop"]).ok();
     away.run().await;
     setup.all_hold([&there, &away], "cm").await;
-    // What a node has of a kind that nobody can read is left to it.
+    // The node keeps its objects of an unreadable kind.
     away.until("in sync", |status| status["sync"]["inSync"] == true).await;
     assert_eq!(lamps(&away).await, first);
 
@@ -180,7 +180,7 @@ async fn a_kind_that_goes_and_comes_takes_nothing_else_from_nodes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_cluster_that_was_restored_with_versions_that_go_on_takes_nothing_much_from_nodes_either() {
+async fn restored_cluster_with_raised_versions_removes_nothing() {
     let mut setup = Setup::start().await;
     setup.apply(EVERYWHERE);
     setup.put("kept", "old").await;

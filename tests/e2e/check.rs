@@ -1,5 +1,5 @@
-//! `edgesync check`, `backup`, `verify`, `repair` and `support-bundle` on a node that has joined: in health, and with one
-//! thing broken after the other.
+//! `edgesync check`, `backup`, `verify`, `repair` and `support-bundle` on an enrolled node:
+//! healthy, and with one fault after the other.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::site;
@@ -11,14 +11,14 @@ use serde_json::Value;
 use site::fleet::{Fleet, ended, identity_of, in_sync, said};
 use site::{Agent, Site, edge_rows, objects, same_on_both_sides, secret};
 
-/// What `edgesync` says with these words about the node of an agent.
+/// Runs `edgesync` with these arguments against the node of an agent.
 async fn edgesync(agent: &Agent, words: &[&str]) -> Output {
     let mut command = Command::new(edgesync_testkit::programs::device());
     command.args(words).env("EDGESYNC_CONFIG", agent.config()).env("EDGESYNC_SOCKET", &agent.socket);
     ended(command).await
 }
 
-/// The findings by their ids, and the exit code.
+/// Runs the checks; returns them by id, with the exit code.
 async fn check(agent: &Agent) -> (Value, Option<i32>) {
     let output = edgesync(agent, &["check", "-o", "json"]).await;
     let report: Value =
@@ -28,7 +28,7 @@ async fn check(agent: &Agent) -> (Value, Option<i32>) {
     (found.collect::<serde_json::Map<_, _>>().into(), output.status.code())
 }
 
-/// Asks that a check has failed, says so, and says what to do.
+/// Asserts that a check failed, with this message and advice.
 fn failed(found: &(Value, Option<i32>), id: &str, seen: &str, next: &str) {
     let (checks, code) = found;
     let check = &checks[id];
@@ -52,7 +52,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[tokio::test]
-async fn a_node_in_health_has_nothing_that_failed() {
+async fn healthy_node_passes_every_check() {
     let site = Site::new();
     let (_fleet, mut agent) = joined(&site).await;
     let before = edge_rows(&agent.database);
@@ -73,7 +73,7 @@ async fn a_node_in_health_has_nothing_that_failed() {
     }
     assert_eq!(checks.as_object().unwrap().len(), 18);
 
-    // Without the agent the connection and the access rules are tried, too.
+    // Without the agent, the checks also cover the connection and the access rules.
     agent.stop().await;
     let (checks, code) = check(&agent).await;
     assert_eq!(code, Some(0), "{checks:#}");
@@ -84,7 +84,7 @@ async fn a_node_in_health_has_nothing_that_failed() {
 }
 
 #[tokio::test]
-async fn what_is_broken_is_found_with_the_next_step() {
+async fn faults_are_found_with_the_next_step() {
     let site = Site::new();
     let (mut fleet, mut agent) = joined(&site).await;
     agent.stop().await;
@@ -117,7 +117,7 @@ async fn what_is_broken_is_found_with_the_next_step() {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_is_found_by_verify_and_mended_by_repair() {
+async fn flipped_bit_is_found_by_verify_and_fixed_by_repair() {
     let site = Site::new();
     let (fleet, mut agent) = joined(&site).await;
     let whole = edgesync(&agent, &["verify", "--online"]).await;
@@ -146,7 +146,7 @@ async fn a_flipped_bit_is_found_by_verify_and_mended_by_repair() {
 }
 
 #[tokio::test]
-async fn a_backup_of_a_running_node_is_whole_and_a_bundle_shows_no_secret() {
+async fn backups_are_complete_and_support_bundles_hide_secrets() {
     let site = Site::new();
     let (fleet, agent) = joined(&site).await;
     let copy = site.path("copy.db");
@@ -162,7 +162,7 @@ async fn a_backup_of_a_running_node_is_whole_and_a_bundle_shows_no_secret() {
     let bundle = site.path("bundle.tar.zst");
     let output = edgesync(&agent, &["support-bundle", bundle.to_str().unwrap()]).await;
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    // Of one that finds no room nothing is left that would be in the way of the next.
+    // A bundle that runs out of space leaves nothing behind that would block the next.
     let mut limited = Command::new("sh");
     limited.args([
         "-c",
@@ -187,7 +187,8 @@ async fn a_backup_of_a_running_node_is_whole_and_a_bundle_shows_no_secret() {
     for hidden in [word.as_str(), "PRIVATE KEY", "credentials-1000"] {
         assert!(!text.contains(hidden), "{hidden}");
     }
-    // Nor a line of what only this device has: the keys of its API and of its identity, the tokens.
+    // The bundle also has no line of the device's own secrets: keys of its API and identity,
+    // tokens.
     let mut files =
         ["api.pem", "token", "token-secrets"].map(|name| agent.database.with_file_name(name)).to_vec();
     let identity = std::fs::read_dir(identity_of(agent.config())).unwrap();

@@ -1,5 +1,5 @@
-//! The cloud's store put back to an older copy, or lost: no node loses anything before a person has
-//! confirmed it.
+//! The cloud's store restored from an older copy, or lost: no node loses an object before an
+//! operator confirms it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use site::*;
 
 const NODE: &str = "edge-1";
 
-/// Waits until so many removals are held back, and sees that what they would remove is still there.
+/// Waits until removals are held back, and checks that the objects still exist.
 async fn held_back(cloud: &Cloud, agent: &Agent, numbers: std::ops::Range<usize>) {
     let count = numbers.len();
     eventually(&format!("{count} removals are held back"), PATIENCE, async || {
@@ -35,7 +35,7 @@ fn confirm_deletions(cloud: &Cloud) {
 }
 
 #[tokio::test]
-async fn an_older_copy_of_the_cloud_store_removes_nothing_until_it_is_confirmed() {
+async fn older_cloud_store_removes_nothing_until_confirmed() {
     let site = Site::new();
     let mut cloud = Cloud::start(&site).await;
     let agent = Agent::start(&site, NODE, cloud.mqtt).await;
@@ -56,7 +56,8 @@ async fn an_older_copy_of_the_cloud_store_removes_nothing_until_it_is_confirmed(
     cloud.run().await;
 
     held_back(&cloud, &agent, 100..150).await;
-    // The rest goes on: what was deleted later is there again, what was changed later is as it was.
+    // Everything else syncs: objects deleted later exist again, those changed later have their old
+    // content.
     let counters = cloud.counters(NODE).await;
     assert_eq!((counters.sent, counters.resent), (15, 0), "{counters:?}");
     assert!(is_same(agent.get(&object(3)).await.unwrap(), cloud.get(&object(3)).await));
@@ -64,7 +65,7 @@ async fn an_older_copy_of_the_cloud_store_removes_nothing_until_it_is_confirmed(
     cloud.apply(objects(200..205)).await;
     eventually("new objects arrive all the same", PATIENCE, async || agent.get(&object(204)).await).await;
 
-    // Neither side forgets it.
+    // Both sides remember it.
     cloud.crash().await;
     held_back(&cloud, &agent, 100..150).await;
 
@@ -73,7 +74,7 @@ async fn an_older_copy_of_the_cloud_store_removes_nothing_until_it_is_confirmed(
 }
 
 #[tokio::test]
-async fn a_lost_cloud_store_removes_nothing_until_it_is_confirmed() {
+async fn lost_cloud_store_removes_nothing_until_confirmed() {
     let site = Site::new();
     let mut cloud = Cloud::start(&site).await;
     let agent = Agent::start(&site, NODE, cloud.mqtt).await;
@@ -84,7 +85,7 @@ async fn a_lost_cloud_store_removes_nothing_until_it_is_confirmed() {
     cloud.run().await;
     held_back(&cloud, &agent, 0..100).await;
 
-    // Objects that are made again under their names take the places of the old ones.
+    // Objects created again under their names replace the old ones.
     cloud.apply(objects(0..60)).await;
     held_back(&cloud, &agent, 60..100).await;
     confirm_deletions(&cloud);

@@ -13,22 +13,22 @@ use serde_json::Value;
 use site::*;
 
 const NODE: &str = "edge-1";
-/// Processes that are killed in turn.
+/// Number of kills of agent or cloud side.
 const ROUNDS: usize = 60;
-/// Clients that change objects all the time, and the objects of each.
+/// Clients that change objects continuously, and the number of objects of each.
 const WRITERS: usize = 2;
 const OBJECTS: usize = 200;
-/// The longest time between a start and the next kill.
+/// Maximum milliseconds between a start and the next kill.
 const LIFE: usize = 300;
 
-/// UIDs and versions.
+/// Resource versions by UID.
 type Versions = BTreeMap<String, String>;
-/// What a writer knows of its objects: the edition that the cloud has said it keeps, or that there is none;
-/// objects of whose last change the answer was lost are left out.
+/// The editions that the cloud acknowledged to a writer, `None` for a deleted object; objects whose
+/// last response was lost are left out.
 type Acknowledged = BTreeMap<usize, Option<String>>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_is_killed_what_was_reported_is_kept_and_both_sides_get_equal() {
+async fn random_kills_lose_nothing_reported_and_both_sides_converge() {
     let mut random = Random::seeded();
     let site = Site::new();
     let mut cloud = Cloud::start(&site).await;
@@ -66,13 +66,13 @@ async fn whatever_is_killed_what_was_reported_is_kept_and_both_sides_get_equal()
                 found
             }
         };
-        // Looked at last: a removal on the node is one in the cloud before.
-        let wanted = held(&cloud.client()).await;
+        // Read last: the cloud removes an object before the node does.
+        let desired = held(&cloud.client()).await;
         for (uid, version) in &reported {
             let held = kept.get(uid);
             let in_order = match held {
                 Some(held) => !older(held, version),
-                None => !wanted.contains_key(uid),
+                None => !desired.contains_key(uid),
             };
             assert!(in_order, "round {round}: {uid} was reported in version {version}, held is {held:?}");
         }
@@ -91,7 +91,7 @@ async fn whatever_is_killed_what_was_reported_is_kept_and_both_sides_get_equal()
     }
 }
 
-/// Changes objects until told to stop, also while nobody answers.
+/// Changes objects until `stop` is set, also while the API is down.
 async fn write(api: Address, first: usize, mut random: Random, stop: Arc<AtomicBool>) -> Acknowledged {
     let mut client = Client::new(api.clone());
     let mut acknowledged = Acknowledged::new();
@@ -126,7 +126,7 @@ async fn edition_of(cloud: &Cloud, object: &Value) -> Option<String> {
     found["metadata"]["annotations"]["example.org/edition"].as_str().map(str::to_owned)
 }
 
-/// The ObjectSync records of the node that an API shows.
+/// Returns the node's ObjectSync records from an API.
 async fn records(client: &Client) -> Versions {
     let mut all = Versions::new();
     let mut next = String::new();
@@ -146,7 +146,7 @@ async fn records(client: &Client) -> Versions {
     }
 }
 
-/// Whether a decimal version is smaller than another.
+/// Returns whether a decimal version is smaller than another.
 fn older(one: &str, other: &str) -> bool {
     (one.len(), one) < (other.len(), other)
 }

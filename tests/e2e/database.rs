@@ -1,5 +1,5 @@
-//! The node's database lost, cut off, put back to an older copy or damaged: the agent goes on, and only what
-//! was lost is sent again.
+//! The node's database lost, truncated, replaced with an older copy or damaged: the agent
+//! continues, and the cloud resends only what was lost.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -11,12 +11,12 @@ use std::path::Path;
 use site::*;
 
 const NODE: &str = "edge-1";
-/// Bytes that are flipped, one after the other.
+/// Number of bytes to flip, one after the other.
 const FLIPS: usize = 25;
-/// One page holds a few objects; so many may be lost with it.
+/// Maximum number of objects that are lost with one page.
 const PAGE_OBJECTS: u64 = 12;
 
-/// A cloud and an agent that hold so many objects.
+/// Starts a cloud and an agent that hold this many objects.
 async fn in_sync(site: &Site, count: usize) -> (Cloud, Agent) {
     let cloud = Cloud::start(site).await;
     let agent = Agent::start(site, NODE, cloud.mqtt).await;
@@ -25,14 +25,14 @@ async fn in_sync(site: &Site, count: usize) -> (Cloud, Agent) {
     (cloud, agent)
 }
 
-/// What the cloud has sent since it had counted `before`.
+/// Returns the objects and removals that the cloud has sent since it had counted `before`.
 async fn sent_since(cloud: &Cloud, before: Counters) -> (u64, u64) {
     let now = cloud.counters(NODE).await;
     (now.sent + now.resent - before.sent - before.resent, now.removals - before.removals)
 }
 
 #[tokio::test]
-async fn a_database_deleted_while_the_agent_is_stopped_is_filled_again() {
+async fn database_deleted_while_stopped_is_refilled() {
     let site = Site::new();
     let (cloud, mut agent) = in_sync(&site, 300).await;
     let before = cloud.counters(NODE).await;
@@ -44,7 +44,7 @@ async fn a_database_deleted_while_the_agent_is_stopped_is_filled_again() {
 }
 
 #[tokio::test]
-async fn a_database_deleted_under_the_running_agent_is_written_again_from_what_is_still_open() {
+async fn database_deleted_while_running_is_rewritten() {
     let site = Site::new();
     let (cloud, mut agent) = in_sync(&site, 300).await;
     let (before, process) = (cloud.counters(NODE).await, agent.process.id());
@@ -52,7 +52,7 @@ async fn a_database_deleted_under_the_running_agent_is_written_again_from_what_i
     cloud.apply(objects(300..310)).await;
     agent.until("a loss is noticed", |status| status["store"]["resets"] == 1).await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 310);
-    // Nothing was lost, but what the commit that noticed the loss was to hold may be sent twice.
+    // Nothing was lost, but the contents of the commit that noticed the loss may be sent twice.
     let (sent, removals) = sent_since(&cloud, before).await;
     assert!((10..=20).contains(&sent) && removals == 0, "{sent} objects and {removals} removals sent");
     assert_eq!(agent.process.id(), process);
@@ -65,7 +65,7 @@ async fn a_database_deleted_under_the_running_agent_is_written_again_from_what_i
 }
 
 #[tokio::test]
-async fn of_a_truncated_database_what_is_left_is_kept() {
+async fn truncated_database_keeps_its_readable_objects() {
     let site = Site::new();
     let (cloud, mut agent) = in_sync(&site, 300).await;
     for share in [2, 3, 100] {
@@ -84,7 +84,7 @@ async fn of_a_truncated_database_what_is_left_is_kept() {
 }
 
 #[tokio::test]
-async fn a_database_truncated_under_the_running_agent_does_not_stop_it() {
+async fn database_truncated_while_running_does_not_stop_the_agent() {
     let site = Site::new();
     let (cloud, mut agent) = in_sync(&site, 300).await;
     let process = agent.process.id();
@@ -98,7 +98,7 @@ async fn a_database_truncated_under_the_running_agent_does_not_stop_it() {
 }
 
 #[tokio::test]
-async fn after_an_older_copy_exactly_what_has_changed_since_is_sent_again() {
+async fn older_database_gets_exactly_the_later_changes_again() {
     let site = Site::new();
     let (cloud, mut agent) = in_sync(&site, 300).await;
     agent.stop().await;
@@ -120,7 +120,7 @@ async fn after_an_older_copy_exactly_what_has_changed_since_is_sent_again() {
 }
 
 #[tokio::test]
-async fn an_older_copy_put_under_the_running_agent_does_not_stop_it() {
+async fn older_copy_while_running_does_not_stop_the_agent() {
     let site = Site::new();
     let (cloud, mut agent) = in_sync(&site, 300).await;
     agent.stop().await;
@@ -138,7 +138,7 @@ async fn an_older_copy_put_under_the_running_agent_does_not_stop_it() {
 }
 
 #[tokio::test]
-async fn one_flipped_byte_costs_a_few_objects_at_most() {
+async fn flipped_byte_loses_at_most_a_few_objects() {
     let mut random = Random::seeded();
     let site = Site::new();
     let (cloud, mut agent) = in_sync(&site, 300).await;
@@ -159,14 +159,14 @@ async fn one_flipped_byte_costs_a_few_objects_at_most() {
     println!("{FLIPS} bytes flipped, one cost {most} objects at most");
 }
 
-/// A flipped byte of a row is found by whoever reads the row; one of an index only by the check of the whole
-/// file, which runs at the start and then once in `store.scrub_interval`.
+/// A read of the row finds a flipped byte in it. Only the check of the whole file, at the start and
+/// every `store.scrub_interval`, finds one in an index.
 #[tokio::test]
-async fn bytes_flipped_under_the_running_agent_do_not_stop_it_and_are_mended_at_the_next_start() {
+async fn bytes_flipped_while_running_are_repaired_by_the_next_start() {
     let mut random = Random::seeded();
     let site = Site::new();
     let (cloud, mut agent) = in_sync(&site, 300).await;
-    // Stopped in order, so that everything is in the database and nothing in its log.
+    // Closed normally, so that the database holds everything and its log is empty.
     agent.stop().await;
     agent.run().await;
     cloud.in_sync(NODE, 300).await;

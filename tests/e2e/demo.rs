@@ -1,4 +1,4 @@
-//! `edgesync-demo` as a newcomer runs it: real processes, and nothing left of them afterwards.
+//! `edgesync-demo` as a new user runs it: real processes, and nothing left behind.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A directory for temporary files that only one demo uses.
+/// Creates a temporary directory for one demo.
 fn temporary() -> TempDir {
     tempfile::Builder::new().prefix("demo-").tempdir_in("/tmp").unwrap()
 }
@@ -22,7 +22,7 @@ fn demo(program: &Path, temporary: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Processes whose command line names the directory.
+/// Returns the processes whose command line names the directory.
 fn processes_in(directory: &Path) -> Vec<String> {
     let directory = directory.to_str().unwrap();
     let command_line = |entry: fs::DirEntry| fs::read(entry.path().join("cmdline")).ok();
@@ -41,14 +41,14 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The cells of a row of the table.
+/// Returns the cells of a row of the table.
 fn row<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.unwrap_or_else(|| panic!("no row {name:?} in\n{text}")).split_whitespace().collect()
 }
 
 #[test]
-fn the_demo_ends_in_sync_and_leaves_nothing_behind() {
+fn demo_ends_in_sync_and_leaves_nothing_behind() {
     let temporary = temporary();
     let output = demo(Path::new(edgesync_testkit::programs::demo()), temporary.path(), &["--objects", "200"])
         .output()
@@ -63,7 +63,7 @@ fn the_demo_ends_in_sync_and_leaves_nothing_behind() {
     assert_nothing_is_left(temporary.path());
 }
 
-/// Copies the program to a directory of its own, as after `cargo build --bin edgesync-demo`.
+/// Copies the program into an empty directory, as after `cargo build --bin edgesync-demo`.
 fn alone(directory: &Path) -> PathBuf {
     let program = directory.join("edgesync-demo");
     if fs::hard_link(edgesync_testkit::programs::demo(), &program).is_err() {
@@ -73,7 +73,7 @@ fn alone(directory: &Path) -> PathBuf {
 }
 
 #[test]
-fn without_the_programs_beside_it_the_demo_is_both() {
+fn demo_alone_contains_both_programs() {
     let (temporary, directory) = (temporary(), temporary());
     let program = alone(directory.path());
     let output = demo(&program, temporary.path(), &["--objects", "20"]).output().unwrap();
@@ -82,7 +82,7 @@ fn without_the_programs_beside_it_the_demo_is_both() {
 }
 
 #[test]
-fn a_process_that_dies_ends_the_demo_with_its_last_words_and_keeps_the_logs() {
+fn dead_process_ends_the_demo_with_its_output_and_logs() {
     let (temporary, directory) = (temporary(), temporary());
     let program = alone(directory.path());
     let agent = directory.path().join("edgesync");
@@ -102,7 +102,7 @@ fn a_process_that_dies_ends_the_demo_with_its_last_words_and_keeps_the_logs() {
     assert_eq!(processes_in(temporary.path()), Vec::<String>::new());
 }
 
-/// A demo that runs, and what it has printed up to a line that starts like this.
+/// Starts a demo and returns it with its output up to a line that starts like this.
 fn until_line(
     temporary: &Path,
     arguments: &[&str],
@@ -126,7 +126,7 @@ fn interrupt(child: &Child) {
 }
 
 #[test]
-fn an_interrupted_demo_leaves_nothing_behind() {
+fn interrupted_demo_leaves_nothing_behind() {
     let temporary = temporary();
     let arguments = ["--objects", "20000"];
     let (mut child, mut out, mut text) = until_line(temporary.path(), &arguments, "1  Apply");
@@ -138,7 +138,7 @@ fn an_interrupted_demo_leaves_nothing_behind() {
 }
 
 #[test]
-fn kept_running_it_can_be_looked_at_with_the_commands_it_prints() {
+fn kept_demo_answers_the_commands_it_prints() {
     let temporary = temporary();
     let arguments = ["--objects", "20", "--keep"];
     let (mut child, mut out, mut text) = until_line(temporary.path(), &arguments, "Logs:");

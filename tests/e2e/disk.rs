@@ -1,9 +1,9 @@
-//! A node's disk that is full or cannot be written: nothing is reported that is not stored, what is stored
-//! can be read, and all goes on without a restart once it can be written again.
+//! A full or read-only disk of the node: only stored objects are reported, stored objects stay
+//! readable, and sync resumes without a restart once writes succeed.
 //!
-//! The disk is a small tmpfs in the test's directory. Where the tests may not mount one (they are not run
-//! by root), the store's own limit of size takes its place, and what only a real disk shows is left out,
-//! which the output says.
+//! The disk is a small tmpfs in the test's directory. Where the tests may not mount one (without
+//! root), the store's size limit replaces it. Tests that need a real disk are then skipped, with a
+//! note in the output.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -30,7 +30,7 @@ impl Disk {
         mounted.then(|| Self(path.to_owned()))
     }
 
-    /// Whether it can be written from now on.
+    /// Mounts the disk read-write or read-only.
     fn set_writable(&self, writable: bool) {
         let options = if writable { "remount,rw" } else { "remount,ro" };
         let output = Command::new("mount").args(["-o", options]).arg(&self.0).output().unwrap();
@@ -44,7 +44,7 @@ impl Drop for Disk {
     }
 }
 
-/// A cloud side that soon tries again to send what a node had no room for.
+/// Starts a cloud side that soon resends what a node had no space for.
 async fn cloud(site: &Site) -> Cloud {
     Cloud::start_with(site, |settings| {
         settings.text("sync.resend_min", "500ms").text("sync.resend_max", "1s");
@@ -52,7 +52,7 @@ async fn cloud(site: &Site) -> Cloud {
     .await
 }
 
-/// Sees that everything reported is stored and that everything stored can be read.
+/// Checks that everything reported is stored and that everything stored is readable.
 async fn honest(cloud: &Cloud, agent: &Agent) {
     agent.process.signal("STOP");
     cloud.process.signal("STOP");
@@ -69,7 +69,7 @@ async fn honest(cloud: &Cloud, agent: &Agent) {
 }
 
 #[tokio::test]
-async fn on_a_full_disk_nothing_is_reported_in_vain_and_room_is_used_as_soon_as_there_is_some() {
+async fn full_disk_stops_reports_until_there_is_space() {
     let site = Site::new();
     let cloud = cloud(&site).await;
     let mut agent = Agent::new(&site, NODE, cloud.mqtt);
@@ -82,7 +82,7 @@ async fn on_a_full_disk_nothing_is_reported_in_vain_and_room_is_used_as_soon_as_
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 300);
     let process = agent.process.id();
 
-    // Somebody else fills the disk.
+    // Another program fills the disk.
     let filler = disk.0.join("filler");
     fill(&filler);
     cloud.apply(objects(300..1000)).await;
@@ -106,7 +106,7 @@ async fn on_a_full_disk_nothing_is_reported_in_vain_and_room_is_used_as_soon_as_
     assert_eq!(agent.process.id(), process);
 }
 
-/// Writes until there is no room left.
+/// Writes until the disk is full.
 fn fill(path: &Path) {
     use std::io::Write as _;
     let mut file = fs::File::create(path).unwrap();
@@ -116,7 +116,7 @@ fn fill(path: &Path) {
 }
 
 #[tokio::test]
-async fn at_the_limit_of_its_size_the_store_keeps_what_it_has_and_takes_what_fits_after_deletions() {
+async fn store_at_its_size_limit_keeps_objects_and_accepts_deletes() {
     let site = Site::new();
     let cloud = cloud(&site).await;
     let agent = Agent::start_with(&site, NODE, cloud.mqtt, |settings| {
@@ -143,7 +143,7 @@ async fn at_the_limit_of_its_size_the_store_keeps_what_it_has_and_takes_what_fit
 }
 
 #[tokio::test]
-async fn where_nothing_can_be_written_all_is_still_read_and_goes_on_once_it_can() {
+async fn read_only_disk_allows_reads_and_sync_resumes() {
     let site = Site::new();
     let cloud = cloud(&site).await;
     let mut agent = Agent::start_with(&site, NODE, cloud.mqtt, |settings| {
@@ -154,7 +154,7 @@ async fn where_nothing_can_be_written_all_is_still_read_and_goes_on_once_it_can(
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 100);
     let process = agent.process.id();
 
-    // The directory of the database disappears under a file system that is empty and read-only.
+    // An empty read-only file system covers the directory of the database.
     let Some(cover) = Disk::mount(agent.database.parent().unwrap(), "ro") else {
         return;
     };
@@ -182,7 +182,7 @@ async fn where_nothing_can_be_written_all_is_still_read_and_goes_on_once_it_can(
 }
 
 #[tokio::test]
-async fn a_start_on_a_disk_that_cannot_be_written_says_why_and_costs_nothing() {
+async fn start_on_a_read_only_disk_fails_with_the_reason() {
     let site = Site::new();
     let cloud = cloud(&site).await;
     let mut agent = Agent::new(&site, NODE, cloud.mqtt);
@@ -197,7 +197,7 @@ async fn a_start_on_a_disk_that_cannot_be_written_says_why_and_costs_nothing() {
 
     disk.set_writable(false);
     agent.process.start();
-    // The service manager starts it again after a while.
+    // The service manager starts it again after a delay.
     assert_eq!(agent.process.ended(PATIENCE).await.code(), Some(70));
     agent.process.logged("Read-only file system", 0).await;
     disk.set_writable(true);

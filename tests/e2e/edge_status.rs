@@ -1,4 +1,4 @@
-//! The real kubectl changes the status of what a node holds: on the node, without the cloud.
+//! kubectl changes the status of a node's objects: on the node, without the cloud.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -49,7 +49,7 @@ spec:
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 ";
 
-/// A node that holds [`OBJECTS`] and has lost its cloud.
+/// Starts a node that holds [`OBJECTS`] and has lost its cloud.
 async fn alone() -> (Edge, Cluster) {
     let mut cluster = Cluster::start().await;
     let edge = Edge::start(&cluster, NODE).await;
@@ -67,7 +67,7 @@ fn patch<'a>(object: &'a str, kind: &'a str, patch: &'a str) -> [&'a str; 7] {
 }
 
 #[tokio::test]
-async fn the_status_is_patched_applied_replaced_and_edited_and_the_rest_stays() {
+async fn kubectl_changes_only_the_status_of_node_objects() {
     let (mut edge, _cluster) = alone().await;
     let before = edge.get("pod/web");
     edge.kubectl(&patch(
@@ -103,7 +103,7 @@ async fn the_status_is_patched_applied_replaced_and_edited_and_the_rest_stays() 
     edge.kubectl(&["edit", "pod/web", "--subresource=status"]).ok();
     edge.kubectl(&["wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/web", "--timeout=30s"]).ok();
 
-    // It waits on the disk: an agent that was killed goes on from it.
+    // The status is on disk, so a killed agent continues with it.
     edge.crash().await;
     assert_eq!(edge.get("pod/web")["status"]["phase"], "Succeeded");
     edge.kubectl(&patch("pod/web", "merge", r#"{"status":{"reason":"Again"}}"#)).ok();
@@ -112,7 +112,7 @@ async fn the_status_is_patched_applied_replaced_and_edited_and_the_rest_stays() 
 }
 
 #[tokio::test]
-async fn everything_else_is_refused_and_kinds_without_a_status_have_none() {
+async fn writes_other_than_status_are_refused_on_a_node() {
     let (edge, _cluster) = alone().await;
     let phase = r#"{"status":{"phase":"Running"}}"#;
     let before: Value = edge.get("pod/web");
@@ -129,7 +129,7 @@ async fn everything_else_is_refused_and_kinds_without_a_status_have_none() {
     edge.kubectl(&dry).says("Running");
     assert_eq!(edge.get("pod/web"), before);
 
-    // Of a custom kind the definition is not on the node.
+    // The node has no definition of a custom kind.
     edge.kubectl(&patch("robot/arm", "merge", r#"{"status":{"position":[1,2]},"spec":{"speed":9}}"#)).ok();
     let robot = edge.get("robot/arm");
     assert_eq!((&robot["status"], &robot["spec"]), (&json!({"position": [1, 2]}), &json!({"speed": 3})));
@@ -138,7 +138,7 @@ async fn everything_else_is_refused_and_kinds_without_a_status_have_none() {
     assert_eq!(status.unwrap()["verbs"], json!(["get", "patch", "update"]));
 }
 
-/// A number of any length in Protocol Buffers.
+/// Encodes a varint of Protocol Buffers.
 fn varint(mut number: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number >= 0x80 {
@@ -149,12 +149,12 @@ fn varint(mut number: usize) -> Vec<u8> {
     bytes
 }
 
-/// A field of a message in Protocol Buffers that is a text or a message.
+/// Encodes a length-delimited field of Protocol Buffers.
 fn field(number: usize, content: &[u8]) -> Vec<u8> {
     [&varint(number << 3 | 2), &varint(content.len()), content].concat()
 }
 
-/// The fields of a message that has nothing but texts and messages.
+/// Parses a message that has only length-delimited fields.
 fn fields(mut message: &[u8]) -> Vec<(usize, &[u8])> {
     let mut fields = Vec::new();
     let number = |message: &mut &[u8]| {
@@ -174,7 +174,8 @@ fn fields(mut message: &[u8]) -> Vec<(usize, &[u8])> {
     fields
 }
 
-/// What a server encoded, as a client sends it that has read it on the node and insists on no version.
+/// Converts a server's encoding to that of a client which read the object on the node and requires
+/// no version.
 fn as_sent(encoded: &[u8], namespace: &str) -> Vec<u8> {
     let label = [field(1, b"edgesync.io/node"), field(2, NODE.as_bytes())].concat();
     let metadata = [field(1, b"status"), field(3, namespace.as_bytes()), field(11, &label)].concat();
@@ -189,7 +190,7 @@ fn as_sent(encoded: &[u8], namespace: &str) -> Vec<u8> {
     [b"k8s\0".to_vec(), envelope.collect::<Vec<_>>().concat()].concat()
 }
 
-/// A value without what says nothing.
+/// Removes empty and zero values.
 fn said(value: &Value) -> Value {
     let nothing = [json!(null), json!({}), json!([]), json!(""), json!(0), json!(false)];
     match value {
@@ -202,7 +203,7 @@ fn said(value: &Value) -> Value {
     }
 }
 
-/// An object of each kind as a real server shows it, and as it encodes it.
+/// Returns an object of each kind as a real server shows and encodes it.
 fn encoded_statuses() -> Vec<(Value, Vec<u8>)> {
     let directory = edgesync_testkit::programs::root().join("tests/fixtures/protobuf/status");
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
@@ -213,13 +214,13 @@ fn encoded_statuses() -> Vec<(Value, Vec<u8>)> {
         .collect()
 }
 
-/// Clients in Go write a status of a built-in kind as Protocol Buffers, and have no other way.
+/// Go clients write the status of built-in kinds as Protocol Buffers only.
 #[tokio::test]
-async fn the_status_of_every_kind_is_written_as_go_clients_write_it() {
+async fn status_of_every_kind_is_accepted_as_protobuf() {
     let cluster = Cluster::start().await;
     let edge = Edge::start(&cluster, NODE).await;
     let mut statuses = encoded_statuses();
-    // Theirs is the cloud's.
+    // The cloud owns the status of these kinds.
     statuses.retain(|(object, _)| !["Namespace", "Node"].contains(&object["kind"].as_str().unwrap()));
     let manifests = statuses.iter().map(|(object, _)| {
         let mut metadata = json!({"name": "status", "labels": {"edgesync.io/node": NODE}});

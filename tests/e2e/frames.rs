@@ -1,5 +1,5 @@
-//! Frames that nobody should send, to the cloud and to an agent: each is refused, counted and logged, memory
-//! stays bounded, and the sync of everybody else goes on.
+//! Malformed frames to the cloud and to an agent: each is refused, counted and logged, memory stays
+//! bounded, and all other nodes sync.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit as support;
@@ -16,9 +16,10 @@ use support::mosquitto::Mosquitto;
 
 const NODE: &str = "edge-1";
 const ROGUE: &str = "edge-rogue";
-/// The limit for frames on both sides.
+/// Maximum frame size on both sides.
 const MAX_FRAME: usize = 256 << 10;
-/// What a process may grow by while it refuses things, in KiB: some frames of the largest size, decoded.
+/// Maximum growth of a process while it refuses frames, in KiB: a few decoded frames of the largest
+/// size.
 const GROWTH: u64 = 48 << 10;
 
 fn up(node: &str) -> String {
@@ -29,7 +30,7 @@ fn down(node: &str) -> String {
     format!("edgesync/v1/nodes/{node}/down")
 }
 
-/// An agent whose objects are small, so that little memory is much.
+/// Starts an agent with a small object limit, so that memory growth shows.
 async fn agent(site: &Site, cloud: &Cloud) -> Agent {
     Agent::start_with(site, NODE, cloud.mqtt, |settings| {
         settings.text("sync.max_object", "1MiB");
@@ -50,7 +51,7 @@ fn compressed(bytes: &[u8]) -> Vec<u8> {
     zstd::bulk::compress(bytes, 1).unwrap()
 }
 
-/// Compressed as a stream, whose header does not tell the size.
+/// Compresses as a stream, whose header lacks the size.
 fn streamed(bytes: &[u8]) -> Vec<u8> {
     zstd::stream::encode_all(bytes, 1).unwrap()
 }
@@ -59,7 +60,8 @@ fn nested(levels: usize) -> String {
     format!("{}{}", "[".repeat(levels), "]".repeat(levels))
 }
 
-/// What is wrong for either side, with the reason that is counted. `like` is a type that the side knows.
+/// Returns frames that either side refuses, with the reason that it counts. `like` is a type that
+/// the side knows.
 fn malformed(like: &str) -> Vec<(&'static str, Vec<u8>)> {
     let bomb = vec![b' '; 64 << 20];
     let cut = compressed(&bomb)[..100].to_vec();
@@ -87,7 +89,7 @@ fn malformed(like: &str) -> Vec<(&'static str, Vec<u8>)> {
         ("too_large", cut),
         ("compression", streamed(&bomb)),
         ("compression", vec![0x28, 0xb5, 0x2f, 0xfd]),
-        // A header alone, which claims an exbibyte.
+        // A header alone, with a declared size of an exbibyte.
         ("too_large", vec![0x28, 0xb5, 0x2f, 0xfd, 0xe0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0]),
     ]
 }
@@ -101,21 +103,21 @@ fn tally(frames: &[(&'static str, Vec<u8>)]) -> BTreeMap<&'static str, u64> {
 }
 
 #[tokio::test]
-async fn the_cloud_refuses_bad_frames_through_mosquitto() {
+async fn cloud_refuses_bad_frames_through_mosquitto() {
     let broker = Mosquitto::start();
     let site = Site::new();
     let cloud = Cloud::start_behind(&site, broker.address(), unchanged).await;
-    the_cloud_refuses_bad_frames(&site, cloud).await;
+    assert_cloud_refuses_bad_frames(&site, cloud).await;
 }
 
 #[tokio::test]
-async fn the_cloud_refuses_bad_frames_at_its_own_endpoint() {
+async fn cloud_refuses_bad_frames_at_its_endpoint() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
-    the_cloud_refuses_bad_frames(&site, cloud).await;
+    assert_cloud_refuses_bad_frames(&site, cloud).await;
 }
 
-async fn the_cloud_refuses_bad_frames(site: &Site, mut cloud: Cloud) {
+async fn assert_cloud_refuses_bad_frames(site: &Site, mut cloud: Cloud) {
     let agent = agent(site, &cloud).await;
     let mut forger = Forger::start(ROGUE, cloud.mqtt, &down(ROGUE)).await;
     cloud.apply(objects(0..300)).await;
@@ -125,7 +127,7 @@ async fn the_cloud_refuses_bad_frames(site: &Site, mut cloud: Cloud) {
     let mut bad = malformed("Report");
     bad.push(("node", Up::Hello(hello(NODE, "5e551000", 0)).encode(1024).unwrap()));
     bad.push(("json", frame("Report", json!({ "session": "s", "from": 0, "to": 0, "objects": 1 }))));
-    // Words that no object can have, and a longer one than any that is used.
+    // UIDs that no object can have, and one that is too long.
     let removed = |uid: &str| json!({ "session": "s", "from": 0, "to": 1, "removed": [uid] });
     bad.extend(["../..", "", &"x".repeat(1000)].map(|uid| ("invalid", frame("Report", removed(uid)))));
     for (_, payload) in &bad {
@@ -138,7 +140,8 @@ async fn the_cloud_refuses_bad_frames(site: &Site, mut cloud: Cloud) {
     .await;
     cloud.process.logged("a frame that cannot be read", 0).await;
 
-    // A Hello of another protocol is answered in words that each version understands, and changes nothing.
+    // A Hello of another protocol gets a response that every version understands, and changes
+    // nothing.
     let mut later = hello(ROGUE, "5e552000", 0);
     later.agent = "9.0.0".into();
     let mut later = serde_json::to_value(&later).unwrap();
@@ -156,7 +159,7 @@ async fn the_cloud_refuses_bad_frames(site: &Site, mut cloud: Cloud) {
     bad.push(("protocol", Vec::new()));
     let expected = json!(tally(&bad));
 
-    strange_but_readable(&cloud, &mut forger).await;
+    send_nonsensical_frames(&cloud, &mut forger).await;
     let grown = cloud.process.resident().saturating_sub(before);
     assert!(grown < GROWTH, "the cloud has grown by {grown} KiB");
     assert_eq!(cloud.bad_frames().await, expected, "what was readable was read");
@@ -179,23 +182,23 @@ fn hello(node: &str, session: &str, count: u64) -> Hello {
     serde_json::from_value(text).unwrap()
 }
 
-/// Frames of the right form that make no sense.
-async fn strange_but_readable(cloud: &Cloud, forger: &mut Forger) {
+/// Sends well-formed frames with nonsensical contents.
+async fn send_nonsensical_frames(cloud: &Cloud, forger: &mut Forger) {
     let topic = up(ROGUE);
-    // Of no session, with absurd numbers.
+    // Without a session, with extreme numbers.
     let absurd = json!({ "session": "00000000", "from": u64::MAX, "to": u64::MAX, "removed": ["u"] });
     forger.say(&topic, &frame("Report", absurd)).await;
     assert_eq!(heard_type(forger).await, "HelloRequest");
-    // A limit that nothing fits into.
+    // A frame limit that no object fits into.
     let tiny = Hello { max_frame: 1, ..hello(ROGUE, "5e551001", 0) };
     forger.say(&topic, &Up::Hello(tiny).encode(1024).unwrap()).await;
     assert_eq!(heard_type(forger).await, "HelloRequest");
-    // An inventory that nobody asked for, with 100,000 objects.
+    // An unrequested inventory of 100,000 objects.
     for page in 0..40 {
         forger.say(&topic, &inventory("5e551002", page, page * 2500)).await;
     }
     assert_eq!(heard_type(forger).await, "HelloRequest");
-    // One that was asked for, larger than what the node said it holds, and never finished.
+    // A requested inventory that exceeds the count in the Hello and never ends.
     forger.say(&topic, &Up::Hello(hello(ROGUE, "5e551003", 3000)).encode(1024).unwrap()).await;
     loop {
         match heard_type(forger).await.as_str() {
@@ -242,7 +245,7 @@ async fn heard_type(forger: &mut Forger) -> String {
 }
 
 #[tokio::test]
-async fn an_agent_refuses_bad_frames_and_stays_in_sync() {
+async fn agent_refuses_bad_frames_and_stays_in_sync() {
     let broker = Mosquitto::start();
     let site = Site::new();
     let cloud = Cloud::start_behind(&site, broker.address(), unchanged).await;
@@ -261,7 +264,7 @@ async fn an_agent_refuses_bad_frames_and_stays_in_sync() {
     for (_, payload) in &bad {
         forger.say(&down(NODE), payload).await;
     }
-    // mosquitto keeps what is larger than the agent takes.
+    // mosquitto accepts packets that are larger than the agent's limit.
     forger.say(&down(NODE), &[b' '; 600_000]).await;
     let expected = json!(tally(&bad));
     agent.until("every bad frame is counted", |status| status["counters"]["badFrames"] == expected).await;
@@ -281,7 +284,7 @@ async fn an_agent_refuses_bad_frames_and_stays_in_sync() {
     assert_eq!(agent.status().await["counters"]["badFrames"], expected, "what was readable was read");
 }
 
-/// Frames of the right form and session that ask for what cannot be.
+/// Well-formed frames of the session with impossible contents.
 fn misleading(session: &str) -> Vec<Vec<u8>> {
     let part = |uid: &str, offset: u64, total: u64, data: &str| {
         let body = json!({
@@ -301,7 +304,7 @@ fn misleading(session: &str) -> Vec<Vec<u8>> {
         part("middle", 100, 1000, "x"),
         part("no-json", 0, 4, "null"),
     ];
-    // Begun and never finished.
+    // Parts of objects that never complete.
     let piece = "x".repeat(200_000);
     for n in 0..50 {
         frames.push(compressed(&part(&format!("begun-{n}"), 0, 1 << 20, &piece)));
@@ -336,7 +339,7 @@ fn message(name: &str, uid: &str) -> Value {
 }
 
 #[tokio::test]
-async fn an_agent_keeps_the_good_objects_of_a_frame_and_reports_the_others_as_rejected() {
+async fn agent_keeps_valid_objects_of_a_frame_and_rejects_others() {
     let broker = Mosquitto::start();
     let site = Site::new();
     let mut cloud = Forger::start("edgesync-cloud", broker.address(), &up(NODE)).await;
@@ -357,7 +360,7 @@ async fn an_agent_keeps_the_good_objects_of_a_frame_and_reports_the_others_as_re
     let held: Vec<String> = objects.iter().map(|item| item.uid.to_string()).collect();
     assert_eq!(held, ["uid-1", "uid-4"]);
     rejected.extend(refused.into_iter().map(|refused| (refused.uid.to_string(), refused.reason)));
-    // 20 MB do not fit a frame: they come in parts, and are refused at the first of them.
+    // 20 MB exceed a frame: the object arrives in parts, and the agent refuses the first.
     let big = json!({
         "session": &session, "uid": "uid-5", "resourceVersion": "8", "offset": 0, "total": 20 << 20,
         "data": "x".repeat(100_000),
@@ -373,7 +376,7 @@ async fn an_agent_keeps_the_good_objects_of_a_frame_and_reports_the_others_as_re
 }
 
 #[tokio::test]
-async fn an_agent_says_why_a_cloud_of_another_protocol_does_not_take_it() {
+async fn agent_reports_why_a_cloud_of_another_protocol_refuses_it() {
     let broker = Mosquitto::start();
     let site = Site::new();
     let mut cloud = Forger::start("edgesync-cloud", broker.address(), &up(NODE)).await;
@@ -394,7 +397,7 @@ async fn reported(cloud: &mut Forger) -> Up {
     Up::decode(&cloud.hears().await, &mut Budget::of(MAX_FRAME)).unwrap()
 }
 
-/// The next report that brings something: unconfirmed ones are repeated.
+/// Returns the next report with new contents; the agent repeats unconfirmed ones.
 async fn next_report(cloud: &mut Forger) -> Report {
     loop {
         match reported(cloud).await {

@@ -1,6 +1,7 @@
-//! What is in effect on nodes: from the outbox in a device's database to what kubectl shows, selects and waits for.
+//! Effects on nodes: from the outbox in a device's database to what kubectl shows, selects and
+//! waits for.
 //!
-//! Rules for files are not needed for it: what they would say is put into the outbox while the agent is stopped.
+//! The tests need no file rules: they post the effects to the outbox while the agent is stopped.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::process::Command;
@@ -25,7 +26,7 @@ spec:
   nodes: {}
 ";
 
-/// A ConfigMap of which rules for files would say something.
+/// An effect of a ConfigMap as a file rule would report it.
 fn effect(object: &Value, version: Option<&str>, wanted: &str, state: EffectState) -> EffectContent {
     let text = |field: &str| object["metadata"][field].as_str().unwrap();
     let is_fine = state == EffectState::InEffect;
@@ -46,7 +47,7 @@ fn effect(object: &Value, version: Option<&str>, wanted: &str, state: EffectStat
     }
 }
 
-/// Puts it into the outbox of a device whose agent stands still meanwhile.
+/// Posts effects to the outbox of a device while its agent is stopped.
 async fn put(agent: &mut Agent, effects: impl IntoIterator<Item = EffectContent>) {
     agent.stop().await;
     let store = EdgeStore::open(&agent.database, EdgeOptions::default()).unwrap();
@@ -61,12 +62,12 @@ fn version(object: &Value) -> &str {
     object["metadata"]["resourceVersion"].as_str().unwrap()
 }
 
-/// The ConfigMap as it is now.
+/// Returns the current ConfigMap.
 fn current(cluster: &Cluster, name: &str) -> Value {
     cluster.kubectl(&["get", "configmap", name, "-n", "plant-0", "-o", "json"]).json()
 }
 
-/// Waits as an operator does.
+/// Waits for the condition with `kubectl wait`.
 fn wait(cluster: &Cluster, what: &str) {
     let status = format!("--for=condition=InEffect={what}");
     cluster.kubectl(&["wait", &status, "placement/web", "-n", "plant-0", "--timeout=60s"]).ok();
@@ -81,7 +82,7 @@ async fn until_reason(cluster: &Cluster, reason: &str) {
     .await;
 }
 
-/// The ObjectSyncs that show a state, with the version that they show.
+/// Returns the ObjectSyncs with this effect state, each with its version in effect.
 fn shown(cluster: &Cluster, state: &str) -> Vec<String> {
     let selector = format!("edgesync.io/effect-state={state}");
     let list = cluster.kubectl(&["get", "objectsyncs", "-A", "-l", &selector, "-o", "json"]).json();
@@ -93,7 +94,7 @@ fn shown(cluster: &Cluster, state: &str) -> Vec<String> {
     list["items"].as_array().unwrap().iter().map(label).collect()
 }
 
-/// What `edgesync-cloud` says.
+/// Returns the output of `edgesync-cloud`.
 fn said(cluster: &Cluster, words: &[&str]) -> String {
     let mut command = Command::new(edgesync_testkit::programs::cloud());
     let output = command.args(words).env("EDGESYNC_CLOUD_SERVER", &cluster.cloud.socket).output().unwrap();
@@ -101,13 +102,13 @@ fn said(cluster: &Cluster, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What the cloud side tells of the node.
+/// Returns the cloud side's status of the node.
 async fn node(cluster: &Cluster) -> Value {
     cluster.cloud.client().get(&format!("/edgesync/v1/nodes/{NODE}")).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_in_effect_is_shown_selected_and_waited_for() {
+async fn effects_are_shown_selected_and_waited_for() {
     let mut cluster = Cluster::start().await;
     cluster.cloud.apply([config_map(0), config_map(3)]).await;
     cluster.apply(PLACEMENT);
@@ -124,7 +125,7 @@ async fn what_is_in_effect_is_shown_selected_and_waited_for() {
     let sync = format!("objectsync/{NODE}.{}", first["metadata"]["uid"].as_str().unwrap());
     cluster.kubectl(&["wait", &label, &sync, "-n", "plant-0", "--timeout=60s"]).ok();
 
-    // Another version is held, and not in effect yet; then it is not accepted.
+    // The node holds another version that is not in effect yet; then it refuses that version.
     let patch = json!({"data": {"line": "changed"}}).to_string();
     cluster.kubectl(&["patch", "configmap", &name, "-n", "plant-0", "--type=merge", "-p", &patch]).ok();
     wait(&cluster, "False");
@@ -152,13 +153,13 @@ async fn what_is_in_effect_is_shown_selected_and_waited_for() {
     let nodes = said(&cluster, &["nodes"]);
     assert!(nodes.lines().next().unwrap().contains("NOT IN EFFECT"), "{nodes}");
 
-    // What the cloud has stored it knows after its death.
+    // The stored effect survives a crash of the cloud.
     cluster.cloud.crash().await;
     assert_eq!(node(&cluster).await["filesNotInEffect"], 1);
     put(&mut agent, [effect(&second, Some(version(&second)), version(&second), EffectState::InEffect)]).await;
     wait(&cluster, "True");
 
-    // The rule goes; and of what a lost database has known nothing is claimed any more.
+    // The rule is deleted. A lost database then leaves no claims about effects.
     let other = current(&cluster, config_map(3)["metadata"]["name"].as_str().unwrap());
     let gone = effect(&second, None, version(&second), EffectState::Gone);
     put(&mut agent, [gone, effect(&other, Some(version(&other)), version(&other), EffectState::InEffect)])

@@ -1,5 +1,6 @@
-//! Nodes are kept apart: what a node, or somebody who is none, can do with every kind of credential, against the
-//! embedded endpoint and against mosquitto with the configuration that the cloud side prints.
+//! Isolation of nodes: the reach of an enrolled or unknown client with every kind of credential,
+//! against the embedded endpoint and against mosquitto with the configuration that the cloud side
+//! prints.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::mosquitto;
@@ -16,7 +17,7 @@ use site::{Agent, PATIENCE, Site, config_map, eventually, steadily};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 
-/// One broker, the cloud behind it, and two nodes: the attacker is `edge-a`, its victim `edge-b`.
+/// A broker, the cloud behind it, and two nodes: the attacker `edge-a` and the victim `edge-b`.
 struct Scene {
     site: Site,
     fleet: Fleet,
@@ -75,14 +76,14 @@ impl Scene {
         Caller { broker: self.broker, client_id, username, trust, identity, listens }.call()
     }
 
-    /// The attacker, in its own name.
+    /// Connects the attacker under its own name.
     async fn attacker(&self) -> (LinkHandle, Receiver<LinkEvent>) {
         let (link, mut events) = self.call("edge-a", None, Some(&self.own), &[topic("edge-a", "down")]);
         connected(&mut events).await;
         (link, events)
     }
 
-    /// The cloud and the victim go on as if nothing had been.
+    /// Checks that the victim stays connected and receives objects.
     async fn unharmed(&self, what: &str) {
         let connections = self.victim.counts("/link/connections").await;
         assert_eq!(connections, 1, "{what}: the victim was disconnected");
@@ -107,7 +108,7 @@ async fn connected(events: &mut Receiver<LinkEvent>) {
     }
 }
 
-/// Why there is no connection.
+/// Returns the cause of a refused connection.
 async fn refusal(events: &mut Receiver<LinkEvent>) -> Cause {
     match next(events).await {
         LinkEvent::Disconnected { cause, .. } => cause,
@@ -115,7 +116,7 @@ async fn refusal(events: &mut Receiver<LinkEvent>) -> Cause {
     }
 }
 
-async fn publishes_nowhere_else(scene: &Scene) {
+async fn assert_publishes_nowhere_else(scene: &Scene) {
     for target in [
         topic("edge-b", "up"),
         topic("edge-b", "presence"),
@@ -126,7 +127,7 @@ async fn publishes_nowhere_else(scene: &Scene) {
     ] {
         let (link, mut events) = scene.attacker().await;
         link.try_publish(&target, b"{}".to_vec(), true).unwrap();
-        // Refused alone, or together with the connection.
+        // Refused as a message, or with the whole connection.
         match next(&mut events).await {
             LinkEvent::NotTaken { topic, .. } => assert_eq!(topic, target),
             LinkEvent::Disconnected { cause, .. } => {
@@ -138,7 +139,7 @@ async fn publishes_nowhere_else(scene: &Scene) {
     scene.unharmed("publishing elsewhere").await;
 }
 
-async fn hears_nothing_else(scene: &Scene) {
+async fn assert_receives_nothing_else(scene: &Scene) {
     for filter in [
         topic("edge-b", "down"),
         topic("edge-b", "up"),
@@ -153,17 +154,17 @@ async fn hears_nothing_else(scene: &Scene) {
         let (_link, mut events) = scene.call("edge-a", None, Some(&scene.own), std::slice::from_ref(&filter));
         match next(&mut events).await {
             LinkEvent::Disconnected { cause: Cause::SubscriptionRefused { .. }, .. } => {}
-            // mosquitto grants every subscription, and then delivers what may be read only.
+            // mosquitto grants every subscription, but delivers only readable topics.
             LinkEvent::Connected { .. } if scene.mosquitto.is_some() => {
-                hears_only_its_own(scene, &mut events, &filter).await;
+                assert_receives_only_its_own(scene, &mut events, &filter).await;
             }
             other => panic!("{filter}: {other:?}"),
         }
     }
 }
 
-/// While objects go to the victim, nothing of it comes here.
-async fn hears_only_its_own(scene: &Scene, events: &mut Receiver<LinkEvent>, filter: &str) {
+/// Checks that no message to the victim arrives here.
+async fn assert_receives_only_its_own(scene: &Scene, events: &mut Receiver<LinkEvent>, filter: &str) {
     scene.unharmed(&format!("listening {}", filter.len())).await;
     while let Ok(event) = events.try_recv() {
         if let LinkEvent::Message { topic, .. } = event {
@@ -175,8 +176,9 @@ async fn hears_only_its_own(scene: &Scene, events: &mut Receiver<LinkEvent>, fil
     }
 }
 
-/// With A's certificate and B's name in the client id or as the user: it is refused, or it is A all the same.
-async fn a_forged_name_is_nobody_else(scene: &Scene) {
+/// Uses A's certificate with B's name as client id or user: the broker refuses it or treats it as
+/// A.
+async fn assert_forged_names_are_refused(scene: &Scene) {
     for (client_id, username) in [("edge-b", None), ("edge-a", Some("edge-b")), ("edge-b", Some("edge-b"))] {
         let (link, mut events) =
             scene.call(client_id, username, Some(&scene.own), &[topic("edge-a", "down")]);
@@ -192,8 +194,8 @@ async fn a_forged_name_is_nobody_else(scene: &Scene) {
     scene.unharmed("a forged name").await;
 }
 
-/// Without a certificate, with one of another authority, without TLS.
-async fn who_is_no_node_is_not_let_in(scene: &Scene) {
+/// Connects without a certificate, with one of another authority, and without TLS.
+async fn assert_unknown_clients_are_refused(scene: &Scene) {
     let foreign = foreign("edge-b");
     for identity in [None, Some(&foreign)] {
         let (_link, mut events) = scene.call("edge-b", Some("edge-b"), identity, &[topic("edge-b", "down")]);
@@ -213,8 +215,8 @@ async fn who_is_no_node_is_not_let_in(scene: &Scene) {
     scene.unharmed("who is no node").await;
 }
 
-/// A frame on the own topic that names another node is refused and counted.
-async fn a_frame_in_another_name_is_counted(scene: &Scene) {
+/// Checks that a frame on the own topic which names another node is refused and counted.
+async fn assert_foreign_frames_are_counted(scene: &Scene) {
     let (link, _events) = scene.attacker().await;
     let hello = br#"{"type":"Hello","protocol":1,"node":"edge-b","agent":"x","session":"s","epoch":"00000000000000000000000000000001","revision":0,"count":0,"digest":"00000000000000000000000000000000","maxFrame":65536,"maxObject":65536}"#;
     link.try_publish(&topic("edge-a", "up"), hello.to_vec(), false).unwrap();
@@ -225,8 +227,9 @@ async fn a_frame_in_another_name_is_counted(scene: &Scene) {
     scene.unharmed("another name in a frame").await;
 }
 
-/// A revoked certificate: the connection is cut, or what it says is not listened to, and it does not come back.
-async fn a_revoked_node_is_shut_out(scene: &mut Scene) {
+/// Checks that the connection with a revoked certificate ends or is ignored, and that a new one is
+/// refused.
+async fn assert_revoked_node_is_refused(scene: &mut Scene) {
     let (link, mut events) = scene.attacker().await;
     let output = scene.fleet.command(&["node", "revoke", "edge-a"]).await;
     assert!(output.status.success() && said(&output).contains("1 certificates revoked"), "{}", said(&output));
@@ -258,14 +261,14 @@ async fn a_revoked_node_is_shut_out(scene: &mut Scene) {
         true
     })
     .await;
-    // Neither a renewal nor an old token helps; a new token does.
+    // Neither a renewal nor an old token enrolls the node again; a new token does.
     let device = scene.fleet.new_device(&scene.site, "edge-a");
     let token = scene.fleet.token(&["--node", "edge-a"]).await;
     let output = scene.fleet.join(&device, &token, &["--force"]).await;
     assert!(output.status.success(), "{}", said(&output));
 }
 
-/// The certificate of a node, from an authority that nobody knows.
+/// Issues a node certificate from an unknown authority.
 fn foreign(node: &str) -> Identity {
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
     let mut ca = CertificateParams::new(Vec::new()).unwrap();
@@ -281,20 +284,20 @@ fn foreign(node: &str) -> Identity {
 }
 
 async fn all(mut scene: Scene) {
-    publishes_nowhere_else(&scene).await;
-    hears_nothing_else(&scene).await;
-    a_forged_name_is_nobody_else(&scene).await;
-    who_is_no_node_is_not_let_in(&scene).await;
-    a_frame_in_another_name_is_counted(&scene).await;
-    a_revoked_node_is_shut_out(&mut scene).await;
+    assert_publishes_nowhere_else(&scene).await;
+    assert_receives_nothing_else(&scene).await;
+    assert_forged_names_are_refused(&scene).await;
+    assert_unknown_clients_are_refused(&scene).await;
+    assert_foreign_frames_are_counted(&scene).await;
+    assert_revoked_node_is_refused(&mut scene).await;
 }
 
 #[tokio::test]
-async fn the_endpoint_keeps_nodes_apart() {
+async fn embedded_endpoint_isolates_nodes_from_each_other() {
     all(Scene::embedded().await).await;
 }
 
 #[tokio::test]
-async fn mosquitto_keeps_nodes_apart() {
+async fn mosquitto_isolates_nodes_from_each_other() {
     all(Scene::mosquitto().await).await;
 }

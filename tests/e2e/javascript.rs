@@ -1,5 +1,5 @@
-//! The API of both sides as the JavaScript client library `@kubernetes/client-node` sees it, with the kubeconfigs that the
-//! programs write.
+//! The APIs of both sides through the JavaScript client library `@kubernetes/client-node`, with the
+//! kubeconfigs that the programs write.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -16,13 +16,13 @@ fn drive(side: &str, kubeconfig: &Path) {
 }
 
 #[tokio::test]
-async fn the_javascript_client_finds_what_it_expects_in_the_cloud() {
+async fn javascript_client_works_against_the_cloud() {
     let cluster = Cluster::start().await;
     drive("cloud", &cluster.cloud.kubeconfig);
 }
 
 #[tokio::test]
-async fn the_javascript_client_finds_what_it_expects_on_a_node() {
+async fn javascript_client_works_against_a_node() {
     let cluster = Cluster::start().await;
     let edge = Edge::start(&cluster, "edge-1").await;
     cluster.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: settings}, data: {mode: fast}}");

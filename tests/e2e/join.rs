@@ -1,4 +1,5 @@
-//! Joining end to end: tokens, names, files, renewal, devices that were off, operators of the API.
+//! Enrollment end to end: tokens, names, files, renewal, devices that were off, operators of the
+//! API.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::site;
@@ -18,7 +19,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[tokio::test]
-async fn a_device_joins_with_a_token_and_is_in_sync_over_tls() {
+async fn device_joins_with_a_token_and_syncs_over_tls() {
     let site = Site::new();
     let fleet = Fleet::embedded(&site, |_| {}).await;
     let mut agent = fleet.device(&site, "edge-1").await;
@@ -42,13 +43,13 @@ async fn a_device_joins_with_a_token_and_is_in_sync_over_tls() {
         conditions.iter().find(|condition| condition["type"] == "edgesync.io/CertificateValid").unwrap();
     assert_eq!(valid["status"], "True", "{valid}");
 
-    // Again: nothing changes, and the token was not used twice.
+    // A second join changes nothing and does not use the token.
     let before = std::fs::read(identity.join("node.pem")).unwrap();
     let output = fleet.join(&agent, &fleet.token(&["--node", "edge-1"]).await, &[]).await;
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(std::fs::read(identity_of(agent.config()).join("node.pem")).unwrap(), before);
 
-    // Whoever looks for what was refused finds nothing of a device that came in.
+    // The log has no refusals for a device that joined.
     let log = fleet.cloud.process.log();
     assert!(log.iter().any(|line| line.contains("a node has joined")), "{log:#?}");
     let refusals: Vec<_> =
@@ -57,7 +58,7 @@ async fn a_device_joins_with_a_token_and_is_in_sync_over_tls() {
 }
 
 #[tokio::test]
-async fn every_refusal_says_what_to_do() {
+async fn refused_joins_say_what_to_do() {
     let site = Site::new();
     let fleet = Fleet::embedded(&site, |_| {}).await;
     let first = fleet.new_device(&site, "edge-1");
@@ -70,15 +71,15 @@ async fn every_refusal_says_what_to_do() {
 
     let token = fleet.token(&[]).await;
     assert!(fleet.join(&first, &token, &[]).await.status.success());
-    // Used up.
+    // A used token.
     let second = fleet.new_device(&site, "edge-2");
     refused(&second, &token, "token create").await;
-    // The name is taken, unless the token is for it.
+    // A taken name, with a token for any node.
     let thief = Site::new();
     refused(&fleet.new_device(&thief, "edge-1"), &fleet.token(&[]).await, "taken").await;
-    // Of another node.
+    // A token for another node.
     refused(&second, &fleet.token(&["--node", "edge-3"]).await, "edge-3").await;
-    // Revoked.
+    // A revoked token.
     let token = fleet.token(&[]).await;
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(2).unwrap()).unwrap();
     let id = serde_json::from_slice::<Value>(&claims).unwrap()["jti"].as_str().unwrap().to_owned();
@@ -86,11 +87,11 @@ async fn every_refusal_says_what_to_do() {
     assert!(listed.contains(&id) && !listed.contains(&token[70..]), "{listed}");
     assert!(fleet.command(&["token", "revoke", &id]).await.status.success());
     refused(&second, &token, "revoked").await;
-    // Of another cloud.
+    // A token of another cloud.
     let elsewhere = Site::new();
     let other = Fleet::embedded(&elsewhere, |_| {}).await;
     refused(&second, &other.token(&[]).await, "another cloud").await;
-    // Forged.
+    // A forged token.
     let token = fleet.token(&[]).await;
     let mut forged = token.clone();
     forged.replace_range(token.len() - 4.., if token.ends_with("AAAA") { "BBBB" } else { "AAAA" });
@@ -100,7 +101,7 @@ async fn every_refusal_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_renewed_again_and_again_and_nothing_is_interrupted() {
+async fn certificates_are_renewed_without_an_interruption() {
     let site = Site::new();
     let fleet = Fleet::embedded(&site, |settings| {
         settings.text("pairing.certificate_lifetime", "1m");
@@ -122,7 +123,7 @@ async fn a_certificate_is_renewed_again_and_again_and_nothing_is_interrupted() {
         joined.certificate(),
         "kept until the new one has worked"
     );
-    // The next connection is made with the new one, and then the old one goes.
+    // The next connection uses the new certificate, and then the agent removes the old one.
     fleet.cloud.apply([config_map(1)]).await;
     agent.crash_as_configured().await;
     in_sync(&agent).await;
@@ -132,14 +133,14 @@ async fn a_certificate_is_renewed_again_and_again_and_nothing_is_interrupted() {
 }
 
 #[tokio::test]
-async fn a_device_that_was_off_for_too_long_comes_back_by_itself_within_the_grace() {
+async fn expired_device_renews_itself_within_the_grace_period() {
     let site = Site::new();
     let fleet = Fleet::embedded(&site, |settings| {
         settings.text("pairing.certificate_lifetime", "1m");
     })
     .await;
     let mut agent = fleet.device(&site, "edge-1").await;
-    // The second of its end belongs to it.
+    // The certificate is still valid in its last second.
     let ends = stored(&agent).identity.certificate().ends();
     eventually("the certificate has ended", Duration::from_secs(90), async || {
         (jiff::Timestamp::now() > ends).then_some(())
@@ -151,7 +152,7 @@ async fn a_device_that_was_off_for_too_long_comes_back_by_itself_within_the_grac
 }
 
 #[tokio::test]
-async fn operators_come_with_certificates_until_they_are_revoked() {
+async fn operators_authenticate_by_certificate_until_revoked() {
     let site = Site::new();
     let mut cloud = site::Cloud::start(&site).await;
     let ask = async |words: &[&str]| {
@@ -169,14 +170,14 @@ async fn operators_come_with_certificates_until_they_are_revoked() {
         path.to_str().unwrap().to_owned()
     };
     let (ada, eve) = (kubeconfig("ada", "admin").await, kubeconfig("eve", "view").await);
-    // The address stands in the file.
+    // The kubeconfig contains the address of the API.
     for (file, role) in [(&ada, "admin"), (&eve, "view")] {
         let nodes = ask(&["nodes", "--kubeconfig", file]).await;
         assert!(nodes.status.success(), "{role}: {}", said(&nodes));
         let token = ask(&["token", "create", "--kubeconfig", file]).await;
         assert_eq!(token.status.success(), role == "admin", "{}", said(&token));
     }
-    // kubectl takes the same files.
+    // kubectl accepts the same files.
     let kubectl = async |file: &str, words: &[&str]| {
         let program = std::env::var_os("EDGESYNC_TEST_KUBECTL").unwrap_or_else(|| "kubectl".into());
         let mut kubectl = Command::new(program);
@@ -194,13 +195,13 @@ async fn operators_come_with_certificates_until_they_are_revoked() {
     let refused = kubectl(&eve, &["get", "secret", "by-ada"]).await;
     assert!(said(&refused).contains("cannot get secrets with the role 'view'"), "{}", said(&refused));
 
-    // The cloud side that a kubeconfig names is the one that is asked, whatever is usual on this machine.
+    // A kubeconfig overrides the default address of this machine.
     let mut elsewhere = Command::new(edgesync_testkit::programs::cloud());
     elsewhere.args(["nodes", "--kubeconfig", &eve]).env("EDGESYNC_CLOUD_SERVER", site.path("nowhere.sock"));
     let asked = ended(elsewhere).await;
     assert!(asked.status.success(), "{}", said(&asked));
 
-    // Nobody comes in over TCP without a certificate, whoever they are on this machine.
+    // TCP clients need a certificate, also those of this machine.
     let without = ask(&["nodes", "--server", &address]).await;
     assert_eq!(without.status.code(), Some(64), "{}", said(&without));
     let plain = ask(&["nodes", "--server", &format!("http://{}", cloud.api)]).await;
@@ -217,7 +218,7 @@ async fn operators_come_with_certificates_until_they_are_revoked() {
     assert!(!refused.status.success() && said(&refused).contains("was revoked"), "{}", said(&refused));
     assert!(ask(&["nodes", "--kubeconfig", &eve]).await.status.success());
 
-    // What they did is written down, and what is secret is not.
+    // The audit log has their requests, without secrets.
     assert!(cloud.process.terminate(PATIENCE).await.success());
     let log = cloud.process.log();
     let audit: Vec<&String> = log.iter().filter(|line| line.contains("edgesync::audit")).collect();
@@ -234,10 +235,10 @@ async fn operators_come_with_certificates_until_they_are_revoked() {
 }
 
 #[tokio::test]
-async fn who_is_revoked_removed_or_never_came_is_told_on_both_sides() {
+async fn revoked_removed_and_absent_nodes_show_on_both_sides() {
     let site = Site::new();
     let mut fleet = Fleet::embedded(&site, |_| {}).await;
-    // One that has joined, and whose agent has never run.
+    // A device that has joined but whose agent has never run.
     let _asleep = fleet.device(&site, "edge-0").await;
     let nodes = async |fleet: &Fleet| {
         let output = fleet.command(&["nodes", "-o", "json"]).await;
@@ -262,7 +263,7 @@ async fn who_is_revoked_removed_or_never_came_is_told_on_both_sides() {
     assert!(fleet.command(&["node", "forget", "edge-0"]).await.status.success());
     assert_eq!(nodes(&fleet).await, Vec::<Value>::new());
 
-    // One that is revoked while its agent runs.
+    // A node that is revoked while its agent runs.
     let mut first = fleet.device(&site, "edge-1").await;
     first.run_as_configured().await;
     in_sync(&first).await;
@@ -284,7 +285,7 @@ async fn who_is_revoked_removed_or_never_came_is_told_on_both_sides() {
     let anew = fleet.join(&first, &token, &["--force"]).await;
     assert!(anew.status.success(), "{}", said(&anew));
 
-    // One that is removed.
+    // A node that is removed.
     let token = fleet.token(&["--node", "edge-2"]).await;
     let mut second = fleet.device(&site, "edge-2").await;
     second.run_as_configured().await;
@@ -301,7 +302,7 @@ async fn who_is_revoked_removed_or_never_came_is_told_on_both_sides() {
 }
 
 #[tokio::test]
-async fn an_agent_that_has_not_joined_says_so_and_begins_when_it_has() {
+async fn agent_waits_for_the_join_and_then_starts() {
     let site = Site::new();
     let fleet = Fleet::embedded(&site, |_| {}).await;
     let mut agent = fleet.new_device(&site, "edge-1");
@@ -318,7 +319,7 @@ async fn an_agent_that_has_not_joined_says_so_and_begins_when_it_has() {
     assert!(!agent.process.log().iter().any(|line| line.contains(":1883")), "{:#?}", agent.process.log());
     agent.stop().await;
 
-    // One that is told to stop while it waits ends.
+    // A waiting agent ends on SIGTERM.
     let mut other = fleet.new_device(&site, "edge-2");
     other.process.start();
     other.process.logged("not joined", 0).await;
@@ -326,7 +327,7 @@ async fn an_agent_that_has_not_joined_says_so_and_begins_when_it_has() {
 }
 
 #[tokio::test]
-async fn a_second_agent_of_a_name_does_not_start_beside_the_first() {
+async fn second_agent_of_the_same_name_does_not_start() {
     let site = Site::new();
     let cloud = site::Cloud::start(&site).await;
     let mut first = site::Agent::start(&site, "edge-1", cloud.mqtt).await;
@@ -341,6 +342,6 @@ async fn a_second_agent_of_a_name_does_not_start_beside_the_first() {
     assert!(log.contains(&expected), "{log}");
     assert!(!second.database.exists(), "it has not begun");
     assert_eq!(first.counts("/link/connections").await, 1, "the first was left alone");
-    // Its place is free as soon as it has ended, however it ended.
+    // The name is free as soon as the first agent ends, even by a crash.
     first.crash().await;
 }

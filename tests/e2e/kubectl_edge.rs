@@ -1,4 +1,4 @@
-//! The real kubectl on a node: through the kubeconfigs that the agent writes, against its local API.
+//! kubectl on a node: the agent's local API through the kubeconfigs that the agent writes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::kubectl;
@@ -43,13 +43,13 @@ spec:
   containers:
   - {name: nginx, image: 'nginx:1.27'}
 ";
-/// How many these are.
+/// The number of these objects.
 const COUNT: u64 = 5;
 
-/// What people are told who want to change what came from the cloud.
+/// The hint of a refused write to an object from the cloud.
 const HINT: &str = "change it on the cloud side";
 
-/// A cluster and a node that holds [`OBJECTS`].
+/// Starts a cluster and a node that holds [`OBJECTS`].
 async fn in_sync() -> (Edge, Cluster) {
     let cluster = Cluster::start().await;
     let edge = Edge::start(&cluster, NODE).await;
@@ -58,7 +58,7 @@ async fn in_sync() -> (Edge, Cluster) {
     (edge, cluster)
 }
 
-/// What the program on the node prints.
+/// Returns the output of the agent's command line.
 fn edgesync(agent: &Agent, arguments: &[&str]) -> String {
     let mut command = Command::new(edgesync_testkit::programs::device());
     let output = command.args(arguments).arg("--socket").arg(&agent.socket).output().unwrap();
@@ -95,7 +95,7 @@ fn event(uid: &Value, api_version: &str, name: &str, reason: &str, note: &str) -
 }
 
 #[tokio::test]
-async fn a_watch_on_the_node_sees_objects_arrive_change_and_go() {
+async fn watch_on_the_node_shows_every_change() {
     let cluster = Cluster::start().await;
     let edge = Edge::start(&cluster, NODE).await;
     let tables = edge.local.start(&["get", "configmaps", "-A", "-w"], "");
@@ -122,7 +122,7 @@ async fn a_watch_on_the_node_sees_objects_arrive_change_and_go() {
 }
 
 #[tokio::test]
-async fn the_node_answers_without_the_cloud_and_after_a_restart() {
+async fn node_api_answers_offline_and_after_a_restart() {
     let (mut edge, mut cluster) = in_sync().await;
     let online = edge.get("configmap/settings");
     assert!(cluster.cloud.process.terminate(PATIENCE).await.success());
@@ -140,7 +140,7 @@ async fn the_node_answers_without_the_cloud_and_after_a_restart() {
     edge.kubectl(&["describe", "pod", "web"]).shows(&["nginx:1.27", "edge-1"]);
     edge.feed(&["create"], &lease("offline", "me")).says("lease.coordination.k8s.io/offline created");
 
-    // A watch that began without the cloud goes on with it.
+    // A watch from before continues once the cloud is back.
     let watch = edge.local.start(&["get", "cm", "-w", "-o", "name"], "");
     watch.lines_with(&["other", "settings"]).await;
     cluster.cloud.run().await;
@@ -149,7 +149,7 @@ async fn the_node_answers_without_the_cloud_and_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_came_from_the_cloud_cannot_be_changed_on_the_node() {
+async fn cloud_objects_are_read_only_on_the_node() {
     let (edge, cluster) = in_sync().await;
     let before = edge.get("configmap/settings");
     let mut other = before.clone();
@@ -186,7 +186,7 @@ async fn what_came_from_the_cloud_cannot_be_changed_on_the_node() {
 }
 
 #[tokio::test]
-async fn secrets_need_the_other_kubeconfig() {
+async fn secrets_need_the_kubeconfig_for_secrets() {
     let (edge, _cluster) = in_sync().await;
     for arguments in [
         &["get", "secrets", "-A"][..],
@@ -211,7 +211,7 @@ async fn secrets_need_the_other_kubeconfig() {
 }
 
 #[tokio::test]
-async fn who_has_no_token_of_the_node_is_not_let_in() {
+async fn clients_without_a_token_of_the_node_are_refused() {
     let (edge, cluster) = in_sync().await;
     let address = edge.opened().await;
     for (name, url) in
@@ -224,10 +224,10 @@ async fn who_has_no_token_of_the_node_is_not_let_in() {
             let refused = ["Unauthorized", "provide credentials", "must be logged in"];
             assert!(refused.iter().any(|word| run.stderr.contains(word)), "{run}");
         }
-        // Whether it lives may be known to everybody.
+        // The liveness probe needs no token.
         stranger.run(&["get", "--raw", "/livez"]).says("ok");
     }
-    // The tokens are kept: a kubeconfig that was copied is good for ever, as long as the address is.
+    // The tokens persist: a copied kubeconfig stays valid as long as the address does.
     let token = |name: &str| std::fs::read_to_string(edge.agent.database.with_file_name(name)).unwrap();
     let url = format!("http://edgesync:{}@{address}", token("token").trim());
     Kubectl::to_server(&cluster.site, "copy", &url)
@@ -236,7 +236,7 @@ async fn who_has_no_token_of_the_node_is_not_let_in() {
 }
 
 #[tokio::test]
-async fn the_files_are_for_the_group_and_those_for_secrets_are_not() {
+async fn token_files_are_group_readable_except_those_for_secrets() {
     let (mut edge, _cluster) = in_sync().await;
     let file = |edge: &Edge, name: &str| -> PathBuf { edge.agent.database.with_file_name(name) };
     let texts = |edge: &Edge| {
@@ -253,14 +253,14 @@ async fn the_files_are_for_the_group_and_those_for_secrets_are_not() {
         assert_eq!(mode(&file(&edge, name)), expected, "{name}");
     }
     let before = texts(&edge);
-    // What kubectl shows of the server has no token in it.
+    // The server address that kubectl shows has no token in it.
     let shown = edge.kubectl(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"]).ok();
     assert!(shown.starts_with("https://127.") && !shown.contains('@'), "{shown}");
     edge.stop().await;
     edge.run().await;
     assert_eq!(texts(&edge), before);
 
-    // One that is gone or was changed is made anew; another address stands in it.
+    // The agent rewrites a missing or changed file, here with another address.
     edge.stop().await;
     std::fs::remove_file(file(&edge, "token-secrets")).unwrap();
     edge.agent.settings.text("api.listen", "127.0.0.1:0");
@@ -273,7 +273,7 @@ async fn the_files_are_for_the_group_and_those_for_secrets_are_not() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_waited_for_while_the_node_syncs() {
+async fn node_syncs_while_its_api_waits_for_a_taken_port() {
     let cluster = Cluster::start().await;
     let address = Site::address();
     let taken = TcpListener::bind(address).unwrap();
@@ -294,7 +294,7 @@ async fn a_port_that_is_taken_is_waited_for_while_the_node_syncs() {
 }
 
 #[tokio::test]
-async fn the_programs_own_command_line_asks_over_the_socket() {
+async fn command_line_of_the_agent_uses_the_socket() {
     let cluster = Cluster::start().await;
     let agent = Agent::start_with(&cluster.site, NODE, cluster.cloud.mqtt, |settings| {
         settings.text("api.listen", "off");
@@ -306,7 +306,7 @@ async fn the_programs_own_command_line_asks_over_the_socket() {
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["NAMESPACE", "NAME", "DATA", "AGE"]);
     assert_eq!(rows[2][..3], ["default", "settings", "2"]);
-    // Who runs the agent may see Secrets without a token.
+    // The user of the agent reads Secrets without a token.
     assert!(edgesync(&agent, &["get", "secret", "credentials", "-o", "yaml"]).contains("aHVudGVyMg=="));
     assert_eq!(edgesync(&agent, &["get", "cm", "-l", "app=db", "-o", "name"]), "configmap/other\n");
     let version =
@@ -318,7 +318,7 @@ async fn the_programs_own_command_line_asks_over_the_socket() {
 }
 
 #[tokio::test]
-async fn records_objects_and_fields_are_shown_as_in_a_cluster() {
+async fn kubectl_output_on_a_node_equals_that_of_a_cluster() {
     let (edge, cluster) = in_sync().await;
     let rows = edge.kubectl(&["get", "objectsyncs", "-A"]).rows();
     let in_cloud = cluster.kubectl(&["get", "objectsyncs", "-A"]).rows();
@@ -371,7 +371,7 @@ async fn records_objects_and_fields_are_shown_as_in_a_cluster() {
 }
 
 #[tokio::test]
-async fn lists_are_cut_selected_and_counted() {
+async fn lists_are_paginated_selected_and_counted() {
     let (edge, _cluster) = in_sync().await;
     let run = edge.kubectl(&["get", "cm", "-A", "-o", "name", "--chunk-size=2", "-v=6"]);
     assert_eq!(run.stderr.matches("continue=").count(), 1, "{run}");
@@ -402,7 +402,7 @@ async fn lists_are_cut_selected_and_counted() {
 }
 
 #[tokio::test]
-async fn several_long_lists_at_once_are_all_read_to_their_ends() {
+async fn concurrent_long_lists_are_read_to_their_end() {
     const LISTS: usize = 6;
     let (edge, cluster) = in_sync().await;
     let object = |number: usize| {
@@ -419,7 +419,7 @@ async fn several_long_lists_at_once_are_all_read_to_their_ends() {
 }
 
 #[tokio::test]
-async fn leases_are_held_on_the_node() {
+async fn leases_are_created_and_held_on_the_node() {
     let (mut edge, cluster) = in_sync().await;
     edge.feed(&["create"], &lease("gate", "one")).says("lease.coordination.k8s.io/gate created");
     edge.feed(&["create"], &lease("gate", "two")).fails_with("(AlreadyExists)");
@@ -434,7 +434,7 @@ async fn leases_are_held_on_the_node() {
         (&["NAME", "HOLDER", "AGE"].map(str::to_owned).to_vec(), &["gate".into(), "one".into()][..])
     );
 
-    // Two that have read the same version: one gets it.
+    // Two writers have read the same version: one of them succeeds.
     let taken = |holder: &str| {
         let mut lease = first.clone();
         lease["spec"]["holderIdentity"] = json!(holder);
@@ -493,13 +493,13 @@ async fn leases_are_held_on_the_node() {
     assert!(edge.names(&["leases", "-A"]).is_empty());
     edge.crash().await;
     assert!(edge.names(&["leases", "-A"]).is_empty());
-    // They are the node's own.
+    // Leases stay on the node.
     assert!(!cluster.has("lease/gate"));
     assert_eq!(cluster.cloud.node(NODE).await["objects"], COUNT);
 }
 
 #[tokio::test]
-async fn events_are_kept_on_the_node() {
+async fn events_are_created_and_kept_on_the_node() {
     let (mut edge, _cluster) = in_sync().await;
     let uid = &edge.get("pod/web")["metadata"]["uid"];
     edge.feed(&["create"], &event(uid, "v1", "web.1", "Pulled", "image pulled")).says("event/web.1 created");
@@ -513,7 +513,7 @@ async fn events_are_kept_on_the_node() {
         for (kind, regarding) in
             [("events", "involvedObject.kind=Pod"), ("events.events.k8s.io", "regarding.kind=Pod")]
         {
-            // The agent makes Events too: of the Node.
+            // The agent also creates Events, about the Node.
             let selected = ["get", kind, "--field-selector", regarding];
             assert_eq!(edge.names(&selected[1..]), ["web.1", "web.2"]);
             let rows = edge.kubectl(&selected).rows();
@@ -541,7 +541,7 @@ async fn events_are_kept_on_the_node() {
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_from_a_list_but_not_from_one_of_another_database() {
+async fn watch_resumes_from_a_list_of_the_same_database_only() {
     let (mut edge, cluster) = in_sync().await;
     let version = |edge: &Edge, path: &str| -> String {
         let list = edge.kubectl(&["get", "--raw", path]).json();
@@ -574,7 +574,7 @@ async fn a_watch_goes_on_from_a_list_but_not_from_one_of_another_database() {
         edge.run().await;
         cluster.cloud.in_sync(NODE, COUNT + 1).await;
         for (path, version) in paths.iter().zip(&versions) {
-            // What was listed before a start is not in memory any more.
+            // Versions from before a restart are no longer in memory.
             let run = start(&edge, &watch(path, version)).finish();
             let told = run.stdout.clone() + &run.stderr;
             assert!(told.contains("410") || told.contains("Expired"), "{run}");

@@ -1,4 +1,4 @@
-//! The real kubectl on what nodes tell the cloud side: Nodes, Leases and Events.
+//! kubectl on the reports of nodes: Nodes, Leases and Events.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::kubectl;
@@ -24,9 +24,9 @@ async fn start() -> (Cluster, Agent) {
     (cluster, agent)
 }
 
-/// No condition of the node was heard of in the year 1, which is what kubectl shows where nothing is told.
+/// Asserts that every condition has a heartbeat: kubectl shows a missing one as the year 1.
 #[track_caller]
-fn all_conditions_were_heard_of(cluster: &Cluster) {
+fn assert_all_conditions_have_heartbeats(cluster: &Cluster) {
     let described = cluster.kubectl(&["describe", "node", NODE]).ok();
     assert!(described.contains("LastHeartbeatTime") && !described.contains(" 0001 "), "{described}");
     let node = cluster.get("node/edge-1");
@@ -40,7 +40,7 @@ fn all_conditions_were_heard_of(cluster: &Cluster) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_are_listed_as_ready_with_role_and_version() {
+async fn kubectl_lists_nodes_as_ready_with_role_and_version() {
     let (cluster, mut agent) = start().await;
     cluster.kubectl(&["wait", "--for=condition=Ready", "node/edge-1", "--timeout=60s"]).ok();
     let wait = ["wait", "--for=condition=edgesync.io/InSync", "node/edge-1", "--timeout=60s"];
@@ -52,18 +52,18 @@ async fn nodes_are_listed_as_ready_with_role_and_version() {
     cluster.kubectl(&["get", "nodes", "-o", "wide"]).shows(&["INTERNAL-IP", "KERNEL-VERSION", "OS-IMAGE"]);
     let described = cluster.kubectl(&["describe", "node", NODE]);
     described.shows(&["edgesync.io/StoreHealthy", "AgentReady", "HolderIdentity", "AgentStarted"]);
-    all_conditions_were_heard_of(&cluster);
+    assert_all_conditions_have_heartbeats(&cluster);
     agent.process.kill();
     eventually("the node is not ready", LONG, async || {
         let rows = cluster.kubectl(&["get", "nodes"]).rows();
         (rows[1][1] == "NotReady").then_some(())
     })
     .await;
-    all_conditions_were_heard_of(&cluster);
+    assert_all_conditions_have_heartbeats(&cluster);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_are_listed_with_their_holder() {
+async fn kubectl_lists_leases_with_their_holder() {
     let (cluster, agent) = start().await;
     let leases = ["get", "leases", "-n", "kube-node-lease"];
     eventually("a Lease", LONG, async || {
@@ -84,7 +84,7 @@ async fn leases_are_listed_with_their_holder() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_of_nodes_are_listed_selected_and_followed() {
+async fn kubectl_lists_selects_and_follows_events_of_nodes() {
     let (cluster, mut agent) = start().await;
     let started = ["get", "events", "--field-selector", "reason=AgentStarted", "-o", "name"];
     eventually("the Event", LONG, async || (!cluster.kubectl(&started).ok().is_empty()).then_some(())).await;
@@ -97,7 +97,7 @@ async fn events_of_nodes_are_listed_selected_and_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_deleted_stays_away_until_it_is_made_again() {
+async fn deleted_node_stays_removed_until_it_is_created_again() {
     let (cluster, agent) = start().await;
     cluster.kubectl(&["delete", "node", NODE]).ok();
     agent.until("it is told", |status| status["cloud"]["removed"] == true).await;

@@ -1,4 +1,4 @@
-//! The real kubectl reads from the cloud side.
+//! kubectl reads from the cloud side.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::kubectl;
@@ -42,7 +42,7 @@ type: Opaque
 stringData: {password: hunter2}
 ";
 
-/// A cluster with namespaces and what the tests look at.
+/// Starts a cluster with namespaces and the objects of the tests.
 async fn cluster() -> Cluster {
     let cluster = Cluster::start().await;
     cluster.kubectl(&["create", "namespace", "plant"]).ok();
@@ -53,7 +53,7 @@ async fn cluster() -> Cluster {
     cluster
 }
 
-/// The names of objects that a list of `-o name` shows.
+/// Returns the object names that `-o name` lists.
 #[track_caller]
 fn names(cluster: &Cluster, arguments: &[&str]) -> Vec<String> {
     let run = cluster.kubectl(&[&["get", "-o", "name"], arguments].concat());
@@ -78,7 +78,7 @@ fn event(uid: &str, api: &str, name: &str, kind: &str, reason: &str, note: &str)
 }
 
 #[tokio::test]
-async fn tables_show_the_columns_that_people_know() {
+async fn tables_have_the_usual_columns() {
     let cluster = cluster().await;
     let rows = cluster.kubectl(&["get", "configmaps"]).rows();
     assert_eq!(rows[0], ["NAME", "DATA", "AGE"]);
@@ -102,7 +102,7 @@ async fn tables_show_the_columns_that_people_know() {
 }
 
 #[tokio::test]
-async fn tables_can_be_cut_widened_and_sorted() {
+async fn tables_are_filtered_widened_and_sorted() {
     let cluster = cluster().await;
     let rows = cluster.kubectl(&["get", "cm", "-A"]).rows();
     assert_eq!(rows[0], ["NAMESPACE", "NAME", "DATA", "AGE"]);
@@ -129,7 +129,7 @@ async fn tables_can_be_cut_widened_and_sorted() {
 }
 
 #[tokio::test]
-async fn objects_come_in_every_form_of_output() {
+async fn objects_are_printed_in_every_output_format() {
     let cluster = cluster().await;
     let object = cluster.get("configmap/settings");
     assert_eq!((&object["apiVersion"], &object["kind"]), (&json!("v1"), &json!("ConfigMap")));
@@ -157,7 +157,7 @@ async fn objects_come_in_every_form_of_output() {
 }
 
 #[tokio::test]
-async fn selectors_choose_by_labels_and_fields() {
+async fn selectors_match_labels_and_fields() {
     let cluster = cluster().await;
     let by_label = |selector: &str| names(&cluster, &["configmaps", "-l", selector]);
     assert_eq!(by_label("app=web"), ["settings"]);
@@ -180,7 +180,7 @@ async fn selectors_choose_by_labels_and_fields() {
 }
 
 #[tokio::test]
-async fn describe_tells_of_an_object_and_its_events() {
+async fn describe_shows_an_object_and_its_events() {
     let cluster = cluster().await;
     cluster.kubectl(&["describe", "configmap", "settings"]).shows(&[
         "Name:         settings",
@@ -201,7 +201,7 @@ async fn describe_tells_of_an_object_and_its_events() {
 }
 
 #[tokio::test]
-async fn events_of_both_groups_are_the_same_events() {
+async fn events_are_the_same_in_both_api_groups() {
     let cluster = cluster().await;
     cluster.apply(&event("u", "v1", "web.1", "Normal", "Pulled", "image pulled"));
     cluster.apply(&event("u", "events.k8s.io/v1", "web.2", "Warning", "BackOff", "back-off restarting"));
@@ -248,7 +248,7 @@ async fn explain_reads_the_schemas() {
 }
 
 #[tokio::test]
-async fn discovery_lists_what_is_served() {
+async fn discovery_lists_the_served_kinds() {
     let cluster = Cluster::start().await;
     let rows = cluster.kubectl(&["api-resources"]).rows();
     assert_eq!(rows[0], ["NAME", "SHORTNAMES", "APIVERSION", "NAMESPACED", "KIND"]);
@@ -285,7 +285,7 @@ async fn discovery_lists_what_is_served() {
 }
 
 #[tokio::test]
-async fn long_lists_come_in_chunks() {
+async fn long_lists_are_read_in_chunks() {
     let cluster = Cluster::start().await;
     let object = |n: usize| {
         let metadata = json!({"name": format!("part-{n:02}"), "namespace": "default"});
@@ -302,7 +302,7 @@ async fn long_lists_come_in_chunks() {
 }
 
 #[tokio::test]
-async fn a_watch_shows_every_change() {
+async fn watch_shows_every_change() {
     let cluster = cluster().await;
     let changes = cluster.follow(&["get", "configmaps", "--watch", "--output-watch-events", "--no-headers"]);
     changes.lines_with(&["settings"]).await;
@@ -322,7 +322,7 @@ async fn a_watch_shows_every_change() {
     cluster.kubectl(&["label", "cm", "late", "app-"]).ok();
     cluster.kubectl(&["delete", "cm", "late"]).ok();
     changes.lines_with(&["ADDED", "MODIFIED", "ADDED", "MODIFIED", "MODIFIED", "DELETED"]).await;
-    // An object that leaves the selection is gone for who watches the selection.
+    // For a watch with a selector, an object that no longer matches is deleted.
     selected.lines_with(&["settings", "settings", "settings", "late", "late"]).await;
     let late: Vec<String> = selected.lines().into_iter().filter(|line| line.contains("late")).collect();
     assert!(late[0].starts_with("ADDED") && late[1].starts_with("DELETED"), "{late:?}");
@@ -351,14 +351,14 @@ async fn wait_sees_conditions_values_creations_and_deletions() {
     let deleted = cluster.follow(&["wait", "--for=delete", "configmap/late", "--timeout=60s"]);
     cluster.kubectl(&["delete", "configmap", "late"]).ok();
     let deleted = deleted.finish();
-    // kubectl may come when it has gone already.
+    // kubectl may start after the deletion.
     assert!(deleted.code == Some(0) || deleted.stderr.contains("not found"), "{deleted}");
     let never = cluster.kubectl(&["wait", "--for=condition=Idle", "pod/web", "--timeout=1s"]);
     never.fails_with("timed out waiting for the condition");
 }
 
 #[tokio::test]
-async fn raw_paths_answer() {
+async fn raw_paths_are_served() {
     let cluster = Cluster::start().await;
     let raw = |path: &str| cluster.kubectl(&["get", "--raw", path]);
     raw("/readyz?verbose").shows(&["[+]", "readyz check passed"]);
@@ -385,7 +385,7 @@ async fn raw_paths_answer() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said_as_everywhere() {
+async fn missing_objects_are_reported_as_by_kubernetes() {
     let cluster = cluster().await;
     let missing = cluster.kubectl(&["get", "configmap", "nope"]).fails();
     assert_eq!(missing, "Error from server (NotFound): configmaps \"nope\" not found\n");
@@ -406,7 +406,7 @@ async fn what_is_not_there_is_said_as_everywhere() {
 }
 
 #[tokio::test]
-async fn the_records_of_a_node_are_objects_like_any_other() {
+async fn objectsyncs_of_a_node_are_regular_objects() {
     let cluster = cluster().await;
     let _agent = Agent::start(&cluster.site, "edge-1", cluster.cloud.mqtt).await;
     cluster.cloud.in_sync("edge-1", 6).await;

@@ -1,5 +1,4 @@
-//! The real kubectl and rules in CEL of custom kinds: what it is told of rules that do not hold, are wrong, or are not
-//! evaluated.
+//! kubectl and the CEL rules of custom kinds: messages for violated, invalid and unsupported rules.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::kubectl::Cluster;
@@ -62,7 +61,7 @@ async fn with_gateways() -> Cluster {
 }
 
 #[tokio::test]
-async fn a_rule_that_does_not_hold_is_told_in_the_words_of_its_author() {
+async fn violated_rules_are_reported_with_their_message() {
     let cluster = with_gateways().await;
     let apply = |name: &str, spec: &str| cluster.client.feed(&["apply", "-f", "-"], &gateway(name, spec));
     apply("gw-a", "class: fast, listeners: [{name: x, host: a.example}]").ok();
@@ -80,7 +79,7 @@ async fn a_rule_that_does_not_hold_is_told_in_the_words_of_its_author() {
 }
 
 #[tokio::test]
-async fn what_a_new_rule_finds_wrong_may_stay_as_it_is_and_go() {
+async fn new_rules_allow_unchanged_fields_and_deletion() {
     let cluster = with_gateways().await;
     cluster.apply(&gateway("gw-a", "class: fast, max: 9"));
     cluster.apply(&GATEWAYS.replace(
@@ -103,7 +102,7 @@ async fn what_a_new_rule_finds_wrong_may_stay_as_it_is_and_go() {
 }
 
 #[tokio::test]
-async fn a_definition_with_a_wrong_rule_is_refused_and_one_with_a_lacking_function_warned_of() {
+async fn invalid_rules_are_refused_and_unsupported_functions_warned_of() {
     let cluster = with_gateways().await;
     let apply = |text: &str| cluster.client.feed(&["apply", "-f", "-"], text);
     let said = apply(&GATEWAYS.replace("rule: self == oldSelf", "rule: self.name == 1")).fails();

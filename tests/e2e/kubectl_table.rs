@@ -1,5 +1,5 @@
-//! The commands that people try, in `tests/fixtures/kubectl/commands.txt`: each works or is refused in words that say why, on
-//! both sides, with the oldest and the newest kubectl.
+//! The commands in `tests/fixtures/kubectl/commands.txt`: each works or is refused with a reason,
+//! on both sides, with the oldest and the newest kubectl.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use std::time::Duration;
 use edgesync_testkit::kubectl::{Cluster, Edge, Kubectl, Run, kubectl, old_kubectl};
 
 const TABLE: &str = include_str!("../fixtures/kubectl/commands.txt");
-/// How many objects of `objects.yaml` go to the node.
+/// The number of objects of `objects.yaml` that the node holds.
 const HELD: u64 = 8;
-/// How long the words of a command that goes on are waited for.
+/// How long to wait for the output of a command that does not end.
 const GOES_ON: Duration = Duration::from_secs(10);
 
-/// What becomes of a command.
+/// The expected end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// It ends with 0.
+    /// Exits with 0.
     Works,
-    /// It ends with another code.
+    /// Exits with another code.
     Refused,
-    /// It goes on until it is ended.
+    /// Runs until it is killed.
     GoesOn,
 }
 
@@ -53,8 +53,8 @@ impl Entry {
         arguments
     }
 
-    /// What is wrong with how it ended.
-    fn judge(&self, run: &Run) -> Option<String> {
+    /// Returns the deviation from the expected result.
+    fn verify(&self, run: &Run) -> Option<String> {
         let said = format!("{}{}", run.stdout, run.stderr);
         let ended = match self.outcome {
             Outcome::Works => run.code == Some(0),
@@ -68,7 +68,7 @@ impl Entry {
     }
 }
 
-/// The table, as its head describes it.
+/// Parses the table; its head describes the format.
 fn entries() -> Vec<Entry> {
     let mut lines = TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut entries = Vec::new();
@@ -90,7 +90,7 @@ fn entries() -> Vec<Entry> {
     entries
 }
 
-/// The files that the commands name, where kubectl runs.
+/// Copies the files that the commands name to kubectl's directory.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -103,7 +103,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A certificate with its key, for a Secret.
+/// Creates a certificate and its key for a Secret.
 fn make_certificate(home: &Path) {
     let mut command = Command::new("openssl");
     command.current_dir(home).args(["req", "-x509", "-nodes", "-subj", "/CN=made", "-days", "1"]);
@@ -119,12 +119,12 @@ async fn run(client: &Kubectl, entry: &Entry) -> Run {
     if entry.outcome != Outcome::GoesOn {
         return running.finish();
     }
-    // What is missing is told with everything else that is wrong.
+    // The check reports missing output together with all other deviations.
     let _ = tokio::time::timeout(GOES_ON, running.lines_with(&entry.words)).await;
     running.end()
 }
 
-/// Runs the commands of one side, in order, and tells of all that are wrong.
+/// Runs the commands of one side in order and reports all deviations.
 async fn all_of(side: &str, version: &str) {
     let cluster = Cluster::start().await;
     let edge = Edge::start(&cluster, "edge-1").await;
@@ -143,7 +143,7 @@ async fn all_of(side: &str, version: &str) {
     make_certificate(client.home());
     let mut wrong = Vec::new();
     for entry in entries().iter().filter(|entry| entry.is_of(side, version)) {
-        wrong.extend(entry.judge(&run(&client, entry).await));
+        wrong.extend(entry.verify(&run(&client, entry).await));
     }
     assert!(wrong.is_empty(), "{} commands are wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
@@ -153,21 +153,21 @@ fn fixtures() -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_people_try_in_the_cloud_with_the_newest_kubectl() {
+async fn kubectl_newest_commands_in_the_cloud() {
     all_of("cloud", "new").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_people_try_in_the_cloud_with_the_oldest_kubectl() {
+async fn kubectl_oldest_commands_in_the_cloud() {
     all_of("cloud", "old").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_people_try_on_a_node_with_the_newest_kubectl() {
+async fn kubectl_newest_commands_on_a_node() {
     all_of("node", "new").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_people_try_on_a_node_with_the_oldest_kubectl() {
+async fn kubectl_oldest_commands_on_a_node() {
     all_of("node", "old").await;
 }

@@ -1,13 +1,13 @@
-//! The real kubectl: how it reads YAML, what it is told of itself, and what it is told of what is not served.
+//! kubectl on YAML scalars, on its own identity, and on subresources that are not served.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::kubectl::{self, Cluster};
 use edgesync_testkit::site;
 use serde_json::Value;
 
-/// The corpus by which our own reader is tested is what kubectl does. It needs no server for it.
+/// Checks against kubectl the corpus that also tests the project's YAML reader. It needs no server.
 #[tokio::test]
-async fn kubectl_takes_scalars_for_what_the_corpus_says() {
+async fn kubectl_parses_scalars_as_the_corpus_does() {
     let site = site::Site::new();
     let client = kubectl::Kubectl::with_kubeconfig(&site, "kubectl", &site.path("none"));
     let corpus = include_str!("../fixtures/yaml/scalars.txt");
@@ -36,7 +36,7 @@ async fn kubectl_takes_scalars_for_what_the_corpus_says() {
 }
 
 #[tokio::test]
-async fn what_people_try_works_or_is_refused_with_the_reason() {
+async fn kubectl_commands_work_or_are_refused_with_a_reason() {
     let cluster = Cluster::start().await;
     cluster.kubectl(&["auth", "whoami"]).shows(&["role:admin"]);
     cluster.kubectl(&["auth", "can-i", "create", "pods"]).says("yes");

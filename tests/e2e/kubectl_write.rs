@@ -1,4 +1,4 @@
-//! The real kubectl writes to the cloud side.
+//! kubectl writes to the cloud side.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::kubectl;
@@ -42,13 +42,13 @@ fn config_map(name: &str, mode: &str) -> String {
     )
 }
 
-/// Waits until there is no such object.
+/// Waits until the object does not exist.
 async fn gone(cluster: &Cluster, object: &str) {
     eventually(&format!("{object} is gone"), PATIENCE, async || (!cluster.has(object)).then_some(())).await;
 }
 
 #[tokio::test]
-async fn apply_creates_configures_and_leaves_alone() {
+async fn apply_creates_configures_and_leaves_unchanged() {
     let cluster = Cluster::start().await;
     let file = cluster.file("settings.yaml", SETTINGS);
     cluster.kubectl(&["apply", "-f", &file]).says("configmap/settings created");
@@ -56,7 +56,7 @@ async fn apply_creates_configures_and_leaves_alone() {
     cluster.kubectl(&["apply", "-f", &file]).says("configmap/settings unchanged");
     assert_eq!(cluster.get("configmap/settings"), created);
 
-    // What the file no longer has goes, what somebody else has set stays.
+    // Fields removed from the file are removed, and those of other managers stay.
     cluster.kubectl(&["patch", "cm", "settings", "-p", r#"{"data":{"theirs":"1"}}"#]).ok();
     cluster.file("settings.yaml", &SETTINGS.replace("mode: fast, level: '3'", "mode: slow"));
     cluster.kubectl(&["apply", "-f", &file]).says("configmap/settings configured");
@@ -105,7 +105,7 @@ async fn apply_merges_the_lists_of_a_deployment_by_their_keys() {
     assert_eq!(names(&containers[0]["ports"], "containerPort"), [443]);
     assert_eq!(web["metadata"]["generation"], 4);
 
-    // The last container of the file goes, a new one comes behind the one that stays.
+    // The last container of the file is removed, and a new one follows the remaining one.
     let logs = "      - name: logs\n        image: busybox:1.36\n";
     cluster.file("web.yaml", &changed.replace(logs, "      - {name: proxy, image: 'envoy:1.30'}\n"));
     cluster.kubectl(&["apply", "-f", &file]).says("deployment.apps/web configured");
@@ -114,7 +114,7 @@ async fn apply_merges_the_lists_of_a_deployment_by_their_keys() {
 }
 
 #[tokio::test]
-async fn create_makes_objects_once() {
+async fn create_refuses_existing_objects() {
     let cluster = Cluster::start().await;
     let values = cluster.file("values.txt", "one\ntwo\n");
     let create = ["create", "configmap", "settings", "--from-literal=mode=fast"];
@@ -147,13 +147,13 @@ async fn create_makes_objects_once() {
 
     let bad = cluster.kubectl(&["create", "configmap", "Bad_Name"]).fails();
     assert!(bad.contains("ConfigMap \"Bad_Name\" is invalid: metadata.name: Invalid value"), "{bad}");
-    // A namespace comes with the first object in it.
+    // The first object in a namespace creates it.
     cluster.kubectl(&["create", "configmap", "a", "-n", "somewhere"]).ok();
     assert_eq!(cluster.get("namespace/somewhere")["status"]["phase"], "Active");
 }
 
 #[tokio::test]
-async fn replace_takes_the_whole_object_in_its_version() {
+async fn replace_writes_the_whole_object_at_its_version() {
     let cluster = Cluster::start().await;
     cluster.apply(SETTINGS);
     let stale = cluster.get("configmap/settings");
@@ -179,7 +179,7 @@ async fn replace_takes_the_whole_object_in_its_version() {
 }
 
 #[tokio::test]
-async fn patch_takes_all_three_types() {
+async fn patch_accepts_all_three_types() {
     let cluster = Cluster::start().await;
     cluster.apply(SETTINGS);
     cluster.apply(DEPLOYMENT);
@@ -245,7 +245,7 @@ async fn labels_and_annotations_are_set_and_removed() {
 }
 
 #[tokio::test]
-async fn edit_sends_what_the_editor_changed() {
+async fn edit_sends_only_the_edited_fields() {
     let mut cluster = Cluster::start().await;
     cluster.apply(SETTINGS);
     cluster.client.editor(r#"sed -i 's/mode: fast/mode: edited/' "$1""#);
@@ -254,7 +254,7 @@ async fn edit_sends_what_the_editor_changed() {
     let unchanged = cluster.kubectl(&["edit", "configmap", "settings"]);
     assert!(unchanged.stderr.contains("no changes made"), "{unchanged}");
 
-    // Somebody else is quicker: only what was edited is sent.
+    // A concurrent write comes first; the editor's patch contains only the edited field.
     cluster.client.editor(
         r#"
         [ -e "$HOME/done" ] || "$EDGESYNC_KUBECTL" patch cm settings -p '{"data":{"theirs":"1"}}' >&2
@@ -269,7 +269,7 @@ async fn edit_sends_what_the_editor_changed() {
 }
 
 #[tokio::test]
-async fn delete_takes_names_files_selectors_and_all() {
+async fn delete_accepts_names_files_selectors_and_all() {
     let cluster = Cluster::start().await;
     let names = ["a", "b", "c", "d", "e"];
     cluster.apply(&names.map(|name| config_map(name, "x")).join("---\n"));
@@ -291,7 +291,7 @@ async fn delete_takes_names_files_selectors_and_all() {
 }
 
 #[tokio::test]
-async fn an_object_with_finalizers_goes_when_the_last_is_removed() {
+async fn objects_with_finalizers_are_deleted_after_the_last_one() {
     let cluster = Cluster::start().await;
     let finalizers = "finalizers: ['example.org/a', 'example.org/b'], name: held";
     cluster.apply(&config_map("held", "x").replace("name: held", finalizers));
@@ -310,7 +310,7 @@ async fn an_object_with_finalizers_goes_when_the_last_is_removed() {
     assert!(!cluster.has("cm/held"));
 }
 
-/// An owner with two dependents, one of which blocks it and owns another one itself.
+/// Creates an owner with two dependents, one of which blocks its deletion and owns another object.
 fn family(cluster: &Cluster) {
     cluster.apply(&config_map("owner", "x"));
     let owned = |name: &str, owner: &str| {
@@ -327,7 +327,7 @@ fn family(cluster: &Cluster) {
 }
 
 #[tokio::test]
-async fn a_deletion_in_the_background_collects_the_dependents_afterwards() {
+async fn background_deletion_collects_dependents_afterwards() {
     let cluster = Cluster::start().await;
     family(&cluster);
     cluster.kubectl(&["delete", "cm", "owner", "--cascade=background"]).ok();
@@ -338,7 +338,7 @@ async fn a_deletion_in_the_background_collects_the_dependents_afterwards() {
 }
 
 #[tokio::test]
-async fn a_deletion_in_the_foreground_waits_for_the_dependents() {
+async fn foreground_deletion_waits_for_the_dependents() {
     let cluster = Cluster::start().await;
     family(&cluster);
     let hold = r#"{"metadata":{"finalizers":["example.org/hold"]}}"#;
@@ -359,7 +359,7 @@ async fn a_deletion_in_the_foreground_waits_for_the_dependents() {
 }
 
 #[tokio::test]
-async fn a_deletion_that_orphans_leaves_the_dependents_without_owner() {
+async fn orphaning_deletion_leaves_dependents_without_an_owner() {
     let cluster = Cluster::start().await;
     family(&cluster);
     cluster.kubectl(&["delete", "cm", "owner", "--cascade=orphan"]).ok();
@@ -372,7 +372,7 @@ async fn a_deletion_that_orphans_leaves_the_dependents_without_owner() {
 }
 
 #[tokio::test]
-async fn a_namespace_goes_with_all_that_is_in_it() {
+async fn namespace_deletion_deletes_everything_in_it() {
     let cluster = Cluster::start().await;
     cluster.kubectl(&["create", "namespace", "plant"]).ok();
     cluster.kubectl(&["create", "configmap", "a", "-n", "plant"]).ok();
@@ -380,7 +380,7 @@ async fn a_namespace_goes_with_all_that_is_in_it() {
     cluster.kubectl(&["delete", "namespace", "plant"]).shows(&["namespace \"plant\" deleted"]);
     assert!(!cluster.has("namespace/plant"));
     assert_eq!(cluster.kubectl(&["get", "cm,secrets", "-n", "plant", "-o", "name"]).ok(), "");
-    // It comes back with the next object, empty but for that.
+    // The next object creates the namespace again, with no other contents.
     cluster.kubectl(&["create", "configmap", "late", "-n", "plant"]).ok();
     assert_eq!(cluster.kubectl(&["get", "cm,secrets", "-n", "plant", "-o", "name"]).ok(), "configmap/late\n");
 }
@@ -404,7 +404,7 @@ async fn diff_shows_what_apply_would_change() {
 }
 
 #[tokio::test]
-async fn server_side_apply_gives_each_field_an_owner() {
+async fn server_side_apply_assigns_each_field_an_owner() {
     let cluster = Cluster::start().await;
     let apply = |manager: &str, text: &str, more: &[&str]| {
         let manager = format!("--field-manager={manager}");
@@ -441,7 +441,7 @@ async fn server_side_apply_gives_each_field_an_owner() {
 }
 
 #[tokio::test]
-async fn what_is_applied_by_the_server_after_the_client_keeps_its_status_and_once_more_its_version() {
+async fn server_side_apply_after_client_side_keeps_the_status() {
     let cluster = Cluster::start().await;
     let apply = |text: &str| cluster.client.feed(&["apply", "--server-side", "-f", "-"], text).ok();
     let namespace = |label: &str| {
@@ -473,7 +473,7 @@ async fn what_is_applied_by_the_server_after_the_client_keeps_its_status_and_onc
 }
 
 #[tokio::test]
-async fn a_dry_run_on_the_server_changes_nothing() {
+async fn server_side_dry_run_changes_nothing() {
     let cluster = Cluster::start().await;
     let dry = |arguments: &[&str]| cluster.kubectl(&[arguments, &["--dry-run=server"]].concat());
     dry(&["create", "configmap", "settings"]).says("configmap/settings created (server dry run)");
@@ -493,7 +493,7 @@ async fn a_dry_run_on_the_server_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_mistyped_field_is_refused_warned_of_or_dropped() {
+async fn unknown_fields_are_refused_warned_of_or_dropped() {
     let cluster = Cluster::start().await;
     let typo = cluster.file("typo.yaml", &DEPLOYMENT.replace("replicas: 2", "replica: 2"));
     let refused = cluster.kubectl(&["apply", "-f", &typo]).fails_with("Error from server (BadRequest)");
@@ -553,7 +553,7 @@ spec:
           status: {type: object, properties: {phase: {type: string}}}
 ";
 
-/// A Widget of a size, with more fields of the spec.
+/// A Widget with a size and more fields of the spec.
 fn widget(name: &str, size: i32, more: &str) -> String {
     format!(
         "{{apiVersion: example.com/v1, kind: Widget, metadata: {{name: {name}, namespace: default}}, \
@@ -570,7 +570,7 @@ async fn with_widgets() -> Cluster {
 }
 
 #[tokio::test]
-async fn a_custom_resource_is_served_as_its_definition_says() {
+async fn custom_resources_are_served_as_defined() {
     let cluster = with_widgets().await;
     let rows = cluster.kubectl(&["api-resources", "--api-group=example.com"]).rows();
     assert_eq!(rows[1], ["widgets", "wd", "example.com/v1", "true", "Widget"]);
@@ -596,7 +596,7 @@ async fn a_custom_resource_is_served_as_its_definition_says() {
 }
 
 #[tokio::test]
-async fn a_custom_resource_is_validated_and_pruned() {
+async fn custom_resources_are_validated_and_pruned() {
     let cluster = with_widgets().await;
     let apply =
         |text: &str, more: &[&str]| cluster.client.feed(&[&["apply", "-f", "-"], more].concat(), text);
@@ -621,7 +621,7 @@ async fn a_custom_resource_is_validated_and_pruned() {
 }
 
 #[tokio::test]
-async fn the_status_of_a_custom_resource_is_a_subresource() {
+async fn custom_resources_have_a_status_subresource() {
     let cluster = with_widgets().await;
     cluster.apply(&widget("a", 1, ""));
     let patch = |more: &[&str], text: &str| {
@@ -634,7 +634,7 @@ async fn the_status_of_a_custom_resource_is_a_subresource() {
     let widget = cluster.get("widget/a");
     let seen = (&widget["status"]["phase"], &widget["spec"]["size"], &widget["metadata"]["generation"]);
     assert_eq!(seen, (&json!("Ready"), &json!(1), &json!(1)));
-    // Of the metadata of a custom kind nothing goes with the status.
+    // A status write to a custom kind ignores all metadata.
     assert_eq!(
         (&widget["metadata"]["labels"], &widget["metadata"]["annotations"]["c"]),
         (&Value::Null, &Value::Null)
@@ -647,7 +647,7 @@ async fn the_status_of_a_custom_resource_is_a_subresource() {
 }
 
 #[tokio::test]
-async fn lists_of_a_custom_resource_are_applied_by_their_keys() {
+async fn custom_resource_lists_are_merged_by_their_keys() {
     let cluster = with_widgets().await;
     let apply = |manager: &str, parts: &str| {
         let manager = format!("--field-manager={manager}");
@@ -665,7 +665,7 @@ async fn lists_of_a_custom_resource_are_applied_by_their_keys() {
 }
 
 /// Waits until a stricter schema is in force.
-async fn widgets_are_refused(cluster: &Cluster) {
+async fn until_widgets_are_refused(cluster: &Cluster) {
     eventually("the stricter schema is in force", PATIENCE, async || {
         let refused = cluster.client.feed(&["create", "--dry-run=server", "-f", "-"], &widget("b", 1, ""));
         (refused.code != Some(0)).then_some(())
@@ -674,12 +674,12 @@ async fn widgets_are_refused(cluster: &Cluster) {
 }
 
 #[tokio::test]
-async fn what_a_stricter_schema_finds_wrong_may_stay_as_it_is_and_go() {
+async fn stricter_schemas_allow_unchanged_fields_and_deletion() {
     let cluster = with_widgets().await;
     cluster.apply(&widget("a", 1, ""));
     cluster.apply(&WIDGETS.replace("required: [size]", "required: [size, weight]"));
     let patch = |patch: &str| cluster.kubectl(&["patch", "widget", "a", "--type=merge", "-p", patch]);
-    widgets_are_refused(&cluster).await;
+    until_widgets_are_refused(&cluster).await;
     patch(r#"{"metadata":{"finalizers":["example.com/hold"]},"spec":{"size":2}}"#).ok();
     cluster.kubectl(&["delete", "widget", "a", "--wait=false"]).ok();
     patch(r#"{"spec":{"size":"large"}}"#).fails_with("spec.size");
@@ -688,14 +688,14 @@ async fn what_a_stricter_schema_finds_wrong_may_stay_as_it_is_and_go() {
 }
 
 #[tokio::test]
-async fn a_namespace_and_a_definition_go_with_what_a_stricter_schema_finds_wrong() {
+async fn stricter_schemas_block_no_namespace_or_definition_deletion() {
     let cluster = with_widgets().await;
     let held =
         widget("a", 1, "").replace("namespace: default", "namespace: plant, finalizers: [example.com/hold]");
     cluster.kubectl(&["create", "namespace", "plant"]).ok();
     cluster.apply(&held);
     cluster.apply(&WIDGETS.replace("required: [size]", "required: [size, weight]"));
-    widgets_are_refused(&cluster).await;
+    until_widgets_are_refused(&cluster).await;
     let both = ["namespace/plant", "crd/widgets.example.com"];
     for object in both {
         cluster.kubectl(&["delete", object, "--wait=false"]).ok();
@@ -716,7 +716,7 @@ async fn a_namespace_and_a_definition_go_with_what_a_stricter_schema_finds_wrong
 }
 
 #[tokio::test]
-async fn what_was_stored_under_another_schema_is_read_by_that_of_today() {
+async fn stored_objects_are_read_by_the_current_schema() {
     let cluster = with_widgets().await;
     let definition = cluster.get("crd/widgets.example.com");
     let before = definition["metadata"]["resourceVersion"].as_str().unwrap();
@@ -736,14 +736,14 @@ async fn what_was_stored_under_another_schema_is_read_by_that_of_today() {
     let items = cluster.kubectl(&["get", "widgets", "-o", "json"]).json()["items"].take();
     assert_eq!(items, json!([expected]));
     assert!(!cluster.kubectl(&["get", "widgets"]).ok().contains("red"));
-    // From what there is, and from what has happened since.
+    // A watch from the current state and one from history.
     for from in ["".to_owned(), format!("&resourceVersion={before}")] {
         let path = format!("/apis/example.com/v1/widgets?watch=true{from}");
         let line = cluster.follow(&["get", "--raw", &path]).line("ADDED").await;
         let event: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(event["object"]["spec"], expected["spec"], "{path}");
     }
-    // Nothing of what was stored has been written anew.
+    // The stored objects were not rewritten.
     cluster.apply(WIDGETS);
     eventually("the old schema is in force", PATIENCE, async || {
         (cluster.get("widget/a") == stored).then_some(())
@@ -752,7 +752,7 @@ async fn what_was_stored_under_another_schema_is_read_by_that_of_today() {
 }
 
 #[tokio::test]
-async fn watches_of_a_custom_kind_end_with_its_definition_and_when_that_changes() {
+async fn watches_of_a_custom_kind_end_when_its_definition_changes() {
     let cluster = with_widgets().await;
     cluster.apply(&widget("a", 1, ""));
     let watch = async || {
@@ -760,7 +760,7 @@ async fn watches_of_a_custom_kind_end_with_its_definition_and_when_that_changes(
         watch.line("ADDED").await;
         watch
     };
-    // The cloud side looks once a second, and the rest is for a busy machine.
+    // The cloud side checks once per second; the rest is slack for a busy machine.
     let ends = async |mut watch: Background| {
         eventually("the watch ends", Duration::from_secs(5), async || (!watch.runs()).then_some(())).await;
         watch.lines()
@@ -781,14 +781,14 @@ async fn watches_of_a_custom_kind_end_with_its_definition_and_when_that_changes(
 }
 
 #[tokio::test]
-async fn a_definition_goes_with_its_objects() {
+async fn definitions_are_deleted_with_their_objects() {
     let cluster = with_widgets().await;
     cluster.apply(&widget("a", 1, ""));
     let watch = cluster.follow(&["get", "widgets", "-w", "--output-watch-events"]);
     watch.line("ADDED").await;
     cluster.kubectl(&["delete", "crd", "widgets.example.com"]).ok();
     watch.line("DELETED").await;
-    // Which of the two sentences depends on what kubectl still has in its cache.
+    // The message depends on kubectl's discovery cache.
     let gone = cluster.kubectl(&["get", "widgets"]).fails();
     assert!(gone.contains("doesn't have a resource type") || gone.contains("could not find"), "{gone}");
     cluster.apply(WIDGETS);
@@ -800,13 +800,13 @@ async fn a_definition_goes_with_its_objects() {
 }
 
 #[tokio::test]
-async fn a_definition_may_come_back_with_another_scope() {
+async fn definitions_can_be_recreated_with_another_scope() {
     let cluster = with_widgets().await;
     cluster.apply(&widget("a", 1, ""));
     cluster.kubectl(&["delete", "crd", "widgets.example.com"]).ok();
     cluster.apply(&WIDGETS.replace("scope: Namespaced", "scope: Cluster"));
     eventually("the kind is served without namespaces", PATIENCE, async || {
-        // This reads anew what kubectl has in its cache.
+        // This refreshes kubectl's discovery cache.
         let rows = cluster.kubectl(&["api-resources", "--api-group=example.com"]).rows();
         (rows.get(1)? == &["widgets", "wd", "example.com/v1", "false", "Widget"]).then_some(())
     })

@@ -1,4 +1,4 @@
-//! The agent as a process of its own, as an edge node of a scripted CloudCore: joining, objects, what is never pushed, lost
+//! The agent as an edge node of a scripted CloudCore: joining, objects, polled kinds, lost
 //! databases, kill -9, cut frames, takeover, Node, Lease, Events, the local API.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use site::{Agent, PATIENCE, Random, Site, Snapshot, edge_rows, eventually};
 
 const NODE: &str = "edge-1";
 
-/// A cloud as most are: with the dynamic controller that it is worth switching on.
+/// Starts a cloud with the dynamic controller, as most have.
 fn cloud() -> Scripted {
     with(|_| {})
 }
@@ -44,7 +44,7 @@ fn new_device(site: &Site, rules: &str) -> Agent {
     agent
 }
 
-/// One that has joined and runs.
+/// A device that has joined and runs.
 async fn device(site: &Site, cloud: &Scripted, rules: &str) -> Agent {
     let mut agent = new_device(site, rules);
     let output = join(cloud, &agent, &cloud.token()).await;
@@ -86,7 +86,7 @@ async fn read(agent: &Agent, path: &str) -> Option<Value> {
     agent.client().get(path).await.ok()
 }
 
-/// Waits until the node serves an object that fits.
+/// Waits until the node serves an object that matches.
 async fn holds(agent: &Agent, path: &str, fits: impl Fn(&Value) -> bool) -> Value {
     let what = format!("the node holds {path}");
     eventually(&what, PATIENCE, async || read(agent, path).await.filter(&fits)).await
@@ -100,7 +100,7 @@ async fn is_gone(agent: &Agent, path: &str) {
 const CONFIG_MAPS: &str = "/api/v1/namespaces/lab/configmaps";
 
 #[tokio::test]
-async fn a_device_joins_a_cloudcore_and_keeps_what_its_pods_reference() {
+async fn device_joins_a_cloudcore_and_holds_what_its_pods_reference() {
     let (site, cloud) = (Site::new(), cloud());
     cloud.apply(config_map("web-conf", "1"));
     cloud.apply(secret("web-cred"));
@@ -117,7 +117,7 @@ async fn a_device_joins_a_cloudcore_and_keeps_what_its_pods_reference() {
     cloud.delete("widget", "lab", "w1");
     is_gone(&agent, "/apis/lab.io/v1/namespaces/lab/widgets/w1").await;
 
-    // The cluster knows the node, that it lives, and what happened there.
+    // The cluster has the node's Node, Lease and Events.
     cloud
         .until("the Lease is renewed with the marker", |core| {
             let lease = core.object("lease", "kube-node-lease", NODE);
@@ -151,7 +151,7 @@ async fn a_device_joins_a_cloudcore_and_keeps_what_its_pods_reference() {
 }
 
 #[tokio::test]
-async fn a_lost_and_an_older_database_are_filled_again() {
+async fn lost_and_older_databases_are_refilled_by_cloudcore() {
     let (site, cloud) = (Site::new(), cloud());
     for n in 0..300 {
         cloud.apply(config_map(&format!("app-{n}"), "1"));
@@ -199,7 +199,7 @@ async fn a_lost_and_an_older_database_are_filled_again() {
     assert_eq!(cloud.violations(), Vec::<String>::new());
 }
 
-/// Waits until the marker of the database that is there now is in the Lease: two renewals after this moment.
+/// Waits for two renewals of the Lease, so that it contains the marker of the current database.
 async fn proven(cloud: &Scripted) {
     for _ in 0..2 {
         let before = cloud.lease(NODE).map(|lease| lease["metadata"]["resourceVersion"].clone());
@@ -213,13 +213,13 @@ async fn proven(cloud: &Scripted) {
 }
 
 #[tokio::test]
-async fn what_was_made_anew_while_the_device_was_away_ends_up_right() {
+async fn objects_recreated_while_offline_are_replaced() {
     let (site, cloud) = (Site::new(), with(|options| options.settings.dynamic_controller = false));
     cloud.apply(config_map("web-conf", "1"));
     cloud.apply(secret("web-cred"));
     cloud.apply(config_map("named", "1"));
     let mut agent = device(&site, &cloud, "[kubeedge]\nfetch = [\"lab/configmap/named\"]\n").await;
-    // Without the dynamic controller only Pods that come after the Node are known here.
+    // Without the dynamic controller CloudCore knows only Pods that are newer than the Node.
     cloud.until("the Node is registered", |core| core.object("node", "", NODE).is_some()).await;
     cloud.apply(pod("web", "web-conf", "web-cred"));
     holds(&agent, &format!("{CONFIG_MAPS}/web-conf"), |_| true).await;
@@ -227,7 +227,7 @@ async fn what_was_made_anew_while_the_device_was_away_ends_up_right() {
     in_sync(&agent).await;
     proven(&cloud).await;
     agent.stop().await;
-    // No push tells of these: CloudCore sends the deletes of the old ones at most.
+    // CloudCore pushes none of these; at most it sends the deletes of the old objects.
     let conf = cloud.recreate(config_map("web-conf", "anew"));
     cloud.recreate(config_map("named", "anew"));
     let web = cloud.recreate(pod("web", "web-conf", "web-cred"));
@@ -242,7 +242,7 @@ async fn what_was_made_anew_while_the_device_was_away_ends_up_right() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_killed_has_acknowledged_nothing_that_it_does_not_hold() {
+async fn killed_agent_holds_everything_it_acknowledged() {
     let (site, cloud) = (Site::new(), cloud());
     let mut agent = device(&site, &cloud, "[kubeedge]\nwatch = [\"lab.io/v1/widgets\"]\n").await;
     in_sync(&agent).await;
@@ -278,7 +278,7 @@ async fn an_agent_that_is_killed_has_acknowledged_nothing_that_it_does_not_hold(
 }
 
 #[tokio::test]
-async fn a_connection_that_is_lost_for_a_moment_makes_no_event() {
+async fn brief_connection_loss_creates_no_event() {
     let (site, cloud) = (Site::new(), cloud());
     let agent = device(&site, &cloud, "").await;
     in_sync(&agent).await;
@@ -297,12 +297,12 @@ async fn a_connection_that_is_lost_for_a_moment_makes_no_event() {
 }
 
 #[tokio::test]
-async fn bad_links_are_lived_with() {
+async fn cut_slow_and_restarted_links_recover() {
     let (site, cloud) = (Site::new(), cloud());
     let agent = device(&site, &cloud, "[kubeedge]\nwatch = [\"lab.io/v1/widgets\"]\n").await;
     in_sync(&agent).await;
     let path = |name: &str| format!("/apis/lab.io/v1/namespaces/lab/widgets/{name}");
-    // In the middle of a frame of a message that has several.
+    // A cut in the middle of a frame of a fragmented message.
     let mut large = widget("large");
     large["spec"]["text"] = "x".repeat(200_000).into();
     cloud.suffer(Fault::CutMidFrame);
@@ -310,18 +310,18 @@ async fn bad_links_are_lived_with() {
     agent.until("the link was lost", |status| status["link"]["connections"].as_u64() >= Some(2)).await;
     cloud.suffer(Fault::None);
     holds(&agent, &path("large"), |held| held["spec"] == large["spec"]).await;
-    // What is asked for after the loss is not to fill the slow line.
+    // The relist after the loss ends before the line becomes slow.
     in_sync(&agent).await;
-    // So slowly that a message takes longer than it waits for its acknowledgement.
+    // So slow that a message takes longer than the timeout of its acknowledgement.
     cloud.suffer(Fault::Slow { bytes: 64, pause: Duration::from_millis(20) });
     cloud.apply(widget("slow"));
     holds(&agent, &path("slow"), |_| true).await;
     cloud.suffer(Fault::None);
-    // CloudCore is started again, and knows of no watch.
+    // CloudCore restarts and has no watches.
     cloud.restart();
     cloud.apply(widget("after"));
     holds(&agent, &path("after"), |_| true).await;
-    // What cannot be stored holds up nobody.
+    // An object that cannot be stored delays no other.
     let mut huge = widget("huge");
     huge["spec"]["text"] = "x".repeat(9 << 20).into();
     cloud.apply(huge);
@@ -335,7 +335,7 @@ async fn bad_links_are_lived_with() {
 }
 
 #[tokio::test]
-async fn what_the_node_says_offline_arrives_when_it_is_back() {
+async fn offline_events_arrive_after_the_reconnection() {
     let (site, cloud) = (Site::new(), cloud());
     cloud.apply(pod("web", "none", "none"));
     let agent = device(&site, &cloud, "").await;
@@ -371,7 +371,7 @@ async fn what_the_node_says_offline_arrives_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn each_attempt_that_fails_is_one_line_of_the_log() {
+async fn failed_attempts_to_cloudcore_log_one_line_each() {
     let (site, cloud) = (Site::new(), cloud());
     let mut agent = new_device(&site, "");
     agent.settings.text("link.backoff_min", "300ms").text("link.backoff_max", "1s");
@@ -381,11 +381,11 @@ async fn each_attempt_that_fails_is_one_line_of_the_log() {
     cloud.refuse(true);
     let url = cloud.url();
     agent.run_as_configured().await;
-    crate::e2e::link::one_line_for_each_failed_attempt(&agent, url.trim_start_matches("wss://")).await;
+    crate::e2e::link::assert_one_log_line_per_failed_attempt(&agent, url.trim_start_matches("wss://")).await;
 }
 
 #[tokio::test]
-async fn refusals_of_the_join_service_say_what_to_do() {
+async fn join_service_refusals_say_what_to_do() {
     let (site, cloud) = (Site::new(), cloud());
     let agent = new_device(&site, "");
     let output = join(&cloud, &agent, &cloud.expired_token()).await;

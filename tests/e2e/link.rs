@@ -1,5 +1,5 @@
-//! Cloud side and agent as processes on links that fail in every way: the ends are equal, the failure is
-//! noticed in time and told, and what was reported is not sent again.
+//! Cloud side and agent as processes on failing links: both sides converge, detect the failure in
+//! time and report it, and resend no acknowledged object.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit as support;
@@ -25,19 +25,19 @@ use support::relay::Relay;
 use support::scripted_broker::ScriptedBroker;
 
 const NODE: &str = "edge-1";
-/// The shortest one that is usual; a dead peer is noticed within it.
+/// A short keepalive within the usual range; it bounds the detection of a dead peer.
 const KEEPALIVE: Duration = Duration::from_secs(4);
-/// What a busy machine may take on top of a time that is promised.
+/// Extra time on a busy machine on top of a guaranteed limit.
 const SLACK: Duration = Duration::from_secs(3);
-/// How long two sides have to become equal again.
+/// Time for both sides to converge again.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Nothing is sent again because a busy machine answered late.
+/// Timeouts so long that a slow response on a busy machine causes no resend.
 fn patient(settings: &mut Settings) {
     settings.text("link.keepalive", "4s").text("sync.resend_min", "20s").text("sync.resend_max", "5m");
 }
 
-/// What is lost is sent again soon, and there are many frames that can be lost.
+/// Timeouts so short that a lost frame is resent soon, and small frames, so that there are many.
 fn hasty(settings: &mut Settings) {
     settings.text("link.keepalive", "4s").text("sync.resend_min", "500ms").text("sync.resend_max", "2s");
     settings.set("sync.frame_objects", "16");
@@ -64,7 +64,7 @@ async fn delete(cloud: &Cloud, numbers: Range<usize>) {
     }
 }
 
-/// Waits until the agent has noticed that its link is dead.
+/// Waits until the agent has detected that its link is dead.
 async fn until_disconnected(agent: &Agent, limit: Duration) {
     eventually("the agent notices that the link is dead", limit, async || {
         (!agent.is_connected().await).then_some(())
@@ -72,28 +72,28 @@ async fn until_disconnected(agent: &Agent, limit: Duration) {
     .await;
 }
 
-/// Nothing was sent for another reason than that it was new.
-async fn nothing_was_repeated(cloud: &Cloud) {
+/// Asserts that no object was resent.
+async fn assert_nothing_was_resent(cloud: &Cloud) {
     let counters = cloud.counters(NODE).await;
     assert_eq!((counters.resent, counters.inventories), (0, 0), "{counters:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_thousand_objects_change_and_go_through_mosquitto() {
+async fn objects_sync_through_mosquitto_without_resends() {
     let broker = Mosquitto::start();
     let site = Site::new();
     let cloud = Cloud::start_behind(&site, broker.address(), patient).await;
-    two_thousand_objects_change_and_go(&site, &cloud).await;
+    assert_objects_sync_without_resends(&site, &cloud).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_thousand_objects_change_and_go_through_the_embedded_endpoint() {
+async fn objects_sync_through_the_embedded_endpoint_without_resends() {
     let site = Site::new();
     let cloud = Cloud::start_with(&site, patient).await;
-    two_thousand_objects_change_and_go(&site, &cloud).await;
+    assert_objects_sync_without_resends(&site, &cloud).await;
 }
 
-async fn two_thousand_objects_change_and_go(site: &Site, cloud: &Cloud) {
+async fn assert_objects_sync_without_resends(site: &Site, cloud: &Cloud) {
     let agent = agent(site, cloud.mqtt).await;
     cloud.apply(objects(0..2000)).await;
     assert_eq!(same(cloud, &agent).await, 2000);
@@ -105,18 +105,18 @@ async fn two_thousand_objects_change_and_go(site: &Site, cloud: &Cloud) {
     assert_eq!(cloud.counters(NODE).await.sent, 2110);
     let removed = cloud.counters(NODE).await.removals;
     assert!((40..=50).contains(&removed), "{removed} removals: those of replaced names may be left out");
-    nothing_was_repeated(cloud).await;
+    assert_nothing_was_resent(cloud).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_killed_in_a_transfer_costs_nothing_that_the_node_holds() {
+async fn broker_killed_mid_transfer_causes_no_resends() {
     let mut broker = Mosquitto::start();
     let site = Site::new();
     let cloud = Cloud::start_behind(&site, broker.address(), patient).await;
     let agent = agent(&site, cloud.mqtt).await;
     cloud.apply(objects(0..200)).await;
     same(&cloud, &agent).await;
-    in_a_transfer(&cloud, &agent).await;
+    start_transfer(&cloud, &agent).await;
     broker.kill();
     until_disconnected(&agent, KEEPALIVE + SLACK).await;
     eventually("the cloud loses the broker", KEEPALIVE + SLACK, async || {
@@ -127,7 +127,8 @@ async fn a_broker_killed_in_a_transfer_costs_nothing_that_the_node_holds() {
     broker.restart();
     same(&cloud, &agent).await;
     assert_eq!(cloud.counters(NODE).await.sent, sent + 1500 - held, "{sent} were sent, {held} held");
-    // In sync: nothing at all is sent, and what changed meanwhile once, in its last version.
+    // In sync nothing is sent; an object that changes while offline is sent once, in its last
+    // version.
     broker.kill();
     for note in ["second", "third", "last"] {
         cloud.apply(edition(0..5, note)).await;
@@ -137,18 +138,18 @@ async fn a_broker_killed_in_a_transfer_costs_nothing_that_the_node_holds() {
     same(&cloud, &agent).await;
     let counters = cloud.counters(NODE).await;
     assert_eq!((counters.sent, counters.removals), (sent + 1500 - held + 5, 3));
-    nothing_was_repeated(&cloud).await;
+    assert_nothing_was_resent(&cloud).await;
 }
 
 /// Applies 1,300 objects and returns when the first of them have arrived.
-async fn in_a_transfer(cloud: &Cloud, agent: &Agent) {
+async fn start_transfer(cloud: &Cloud, agent: &Agent) {
     agent.process.signal("STOP");
     cloud.apply(objects(200..1500)).await;
     agent.process.signal("CONT");
     agent.until("objects arrive", |status| status["objects"]["total"].as_u64() > Some(200)).await;
 }
 
-/// What the node holds once its commits under way have ended.
+/// Returns the number of objects on the node once no commit is in progress.
 async fn settled(agent: &Agent) -> u64 {
     let (mut last, mut still) = (u64::MAX, 0);
     eventually("commits end", PATIENCE, async || {
@@ -162,20 +163,20 @@ async fn settled(agent: &Agent) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cloud_killed_in_a_transfer_sends_only_what_the_node_does_not_hold() {
+async fn cloud_killed_mid_transfer_sends_only_missing_objects() {
     let site = Site::new();
     let mut cloud = Cloud::start_with(&site, patient).await;
     let agent = agent(&site, cloud.mqtt).await;
     cloud.apply(objects(0..200)).await;
     same(&cloud, &agent).await;
-    in_a_transfer(&cloud, &agent).await;
+    start_transfer(&cloud, &agent).await;
     cloud.process.kill();
     until_disconnected(&agent, KEEPALIVE + SLACK).await;
     let held = settled(&agent).await;
     cloud.run().await;
     same(&cloud, &agent).await;
     assert_eq!(cloud.counters(NODE).await.sent, 1500 - held, "{held} were held");
-    // In sync: nothing is sent.
+    // In sync nothing is sent.
     cloud.crash().await;
     same(&cloud, &agent).await;
     assert_eq!(cloud.counters(NODE).await.sent, 0);
@@ -184,11 +185,11 @@ async fn a_cloud_killed_in_a_transfer_sends_only_what_the_node_does_not_hold() {
     same(&cloud, &agent).await;
     let counters = cloud.counters(NODE).await;
     assert_eq!((counters.sent, counters.removals), (5, 3));
-    nothing_was_repeated(&cloud).await;
+    assert_nothing_was_resent(&cloud).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_link_that_is_open_at_one_end_only_is_noticed_within_the_keepalive() {
+async fn half_open_link_is_detected_within_the_keepalive() {
     let broker = Mosquitto::start();
     let proxy = Proxy::start(broker.address());
     let site = Site::new();
@@ -209,7 +210,7 @@ async fn a_link_that_is_open_at_one_end_only_is_noticed_within_the_keepalive() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cuts_in_the_middle_of_frames_end_equal() {
+async fn cuts_in_mid_frame_converge() {
     let broker = Mosquitto::start();
     let proxy = Proxy::start(broker.address());
     let site = Site::new();
@@ -233,7 +234,7 @@ async fn cuts_in_the_middle_of_frames_end_equal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_round_trip_ends_equal() {
+async fn long_round_trips_converge() {
     let broker = Mosquitto::start();
     let proxy = Proxy::start(broker.address());
     proxy.set(Mode::Delay(Duration::from_millis(300)));
@@ -249,7 +250,7 @@ async fn a_long_round_trip_ends_equal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_cloud_behind_a_living_broker_is_told_and_comes_back() {
+async fn dead_cloud_behind_a_broker_is_reported_and_recovers() {
     const TOLD: Duration = Duration::from_secs(30);
     let broker = Mosquitto::start();
     let site = Site::new();
@@ -280,8 +281,9 @@ async fn a_dead_cloud_behind_a_living_broker_is_told_and_comes_back() {
     assert_eq!(agent.counts("/link/connections").await, 1);
 }
 
-/// A broker with a cloud behind it that welcomes each session and answers nothing else. Names the frames that come.
-fn welcomes_and_falls_silent() -> (ScriptedBroker, mpsc::Receiver<&'static str>) {
+/// A broker and a cloud that welcomes each session and answers nothing else. Reports the names of
+/// received frames.
+fn silent_after_welcome() -> (ScriptedBroker, mpsc::Receiver<&'static str>) {
     let (sender, frames) = mpsc::channel();
     let broker = ScriptedBroker::start(move |_, mut peer| {
         peer.accept_and_grant();
@@ -300,7 +302,7 @@ fn welcomes_and_falls_silent() -> (ScriptedBroker, mpsc::Receiver<&'static str>)
                 continue;
             }
             let frame = Up::decode(&publish.payload, &mut Budget::of(1 << 20)).unwrap();
-            // The test may have seen enough.
+            // The test may have ended.
             let _ = sender.send(frame.name());
             if let Up::Hello(Hello { session, .. }) = frame {
                 let welcome =
@@ -312,10 +314,11 @@ fn welcomes_and_falls_silent() -> (ScriptedBroker, mpsc::Receiver<&'static str>)
     (broker, frames)
 }
 
-/// The times stand to one another as the defaults do: a Lease goes out more often than an answer is waited for.
+/// The intervals relate to each other as the defaults do: Leases are more frequent than the
+/// response timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_nobody_answers_is_said_again_although_leases_are_acknowledged_all_the_time() {
-    let (broker, frames) = welcomes_and_falls_silent();
+async fn unanswered_frames_are_resent_despite_acknowledged_leases() {
+    let (broker, frames) = silent_after_welcome();
     let site = Site::new();
     let _agent = Agent::start_with(&site, NODE, broker.address(), |settings| {
         settings.text("lease.interval", "1s").text("lease.duration", "4s");
@@ -335,7 +338,7 @@ async fn what_nobody_answers_is_said_again_although_leases_are_acknowledged_all_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_endpoint_that_hangs_is_noticed_within_the_keepalive() {
+async fn hanging_endpoint_is_detected_within_the_keepalive() {
     let site = Site::new();
     let cloud = Cloud::start_with(&site, hasty).await;
     let agent = agent(&site, cloud.mqtt).await;
@@ -349,7 +352,7 @@ async fn an_endpoint_that_hangs_is_noticed_within_the_keepalive() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_that_loses_what_it_acknowledged_delays_but_ends_equal() {
+async fn broker_that_loses_acknowledged_messages_only_delays() {
     let broker = Mosquitto::start();
     let relay = Relay::start(broker.address());
     let site = Site::new();
@@ -370,24 +373,24 @@ async fn a_broker_that_loses_what_it_acknowledged_delays_but_ends_equal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_agents_with_one_name_are_told_through_mosquitto() {
+async fn agents_sharing_a_name_are_detected_through_mosquitto() {
     let broker = Mosquitto::start();
     let site = Site::new();
     let cloud = Cloud::start_behind(&site, broker.address(), hasty).await;
-    two_agents_with_one_name_are_told(&site, &cloud).await;
+    assert_agents_sharing_a_name_are_detected(&site, &cloud).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_agents_with_one_name_are_told_by_the_embedded_endpoint() {
+async fn agents_sharing_a_name_are_detected_by_the_endpoint() {
     let site = Site::new();
     let cloud = Cloud::start_with(&site, hasty).await;
-    two_agents_with_one_name_are_told(&site, &cloud).await;
+    assert_agents_sharing_a_name_are_detected(&site, &cloud).await;
 }
 
-async fn two_agents_with_one_name_are_told(site: &Site, cloud: &Cloud) {
+async fn assert_agents_sharing_a_name_are_detected(site: &Site, cloud: &Cloud) {
     let other_site = Site::new();
-    // As from two machines: on one machine, the second agent of a name at one address does not start. So it has another word
-    // for the same address.
+    // Simulates two machines: on one machine, a second agent of a name does not start for the same
+    // address. The second agent uses another notation of the address.
     let IpAddr::V4(plain) = cloud.mqtt.ip() else { panic!("{}", cloud.mqtt) };
     let start = |site, host: String| {
         Agent::start_with(site, NODE, cloud.mqtt, move |settings| {
@@ -401,8 +404,8 @@ async fn two_agents_with_one_name_are_told(site: &Site, cloud: &Cloud) {
     let two = start(&other_site, u32::from(plain).to_string()).await;
     let (mut one_knows, mut two_knows) = (false, false);
     eventually("both are told of each other", AGAIN, async || {
-        one_knows |= knows_a_rival(&one).await;
-        two_knows |= knows_a_rival(&two).await;
+        one_knows |= reports_a_takeover(&one).await;
+        two_knows |= reports_a_takeover(&two).await;
         (one_knows && two_knows).then_some(())
     })
     .await;
@@ -410,7 +413,7 @@ async fn two_agents_with_one_name_are_told(site: &Site, cloud: &Cloud) {
     delete(cloud, 190..200).await;
     drop(one);
     assert_eq!(same(cloud, &two).await, 190);
-    // Alone it keeps its link.
+    // The remaining agent keeps its link.
     let connections = two.counts("/link/connections").await;
     steadily("the link stays", Duration::from_secs(3), async || {
         two.counts("/link/connections").await == connections
@@ -418,8 +421,8 @@ async fn two_agents_with_one_name_are_told(site: &Site, cloud: &Cloud) {
     .await;
 }
 
-/// Whether the status names the rival, and a wait as long as configured.
-async fn knows_a_rival(agent: &Agent) -> bool {
+/// Returns whether the status names the takeover; its backoff must be the configured one.
+async fn reports_a_takeover(agent: &Agent) -> bool {
     let status = agent.status().await;
     let knows = status["link"]["cause"].as_str().is_some_and(|cause| cause.contains("taken over"));
     if knows {
@@ -430,7 +433,7 @@ async fn knows_a_rival(agent: &Agent) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mosquittos_own_clients_reach_their_topics_and_no_others() {
+async fn mosquitto_clients_reach_only_their_own_topics() {
     let site = Site::new();
     let cloud = Cloud::start_with(&site, hasty).await;
     let agent = Agent::start(&site, "edge-2", cloud.mqtt).await;
@@ -462,7 +465,7 @@ async fn mosquittos_own_clients_reach_their_topics_and_no_others() {
         assert!(error.to_lowercase().contains("not authorized"), "{foreign}: {error}");
     }
     assert_eq!(cloud.bad_frames().await["json"], 1);
-    // What the cloud answers reaches a client that stands in for the node's agent.
+    // A client in the place of the node's agent receives the response of the cloud.
     let report = r#"{"type":"Report","protocol":1,"session":"5e551047","from":0,"to":0}"#;
     let (up, down) = ("edgesync/v1/nodes/edge-1/up", "edgesync/v1/nodes/edge-1/down");
     let arguments = ["-i", NODE, "-t", up, "-e", down, "-q", "1", "-m", report, "-W", "10"];
@@ -473,32 +476,32 @@ async fn mosquittos_own_clients_reach_their_topics_and_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_link_through_mosquitto_carries_pings_and_nothing_else() {
+async fn idle_link_through_mosquitto_carries_only_pings() {
     let broker = Mosquitto::start();
     let site = Site::new();
     let cloud = Cloud::start_behind(&site, broker.address(), hasty).await;
-    an_idle_link_carries_pings_and_nothing_else(&site, &cloud).await;
+    assert_idle_link_carries_only_pings(&site, &cloud).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_link_to_the_embedded_endpoint_carries_pings_and_nothing_else() {
+async fn idle_link_to_the_embedded_endpoint_carries_only_pings() {
     let site = Site::new();
     let cloud = Cloud::start_with(&site, hasty).await;
-    an_idle_link_carries_pings_and_nothing_else(&site, &cloud).await;
+    assert_idle_link_carries_only_pings(&site, &cloud).await;
 }
 
 #[tokio::test]
-async fn each_attempt_that_fails_is_one_line_of_the_log_and_none_is_of_a_library() {
+async fn failed_attempts_log_one_line_each_and_none_of_a_library() {
     let (site, nobody) = (Site::new(), Site::address());
     let agent = Agent::start_with(&site, NODE, nobody, |settings| {
         settings.text("link.backoff_min", "300ms").text("link.backoff_max", "1s");
     })
     .await;
-    one_line_for_each_failed_attempt(&agent, &nobody.to_string()).await;
+    assert_one_log_line_per_failed_attempt(&agent, &nobody.to_string()).await;
 }
 
-/// Waits until an agent has tried three times to connect in vain, and sees how its log tells that.
-pub(crate) async fn one_line_for_each_failed_attempt(agent: &Agent, peer: &str) {
+/// Waits for three failed connection attempts of an agent and checks their log lines.
+pub(crate) async fn assert_one_log_line_per_failed_attempt(agent: &Agent, peer: &str) {
     const COUNTER: &str = "edgesync_agent_link_failed_attempts_total{";
     let attempts = async || {
         let metrics = agent.client().text("/metrics").await.unwrap();
@@ -508,7 +511,7 @@ pub(crate) async fn one_line_for_each_failed_attempt(agent: &Agent, peer: &str) 
     eventually("each of three attempts or more is a line", PATIENCE, async || {
         let before = attempts().await;
         let lines = agent.process.log().iter().filter(|line| line.contains(peer)).count();
-        // Attempts go on meanwhile; a line follows its count a moment later.
+        // Attempts continue meanwhile, and a log line follows its count.
         (lines >= 3 && (before..=attempts().await).contains(&lines)).then_some(())
     })
     .await;
@@ -519,13 +522,13 @@ pub(crate) async fn one_line_for_each_failed_attempt(agent: &Agent, peer: &str) 
     }
 }
 
-async fn an_idle_link_carries_pings_and_nothing_else(site: &Site, cloud: &Cloud) {
+async fn assert_idle_link_carries_only_pings(site: &Site, cloud: &Cloud) {
     const IDLE: Duration = Duration::from_secs(10);
-    /// A ping and its answer have two bytes each, and one goes every half keepalive.
+    /// A ping and its response take two bytes each; a ping is sent every half keepalive.
     const PINGS: u64 = 2 * (2 * IDLE.as_secs() / KEEPALIVE.as_secs() + 1);
     let agent = Agent::start_with(site, NODE, cloud.mqtt, |settings| {
         settings.text("link.keepalive", "4s").text("link.connect_timeout", "3s");
-        // Renewals are not what this is about: tests/e2e/upstream.rs looks at those.
+        // Without renewals, which tests/e2e/upstream.rs covers.
         settings.text("lease.interval", "1h").text("lease.duration", "4h");
     })
     .await;

@@ -1,4 +1,4 @@
-//! Whole installations: agents, cloud sides, brokers and kubectl as processes of their own.
+//! Whole installations: agents, cloud sides, brokers and kubectl as separate processes.
 
 mod check;
 mod cloud_store;

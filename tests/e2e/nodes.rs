@@ -1,5 +1,5 @@
-//! Nodes as objects of the cloud side: a node that speaks the protocol word by word is registered, renews its Lease,
-//! sends what its outbox has, is lost, removed and admitted again.
+//! Nodes as objects of the cloud side. A scripted node registers, renews its Lease, uploads its
+//! outbox, disconnects, and is removed and admitted again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::site;
@@ -20,11 +20,11 @@ const MAX_FRAME: usize = 256 << 10;
 const NODE_PATH: &str = "/api/v1/nodes/edge-1";
 const LEASE_PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/edge-1";
 
-/// A node whose every frame is written by the test.
+/// A scripted node: the test writes its frames.
 struct Scripted {
     forger: Forger,
     sessions: u32,
-    /// The last number of each lane.
+    /// The last sequence number of each lane.
     sent: [u64; 3],
 }
 
@@ -124,7 +124,7 @@ async fn get(cloud: &Cloud, path: &str) -> Option<Value> {
     }
 }
 
-/// Waits until a condition of the Node has a status and a reason.
+/// Waits until a condition of the Node has this status and reason.
 async fn condition(cloud: &Cloud, name: &str, status: &str, reason: &str) {
     let mut last = Value::Null;
     eventually(&format!("{name} is {status} because of {reason}"), PATIENCE, async || {
@@ -143,7 +143,7 @@ async fn started(site: &Site) -> Cloud {
 }
 
 #[tokio::test]
-async fn a_node_registers_renews_is_lost_and_comes_back() {
+async fn node_registers_renews_is_lost_and_returns() {
     let site = Site::new();
     let mut cloud = started(&site).await;
     let mut node = Scripted::connect(&cloud).await;
@@ -176,7 +176,7 @@ async fn a_node_registers_renews_is_lost_and_comes_back() {
 
     node.renew(1).await;
     condition(&cloud, "Ready", "Unknown", "NodeStatusUnknown").await;
-    // It must not come back beside the next one.
+    // The old connection must not reconnect beside the next one.
     let sent = node.sent;
     drop(node);
     cloud.crash().await;
@@ -189,7 +189,7 @@ async fn a_node_registers_renews_is_lost_and_comes_back() {
 }
 
 #[tokio::test]
-async fn what_an_outbox_sends_takes_effect_once_or_is_refused_with_a_reason() {
+async fn uploads_take_effect_once_or_are_refused_with_a_reason() {
     let site = Site::new();
     let cloud = started(&site).await;
     let mut node = Scripted::connect(&cloud).await;
@@ -249,7 +249,7 @@ async fn what_an_outbox_sends_takes_effect_once_or_is_refused_with_a_reason() {
 }
 
 #[tokio::test]
-async fn a_removed_node_is_told_so_until_it_is_admitted() {
+async fn removed_node_is_refused_until_it_is_admitted() {
     let site = Site::new();
     let mut cloud = started(&site).await;
     let mut node = Scripted::connect(&cloud).await;
@@ -259,9 +259,12 @@ async fn a_removed_node_is_told_so_until_it_is_admitted() {
     condition(&cloud, "Ready", "True", "AgentReady").await;
     let answer: Value = cloud.client().post("/edgesync/v1/nodes/edge-1/remove", &Value::Null).await.unwrap();
     assert_eq!(answer, json!({"node": NODE, "removed": true}));
-    let told = node.requested().await;
-    assert_eq!((told.removed, told.retry_after_seconds, &told.session), (true, 3600, &node.session()));
-    assert!(told.reason.contains("node admit edge-1"), "{}", told.reason);
+    let request = node.requested().await;
+    assert_eq!(
+        (request.removed, request.retry_after_seconds, &request.session),
+        (true, 3600, &node.session())
+    );
+    assert!(request.reason.contains("node admit edge-1"), "{}", request.reason);
     assert_eq!((get(&cloud, NODE_PATH).await, get(&cloud, LEASE_PATH).await), (None, None));
     let again: Value = cloud.client().post("/edgesync/v1/nodes/edge-1/remove", &Value::Null).await.unwrap();
     assert_eq!(again["removed"], false);
@@ -294,7 +297,7 @@ async fn a_removed_node_is_told_so_until_it_is_admitted() {
 }
 
 #[tokio::test]
-async fn deleting_the_node_object_removes_a_node_and_creating_it_admits_it() {
+async fn node_object_deletion_removes_and_creation_admits_the_node() {
     let site = Site::new();
     let cloud = started(&site).await;
     let mut node = Scripted::connect(&cloud).await;

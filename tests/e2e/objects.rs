@@ -1,5 +1,5 @@
-//! What is sent and what is not: deletions and names used again, many versions, nothing new, many objects,
-//! large ones and ones that are too large.
+//! Transferred objects: deletions and reused names, many versions, no changes, many objects, large
+//! and oversized ones.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -20,14 +20,14 @@ async fn in_sync(site: &Site, count: usize) -> (Cloud, Agent) {
     (cloud, agent)
 }
 
-/// Objects and removals that the cloud has sent since it had counted `before`.
+/// Returns the objects and removals that the cloud has sent since it had counted `before`.
 async fn sent_since(cloud: &Cloud, before: Counters) -> (u64, u64) {
     let now = cloud.counters(NODE).await;
     (now.sent + now.resent - before.sent - before.resent, now.removals - before.removals)
 }
 
 #[tokio::test]
-async fn names_that_are_used_again_lead_to_the_new_objects_online() {
+async fn reused_names_lead_to_the_new_objects_online() {
     let site = Site::new();
     let (cloud, agent) = in_sync(&site, 60).await;
     for edition in 0..3 {
@@ -40,7 +40,7 @@ async fn names_that_are_used_again_lead_to_the_new_objects_online() {
 }
 
 #[tokio::test]
-async fn names_that_are_used_again_lead_to_the_new_objects_after_time_offline() {
+async fn reused_names_lead_to_the_new_objects_after_time_offline() {
     let site = Site::new();
     let (cloud, mut agent) = in_sync(&site, 60).await;
     agent.stop().await;
@@ -58,7 +58,7 @@ async fn names_that_are_used_again_lead_to_the_new_objects_after_time_offline() 
 }
 
 #[tokio::test]
-async fn five_hundred_versions_arrive_as_one_after_time_offline() {
+async fn offline_versions_of_an_object_arrive_as_the_last_one() {
     let site = Site::new();
     let (cloud, mut agent) = in_sync(&site, 20).await;
     agent.stop().await;
@@ -74,7 +74,7 @@ async fn five_hundred_versions_arrive_as_one_after_time_offline() {
 }
 
 #[tokio::test]
-async fn only_what_is_newer_is_sent_after_whoever_was_away() {
+async fn reconnection_sends_only_newer_objects() {
     let site = Site::new();
     let (mut cloud, mut agent) = in_sync(&site, 400).await;
     let before = cloud.counters(NODE).await;
@@ -93,14 +93,14 @@ async fn only_what_is_newer_is_sent_after_whoever_was_away() {
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 402);
     assert_eq!(sent_since(&cloud, before).await, (22, 3));
 
-    // The counters begin anew with the cloud.
+    // A restart of the cloud resets the counters.
     cloud.crash().await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 402);
     assert_eq!(sent_since(&cloud, Counters::default()).await, (0, 0), "nothing had changed");
 }
 
 #[tokio::test]
-async fn twenty_thousand_objects_arrive_and_none_is_sent_again() {
+async fn twenty_thousand_objects_arrive_without_resends() {
     const COUNT: usize = 20_000;
     let limit = Duration::from_secs(120);
     let site = Site::new();
@@ -112,7 +112,7 @@ async fn twenty_thousand_objects_arrive_and_none_is_sent_again() {
     assert_eq!(same_within(limit, &cloud, &agent).await, COUNT);
     println!("equal on both sides after {:.1?}", start.elapsed());
     let counters = cloud.counters(NODE).await;
-    // One message is sent again when a disk stands still for `sync.resend_min`, to hear what became of the others.
+    // The cloud resends one message as a probe when a disk stalls for `sync.resend_min`.
     assert!(counters.resent <= 2 && counters.sent == COUNT as u64 + counters.resent, "{counters:?}");
 
     // All at once, into an empty database.
@@ -130,7 +130,7 @@ async fn twenty_thousand_objects_arrive_and_none_is_sent_again() {
 }
 
 #[tokio::test]
-async fn an_object_of_three_megabytes_does_not_keep_small_ones_waiting() {
+async fn large_object_does_not_delay_small_ones() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let mut agent = Agent::new(&site, NODE, cloud.mqtt);
@@ -140,7 +140,7 @@ async fn an_object_of_three_megabytes_does_not_keep_small_ones_waiting() {
     cloud.apply(objects(0..300)).await;
     agent.run().await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 301);
-    // The order of arrival stands in the database.
+    // The database has the order of arrival.
     agent.stop().await;
     let order = arrivals(&agent.database);
     let place = order.iter().position(|name| name == "large").unwrap();
@@ -148,7 +148,7 @@ async fn an_object_of_three_megabytes_does_not_keep_small_ones_waiting() {
     assert!(place >= 50, "only {place} small objects came before the large one");
 }
 
-/// Names by the revisions at which they were stored.
+/// Returns the names of objects in the order in which they were stored.
 fn arrivals(database: &std::path::Path) -> Vec<String> {
     let snapshot = Snapshot::of(database);
     let conn = snapshot.open();
@@ -158,7 +158,7 @@ fn arrivals(database: &std::path::Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_object_that_is_too_large_is_rejected_with_a_reason_and_delays_nobody() {
+async fn oversized_object_is_rejected_without_delaying_others() {
     let site = Site::new();
     let (cloud, agent) = in_sync(&site, 30).await;
     let huge = sized("huge", 20 << 20);
@@ -184,14 +184,14 @@ async fn an_object_that_is_too_large_is_rejected_with_a_reason_and_delays_nobody
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains(uid.as_str().unwrap()) && shown.contains("TooLarge"), "{shown}");
 
-    // A version that fits is taken at once.
+    // A version that fits is accepted at once.
     cloud.apply([sized("huge", 1000)]).await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 61);
     assert_eq!(cloud.node(NODE).await["refusedObjects"], Value::Array(Vec::new()));
 }
 
 #[tokio::test]
-async fn a_rejected_object_is_named_wherever_it_is_told() {
+async fn rejected_object_is_named_in_status_log_and_event() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let agent = Agent::start_with(&site, "edge-1", cloud.mqtt, |settings| {
@@ -221,7 +221,7 @@ async fn a_rejected_object_is_named_wherever_it_is_told() {
 }
 
 #[tokio::test]
-async fn what_was_last_applied_travels_only_where_that_is_configured() {
+async fn last_applied_annotation_is_sent_only_if_configured() {
     for travels in [false, true] {
         let site = Site::new();
         let cloud = Cloud::start_with(&site, |settings| {

@@ -1,5 +1,5 @@
-//! The operator's day with the programs' own commands: the database of the cloud side, several nodes at once, what has happened on
-//! a node, what goes on.
+//! Operations with the programs' own commands: the database of the cloud side, several nodes at
+//! once, events of a node, watches.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +14,7 @@ use edgesync_testkit::site::{
     Agent, PATIENCE, Site, eventually, object, objects, same_on_both_sides, secret,
 };
 
-/// A command of the cloud side on its machine.
+/// Runs a command on the machine of the cloud side.
 async fn on_its_machine(site: &Site, words: &[&str]) -> Output {
     let mut command = Command::new(edgesync_testkit::programs::cloud());
     command.args(words).arg("--config").arg(site.path("cloud.toml"));
@@ -32,7 +32,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[tokio::test]
-async fn the_cloud_side_is_checked_copied_reported_and_put_back() {
+async fn cloud_side_is_checked_backed_up_and_restored() {
     let site = Site::new();
     let mut fleet = Fleet::embedded(&site, |_| {}).await;
     let mut agent = fleet.device(&site, "edge-1").await;
@@ -53,7 +53,7 @@ async fn the_cloud_side_is_checked_copied_reported_and_put_back() {
     assert_eq!(std::fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
     ends_with(1, &on_its_machine(&site, &["backup", text(&copy)]).await);
 
-    // The token has been used by now; nothing of it, of the CA or of a Secret leaves the machine.
+    // The token is unused so far; the bundle has no part of it, of the CA or of a Secret.
     let hidden = fleet.token(&["--node", "edge-2"]).await;
     let hidden = hidden.rsplit(['.', ':']).next().unwrap().to_owned();
     let word = fleet.cloud.get(&secret(1_000)).await["data"]["password"].as_str().unwrap().to_owned();
@@ -66,7 +66,8 @@ async fn the_cloud_side_is_checked_copied_reported_and_put_back() {
         assert!(!bundle.contains(hidden), "{hidden}");
     }
 
-    // While it runs nothing is put in its place. Afterwards what was deleted is there again, on the node too.
+    // Restore refuses while the cloud side runs. Afterwards the deleted object exists again, on the
+    // node too.
     ends_with(1, &on_its_machine(&site, &["restore", text(&copy)]).await);
     let lost = fleet.cloud.get(&object(3)).await;
     fleet.cloud.delete(&lost).await;
@@ -90,7 +91,7 @@ async fn the_cloud_side_is_checked_copied_reported_and_put_back() {
 }
 
 #[tokio::test]
-async fn several_nodes_are_removed_admitted_revoked_and_forgotten_by_one_command() {
+async fn node_commands_accept_several_nodes() {
     let site = Site::new();
     let fleet = Fleet::embedded(&site, |_| {}).await;
     let mut agents = Vec::new();
@@ -115,7 +116,7 @@ async fn several_nodes_are_removed_admitted_revoked_and_forgotten_by_one_command
     }
     ends_with(0, &fleet.command(&both("admit")).await);
     states("in sync").await;
-    // One that nobody knows does not keep the command from the others, and is told.
+    // An unknown node is reported and does not stop the command for the others.
     let output = fleet.command(&["node", "revoke", "edge-1", "nobody", "edge-2"]).await;
     assert!(ends_with(1, &output).contains("nobody"), "{}", said(&output));
     states("revoked").await;
@@ -124,7 +125,7 @@ async fn several_nodes_are_removed_admitted_revoked_and_forgotten_by_one_command
 }
 
 #[tokio::test]
-async fn what_has_happened_and_what_changes_is_shown_on_both_sides() {
+async fn events_and_watches_work_on_both_sides() {
     let cluster = Cluster::start().await;
     let edge = Edge::start(&cluster, "edge-1").await;
     let program = |name: &str, path: &str| {
@@ -163,7 +164,7 @@ async fn what_has_happened_and_what_changes_is_shown_on_both_sides() {
     }
 }
 
-/// What `edgesync status` says of a device.
+/// Returns the output of `edgesync status` on a device.
 async fn status_of(agent: &Agent, words: &[&str]) -> String {
     let mut command = Command::new(edgesync_testkit::programs::device());
     command.arg("status").args(words).arg("--socket").arg(&agent.socket);
@@ -171,10 +172,10 @@ async fn status_of(agent: &Agent, words: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn nodes_are_told_apart_and_each_says_in_ten_lines_whether_all_is_well() {
+async fn nodes_are_listed_and_status_summarizes_each_in_ten_lines() {
     let site = Site::new();
     let mut fleet = Fleet::embedded(&site, |_| {}).await;
-    // One with a label from its token, which is off, and one with a certificate and a budget.
+    // A node with a label from its token that is offline, and one with a certificate and a budget.
     let mut north = fleet.new_device(&site, "edge-1");
     let token = fleet.token(&["--node", "edge-1", "--label", "site=north"]).await;
     ends_with(0, &fleet.join(&north, &token, &[]).await);

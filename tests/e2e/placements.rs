@@ -1,4 +1,5 @@
-//! Rules that are objects: they come, change and go while cloud side and nodes run, and say what has come of them.
+//! Placement rules as objects: they are created, changed and deleted while cloud side and nodes
+//! run, and report a status.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::site;
@@ -20,7 +21,8 @@ fn placement(kind: &str, name: &str, spec: &Value) -> Value {
     object
 }
 
-/// Waits until the status of a rule has these numbers and conditions: objects, nodes, nodes in sync; Accepted, InSync.
+/// Waits until the status of a rule has these numbers (objects, nodes, nodes in sync) and
+/// conditions (Accepted, InSync).
 async fn until_status(cloud: &Cloud, path: &str, numbers: [u64; 3], conditions: [&str; 2]) -> Value {
     let condition = |status: &Value, kind: &str| {
         let all = status["conditions"].as_array().cloned().unwrap_or_default();
@@ -38,7 +40,7 @@ async fn until_status(cloud: &Cloud, path: &str, numbers: [u64; 3], conditions: 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rules_that_are_objects_come_change_and_go_and_nothing_is_sent_that_is_there() {
+async fn placement_objects_take_effect_without_resends() {
     let site = Site::new();
     let mut cloud = Cloud::start_with(&site, |settings| {
         settings.tables("");
@@ -49,14 +51,14 @@ async fn rules_that_are_objects_come_change_and_go_and_nothing_is_sent_that_is_t
     let _two = Agent::start(&site, "edge-2", cloud.mqtt).await;
     cloud.in_sync("edge-1", 0).await;
     cloud.in_sync("edge-2", 0).await;
-    // In its own namespace only, whatever it says.
+    // A Placement applies to its own namespace only.
     let own = json!({"objects": {"kinds": ["configmaps"]}, "nodes": {"names": ["edge-1"]}});
     cloud.apply([placement("Placement", "own", &own)]).await;
     cloud.in_sync("edge-1", 1).await;
     assert!(one.get(&config_map(0)).await.is_some());
     let own_path = format!("{NAMESPACED}/own");
     until_status(&cloud, &own_path, [1, 1, 1], ["True", "True"]).await;
-    // Another one places the same object, and more.
+    // Another rule places the same object and more.
     let all = |nodes: Value| {
         let spec = json!({"objects": {"kinds": ["cm"], "namespaces": ["plant-*"]}, "nodes": nodes});
         placement("ClusterPlacement", "all", &spec)
@@ -67,12 +69,12 @@ async fn rules_that_are_objects_come_change_and_go_and_nothing_is_sent_that_is_t
     let all_path = format!("{CLUSTER}/all");
     until_status(&cloud, &all_path, [3, 2, 2], ["True", "True"]).await;
     assert_eq!((cloud.counters("edge-1").await.sent, cloud.counters("edge-2").await.sent), (3, 3));
-    // It changes: what both its old and its new form select stays where it is.
+    // Objects that match both the old and the new rule stay in place.
     cloud.apply([all(json!({"names": ["edge-2"]}))]).await;
     cloud.in_sync("edge-1", 1).await;
     until_status(&cloud, &all_path, [3, 1, 1], ["True", "True"]).await;
     assert_eq!((cloud.counters("edge-2").await.sent, cloud.counters("edge-2").await.removals), (3, 0));
-    // The next start finds the rules before it serves nodes.
+    // After a restart the cloud side reads the rules before it serves nodes.
     cloud.crash().await;
     cloud.in_sync("edge-1", 1).await;
     cloud.in_sync("edge-2", 3).await;
@@ -87,7 +89,7 @@ async fn rules_that_are_objects_come_change_and_go_and_nothing_is_sent_that_is_t
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rule_says_what_of_it_is_not_in_force() {
+async fn placement_status_reports_the_ineffective_parts() {
     let site = Site::new();
     let cloud = Cloud::start_with(&site, |settings| {
         settings.tables("");
@@ -115,7 +117,7 @@ async fn a_rule_says_what_of_it_is_not_in_force() {
     })
     .await;
     assert_eq!(reason(&status), (json!("Invalid"), message));
-    // One of which nothing would be in force is refused: what it has placed stays.
+    // A rule with no valid part is refused, and the placed objects stay.
     for (spec, field, why) in [
         (json!({"objects": {"kinds": ["leases"]}, "nodes": {}}), "spec.objects.kinds", "cannot be placed"),
         (
@@ -129,7 +131,7 @@ async fn a_rule_says_what_of_it_is_not_in_force() {
         assert!(refused.contains(field) && refused.contains(why), "{refused}");
     }
     cloud.in_sync("edge-1", 1).await;
-    // What the definition of the kind says is checked before it is stored.
+    // The definition of the kind is checked before the rule is stored.
     let wrong =
         placement("Placement", "odd", &json!({"objects": {"kinds": []}, "nodes": {"names": ["Edge"]}}));
     let refused = cloud.client().put::<Value>(&path, &wrong).await.unwrap_err().to_string();
@@ -137,7 +139,7 @@ async fn a_rule_says_what_of_it_is_not_in_force() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn why_an_object_is_on_a_node_or_is_not_is_said() {
+async fn explain_placement_says_why_an_object_is_on_a_node() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let agent = Agent::start_with(&site, "edge-1", cloud.mqtt, |settings| {

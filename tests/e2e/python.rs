@@ -1,4 +1,4 @@
-//! The API as the Python client library `kubernetes` sees it.
+//! The API through the Python client library `kubernetes`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::kubectl;
@@ -7,7 +7,7 @@ use std::process::Command;
 use kubectl::{Cluster, python};
 
 #[tokio::test]
-async fn the_python_client_finds_what_it_expects() {
+async fn python_client_works_against_the_cloud() {
     let cluster = Cluster::start().await;
     let script = edgesync_testkit::programs::root().join("tests/e2e/client/client.py");
     let run = Command::new(python()).arg(script).arg(&cluster.cloud.kubeconfig).output().unwrap();

@@ -1,9 +1,10 @@
-//! The commands that README.md and docs/kubectl.md show, run as a newcomer would, against the output beside them.
+//! The commands in README.md and docs/kubectl.md, run as a new user would, against the output in
+//! the documents.
 //!
-//! A block marked `sh` has commands; one marked `console` has lines that begin with `$ `, each followed by what it
-//! prints, where a line `...` stands for any lines, also none. One bash runs all of them in order. What differs from run
-//! to run (times, versions, ids, addresses) is compared as what it is. Commands that only read are run again until
-//! they print what is shown.
+//! A `sh` block has commands. A `console` block has lines that begin with `$ `, each followed by
+//! its output, where a line `...` matches any number of lines. One bash runs all of them in order.
+//! Values that differ from run to run (times, versions, ids, addresses) are compared by their type.
+//! Read-only commands are repeated until their output matches.
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -23,18 +24,18 @@ use regex_lite::Regex;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-/// Where both programs listen by themselves, which the documents therefore need not say.
+/// The default addresses of both programs, which the documents may omit.
 const CLOUD_API: &str = "127.0.0.1:10551";
 const EDGE_API: &str = "127.0.0.1:10550";
-/// The longest that one command may take.
+/// Maximum duration of one command.
 const LIMIT: Duration = Duration::from_secs(90);
-/// The pause before a command that reads is run again.
+/// The pause before a read-only command is repeated.
 const LOOK: Duration = Duration::from_millis(50);
-/// What is printed after the output of each command, in a line of its own.
+/// The line that marks the end of the output of a command.
 const END: &str = "\u{1e}";
-/// Stands for any lines.
+/// Matches any number of lines.
 const ANY: &str = "...";
-/// Lines of each log that are shown when a test fails.
+/// Lines of each log in the message of a failed test.
 const LOG_LINES: usize = 40;
 
 /// A line of a document, numbered from 1.
@@ -44,7 +45,7 @@ struct Line {
     text: String,
 }
 
-/// A command, and what it is to print; nothing is said of the output of a block of commands.
+/// A command and its expected output; `None` for a block of commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
     document: &'static str,
@@ -54,7 +55,7 @@ struct Step {
 }
 
 impl Step {
-    /// Whether it changes nothing, so that it may be run again.
+    /// Returns whether the command changes nothing, so that it may be repeated.
     fn reads_only(&self) -> bool {
         let mut words = self.command.split_whitespace();
         let (first, second) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -71,7 +72,7 @@ fn read(document: &str) -> String {
     std::fs::read_to_string(edgesync_testkit::programs::root().join(document)).unwrap()
 }
 
-/// The lines of a document; only those of one section, if one is named.
+/// Returns the lines of a document, or of one section.
 fn lines(document: &str, section: Option<&str>) -> Vec<Line> {
     let text = read(document);
     let all = text.lines().enumerate().map(|(index, text)| Line { number: index + 1, text: text.to_owned() });
@@ -84,7 +85,7 @@ fn lines(document: &str, section: Option<&str>) -> Vec<Line> {
     found
 }
 
-/// The steps in the blocks among these lines.
+/// Returns the steps in the blocks among these lines.
 fn steps(document: &'static str, lines: &[Line]) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut rest = lines.iter();
@@ -99,14 +100,14 @@ fn steps(document: &'static str, lines: &[Line]) -> Vec<Step> {
     steps
 }
 
-/// A block of commands, without those that build and find what is built already.
+/// Parses a block of commands, without those that build or locate the programs.
 fn script(document: &'static str, number: usize, block: &[Line]) -> Step {
     let is_kept = |text: &&str| !text.starts_with("cargo build") && !text.starts_with("export PATH=");
     let kept: Vec<&str> = block.iter().map(|line| line.text.as_str()).filter(is_kept).collect();
     Step { document, number: number + 1, command: kept.join("\n"), prints: None }
 }
 
-/// The commands of a block, each with what it prints.
+/// Parses the commands of a block, each with its expected output.
 fn session(document: &'static str, block: &[Line]) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for line in block {
@@ -123,7 +124,7 @@ fn session(document: &'static str, block: &[Line]) -> Vec<Step> {
     steps
 }
 
-/// What differs from run to run, and what stands for it.
+/// Patterns of varying values, with their replacements.
 struct Plain(Vec<(Regex, &'static str)>);
 
 impl Plain {
@@ -142,7 +143,7 @@ impl Plain {
         Self(rules.map(|(pattern, by)| (Regex::new(pattern).unwrap(), by)).into())
     }
 
-    /// The same, and every number is one: of a demo, of which many differ.
+    /// Also replaces every number, for the output of the demo.
     fn without_numbers() -> Self {
         let mut rules = Self::new();
         rules.0.push((Regex::new(r"\d[\d,]*(\.\d+)?").unwrap(), "NUMBER"));
@@ -158,18 +159,18 @@ impl Plain {
     }
 }
 
-/// Compares what is shown with what is printed; none if they are equal, else what is shown and not printed.
+/// Compares the expected with the actual output; `None` if they match.
 fn difference(plain: &Plain, shown: &[Line], printed: &[String]) -> Option<String> {
     let printed: Vec<String> = printed.iter().map(|line| plain.line(line)).collect();
-    // How many lines of the output what is shown so far can stand for.
+    // The numbers of output lines that the expected lines so far can match.
     let mut reached = BTreeSet::from([0]);
     for line in shown {
         let next: BTreeSet<usize> = if line.text == ANY {
             let first = reached.first().copied().unwrap_or_default();
             (first..=printed.len()).collect()
         } else {
-            let wanted = plain.line(&line.text);
-            reached.iter().filter(|at| printed.get(**at) == Some(&wanted)).map(|at| at + 1).collect()
+            let expected = plain.line(&line.text);
+            reached.iter().filter(|at| printed.get(**at) == Some(&expected)).map(|at| at + 1).collect()
         };
         if next.is_empty() {
             let at = reached.first().copied().unwrap_or_default();
@@ -185,7 +186,7 @@ fn difference(plain: &Plain, shown: &[Line], printed: &[String]) -> Option<Strin
     printed.get(at).map(|line| format!("more is printed than is shown\n  found:    {line}"))
 }
 
-/// The addresses that documents use, and those of this test instead.
+/// The addresses in the documents, with their replacements in this test.
 struct Addresses(Vec<(String, String)>);
 
 impl Addresses {
@@ -205,17 +206,17 @@ impl Addresses {
     }
 }
 
-/// A bash that runs commands, and ends with everything that it has started.
+/// A bash that runs commands; all processes it started end with it.
 struct Shell {
     process: Child,
     input: ChildStdin,
     output: Receiver<String>,
-    // Ends after the processes that use it.
+    // Dropped after the processes that use it.
     directory: TempDir,
 }
 
 impl Shell {
-    /// One for which both programs listen at these addresses unless their configuration says otherwise.
+    /// Starts a shell in which both programs listen at these addresses by default.
     fn start(addresses: &Addresses) -> Self {
         let directory = tempfile::Builder::new().prefix("edgesync-readme-").tempdir().unwrap();
         let home = directory.path();
@@ -248,7 +249,7 @@ impl Shell {
         Self { process, input, output, directory }
     }
 
-    /// Runs a command, and gives the lines that it printed.
+    /// Runs a command and returns the lines of its output.
     fn run(&mut self, step: &Step, command: &str) -> Vec<String> {
         writeln!(self.input, "{{\n{command}\n}} </dev/null 2>&1\nprintf '\\n{END}\\n'").unwrap();
         let mut lines: Vec<String> = Vec::new();
@@ -265,7 +266,7 @@ impl Shell {
                 }
             }
         }
-        // The line feed before the mark.
+        // The line feed before the end mark.
         if lines.last().is_some_and(String::is_empty) {
             lines.pop();
         }
@@ -273,7 +274,7 @@ impl Shell {
     }
 }
 
-/// The logs below a directory, by their ends.
+/// Returns the last lines of the logs below a directory.
 fn logs(directory: &Path) -> String {
     let mut text = String::new();
     let mut open: Vec<PathBuf> = vec![directory.to_owned()];
@@ -303,7 +304,7 @@ impl Drop for Shell {
     }
 }
 
-/// Runs a step until it prints what is shown, or once if it changes something.
+/// Runs a step until its output matches, or once if it changes something.
 async fn check(shell: &mut Shell, addresses: &Addresses, plain: &Plain, step: &Step) {
     let command = addresses.put_into(&step.command);
     let start = Instant::now();
@@ -323,7 +324,7 @@ async fn check(shell: &mut Shell, addresses: &Addresses, plain: &Plain, step: &S
 }
 
 #[tokio::test]
-async fn the_commands_that_the_documents_show_print_what_they_show() {
+async fn documented_commands_print_the_documented_output() {
     let mut all = steps("README.md", &lines("README.md", Some("Five minutes by hand")));
     assert!(all.len() > 10, "the commands of the README were not found");
     let by_hand = all.len();
@@ -337,7 +338,7 @@ async fn the_commands_that_the_documents_show_print_what_they_show() {
 }
 
 #[test]
-fn the_demo_prints_what_the_readme_shows() {
+fn demo_prints_the_output_in_the_readme() {
     let shown = steps("README.md", &lines("README.md", Some("Two commands")));
     let step = shown.iter().find(|step| step.command == "edgesync-demo");
     let step = step.unwrap_or_else(|| panic!("README.md does not show the demo: {shown:?}"));
@@ -360,7 +361,7 @@ fn shown(text: &str) -> Vec<Line> {
 }
 
 #[test]
-fn dots_stand_for_any_lines_and_every_other_line_counts() {
+fn dots_match_any_lines_and_other_lines_match_exactly() {
     let printed = ["head", "a", "b", "tail"].map(str::to_owned);
     let differs = |text: &str| difference(&Plain::new(), &shown(text), &printed);
     for equal in [
@@ -380,13 +381,13 @@ fn dots_stand_for_any_lines_and_every_other_line_counts() {
         ("...\nb\na\n...", "line 3 is not printed"),
         ("", "found:    head"),
     ] {
-        let told = differs(wrong).unwrap_or_default();
-        assert!(told.contains(words), "{wrong}: {told}");
+        let message = differs(wrong).unwrap_or_default();
+        assert!(message.contains(words), "{wrong}: {message}");
     }
 }
 
 #[test]
-fn what_differs_from_run_to_run_is_compared_as_what_it_is() {
+fn varying_values_are_compared_by_their_type() {
     let plain = Plain::new();
     for (one, other) in [
         ("line-1   1      1s", "line-1   1      2m3s"),
@@ -409,7 +410,7 @@ fn what_differs_from_run_to_run_is_compared_as_what_it_is() {
 }
 
 #[test]
-fn only_commands_that_read_are_run_again() {
+fn only_read_only_commands_are_repeated() {
     let step = |command: &str| Step {
         document: "README.md",
         number: 1,

@@ -1,4 +1,5 @@
-//! Secrets on the disk of a node: nowhere readable, refetched when their key is lost, sealed anew while objects arrive.
+//! Secrets on the disk of a node: unreadable, refetched after the loss of their key, resealed while
+//! objects arrive.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use site::*;
 
 const NODE: &str = "edge-1";
-/// As it stands in the Secrets' data.
+/// The marker in base64, as in the data of a Secret.
 const MARKER: &str = "Y29ycmVjdC1ob3JzZS1iYXR0ZXJ5LXN0YXBsZQ==";
 
 fn marked(number: usize) -> Value {
@@ -25,7 +26,7 @@ fn key_file(agent: &Agent) -> PathBuf {
     agent.database.with_file_name("seal.key")
 }
 
-/// The files under a directory that have the marker in them, and how many there are in all.
+/// Returns the files below a directory that contain the marker, and the number of all files.
 fn files_with_marker(directory: &Path) -> (Vec<PathBuf>, usize) {
     let (mut found, mut count) = (Vec::new(), 0);
     for entry in fs::read_dir(directory).unwrap() {
@@ -36,7 +37,7 @@ fn files_with_marker(directory: &Path) -> (Vec<PathBuf>, usize) {
             count += others;
         } else if let Ok(bytes) = fs::read(&path) {
             count += 1;
-            // In the clear, or as the owner of the Secret knows it.
+            // In base64 or decoded.
             let texts = [MARKER.as_bytes(), b"correct-horse-battery-staple"];
             if texts.iter().any(|text| bytes.windows(text.len()).any(|window| window == *text)) {
                 found.push(path);
@@ -54,7 +55,8 @@ fn assert_unreadable(agent: &Agent, when: &str) {
     assert!(log.len() > 2 && log.iter().all(|line| !line.contains(MARKER)), "{when}: in the log");
 }
 
-/// A cloud with 60 Secrets and 40 ConfigMaps, and an agent that logs all it can and holds them.
+/// Starts a cloud with 60 Secrets and 40 ConfigMaps, and an agent that holds them and logs at debug
+/// level.
 async fn in_sync(site: &Site) -> (Cloud, Agent) {
     let cloud = Cloud::start(site).await;
     let agent = Agent::start_with(site, NODE, cloud.mqtt, |settings| {
@@ -67,7 +69,7 @@ async fn in_sync(site: &Site) -> (Cloud, Agent) {
 }
 
 #[tokio::test]
-async fn secrets_are_held_and_stand_nowhere_on_the_disk_or_in_the_log() {
+async fn secrets_are_held_but_unreadable_on_disk_and_in_the_log() {
     let site = Site::new();
     let (cloud, mut agent) = in_sync(&site).await;
     assert_eq!(agent.get(&marked(7)).await.unwrap()["data"]["password"], MARKER);
@@ -93,7 +95,7 @@ async fn secrets_are_held_and_stand_nowhere_on_the_disk_or_in_the_log() {
 }
 
 #[tokio::test]
-async fn with_a_lost_key_exactly_the_secrets_are_sent_again() {
+async fn lost_seal_key_resends_exactly_the_secrets() {
     let site = Site::new();
     let (cloud, mut agent) = in_sync(&site).await;
     agent.stop().await;
@@ -112,7 +114,7 @@ async fn with_a_lost_key_exactly_the_secrets_are_sent_again() {
 }
 
 #[tokio::test]
-async fn keys_are_wrapped_with_the_credential_of_the_service() {
+async fn seal_keys_are_wrapped_with_the_service_credential() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let mut agent = Agent::new(&site, NODE, cloud.mqtt);
@@ -125,7 +127,7 @@ async fn keys_are_wrapped_with_the_credential_of_the_service() {
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 10);
     assert_eq!(agent.status().await["store"]["seal"]["wrapped"], true);
     assert!(!fs::read_to_string(key_file(&agent)).unwrap().contains(" plain "));
-    // Another credential, with the one before beside it.
+    // A new credential, with the previous one beside it.
     agent.stop().await;
     fs::rename(credentials.join("edgesync-seal"), credentials.join("edgesync-seal-previous")).unwrap();
     fs::write(credentials.join("edgesync-seal"), [8; 32]).unwrap();
@@ -141,7 +143,7 @@ async fn keys_are_wrapped_with_the_credential_of_the_service() {
 }
 
 #[tokio::test]
-async fn the_key_is_replaced_while_objects_arrive() {
+async fn seal_key_is_rotated_while_objects_arrive() {
     let site = Site::new();
     let (cloud, agent) = in_sync(&site).await;
     let old = fs::read_to_string(key_file(&agent)).unwrap();
@@ -179,7 +181,7 @@ async fn the_key_is_replaced_while_objects_arrive() {
 const ROBOTS: &str = "/apis/lab.io/v1/namespaces/default/robots";
 const ARM: &str = "/apis/lab.io/v1/namespaces/default/robots/arm";
 
-/// A custom kind with one of two codes in its status, and an object of it for the node.
+/// Creates a custom kind with an enumeration in its status, and an object of it for the node.
 async fn make_robot(cloud: &Cloud) {
     let code = json!({"type": "string", "enum": ["green", "red"]});
     let status = json!({"type": "object", "properties": {"code": code, "open": {"type": "string"}}});
@@ -200,13 +202,13 @@ async fn make_robot(cloud: &Cloud) {
 async fn set_status(agent: &Agent, field: &str) {
     let mut held: Value = agent.client().get(ARM).await.unwrap();
     held["status"] = json!({ field: MARKER });
-    // What the cloud says of the status before may arrive meanwhile.
+    // The cloud's response to the previous status may arrive meanwhile.
     held["metadata"].as_object_mut().unwrap().remove("resourceVersion");
     agent.client().put::<Value>(&format!("{ARM}/status"), &held).await.unwrap();
 }
 
 #[tokio::test]
-async fn the_status_of_a_sealed_kind_waits_unreadable_and_nothing_tells_it_when_it_is_refused() {
+async fn sealed_status_stays_unreadable_while_pending_and_refused() {
     let site = Site::new();
     let mut cloud = Cloud::start(&site).await;
     let mut agent = Agent::start_with(&site, NODE, cloud.mqtt, |settings| {
@@ -228,7 +230,7 @@ async fn the_status_of_a_sealed_kind_waits_unreadable_and_nothing_tells_it_when_
         (robot["status"]["open"] == MARKER).then_some(())
     };
     eventually("it arrives", PATIENCE, arrived).await;
-    // What the cloud finds wrong with it quotes it.
+    // The reason of a refusal quotes the value.
     set_status(&agent, "code").await;
     let refused = eventually("an Event StatusRefused", PATIENCE, async || {
         let list: Value =

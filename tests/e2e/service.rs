@@ -1,4 +1,4 @@
-//! The programs as services: told to stop, told to reload, and what they tell the service manager.
+//! The programs as services: SIGTERM, SIGHUP and the notifications to the service manager.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,10 +10,10 @@ use site::*;
 use tokio::net::UnixDatagram;
 
 const NODE: &str = "edge-1";
-/// How long a program may take to end in order.
+/// Maximum time for an orderly shutdown.
 const END: Duration = Duration::from_secs(5);
 
-/// The service manager's side of `NOTIFY_SOCKET`.
+/// The service manager's end of `NOTIFY_SOCKET`.
 struct Manager {
     socket: UnixDatagram,
     path: PathBuf,
@@ -24,8 +24,8 @@ impl Manager {
         Self { socket: UnixDatagram::bind(path).unwrap(), path: path.to_owned() }
     }
 
-    /// Waits for a message with this assignment, and gives the whole message.
-    async fn told(&self, assignment: &str) -> String {
+    /// Waits for a message with this assignment and returns the whole message.
+    async fn received(&self, assignment: &str) -> String {
         let wait = async {
             loop {
                 let mut buffer = [0; 4096];
@@ -36,13 +36,13 @@ impl Manager {
                 }
             }
         };
-        let told = tokio::time::timeout(PATIENCE, wait).await;
-        told.unwrap_or_else(|_| panic!("the service manager was never told {assignment}"))
+        let received = tokio::time::timeout(PATIENCE, wait).await;
+        received.unwrap_or_else(|_| panic!("the service manager was never told {assignment}"))
     }
 }
 
 #[tokio::test]
-async fn told_to_stop_in_the_middle_of_a_sync_both_drain_and_end_with_zero() {
+async fn sigterm_mid_sync_drains_both_sides_and_exits_with_zero() {
     let site = Site::new();
     let mut cloud = Cloud::start(&site).await;
     let mut agent = Agent::start(&site, NODE, cloud.mqtt).await;
@@ -67,7 +67,7 @@ async fn told_to_stop_in_the_middle_of_a_sync_both_drain_and_end_with_zero() {
 }
 
 #[tokio::test]
-async fn a_reload_changes_the_log_level_of_both_without_a_restart() {
+async fn reload_changes_the_log_level_of_both_sides() {
     let site = Site::new();
     let mut cloud = Cloud::start(&site).await;
     let mut agent = Agent::start(&site, NODE, cloud.mqtt).await;
@@ -88,7 +88,7 @@ async fn a_reload_changes_the_log_level_of_both_without_a_restart() {
     cloud.process.logged("DEBUG", 0).await;
     assert!(agent.process.runs() && cloud.process.runs());
 
-    // A file that is wrong changes nothing.
+    // An invalid file changes nothing.
     agent.settings.text("log.level", "loud");
     agent.write_config();
     let lines = agent.process.log().len();
@@ -99,30 +99,30 @@ async fn a_reload_changes_the_log_level_of_both_without_a_restart() {
 }
 
 #[tokio::test]
-async fn the_service_manager_hears_ready_reloading_and_stopping() {
+async fn service_manager_receives_ready_reloading_and_stopping() {
     let site = Site::new();
     let manager = Manager::at(&site.path("notify"));
     let mut cloud = Cloud::new(&site);
     cloud.process.env("NOTIFY_SOCKET", manager.path.display());
     cloud.run().await;
-    manager.told("EXTEND_TIMEOUT_USEC=30000000").await;
-    let ready = manager.told("READY=1").await;
+    manager.received("EXTEND_TIMEOUT_USEC=30000000").await;
+    let ready = manager.received("READY=1").await;
     assert!(ready.contains("reading what is to be where"), "{ready}");
 
     let mut agent = Agent::new(&site, NODE, cloud.mqtt);
     agent.process.env("NOTIFY_SOCKET", manager.path.display());
     agent.process.env("WATCHDOG_USEC", 400_000);
     agent.run().await;
-    manager.told("READY=1").await;
-    manager.told("STATUS=in sync, 0 objects").await;
-    manager.told("WATCHDOG=1").await;
+    manager.received("READY=1").await;
+    manager.received("STATUS=in sync, 0 objects").await;
+    manager.received("WATCHDOG=1").await;
     agent.process.signal("HUP");
-    let message = manager.told("RELOADING=1").await;
+    let message = manager.received("RELOADING=1").await;
     assert!(message.contains("MONOTONIC_USEC="), "{message}");
-    manager.told("READY=1").await;
+    manager.received("READY=1").await;
 
     agent.stop().await;
-    manager.told("STOPPING=1").await;
+    manager.received("STOPPING=1").await;
     assert_eq!(cloud.process.terminate(END).await.code(), Some(0));
-    manager.told("STOPPING=1").await;
+    manager.received("STOPPING=1").await;
 }

@@ -1,5 +1,5 @@
-//! What goes up: the Node, its Lease, Events and the status of objects, from an agent to a cloud side, both as
-//! processes of their own that stop, die and come back.
+//! Uploads from an agent to a cloud side: the Node, its Lease, Events and the status of objects,
+//! while both processes stop, crash and restart.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit as support;
@@ -14,10 +14,10 @@ use support::mosquitto::Mosquitto;
 const NODE: &str = "edge-1";
 /// The Events of a namespace.
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
-/// What takes work: thousands of Events, or a Lease that runs out on a busy machine.
+/// Limit for slow steps: thousands of Events, or a Lease that expires on a busy machine.
 const LONG: Duration = Duration::from_secs(90);
 
-/// Leases that run out soon.
+/// Leases with a short duration.
 fn lively(settings: &mut Settings) {
     settings.text("lease.interval", "1s").text("lease.duration", "3s");
 }
@@ -31,7 +31,7 @@ async fn lease(cloud: &Cloud) -> Option<Value> {
     cloud.client().get::<Value>(&path).await.ok()
 }
 
-/// The condition of this type of the node.
+/// Returns the node's condition of this type.
 async fn condition(cloud: &Cloud, kind: &str) -> Option<Value> {
     let node = node(cloud).await?;
     node["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind).cloned()
@@ -57,7 +57,7 @@ async fn until_event(cloud: &Cloud, reason: &str) -> Value {
     .await
 }
 
-/// Makes an Event on the node, as a program there does.
+/// Creates an Event on the node, as a local program does.
 async fn report(agent: &Agent, name: &str, note: &str) {
     let event = json!({
         "apiVersion": "events.k8s.io/v1",
@@ -75,7 +75,7 @@ async fn report(agent: &Agent, name: &str, note: &str) {
     agent.client().post::<Value>(EVENTS, &event).await.unwrap();
 }
 
-/// The names of the Events of programs that the cloud has.
+/// Returns the names of the local programs' Events in the cloud.
 async fn reported(cloud: &Cloud) -> BTreeSet<String> {
     let of_doors = |event: &Value| event["reportingController"] == "example.com/doors";
     let name = |event: &Value| event["metadata"]["name"].as_str().unwrap().to_owned();
@@ -83,7 +83,7 @@ async fn reported(cloud: &Cloud) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_registers_itself_with_what_the_device_tells() {
+async fn node_registers_itself_with_the_devices_facts() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let agent = Agent::start_with(&site, NODE, cloud.mqtt, |settings| {
@@ -115,7 +115,7 @@ async fn a_node_registers_itself_with_what_the_device_tells() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn objects_are_placed_by_labels_of_the_device_whose_keys_the_operator_trusts() {
+async fn objects_are_placed_by_trusted_labels_of_the_device() {
     let site = Site::new();
     let cloud = Cloud::start_with(&site, |settings| {
         settings.set("nodes.trusted_labels", r#"["site"]"#);
@@ -140,7 +140,7 @@ async fn objects_are_placed_by_labels_of_the_device_whose_keys_the_operator_trus
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_falls_silent_is_unknown_until_it_renews_its_lease() {
+async fn silent_node_is_unknown_until_it_renews_its_lease() {
     let broker = Mosquitto::start();
     let site = Site::new();
     let cloud = Cloud::start_behind(&site, broker.address(), |_| {}).await;
@@ -171,7 +171,7 @@ async fn a_node_that_falls_silent_is_unknown_until_it_renews_its_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renewals_are_not_written_to_the_disk_of_the_node() {
+async fn lease_renewals_are_not_written_to_the_nodes_disk() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let agent = Agent::start_with(&site, NODE, cloud.mqtt, |settings| {
@@ -193,7 +193,7 @@ async fn renewals_are_not_written_to_the_disk_of_the_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_agent_says_how_it_started_and_stopped() {
+async fn agent_reports_how_it_started_and_stopped() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let mut agent = Agent::start(&site, NODE, cloud.mqtt).await;
@@ -211,7 +211,7 @@ async fn the_agent_says_how_it_started_and_stopped() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_of_programs_that_were_made_offline_arrive_although_both_sides_are_killed() {
+async fn offline_events_arrive_despite_kills_of_both_sides() {
     const EVENTS: usize = 300;
     let site = Site::new();
     let mut cloud = Cloud::new(&site);
@@ -229,7 +229,7 @@ async fn events_of_programs_that_were_made_offline_arrive_although_both_sides_ar
     eventually("all Events arrive", LONG, async || (reported(&cloud).await.len() == EVENTS).then_some(()))
         .await;
     agent.until("nothing waits", |status| status["outbox"]["bulk"]["waiting"] == 0).await;
-    // Each was made once and never touched again.
+    // Each Event was created once and never updated.
     for event in events(&cloud).await {
         assert_eq!(event["metadata"]["annotations"]["edgesync.io/node"], NODE, "{event:#}");
     }
@@ -237,7 +237,7 @@ async fn events_of_programs_that_were_made_offline_arrive_although_both_sides_ar
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_does_not_fit_the_outbox_is_dropped_oldest_first_and_told() {
+async fn full_outbox_drops_the_oldest_items_and_reports_it() {
     const EVENTS: usize = 2_000;
     const ROOM: usize = 200;
     let site = Site::new();
@@ -262,7 +262,7 @@ async fn what_does_not_fit_the_outbox_is_dropped_oldest_first_and_told() {
     assert_eq!(names, newest, "the newest ones are kept");
 }
 
-/// The status of an object as the cloud has it.
+/// Returns the status of an object in the cloud.
 async fn status_of(cloud: &Cloud, object: &Value) -> Value {
     cloud.get(object).await["status"].clone()
 }
@@ -273,7 +273,7 @@ fn with_status(mut object: Value, phase: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_on_the_device_sets_the_status_of_an_object_and_nothing_else() {
+async fn local_programs_set_only_the_status_of_an_object() {
     let site = Site::new();
     let mut cloud = Cloud::start(&site).await;
     let agent = Agent::start(&site, NODE, cloud.mqtt).await;
@@ -307,14 +307,14 @@ async fn a_program_on_the_device_sets_the_status_of_an_object_and_nothing_else()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_status_of_an_object_that_was_made_anew_is_refused_with_an_event() {
+async fn status_of_a_recreated_object_is_refused_with_an_event() {
     let site = Site::new();
     let mut cloud = Cloud::start(&site).await;
     let mut agent = Agent::start(&site, NODE, cloud.mqtt).await;
     let pod = object(8);
     cloud.apply([pod.clone()]).await;
     same_on_both_sides(&cloud, &agent).await;
-    // The agent is away while the object is made anew.
+    // The agent is offline while the object is recreated.
     agent.settings.text("link.broker", format!("mqtt://{}", Site::address()));
     agent.stop().await;
     agent.run().await;
@@ -341,7 +341,7 @@ async fn the_status_of_an_object_that_was_made_anew_is_refused_with_an_event() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_removed_node_is_told_and_comes_back_when_it_is_admitted() {
+async fn removed_node_is_notified_and_returns_when_admitted() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let mut agent = Agent::start(&site, NODE, cloud.mqtt).await;
@@ -368,14 +368,14 @@ async fn a_removed_node_is_told_and_comes_back_when_it_is_admitted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_spent_budget_of_bytes_is_told_and_objects_go_on() {
+async fn spent_traffic_budget_is_reported_and_objects_still_sync() {
     let site = Site::new();
     let mut cloud = Cloud::start(&site).await;
     let agent = Agent::start_with(&site, NODE, cloud.mqtt, |settings| {
         settings.text("traffic.daily_budget", "100KiB");
     })
     .await;
-    // However well what comes together is compressed: half of the digits are left of what is random.
+    // Random hex digits compress to half their size at best.
     let digits = (0..8192).map(|_| uuid::Uuid::new_v4().simple().to_string()).collect::<String>();
     let mut large = config_map(1000);
     large["data"]["digits"] = digits.into();

@@ -1,4 +1,4 @@
-//! A device with rules for files: an agent, and the helper that writes.
+//! A device with file rules: an agent, and the privileged helper.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// A device with these rules, not started yet.
+    /// Creates a device with these rules without starting it.
     pub(crate) fn new(site: &Site, cloud: &Cloud, rules: &str) -> Self {
         let mut agent = Agent::new(site, NODE, cloud.mqtt);
         let socket = site.path("files.sock");
@@ -36,7 +36,7 @@ impl Device {
         Self { agent, helper, socket }
     }
 
-    /// The same, started.
+    /// Starts a device with these rules.
     pub(crate) async fn start(site: &Site, cloud: &Cloud, rules: &str) -> Self {
         let mut device = Self::new(site, cloud, rules);
         device.agent.write_config();
@@ -54,7 +54,7 @@ impl Device {
         .await;
     }
 
-    /// Other rules, in force.
+    /// Replaces the rules and reloads the agent.
     pub(crate) async fn reload(&mut self, rules: &str) {
         let lines = self.agent.process.log().len();
         self.agent.settings.tables(rules);
@@ -63,21 +63,21 @@ impl Device {
         self.agent.process.logged("reloaded: files", lines).await;
     }
 
-    /// What `edgesync files` shows of a rule.
+    /// Returns a rule as `edgesync files` shows it.
     pub(crate) async fn rule(&self, name: &str) -> Value {
         let shown: Value = self.agent.client().get("/edgesync/v1/files").await.unwrap_or_default();
         let rules = shown["rules"].as_array().cloned().unwrap_or_default();
         rules.into_iter().find(|rule| rule["name"] == name).unwrap_or_default()
     }
 
-    /// What it shows of an object.
+    /// Returns an object of a rule as `edgesync files` shows it.
     pub(crate) async fn object(&self, rule: &str, name: &str) -> Value {
         let rule = self.rule(rule).await;
         let objects = rule["objects"].as_array().cloned().unwrap_or_default();
         objects.into_iter().find(|object| object["name"] == name).unwrap_or_default()
     }
 
-    /// Waits until an object of the cloud is in a state in its version.
+    /// Waits until the current version of an object is in this state.
     pub(crate) async fn until(&self, cloud: &Cloud, rule: &str, object: &Value, state: &str) -> Value {
         let name = object["metadata"]["name"].as_str().unwrap();
         let version = cloud.get(object).await["metadata"]["resourceVersion"].clone();
@@ -88,7 +88,7 @@ impl Device {
         .await
     }
 
-    /// Waits until so many objects of a rule are in effect, and none is not.
+    /// Waits until this many objects of a rule are in effect, and all others are too.
     pub(crate) async fn all_in_effect(&self, rule: &str, count: usize) -> Value {
         eventually(&format!("{count} objects of {rule} are in effect"), 3 * PATIENCE, async || {
             let shown = self.rule(rule).await;
@@ -98,8 +98,8 @@ impl Device {
         .await
     }
 
-    /// Waits until the cloud has confirmed all that waits in the outbox.
-    pub(crate) async fn all_told(&self) {
+    /// Waits until the cloud has confirmed the outbox.
+    pub(crate) async fn until_outbox_is_empty(&self) {
         self.agent
             .until("nothing waits for the cloud", |status| {
                 ["status", "events"].iter().all(|lane| status["outbox"][lane]["waiting"] == 0)

@@ -1,4 +1,4 @@
-//! Many objects, ends of the processes in the middle, a start without a network, Secrets.
+//! Files from many objects, kills of the processes, a start without a network, Secrets.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn reloads(site: &Site) -> usize {
 }
 
 #[tokio::test]
-async fn a_thousand_objects_are_one_reload() {
+async fn thousand_objects_cause_one_reload() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     cloud
@@ -38,7 +38,7 @@ async fn a_thousand_objects_are_one_reload() {
         let file = site.path("out").join(format!("o{number}/n"));
         assert_eq!(fs::read_to_string(file).unwrap(), number.to_string());
     }
-    device.all_told().await;
+    device.until_outbox_is_empty().await;
     let status = device.agent.status().await;
     assert_eq!(status["files"]["inEffect"], 1000);
     let condition = status["conditions"]
@@ -50,7 +50,7 @@ async fn a_thousand_objects_are_one_reload() {
 }
 
 #[tokio::test]
-async fn ends_of_agent_and_helper_in_turns_under_five_hundred_changes() {
+async fn kills_of_agent_and_helper_during_changes_lose_nothing() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let mut device = Device::start(&site, &cloud, &counting(&site, "0s")).await;
@@ -79,8 +79,8 @@ async fn ends_of_agent_and_helper_in_turns_under_five_hundred_changes() {
         for file in ["edition", "copy"] {
             assert_eq!(fs::read_to_string(directory.join(file)).unwrap(), "24");
         }
-        // Nothing is left of what was under way: a helper that ended after it had noted a version removes the one before it
-        // with the next request.
+        // No partial version remains: a helper that died after it recorded a version removes the
+        // previous one with the next request.
         eventually("only one version is there", PATIENCE, async || {
             let entries = fs::read_dir(&directory).unwrap();
             let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -91,24 +91,24 @@ async fn ends_of_agent_and_helper_in_turns_under_five_hundred_changes() {
         })
         .await;
     }
-    device.all_told().await;
+    device.until_outbox_is_empty().await;
 }
 
 #[tokio::test]
-async fn files_are_there_before_the_agent_answers_although_there_is_no_cloud() {
+async fn files_are_written_before_the_agent_answers_without_a_cloud() {
     let site = Site::new();
     let mut cloud = Cloud::start(&site).await;
     let mut device = Device::start(&site, &cloud, &counting(&site, "0s")).await;
     cloud.apply((0..3).map(|number| config_map(&format!("o{number}"), json!({ "n": "1" })))).await;
     device.all_in_effect("all", 3).await;
-    device.all_told().await;
+    device.until_outbox_is_empty().await;
     device.agent.stop().await;
     cloud.process.kill();
     let before = reloads(&site);
     device.agent.run().await;
     assert_eq!(reloads(&site), before, "what is as it was left is not reloaded");
     device.agent.stop().await;
-    // As after a boot, when the files were in memory.
+    // As after a boot, if the files were in memory.
     fs::remove_dir_all(site.path("out")).unwrap();
     device.agent.run().await;
     for number in 0..3 {
@@ -119,7 +119,7 @@ async fn files_are_there_before_the_agent_answers_although_there_is_no_cloud() {
         (&status["files"]["inEffect"], status["link"]["state"].as_str()),
         (&json!(3), Some("disconnected"))
     );
-    // Without the helper the agent runs all the same, and says so.
+    // Without the helper the agent runs and reports the problem.
     device.agent.stop().await;
     device.helper.kill();
     device.agent.run().await;
@@ -128,14 +128,14 @@ async fn files_are_there_before_the_agent_answers_although_there_is_no_cloud() {
 }
 
 #[tokio::test]
-async fn a_lost_database_takes_no_file_away() {
+async fn lost_database_removes_no_files() {
     let site = Site::new();
     let mut cloud = Cloud::start(&site).await;
     let mut device = Device::start(&site, &cloud, &counting(&site, "0s")).await;
     let object = |name: &str| config_map(name, json!({ "n": "1" }));
     cloud.apply([object("stays"), object("goes")]).await;
     device.all_in_effect("all", 2).await;
-    device.all_told().await;
+    device.until_outbox_is_empty().await;
     device.agent.stop().await;
     cloud.process.kill();
     let before = reloads(&site);
@@ -149,14 +149,14 @@ async fn a_lost_database_takes_no_file_away() {
     cloud.delete(&object("goes")).await;
     device.all_in_effect("all", 1).await;
     assert!(there("stays") && !there("goes"));
-    // The cloud knows it all again, although the database that had told it is gone.
-    device.all_told().await;
+    // The cloud has all effects again, although the database that reported them is lost.
+    device.until_outbox_is_empty().await;
     let node = cloud.node(super::device::NODE).await;
     assert_eq!((&node["filesInEffect"], &node["filesNotInEffect"]), (&json!(1), &json!(0)), "{node}");
 }
 
 #[tokio::test]
-async fn what_no_longer_fits_goes_and_what_is_made_anew_comes_while_the_others_are_not_named() {
+async fn file_updates_touch_only_changed_objects() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let selecting = counting(&site, "0s").replace("[\"plant\"] }", "[\"plant\"], selector = \"app=web\" }");
@@ -174,7 +174,7 @@ async fn what_no_longer_fits_goes_and_what_is_made_anew_comes_while_the_others_a
     cloud.apply([object("a", "other", "1")]).await;
     device.all_in_effect("all", 2).await;
     assert!(all([None, Some("1"), Some("1")]));
-    // Another object has the name, which does not fit; then it does.
+    // Another object of the same name does not match the selector, and later does.
     cloud.delete(&object("b", "web", "1")).await;
     cloud.apply([object("b", "other", "2")]).await;
     device.all_in_effect("all", 1).await;
@@ -182,7 +182,7 @@ async fn what_no_longer_fits_goes_and_what_is_made_anew_comes_while_the_others_a
     cloud.apply([object("b", "web", "3")]).await;
     device.until(&cloud, "all", &object("b", "web", "3"), "InEffect").await;
     assert!(all([None, Some("3"), Some("1")]));
-    // A helper that starts knows the others by its record, and one that has lost it asks for them.
+    // A restarted helper knows the others from its record; without the record it requests them.
     for (edition, lost) in [("4", false), ("5", true)] {
         device.helper.kill();
         if lost {
@@ -191,7 +191,7 @@ async fn what_no_longer_fits_goes_and_what_is_made_anew_comes_while_the_others_a
         device.start_helper().await;
         cloud.apply([object("c", "web", edition)]).await;
         if lost {
-            // Without a record the files are somebody else's, until that is what they are to be.
+            // Without a record the files count as foreign until their content matches.
             device.until(&cloud, "all", &object("c", "web", edition), "Conflict").await;
             device.until(&cloud, "all", &object("b", "web", "3"), "InEffect").await;
         } else {
@@ -201,7 +201,7 @@ async fn what_no_longer_fits_goes_and_what_is_made_anew_comes_while_the_others_a
     }
 }
 
-/// Files below a directory that have these bytes in them.
+/// Collects the files below a directory that contain these bytes.
 fn having(directory: &Path, bytes: &[u8], found: &mut Vec<String>) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -216,7 +216,7 @@ fn having(directory: &Path, bytes: &[u8], found: &mut Vec<String>) {
 }
 
 #[tokio::test]
-async fn secrets_are_in_memory_and_nowhere_on_the_disk_of_the_device() {
+async fn secret_files_stay_in_memory_and_off_the_disk() {
     let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
         eprintln!("notice: there is no /dev/shm; Secrets in files were not tested");
         return;
@@ -244,14 +244,14 @@ async fn secrets_are_in_memory_and_nowhere_on_the_disk_of_the_device() {
     device.reload(&format!("{rules}{}", rule("disk", on_disk.path()))).await;
     let shown = device.until(&cloud, "disk", &secret, "NotInEffect").await;
     assert!(shown["message"].as_str().unwrap().contains("plain_text_on_disk"), "{shown}");
-    device.all_told().await;
+    device.until_outbox_is_empty().await;
     let mut found = Vec::new();
     for directory in [site.path(""), on_disk.path().to_owned()] {
         having(&directory, b"nobody-reads-me", &mut found);
         having(&directory, b"bm9ib2R5LXJlYWRzLW1l", &mut found);
     }
     assert_eq!(found, Vec::<String>::new());
-    // The rule goes, and what it has written with it.
+    // The deletion of the rule deletes its files.
     device.reload("").await;
     eventually("the files are gone", PATIENCE, async || (!memory.path().join("key").exists()).then_some(()))
         .await;

@@ -1,5 +1,5 @@
-//! nginx serves a page from a ConfigMap: a change is served, a bad configuration leaves the old page there, and everybody
-//! hears nginx's own words.
+//! nginx serves a page from a ConfigMap: a change is served, a bad configuration keeps the old
+//! page, and both sides report nginx's error.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use edgesync_testkit::site::*;
 
 const NGINX: &str = "/usr/sbin/nginx";
 
-/// The page that is served.
+/// Returns the served page.
 fn page(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -33,7 +33,7 @@ fn broken() -> Value {
     config_map("web", json!({ "site.conf": "server { lisssten 80; }\n" }))
 }
 
-/// nginx; its end is the end of its workers, too.
+/// nginx; dropping it ends its workers too.
 struct Nginx(Process);
 
 impl Drop for Nginx {
@@ -49,7 +49,7 @@ impl Drop for Nginx {
     }
 }
 
-/// nginx with a prefix of its own, in the foreground.
+/// Creates an nginx with its own prefix, in the foreground.
 fn nginx(site: &Site) -> Nginx {
     let directory = site.path("nginx");
     std::fs::create_dir_all(directory.join("sites")).unwrap();
@@ -66,12 +66,12 @@ fn nginx(site: &Site) -> Nginx {
     Nginx(Process::with_arguments("nginx", Path::new(NGINX), arguments))
 }
 
-/// The rule, with or without a check.
+/// The file rule, with or without a check.
 fn rule(site: &Site, check: bool) -> String {
     let directory = site.path("nginx");
     let shown = directory.display();
     let script = site.path("check-nginx");
-    // As in docs/files.md; the other paths keep it away from an nginx of this machine.
+    // As in docs/files.md; the other paths keep it apart from an nginx of this machine.
     let text = format!(
         "#!/bin/sh\nconf=$(mktemp); trap 'rm -f \"$conf\"' EXIT\n\
          printf 'pid {shown}/check.pid; events {{}} http {{ access_log off; include %s/*.conf; }}' \"$EDGESYNC_CANDIDATE\" >\"$conf\"\n\
@@ -95,7 +95,7 @@ async fn served(address: SocketAddr, words: &str) {
     .await;
 }
 
-/// An Event about the ConfigMap, at the cloud.
+/// Returns an Event about the ConfigMap in the cloud.
 async fn event(cloud: &Cloud, reason: &str) -> String {
     let path = "/apis/events.k8s.io/v1/namespaces/plant/events";
     eventually(&format!("the cloud has an Event {reason}"), PATIENCE, async || {
@@ -107,7 +107,7 @@ async fn event(cloud: &Cloud, reason: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_page_changes_with_its_object_and_stays_when_nginx_does_not_take_the_new_one() {
+async fn nginx_serves_updates_and_keeps_its_page_on_a_bad_one() {
     if !Path::new(NGINX).exists() {
         eprintln!("notice: {NGINX} is missing; that programs take files was not tested with it");
         return;
@@ -131,7 +131,7 @@ async fn a_page_changes_with_its_object_and_stays_when_nginx_does_not_take_the_n
     served(address, "two").await;
     let good = device.until(&cloud, "nginx", &broken(), "InEffect").await;
 
-    // The reload finds it, and it is put back.
+    // The reload fails, and the files are rolled back.
     cloud.apply([broken()]).await;
     let bad = device.until(&cloud, "nginx", &broken(), "NotInEffect").await;
     assert!(bad["message"].as_str().unwrap().contains("unknown directive \"lisssten\""), "{bad}");
@@ -140,7 +140,7 @@ async fn a_page_changes_with_its_object_and_stays_when_nginx_does_not_take_the_n
     let file = std::fs::read_to_string(site.path("nginx/sites/web/site.conf")).unwrap();
     assert!(file.contains("\"two\""), "{file}");
     assert!(event(&cloud, "RolledBack").await.contains("unknown directive \"lisssten\""));
-    device.all_told().await;
+    device.until_outbox_is_empty().await;
     let node = cloud.node(super::device::NODE).await;
     let told = &node["objectsNotInEffect"][0];
     assert!(told["message"].as_str().unwrap().contains("unknown directive \"lisssten\""), "{node}");
@@ -150,7 +150,7 @@ async fn a_page_changes_with_its_object_and_stays_when_nginx_does_not_take_the_n
     served(address, "three").await;
     let good = device.until(&cloud, "nginx", &broken(), "InEffect").await;
 
-    // With a check nothing is replaced.
+    // The check fails, so nothing is replaced.
     device.reload(&rule(&site, true)).await;
     cloud.apply([broken()]).await;
     let bad = device.until(&cloud, "nginx", &broken(), "NotInEffect").await;
@@ -162,11 +162,11 @@ async fn a_page_changes_with_its_object_and_stays_when_nginx_does_not_take_the_n
     served(address, "four").await;
     device.until(&cloud, "nginx", &broken(), "InEffect").await;
 
-    // nginx keeps to what it has read; its files go with the object.
+    // nginx keeps its loaded configuration; the files are deleted with the object.
     cloud.delete(&broken()).await;
     eventually("the files are gone", PATIENCE, async || {
         std::fs::read_dir(site.path("nginx/sites")).unwrap().next().is_none().then_some(())
     })
     .await;
-    device.all_told().await;
+    device.until_outbox_is_empty().await;
 }

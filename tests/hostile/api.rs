@@ -1,4 +1,4 @@
-//! What whoever may write to the API of the cloud side must not be able to do to others.
+//! Attacks of writers to the cloud side's API on other users.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,9 +13,10 @@ use edgesync_testkit::site::fleet::Fleet;
 use edgesync_testkit::site::{Cloud, PATIENCE, Site, config_map, eventually, path_of, sized};
 use edgesync_testkit::timing::assert_within;
 
-/// Longer than any request of others takes beside what costs much, on a busy machine.
+/// Maximum duration of other users' requests beside expensive ones, on a busy machine.
 const SECONDS: Duration = Duration::from_secs(5);
-/// Changes of one kind that are kept for watches: the defaults of `store.history` and `store.history_fleet`.
+/// Changes of a kind that watches can resume from: the default of `store.history` and
+/// `store.history_fleet`.
 const HISTORY: usize = 10_000;
 
 fn code(error: &edgesync_api::ClientError) -> u16 {
@@ -26,7 +27,7 @@ async fn exists(client: &Client, path: &str) -> bool {
     client.get::<Value>(path).await.is_ok()
 }
 
-/// Sends a request as it is written, and gives the code of the answer.
+/// Sends a raw request and returns the code of the response.
 async fn raw(socket: &Path, method: &str, path: &str, content_type: &str, body: &str) -> u16 {
     let mut stream = UnixStream::connect(socket).await.unwrap();
     let head = format!(
@@ -34,7 +35,7 @@ async fn raw(socket: &Path, method: &str, path: &str, content_type: &str, body: 
          Content-Length: {}\r\n\r\n",
         body.len()
     );
-    // It may answer before it has read everything.
+    // The server may respond before it has read everything.
     let _ = stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).await;
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer).await;
@@ -42,7 +43,7 @@ async fn raw(socket: &Path, method: &str, path: &str, content_type: &str, body: 
 }
 
 #[tokio::test]
-async fn a_name_that_a_script_left_empty_deletes_no_namespace() {
+async fn deletes_with_an_empty_name_delete_no_namespace() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     cloud.apply([config_map(1)]).await;
@@ -60,11 +61,11 @@ async fn a_name_that_a_script_left_empty_deletes_no_namespace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_that_cost_much_delay_nobody() {
+async fn expensive_bodies_delay_no_other_requests() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let maps = "/api/v1/namespaces/plant-0/configmaps";
-    // Objects in objects with long keys, each twice; a Service with thousands of ports, and one with each again.
+    // Objects nested in objects with long keys, and a Service with thousands of ports.
     let long = "k".repeat(1000);
     let nested = format!("{}1{}", format!("{{\"{long}\":").repeat(90), "}".repeat(90));
     let repeated = vec![format!("\"{long}\":{nested}"); 10].join(",");
@@ -99,7 +100,7 @@ async fn bodies_that_cost_much_delay_nobody() {
 }
 
 #[tokio::test]
-async fn a_second_delete_frees_what_is_stuck_in_foreground_deletion() {
+async fn second_delete_frees_a_stuck_foreground_deletion() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let (owner, mut dependent) = (config_map(0), config_map(3));
@@ -126,7 +127,7 @@ async fn a_second_delete_frees_what_is_stuck_in_foreground_deletion() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writers_that_insist_on_no_version_are_never_refused_for_being_too_slow() {
+async fn unversioned_writes_never_fail_with_a_conflict() {
     const WRITERS: usize = 32;
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
@@ -152,7 +153,7 @@ async fn writers_that_insist_on_no_version_are_never_refused_for_being_too_slow(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn creates_that_race_the_end_of_a_namespace_leave_nothing_behind() {
+async fn creates_racing_a_namespace_deletion_leave_nothing_behind() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     for round in 0..10 {
@@ -185,7 +186,7 @@ async fn creates_that_race_the_end_of_a_namespace_leave_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_fleet_reports_makes_no_watch_of_config_maps_too_old() {
+async fn fleet_reports_expire_no_watches_of_config_maps() {
     let site = Site::new();
     let fleet = Fleet::embedded(&site, |_| {}).await;
     let endpoint = endpoint(&fleet.cloud, &site.path("pki"));
@@ -211,8 +212,8 @@ async fn what_the_fleet_reports_makes_no_watch_of_config_maps_too_old() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lists_that_nobody_finishes_do_not_fill_the_disk_of_the_cloud_side() {
-    /// Five times the size at which the log is copied.
+async fn unfinished_lists_do_not_fill_the_cloud_sides_disk() {
+    /// Five times the size at which a checkpoint runs.
     const MOST: u64 = 5 << 20;
     let site = Site::new();
     let cloud = Cloud::start_with(&site, |settings| {

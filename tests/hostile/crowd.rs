@@ -1,4 +1,5 @@
-//! 200 good nodes: simulated, each with the real machine, a certificate and a connection of its own.
+//! 200 good nodes: simulated, each with the real protocol machine, a certificate and a connection
+//! of its own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,10 +17,10 @@ use edgesync_testkit::line::{Authority, Endpoint};
 use edgesync_testkit::node::{Memory, session};
 use edgesync_testkit::site::{Cloud, PATIENCE, eventually, path_of};
 
-/// How many there are.
+/// The number of good nodes.
 pub(crate) const NODES: usize = 200;
 
-/// See the module. All hold one object.
+/// The good nodes, which all hold one shared object.
 pub(crate) struct Crowd {
     nodes: JoinSet<(String, Memory, anyhow::Result<()>)>,
     go: watch::Sender<bool>,
@@ -27,7 +28,7 @@ pub(crate) struct Crowd {
     shared: Value,
 }
 
-/// Where nodes of a cloud side connect that has its CA in a directory.
+/// Returns the endpoint for nodes of a cloud side with its CA in this directory.
 pub(crate) fn endpoint(cloud: &Cloud, pki: &Path) -> Endpoint {
     Endpoint { address: cloud.mqtt, authority: Some(Arc::new(Authority::open(pki).unwrap())) }
 }
@@ -37,7 +38,7 @@ fn name(n: usize) -> String {
 }
 
 impl Crowd {
-    /// Connects them all, and waits until they are in sync.
+    /// Connects all nodes and waits until they are in sync.
     pub(crate) async fn gather(cloud: &Cloud, endpoint: &Endpoint, shared: Value) -> Self {
         cloud.apply([shared.clone()]).await;
         let in_sync = Arc::new(AtomicUsize::new(0));
@@ -59,7 +60,7 @@ impl Crowd {
         Self { nodes, go, client: cloud.client(), shared }
     }
 
-    /// Changes the object that all hold: the time until it is recorded of all of them.
+    /// Changes the shared object; returns the time until the change is recorded for all nodes.
     pub(crate) async fn change(&mut self) -> Duration {
         let mut object: Value = self.client.get(&path_of(&self.shared)).await.unwrap();
         object["data"] = json!({ "changed": uuid::Uuid::new_v4().to_string() });
@@ -77,7 +78,8 @@ impl Crowd {
         start.elapsed()
     }
 
-    /// Ends them. Asserts that all were connected once and all the time, and hold what was changed last.
+    /// Ends the nodes. Asserts that each connected once and stayed connected, and holds the last
+    /// change.
     pub(crate) async fn part(mut self) {
         let nodes: Value = self.client.get("/edgesync/v1/nodes").await.unwrap();
         let nodes = nodes["items"].as_array().unwrap().iter();

@@ -1,4 +1,4 @@
-//! What a local account of a device, or whoever has changed its files, must not be able to do.
+//! Attacks of a local account of a device, and of modified files.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,15 +17,16 @@ use edgesync_testkit::site::{
 };
 use edgesync_testkit::timing::{assert_within, within};
 
-/// Within this a request is answered, on a busy machine.
+/// Maximum duration of a request, on a busy machine.
 const SECONDS: Duration = Duration::from_secs(10);
 
-/// Less than a local client has for its first request: who waits for idle ones to reach their end waits longer.
+/// Shorter than the timeout of a local client's first request, so that waiting for idle connections
+/// to expire fails the test.
 const SOON: Duration = Duration::from_secs(8);
-/// Idle connections that are held at a time.
+/// Idle connections at a time.
 const IDLE: usize = 2600;
 
-/// Where the agent's API listens over TCP.
+/// Returns the TCP address of the agent's API.
 fn tcp(agent: &Agent) -> SocketAddr {
     let kubeconfig = std::fs::read_to_string(agent.database.with_file_name("kubeconfig")).unwrap();
     let server = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("server: ")).unwrap();
@@ -33,7 +34,7 @@ fn tcp(agent: &Agent) -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_connections_of_a_local_user_leave_the_api_of_the_node_to_others() {
+async fn idle_local_connections_leave_the_node_api_to_other_users() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let agent = Agent::start(&site, "edge-1", cloud.mqtt).await;
@@ -49,8 +50,8 @@ async fn idle_connections_of_a_local_user_leave_the_api_of_the_node_to_others() 
     assert_within(begun.elapsed(), SOON);
 }
 
-/// Connects and says nothing, until there are [`IDLE`], and then one more for each that goes.
-async fn come_and_stay(addresses: [SocketAddr; 2], many: oneshot::Sender<()>) {
+/// Opens [`IDLE`] idle connections, and replaces each one that is closed.
+async fn hold_idle_connections(addresses: [SocketAddr; 2], many: oneshot::Sender<()>) {
     let (mut idle, mut many) = (VecDeque::new(), Some(many));
     loop {
         for address in addresses {
@@ -67,14 +68,14 @@ async fn come_and_stay(addresses: [SocketAddr; 2], many: oneshot::Sender<()>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_connections_keep_no_device_from_joining_and_no_node_from_its_objects() {
+async fn idle_connections_block_neither_joins_nor_sync() {
     let site = Site::new();
     let fleet = Fleet::embedded(&site, |_| {}).await;
     let mut good = fleet.device(&site, "edge-good").await;
     good.run_as_configured().await;
     in_sync(&good).await;
     let (many, came) = oneshot::channel();
-    let idle = tokio::spawn(come_and_stay([fleet.cloud.mqtt, fleet.joining], many));
+    let idle = tokio::spawn(hold_idle_connections([fleet.cloud.mqtt, fleet.joining], many));
     timeout(PATIENCE, came).await.unwrap().unwrap();
     let begun = Instant::now();
     let mut new = fleet.device(&site, "edge-new").await;
@@ -90,7 +91,7 @@ async fn idle_connections_keep_no_device_from_joining_and_no_node_from_its_objec
 }
 
 #[tokio::test]
-async fn events_of_local_programs_make_no_namespaces_in_the_cloud() {
+async fn events_of_local_programs_create_no_cloud_namespaces() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let agent = Agent::start(&site, "edge-1", cloud.mqtt).await;
@@ -118,7 +119,7 @@ async fn events_of_local_programs_make_no_namespaces_in_the_cloud() {
 }
 
 #[tokio::test]
-async fn what_a_node_says_makes_no_line_of_the_log() {
+async fn node_supplied_text_forges_no_log_lines() {
     const NODE: &str = "edge-rogue";
     let forged = "\r\n2026-11-22T00:00:00.000000Z  INFO forged: all is well message=forged \u{1b}[2J";
     let site = Site::new();
@@ -154,7 +155,7 @@ async fn what_a_node_says_makes_no_line_of_the_log() {
 }
 
 #[tokio::test]
-async fn without_the_credential_that_is_demanded_the_agent_does_not_start_and_says_why() {
+async fn agent_without_its_required_credential_refuses_to_start() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let mut agent = Agent::new(&site, "edge-1", cloud.mqtt);

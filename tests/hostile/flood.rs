@@ -1,4 +1,4 @@
-//! One node that was taken over beside 200 good ones.
+//! One compromised node beside 200 good ones.
 
 use std::time::{Duration, Instant};
 
@@ -10,23 +10,26 @@ use edgesync_testkit::site::fleet::Fleet;
 use edgesync_testkit::site::{Cloud, PATIENCE, Site, config_map};
 use edgesync_testkit::timing::{assert_within, is_within};
 
-/// Records of objects that the cloud side has not given to a node: the default of `sync.max_unknown`.
+/// Recorded objects that the cloud side has not given to a node: the default of `sync.max_unknown`.
 const MAX_UNKNOWN: u64 = 20_000;
-/// What the cloud side may take for one hostile node, in KiB, with all that is on its way to it.
+/// Maximum memory of the cloud side for one hostile node, in KiB, with all messages in flight to
+/// it.
 const GROWTH: u64 = 64 << 10;
-/// Objects that are invented at least.
+/// Minimum number of invented objects.
 const OBJECTS: u64 = 100_000;
-/// Changes while nobody attacks, and the fewest during an attack.
+/// Changes without an attack, and the minimum during an attack.
 const CHANGES: u32 = 8;
-/// How much later than usual a change may come, beyond ten times: what a busy machine does of itself, and a burst that is allowed.
+/// Maximum delay of a change beyond ten times the usual: slack for a busy machine and an allowed
+/// burst.
 const LATER: Duration = Duration::from_secs(10);
 
-/// It has invented enough, and was told why it is not heard.
+/// Returns whether the intruder has invented enough and was refused with a reason.
 fn refused(deeds: &Deeds) -> bool {
     deeds.invented >= OBJECTS && deeds.reasons.iter().any(|reason| reason.contains("raise sync.max_unknown"))
 }
 
-/// How the good nodes fare beside these attacks, for some changes and until the intruder has done enough.
+/// Measures the good nodes beside these attacks, for some changes and until the intruder has done
+/// enough.
 async fn beside(attacks: &'static [Attack], enough: fn(&Deeds) -> bool) -> (Fleet, Site) {
     let site = Site::new();
     let fleet = Fleet::embedded(&site, |settings| {
@@ -57,8 +60,8 @@ async fn beside(attacks: &'static [Attack], enough: fn(&Deeds) -> bool) -> (Flee
     (fleet, site)
 }
 
-/// The intruder was refused, and what it invented is not kept beyond the quota.
-async fn is_refused(cloud: &Cloud) {
+/// Asserts that the intruder was refused and that its invented objects stay within the quota.
+async fn assert_intruder_was_refused(cloud: &Cloud) {
     let path = "/apis/reliablesyncs.kubeedge.io/v1alpha1/namespaces";
     let path = format!("{path}/{NAMESPACE}/objectsyncs?limit=1");
     let list: Value = cloud.client().get(&path).await.unwrap();
@@ -74,7 +77,7 @@ async fn is_refused(cloud: &Cloud) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_nodes_do_not_notice_one_that_invents_objects_and_floods() {
+async fn node_that_floods_invented_objects_slows_no_others() {
     const ATTACKS: &[Attack] = &[
         Attack { claims: 0, invents: 0, frames: 40, frame: intruder::words },
         Attack { claims: 0, invents: 0, frames: 40, frame: intruder::uploads },
@@ -82,24 +85,24 @@ async fn two_hundred_nodes_do_not_notice_one_that_invents_objects_and_floods() {
         Attack { claims: 0, invents: INVENTED, frames: 1000, frame: intruder::reports },
     ];
     let (fleet, _site) = beside(ATTACKS, refused).await;
-    is_refused(&fleet.cloud).await;
+    assert_intruder_was_refused(&fleet.cloud).await;
     let bad = fleet.cloud.bad_frames().await;
     assert!(bad["too_large"].as_u64() > Some(0) && bad["invalid"].as_u64() > Some(0), "{bad}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_nodes_do_not_notice_one_whose_inventory_has_no_end() {
+async fn node_with_an_endless_inventory_slows_no_others() {
     let (fleet, _site) = beside(
         &[Attack { claims: 1_000_000, invents: INVENTED, frames: 1000, frame: intruder::inventories }],
         refused,
     )
     .await;
-    is_refused(&fleet.cloud).await;
+    assert_intruder_was_refused(&fleet.cloud).await;
     fleet.cloud.process.logged("names more objects than it can have been given", 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_nodes_do_not_wait_for_what_one_wants_to_have_read() {
+async fn node_with_expensive_frames_slows_no_others() {
     let attack = &[Attack { claims: 0, invents: 1, frames: 2000, frame: intruder::removals }];
     beside(attack, |deeds| deeds.invented > 40).await;
 }

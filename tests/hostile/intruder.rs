@@ -1,4 +1,4 @@
-//! A node that was taken over: it has its certificate, and says what no agent says.
+//! A compromised node: it has a valid certificate and sends frames that no agent sends.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -18,38 +18,38 @@ use edgesync_testkit::line::{Endpoint, Line};
 
 /// The name of the node.
 pub(crate) const NODE: &str = "hostile";
-/// The namespace that it invents.
+/// The namespace of its invented objects.
 pub(crate) const NAMESPACE: &str = "invented";
-/// Objects that it invents in each frame.
+/// Invented objects per frame.
 pub(crate) const INVENTED: u64 = 1500;
-/// The newest change that it claims when it connects.
+/// The newest revision that it claims when it connects.
 const REVISION: u64 = 1 << 40;
-/// Where it says all that.
+/// The topic of its frames.
 const UP: &str = "edgesync/v1/nodes/hostile/up";
 
-/// What it sends over a connection.
+/// The frames of one connection.
 pub(crate) struct Attack {
-    /// How many objects it claims to hold.
+    /// Number of objects that it claims to hold.
     pub(crate) claims: u64,
-    /// How many objects it invents in each frame.
+    /// Number of invented objects per frame.
     pub(crate) invents: u64,
-    /// How many frames it sends over a connection, without waiting for anything.
+    /// Number of frames per connection, sent without waiting for responses.
     pub(crate) frames: u64,
-    /// A frame by its number, of a session.
+    /// Builds the frame with this number for a session.
     pub(crate) frame: fn(u64, &str) -> Vec<u8>,
 }
 
-/// What it has done, and what it was told.
+/// The intruder's actions and the responses to them.
 #[derive(Debug, Default)]
 pub(crate) struct Deeds {
-    /// Objects that it has invented in frames that were taken.
+    /// Invented objects in acknowledged frames.
     pub(crate) invented: u64,
     pub(crate) connections: u64,
-    /// Why it was asked for another Hello.
+    /// Reasons of the requests for another Hello.
     pub(crate) reasons: BTreeSet<String>,
 }
 
-/// The node at work: one attack after the other, each over a connection of its own, again and again.
+/// The running intruder: it cycles through the attacks, each over a connection of its own.
 pub(crate) struct Intruder {
     deeds: watch::Receiver<Deeds>,
     task: JoinHandle<()>,
@@ -60,7 +60,7 @@ impl Intruder {
         let (sender, deeds) = watch::channel(Deeds::default());
         let task = tokio::spawn(async move {
             for (life, attack) in attacks.iter().cycle().enumerate() {
-                // A cut connection is not the end.
+                // The next connection follows a cut one.
                 let _ = intrude(&endpoint, life as u64, attack, &sender).await;
             }
         });
@@ -78,7 +78,7 @@ impl Drop for Intruder {
     }
 }
 
-/// One connection: says Hello, and what the attack has.
+/// Runs one connection: sends Hello, then the frames of the attack.
 async fn intrude(
     endpoint: &Endpoint,
     life: u64,
@@ -89,28 +89,28 @@ async fn intrude(
     let mut line = Line::open(endpoint, NODE).await?;
     deeds.send_modify(|deeds| deeds.connections += 1);
     line.publish(UP, &hello(&session, attack.claims)).await?;
-    // It is told something, unless it is not heard any more.
-    let is_heard = deeds.borrow().reasons.is_empty();
-    let patience = Duration::from_millis(if is_heard { 10_000 } else { 100 });
-    let told = async {
+    // Waits for a response, but only briefly once the cloud ignores the node.
+    let is_accepted = deeds.borrow().reasons.is_empty();
+    let patience = Duration::from_millis(if is_accepted { 10_000 } else { 100 });
+    let responses = async {
         while !listen(&mut line, attack, deeds).await? {}
         anyhow::Ok(())
     };
-    timeout(patience, told).await.unwrap_or(Ok(()))?;
+    timeout(patience, responses).await.unwrap_or(Ok(()))?;
     for number in 0..attack.frames {
         line.publish(UP, &(attack.frame)(number, &session)).await?;
-        while let Ok(heard) = timeout(Duration::ZERO, listen(&mut line, attack, deeds)).await {
-            heard?;
+        while let Ok(received) = timeout(Duration::ZERO, listen(&mut line, attack, deeds)).await {
+            received?;
         }
     }
-    // What is not read of a connection that it ends has no effect: it listens until all is quiet.
-    while let Ok(heard) = timeout(Duration::from_secs(1), listen(&mut line, attack, deeds)).await {
-        heard?;
+    // A connection that ends with unread data loses frames, so it reads until all is quiet.
+    while let Ok(received) = timeout(Duration::from_secs(1), listen(&mut line, attack, deeds)).await {
+        received?;
     }
     Ok(())
 }
 
-/// Takes the next packet: whether it is told something, rather than that a frame of it has been taken.
+/// Reads the next packet; returns true for a message, false for the acknowledgement of a frame.
 async fn listen(line: &mut Line, attack: &Attack, deeds: &watch::Sender<Deeds>) -> anyhow::Result<bool> {
     let Some(said) = line.message().await? else {
         deeds.send_modify(|deeds| deeds.invented += attack.invents);
@@ -153,14 +153,15 @@ fn invented(number: u64, session: &str) -> Vec<Item> {
     (number * INVENTED..(number + 1) * INVENTED).map(item).collect()
 }
 
-/// Reports of objects that nobody has given to it.
+/// Builds reports of objects that the node was not given.
 pub(crate) fn reports(number: u64, session: &str) -> Vec<u8> {
     let (from, objects) = (REVISION + number, invented(number, session));
     let report = Report { session: session.into(), from, to: from + 1, objects, ..Report::default() };
     Up::Report(report).encode(1024).unwrap()
 }
 
-/// Long reports that objects are gone which nobody has given to it: they cost time, and become no records.
+/// Builds long reports of removals of objects that the node was not given: they cost time but
+/// create no records.
 pub(crate) fn removals(number: u64, session: &str) -> Vec<u8> {
     let uid = |n: u64| format!("removed-{number}-{n:x}").into();
     let (from, removed) = (REVISION + number, (0..8000).map(uid).collect());
@@ -168,7 +169,7 @@ pub(crate) fn removals(number: u64, session: &str) -> Vec<u8> {
     Up::Report(report).encode(1024).unwrap()
 }
 
-/// Pages of an inventory that has no end.
+/// Builds pages of an endless inventory.
 pub(crate) fn inventories(number: u64, session: &str) -> Vec<u8> {
     let mut buckets = BucketSet::default();
     (0..=u8::MAX).for_each(|bucket| buckets.insert(bucket));
@@ -178,13 +179,14 @@ pub(crate) fn inventories(number: u64, session: &str) -> Vec<u8> {
     Up::Inventory(Inventory { session, page, buckets, more: true, objects }).encode(1024).unwrap()
 }
 
-/// A frame of a form that the types of this crate do not allow, compressed.
+/// Builds a compressed frame of a form that the protocol types do not allow.
 fn frame(r#type: &str, session: &str, rest: &str) -> Vec<u8> {
     let text = format!("{{\"type\":\"{type}\",\"protocol\":1,\"session\":\"{session}\",{rest}}}");
     zstd::bulk::compress(text.as_bytes(), 1).unwrap()
 }
 
-/// Lists of a million items; many items in few bytes; words that nothing can have; a header that claims an exbibyte.
+/// Builds oversized values: lists of a million items, many items in few bytes, overlong words, a
+/// header that declares an exbibyte.
 pub(crate) fn words(number: u64, session: &str) -> Vec<u8> {
     static MILLION: OnceLock<Vec<u8>> = OnceLock::new();
     let removed = |uid: &str, times: usize| {
@@ -196,7 +198,7 @@ pub(crate) fn words(number: u64, session: &str) -> Vec<u8> {
         frame("Report", session, &format!("\"from\":0,\"to\":1,\"objects\":{objects}"))
     };
     match number % 5 {
-        // Made once: a million words take their time.
+        // Built once, because a million words take long.
         0 => MILLION.get_or_init(|| removed("u", 1_000_000)).clone(),
         1 => removed("", 80_000),
         2 => object(&"u".repeat(100_000), "1"),
@@ -205,7 +207,7 @@ pub(crate) fn words(number: u64, session: &str) -> Vec<u8> {
     }
 }
 
-/// Frames of the outbox as large as they may be: Events in a namespace that it invents, and labels without end.
+/// Builds uploads of the maximum size: Events in an invented namespace, and endless labels.
 pub(crate) fn uploads(number: u64, session: &str) -> Vec<u8> {
     let note = "x".repeat(1000);
     let item = |n: u64| {
@@ -225,7 +227,7 @@ pub(crate) fn uploads(number: u64, session: &str) -> Vec<u8> {
     frame("Upload", session, &rest)
 }
 
-/// Small messages: questions that ask nothing.
+/// Builds small messages of unknown sessions.
 pub(crate) fn questions(number: u64, _: &str) -> Vec<u8> {
     let report = Report { session: format!("nobody-{number}"), ..Report::default() };
     Up::Report(report).encode(1024).unwrap()

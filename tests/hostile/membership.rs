@@ -1,4 +1,4 @@
-//! Who is who, and who may have what: labels that a node gives itself, names that were used, certificates that were revoked.
+//! Attacks on identity and placement: self-assigned labels, reused names, revoked certificates.
 
 use edgesync_testkit::mosquitto::{self, Mosquitto};
 use edgesync_testkit::site;
@@ -8,17 +8,18 @@ use serde_json::Value;
 use site::fleet::{Fleet, in_sync, mosquitto_files, said};
 use site::{Agent, PATIENCE, Site, eventually, secret, steadily};
 
-/// Secrets belong on the nodes of the north.
+/// Secrets are placed on nodes in the north.
 const NORTH: &str =
     "[[placement]]\nnodes = { selector = \"site=north\" }\nobjects = { kinds = [\"secrets\"] }\n";
 
-/// The labels of a Node; null without one.
+/// Returns the labels of a Node; null without one.
 async fn labels(fleet: &Fleet, node: &str) -> Value {
     let node = fleet.cloud.client().get::<Value>(&format!("/api/v1/nodes/{node}")).await.unwrap_or_default();
     node["metadata"]["labels"].clone()
 }
 
-/// A device that says of itself that it is in the north, joined with a token of these words, once it has reported.
+/// Joins a device that claims to be in the north with a token of these options, and waits for its
+/// first report.
 async fn device(fleet: &Fleet, site: &Site, node: &str, token: &[&str]) -> Agent {
     let mut agent = fleet.new_device(site, node);
     agent.settings.set("node.labels", r#"{ site = "north" }"#);
@@ -35,7 +36,7 @@ async fn device(fleet: &Fleet, site: &Site, node: &str, token: &[&str]) -> Agent
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_gives_itself_the_labels_of_others_gets_nothing_of_theirs() {
+async fn self_assigned_labels_place_no_objects() {
     let site = Site::new();
     let fleet = Fleet::embedded(&site, |settings| {
         settings.tables(NORTH);
@@ -43,21 +44,21 @@ async fn a_node_that_gives_itself_the_labels_of_others_gets_nothing_of_theirs() 
     .await;
     fleet.cloud.apply([secret(1)]).await;
     let thief = device(&fleet, &site, "edge-thief", &[]).await;
-    // It is shown, and selects nothing.
+    // The label is shown but selects nothing.
     assert_eq!(labels(&fleet, "edge-thief").await["site"], "north");
     fleet.cloud.in_sync("edge-thief", 0).await;
     assert!(thief.get(&secret(1)).await.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn labels_of_a_token_place_objects_and_neither_node_nor_restarts_change_them() {
+async fn token_labels_place_objects_and_nodes_cannot_change_them() {
     let site = Site::new();
     let mut fleet = Fleet::embedded(&site, |settings| {
         settings.tables(NORTH);
     })
     .await;
     fleet.cloud.apply([secret(1)]).await;
-    // One that was given another site than it claims, and one that was given the right one.
+    // A node whose token assigns another site than it claims, and a node with the right one.
     let mut thief = device(&fleet, &site, "edge-thief", &["--label", "site=south"]).await;
     let north = device(&fleet, &site, "edge-north", &["--label", "site=north", "--label", "rack=7"]).await;
     fleet.cloud.in_sync("edge-north", 1).await;
@@ -70,19 +71,19 @@ async fn labels_of_a_token_place_objects_and_neither_node_nor_restarts_change_th
     fleet.cloud.in_sync("edge-north", 1).await;
     assert_eq!(labels(&fleet, "edge-thief").await["site"], "south");
     assert!(thief.get(&secret(1)).await.is_none());
-    // An operator changes their mind.
+    // An operator changes the label.
     let client = fleet.cloud.client();
     let mut moved: Value = client.get("/api/v1/nodes/edge-thief").await.unwrap();
     moved["metadata"]["labels"]["site"] = "north".into();
-    // Whatever the node reports meanwhile.
+    // The write holds for every version, since the node reports meanwhile.
     moved["metadata"].as_object_mut().unwrap().remove("resourceVersion");
     client.put::<Value>("/api/v1/nodes/edge-thief", &moved).await.unwrap();
     fleet.cloud.in_sync("edge-thief", 1).await;
 }
 
-/// A thief with the certificate of a node and the name of another token.
+/// The thief has the certificate of a node and the name of another token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_for_any_device_does_not_become_one_that_was_revoked_or_removed() {
+async fn tokens_for_any_device_cannot_take_a_revoked_or_removed_name() {
     let site = Site::new();
     let fleet = Fleet::embedded(&site, |_| {}).await;
     let mut gone = fleet.device(&site, "edge-gone").await;
@@ -116,7 +117,7 @@ async fn a_token_for_any_device_does_not_become_one_that_was_revoked_or_removed(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_mosquitto_a_revoked_device_is_not_heard_again_when_the_new_one_joins() {
+async fn revoked_device_behind_mosquitto_stays_ignored_after_a_rejoin() {
     let site = Site::new();
     let broker = mosquitto::free_address();
     let fleet = Fleet::behind(&site, broker, |_| {}).await;
@@ -135,7 +136,7 @@ async fn behind_mosquitto_a_revoked_device_is_not_heard_again_when_the_new_one_j
     assert!(output.status.success(), "{}", said(&output));
     let elsewhere = Site::new();
     let mut fresh = fleet.device(&elsewhere, "edge-1").await;
-    // The broker has the old list: it lets the thief in, who says Hello and waits for Secrets.
+    // The broker has the old list: it accepts the thief, who sends Hello and waits for Secrets.
     fleet.cloud.apply([secret(1)]).await;
     let unheard = async || fleet.cloud.bad_frames().await["revoked"].as_u64().unwrap_or_default();
     let before = unheard().await;
@@ -145,7 +146,7 @@ async fn behind_mosquitto_a_revoked_device_is_not_heard_again_when_the_new_one_j
     })
     .await;
     assert!(stolen.get(&secret(1)).await.is_none());
-    // With the new list the broker refuses the thief, and the operator says so.
+    // With the new list the broker refuses the thief, and the operator confirms the update.
     let renewed = site.path("renewed");
     mosquitto_files(&fleet, &renewed, broker).await;
     std::fs::copy(renewed.join("revoked.crl"), site.path("mosquitto/revoked.crl")).unwrap();
@@ -153,7 +154,7 @@ async fn behind_mosquitto_a_revoked_device_is_not_heard_again_when_the_new_one_j
     let output = fleet.command(&["node", "admit", "edge-1", "--broker-updated"]).await;
     assert!(said(&output).contains("1 revoked certificates"), "{}", said(&output));
     assert!(stolen.get(&secret(1)).await.is_none());
-    // The thief is another machine: of one name at one address, only one agent runs here.
+    // Simulates another machine: on one machine only one agent of a name runs for an address.
     stolen.stop().await;
     fresh.run_as_configured().await;
     in_sync(&fresh).await;
@@ -170,13 +171,13 @@ async fn behind_mosquitto_a_revoked_device_is_not_heard_again_when_the_new_one_j
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_revoked_node_is_out_although_the_list_for_brokers_cannot_be_written() {
+async fn revocation_takes_effect_even_if_the_crl_cannot_be_written() {
     let site = Site::new();
     let fleet = Fleet::embedded(&site, |_| {}).await;
     let mut stolen = fleet.device(&site, "edge-1").await;
     stolen.run_as_configured().await;
     in_sync(&stolen).await;
-    // Nothing can be put in the place of a directory.
+    // A directory cannot be replaced with a file.
     let list = site.path("pki/revoked.crl");
     std::fs::remove_file(&list).unwrap();
     std::fs::create_dir(&list).unwrap();
@@ -191,7 +192,7 @@ async fn a_revoked_node_is_out_although_the_list_for_brokers_cannot_be_written()
         stolen.get(&secret(1)).await.is_none() && fleet.cloud.state("edge-1").await == "revoked"
     })
     .await;
-    // The list is written as soon as that is possible, without anybody asking.
+    // The list is written on its own as soon as that is possible.
     std::fs::remove_dir(&list).unwrap();
     eventually("brokers can learn of it", PATIENCE, async || std::fs::read(&list).ok()).await;
 }

@@ -1,5 +1,5 @@
-//! Attacks on whole installations, with what a thief, a stranger or a node that was taken over has in hand: none may work, and
-//! good nodes beside them do not notice.
+//! Attacks on whole installations, with the means of a thief, a stranger or a compromised node:
+//! each fails, and other nodes are unaffected.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod api;

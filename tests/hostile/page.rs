@@ -1,5 +1,5 @@
-//! The page for browsers, asked by who should not: another user of the machine, another page in the operator's browser, a name that
-//! was bound anew to this machine, and whoever has taken the page over.
+//! Attacks on the web page: another user of the machine, another page in the operator's browser,
+//! DNS rebinding, and a compromised page.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,6 @@ use tokio::net::TcpStream;
 
 use edgesync_testkit::site::{Cloud, Site, secret};
 
-/// What was answered.
 #[derive(Debug)]
 struct Answer {
     code: u16,
@@ -17,7 +16,7 @@ struct Answer {
     body: String,
 }
 
-/// A cloud side, and where its page is.
+/// A cloud side and the address of its page.
 struct Page {
     _site: Site,
     cloud: Cloud,
@@ -35,7 +34,7 @@ impl Page {
         Self { _site: site, cloud, address: address.parse().unwrap(), key: key.to_owned() }
     }
 
-    /// Sends a request with these headers; `Host` is right unless one is given.
+    /// Sends a request with these headers; `Host` is valid unless one is given.
     async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
         let mut text = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: 0\r\n");
         if !headers.iter().any(|(name, _)| *name == "Host") {
@@ -62,7 +61,7 @@ const NODES: &str = "/edgesync/v1/nodes";
 const REMOVE: &str = "/edgesync/v1/nodes/nobody/remove";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_key_there_is_the_page_and_nothing_in_it() {
+async fn page_without_a_key_shows_no_data() {
     let page = Page::start().await;
     let html = page.ask("GET", "/page/", &[]).await;
     assert_eq!(html.code, 200, "{html:?}");
@@ -95,7 +94,7 @@ async fn without_a_key_there_is_the_page_and_nothing_in_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_page_in_the_browser_gets_and_does_nothing() {
+async fn cross_origin_pages_can_neither_read_nor_act() {
     let page = Page::start().await;
     let bearer = page.bearer();
     let key = ("Authorization", bearer.as_str());
@@ -127,7 +126,7 @@ async fn another_page_in_the_browser_gets_and_does_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_takes_the_page_over_finds_no_secret_and_makes_no_key() {
+async fn compromised_page_reads_no_secret_and_creates_no_admin_key() {
     let page = Page::start().await;
     page.cloud.apply([secret(1)]).await;
     let bearer = page.bearer();
@@ -145,7 +144,7 @@ async fn whoever_takes_the_page_over_finds_no_secret_and_makes_no_key() {
         assert_eq!(page.ask("POST", &path, &headers).await.code, 403, "{path}");
     }
     assert_eq!(page.ask("DELETE", "/api/v1/nodes/a", &headers).await.code, 403);
-    // A key that it makes is one that may look.
+    // A key that the page creates is read-only.
     let made = page.ask("POST", "/edgesync/v1/page", &headers).await;
     let made: Value = serde_json::from_str(&made.body).unwrap();
     assert_eq!(made["role"], "view", "{made}");

@@ -17,7 +17,7 @@ use support::scripted_broker::{Peer, ScriptedBroker};
 use support::timing::assert_within;
 use tokio::time::timeout;
 
-/// The cause of the first failure with a broker that follows the script.
+/// Returns the cause of the first failure with a broker that follows the script.
 async fn cause_with(script: impl Fn(usize, Peer) + Send + Sync + 'static) -> Cause {
     let broker = ScriptedBroker::start(script);
     let (_link, mut events) = Link::spawn(options(broker.address()));
@@ -53,7 +53,7 @@ fn connack_properties() -> ConnAckProperties {
 }
 
 #[tokio::test]
-async fn a_connection_that_hangs_before_its_connack_times_out() {
+async fn connection_without_a_connack_times_out() {
     let broker = ScriptedBroker::start(|_, mut peer| {
         peer.read_connect();
         while peer.read().is_some() {}
@@ -65,7 +65,7 @@ async fn a_connection_that_hangs_before_its_connack_times_out() {
 }
 
 #[tokio::test]
-async fn a_refused_subscription_is_an_error_with_filter_and_code_and_never_a_connection() {
+async fn refused_subscription_is_an_error_with_filter_and_code() {
     let cause = cause_with(|_, mut peer| {
         peer.accept();
         peer.answer_subscribe(SubscribeReasonCode::NotAuthorized);
@@ -77,7 +77,7 @@ async fn a_refused_subscription_is_an_error_with_filter_and_code_and_never_a_con
 }
 
 #[tokio::test]
-async fn refusals_of_the_broker_are_told_apart() {
+async fn refusals_of_the_broker_have_distinct_causes() {
     for (code, label) in [
         (ConnectReturnCode::NotAuthorized, "not-authorized"),
         (ConnectReturnCode::BadUserNamePassword, "not-authorized"),
@@ -94,7 +94,7 @@ async fn refusals_of_the_broker_are_told_apart() {
 }
 
 #[tokio::test]
-async fn the_ends_of_a_connection_are_told_apart() {
+async fn ends_of_a_connection_have_distinct_causes() {
     let ends: [(&[u8], &str); 6] = [
         (&[0xe0, 0x02, 0x8b, 0x00], "unavailable"),
         // mosquitto's form, without the length of the properties.
@@ -115,7 +115,7 @@ async fn the_ends_of_a_connection_are_told_apart() {
 }
 
 #[tokio::test]
-async fn names_and_ports_that_lead_nowhere_are_told_apart() {
+async fn unknown_hosts_and_closed_ports_have_distinct_causes() {
     let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
     let (link, mut events) = Link::spawn(options(free));
     let refused = cause(&mut events).await;
@@ -129,7 +129,7 @@ async fn names_and_ports_that_lead_nowhere_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_session_taken_over_waits_for_minutes_and_says_so() {
+async fn session_taken_over_backs_off_for_minutes() {
     for bytes in [&[0xe0, 0x02, 0x8e, 0x00][..], &[0xe0, 0x01, 0x8e]] {
         let bytes = bytes.to_vec();
         let broker = ScriptedBroker::start(move |_, mut peer| {
@@ -149,7 +149,7 @@ async fn a_session_taken_over_waits_for_minutes_and_says_so() {
 }
 
 #[tokio::test]
-async fn an_error_in_a_puback_names_the_message_it_is_for() {
+async fn puback_errors_name_their_message() {
     let broker = ScriptedBroker::start(|_, mut peer| {
         peer.accept_and_grant();
         let ids: Vec<u16> = (0..3).map(|_| peer.read_publish().pkid).collect();
@@ -176,7 +176,7 @@ async fn an_error_in_a_puback_names_the_message_it_is_for() {
 }
 
 #[tokio::test]
-async fn the_brokers_limits_are_kept() {
+async fn link_observes_the_brokers_limits() {
     let (seen, window) = channel();
     let broker = ScriptedBroker::start(move |_, mut peer| {
         peer.read_connect();
@@ -185,7 +185,7 @@ async fn the_brokers_limits_are_kept() {
         peer.send_connack(ConnectReturnCode::Success, Some(limits));
         peer.answer_subscribe(SubscribeReasonCode::Success(QoS::AtLeastOnce));
         let ids: Vec<u16> = (0..3).map(|_| peer.read_publish().pkid).collect();
-        // A fourth would come before the answer to the ping that follows the silence.
+        // A fourth message would arrive before the ping that follows the silence.
         let fourth = peer.expect();
         seen.send(matches!(fourth, Packet::PingReq(_))).unwrap();
         peer.send(&Packet::PingResp(PingResp));
@@ -209,7 +209,7 @@ async fn the_brokers_limits_are_kept() {
 }
 
 #[tokio::test]
-async fn what_was_queued_for_one_connection_is_not_sent_on_the_next() {
+async fn queued_messages_are_dropped_with_their_connection() {
     let (seen, second) = channel();
     let broker = ScriptedBroker::start(move |number, mut peer| {
         peer.accept_and_grant();
@@ -236,7 +236,7 @@ async fn what_was_queued_for_one_connection_is_not_sent_on_the_next() {
 }
 
 #[tokio::test]
-async fn a_full_queue_is_said_and_becomes_ready_again() {
+async fn full_queue_refuses_messages_until_it_is_ready() {
     let (go, wait) = channel::<()>();
     let wait = Mutex::new(wait);
     let broker = ScriptedBroker::start(move |_, mut peer| {
@@ -262,7 +262,7 @@ async fn a_full_queue_is_said_and_becomes_ready_again() {
 }
 
 #[tokio::test]
-async fn shutdown_sends_what_is_queued_then_the_farewell_then_a_disconnect() {
+async fn shutdown_sends_queue_then_farewell_then_disconnect() {
     let (seen, ended) = channel();
     let broker = ScriptedBroker::start(move |_, mut peer| {
         peer.accept_and_grant();
@@ -287,7 +287,7 @@ async fn shutdown_sends_what_is_queued_then_the_farewell_then_a_disconnect() {
 }
 
 #[tokio::test]
-async fn shutdown_ends_in_time_although_nothing_is_acknowledged_and_nobody_takes_events() {
+async fn shutdown_times_out_without_acknowledgements_or_consumer() {
     let broker = ScriptedBroker::start(|_, mut peer| {
         peer.accept_and_grant();
         for number in 1..=20 {
@@ -305,7 +305,7 @@ async fn shutdown_ends_in_time_although_nothing_is_acknowledged_and_nobody_takes
 }
 
 #[tokio::test]
-async fn a_link_whose_events_nobody_takes_any_more_says_good_bye() {
+async fn dropped_event_receiver_disconnects_the_link() {
     let (seen, ended) = channel();
     let broker = ScriptedBroker::start(move |_, mut peer| {
         peer.accept_and_grant();
@@ -319,7 +319,7 @@ async fn a_link_whose_events_nobody_takes_any_more_says_good_bye() {
 }
 
 #[tokio::test]
-async fn will_and_greetings_are_made_for_each_connection() {
+async fn will_and_greetings_are_built_for_each_connection() {
     let (seen, said) = channel();
     let broker = ScriptedBroker::start(move |_, mut peer| {
         let (_, will) = peer.accept();
@@ -352,7 +352,7 @@ async fn will_and_greetings_are_made_for_each_connection() {
 }
 
 #[tokio::test]
-async fn messages_before_the_suback_come_after_the_connection() {
+async fn messages_before_the_suback_follow_the_connected_event() {
     let broker = ScriptedBroker::start(|_, mut peer| {
         peer.accept();
         peer.publish("t/down", b"early", 1);
@@ -369,7 +369,7 @@ async fn messages_before_the_suback_come_after_the_connection() {
 }
 
 #[tokio::test]
-async fn a_stalled_consumer_costs_the_connection_and_a_slow_one_loses_nothing() {
+async fn stalled_consumer_loses_the_connection_and_a_slow_one_nothing() {
     let broker = ScriptedBroker::start(|_, mut peer| {
         peer.accept_and_grant();
         for number in 0..100_u16 {
@@ -388,7 +388,7 @@ async fn a_stalled_consumer_costs_the_connection_and_a_slow_one_loses_nothing() 
     }
     link.give_up();
     assert_eq!(cause(&mut events).await, Cause::Unanswered);
-    // Now nobody takes anything for longer than the keepalive.
+    // From here the consumer takes no events for longer than the keepalive.
     let started = Instant::now();
     while link.traffic().stalled == 0 {
         assert!(started.elapsed() < PATIENCE, "the connection is kept for ever");
@@ -399,7 +399,7 @@ async fn a_stalled_consumer_costs_the_connection_and_a_slow_one_loses_nothing() 
 }
 
 #[tokio::test]
-async fn an_idle_link_is_pinged_and_kept_and_a_half_open_one_is_noticed_within_the_keepalive() {
+async fn keepalive_pings_idle_links_and_detects_half_open_ones() {
     let broker = ScriptedBroker::start(|_, mut peer| {
         peer.accept_and_grant();
         for _ in 0..3 {
@@ -425,13 +425,13 @@ async fn an_idle_link_is_pinged_and_kept_and_a_half_open_one_is_noticed_within_t
 }
 
 #[tokio::test]
-async fn a_large_frame_on_a_slow_line_is_a_sign_of_life_while_it_arrives() {
+async fn arriving_bytes_of_a_large_frame_keep_the_connection() {
     let broker = ScriptedBroker::start(|_, mut peer| {
         peer.accept_and_grant();
         let mut publish = vec![0x30, 0xa0, 0x9c, 0x01, 0, 6];
         publish.extend_from_slice(b"t/down\0");
         publish.resize(4 + 20_000, 7);
-        // Nothing else can be sent before it is through, not even the answer to a ping.
+        // Until the message is complete, nothing else can be sent, not even a ping response.
         let (_never, clock) = channel::<()>();
         for piece in publish.chunks(2000) {
             let _ = clock.recv_timeout(Duration::from_millis(300));
@@ -448,14 +448,14 @@ async fn a_large_frame_on_a_slow_line_is_a_sign_of_life_while_it_arrives() {
 }
 
 #[tokio::test]
-async fn a_cut_in_the_middle_of_a_frame_loses_the_frame_and_heals() {
+async fn cut_in_mid_frame_loses_the_frame_and_reconnects() {
     let broker = ScriptedBroker::start(|_, mut peer| {
         peer.accept_and_grant();
         peer.publish("t/down", &[1; 10_000], 1);
         peer.acknowledge_and_drop();
     });
     let proxy = Proxy::start(broker.address());
-    // CONNACK and SUBACK pass, and a part of the message.
+    // CONNACK, SUBACK and a part of the message pass.
     proxy.cut_after(Way::Down, 500);
     let (_link, mut events) = Link::spawn(options(proxy.address()));
     connected(&mut events).await;

@@ -1,5 +1,5 @@
-//! The scripted CloudCore against the captured sessions of a real one: what the node has sent is fed to the model, and what
-//! the model sends must be what the real one has sent, but for identities, times and versions.
+//! Checks the scripted CloudCore against captured sessions of a real one. The model receives what
+//! the node sent, and must send what the real one sent, except for identities, times and versions.
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use edgesync_kubeedge::model::{CloudCore, Connection, Settings};
 
-/// A captured message.
+/// A captured message, with its file and direction.
 struct Frame {
     file: String,
     is_from_node: bool,
@@ -41,7 +41,7 @@ fn session(name: &str) -> Vec<Frame> {
     let frames = files.into_iter().filter_map(|path| {
         let file = path.file_name()?.to_str()?.to_owned();
         let text = std::fs::read_to_string(&path).unwrap();
-        // Beside the messages there are the heads of the upgrade.
+        // The capture also contains the heads of the upgrade.
         let message: Option<Value> =
             (!file.ends_with("http.json")).then(|| serde_json::from_str(&text).unwrap());
         Some(Frame { is_from_node: file.contains("c2s"), file, text, message: message? })
@@ -49,7 +49,7 @@ fn session(name: &str) -> Vec<Frame> {
     frames.collect()
 }
 
-/// What is compared of a message.
+/// The parts of a message that the tests compare.
 fn outline(message: &Value) -> String {
     let (header, route, content) = (&message["header"], &message["route"], &message["content"]);
     let keys = |value: &Value| match value {
@@ -64,7 +64,7 @@ fn outline(message: &Value) -> String {
         let body = STANDARD.decode(body).unwrap();
         keys(&serde_json::from_slice(&body).unwrap())
     });
-    // What the API server answers may have a kind or not.
+    // Responses of the API server may have a kind or not.
     let object = content.get("Object").map(Value::is_null);
     format!(
         "{route} parent {} fields {header_fields:?} content {:?} object-is-null {object:?} error {error:?} body {body:?}",
@@ -77,9 +77,9 @@ struct Replay {
     core: CloudCore,
     connection: Connection,
     now: Duration,
-    /// Sent by the model, and not seen in the capture yet.
+    /// Messages of the model that the capture has not matched yet.
     sent: Vec<Value>,
-    /// The ids of the model by those of the capture.
+    /// Message ids of the model by those of the capture.
     ids: BTreeMap<String, String>,
 }
 
@@ -101,7 +101,8 @@ impl Replay {
         Some(self.sent.remove(at))
     }
 
-    /// The real one has sent this: so does the model, once the cluster is as it was then.
+    /// Expects a message of the real CloudCore from the model, if necessary after changing the
+    /// cluster to its state of that time.
     fn expect(&mut self, frame: &Frame) {
         self.drain();
         let found = self.take(frame).or_else(|| {
@@ -127,8 +128,8 @@ impl Replay {
         }
     }
 
-    /// The node has sent this.
-    fn hear(&mut self, frame: &Frame) {
+    /// Feeds a message of the node to the model.
+    fn feed(&mut self, frame: &Frame) {
         let mut text = frame.text.clone();
         if let Some(id) = self.ids.get(frame.header("parent_msg_id")) {
             text = text.replace(frame.header("parent_msg_id"), id);
@@ -136,7 +137,7 @@ impl Replay {
         self.core.receive(self.now, self.connection, &self.with_our_versions(&text));
     }
 
-    /// A write of the Lease names the version that the model has given it.
+    /// Replaces the version in a write of the Lease with the one that the model assigned.
     fn with_our_versions(&self, text: &str) -> String {
         let mut message: Value = serde_json::from_str(text).unwrap();
         let Some(metadata) = message.pointer_mut("/content/metadata") else { return text.to_owned() };
@@ -152,7 +153,7 @@ impl Replay {
     }
 }
 
-/// What existed before the session: what questions were answered with, and `more`.
+/// Replays a session. The cluster starts with the objects that responses contain, and `more`.
 fn replay(name: &str, node: &str, more: Vec<Value>) -> Replay {
     let frames = session(name);
     assert!(frames.len() > 20, "{name} is not there");
@@ -172,16 +173,16 @@ fn replay(name: &str, node: &str, more: Vec<Value>) -> Replay {
     for frame in &frames {
         let at = frame.message["header"]["timestamp"].as_u64().unwrap().saturating_sub(start);
         replay.now = replay.now.max(Duration::from_millis(at));
-        // The end of the grace period is no state of its own in the model.
+        // The model has no separate state for the end of the grace period.
         let is_last_breath = frame.content()["metadata"]["deletionGracePeriodSeconds"] == 0;
         if frame.is_from_node {
-            replay.hear(frame);
+            replay.feed(frame);
         } else if !(is_last_breath && frame.operation() == "update") {
             replay.expect(frame);
         }
     }
     replay.drain();
-    // Of versions of the Node that follow each other at once the real one skips some.
+    // The real CloudCore skips some versions of the Node in quick succession.
     replay.sent.retain(|sent| sent["route"]["resource"] != format!("null/node/{node}"));
     assert_eq!(replay.sent, Vec::<Value>::new(), "sent beyond the capture");
     assert_eq!(replay.core.violations(), <[String; 0]>::default());
@@ -189,17 +190,17 @@ fn replay(name: &str, node: &str, more: Vec<Value>) -> Replay {
 }
 
 #[test]
-fn a_node_that_registers_and_holds_a_pod_is_answered_as_in_the_capture() {
+fn registering_node_with_a_pod_gets_the_captured_responses() {
     let replay = replay("edgecore-edged-session", "edgea", Vec::new());
     assert!(replay.core.object("lease", "kube-node-lease", "edgea").is_some());
-    // Everything about the pod and what it references was deleted, and the deletes were acknowledged.
+    // The pod and everything it references were deleted, and the deletes acknowledged.
     let node = replay.core.object("node", "", "edgea").unwrap();
     let held = replay.core.objectsyncs("edgea");
     assert_eq!(held.keys().collect::<Vec<_>>(), [node["metadata"]["uid"].as_str().unwrap()]);
 }
 
 #[test]
-fn custom_resources_are_listed_watched_and_pushed_as_in_the_capture() {
+fn custom_resources_are_served_as_in_the_capture() {
     let frames = session("edgecore-metaserver-session");
     let of = |operation: &str, resource: &str| {
         let found = frames.iter().find(|frame| {
@@ -222,6 +223,6 @@ fn custom_resources_are_listed_watched_and_pushed_as_in_the_capture() {
 }
 
 #[test]
-fn a_client_that_only_acknowledges_is_sent_what_the_capture_has() {
+fn client_that_only_acknowledges_gets_the_captured_messages() {
     replay("py-first-session", "edge1", Vec::new());
 }

@@ -1,4 +1,4 @@
-//! The scripted CloudCore behind its sockets: what the tests of the link rely on.
+//! The scripted CloudCore over its sockets: the behavior that the tests of the link rely on.
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -46,7 +46,7 @@ async fn say(socket: &mut Socket, operation: &str, resource: &str, parent: &str,
     socket.send(Message::text(message.to_string())).await.unwrap();
 }
 
-async fn hear(socket: &mut Socket) -> Value {
+async fn receive(socket: &mut Socket) -> Value {
     loop {
         if let Message::Text(text) = socket.next().await.unwrap().unwrap() {
             return serde_json::from_str(text.as_str()).unwrap();
@@ -58,8 +58,8 @@ async fn register(socket: &mut Socket) {
     let labels = json!({"node-role.kubernetes.io/edge": ""});
     say(socket, "insert", "null/node/edge", "", json!({"metadata": {"name": "edge", "labels": labels}}))
         .await;
-    assert_eq!(hear(socket).await["content"]["Err"], Value::Null);
-    let update = hear(socket).await;
+    assert_eq!(receive(socket).await["content"]["Err"], Value::Null);
+    let update = receive(socket).await;
     assert_eq!(update["route"]["operation"], "update");
     acknowledge(socket, &update).await;
 }
@@ -75,12 +75,12 @@ fn pod(size: usize) -> Value {
 }
 
 #[tokio::test]
-async fn a_large_pod_is_pushed_in_fragments_resent_and_recorded_when_it_is_acknowledged() {
+async fn large_pod_is_pushed_resent_and_recorded_when_acknowledged() {
     let cloud = Scripted::start(Options::default());
     let mut socket = connect(&cloud, "edge").await;
     register(&mut socket).await;
     let uid = cloud.apply(pod(20_000));
-    let (first, again) = (hear(&mut socket).await, hear(&mut socket).await);
+    let (first, again) = (receive(&mut socket).await, receive(&mut socket).await);
     assert_eq!(first["header"]["msg_id"], again["header"]["msg_id"]);
     assert_eq!(cloud.objectsyncs("edge")[&uid], "0");
     acknowledge(&mut socket, &first).await;
@@ -89,7 +89,7 @@ async fn a_large_pod_is_pushed_in_fragments_resent_and_recorded_when_it_is_ackno
 }
 
 #[tokio::test]
-async fn a_cut_in_mid_frame_ends_the_connection_and_the_next_one_gets_the_object() {
+async fn cut_in_mid_frame_resends_on_the_next_connection() {
     let cloud = Scripted::start(Options::default());
     let mut socket = connect(&cloud, "edge").await;
     register(&mut socket).await;
@@ -98,11 +98,11 @@ async fn a_cut_in_mid_frame_ends_the_connection_and_the_next_one_gets_the_object
     assert!(socket.next().await.is_none_or(|message| message.is_err()));
     cloud.suffer(Fault::Slow { bytes: 700, pause: Duration::from_millis(1) });
     let mut socket = connect(&cloud, "edge").await;
-    assert_eq!(hear(&mut socket).await["route"]["resource"], "lab/pod/web");
+    assert_eq!(receive(&mut socket).await["route"]["resource"], "lab/pod/web");
 }
 
 #[tokio::test]
-async fn who_has_no_certificate_is_refused_and_a_second_connection_closes_the_first() {
+async fn second_connection_closes_the_first_and_needs_a_certificate() {
     let cloud = Scripted::start(Options::default());
     let stream = TcpStream::connect(cloud.address()).await.unwrap();
     if let Ok(stream) = client(&cloud, None).connect("127.0.0.1", stream).await {
@@ -113,10 +113,10 @@ async fn who_has_no_certificate_is_refused_and_a_second_connection_closes_the_fi
     let mut second = connect(&cloud, "edge").await;
     assert!(first.next().await.is_none_or(|message| message.is_err()));
     say(&mut second, "query", "kube-node-lease/lease/edge", "", Value::Null).await;
-    assert_eq!(hear(&mut second).await["content"]["Err"]["ErrStatus"]["code"], 404);
+    assert_eq!(receive(&mut second).await["content"]["Err"]["ErrStatus"]["code"], 404);
 }
 
-/// Status and body of an answer of the join service.
+/// Returns status and body of a response of the join service.
 async fn get(
     client: &Client,
     cloud: &Scripted,
@@ -140,7 +140,7 @@ async fn get(
 }
 
 #[tokio::test]
-async fn the_join_service_gives_a_certificate_for_a_token_and_renews_it_for_the_certificate() {
+async fn join_service_issues_by_token_and_renews_by_certificate() {
     let cloud = Scripted::start(Options::default());
     let (hash, jwt) =
         cloud.token().split_once('.').map(|(hash, jwt)| (hash.to_owned(), jwt.to_owned())).unwrap();

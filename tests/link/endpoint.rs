@@ -1,5 +1,5 @@
-//! The embedded endpoint with the link and with mosquitto's clients. What the cloud side relies on is tested
-//! through an external mosquitto too.
+//! The embedded endpoint with the link and with mosquitto's clients. The behavior that the cloud
+//! side relies on is also tested through an external mosquitto.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit as support;
@@ -24,7 +24,7 @@ use tokio::task::spawn_blocking;
 
 const UP: &str = "edgesync/v1/nodes/n-1/up";
 
-/// Both ways of reaching nodes, and where the nodes connect to.
+/// Returns both transports to nodes, with the address that nodes connect to.
 async fn both_ways() -> Vec<(Downlink, FleetEvents, SocketAddr, Option<Mosquitto>)> {
     let (broker, events) = bind(BrokerOptions::default()).await;
     let address = broker.address();
@@ -39,7 +39,7 @@ async fn both_ways() -> Vec<(Downlink, FleetEvents, SocketAddr, Option<Mosquitto
 }
 
 #[tokio::test]
-async fn cloud_and_node_hear_each_other_in_both_ways() {
+async fn cloud_and_node_exchange_messages_over_both_transports() {
     for (downlink, mut fleet, address, _broker) in both_ways().await {
         downlink.set_cloud(b"cloud online".to_vec());
         let (node, mut events) = Link::spawn(node_options(address, "n-1"));
@@ -71,7 +71,7 @@ async fn cloud_and_node_hear_each_other_in_both_ways() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_thousand_messages_each_way_in_both_ways_without_a_loss() {
+async fn bursts_over_both_transports_lose_no_message() {
     for (downlink, mut fleet, address, _broker) in both_ways().await {
         let (node, mut events) = Link::spawn(node_options(address, "n-1"));
         link_connected(&mut events).await;
@@ -86,12 +86,12 @@ async fn five_thousand_messages_each_way_in_both_ways_without_a_loss() {
                 }
             }
         };
-        let heard_down = async {
+        let received_down = async {
             for number in 0..BURST {
                 assert_eq!(link_message(&mut events).await.1, number.to_be_bytes());
             }
         };
-        let heard_up = async {
+        let received_up = async {
             let mut expected = 0_u32;
             while expected < BURST {
                 let (_, channel, payload) = message(&mut fleet).await;
@@ -101,7 +101,7 @@ async fn five_thousand_messages_each_way_in_both_ways_without_a_loss() {
                 }
             }
         };
-        tokio::join!(down, send_up(&node), heard_down, heard_up);
+        tokio::join!(down, send_up(&node), received_down, received_up);
         assert_eq!(node.traffic().connected, 1);
         assert_eq!(node.traffic().not_taken, 0);
     }
@@ -122,7 +122,7 @@ async fn send_up(node: &LinkHandle) {
 }
 
 #[tokio::test]
-async fn an_external_broker_that_dies_is_said_and_the_cloud_greets_again_when_it_is_back() {
+async fn external_broker_restart_is_reported_and_cloud_presence_renewed() {
     let mut broker = Mosquitto::start();
     let address = broker.address();
     let mut options = LinkOptions::new(&address.ip().to_string(), address.port(), "cloud");
@@ -140,7 +140,7 @@ async fn an_external_broker_that_dies_is_said_and_the_cloud_greets_again_when_it
     assert_eq!(link_message(&mut events).await.1, b"I am");
 }
 
-/// Waits until the broker has taken everything.
+/// Waits until the broker has acknowledged everything.
 async fn wait_acknowledged(external: &External) {
     let link = external.link();
     let started = Instant::now();
@@ -151,7 +151,7 @@ async fn wait_acknowledged(external: &External) {
 }
 
 #[tokio::test]
-async fn the_endpoint_may_be_shut_down_and_bound_again() {
+async fn endpoint_can_be_shut_down_and_bound_again() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
     let address = broker.address();
     let (_node, mut events) = Link::spawn(node_options(address, "n-1"));
@@ -168,7 +168,7 @@ async fn the_endpoint_may_be_shut_down_and_bound_again() {
 }
 
 #[tokio::test]
-async fn good_byes_are_spread_if_they_are_to_be_and_nobody_new_comes_in_meanwhile() {
+async fn shutdown_spreads_disconnects_and_accepts_no_new_nodes() {
     const NODES: u32 = 50;
     let farewells = Duration::from_secs(1);
     let (broker, _fleet) = bind(BrokerOptions { farewells, ..BrokerOptions::default() }).await;
@@ -197,7 +197,7 @@ async fn good_byes_are_spread_if_they_are_to_be_and_nobody_new_comes_in_meanwhil
 }
 
 #[tokio::test]
-async fn of_two_links_with_one_name_the_older_is_told_and_waits_for_minutes() {
+async fn older_of_two_links_with_one_name_backs_off_for_minutes() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
     let (_one, mut one) = Link::spawn(node_options(broker.address(), "n-1"));
     let first_id = link_connected(&mut one).await;
@@ -224,7 +224,7 @@ async fn of_two_links_with_one_name_the_older_is_told_and_waits_for_minutes() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_leaves_the_will_and_a_farewell_does_not() {
+async fn lost_connection_publishes_the_will_and_a_farewell_does_not() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
     let proxy = Proxy::start(broker.address());
     let (node, mut events) = Link::spawn(node_options(proxy.address(), "n-1"));
@@ -244,7 +244,7 @@ async fn a_lost_connection_leaves_the_will_and_a_farewell_does_not() {
 // Real clients.
 
 #[tokio::test]
-async fn mosquittos_clients_can_connect_publish_and_subscribe() {
+async fn mosquitto_clients_can_connect_publish_and_subscribe() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
     let address = broker.address();
     broker.set_cloud(b"cloud online".to_vec());
@@ -277,7 +277,7 @@ async fn mosquittos_clients_can_connect_publish_and_subscribe() {
 }
 
 #[tokio::test]
-async fn mosquitto_sub_hears_what_the_cloud_sends_to_its_node() {
+async fn mosquitto_sub_receives_messages_of_the_cloud_to_its_node() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
     let arguments = ["-d", "-i", "n-1", "-q", "1", "-t", "edgesync/v1/nodes/n-1/down", "-C", "2", "-W", "10"];
     let mut child = mosquitto::client_command("mosquitto_sub", broker.address(), &arguments).spawn().unwrap();
@@ -300,10 +300,11 @@ async fn mosquitto_sub_hears_what_the_cloud_sends_to_its_node() {
 }
 
 #[tokio::test]
-async fn a_slow_cloud_slows_its_nodes_and_no_acknowledged_message_is_lost() {
+async fn slow_cloud_throttles_nodes_and_loses_no_acknowledged_message() {
     let (broker, mut fleet) = bind(BrokerOptions { events: 2, ..Default::default() }).await;
     let (node, mut events) = Link::spawn(node_options(broker.address(), "n-1"));
-    // Two places: the connection and the presence. Nothing else is taken until the cloud takes something.
+    // Room for two events: the connection and the presence. The endpoint reads nothing else until
+    // the cloud takes one.
     link_connected(&mut events).await;
     for number in 0..100_u8 {
         node.try_publish(UP, vec![number], false).unwrap();
@@ -323,7 +324,7 @@ async fn a_slow_cloud_slows_its_nodes_and_no_acknowledged_message_is_lost() {
 }
 
 #[tokio::test]
-async fn a_half_open_node_is_noticed_and_replaced_by_its_next_connection_at_once() {
+async fn half_open_connection_is_replaced_by_the_next_one_at_once() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
     let proxy = Proxy::start(broker.address());
     let (_old, mut events) = Link::spawn(node_options(proxy.address(), "n-1"));

@@ -1,4 +1,4 @@
-//! The embedded endpoint with clients that say what no library would say, too much, or nothing.
+//! The embedded endpoint with clients that send malformed packets, too much, or nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit as support;
@@ -23,7 +23,7 @@ use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 use tracing::Level;
 
-/// A raw client in a thread of its own, so that the endpoint can run meanwhile.
+/// Runs a raw client in a thread of its own, beside the endpoint.
 async fn raw<T: Send + 'static>(
     address: SocketAddr,
     talk: impl FnOnce(&mut Peer) -> T + Send + 'static,
@@ -67,12 +67,12 @@ fn subscribe(peer: &mut Peer, filters: &[&str]) -> Vec<SubscribeReasonCode> {
 const UP: &str = "edgesync/v1/nodes/n-1/up";
 
 #[tokio::test]
-async fn connections_of_older_versions_and_of_none_are_refused_in_their_words() {
+async fn other_mqtt_versions_are_refused_in_their_own_format() {
     let (broker, _fleet) = bind(BrokerOptions::default()).await;
     let answers: [(&'static [u8], &'static [u8]); 5] = [
         (b"\x10\x0d\0\x04MQTT\x04\x02\0\x14\0\x01a", b"\x20\x02\0\x01"),
         (b"\x10\x0f\0\x06MQIsdp\x03\x02\0\x14\0\x01a", b"\x20\x02\0\x01"),
-        // Not a CONNECT first, and not MQTT at all.
+        // A packet other than CONNECT first, and a protocol other than MQTT.
         (b"\xc0\0", b""),
         (b"GET / HTTP/1.1\r\n\r\n", b""),
         (b"\x30\x03\0\x01a", b""),
@@ -96,7 +96,7 @@ async fn connections_of_older_versions_and_of_none_are_refused_in_their_words() 
 }
 
 #[tokio::test]
-async fn the_connack_says_what_the_endpoint_can_do() {
+async fn connack_announces_the_endpoints_capabilities() {
     let options =
         BrokerOptions { max_packet: 5000, max_keepalive: Duration::from_secs(30), ..Default::default() };
     let (broker, _fleet) = bind(options).await;
@@ -114,7 +114,7 @@ async fn the_connack_says_what_the_endpoint_can_do() {
 }
 
 #[tokio::test]
-async fn subscriptions_are_answered_one_by_one_and_can_be_taken_back() {
+async fn subscriptions_are_answered_per_filter_and_can_be_removed() {
     let (broker, _fleet) = bind(BrokerOptions::default()).await;
     let address = broker.address();
     let codes = raw(address, |peer| {
@@ -141,7 +141,7 @@ async fn subscriptions_are_answered_one_by_one_and_can_be_taken_back() {
 }
 
 #[tokio::test]
-async fn what_a_node_does_without_end_writes_some_lines_in_a_while() {
+async fn log_lines_about_a_misbehaving_node_are_rate_limited() {
     let (_logging, mut lines) = log(Level::INFO);
     let started = Instant::now();
     let (broker, _fleet) = bind(BrokerOptions::default()).await;
@@ -162,7 +162,7 @@ async fn what_a_node_does_without_end_writes_some_lines_in_a_while() {
     while let Ok(line) = lines.try_recv() {
         written.push(line);
     }
-    // What is left out is told with the next line of its sort.
+    // The next line of the same kind reports the number of suppressed lines.
     let times = 1 + started.elapsed().as_secs() as usize / 10;
     let of = |text: &str| written.iter().filter(|line| line.contains(text)).count();
     assert!((1..=times).contains(&of("not its own filter")), "{}", of("not its own filter"));
@@ -172,7 +172,7 @@ async fn what_a_node_does_without_end_writes_some_lines_in_a_while() {
 }
 
 #[tokio::test]
-async fn messages_are_taken_echoed_or_refused_as_the_topic_demands() {
+async fn messages_are_accepted_echoed_or_refused_by_topic() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
     let codes = raw(broker.address(), |peer| {
         join(peer, "n-1", 30);
@@ -199,7 +199,7 @@ async fn messages_are_taken_echoed_or_refused_as_the_topic_demands() {
 }
 
 #[tokio::test]
-async fn what_breaks_the_protocol_or_a_limit_is_told_why_and_counted() {
+async fn protocol_violations_are_answered_with_a_reason_and_counted() {
     use DisconnectReasonCode as Code;
     let options = BrokerOptions { max_packet: 2000, ..Default::default() };
     let (broker, mut fleet) = bind(options).await;
@@ -225,7 +225,7 @@ async fn what_breaks_the_protocol_or_a_limit_is_told_why_and_counted() {
 }
 
 #[tokio::test]
-async fn random_bytes_end_one_connection_and_nothing_else() {
+async fn random_bytes_end_only_their_own_connection() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
     let address = broker.address();
     let (node, mut events) = Link::spawn(node_options(address, "witness"));
@@ -258,7 +258,7 @@ async fn random_bytes_end_one_connection_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn silence_is_ended_before_and_after_the_connect() {
+async fn silent_clients_time_out_before_and_after_connect() {
     let options = BrokerOptions { connect_timeout: Duration::from_millis(200), ..Default::default() };
     let (broker, mut fleet) = bind(options).await;
     let address = broker.address();
@@ -282,7 +282,7 @@ async fn silence_is_ended_before_and_after_the_connect() {
 }
 
 #[tokio::test]
-async fn a_ping_keeps_a_connection_and_is_answered() {
+async fn pings_are_answered_and_keep_the_connection() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
     raw(broker.address(), |peer| {
         join(peer, "n-1", 30);
@@ -296,7 +296,7 @@ async fn a_ping_keeps_a_connection_and_is_answered() {
 }
 
 #[tokio::test]
-async fn a_disconnect_that_asks_for_the_will_gets_it() {
+async fn disconnect_with_will_publishes_the_will() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
     raw(broker.address(), |peer| {
         let will = LastWill::new("edgesync/v1/nodes/n-1/presence", "will", QoS::AtLeastOnce, true, None);
@@ -311,9 +311,10 @@ async fn a_disconnect_that_asks_for_the_will_gets_it() {
     assert_eq!(broker.presence(&node_name("n-1")), Some(b"will".to_vec()));
 }
 
-/// A full door leaves nobody to the system's queue: a connection that this drops tries again after seconds only.
+/// The endpoint accepts connections beyond the limit of unauthenticated ones: those that the system
+/// drops from its queue retry only after seconds.
 #[tokio::test]
-async fn who_finds_the_door_full_of_the_silent_is_taken_and_let_in_in_turn() {
+async fn connections_beyond_the_unauthenticated_limit_wait_in_turn() {
     let options = BrokerOptions { max_strangers: 4, ..Default::default() };
     let (broker, _fleet) = bind(options).await;
     let address = broker.address();
@@ -338,7 +339,7 @@ async fn who_finds_the_door_full_of_the_silent_is_taken_and_let_in_in_turn() {
 }
 
 #[tokio::test]
-async fn more_connections_than_allowed_are_closed_at_once() {
+async fn connections_beyond_the_limit_are_closed_at_once() {
     let options = BrokerOptions { max_connections: 2, ..Default::default() };
     let (broker, mut fleet) = bind(options).await;
     let address = broker.address();
@@ -354,13 +355,13 @@ async fn more_connections_than_allowed_are_closed_at_once() {
     drop(peers);
     departure(&mut fleet).await;
     departure(&mut fleet).await;
-    // The place is free once the task is gone, which is a moment later than its last event.
+    // The permit is released when the task ends, a moment after its last event.
     let (_node, mut events) = Link::spawn(node_options(address, "n-3"));
     link_connected(&mut events).await;
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_disconnected_and_delays_nobody() {
+async fn client_that_does_not_read_is_disconnected_without_delays() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
     let address = broker.address();
     let down = "edgesync/v1/nodes/n-1/down";

@@ -16,7 +16,7 @@ use support::websocket::{
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::Receiver;
 
-/// What a stock edge asks for, as it was captured.
+/// The captured request of a stock edgecore.
 const CAPTURED: &str = "GET /e632aba927ea4ac2b575ec1603d56f10/edgea/events HTTP/1.1\r\n\
     Host: 127.0.0.1:11000\r\n\
     User-Agent: Go-http-client/1.1\r\n\
@@ -28,7 +28,7 @@ const CAPTURED: &str = "GET /e632aba927ea4ac2b575ec1603d56f10/edgea/events HTTP/
     Sec-WebSocket-Version: 13\r\n\
     Upgrade: websocket\r\n\r\n";
 
-/// A link with these options, connected to a peer.
+/// Returns a link with these options, connected to a peer.
 async fn joined(
     change: impl FnOnce(&mut KubeEdgeOptions),
 ) -> (LinkHandle, Receiver<LinkEvent>, Peer, TcpListener) {
@@ -46,7 +46,7 @@ fn text(payload: &[u8]) -> (String, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn the_upgrade_is_the_one_that_was_captured() {
+async fn upgrade_request_equals_the_captured_one() {
     let (listener, address) = listen().await;
     let (_link, _events) = edgesync_kubeedge::link::spawn(options(address));
     let (_peer, request) = Peer::asked(&listener).await;
@@ -65,9 +65,9 @@ async fn the_upgrade_is_the_one_that_was_captured() {
 }
 
 #[tokio::test]
-async fn a_large_message_in_small_fragments_arrives_whole() {
+async fn fragmented_large_message_arrives_whole() {
     let (_link, mut events, mut peer, _listener) = joined(|_| {}).await;
-    // Two bytes a character: fragments end within one.
+    // Two bytes per character: some fragments end within a character.
     let large = "é".repeat(5 << 19).into_bytes();
     peer.fragmented(&large, 4081).await;
     peer.frame(BINARY, b"small").await;
@@ -76,7 +76,7 @@ async fn a_large_message_in_small_fragments_arrives_whole() {
 }
 
 #[tokio::test]
-async fn a_message_above_the_limit_ends_the_connection_and_both_sizes_are_told() {
+async fn message_above_the_limit_closes_with_both_sizes() {
     let (_link, mut events, mut peer, listener) = joined(|options| options.max_message = 10_000).await;
     peer.fragmented(&[b'a'; 10_000], 4082).await;
     assert_eq!(message(&mut events).await.1.len(), 10_000);
@@ -88,14 +88,14 @@ async fn a_message_above_the_limit_ends_the_connection_and_both_sizes_are_told()
 
     let mut peer = Peer::accept(&listener).await;
     connected(&mut events).await;
-    // Refused by its promise: none of it has come.
+    // Refused by the length in its header, before any payload.
     peer.raw(&encoded(true, TEXT, &[0; 70_000])[..10]).await;
     let detail = "a message of 70000 bytes or more came, the limit is 10000".to_owned();
     assert_eq!(cause(&mut events).await, Cause::PacketTooLarge { detail });
 }
 
 #[tokio::test]
-async fn nothing_of_a_message_that_was_cut_is_handed_on() {
+async fn truncated_message_is_not_delivered() {
     let (_link, mut events, mut peer, listener) = joined(|_| {}).await;
     peer.raw(&encoded(false, TEXT, b"first half")).await;
     let second = encoded(true, CONTINUATION, b"second half");
@@ -109,7 +109,7 @@ async fn nothing_of_a_message_that_was_cut_is_handed_on() {
 }
 
 #[tokio::test]
-async fn a_message_that_comes_byte_by_byte_is_a_sign_of_life() {
+async fn message_arriving_byte_by_byte_keeps_the_connection() {
     let keepalive = scaled(Duration::from_millis(100));
     let (_link, mut events, mut peer, _listener) = joined(|options| options.keepalive = keepalive).await;
     let ping = peer.pinged().await;
@@ -124,7 +124,7 @@ async fn a_message_that_comes_byte_by_byte_is_a_sign_of_life() {
 }
 
 #[tokio::test]
-async fn a_peer_that_falls_silent_is_dead_after_two_keepalives() {
+async fn silent_peer_is_dead_after_two_keepalives() {
     let keepalive = scaled(Duration::from_millis(200));
     let (link, mut events, mut peer, listener) = joined(|options| options.keepalive = keepalive).await;
     let ping = peer.pinged().await;
@@ -134,7 +134,7 @@ async fn a_peer_that_falls_silent_is_dead_after_two_keepalives() {
     assert!(last.elapsed() >= 2 * keepalive, "{:?}", last.elapsed());
     assert!(link.traffic().round_trip.is_some());
 
-    // It is known to answer, so the next connection is not waited for longer.
+    // The peer is known to answer pings, so the same limit applies to the next connection.
     let mute = Peer::accept(&listener).await;
     connected(&mut events).await;
     assert_eq!(cause(&mut events).await, Cause::KeepAlive { silent: 2 * keepalive });
@@ -142,7 +142,7 @@ async fn a_peer_that_falls_silent_is_dead_after_two_keepalives() {
 }
 
 #[tokio::test]
-async fn a_server_that_answers_no_pings_is_not_dead() {
+async fn server_that_answers_no_pings_stays_connected() {
     let (_link, mut events, mut peer, _listener) =
         joined(|options| options.keepalive = scaled(Duration::from_millis(100))).await;
     for _ in 0..6 {
@@ -153,7 +153,7 @@ async fn a_server_that_answers_no_pings_is_not_dead() {
 }
 
 #[tokio::test]
-async fn a_peer_that_stops_reading_is_dead_and_is_listened_to_until_then() {
+async fn peer_that_stops_reading_times_out_but_is_read_until_then() {
     let keepalive = scaled(Duration::from_millis(300));
     let (link, mut events, mut peer, _listener) = joined(|options| options.keepalive = keepalive).await;
     // More than the buffers of a loopback connection hold.
@@ -165,7 +165,7 @@ async fn a_peer_that_stops_reading_is_dead_and_is_listened_to_until_then() {
 }
 
 #[tokio::test]
-async fn a_consumer_that_takes_nothing_loses_the_connection() {
+async fn stalled_consumer_loses_the_connection() {
     let (link, mut events, mut peer, _listener) = joined(|options| {
         options.keepalive = scaled(Duration::from_millis(100));
         options.events = 1;
@@ -174,7 +174,8 @@ async fn a_consumer_that_takes_nothing_loses_the_connection() {
     for _ in 0..3 {
         peer.frame(TEXT, b"m").await;
     }
-    // The first waits to be taken, the second to be queued: that one goes with the connection.
+    // The consumer has not taken the first message, and the second waits for the queue: it is lost
+    // with the connection.
     while peer.next().await.is_some() {}
     assert_eq!(message(&mut events).await, text(b"m"));
     assert!(matches!(cause(&mut events).await, Cause::ConsumerStalled { .. }));
@@ -182,7 +183,7 @@ async fn a_consumer_that_takes_nothing_loses_the_connection() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_thrown_out_again_and_again_leaves_the_field() {
+async fn repeatedly_closed_connections_count_as_a_takeover() {
     let (_link, mut events, mut peer, listener) = joined(|_| {}).await;
     for _ in 0..2 {
         drop(peer);
@@ -201,7 +202,7 @@ async fn a_node_that_is_thrown_out_again_and_again_leaves_the_field() {
 }
 
 #[tokio::test]
-async fn a_server_that_restarts_again_and_again_has_thrown_nobody_out() {
+async fn repeated_server_restarts_do_not_count_as_a_takeover() {
     let (_link, mut events, mut peer, listener) = joined(|_| {}).await;
     for _ in 0..4 {
         drop(peer);
@@ -215,7 +216,7 @@ async fn a_server_that_restarts_again_and_again_has_thrown_nobody_out() {
 }
 
 #[tokio::test]
-async fn a_refused_upgrade_says_its_status_and_what_to_check() {
+async fn refused_upgrade_reports_status_and_advice() {
     let (listener, address) = listen().await;
     let (_link, mut events) = edgesync_kubeedge::link::spawn(options(address));
     let answers = [
@@ -246,14 +247,14 @@ async fn a_refused_upgrade_says_its_status_and_what_to_check() {
 }
 
 #[tokio::test]
-async fn pings_and_pongs_of_both_sides_pass() {
+async fn pings_and_pongs_of_both_sides_are_handled() {
     let (link, mut events, mut peer, _listener) = joined(|_| {}).await;
     let own = peer.pinged().await;
     peer.frame(PONG, &own).await;
     link.try_publish(kubeedge::PING, b"7".to_vec(), false).unwrap();
     assert_eq!(peer.pinged().await, b"7");
     peer.frame(PONG, b"7").await;
-    // The link's own pong came first, and is its own business.
+    // The link consumes the pong of its own ping.
     assert_eq!(message(&mut events).await, (kubeedge::PONG.to_owned(), b"7".to_vec()));
     peer.frame(PING, b"theirs").await;
     let answer = peer.next().await.unwrap();
@@ -261,7 +262,7 @@ async fn pings_and_pongs_of_both_sides_pass() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_sent_is_given_back() {
+async fn unsendable_messages_are_returned() {
     let (link, mut events, _peer, _listener) = joined(|options| options.max_message = 2000).await;
     let room = link.max_payload(kubeedge::TEXT);
     assert!((1900..=2000).contains(&room), "{room}");
@@ -278,7 +279,7 @@ async fn what_cannot_be_sent_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_close_frame_is_answered_and_its_words_are_told() {
+async fn close_frame_is_answered_and_its_reason_reported() {
     let (_link, mut events, mut peer, _listener) = joined(|_| {}).await;
     peer.frame(CLOSE, &[&1002_u16.to_be_bytes()[..], b"bad\nframe"].concat()).await;
     let answer = peer.message().await.unwrap();
@@ -288,7 +289,7 @@ async fn a_close_frame_is_answered_and_its_words_are_told() {
 }
 
 #[tokio::test]
-async fn a_connection_of_no_use_is_closed_in_order_and_made_again() {
+async fn given_up_connection_is_closed_and_reopened() {
     let (link, mut events, mut peer, listener) = joined(|_| {}).await;
     link.give_up();
     let close = peer.message().await.unwrap();
@@ -300,7 +301,7 @@ async fn a_connection_of_no_use_is_closed_in_order_and_made_again() {
 }
 
 #[tokio::test]
-async fn a_shutdown_sends_what_is_queued_and_knows_whether_it_arrived() {
+async fn shutdown_sends_the_queue_and_reports_its_arrival() {
     for answered in [true, false] {
         let (link, _events, mut peer, _listener) = joined(|_| {}).await;
         let large = vec![b'l'; 3 << 20];
@@ -325,7 +326,7 @@ async fn a_shutdown_sends_what_is_queued_and_knows_whether_it_arrived() {
 }
 
 #[tokio::test]
-async fn what_goes_through_is_counted() {
+async fn traffic_is_counted() {
     let (link, mut events, mut peer, listener) = joined(|_| {}).await;
     assert_eq!(link.try_publish(kubeedge::TEXT, b"out".to_vec(), false), Ok(()));
     assert_eq!(peer.message().await.unwrap().payload, b"out");
@@ -333,7 +334,7 @@ async fn what_goes_through_is_counted() {
     message(&mut events).await;
     let traffic = link.traffic();
     assert_eq!((traffic.messages_in, traffic.messages_out, traffic.connected), (1, 1, 1));
-    // Upgrade, ping and message; answer, pong and message.
+    // Upgrade, ping and message; response, pong and message.
     assert!((300..500).contains(&traffic.bytes_out), "{traffic:?}");
     assert!((1000 + 129..1000 + 200).contains(&traffic.bytes_in), "{traffic:?}");
     drop((peer, listener));
@@ -352,7 +353,7 @@ mod tls {
     use super::support::authority::Authority;
     use super::*;
 
-    /// Why the first attempt fails with this client and this server.
+    /// Returns the cause of the first failure with this client and this server.
     async fn refused(client: Client, server: Server) -> Cause {
         let (listener, address) = listen().await;
         let (_link, mut events) =
@@ -367,7 +368,7 @@ mod tls {
     }
 
     #[tokio::test]
-    async fn both_sides_show_certificates_and_large_messages_pass_both_ways() {
+    async fn mutual_tls_carries_large_messages_both_ways() {
         let authority = Authority::new();
         let (listener, address) = listen().await;
         let tls = Some(authority.client(&authority.node("edgea")));
@@ -389,7 +390,7 @@ mod tls {
     }
 
     #[tokio::test]
-    async fn a_certificate_that_is_not_taken_is_the_cause() {
+    async fn refused_certificate_is_the_reported_cause() {
         let (authority, other) = (Authority::new(), Authority::new());
         for client in [authority.client(&other.node("edgea")), authority.anonymous()] {
             match refused(client, authority.server()).await {

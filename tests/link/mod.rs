@@ -1,4 +1,4 @@
-//! The links and the endpoint, against real and scripted peers.
+//! The links and the endpoint, with real and scripted peers.
 
 mod client;
 mod cloudcore_replay;

@@ -15,26 +15,26 @@ use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 
 #[tokio::test]
-async fn two_links_exchange_messages_through_mosquitto_and_it_may_die_between() {
+async fn links_exchange_messages_across_a_mosquitto_restart() {
     let mut broker = Mosquitto::start();
     let mut one = options(broker.address());
     one.introduce = presence("online");
     let (link, mut events) = Link::spawn(one);
     let mut other = LinkOptions { client_id: "cloud".to_owned(), ..options(broker.address()) };
     other.subscriptions = vec!["t/up".to_owned(), "t/presence".to_owned()];
-    let (cloud, mut heard) = Link::spawn(other);
+    let (cloud, mut received) = Link::spawn(other);
     for round in 0..2_u8 {
         reconnected(&mut events).await;
-        reconnected(&mut heard).await;
-        assert_eq!(message(&mut heard).await.1, b"online");
+        reconnected(&mut received).await;
+        assert_eq!(message(&mut received).await.1, b"online");
         link.try_publish("t/up", vec![round], false).unwrap();
-        assert_eq!(message(&mut heard).await, ("t/up".to_owned(), vec![round]));
+        assert_eq!(message(&mut received).await, ("t/up".to_owned(), vec![round]));
         cloud.try_publish("t/down", vec![round; 100_000], false).unwrap();
         assert_eq!(message(&mut events).await.1, vec![round; 100_000]);
         if round == 0 {
             broker.restart();
             cause(&mut events).await;
-            cause(&mut heard).await;
+            cause(&mut received).await;
         }
     }
 }
@@ -47,7 +47,7 @@ fn presence(word: &'static str) -> Introduce {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_thousand_messages_each_way_through_mosquitto_without_a_loss() {
+async fn bursts_through_mosquitto_lose_no_message() {
     let broker = Mosquitto::start();
     let (node, mut down) = Link::spawn(options(broker.address()));
     let mut other = LinkOptions { client_id: "cloud".to_owned(), ..options(broker.address()) };
@@ -82,7 +82,7 @@ async fn receive_all(events: &mut Receiver<LinkEvent>) {
 }
 
 #[tokio::test]
-async fn two_links_with_one_id_find_each_other_although_mosquitto_says_nothing() {
+async fn links_with_one_id_detect_each_other_through_mosquitto() {
     let broker = Mosquitto::start();
     let spawn = |who: &'static str| {
         let mut options = options(broker.address());
@@ -116,12 +116,12 @@ async fn two_links_with_one_id_find_each_other_although_mosquitto_says_nothing()
 }
 
 #[tokio::test]
-async fn a_link_that_is_killed_leaves_its_will_and_one_that_is_shut_down_does_not() {
+async fn killed_link_publishes_its_will_and_a_shut_down_one_does_not() {
     let broker = Mosquitto::start();
     let mut watching = LinkOptions { client_id: "cloud".to_owned(), ..options(broker.address()) };
     watching.subscriptions = vec!["t/presence".to_owned()];
-    let (_watch, mut heard) = Link::spawn(watching);
-    connected(&mut heard).await;
+    let (_watch, mut received) = Link::spawn(watching);
+    connected(&mut received).await;
     let proxy = Proxy::start(broker.address());
     let mut options = options(proxy.address());
     options.introduce = Arc::new(|_| {
@@ -131,21 +131,21 @@ async fn a_link_that_is_killed_leaves_its_will_and_one_that_is_shut_down_does_no
     });
     let (link, mut events) = Link::spawn(options);
     connected(&mut events).await;
-    assert_eq!(message(&mut heard).await.1, b"online");
+    assert_eq!(message(&mut received).await.1, b"online");
     proxy.cut();
-    assert_eq!(message(&mut heard).await.1, b"will");
+    assert_eq!(message(&mut received).await.1, b"will");
     cause(&mut events).await;
     connected(&mut events).await;
-    assert_eq!(message(&mut heard).await.1, b"online");
+    assert_eq!(message(&mut received).await.1, b"online");
     let farewell = Publish { topic: "t/presence".to_owned(), payload: b"farewell".to_vec(), retain: true };
     assert!(link.shutdown(vec![farewell.clone()], PATIENCE).await);
-    assert_eq!(message(&mut heard).await.1, b"farewell");
-    // If the will came too it would come before this.
+    assert_eq!(message(&mut received).await.1, b"farewell");
+    // A will would arrive before this message.
     let (last, mut events) = Link::spawn(LinkOptions {
         client_id: "last".to_owned(),
         ..support::links::options(broker.address())
     });
     connected(&mut events).await;
     last.try_publish("t/presence", b"last".to_vec(), false).unwrap();
-    assert_eq!(message(&mut heard).await.1, b"last");
+    assert_eq!(message(&mut received).await.1, b"last");
 }

@@ -1,4 +1,5 @@
-//! The link and the embedded endpoint over TLS: who is let in, as whom, for how long, and what both sides say of it.
+//! The link and the embedded endpoint over TLS: accepted certificates, identities, expiry, and the
+//! errors of both sides.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit as support;
@@ -30,7 +31,7 @@ fn options(address: SocketAddr, node: &'static str, tls: Client) -> LinkOptions 
     LinkOptions { tls: Some(tls), ..node_options(address, node) }
 }
 
-/// Why a link has no connection.
+/// Returns the cause of the next disconnection.
 async fn cause(events: &mut Receiver<LinkEvent>) -> Cause {
     match link_event(events).await {
         LinkEvent::Disconnected { cause, .. } => cause,
@@ -38,7 +39,7 @@ async fn cause(events: &mut Receiver<LinkEvent>) -> Cause {
     }
 }
 
-/// Why the first attempt with these options fails.
+/// Returns the cause of the first failure with these options.
 async fn first_cause(options: LinkOptions) -> Cause {
     let (_link, mut events) = Link::spawn(options);
     cause(&mut events).await
@@ -58,24 +59,24 @@ async fn connect(options: LinkOptions) -> (LinkHandle, Receiver<LinkEvent>) {
 }
 
 #[tokio::test]
-async fn node_and_cloud_hear_each_other_and_the_bytes_of_tls_are_counted() {
+async fn messages_pass_over_tls_and_its_bytes_are_counted() {
     let authority = Authority::new();
     let (broker, mut fleet) = endpoint(authority.server()).await;
     let tls = authority.client(&authority.node("n-1"));
     let (node, mut events) = connect(options(broker.address(), "n-1", tls)).await;
     let large = vec![7; 500_000];
     node.try_publish(UP, large.clone(), false).unwrap();
-    let heard = loop {
+    let received = loop {
         let (name, channel, payload) = message(&mut fleet).await;
         if channel == Channel::Up {
             break (name, payload);
         }
     };
-    assert_eq!(heard, ("n-1".to_owned(), large.clone()));
+    assert_eq!(received, ("n-1".to_owned(), large.clone()));
     broker.try_publish(&node_name("n-1"), large.clone()).unwrap();
     assert_eq!(link_message(&mut events).await, ("edgesync/v1/nodes/n-1/down".to_owned(), large));
     for bytes in [node.traffic().bytes_in, broker.traffic().bytes_in] {
-        // A record of 16 KiB has 22 bytes more; the handshake is some 2 KiB.
+        // A record of 16 KiB has an overhead of 22 bytes; the handshake takes about 2 KiB.
         assert!((500_600..520_000).contains(&bytes), "{bytes}");
     }
     assert!(node.shutdown(Vec::new(), PATIENCE).await);
@@ -83,7 +84,7 @@ async fn node_and_cloud_hear_each_other_and_the_bytes_of_tls_are_counted() {
 }
 
 #[tokio::test]
-async fn certificates_that_are_not_good_are_refused_and_both_sides_say_so() {
+async fn bad_certificates_are_refused_and_reported_by_both_sides() {
     let (authority, other) = (Authority::new(), Authority::new());
     let revoked = authority.node("n-1");
     let rule = authority.rule(vec![authority.revoke(&[&revoked])]);
@@ -107,7 +108,7 @@ async fn certificates_that_are_not_good_are_refused_and_both_sides_say_so() {
 }
 
 #[tokio::test]
-async fn a_node_believes_only_a_server_of_its_authority_with_its_name_and_in_its_time() {
+async fn node_accepts_only_valid_certificates_of_its_server() {
     let (authority, other) = (Authority::new(), Authority::new());
     for (identity, expected) in [
         (other.server_identity(), "other-authority"),
@@ -123,7 +124,7 @@ async fn a_node_believes_only_a_server_of_its_authority_with_its_name_and_in_its
 }
 
 #[tokio::test]
-async fn the_certificate_names_the_node_and_nothing_else_does() {
+async fn certificate_alone_identifies_the_node() {
     let authority = Authority::new();
     let (broker, mut fleet) = endpoint(authority.server()).await;
     let node = authority.client(&authority.node("n-1"));
@@ -154,7 +155,7 @@ async fn the_certificate_names_the_node_and_nothing_else_does() {
 }
 
 #[tokio::test]
-async fn what_is_not_its_own_stays_closed_to_a_node_with_a_certificate() {
+async fn topics_of_other_nodes_are_refused_to_an_enrolled_node() {
     let authority = Authority::new();
     let (broker, _fleet) = endpoint(authority.server()).await;
     let tls = authority.client(&authority.node("n-1"));
@@ -179,7 +180,7 @@ async fn what_is_not_its_own_stays_closed_to_a_node_with_a_certificate() {
 }
 
 #[tokio::test]
-async fn a_revoked_node_is_cut_and_stays_out_while_others_stay() {
+async fn revoked_node_is_disconnected_and_others_stay() {
     let authority = Authority::new();
     let server = authority.server();
     let (broker, mut fleet) = endpoint(server.clone()).await;
@@ -199,7 +200,7 @@ async fn a_revoked_node_is_cut_and_stays_out_while_others_stay() {
         }
     };
     assert!(matches!(why, Cause::NotAuthorized { code: 0x87, .. }), "{why}");
-    // A session of before is not resumed either.
+    // A TLS session from before the revocation is not resumed either.
     assert_eq!(kind(&cause(&mut one).await), "refused");
     assert_eq!((broker.traffic().revoked, two.traffic().disconnected), (1, 0));
     two.try_publish("edgesync/v1/nodes/n-2/up", b"here".to_vec(), false).unwrap();
@@ -207,7 +208,7 @@ async fn a_revoked_node_is_cut_and_stays_out_while_others_stay() {
 }
 
 #[tokio::test]
-async fn a_connection_ends_with_its_certificate() {
+async fn connection_ends_when_its_certificate_expires() {
     let authority = Authority::new();
     let (broker, mut fleet) = endpoint(authority.server()).await;
     let started = Instant::now();
@@ -221,8 +222,8 @@ async fn a_connection_ends_with_its_certificate() {
         }
     };
     assert!(matches!(why, Cause::NotAuthorized { .. }), "{why}");
-    // A session that would go on is refused after its handshake, where no alert can be sent any more; the next attempt
-    // is a whole handshake, in which the client is told.
+    // A resumed session is refused after its handshake, where no alert can be sent. The next
+    // attempt is a full handshake, and the client receives the alert.
     let why = loop {
         match cause(&mut events).await {
             Cause::Closed | Cause::Network { .. } => {}
@@ -234,7 +235,7 @@ async fn a_connection_ends_with_its_certificate() {
 }
 
 #[tokio::test]
-async fn an_identity_that_is_refused_gives_way_to_the_one_before() {
+async fn refused_identity_falls_back_to_the_previous_one() {
     let authority = Authority::new();
     let (broker, mut fleet) = endpoint(authority.server()).await;
     let tls = authority.client(&authority.node("n-1"));
@@ -257,14 +258,15 @@ async fn an_identity_that_is_refused_gives_way_to_the_one_before() {
 }
 
 #[tokio::test]
-async fn each_side_says_that_the_other_does_not_speak_tls_or_does() {
+async fn tls_mismatch_is_reported_on_each_side() {
     let authority = Authority::new();
     let (secure, _fleet) = endpoint(authority.server()).await;
     let cause = first_cause(node_options(secure.address(), "n-1")).await;
     assert!(matches!(&cause, Cause::Protocol { detail } if detail.contains("mqtts://")), "{cause}");
     let (plain, _fleet) = bind(BrokerOptions::default()).await;
     let tls = authority.client(&authority.node("n-1"));
-    // A broker without TLS closes when it sees no CONNECT; one that answered would be told apart by that.
+    // A broker without TLS closes the connection because it sees no CONNECT; a plain response would
+    // identify it.
     let cause = first_cause(options(plain.address(), "n-1", tls.clone())).await;
     assert!(matches!(cause, Cause::Tls { .. } | Cause::Network { .. } | Cause::Closed), "{cause}");
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -278,7 +280,7 @@ async fn each_side_says_that_the_other_does_not_speak_tls_or_does() {
 }
 
 #[tokio::test]
-async fn garbage_and_silence_end_and_delay_nobody() {
+async fn garbage_and_silent_clients_are_closed_without_delays() {
     let authority = Authority::new();
     let limits = BrokerOptions {
         tls: Some(authority.server()),
@@ -288,7 +290,7 @@ async fn garbage_and_silence_end_and_delay_nobody() {
     let (broker, mut fleet) = bind(limits).await;
     let mut silent = TcpStream::connect(broker.address()).await.unwrap();
     let mut slow = TcpStream::connect(broker.address()).await.unwrap();
-    // The beginning of a handshake of TLS that does not go on.
+    // The start of a TLS handshake that never continues.
     slow.write_all(&[22, 3, 1, 2, 0, 1, 0]).await.unwrap();
     let mut garbage = TcpStream::connect(broker.address()).await.unwrap();
     garbage.write_all(&[0xff; 300]).await.unwrap();
@@ -297,7 +299,7 @@ async fn garbage_and_silence_end_and_delay_nobody() {
     assert_eq!(node_connected(&mut fleet).await.0, "n-1");
     for stream in [&mut silent, &mut slow, &mut garbage] {
         let mut rest = Vec::new();
-        // An end, or a reset for what was not read; an alert before it at most.
+        // The end of the stream, or a reset because of unread data; at most an alert precedes it.
         let _ = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is not closed");
         assert!(rest.len() <= 7, "{rest:?}");
     }
@@ -308,7 +310,7 @@ async fn garbage_and_silence_end_and_delay_nobody() {
     assert!(matches!(cause, Cause::ConnectTimeout { .. }), "{cause}");
 }
 
-/// The next line about a connection.
+/// Returns the next log line about a connection.
 async fn of_a_peer(lines: &mut UnboundedReceiver<String>) -> String {
     loop {
         let line = timeout(PATIENCE, lines.recv()).await.expect("nothing is logged").unwrap();
@@ -319,7 +321,7 @@ async fn of_a_peer(lines: &mut UnboundedReceiver<String>) -> String {
 }
 
 #[tokio::test]
-async fn who_only_sees_whether_the_port_answers_is_not_refused() {
+async fn port_probes_are_not_counted_as_refused() {
     let (_logging, mut lines) = log(Level::DEBUG);
     let authority = Authority::new();
     let (broker, _fleet) = endpoint(authority.server()).await;
@@ -335,7 +337,7 @@ async fn who_only_sees_whether_the_port_answers_is_not_refused() {
         assert!(line.contains("DEBUG") && line.contains("closed without a word"), "{line}");
     }
     assert_eq!((broker.traffic().refused, broker.traffic().tls), (0, 0));
-    // One that begins to speak and breaks off is refused, in words of this program.
+    // A client that stops in the middle of a packet is refused, with an error of this program.
     let mut half = node.connect("localhost", connect().await.unwrap()).await.unwrap();
     half.write_all(b"\x10\x0e\0").await.unwrap();
     half.shutdown().await.unwrap();
@@ -345,7 +347,7 @@ async fn who_only_sees_whether_the_port_answers_is_not_refused() {
 }
 
 #[tokio::test]
-async fn beyond_loopback_the_endpoint_listens_with_tls_only() {
+async fn endpoint_requires_tls_beyond_loopback() {
     let everywhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
     let Err(refused) = Broker::bind(everywhere, BrokerOptions::default()).await else { panic!("it listens") };
     assert!(matches!(refused, BindError::NotLoopback { .. }), "{refused}");

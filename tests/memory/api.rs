@@ -1,4 +1,4 @@
-//! What requests of the cloud's API take in memory together, however large the objects are that they are about.
+//! Bounded memory of concurrent requests to the cloud's API for large objects.
 #![allow(
     clippy::unwrap_used,
     clippy::await_holding_lock,
@@ -15,13 +15,13 @@ use tokio::task::JoinSet;
 use super::{ALLOCATED, PEAK, TURN};
 use edgesync_testkit::serving::{Running, connect};
 
-/// The text of each object, in bytes.
+/// The size of each object's text in bytes.
 const SIZE: usize = 20 << 20;
-/// How many there are, and how many are patched at one time.
+/// Number of objects, and of concurrent requests.
 const OBJECTS: usize = 8;
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// The most that was allocated while something was done, beyond what was before.
+/// Returns the peak of allocated bytes during a future, beyond those before it.
 async fn peak(done: impl Future<Output = ()>) -> usize {
     let before = ALLOCATED.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
@@ -29,7 +29,7 @@ async fn peak(done: impl Future<Output = ()>) -> usize {
     PEAK.load(Ordering::Relaxed) - before
 }
 
-/// Sends a request and takes the answer without keeping it: its first line.
+/// Sends a request, discards the response, and returns its first line.
 async fn ask(address: &Address, head: &str, body: &str) -> String {
     let mut stream = connect(address).await;
     let head = format!("{head}Host: a\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
@@ -48,9 +48,9 @@ async fn ask(address: &Address, head: &str, body: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn large_objects_that_many_change_at_once_take_bounded_memory() {
+async fn concurrent_patches_of_large_objects_take_bounded_memory() {
     let _turn = TURN.lock();
-    // However slow the machine is, all find room in the end.
+    // With this timeout every request gets its memory, even on a slow machine.
     let limits = Limits { body_timeout: Duration::from_secs(280), ..Limits::cloud() };
     let running = Running::cloud(limits).await;
     let text = "x".repeat(SIZE);

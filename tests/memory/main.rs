@@ -1,8 +1,8 @@
-//! What things take in memory of which a fleet has millions, counted by the allocator.
+//! Memory per item that a large fleet has by the million, counted by the allocator.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
-// Nothing else can count what is allocated.
+// Only a global allocator can count allocations.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -15,11 +15,11 @@ use serde_json::json;
 
 mod api;
 
-/// Tests that count, one after the other: all threads share the numbers.
+/// Serializes the counting tests, because all threads share the counters.
 static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
-/// The most bytes that were allocated at one time.
+/// Peak of allocated bytes.
 static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// Bytes that are allocated, as glibc takes them: with eight for itself, in steps of 16.
+/// Allocated bytes as glibc counts them: with a header of eight, in steps of 16.
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
@@ -47,8 +47,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Bytes of memory for each of the objects that `object` gives the JSON of, once all are in an index without rules; the
-/// length of its name not counted.
+/// Returns the bytes per object, without its name, once `count` objects are in an index without
+/// rules. `object` builds their JSON.
 fn bytes(count: usize, object: impl Fn(usize) -> serde_json::Value) -> usize {
     let resource = Arc::new(kinds::by_word("configmap").unwrap().resource());
     let mut placement = Placement::new(Vec::new());
@@ -66,14 +66,14 @@ fn bytes(count: usize, object: impl Fn(usize) -> serde_json::Value) -> usize {
 }
 
 #[test]
-fn an_object_of_a_nodes_own_takes_at_most_150_bytes() {
+fn object_placed_by_its_label_takes_at_most_150_bytes() {
     const NODES: usize = 1000;
     let _turn = TURN.lock();
     let own = |n: usize| {
         let labels = json!({ NODE_LABEL: format!("node-{:04}", n % NODES) });
         json!({ "metadata": { "namespace": "plant", "name": format!("settings-{n:08}"), "labels": labels } })
     };
-    // So many that tables are about to grow, and so many that they have just grown.
+    // Once just before hash tables grow, and once just after.
     for count in [100 * NODES, 120 * NODES] {
         let bytes = bytes(count, own);
         println!("{count} objects of {NODES} nodes: {bytes} bytes each");
@@ -82,7 +82,7 @@ fn an_object_of_a_nodes_own_takes_at_most_150_bytes() {
 }
 
 #[test]
-fn a_config_map_that_nothing_places_takes_at_most_150_bytes() {
+fn unplaced_config_map_takes_at_most_150_bytes() {
     let _turn = TURN.lock();
     let idle = |n: usize| json!({ "metadata": { "namespace": "plant", "name": format!("settings-{n:08}") } });
     let bytes = bytes(100_000, idle);

@@ -1,7 +1,9 @@
-//! The built packages, installed with dpkg into a throw-away root: what is where and whose, what upgrade, removal and
-//! purge keep, and the whole way of a device: token, join, mosquitto with TLS and access rules, sync, renewal, upgrade.
+//! The built packages, installed with dpkg into a throw-away root: files and owners, the effects of
+//! upgrade, removal and purge, and the life of a device: token, join, mosquitto with TLS and access
+//! rules, sync, renewal, upgrade.
 //!
-//! packaging/test builds the packages and runs this. It needs root and namespaces; without them it says so.
+//! packaging/test builds the packages and runs this. The tests need root and namespaces; without
+//! them they are skipped with a notice.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -12,9 +14,9 @@ use std::time::Duration;
 use serde_json::Value;
 use support::{Owner, PATIENCE, Root, Service, Unit, eventually};
 
-/// Both packages and the users of their services.
+/// Both packages, which are also the names of the users.
 const NAMES: [&str; 2] = ["edgesync", "edgesync-cloud"];
-/// The host name of the throw-away root, and so the name of the node.
+/// The host name of the throw-away root, and therefore the name of the node.
 const NODE: &str = "gateway-7";
 const CONFIG: &str = "/etc/edgesync/edgesync.toml";
 const DATABASE: &str = "/var/lib/edgesync/edgesync.db";
@@ -23,7 +25,7 @@ const IDENTITIES: &str = "/var/lib/edgesync/identity";
 const BUILT: &str = "/packages";
 const NEXT: &str = "/packages/next";
 
-/// Installs packages or upgrades to them. Nobody is there to answer a question: dpkg fails if it has one.
+/// Installs or upgrades packages non-interactively: dpkg fails if it has a question.
 fn install(root: &Root, directory: &str, names: &[&str]) {
     let files: Vec<String> = names.iter().map(|name| root.package(directory, name)).collect();
     let mut words = vec!["dpkg", "--force-unsafe-io", "--install"];
@@ -44,7 +46,7 @@ fn version(root: &Root, name: &str) -> String {
 
 #[test]
 #[ignore = "needs built packages: packaging/test"]
-fn an_installation_makes_user_directories_unit_and_manuals_and_waits_for_the_join() {
+fn installation_creates_users_directories_units_and_manuals() {
     let Some(root) = Root::new() else { return };
     install(&root, BUILT, &NAMES);
     for name in NAMES {
@@ -61,20 +63,20 @@ fn an_installation_makes_user_directories_unit_and_manuals_and_waits_for_the_joi
         assert!(root.exists(&wants), "{name} starts with the machine");
         assert_eq!(root.run(&["dpkg-query", "--show", "--showformat=${Conffiles}", name]).lines().count(), 1);
         assert!(root.exists(&format!("/usr/share/doc/{name}/copyright")));
-        has_a_page_for_each_command(&root, name, &[name]);
+        assert_manual_pages(&root, name, &[name]);
     }
     assert_eq!(root.owner("/etc/edgesync"), Owner::new("root", "root", 0o755));
-    // The agent has nothing to say before it has joined; the cloud side runs with its defaults.
+    // The agent waits for the join; the cloud side runs with its defaults.
     assert!(!Unit::installed(&root, "edgesync").conditions_hold(&root));
     assert!(!root.exists(CONFIG));
     root.run(&["edgesync-cloud", "check-config", "--quiet"]);
     assert_eq!(root.owner("/etc/edgesync/edgesync-cloud.toml"), Owner::new("root", "root", 0o644));
-    // What is in the reference is what is built in.
+    // The reference configuration equals the built-in defaults.
     root.run(&["edgesync", "check-config", "--quiet", "--config", "/usr/share/edgesync/edgesync.toml"]);
 }
 
-/// A manual page for a command and all below it, as its help lists them.
-fn has_a_page_for_each_command(root: &Root, name: &str, words: &[&str]) {
+/// Asserts that a command and all its subcommands have a manual page.
+fn assert_manual_pages(root: &Root, name: &str, words: &[&str]) {
     let page = format!("/usr/share/man/man1/{}.1.gz", words.join("-"));
     assert!(root.exists(&page), "{page}");
     let mut help = words.to_vec();
@@ -90,26 +92,27 @@ fn has_a_page_for_each_command(root: &Root, name: &str, words: &[&str]) {
     for command in named.filter(|command| *command != "help") {
         let mut below = words.to_vec();
         below.push(command);
-        has_a_page_for_each_command(root, name, &below);
+        assert_manual_pages(root, name, &below);
     }
 }
 
 #[test]
 #[ignore = "needs built packages: packaging/test"]
-fn the_installed_units_are_valid_and_locked_down() {
+fn installed_units_are_valid_and_sandboxed() {
     let Some(root) = Root::new() else { return };
     install(&root, BUILT, &NAMES);
     for name in NAMES {
         let unit = format!("/usr/lib/systemd/system/{name}.service");
         let verified = root.attempt(&["systemd-analyze", "verify", &unit]);
         let said = String::from_utf8_lossy(&verified.stderr).into_owned();
-        // The waits between restarts grow with systemd 254 or newer; an older one says that it does not know them.
+        // systemd 254 or newer lets the waits between restarts grow; older versions warn about
+        // these keys.
         let is_older = |line: &&str| {
             ["RestartSteps", "RestartMaxDelaySec"]
                 .iter()
                 .any(|key| line.contains("Unknown key") && line.contains(&format!("'{key}'")))
         };
-        // Units of the machine itself are looked at, too.
+        // The command also verifies units of the machine itself.
         let ours: Vec<&str> =
             said.lines().filter(|line| line.contains("edgesync") && !is_older(line)).collect();
         assert!(ours.is_empty() && verified.status.success(), "{said}");
@@ -119,7 +122,7 @@ fn the_installed_units_are_valid_and_locked_down() {
 
 #[test]
 #[ignore = "needs built packages: packaging/test"]
-fn a_removal_keeps_what_a_purge_takes_and_an_upgrade_asks_nothing() {
+fn removal_keeps_state_purge_deletes_it_and_upgrades_ask_nothing() {
     let Some(root) = Root::new() else { return };
     install(&root, BUILT, &NAMES);
     let edited = "EDGESYNC_LOG_LEVEL=debug\n";
@@ -163,14 +166,15 @@ fn install_again_and_purge(root: &Root) {
         assert!(!root.exists(gone), "{gone}");
     }
     assert!(!root.has_user("edgesync"));
-    // The cloud side of the same machine is another package.
+    // The cloud side on the same machine is a separate package.
     assert!(root.exists("/etc/edgesync/edgesync-cloud.toml") && root.has_user("edgesync-cloud"));
     root.run(&["dpkg", "--purge", "edgesync-cloud"]);
     assert!(!root.has_user("edgesync-cloud"));
     assert_eq!(root.left_over("edgesync"), [""; 0], "left over after the purge");
 }
 
-/// What the cloud side of the test is told in /etc/default: an external broker, and certificates that live a minute.
+/// Variables of the cloud side in /etc/default: an external broker, and certificates with a
+/// lifetime of a minute.
 const CLOUD_DEFAULTS: &str = "\
 EDGESYNC_CLOUD_BROKER_MODE=external
 EDGESYNC_CLOUD_LINK_BROKER=mqtts://cloud.test:8883
@@ -179,7 +183,7 @@ EDGESYNC_CLOUD_PAIRING_NAMES=cloud.test
 EDGESYNC_CLOUD_PAIRING_CERTIFICATE_LIFETIME=1m
 ";
 const AGENT_DEFAULTS: &str = "EDGESYNC_NODE_LABELS=site=north\nEDGESYNC_LINK_BACKOFF_MAX=1s\n";
-/// Stands in a Secret, and must stand nowhere on the disk of the device.
+/// Part of a Secret; no file on the disk of the device may contain it.
 const MARKER: &str = "marker-of-the-secret-4711";
 
 /// Objects for the node.
@@ -194,7 +198,7 @@ fn manifests(number: u32) -> String {
 
 #[test]
 #[ignore = "needs built packages: packaging/test"]
-fn a_device_joins_syncs_renews_and_survives_upgrade_removal_and_purge() {
+fn device_joins_syncs_renews_upgrades_and_is_purged() {
     let Some(root) = Root::new() else { return };
     install(&root, BUILT, &NAMES);
     root.write("/etc/default/edgesync-cloud", CLOUD_DEFAULTS);
@@ -208,31 +212,31 @@ fn a_device_joins_syncs_renews_and_survives_upgrade_removal_and_purge() {
     let agent = Service::start(&root, &agent_unit);
     root.feed(&["edgesync-cloud", "apply", "-f", "-"], &manifests(1));
     holds(&root, 1);
-    is_private_on_the_disk(&root);
-    renews(&root);
+    assert_private_on_disk(&root);
+    until_renewed(&root);
     root.feed(&["edgesync-cloud", "apply", "-f", "-"], &manifests(2));
     holds(&root, 2);
 
     let (config, epoch) = (root.read(CONFIG), status(&root)["store"]["epoch"].clone());
     let sets = root.names(IDENTITIES);
-    // Files are replaced under the running program; systemd would then restart it.
+    // The files are replaced while the program runs; systemd would then restart it.
     install(&root, NEXT, &["edgesync"]);
     agent.stop();
     assert_eq!(root.read("/etc/default/edgesync"), AGENT_DEFAULTS);
     assert_eq!((root.read(CONFIG), root.names(IDENTITIES)), (config, sets));
     let agent = Service::start(&root, &agent_unit);
-    forgets_the_old_certificate(&root);
+    until_the_old_certificate_is_removed(&root);
     root.feed(&["edgesync-cloud", "apply", "-f", "-"], &manifests(3));
     holds(&root, 3);
     assert_eq!(status(&root)["store"]["epoch"], epoch, "the database is the same");
     let node = root.run(&["edgesync-cloud", "get", "nodes", NODE, "-o", "json"]);
     assert!(node.contains("north"), "the label of /etc/default/edgesync: {node}");
     agent.stop();
-    sets_a_newer_database_aside(&root, &agent_unit);
-    goes_away(&root);
+    assert_newer_database_is_set_aside(&root, &agent_unit);
+    assert_removal_and_purge(&root);
 }
 
-/// mosquitto with what `edgesync-cloud broker-config` writes for it, under its own user.
+/// Starts mosquitto under its own user with the configuration of `edgesync-cloud broker-config`.
 fn start_mosquitto(root: &Root) {
     let directory = "/etc/mosquitto/edgesync";
     root.run(&[
@@ -262,13 +266,13 @@ fn start_mosquitto(root: &Root) {
     });
 }
 
-/// A token from the cloud side, handed over by standard input; then what `join` has written, and whose it is.
+/// Joins with a token over standard input, then checks the written files and their owners.
 fn join(root: &Root) {
     let unit = Unit::installed(root, "edgesync");
     assert!(!unit.conditions_hold(root));
     let token = root.run(&["edgesync-cloud", "token", "create", "--node", NODE]);
     let words = ["edgesync", "join", "--cloud", "https://cloud.test:10002", "--token", "-"];
-    // The broker may still be refused to the cloud side, but the node can connect.
+    // The broker may still refuse the cloud side, but the node can connect.
     let said = root.feed(&words, &token);
     assert!(!said.contains(token.trim()), "the token is a secret");
     assert!(unit.conditions_hold(root));
@@ -280,7 +284,7 @@ fn join(root: &Root) {
     assert_eq!(root.owner(&format!("{set}/ca.crt")).user, "edgesync");
     assert_eq!(root.owner(IDENTITIES).user, "edgesync");
     assert_eq!(root.owner(CONFIG).mode & 0o022, 0, "only root writes the configuration");
-    // Its owner can read what it is to read.
+    // The service's user can read its configuration.
     root.run(&[
         "setpriv",
         "--reuid=edgesync",
@@ -292,7 +296,7 @@ fn join(root: &Root) {
     ]);
 }
 
-/// The directory of the identity in force.
+/// Returns the directory of the current identity.
 fn identity(root: &Root) -> String {
     let sets = root.names(IDENTITIES);
     assert_eq!(sets.len(), 1, "one identity: {sets:?}");
@@ -321,8 +325,9 @@ fn holds(root: &Root, number: u32) {
     assert!(secret.contains("password"), "{secret}");
 }
 
-/// Nothing of the state but the certificate of the CA can be read by others, and the Secret is in none of it.
-fn is_private_on_the_disk(root: &Root) {
+/// Asserts that only the CA certificate is readable by others, and that no file contains the
+/// Secret.
+fn assert_private_on_disk(root: &Root) {
     let open = root.run(&[
         "find",
         "/var/lib/edgesync",
@@ -356,29 +361,33 @@ fn base64_of_the_marker(root: &Root) -> String {
     root.feed(&["base64", "-w0"], MARKER)
 }
 
-/// With a lifetime of a minute a certificate is renewed after 42 to 54 seconds; the sync goes on meanwhile.
-fn renews(root: &Root) {
+/// Waits for a renewal: with a lifetime of a minute it happens after 42 to 54 seconds, without an
+/// interruption.
+fn until_renewed(root: &Root) {
     let pem = format!("{}/node.pem", identity(root));
     let before = root.read(&pem);
     eventually("the certificate is renewed", Duration::from_secs(75), || {
         if root.read(&pem) == before { Err("the old certificate".to_owned()) } else { Ok(()) }
     });
     assert_eq!(root.owner(&pem), Owner::new("edgesync", "edgesync", 0o600));
-    // The running connection was made with the old one, which stays until another has been made with the new one.
+    // The current connection uses the old certificate, which is kept until a connection uses the
+    // new one.
     assert!(root.names(&identity(root)).contains(&"node.previous.pem".to_owned()));
 }
 
-/// The new certificate has worked.
-fn forgets_the_old_certificate(root: &Root) {
+/// Waits until the old certificate is removed after the new one was used.
+fn until_the_old_certificate_is_removed(root: &Root) {
     eventually("the old certificate is forgotten", PATIENCE, || {
         let files = root.names(&identity(root));
         if files == ["ca.crt", "node.pem"] { Ok(()) } else { Err(format!("{files:?}")) }
     });
 }
 
-/// As after a downgrade: what a newer program has written is set aside, and the agent goes on with what it can read.
-fn sets_a_newer_database_aside(root: &Root, unit: &Unit) {
-    // After an orderly end the database is complete in its file. SQLite cannot open it where it is, behind another root.
+/// Simulates a downgrade: the newer database is set aside, and the agent keeps its readable
+/// contents.
+fn assert_newer_database_is_set_aside(root: &Root, unit: &Unit) {
+    // After an orderly shutdown the database file is complete. SQLite cannot open it in place,
+    // below another root.
     let path = root.path(DATABASE);
     let before = std::fs::read(&path).unwrap();
     let copy = root.log_file("newer.db");
@@ -401,7 +410,7 @@ fn sets_a_newer_database_aside(root: &Root, unit: &Unit) {
     assert!(aside.any(|file| std::fs::read(file).unwrap() == newer), "the database is kept as it was");
 }
 
-fn goes_away(root: &Root) {
+fn assert_removal_and_purge(root: &Root) {
     root.run(&["dpkg", "--remove", "edgesync"]);
     assert!(root.exists(DATABASE) && root.exists(CONFIG) && root.exists("/etc/default/edgesync"));
     identity(root);

@@ -1,4 +1,4 @@
-// The page in a real browser, over real programs. `tests/page/run` runs it.
+// The page in a real browser with real programs. `tests/page/run` runs it.
 
 import assert from 'node:assert/strict';
 import { cp, readFile, rm } from 'node:fs/promises';
@@ -9,7 +9,7 @@ import { accessible, Browser, clean, configMap, go, photograph, Site, text, UNRE
 
 const COUNT = 40;
 
-/** What a browser may take for ten thousand nodes. */
+/** Limits for ten thousand nodes: milliseconds to the first picture, bytes of heap, frames per second. */
 const FIRST_PICTURE = 5000, HEAP = 100 << 20, FRAMES = 30;
 
 let browser;
@@ -23,7 +23,7 @@ describe('a fleet', () => {
 
   const sum = words => until(words, async () => (await text(page, '.big')).includes(words));
 
-  test('without nodes says what to do first', async () => {
+  test('without nodes shows the first steps', async () => {
     await page.getByText('No node has joined yet').waitFor();
     assert.match(await text(page, '.empty'), /edgesync-cloud token create/);
     assert.equal(new URL(page.url()).hash, '#/', 'the key leaves the address');
@@ -32,7 +32,7 @@ describe('a fleet', () => {
     clean(page);
   });
 
-  test('that grows and syncs is shown without loading anything again', async () => {
+  test('updates without a reload while it grows and syncs', async () => {
     await page.evaluate(() => { window.same = true; });
     for (const [name, where] of [['edge-1', 'north'], ['edge-2', 'north'], ['edge-3', 'south']]) await site.device(name, { site: where });
     await sum('3 of 3 nodes in sync');
@@ -48,7 +48,7 @@ describe('a fleet', () => {
     clean(page);
   });
 
-  test('is grouped and filtered, and its address says how', async () => {
+  test('is grouped and filtered by its address', async () => {
     await page.getByLabel('Group by').selectOption('site');
     await page.locator('#state-offline').click();
     assert.equal(await page.locator('#state-offline').getAttribute('aria-pressed'), 'true');
@@ -76,7 +76,7 @@ describe('a fleet', () => {
     clean(page, /404/);
   });
 
-  test('shows objects, and how far a version has come, while it comes', async () => {
+  test('shows objects and the progress of a version', async () => {
     await go(page, '#/objects');
     await page.getByLabel('Name has').fill('line-12');
     await until('one object', async () => await page.locator('main tbody tr').count() === 1);
@@ -101,7 +101,7 @@ describe('a fleet', () => {
     clean(page);
   });
 
-  test('shows Placements and how far they are', async () => {
+  test('shows Placements and their progress', async () => {
     await site.apply({ apiVersion: 'edgesync.io/v1alpha1', kind: 'ClusterPlacement', metadata: { name: 'lines' }, spec: { nodes: { names: ['edge-*'] }, objects: { kinds: ['ConfigMap'], namespaces: ['plant'] } } });
     await go(page, '#/rollouts');
     await page.getByRole('link', { name: 'lines', exact: true }).click();
@@ -112,7 +112,7 @@ describe('a fleet', () => {
     clean(page);
   });
 
-  test('is used with the keyboard alone', async () => {
+  test('works with the keyboard alone', async () => {
     await go(page, '#/');
     await page.reload();
     await sum('2 of 3');
@@ -138,7 +138,7 @@ describe('a fleet', () => {
     clean(page);
   });
 
-  test('lets nodes be removed and admitted, after a question', async () => {
+  test('removes and admits nodes after a confirmation', async () => {
     await go(page, '#/nodes/edge-3');
     for (const [button, state] of [['Remove', 'removed'], ['Admit', null]]) {
       await page.getByRole('button', { name: button }).click();
@@ -150,7 +150,7 @@ describe('a fleet', () => {
     clean(page, /404/);
   });
 
-  test('that cannot be reached any more is shown as it was, and goes on when it is back', async () => {
+  test('keeps its last state without a connection and resumes', async () => {
     await go(page, '#/');
     await sum('2 of ');
     await site.stop('cloud', 'SIGKILL');
@@ -164,32 +164,32 @@ describe('a fleet', () => {
     clean(page, UNREACHED);
   });
 
-  test('asks who has no key for one', async () => {
+  test('asks for a missing key', async () => {
     await page.evaluate(() => localStorage.clear());
     await page.reload();
     await page.getByText('Who are you?').waitFor();
     await photograph(page, 'key');
     await accessible(page, 'the page without a key');
     clean(page, /401/);
-    // The page loads itself anew with the key.
+    // The page reloads itself with the key.
     await page.goto(site.address);
     await sum('2 of ');
   });
 });
 
-describe('what goes wrong', () => {
+describe('a node with problems', () => {
   let site, page;
   before(async () => {
     site = await Site.open();
     await site.device('edge-1', {}, '[sync]\nmax_object = "256KiB"\n[traffic]\ndaily_budget = "1GiB"');
     page = await browser.page(site.address);
-    // Of a node that the cloud side does not know yet, the page is told 404.
+    // The page gets 404 for a node that the cloud side does not know yet.
     await until('the node is known', async () => (await text(page, '.big')).includes('of 1 nodes'));
     await go(page, '#/nodes/edge-1');
   });
   after(async () => { await page.close(); await site.close(); });
 
-  test('is named where a node rejects an object', async () => {
+  test('shows the objects that it rejects', async () => {
     await site.apply(configMap('too-large', { text: 'x'.repeat(300 << 10) }), configMap('fits', { text: 'x' }));
     const rejected = page.getByRole('region', { name: 'Objects that it rejects' });
     await rejected.getByText('ConfigMap plant/too-large').waitFor();
@@ -206,7 +206,7 @@ describe('what goes wrong', () => {
     clean(page);
   });
 
-  test('removes nothing from a node before somebody has said so', async () => {
+  test('deletes held back objects only after a confirmation', async () => {
     await site.stop('cloud');
     const copied = ['', '-wal', '-shm'].map(end => [site.file(`cloud.db${end}`), site.file(`copy.db${end}`)]);
     for (const [from, to] of copied) await cp(from, to, { force: true }).catch(error => assert.equal(error.code, 'ENOENT'));
@@ -236,17 +236,17 @@ describe('what goes wrong', () => {
   });
 });
 
-describe('elsewhere', () => {
+describe('another access', () => {
   const pem = (config, key) => Buffer.from(new RegExp(`${key}: (\\S+)`).exec(config)[1], 'base64');
 
-  /** A browser with the certificate of an operator, and the address of the API. */
+  /** Opens a browser with the certificate of an operator; returns it with the address of the page. */
   async function operator(site, role) {
     const origin = `https://127.0.0.1:${site.ports.api}`;
     const config = await site.cloud('kubeconfig', '--user', 'ada', '--role', role, '--api', origin);
     return [await Browser.open([{ origin, cert: pem(config, 'client-certificate-data'), key: pem(config, 'client-key-data') }]), `${origin}/page/`];
   }
 
-  test('the certificate of an operator opens the page, and their role says what it may do', async () => {
+  test('by certificate opens the page with the rights of the role', async () => {
     const site = await Site.open();
     try {
       await site.device('edge-1');
@@ -265,7 +265,7 @@ describe('elsewhere', () => {
     } finally { await site.close(); }
   });
 
-  test('a cluster has the objects, and the page shows the same', async () => {
+  test('over a cluster shows the objects of the cluster', async () => {
     const cluster = await Site.open();
     let site;
     try {
@@ -295,11 +295,11 @@ describe('elsewhere', () => {
   });
 });
 
-describe('what others say', () => {
+describe('foreign text', () => {
   const HOSTILE = ['<img src=x onerror="window.bad=1">', '<script>window.bad=1</script>', '"><svg onload=window.bad=1>', '\u202eecin si siht', '{{constructor.constructor("window.bad=1")()}}'];
   const LINE = `${'long '.repeat(2048)}\u2066end`;
 
-  test('is text, however it looks', async () => {
+  test('in events and conditions is shown as text', async () => {
     const site = await Site.open({ nodes: 'max_events = 100' });
     try {
       await site.device('edge-1');
@@ -312,7 +312,7 @@ describe('what others say', () => {
         });
       }
       const second = now.replace(/\.\d+/, '');
-      // A patch, for the device writes into the same status meanwhile.
+      // A patch, because the device writes the same status meanwhile.
       await site.json('PATCH', '/api/v1/nodes/edge-1/status', {
         metadata: { labels: { odd: 'a' }, annotations: { odd: HOSTILE[0] } },
         status: { conditions: [{ type: 'Odd', status: 'True', reason: 'Odd', message: LINE, lastTransitionTime: second, lastHeartbeatTime: second }] },
@@ -337,7 +337,7 @@ describe('what others say', () => {
     } finally { await site.close(); }
   });
 
-  test('is text in names and labels, too', async () => {
+  test('in names and labels is shown as text', async () => {
     const site = await Site.open();
     const odd = await simulate(site.address.split('#')[0], { count: 40, nameOf: number => HOSTILE[number] ?? `edge-${number}`, key: HOSTILE[0], sites: HOSTILE });
     try {
@@ -364,7 +364,7 @@ describe('what others say', () => {
 });
 
 describe('ten thousand nodes', () => {
-  test('are drawn soon, take little memory, and are drawn anew without a jerk while 500 change each second', async t => {
+  test('are drawn fast, in little memory, at a steady frame rate', async t => {
     const site = await Site.open();
     const many = await simulate(site.address.split('#')[0]);
     try {

@@ -1,4 +1,4 @@
-// The picture of the README, made anew.
+// Renders the screenshot in the README.
 
 import { join } from 'node:path';
 

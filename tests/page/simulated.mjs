@@ -1,5 +1,5 @@
-// Ten thousand nodes that nobody has: a small server that speaks as much of the API as the overview asks for, and changes 500 of them
-// each second.
+// A simulated fleet of ten thousand nodes: a small server with the part of the API that the overview
+// uses, which can change nodes every second.
 
 import { createServer } from 'node:http';
 
@@ -7,7 +7,7 @@ const WORDS = ['in sync', 'syncing', 'connecting', 'not in effect', 'rejecting',
 
 const SITES = ['hamburg', 'lyon', 'osaka', 'porto', 'tallinn', 'toronto', 'utrecht', 'vienna'];
 
-/** Serves `count` nodes; the files of the page come from a cloud side. A server that has gone bad gives them any names and labels. */
+/** Serves `count` nodes; the files of the page come from a cloud side. A compromised server may send any names and labels. */
 export async function simulate(files, { count = 10_000, nameOf = number => `edge-${String(number).padStart(5, '0')}`, key = 'site', sites = SITES } = {}) {
   const since = Math.floor(Date.now() / 1000) - 4000;
   const rows = Array.from({ length: count }, (_, number) => {
@@ -47,7 +47,7 @@ export async function simulate(files, { count = 10_000, nameOf = number => `edge
   return {
     address: `http://127.0.0.1:${server.address().port}/page/`,
     rows,
-    /** Changes so many nodes each second from now on. */
+    /** Changes this many nodes every second from now on. */
     change(many) {
       timer = setInterval(() => {
         revision += 1;

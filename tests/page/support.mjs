@@ -1,4 +1,4 @@
-// Real programs and a real browser: what all tests of the page share.
+// Shared support of the page's tests: real programs and a real browser.
 
 import assert from 'node:assert/strict';
 import { execFile, spawn } from 'node:child_process';
@@ -18,7 +18,7 @@ const programs = process.env.EDGESYNC_PAGE_PROGRAMS;
 export const pictures = process.env.EDGESYNC_PAGE_PICTURES;
 const PATIENCE = 60_000;
 
-/** Waits until something is so, and says what was not. */
+/** Waits until `is` returns a truthy value and returns that; fails with `what` on a timeout. */
 export async function until(what, is, patience = PATIENCE) {
   const end = Date.now() + patience;
   for (;;) {
@@ -29,9 +29,9 @@ export async function until(what, is, patience = PATIENCE) {
   }
 }
 
-/** A directory with a cloud side and agents in it. */
+/** A directory with a cloud side and agents. */
 export class Site {
-  /** `nodes` are further lines of the section for nodes; `over` is the site whose API is the cluster that has the objects. */
+  /** `nodes` adds lines to the section for nodes; `over` is the site whose API serves as the cluster with the objects. */
   static async open({ nodes = '', over } = {}) {
     const site = new Site();
     site.directory = await mkdtemp(join(tmpdir(), 'edgesync-page-'));
@@ -86,7 +86,7 @@ ${over ? '' : '[[placement]]\nnodes = { names = ["edge-*"] }\nobjects = { namesp
 
   cloud(...args) { return this.ask('edgesync-cloud', ...args); }
 
-  /** Starts the cloud side, at the ports that it had before, if any. */
+  /** Starts the cloud side, after a stop on its previous ports. */
   async cloudStarts() {
     if (this.address) {
       const config = await readFile(this.file('cloud.toml'), 'utf8');
@@ -105,7 +105,7 @@ ${over ? '' : '[[placement]]\nnodes = { names = ["edge-*"] }\nobjects = { namesp
 
   async log(name) { return existsSync(this.file(`${name}.log`)) ? readFile(this.file(`${name}.log`), 'utf8') : ''; }
 
-  /** Starts a device. `more` are further lines of its configuration. */
+  /** Starts a device. `more` adds lines to its configuration. */
   async device(name, labels = {}, more = '') {
     const given = Object.entries(labels).map(([key, value]) => `"${key}" = "${value}"`).join(', ');
     await mkdir(this.file(name), { recursive: true });
@@ -127,7 +127,7 @@ ${more}
     this.start(name, 'edgesync', 'run', '--config', this.file(`${name}.toml`));
   }
 
-  /** Asks the cloud side on its socket. A patch is a strategic merge patch. */
+  /** Sends a request to the cloud side's socket. A patch is a strategic merge patch. */
   async json(method, path, body) {
     const { request } = await import('node:http');
     const type = method === 'PATCH' ? 'application/strategic-merge-patch+json' : 'application/json';
@@ -157,9 +157,9 @@ ${more}
 
 export const configMap = (name, data, namespace = 'plant') => ({ apiVersion: 'v1', kind: 'ConfigMap', metadata: { name, namespace }, data });
 
-/** A browser with nothing in it. What a page logs as an error, and asks of another origin, is noted. */
+/** A browser with an empty profile. It records the errors that a page logs and its requests to other origins. */
 export class Browser {
-  /** With the certificate of an operator, if one is given, it takes the server for what it says it is: Chromium has nowhere to be told. */
+  /** With an operator's certificate the browser accepts any server certificate, because Chromium has no option for a CA. */
   static async open(clientCertificates) {
     const browser = new Browser();
     browser.directory = await mkdtemp(join(tmpdir(), 'edgesync-chromium-'));
@@ -171,7 +171,7 @@ export class Browser {
     return browser;
   }
 
-  /** A new page. `errors` has all that went wrong in it, `strays` each request to elsewhere. */
+  /** Opens a page. `errors` collects its errors and warnings, `strays` its requests to other origins. */
   async page(address) {
     const page = await this.context.newPage();
     const { origin } = new URL(address);
@@ -193,24 +193,24 @@ export class Browser {
 
 export const go = (page, hash) => page.evaluate(hash => { location.hash = hash; }, hash);
 
-/** What an element says, in one line. */
+/** Returns the text of an element on one line. */
 export const text = (page, where) => page.locator(where).first().textContent().then(said => said.replace(/\s+/g, ' ').trim());
 
-/** Errors that a browser notes when nobody answers. */
+/** Errors of a browser without a connection. */
 export const UNREACHED = /ERR_CONNECTION|ERR_INCOMPLETE|ERR_EMPTY|network error/;
 
-/** Nothing went wrong in a page, but for what is expected, and it asked nobody else. */
+/** Asserts that a page has logged only expected errors and sent no request to another origin. */
 export function clean(page, expected = null) {
   assert.deepEqual(page.errors.splice(0).filter(error => !expected?.test(error)), [], 'errors in the console');
   assert.deepEqual(page.strays.splice(0), [], 'requests that leave the origin');
 }
 
-/** What axe finds, in both colour schemes. */
+/** Asserts that axe finds no violations in either colour scheme. */
 export async function accessible(page, what) {
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme });
     const session = await page.context().newCDPSession(page);
-    // Past the policy of the page, which would not have it.
+    // The debugger bypasses the page's content security policy.
     await session.send('Runtime.evaluate', { expression: `typeof axe === 'undefined' && (() => { ${axe} })()` });
     const { result } = await session.send('Runtime.evaluate', { expression: 'axe.run(document).then(found => JSON.stringify(found.violations.map(one => [one.id, one.nodes.map(node => node.html.slice(0, 200) + " " + node.failureSummary.slice(0, 300))])))', awaitPromise: true, returnByValue: true });
     await session.detach();
@@ -219,7 +219,7 @@ export async function accessible(page, what) {
   await page.emulateMedia({ colorScheme: 'light' });
 }
 
-/** The view in the light, in the dark, and on a phone. */
+/** Takes screenshots of the view in light, dark and phone layouts. */
 export async function photograph(page, what) {
   for (const [how, size, colorScheme] of [['light', [1280, 860], 'light'], ['dark', [1280, 860], 'dark'], ['phone', [390, 844], 'light']]) {
     await page.setViewportSize({ width: size[0], height: size[1] });

@@ -1,5 +1,5 @@
-//! Every command that a message recommends: `edgesync` and `edgesync-cloud` as their command lines are defined, `systemctl`
-//! with units that the packages have.
+//! Checks the commands that messages recommend: `edgesync` and `edgesync-cloud` against their
+//! command lines, `systemctl` against the units of the packages.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -14,7 +14,7 @@ use proc_macro2::{TokenStream, TokenTree};
 
 use super::sources::{is_test, product};
 
-/// What systemctl is asked for.
+/// The verbs of systemctl that messages may recommend.
 const VERBS: [&str; 7] = ["start", "stop", "restart", "enable", "disable", "status", "daemon-reload"];
 
 fn root() -> &'static Path {
@@ -34,7 +34,8 @@ fn literals(tokens: TokenStream, found: &mut Vec<String>) {
     }
 }
 
-/// The commands in a message: between quotation marks, or the whole of it up to its first comma.
+/// Extracts the commands of a message: those in quotation marks, or the whole text up to its first
+/// comma.
 fn commands(text: &str) -> Vec<String> {
     let quoted = ['\'', '`', '"'].into_iter().flat_map(|mark| text.split(mark).skip(1).step_by(2));
     let whole = text.lines().map(|line| line.split([',', ';', ':']).next().unwrap_or_default());
@@ -45,7 +46,7 @@ fn commands(text: &str) -> Vec<String> {
         ["edgesync", "edgesync-cloud", "systemctl", "journalctl"].iter().any(|program| starts(part, program))
     };
     let quoted = quoted.filter(is_command).map(str::to_owned);
-    // Without quotation marks a message is a command if its second word is one: the others are sentences.
+    // Without quotation marks, a message is a command only if its second word is a subcommand.
     let known = |part: &&str| {
         let second = part.split(' ').nth(1).unwrap_or_default();
         let known = |args: clap::Command| args.get_subcommands().any(|command| command.get_name() == second);
@@ -58,7 +59,7 @@ fn commands(text: &str) -> Vec<String> {
     all
 }
 
-/// The words of a command, with something in the place of what is filled in.
+/// Splits a command into words and replaces each placeholder with a value.
 fn words(command: &str) -> Vec<String> {
     let mut filled = String::new();
     let mut depth = 0;
@@ -76,7 +77,7 @@ fn words(command: &str) -> Vec<String> {
     filled.split_whitespace().map(str::to_owned).collect()
 }
 
-/// What is wrong with a command.
+/// Returns the parser's complaint about a command.
 fn problem(command: &str) -> Option<String> {
     let words = words(command);
     let parsed = match words[0].as_str() {
@@ -86,9 +87,9 @@ fn problem(command: &str) -> Option<String> {
     };
     let error = parsed.err()?;
     match error.kind() {
-        // It is named, not written out.
+        // A message may name a command without its arguments.
         ErrorKind::MissingRequiredArgument | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => None,
-        // What is filled in was not.
+        // The replacement of a placeholder may have the wrong type.
         ErrorKind::ValueValidation if command.contains('{') => None,
         _ => Some(error.to_string()),
     }
@@ -108,7 +109,7 @@ fn unit_problem(words: &[String]) -> Option<String> {
 }
 
 #[test]
-fn every_command_that_a_message_recommends_exists() {
+fn recommended_commands_exist() {
     let (mut checked, mut wrong) = (Vec::new(), Vec::new());
     for (file, text) in product().into_iter().filter(|(path, _)| !is_test(path)) {
         let mut texts = Vec::new();
@@ -126,7 +127,7 @@ fn every_command_that_a_message_recommends_exists() {
 }
 
 #[test]
-fn a_command_that_does_not_exist_is_found() {
+fn unknown_commands_in_messages_are_found() {
     for bad in [
         "run 'edgesync-cloud admit-node' at the cloud side",
         "edgesync repair --now",

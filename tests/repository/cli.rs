@@ -47,7 +47,7 @@ fn help_and_version_go_to_standard_output_and_succeed() {
 }
 
 #[test]
-fn wrong_usage_is_64_and_says_what_would_be_right() {
+fn usage_errors_exit_with_64_and_a_suggestion() {
     let output = run(edgesync_testkit::programs::device(), &["stats"]);
     assert_eq!(output.status.code(), Some(64));
     assert!(err(&output).contains("'status'"), "{}", err(&output));
@@ -56,7 +56,7 @@ fn wrong_usage_is_64_and_says_what_would_be_right() {
 }
 
 #[test]
-fn a_wrong_configuration_is_78_for_every_command_that_reads_it() {
+fn configuration_errors_exit_with_78_in_every_command() {
     let (_directory, path) = config("[link]\nkeepalive = 20\ninflight = 0\n");
     for command in ["check-config", "run"] {
         let output = run(edgesync_testkit::programs::device(), &[command, "--config", &path]);
@@ -71,7 +71,7 @@ fn a_wrong_configuration_is_78_for_every_command_that_reads_it() {
 }
 
 #[test]
-fn check_config_prints_what_is_in_force() {
+fn check_config_prints_the_effective_configuration() {
     let (_directory, path) = config("[link]\nkeepalive = \"30s\"\n");
     let output = run(edgesync_testkit::programs::device(), &["check-config", "--config", &path]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
@@ -82,7 +82,7 @@ fn check_config_prints_what_is_in_force() {
 }
 
 #[test]
-fn an_agent_that_is_not_running_is_69() {
+fn commands_without_an_agent_exit_with_69() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("edgesync.sock");
     for command in [&["status"][..], &["traffic"], &["syncs"], &["get", "configmaps"]] {
@@ -99,7 +99,7 @@ mod cloud_side {
     use super::*;
 
     #[test]
-    fn one_file_is_both_programs() {
+    fn program_name_selects_agent_or_cloud_side() {
         let directory = tempfile::tempdir().unwrap();
         for name in ["edgesync", "edgesync-cloud"] {
             let link = directory.path().join(name);
@@ -110,7 +110,7 @@ mod cloud_side {
     }
 
     #[test]
-    fn a_listener_that_others_could_reach_is_refused() {
+    fn listener_without_tls_beyond_loopback_is_refused() {
         let (_directory, path) = config("[broker]\nlisten = \"0.0.0.0:1883\"\ntls = \"off\"\n");
         let output = run(edgesync_testkit::programs::cloud(), &["run", "--config", &path]);
         assert_eq!(output.status.code(), Some(78));
@@ -118,8 +118,8 @@ mod cloud_side {
     }
 
     #[test]
-    fn a_cloud_side_that_is_not_running_is_69() {
-        // A port that was free a moment ago and that nobody listens on.
+    fn commands_without_a_cloud_side_exit_with_69() {
+        // A port that was free a moment ago and has no listener.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         for command in [
             &["nodes"][..],

@@ -1,4 +1,5 @@
-//! The documented configuration files against what is built in, and the errors people get to read.
+//! Checks the documented configuration files against the built-in defaults, and the error messages
+//! of the parser.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -56,7 +57,7 @@ fn documented(text: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// The file with all documented defaults made effective.
+/// Returns the file with all documented defaults made effective.
 fn uncommented(text: &str) -> String {
     let uncomment = |line: &str| match line.strip_prefix('#') {
         Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase()) => rest.to_owned(),
@@ -65,7 +66,7 @@ fn uncommented(text: &str) -> String {
     text.lines().map(uncomment).collect::<Vec<_>>().join("\n")
 }
 
-/// The file of a program says of each key what holds: default, and whether a reload is enough.
+/// Checks that the file documents the default of each key, and whether a reload applies it.
 fn check_documented<C: Settings + PartialEq + std::fmt::Debug>(text: &str) {
     let mut built_in = values(&C::default());
     built_in.remove(".placement");
@@ -80,7 +81,7 @@ fn check_documented<C: Settings + PartialEq + std::fmt::Debug>(text: &str) {
     for setting in settings(&C::default()).iter().filter(|setting| !setting.section.is_empty()) {
         let start = text.find(&format!("\n[{}]\n", setting.section)).unwrap();
         let at = start + text[start..].find(&format!("\n#{} = ", setting.key)).unwrap();
-        // The comment above, past other keys that share it.
+        // The comment above, which other keys may share.
         let above = text[..at].rsplit("\n\n").next().unwrap();
         let live = above.contains("[live]");
         assert_eq!(live, setting.change == Change::Live, "[{}] {}: {above}", setting.section, setting.key);
@@ -88,17 +89,17 @@ fn check_documented<C: Settings + PartialEq + std::fmt::Debug>(text: &str) {
 }
 
 #[test]
-fn the_agents_file_documents_every_key_with_its_default() {
+fn agent_file_documents_every_key_with_its_default() {
     check_documented::<edge::Config>(EDGE);
 }
 
 #[test]
-fn the_cloud_sides_file_documents_every_key_with_its_default() {
+fn cloud_file_documents_every_key_with_its_default() {
     check_documented::<edgesync_fleet::config::Config>(CLOUD);
 }
 
 #[test]
-fn relative_paths_count_from_the_directory_of_the_file() {
+fn relative_paths_resolve_against_the_files_directory() {
     let text = "[store]\npath = \"db/edge.db\"\n[api]\nsocket = \"/run/e.sock\"\n[link]\nbroker = \"mqtts://b\"\nca_file = \"ca.crt\"\n";
     let variables = [("EDGESYNC_IDENTITY_DIRECTORY".into(), "identity/a".into())];
     let loaded = config::parse::<edge::Config>(Path::new("/srv/node/edge.toml"), text, variables).unwrap();
@@ -107,14 +108,14 @@ fn relative_paths_count_from_the_directory_of_the_file() {
     assert_eq!(config.api.socket, Path::new("/run/e.sock"));
     assert_eq!(config.identity.directory.as_deref(), Some(Path::new("/srv/node/identity/a")));
     assert_eq!(config.link.ca_file.as_deref(), Some(Path::new("/srv/node/ca.crt")));
-    // What follows from others follows from what they are.
+    // Derived paths follow the paths they derive from.
     assert_eq!(config.api.kubeconfig, Path::new("/srv/node/db/kubeconfig"));
     let here = config::parse::<edge::Config>(Path::new("edge.toml"), text, []).unwrap().config;
     assert_eq!(here.store.path, Path::new("db/edge.db"));
     assert_eq!(here.link.password_file, None);
 }
 
-/// What is indented in the comments of a file.
+/// Returns the indented example in the comments of a file.
 fn example(text: &str) -> String {
     let lines =
         text.lines().filter_map(|line| line.strip_prefix("#   ").filter(|line| !line.starts_with(' ')));
@@ -122,7 +123,7 @@ fn example(text: &str) -> String {
 }
 
 #[test]
-fn the_example_of_a_rule_for_files_is_one_with_the_defaults() {
+fn example_file_rule_parses_with_the_defaults() {
     let config = edge_config(&example(EDGE));
     let [rule] = config.files.rules.as_slice() else { panic!("{:?}", config.files) };
     assert_eq!((rule.name.as_str(), rule.mode), ("nginx", Some(0o640)));
@@ -134,7 +135,7 @@ fn the_example_of_a_rule_for_files_is_one_with_the_defaults() {
 }
 
 #[test]
-fn the_example_of_a_placement_rule_is_one() {
+fn example_placement_rule_parses() {
     let example = CLOUD
         .lines()
         .filter_map(|line| line.strip_prefix("#   ").filter(|line| !line.starts_with(' ')))
@@ -148,7 +149,7 @@ fn the_example_of_a_placement_rule_is_one() {
 }
 
 #[test]
-fn what_check_config_prints_loads_to_the_same_configuration() {
+fn check_config_output_parses_to_the_same_configuration() {
     let text = r#"
         [node]
         name = "gw-7"
@@ -178,7 +179,7 @@ fn what_check_config_prints_loads_to_the_same_configuration() {
 }
 
 #[test]
-fn what_check_config_prints_of_the_cloud_side_loads_to_the_same_configuration() {
+fn cloud_check_config_output_parses_to_the_same_configuration() {
     let text = "[[placement]]\nnodes.names = [\"a*\"]\nobjects = { kinds = [\"cm\"] }\n[[placement]]\n[broker]\nmode = \"external\"\n";
     let loaded = load::<edgesync_fleet::config::Config>(text, &[]).unwrap();
     let again = load::<edgesync_fleet::config::Config>(&loaded.show(), &[]).unwrap();
@@ -187,7 +188,7 @@ fn what_check_config_prints_of_the_cloud_side_loads_to_the_same_configuration() 
 }
 
 #[test]
-fn a_wrong_value_is_shown_with_its_line_and_what_would_be_right() {
+fn invalid_value_is_reported_with_its_line_and_range() {
     let errors = edge_errors("[link]\nkeepalive = \"1s\"\n");
     let expected = "\
 /etc/edgesync/edgesync.toml:2:13: link.keepalive: must be between 2s and 20m, not 1s
@@ -198,7 +199,7 @@ fn a_wrong_value_is_shown_with_its_line_and_what_would_be_right() {
 }
 
 #[test]
-fn wrong_types_and_forms_are_refused_with_the_right_one() {
+fn wrong_types_are_refused_with_the_expected_form() {
     for (text, expected) in [
         (
             "[link]\nkeepalive = 20",
@@ -255,7 +256,7 @@ fn wrong_types_and_forms_are_refused_with_the_right_one() {
 }
 
 #[test]
-fn unknown_names_are_refused_with_the_one_that_was_meant() {
+fn unknown_keys_are_refused_with_a_suggestion() {
     for (text, expected) in [
         (
             "[link]\nkeep_alive = \"20s\"",
@@ -271,7 +272,7 @@ fn unknown_names_are_refused_with_the_one_that_was_meant() {
 }
 
 #[test]
-fn all_problems_are_reported_together_in_the_order_of_the_file() {
+fn problems_are_reported_together_in_file_order() {
     let text = "[log]\nlevel = 3\n[link]\ninflight = 0\nkeepalife = \"3s\"\nkeepalive = \"0s\"\n";
     let errors = load::<edge::Config>(text, &[("EDGESYNC_STORE_PATH", "")]).unwrap_err();
     let lines = errors.to_string();
@@ -295,7 +296,7 @@ fn syntax_errors_name_each_line_once() {
 }
 
 #[test]
-fn values_that_exclude_each_other_are_named_together() {
+fn conflicting_values_are_reported_together() {
     let errors = edge_errors("[link]\nbackoff_min = \"2m\"\n");
     let shown = errors.to_string();
     assert!(
@@ -314,7 +315,7 @@ fn values_that_exclude_each_other_are_named_together() {
 }
 
 #[test]
-fn a_kubeedge_link_needs_cloud_core_and_a_certificate() {
+fn kubeedge_link_requires_cloudcore_and_a_certificate() {
     let shown = edge_errors("[link]\ntype = \"kubeedge\"\n").to_string();
     assert!(
         shown.contains("toml:2:8: link.type is \"kubeedge\", and nothing says where CloudCore is"),
@@ -332,7 +333,7 @@ fn a_kubeedge_link_needs_cloud_core_and_a_certificate() {
     let peer = loaded.config.peer();
     assert_eq!((peer.to_string().as_str(), peer.key), ("ws://127.0.0.1:10000", "kubeedge.url"));
     assert!(peer.is_local() && !peer.tls);
-    // What only MQTT needs does not stand in the way, but has no effect.
+    // A key that only MQTT needs is accepted with a warning.
     let loaded = with("password_file = \"/x\"\nbroker = \"mqtts://b\"").unwrap();
     assert!(
         loaded.warnings.iter().any(|w| w.starts_with("link.broker has no effect")),
@@ -353,9 +354,9 @@ fn a_kubeedge_link_needs_cloud_core_and_a_certificate() {
 }
 
 #[test]
-fn a_variable_overrides_the_file_for_every_key() {
+fn environment_variables_override_every_key() {
     let config = edge::Config::default();
-    // No variable can hold rules.
+    // Rules have no variable.
     for setting in settings(&config).into_iter().filter(|setting| !setting.section.is_empty()) {
         let name = format!("EDGESYNC_{}_{}", setting.section, setting.key).to_uppercase();
         let loaded = load::<edge::Config>("", &[(name.as_str(), "\u{1}")]);
@@ -378,7 +379,7 @@ fn a_variable_overrides_the_file_for_every_key() {
 }
 
 #[test]
-fn a_variable_that_names_no_key_is_told_about() {
+fn unknown_environment_variables_are_reported() {
     let variables = [
         ("EDGESYNC_LINK_KEEPALIV", "40s"),
         ("EDGESYNC_CLOUD_API_LISTEN", "x"),
@@ -392,9 +393,9 @@ fn a_variable_that_names_no_key_is_told_about() {
 }
 
 #[test]
-fn the_node_name_is_the_host_name_unless_given() {
+fn node_name_defaults_to_the_host_name() {
     let loaded = config::parse::<edge::Config>(Path::new("x"), "", []);
-    // Whether this machine's name is a node name is not for the test to say.
+    // Either outcome is correct: the host name of this machine may be no valid node name.
     match loaded {
         Ok(loaded) => {
             assert!(!loaded.config.node.name.is_empty());
@@ -407,7 +408,7 @@ fn the_node_name_is_the_host_name_unless_given() {
 }
 
 #[test]
-fn the_api_answers_on_loopback_and_its_kubeconfig_is_beside_the_database() {
+fn api_defaults_to_loopback_with_the_kubeconfig_by_the_database() {
     let config = edge_config("[store]\npath = \"/data/e.db\"\n");
     assert_eq!(config.api.kubeconfig, Path::new("/data/kubeconfig"));
     assert_eq!(config.api.listen, "127.0.0.1:10550".parse().ok());
@@ -418,7 +419,7 @@ fn the_api_answers_on_loopback_and_its_kubeconfig_is_beside_the_database() {
 }
 
 #[test]
-fn a_reload_takes_what_is_live_and_names_what_needs_a_restart() {
+fn reload_applies_live_keys_and_lists_those_needing_a_restart() {
     let before = load::<edge::Config>("[link]\nbroker = \"mqtt://a\"\n", &[]).unwrap();
     let next = edge_config(
         "[link]\nbroker = \"mqtt://b\"\nbackoff_max = \"2m\"\n[log]\nlevel = \"debug\"\nformat = \"json\"\n[node]\nlabels = { a = \"b\" }\nname = \"gw-1\"\n",
@@ -439,7 +440,7 @@ fn a_reload_takes_what_is_live_and_names_what_needs_a_restart() {
 }
 
 #[test]
-fn a_reload_without_changes_finds_none() {
+fn reload_without_changes_reports_none() {
     let loaded = load::<edge::Config>(EDGE, &[]).unwrap();
     let (config, differences) = loaded.reloaded(&loaded.config);
     assert_eq!(config, loaded.config);
@@ -447,7 +448,7 @@ fn a_reload_without_changes_finds_none() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named() {
+fn unreadable_file_is_named_in_the_error() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("edgesync.toml");
     let message = |path: &Path| config::load::<edge::Config>(path).unwrap_err().to_string();
@@ -467,7 +468,7 @@ mod cloud_side {
     }
 
     #[test]
-    fn who_comes_from_another_machine_needs_a_certificate() {
+    fn clients_beyond_loopback_need_a_certificate() {
         let shown = errors("[broker]\nlisten = \"0.0.0.0:1883\"\ntls = \"off\"\n");
         assert!(shown.contains("toml:3:7: broker.tls = \"off\" lets everybody in"), "{shown}");
         assert!(shown.contains("use \"auto\", which demands a certificate there"), "{shown}");
@@ -485,7 +486,7 @@ mod cloud_side {
     }
 
     #[test]
-    fn names_of_the_services_are_hosts() {
+    fn service_names_must_be_hosts() {
         let shown = errors("[pairing]\nnames = [\"cloud.example\", \"https://x\"]\n");
         assert!(
             shown.contains("\"https://x\" is neither a host name in lower case nor an IP address"),
@@ -498,7 +499,7 @@ mod cloud_side {
     }
 
     #[test]
-    fn a_wrong_rule_is_shown_where_it_is_wrong() {
+    fn invalid_placement_rule_is_reported_at_its_line() {
         let shown = errors("[[placement]]\nobjects.kinds = [\"cm\", \"Event\"]\n");
         assert!(shown.contains("toml:2:17: placement: objects of kind 'Event' cannot be placed"), "{shown}");
         assert!(errors("[placement]\nnodes = {}\n").contains("each written [[placement]]"));
@@ -506,7 +507,7 @@ mod cloud_side {
     }
 
     #[test]
-    fn windows_hold_at_least_one_frame() {
+    fn send_windows_hold_at_least_one_frame() {
         let shown = errors("[sync]\nwindow_bytes = \"64KiB\"\nwindow_objects = 10\n");
         assert!(
             shown.contains("link.max_frame (256KiB) must not be more than sync.window_bytes (64KiB)"),
@@ -522,7 +523,7 @@ mod cloud_side {
     }
 
     #[test]
-    fn a_broker_that_is_not_used_is_told_about() {
+    fn unused_broker_address_is_reported() {
         let text = "[link]\nbroker = \"mqtt://broker.example\"\n";
         let loaded = load::<Config>(text, &[]).unwrap();
         assert!(loaded.warnings[0].contains("link.broker is not used"), "{:?}", loaded.warnings);
@@ -532,7 +533,7 @@ mod cloud_side {
     }
 
     #[test]
-    fn no_two_listeners_have_one_address() {
+    fn listeners_with_the_same_address_are_refused() {
         let shown = errors("[api]\nlisten = \"0.0.0.0:8883\"\n[pairing]\nlisten = \"0.0.0.0:8883\"\n");
         assert!(shown.contains("broker.listen and api.listen must not both be 0.0.0.0:8883"), "{shown}");
         assert!(shown.contains("api.listen and pairing.listen must not both be 0.0.0.0:8883"), "{shown}");

@@ -1,5 +1,5 @@
-//! What cargo does not say of the crates: pure ones reach no clock, file or network, each outer library has its place, files
-//! stay short and say what they are for.
+//! Checks the rules for crates that cargo does not enforce: pure crates reach no clock, file or
+//! network, each external library has its crates, files are short and documented.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -30,7 +30,8 @@ const IMPURE: [&str; 9] = [
 const IMPURE_LIBRARIES: [&str; 8] =
     ["tokio", "rusqlite", "rumqttc", "hyper", "rustls", "kube", "clap", "uuid"];
 
-/// Outer libraries, each with the packages that may name it: it can be replaced there.
+/// External libraries, each with the only packages that may name it, so that it can be replaced
+/// there.
 const PLACES: &[(&str, &[&str])] = &[
     ("rumqttc", &["transport", "broker"]),
     ("tokio-tungstenite", &["kubeedge"]),
@@ -44,7 +45,7 @@ const PLACES: &[(&str, &[&str])] = &[
     ("clap", &["cli", "cloud", "demo", "edgesync"]),
 ];
 
-/// A file beyond this many lines must be two; unit tests at its end are not counted.
+/// Maximum lines of code in a file; unit tests at its end are not counted.
 const LONGEST: usize = 700;
 
 /// The names of the dependencies of a package, without those of its tests.
@@ -60,7 +61,7 @@ fn dependencies(package: &str) -> Vec<String> {
     names.filter(|name| !name.is_empty() && !name.starts_with('#')).map(str::to_owned).collect()
 }
 
-/// The code as words without spaces, without comments, strings and what is compiled for tests alone.
+/// Returns the tokens of a file without spaces, comments, strings and unit tests.
 fn code(text: &str) -> String {
     let body = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let mut out = String::new();
@@ -94,7 +95,7 @@ fn impure(code: &str) -> Option<&'static str> {
 }
 
 #[test]
-fn pure_crates_reach_no_clock_file_or_network() {
+fn pure_crates_use_no_clock_file_or_network() {
     let packages = packages();
     for name in PURE {
         let outer: Vec<String> =
@@ -107,7 +108,7 @@ fn pure_crates_reach_no_clock_file_or_network() {
 }
 
 #[test]
-fn impure_code_is_found() {
+fn impure_code_is_detected() {
     assert_eq!(impure(&code("use std::time::Instant;")), Some("std::time::Instant"));
     assert_eq!(impure(&code("fn f() { jiff::Timestamp::now(); }")), Some("Timestamp::now"));
     assert_eq!(impure(&code("// std::fs\nconst A: &str = \"std::fs\";")), None);
@@ -115,7 +116,7 @@ fn impure_code_is_found() {
 }
 
 #[test]
-fn each_outer_library_has_its_place() {
+fn external_libraries_stay_in_their_crates() {
     for package in packages().into_keys().filter(|name| !["testkit", "fuzz"].contains(&name.as_str())) {
         for name in dependencies(&package) {
             if let Some((_, places)) = PLACES.iter().find(|(library, _)| *library == name) {
@@ -129,7 +130,7 @@ fn each_outer_library_has_its_place() {
 }
 
 #[test]
-fn the_device_knows_neither_cluster_nor_fleet() {
+fn agent_depends_on_neither_cluster_nor_fleet_crates() {
     let mut reached = vec!["edgesync".to_owned()];
     let mut next = 0;
     while let Some(package) = reached.get(next).cloned() {
@@ -147,7 +148,7 @@ fn the_device_knows_neither_cluster_nor_fleet() {
 }
 
 #[test]
-fn the_architecture_names_what_each_crate_may_use() {
+fn architecture_lists_the_dependencies_of_each_crate() {
     let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
     let (_, table) = page.split_once("| crate | job | may use |\n|---|---|---|\n").unwrap();
     let rows = table.lines().take_while(|line| line.starts_with('|'));
@@ -174,7 +175,7 @@ fn the_architecture_names_what_each_crate_may_use() {
 }
 
 #[test]
-fn no_file_is_too_long_to_read() {
+fn source_files_stay_under_the_line_limit() {
     let lines = |text: &str| {
         let body = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
         body.lines().filter(|line| !line.trim_start().starts_with("//") && !line.trim().is_empty()).count()
@@ -185,14 +186,14 @@ fn no_file_is_too_long_to_read() {
 }
 
 #[test]
-fn every_module_opens_with_its_job() {
+fn modules_open_with_their_job() {
     let silent = product().into_iter().filter(|(_, text)| !text.starts_with("//!")).map(|(path, _)| path);
     let silent = silent.filter(|path| !path.ends_with("/tests.rs")).collect::<Vec<_>>();
     assert!(silent.is_empty(), "without a //! at the top: {silent:?}");
 }
 
 #[test]
-fn unsafe_code_is_in_one_file() {
+fn unsafe_code_stays_in_one_file() {
     let found =
         product().into_iter().filter(|(_, text)| code(text).contains("unsafe{")).map(|(path, _)| path);
     assert_eq!(found.collect::<Vec<_>>(), ["crates/runtime/src/memory.rs"]);

@@ -1,4 +1,4 @@
-//! The documents against the repository: what they link to exists, and so do the tests and the configuration keys they name.
+//! Checks that the links, files, tests and configuration keys that the documents name exist.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -7,14 +7,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What somebody reads who only wants to know what this is.
+/// Maximum lines of README.md, which introduces the project.
 const README_LINES: usize = 200;
 
 fn root() -> &'static Path {
     edgesync_testkit::programs::root()
 }
 
-/// All files with this extension under some directories.
+/// Returns all files with this extension below some directories.
 fn files(directories: &[&str], extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open: Vec<PathBuf> = directories.iter().map(|directory| root().join(directory)).collect();
@@ -38,12 +38,12 @@ fn documents() -> Vec<PathBuf> {
     documents
 }
 
-/// The text without fenced blocks.
+/// Returns the text without fenced blocks.
 fn prose(text: &str) -> String {
     text.split("\n```").step_by(2).collect()
 }
 
-/// A heading as it stands in the address of its section.
+/// Converts a heading to the anchor of its section.
 fn anchor(heading: &str) -> String {
     let letters = heading.trim().to_lowercase();
     letters
@@ -53,13 +53,13 @@ fn anchor(heading: &str) -> String {
         .replace(' ', "-")
 }
 
-fn has_section(text: &str, wanted: &str) -> bool {
+fn has_section(text: &str, expected: &str) -> bool {
     let mut headings = text.lines().filter(|line| line.starts_with('#'));
-    headings.any(|line| anchor(line.trim_start_matches('#')) == wanted)
+    headings.any(|line| anchor(line.trim_start_matches('#')) == expected)
 }
 
 #[test]
-fn every_link_between_documents_leads_somewhere() {
+fn document_links_resolve() {
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();
         for link in prose(&text).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
@@ -79,7 +79,7 @@ fn every_link_between_documents_leads_somewhere() {
 }
 
 #[test]
-fn every_file_that_a_document_names_exists() {
+fn files_named_in_documents_exist() {
     let mut named = 0;
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();
@@ -96,7 +96,7 @@ fn every_file_that_a_document_names_exists() {
 }
 
 #[test]
-fn the_index_leads_to_every_document() {
+fn index_links_every_document() {
     let index = fs::read_to_string(root().join("docs/README.md")).unwrap();
     for document in files(&["docs"], "md").iter().filter(|path| !path.ends_with("docs/README.md")) {
         let name = document.strip_prefix(root().join("docs")).unwrap().display();
@@ -105,7 +105,7 @@ fn the_index_leads_to_every_document() {
     }
 }
 
-/// The keys of a configuration file, with their sections.
+/// Returns the keys of a configuration file as `section.key`.
 fn keys(file: &str) -> Vec<String> {
     let text = fs::read_to_string(root().join("config").join(file)).unwrap();
     let (mut section, mut keys) = (String::new(), Vec::new());
@@ -121,7 +121,7 @@ fn keys(file: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_configuration_key_that_a_document_names_exists() {
+fn configuration_keys_named_in_documents_exist() {
     let mut known = keys("edgesync.toml");
     known.extend(keys("edgesync-cloud.toml"));
     assert!(known.len() > 60, "the keys were not found: {known:?}");
@@ -132,7 +132,7 @@ fn every_configuration_key_that_a_document_names_exists() {
         for word in prose(&text).split('`').skip(1).step_by(2) {
             let word = word.split(' ').next().unwrap_or_default();
             let Some((section, key)) = word.split_once('.') else { continue };
-            // Files are named as keys are.
+            // File names have the same form as keys.
             let file = ["pem", "key", "rs", "toml", "db"].contains(&key);
             let is_key = key.chars().all(|c| c.is_ascii_lowercase() || c == '_') && !key.is_empty();
             if sections.contains(section) && is_key && !file {
@@ -145,21 +145,21 @@ fn every_configuration_key_that_a_document_names_exists() {
 }
 
 #[test]
-fn the_readme_can_be_read_to_its_end() {
+fn readme_stays_under_its_line_limit() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     let lines = readme.lines().count();
     assert!(lines <= README_LINES, "README.md has {lines} lines, {README_LINES} at most");
 }
 
 #[test]
-fn every_test_that_the_guarantees_and_the_security_model_name_exists() {
+fn tests_named_in_guarantees_and_security_exist() {
     let sources: Vec<String> = files(&["src", "crates", "tests"], "rs")
         .iter()
         .map(|path| fs::read_to_string(path).unwrap())
         .collect();
     for document in ["docs/guarantees.md", "docs/security.md"] {
         let text = fs::read_to_string(root().join(document)).unwrap();
-        // Names of tests are the only words with so many underscores.
+        // Only names of tests have so many underscores.
         let named: Vec<&str> =
             text.split('`').filter(|word| !word.contains(' ') && word.matches('_').count() >= 4).collect();
         assert!(named.len() >= 10, "{document}: the tests were not found: {named:?}");

@@ -1,8 +1,9 @@
-//! Frames of all versions against each other. `tests/fixtures/frames/<version>` has one frame of each type, with all its
-//! fields, as that version wrote it. What was recorded is read today, and what is written today has every field of what
-//! was recorded, with the same meaning: so older programs read it.
+//! Checks that frames are compatible across versions. `tests/fixtures/frames/<version>` holds one
+//! frame of each type, with all its fields, as that version wrote it. Today's decoder reads every
+//! recorded frame. Today's encoder writes every field of the recorded frames with the same meaning,
+//! so that older programs read them.
 //!
-//! A release records its own: `EDGESYNC_RECORD_FRAMES=1 cargo nextest run --test repository frames`.
+//! A release records its own: `EDGESYNC_RECORD_FRAMES=1 cargo nextest run --test parts frames`.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -51,7 +52,7 @@ fn recorded(version: &Path) -> Frames {
     frames
 }
 
-/// All recorded versions.
+/// Reads the frames of all recorded versions.
 fn versions() -> Vec<(String, Frames)> {
     let mut paths: Vec<PathBuf> =
         fs::read_dir(directory()).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -213,7 +214,7 @@ fn down() -> Vec<Down> {
     ]
 }
 
-/// What is written today.
+/// Encodes the current form of each frame type.
 fn written() -> Frames {
     let parse = |bytes: Vec<u8>| serde_json::from_slice(&bytes).unwrap();
     let up = up()
@@ -225,7 +226,7 @@ fn written() -> Frames {
     up.chain(down).collect()
 }
 
-/// Reads a frame and writes it again; what an Objects frame asks for, in words.
+/// Decodes a frame and encodes it again; an Objects frame becomes a description of its changes.
 fn read(name: &str, frame: &Value) -> Result<Value, String> {
     let text = frame.to_string();
     let parse = |bytes: Vec<u8>| serde_json::from_slice(&bytes).map_err(|error| error.to_string());
@@ -249,7 +250,7 @@ fn read(name: &str, frame: &Value) -> Result<Value, String> {
     parse(written_again(frame).unwrap().encode(usize::MAX).unwrap())
 }
 
-/// Where `new` lacks something that `old` has, or says something else.
+/// Returns the first path where `new` lacks a field of `old` or has another value.
 fn missing(old: &Value, new: &Value, at: &str) -> Option<String> {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => old.iter().find_map(|(field, value)| {
@@ -265,7 +266,7 @@ fn missing(old: &Value, new: &Value, at: &str) -> Option<String> {
 }
 
 #[test]
-fn the_frames_of_this_version_are_recorded() {
+fn frames_of_this_version_are_recorded() {
     let version = directory().join(edgesync_runtime::VERSION);
     if std::env::var_os("EDGESYNC_RECORD_FRAMES").is_some() {
         for (name, frame) in written() {
@@ -279,7 +280,7 @@ fn the_frames_of_this_version_are_recorded() {
 }
 
 #[test]
-fn frames_of_every_version_are_read_with_all_that_is_in_them() {
+fn recorded_frames_decode_with_all_their_fields() {
     for (version, frames) in versions() {
         for (name, frame) in frames {
             let again = read(&name, &frame).unwrap_or_else(|error| panic!("{name} of {version}: {error}"));
@@ -293,7 +294,7 @@ fn frames_of_every_version_are_read_with_all_that_is_in_them() {
 }
 
 #[test]
-fn what_is_written_today_has_every_field_that_older_versions_read() {
+fn todays_frames_have_every_field_of_older_versions() {
     let today = written();
     for (version, frames) in versions() {
         for (name, frame) in frames {
@@ -302,11 +303,11 @@ fn what_is_written_today_has_every_field_that_older_versions_read() {
     }
 }
 
-/// Words that stand for one of several things: a later version may have more of them.
+/// Words of enumerations that a later version may extend.
 const WORDS: [&str; 6] = ["TooLarge", "Recreated", "Namespaced", "False", "status", "update"];
 
-/// Puts fields that nobody knows into each object of a frame, and words that nobody knows in the place of others, as
-/// `choose` says. Objects, statuses and Events are Kubernetes' own: nothing is changed in them.
+/// Adds unknown fields to each object of a frame and replaces words with unknown ones, as `choose`
+/// decides. Objects, statuses and Events belong to Kubernetes and stay unchanged.
 fn alter(value: &mut Value, choose: &mut impl FnMut() -> bool) {
     match value {
         Value::Object(fields) => {
@@ -329,9 +330,9 @@ fn alter(value: &mut Value, choose: &mut impl FnMut() -> bool) {
 }
 
 proptest! {
-    /// Whatever a later version adds, an older one reads the rest.
+    /// Simulates a later version that adds fields and words.
     #[test]
-    fn unknown_words_and_fields_never_make_a_frame_unreadable(choices in prop::collection::vec(any::<bool>(), 1..60)) {
+    fn unknown_words_and_fields_leave_a_frame_readable(choices in prop::collection::vec(any::<bool>(), 1..60)) {
         for (name, frame) in written() {
             let (mut altered, mut at) = (frame.clone(), 0);
             alter(&mut altered, &mut || {

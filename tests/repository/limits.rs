@@ -1,4 +1,4 @@
-//! The table of bounds in `docs/architecture.md` against the constants that set them.
+//! Checks the table of limits in `docs/architecture.md` against the constants that set them.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -11,7 +11,8 @@ use edgesync_testkit::programs::root;
 /// A constant or field as a row names it: file and name.
 type Setting<'a> = (&'a str, &'a str);
 
-/// The file that a row names: `broker/accept.rs` is in the crate `broker`, `src/agent.rs` in the device's program.
+/// Returns the file that a row names: `broker/accept.rs` is in the crate `broker`, `src/agent.rs`
+/// in the agent's package.
 fn source(file: &str) -> PathBuf {
     match file.split_once('/') {
         Some((name, path)) if name != "src" => root().join("crates").join(name).join("src").join(path),
@@ -19,12 +20,12 @@ fn source(file: &str) -> PathBuf {
     }
 }
 
-/// The words in backticks.
+/// Returns the words in backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The files that the last column of a row names, and the names that it gives after each.
+/// Parses the last column of a row: the files, and the names that follow each file.
 fn settings(column: &str) -> (Vec<&str>, Vec<Setting<'_>>) {
     let (mut files, mut settings) = (Vec::new(), Vec::new());
     for word in quoted(column) {
@@ -37,7 +38,7 @@ fn settings(column: &str) -> (Vec<&str>, Vec<Setting<'_>>) {
     (files, settings)
 }
 
-/// The value of an expression such as `4 << 20`, `5 * 60` or `Duration::from_secs(30)`.
+/// Evaluates an expression such as `4 << 20`, `5 * 60` or `Duration::from_secs(30)`.
 fn value(expression: &str) -> Option<u64> {
     let expression = expression.trim().trim_start_matches("Duration::from_secs(").trim_end_matches(')');
     let number = |text: &str| text.trim().replace('_', "").parse::<u64>().ok();
@@ -47,7 +48,7 @@ fn value(expression: &str) -> Option<u64> {
     expression.split('*').map(number).product()
 }
 
-/// All values that a file gives to a name, in a constant, a field or an assignment.
+/// Returns all values that a file assigns to a name, in a constant, a field or an assignment.
 fn values(text: &str, name: &str) -> Vec<u64> {
     let of_name = |at: usize| {
         let (before, rest) = (&text[..at], &text[at + name.len()..]);
@@ -60,7 +61,7 @@ fn values(text: &str, name: &str) -> Vec<u64> {
     text.match_indices(name).filter_map(|(at, _)| of_name(at)).collect()
 }
 
-/// What a person writes for a number, be it a count, bytes or seconds.
+/// Returns the ways to write a number as a count, bytes or seconds.
 fn written(value: u64) -> Vec<String> {
     let digits = value.to_string();
     let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
@@ -73,7 +74,8 @@ fn written(value: u64) -> Vec<String> {
     forms
 }
 
-/// Whether a text has a number in one of its forms, and not as a part of another one.
+/// Returns whether a text contains a number in one of its forms, and not as a part of another
+/// number.
 fn says(text: &str, value: u64) -> bool {
     let part_of_a_number = |c: char| c.is_ascii_digit() || c == ',';
     written(value).iter().any(|form| {
@@ -88,7 +90,7 @@ fn says(text: &str, value: u64) -> bool {
     })
 }
 
-/// What is wrong with a row of the table.
+/// Lists the errors in a row of the table.
 fn problems(row: &str) -> Vec<String> {
     let columns: Vec<&str> = row.trim_matches('|').split(" | ").collect();
     let [what, bound, set_in] = columns[..] else { panic!("not three columns: {row}") };
@@ -105,7 +107,7 @@ fn problems(row: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_architecture_names_the_bounds_that_are_set() {
+fn architecture_lists_the_limits_of_the_code() {
     let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
     let (_, table) = page.split_once("| resource | limit | set in |\n|---|---|---|\n").unwrap();
     let rows = table.lines().take_while(|line| line.starts_with('|')).filter(|row| !row.starts_with("| **"));
@@ -116,7 +118,7 @@ fn the_architecture_names_the_bounds_that_are_set() {
 }
 
 #[test]
-fn values_are_found_however_they_are_written() {
+fn values_are_found_in_every_notation() {
     let text = "const A: u64 = 64 << 10;\nSelf { b: 1_024, cc: 5 }\noptions.d = Duration::from_secs(5 * 60);\nxb: 7,";
     assert_eq!(values(text, "A"), [65_536]);
     assert_eq!(values(text, "b"), [1024]);

@@ -1,17 +1,17 @@
-//! What the sources write to the log: no field is named `message`, which is the name of the line itself. A text from the
-//! network in such a field would take its place.
+//! Checks that no log call has a field named `message`: that is the name of the line itself, and a
+//! text from the network in such a field would replace it.
 
 use super::sources::product;
 
 const MACROS: [&str; 5] = ["error!(", "warn!(", "info!(", "debug!(", "trace!("];
 
-/// What stands in a call of a macro before its text: the fields.
+/// Returns the fields of a macro call, which precede its text.
 fn fields(call: &str) -> impl Iterator<Item = &str> {
     let before = call.split('"').next().unwrap_or_default();
     before.split(',').map(|field| field.split('=').next().unwrap_or_default())
 }
 
-/// The calls in a source that have such a field.
+/// Returns the calls in a source that have a field named `message`.
 fn with_a_message(text: &str) -> Vec<String> {
     let calls = MACROS.iter().flat_map(|name| {
         let name = format!("tracing::{name}");
@@ -25,7 +25,7 @@ fn with_a_message(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_field_takes_the_place_of_the_line() {
+fn log_fields_never_replace_the_message() {
     let files = product();
     assert!(files.len() > 100, "the sources were not found");
     let found = files.iter().flat_map(|(path, text)| {
@@ -37,7 +37,7 @@ fn no_field_takes_the_place_of_the_line() {
 }
 
 #[test]
-fn such_fields_are_found_however_they_are_written() {
+fn message_fields_are_found_in_every_notation() {
     for bad in [
         r#"tracing::warn!(node, message, "no");"#,
         r#"tracing::warn!(%message, "no");"#,

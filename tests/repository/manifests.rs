@@ -1,4 +1,4 @@
-//! The manifests for a Kubernetes cluster: each right says which code needs it.
+//! Checks that each RBAC rule of the Kubernetes manifests names the code that needs it.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
@@ -15,7 +15,7 @@ fn manifest(name: &str) -> String {
 }
 
 #[test]
-fn every_right_of_a_replica_names_the_code_that_needs_it() {
+fn rbac_rules_name_the_code_that_needs_them() {
     let mut rules = 0;
     for name in ["base/rights.yaml", "base/place.yaml"] {
         let text = manifest(name);
@@ -24,7 +24,7 @@ fn every_right_of_a_replica_names_the_code_that_needs_it() {
         for at in (0..lines.len()).filter(|at| is_rule(lines[*at])) {
             let above: Vec<&str> =
                 lines[..at].iter().rev().take_while(|line| line.starts_with('#')).copied().collect();
-            // The status of a kind stands below the kind.
+            // The rule for a kind's status follows the rule for the kind.
             let comment = above.into_iter().rev().collect::<Vec<_>>().join(" ");
             let is_status = lines[at + 1].contains("/status");
             assert!(!comment.is_empty() || is_status, "{name}:{}: no comment", at + 1);
@@ -42,13 +42,14 @@ fn every_right_of_a_replica_names_the_code_that_needs_it() {
 }
 
 #[test]
-fn the_deployment_has_the_ports_of_the_configuration_and_no_variables_of_services() {
+fn deployment_has_configured_ports_and_no_service_variables() {
     let (deployment, configuration) =
         (manifest("base/deployment.yaml"), manifest("base/edgesync-cloud.toml"));
     for port in ["8883", "10002", "8080"] {
         assert!(deployment.contains(&format!("containerPort: {port}")), "{port}");
         assert!(configuration.contains(&format!("0.0.0.0:{port}")), "{port}");
     }
-    // A Service of this name makes variables that begin as those of the configuration do.
+    // The variables that Kubernetes sets for a Service of this name have the prefix of
+    // configuration variables.
     assert!(deployment.contains("enableServiceLinks: false"));
 }

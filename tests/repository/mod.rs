@@ -1,4 +1,4 @@
-//! The repository itself: layers, documents, configuration files, examples, command lines.
+//! Checks the repository: layers, documents, configuration files, examples and command lines.
 
 mod advice;
 mod cli;

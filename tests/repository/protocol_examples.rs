@@ -1,4 +1,4 @@
-//! `docs/protocol.md` against the decoders: each example is a frame that the programs accept, each type has
+//! Checks `docs/protocol.md` against the decoders: the programs accept each example, each type has
 //! one, and each field is described.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
@@ -33,7 +33,7 @@ fn document() -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// Writes out what `…` leaves out, where the length counts: zeros, which are `A` in base64.
+/// Replaces each `…` with zeros, which are `A` in base64, where the length counts.
 fn expand(json: &str) -> String {
     let mut value: Value = serde_json::from_str(json).unwrap_or_else(|error| panic!("{error} in {json}"));
     let buckets = value.get("buckets").and_then(Value::as_str).filter(|text| text.contains('…'));
@@ -68,7 +68,7 @@ fn examples() -> Vec<Example> {
     examples
 }
 
-/// The examples of frames, without those of the presence topics.
+/// Returns the examples of frames, without those of the presence topics.
 fn frames() -> impl Iterator<Item = Example> {
     examples().into_iter().filter(|example| !example.r#type.is_empty())
 }
@@ -83,7 +83,8 @@ fn decode_down(example: &Example) -> Received {
         .unwrap_or_else(|error| panic!("{error}: {}", example.json))
 }
 
-/// What our own encoder makes of a received frame; none for `Objects`, whose messages are read into changes.
+/// Converts a received frame to the frame that the encoder writes; `None` for `Objects`, whose
+/// messages are decoded into changes.
 pub(crate) fn written_again(frame: Received) -> Option<Down> {
     match frame {
         Received::Welcome(frame) => Some(Down::Welcome(frame)),
@@ -101,7 +102,7 @@ fn object(json: &[u8]) -> Map<String, Value> {
 }
 
 #[test]
-fn each_example_is_what_the_encoder_would_write() {
+fn examples_equal_the_encoders_output() {
     for example in frames() {
         let bytes = match example.direction.as_str() {
             "up" => {
@@ -118,7 +119,7 @@ fn each_example_is_what_the_encoder_would_write() {
             }
             other => panic!("an example is up or down, not {other}"),
         };
-        // Defaults that are written out, or fields that nobody reads, would show as a difference.
+        // Defaults that are written out and unknown fields show as a difference.
         if let Some(bytes) = bytes {
             assert_eq!(object(&bytes), object(example.json.as_bytes()));
         }
@@ -126,7 +127,7 @@ fn each_example_is_what_the_encoder_would_write() {
 }
 
 #[test]
-fn no_object_of_an_example_is_rejected() {
+fn objects_of_examples_are_accepted() {
     let mut changes = 0;
     for example in frames().filter(|example| example.r#type == "Objects") {
         let Received::Objects(objects) = decode_down(&example) else { panic!("must be objects") };
@@ -137,7 +138,7 @@ fn no_object_of_an_example_is_rejected() {
 }
 
 #[test]
-fn each_type_of_frame_has_an_example() {
+fn frame_types_each_have_an_example() {
     let shown: BTreeSet<(String, String)> =
         frames().map(|example| (example.direction, example.r#type)).collect();
     let up = Up::NAMES.iter().map(|name| ("up", *name));
@@ -148,7 +149,7 @@ fn each_type_of_frame_has_an_example() {
 }
 
 #[test]
-fn each_field_of_an_example_is_described_in_its_section() {
+fn fields_of_examples_are_described_in_their_section() {
     for example in examples() {
         for field in object(example.json.as_bytes()).keys() {
             let described = matches!(field.as_str(), "type" | "protocol")
@@ -159,7 +160,7 @@ fn each_field_of_an_example_is_described_in_its_section() {
 }
 
 #[test]
-fn the_digest_of_the_hello_is_that_of_the_named_objects() {
+fn hello_digest_matches_the_reported_objects() {
     let hello = frames().find(|example| example.r#type == "Hello").unwrap();
     let Up::Hello(hello) = decode_up(&hello) else { panic!("must be a hello") };
     let report = frames().filter(|example| example.r#type == "Report").nth(1).unwrap();
@@ -172,7 +173,7 @@ fn the_digest_of_the_hello_is_that_of_the_named_objects() {
 }
 
 #[test]
-fn each_kind_of_content_of_an_upload_is_shown_and_read() {
+fn upload_contents_each_have_an_example() {
     let mut shown = BTreeSet::new();
     for example in frames().filter(|example| example.r#type == "Upload") {
         let Up::Upload(upload) = decode_up(&example) else { panic!("must be an upload") };
@@ -189,13 +190,13 @@ fn each_kind_of_content_of_an_upload_is_shown_and_read() {
 }
 
 #[test]
-fn a_lease_is_at_most_150_bytes() {
+fn lease_frame_takes_at_most_150_bytes() {
     let lease = frames().find(|example| example.r#type == "Lease").unwrap();
     assert!(decode_up(&lease).encode(usize::MAX).unwrap().len() <= 150);
 }
 
 #[test]
-fn the_confirm_that_is_shown_answers_an_upload_that_is_shown() {
+fn example_confirm_answers_an_example_upload() {
     let confirm = frames().find(|example| example.r#type == "UploadConfirm").unwrap();
     let Received::UploadConfirm(confirm) = decode_down(&confirm) else { panic!("must be a confirm") };
     let answered = frames().filter(|example| example.r#type == "Upload").any(|example| {
@@ -212,7 +213,7 @@ fn the_confirm_that_is_shown_answers_an_upload_that_is_shown() {
 }
 
 #[test]
-fn each_reason_for_a_refusal_is_described() {
+fn refusal_reasons_are_each_described() {
     let document = document();
     for reason in
         [RefusedReason::Invalid, RefusedReason::Gone, RefusedReason::Recreated, RefusedReason::NotPlaced]

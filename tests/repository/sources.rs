@@ -1,4 +1,4 @@
-//! The sources of the workspace, package by package.
+//! Reads the sources of the workspace, package by package.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
@@ -15,7 +15,7 @@ pub(crate) const FOR_TESTS: [&str; 3] = ["testkit", "fuzz", "tests"];
 /// A source file: its path from the top of the repository, and its text.
 pub(crate) type File = (String, String);
 
-/// All Rust files below a directory, in the order of their paths.
+/// Returns all Rust files below a directory, sorted by path.
 pub(crate) fn below(directory: &str) -> Vec<File> {
     let mut found = Vec::new();
     collect(&root().join(directory), &mut found);
@@ -35,7 +35,8 @@ fn collect(directory: &Path, found: &mut Vec<File>) {
     }
 }
 
-/// The sources of each package by the name of its directory; the device's program is `edgesync`.
+/// Returns the sources of each package by the name of its directory; the agent's package is
+/// `edgesync`.
 pub(crate) fn packages() -> BTreeMap<String, Vec<File>> {
     let mut packages = BTreeMap::from([("edgesync".to_owned(), below("src"))]);
     for entry in fs::read_dir(root().join("crates")).unwrap() {
@@ -49,13 +50,13 @@ pub(crate) fn packages() -> BTreeMap<String, Vec<File>> {
     packages
 }
 
-/// The sources of all programs.
+/// Returns the sources of all programs.
 pub(crate) fn product() -> Vec<File> {
     let packages = packages().into_iter().filter(|(name, _)| !FOR_TESTS.contains(&name.as_str()));
     packages.flat_map(|(_, files)| files).collect()
 }
 
-/// Whether a file holds nothing but tests, by its place.
+/// Returns whether the path of a file marks it as test code.
 pub(crate) fn is_test(path: &str) -> bool {
     ["/tests.rs", "/tests/", "/testing.rs", "/simulation", "/samples"].iter().any(|part| path.contains(part))
 }

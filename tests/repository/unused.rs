@@ -1,7 +1,8 @@
-//! Items that a crate offers and no other one takes: rustc looks for dead code within a crate alone.
+//! Finds public items that no other crate uses: rustc looks for dead code within one crate only.
 //!
-//! An item is taken for used if its name occurs anywhere in another package, its tests included; a type, also if a public item
-//! of its crate has it in its signature. Names that are common hide unused items; every item that is listed is one.
+//! An item counts as used if its name occurs anywhere in another package, its tests included. A
+//! type also counts as used if it occurs in the signature of a public item of its crate. Common
+//! names hide unused items; every item that is listed is unused.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -12,14 +13,14 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use super::sources::{FOR_TESTS, File, below, is_test, packages};
 
-/// What begins an item, after `pub`.
+/// Keywords that begin an item, after `pub`.
 const ITEMS: [&str; 9] = ["fn", "struct", "enum", "trait", "type", "const", "static", "union", "mod"];
-/// What may stand between `pub` and that.
+/// Qualifiers that may precede the keyword.
 const QUALIFIERS: [&str; 4] = ["const", "async", "unsafe", "extern"];
-/// Crates that others may use as they are.
+/// Crates with users outside of this workspace.
 const PUBLISHED: [&str; 1] = ["cel"];
 
-/// All words of a file.
+/// Collects the identifiers of a file.
 fn words(tokens: TokenStream, found: &mut BTreeSet<String>) {
     for token in tokens {
         match token {
@@ -30,14 +31,15 @@ fn words(tokens: TokenStream, found: &mut BTreeSet<String>) {
     }
 }
 
-/// A public item: its name, whether it is a type, and the words of its signature or, of a type, of all that it is made of.
+/// A public item: its name, whether it is a type, and the identifiers of its signature or
+/// definition.
 struct Public {
     name: String,
     is_type: bool,
     signature: BTreeSet<String>,
 }
 
-/// The items that are `pub`, without those that are compiled for tests or for features of tests.
+/// Returns the items that are `pub`, without those for tests.
 fn public_items(tokens: TokenStream) -> Vec<Public> {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut found = Vec::new();
@@ -73,7 +75,7 @@ fn public_items(tokens: TokenStream) -> Vec<Public> {
     found
 }
 
-/// The item that follows `pub`; none for a field, a re-export, or what only some may see.
+/// Parses the item after `pub`; `None` for a field, a re-export or restricted visibility.
 fn item(tokens: &[TokenTree]) -> Option<Public> {
     let word = |at: usize| match tokens.get(at)? {
         TokenTree::Ident(word) => Some(word.to_string()),
@@ -105,7 +107,8 @@ fn item(tokens: &[TokenTree]) -> Option<Public> {
     Some(Public { name, is_type, signature })
 }
 
-/// What follows `type NAME =`: the associated types of implementations of others' traits, which are seen with them.
+/// Collects the tokens after `type NAME =`: associated types are as visible as the traits they
+/// implement.
 fn associated_types(tokens: TokenStream, found: &mut BTreeSet<String>) {
     let mut tokens = tokens.into_iter();
     while let Some(token) = tokens.next() {
@@ -156,7 +159,7 @@ fn unused(packages: &BTreeMap<String, Vec<File>>) -> Vec<String> {
 }
 
 #[test]
-fn every_public_item_is_used_by_another_package() {
+fn public_items_are_used_by_another_package() {
     let mut packages = packages();
     let programs = ["src/main.rs", "crates/cloud/src/main.rs", "crates/demo/src/main.rs"];
     let programs =
@@ -170,7 +173,7 @@ fn every_public_item_is_used_by_another_package() {
 }
 
 #[test]
-fn unused_items_are_found_and_used_ones_are_not() {
+fn unused_public_items_are_found() {
     let text = "pub struct Taken; pub struct Shown; pub struct Left { pub field: Shown } impl Taken { pub const fn taken() {} pub fn left() {} }\n\
                 pub const LEFT: u8 = 1; pub(crate) fn own() {} pub use other::Thing; pub mod inner { pub fn deep() {} }\n\
                 #[cfg(test)] mod tests { pub fn helper() {} } #[cfg(any(test, feature = \"x\"))] pub fn hook() {}";

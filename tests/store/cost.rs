@@ -1,5 +1,6 @@
-//! What the store costs beside a bare SQLite loop with the same rows, batches and durability. Not part of
-//! the ordinary run: `cargo test -p edgesync-tests --test parts store::cost -- --ignored --nocapture --test-threads 1`.
+//! Compares the store with a bare SQLite loop over the same rows, batches and durability. Ignored
+//! by default: `cargo test -p edgesync-tests --test parts store::cost -- --ignored --nocapture
+//! --test-threads 1`.
 
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -17,14 +18,14 @@ const BATCH: u64 = 256;
 const BODY_BYTES: usize = 1024;
 const UPDATES: u64 = 5_000;
 
-/// Bytes that this process has caused to be written to disk.
+/// Returns the bytes that this process has caused to be written to disk.
 fn written() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").unwrap();
     let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap();
     line.parse().unwrap()
 }
 
-/// A number that walks through all objects in no order.
+/// Maps steps to all objects in scattered order.
 fn scattered(step: u64) -> u64 {
     step.wrapping_mul(7919) % OBJECTS
 }
@@ -73,7 +74,7 @@ fn batches() -> Vec<Vec<Put>> {
 
 #[tokio::test]
 #[ignore = "a measurement"]
-async fn ingest_and_updates_beside_a_bare_loop() {
+async fn store_ingest_and_updates_beside_a_bare_sqlite_loop() {
     let dir = tempfile::tempdir_in(edgesync_testkit::programs::scratch()).unwrap();
     let before = written();
     let bare = bare_loop(&dir.path().join("bare.db"), &batches());

@@ -1,5 +1,5 @@
-//! Power cuts and failing disks. A workload runs once over a VFS that notes what is written and synced; then,
-//! for one moment after another, the disk is built as a power cut would have left it, and opened.
+//! Power cuts and failing disks. A workload runs once over a VFS that records writes and syncs. The
+//! tests then rebuild the disk as a power cut at each moment would leave it, and open the store.
 
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -15,8 +15,9 @@ use rusqlite::ffi;
 use support::vfs::{Disk, Op, Random, after_power_cut, register, write_image};
 use support::*;
 
-/// What the store has said after a commit, and how far the disk was then.
-struct Said {
+/// The totals and objects that the store reported after a commit, and the disk's position at that
+/// time.
+struct Acknowledged {
     position: usize,
     totals: Totals,
     held: BTreeMap<String, String>,
@@ -25,16 +26,16 @@ struct Said {
 fn options(vfs: &str) -> EdgeOptions {
     let mut options = quiet();
     options.engine.vfs = Some(vfs.to_owned());
-    // Small, so that the log is copied into the database many times.
+    // Small, so that many checkpoints run.
     options.engine.wal_bytes = 96 << 10;
-    // So few that some are dropped.
+    // Small, so that the outbox evicts items.
     options.outbox = OutboxLimits { rows: 40, bytes: 1 << 20 };
     options
 }
 
-/// Applies batches of all sizes: new objects, updates, deletes, objects again under new versions.
-async fn workload(store: &EdgeStore, disk: &Disk, commits: usize, random: &mut Random) -> Vec<Said> {
-    let mut said = Vec::new();
+/// Applies batches of all sizes: creates, updates, deletes and re-creations under new versions.
+async fn workload(store: &EdgeStore, disk: &Disk, commits: usize, random: &mut Random) -> Vec<Acknowledged> {
+    let mut acknowledged = Vec::new();
     let mut held = outbox(store).await;
     for version in 1..=commits as u64 {
         let size = if random.below(8) == 0 { 40 } else { 1 + random.below(3) };
@@ -51,13 +52,21 @@ async fn workload(store: &EdgeStore, disk: &Disk, commits: usize, random: &mut R
             })
             .collect();
         let commit = store.apply(changes).await.unwrap();
-        said.push(Said { position: disk.position(), totals: commit.totals, held: held.clone() });
+        acknowledged.push(Acknowledged {
+            position: disk.position(),
+            totals: commit.totals,
+            held: held.clone(),
+        });
         if random.below(3) == 0 {
             let name = format!("lease-{}", random.below(5));
             let lease =
                 write_local(store, local(LocalKind::Lease, &name, &version.to_string())).await.unwrap();
             held.insert(name, lease.body);
-            said.push(Said { position: disk.position(), totals: commit.totals, held: held.clone() });
+            acknowledged.push(Acknowledged {
+                position: disk.position(),
+                totals: commit.totals,
+                held: held.clone(),
+            });
         }
         if random.below(2) == 0 {
             let puts = 1 + random.below(6);
@@ -69,16 +78,16 @@ async fn workload(store: &EdgeStore, disk: &Disk, commits: usize, random: &mut R
             let position = disk.position();
             held.retain(|key, _| !key.starts_with("outbox/"));
             held.extend(outbox(store).await);
-            said.push(Said { position, totals: commit.totals, held: held.clone() });
+            acknowledged.push(Acknowledged { position, totals: commit.totals, held: held.clone() });
         }
         if random.below(3) == 0 {
             store.confirm(commit.totals.revision - random.below(4).min(commit.totals.revision));
         }
     }
-    said
+    acknowledged
 }
 
-/// What waits in the outbox, and the last numbers of its lanes.
+/// Returns the pending items of the outbox, and the last numbers of its lanes.
 async fn outbox(store: &EdgeStore) -> BTreeMap<String, String> {
     let mut rows = BTreeMap::new();
     for lane in Lane::ALL {
@@ -90,8 +99,14 @@ async fn outbox(store: &EdgeStore) -> BTreeMap<String, String> {
     rows
 }
 
-/// Opens what a power cut has left and compares it with what was said before it.
-async fn judge(ops: &[Op], said: &[Said], position: usize, syncs: bool, seed: u64) -> Result<(), String> {
+/// Opens the disk after a power cut and compares it with the commits that were acknowledged before.
+async fn verify(
+    ops: &[Op],
+    acknowledged: &[Acknowledged],
+    position: usize,
+    syncs: bool,
+    seed: u64,
+) -> Result<(), String> {
     let mut random = Random(seed);
     let image = after_power_cut(ops, position, syncs, &mut random);
     let dir = tempfile::tempdir().unwrap();
@@ -111,14 +126,14 @@ async fn judge(ops: &[Op], said: &[Said], position: usize, syncs: bool, seed: u6
     if check.renewed {
         return Err("the totals do not match the rows".into());
     }
-    // What was said last before the cut, or what came after it and was not said yet.
-    let last = said.partition_point(|said| said.position <= position);
-    let reported = last.checked_sub(1).map(|index| &said[index]);
-    let candidates: Vec<&Said> = reported.into_iter().chain(said.get(last)).collect();
-    if candidates.iter().any(|said| said.totals == totals && said.held == held) {
+    // The last acknowledged commit, or a later one that was not acknowledged yet.
+    let last = acknowledged.partition_point(|acknowledged| acknowledged.position <= position);
+    let reported = last.checked_sub(1).map(|index| &acknowledged[index]);
+    let candidates: Vec<&Acknowledged> = reported.into_iter().chain(acknowledged.get(last)).collect();
+    if candidates.iter().any(|acknowledged| acknowledged.totals == totals && acknowledged.held == held) {
         return Ok(());
     }
-    // Before the first commit there is nothing to lose.
+    // Before the first acknowledged commit the store may be empty.
     let nothing = held.iter().all(|(key, last)| key.starts_with("outbox/") && last == "0");
     if reported.is_none() && totals.revision == 0 && nothing {
         return Ok(());
@@ -126,40 +141,40 @@ async fn judge(ops: &[Op], said: &[Said], position: usize, syncs: bool, seed: u6
     Err(format!("revision {} with {} objects", totals.revision, held.len()))
 }
 
-async fn recorded(name: &str, commits: usize, seed: u64) -> (Vec<Op>, Vec<Said>) {
+async fn recorded(name: &str, commits: usize, seed: u64) -> (Vec<Op>, Vec<Acknowledged>) {
     let disk = register(name);
     let dir = tempfile::tempdir().unwrap();
     let store = EdgeStore::open(&dir.path().join("edge.db"), options(name)).unwrap();
-    let said = workload(&store, disk, commits, &mut Random(seed)).await;
+    let acknowledged = workload(&store, disk, commits, &mut Random(seed)).await;
     store.close().await;
-    (disk.ops(), said)
+    (disk.ops(), acknowledged)
 }
 
 #[tokio::test]
-async fn after_a_power_cut_at_any_moment_everything_reported_is_there_and_adds_up() {
-    let (ops, said) = recorded("power-cut", 150, 1).await;
+async fn acknowledged_commits_survive_a_power_cut_at_any_moment() {
+    let (ops, acknowledged) = recorded("power-cut", 150, 1).await;
     let checkpoints = ops.iter().filter(|op| matches!(op, Op::Sync { file } if file == "edge.db")).count();
     assert!(ops.len() > 1000 && checkpoints > 10, "{} operations, {checkpoints} syncs", ops.len());
     for position in (0..=ops.len()).step_by(5) {
         let seed = position as u64;
-        if let Err(error) = judge(&ops, &said, position, true, seed).await {
+        if let Err(error) = verify(&ops, &acknowledged, position, true, seed).await {
             panic!("cut after operation {position} of {}, seed {seed}: {error}", ops.len());
         }
     }
 }
 
 #[tokio::test]
-async fn the_test_itself_notices_a_disk_that_does_not_sync() {
-    let (ops, said) = recorded("lying-disk", 40, 2).await;
+async fn power_cut_test_detects_a_disk_that_does_not_sync() {
+    let (ops, acknowledged) = recorded("lying-disk", 40, 2).await;
     let mut caught = 0;
     for position in (ops.len() / 2..ops.len()).step_by(20) {
-        caught += u32::from(judge(&ops, &said, position, false, position as u64).await.is_err());
+        caught += u32::from(verify(&ops, &acknowledged, position, false, position as u64).await.is_err());
     }
     assert!(caught > 0, "a disk that syncs nothing must lose something");
 }
 
 #[tokio::test]
-async fn a_failing_disk_fails_the_change_and_nothing_else() {
+async fn failing_disk_fails_only_the_change() {
     let disk = register("failing");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
@@ -181,12 +196,12 @@ async fn a_failing_disk_fails_the_change_and_nothing_else() {
             assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
             assert!(matches!(writing, Writing::Fails { .. }), "{writing:?}");
         }
-        // Nothing half done, and reads go on.
+        // The change is rolled back, and reads succeed.
         assert_eq!(store.facts(), before);
         assert_consistent(&store).await;
         let stored = store.by_uid(uid(25)).await.unwrap().unwrap();
         assert!(stored.version.is_older_than(&version.into()));
-        // It works again, without a restart, once the disk does.
+        // Writes succeed again without a restart once the disk works.
         disk.fail_with(None);
         store.apply(batch(25..75, version)).await.unwrap();
         assert_eq!(store.health().borrow().writing, Writing::Works);

@@ -1,4 +1,5 @@
-//! Damage: whatever happens to the file, the store goes on with what can be saved, under a new epoch.
+//! Damage: whatever happens to the file, the store rebuilds from what is readable, under a new
+//! epoch.
 
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -35,7 +36,7 @@ fn set_aside(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).filter(is_aside).collect()
 }
 
-/// Waits for the loss of this number.
+/// Waits for the reset of this number.
 async fn reset(store: &EdgeStore, number: u64) -> Reset {
     let mut health = store.health();
     let seen = health.wait_for(|health| health.reset.as_ref().is_some_and(|reset| reset.number >= number));
@@ -43,7 +44,7 @@ async fn reset(store: &EdgeStore, number: u64) -> Reset {
     seen.unwrap().reset.clone().unwrap()
 }
 
-/// Asserts that the store is as it should be after a loss, and goes on.
+/// Asserts that the store is consistent after a reset and accepts writes.
 async fn assert_goes_on(store: &EdgeStore, before: &Facts, kept: std::ops::RangeInclusive<u64>) -> Reset {
     let reset = reset(store, 1).await;
     let facts = store.facts();
@@ -52,7 +53,7 @@ async fn assert_goes_on(store: &EdgeStore, before: &Facts, kept: std::ops::Range
     assert!(kept.contains(&facts.totals.count), "{reset:?}");
     assert_eq!(facts.confirmed, facts.totals.revision, "nothing of the old epoch is reported");
     assert_consistent(store).await;
-    // The cloud fills it again: what is there is kept, the rest stored.
+    // The cloud resends everything: existing objects are kept, the others stored.
     store.apply(batch(0..OBJECTS, 5)).await.unwrap();
     assert_eq!(assert_consistent(store).await.len() as u64, OBJECTS);
     let last = store.apply(vec![put(3, 6)]).await.unwrap();
@@ -71,21 +72,21 @@ fn flip(path: &Path, offset: u64, bit: u8) {
     file.write_all_at(&[byte[0] ^ (1 << bit)], offset).unwrap();
 }
 
-/// Where a text stands in a file.
+/// Returns the offset of a text in a file.
 fn find(path: &Path, text: &str) -> u64 {
     let bytes = fs::read(path).unwrap();
     let at = bytes.windows(text.len()).position(|window| window == text.as_bytes());
     at.unwrap_or_else(|| panic!("'{text}' is not in the file")) as u64
 }
 
-/// How the body of an object begins: where it stands in the file, there is its row.
+/// Returns the start of an object's body, which locates its row in the file.
 fn body_of(number: u64) -> String {
     let Change::Put(put) = put(number, 5) else { unreachable!() };
     put.body.get()[..100].to_owned()
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_is_set_aside() {
+async fn files_that_are_no_database_are_set_aside() {
     for content in [b"this is not a database, it is a text".repeat(300), vec![0; 20_000], vec![0xff; 4096]] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("edge.db");
@@ -97,7 +98,7 @@ async fn a_file_that_is_no_database_is_set_aside() {
 }
 
 #[tokio::test]
-async fn a_truncated_file_gives_what_is_left() {
+async fn truncated_file_keeps_its_readable_objects() {
     for share in [9, 6, 3] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("edge.db");
@@ -105,7 +106,7 @@ async fn a_truncated_file_gives_what_is_left() {
         let length = fs::metadata(&path).unwrap().len();
         File::options().write(true).open(&path).unwrap().set_len(length * share / 10 / PAGE * PAGE).unwrap();
         let store = open(&path);
-        // Whether SQLite notices at once or only when the check gets there.
+        // SQLite notices this at once or only when the check reads the missing pages.
         let _ = store.check().await;
         let reset = assert_goes_on(&store, &before, 1..=OBJECTS - 1).await;
         assert_eq!(reset.kept + reset.lost, OBJECTS);
@@ -115,11 +116,11 @@ async fn a_truncated_file_gives_what_is_left() {
 }
 
 #[tokio::test]
-async fn zeroed_pages_cost_no_more_than_they_held() {
+async fn zeroed_pages_lose_only_their_own_objects() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let before = closed(&path).await;
-    // A leaf of the table of objects: about eight objects.
+    // A leaf page of the objects table: about eight objects.
     let page = find(&path, &body_of(200)) / PAGE;
     overwrite(&path, page * PAGE, &[0; PAGE as usize]);
     let store = open(&path);
@@ -129,8 +130,9 @@ async fn zeroed_pages_cost_no_more_than_they_held() {
 }
 
 #[tokio::test]
-async fn a_damaged_page_of_an_index_or_of_the_kinds_costs_nothing() {
-    // Root pages, in the order in which the migration makes them: kinds, index by UID, index by name.
+async fn damaged_index_and_kind_pages_lose_no_objects() {
+    // Root pages, in the order in which the migration creates them: kinds, index by UID, index by
+    // name.
     for page in [2, 5, 6] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("edge.db");
@@ -143,7 +145,7 @@ async fn a_damaged_page_of_an_index_or_of_the_kinds_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_in_an_object_costs_that_object() {
+async fn flipped_bit_in_an_object_loses_only_that_object() {
     for (what, offset) in [("the body", 150), ("the checksum or its neighbour", -2), ("the uid", 40)] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("edge.db");
@@ -161,13 +163,13 @@ async fn a_flipped_bit_in_an_object_costs_that_object() {
 }
 
 #[tokio::test]
-async fn a_read_never_returns_a_damaged_object_and_has_it_removed() {
+async fn reads_refuse_damaged_objects_and_remove_them() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     closed(&path).await;
     flip(&path, find(&path, &body_of(200)) + 220, 0);
     let store = open(&path);
-    // Who takes what is missing for gone is told that it is not.
+    // A damaged row is an error, not a missing object.
     let found = store.sound_by_uid(uid(200)).await;
     assert!(matches!(found, Err(StoreError::Corrupt(_))), "{found:?}");
     let mut items = Vec::new();
@@ -186,7 +188,7 @@ async fn a_read_never_returns_a_damaged_object_and_has_it_removed() {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_anywhere_never_stops_the_store_or_shows_a_wrong_object() {
+async fn flipped_bits_never_stop_the_store_or_change_an_object() {
     let dir = tempfile::tempdir().unwrap();
     let pristine = dir.path().join("pristine.db");
     closed(&pristine).await;
@@ -195,14 +197,14 @@ async fn a_flipped_bit_anywhere_never_stops_the_store_or_shows_a_wrong_object() 
     for round in 0..60u64 {
         let path = dir.path().join(format!("{round}.db"));
         fs::copy(&pristine, &path).unwrap();
-        // The first rounds go through the header, where each byte counts.
+        // The first rounds flip bits of the header, where each byte counts.
         let offset = if round < 20 { round * 5 } else { round.wrapping_mul(0x9e37_79b9_7f4a_7c15) % length };
         flip(&path, offset, (round % 8) as u8);
         let store = open(&path);
         let _ = store.check().await;
         let count = assert_consistent(&store).await.len() as u64;
         worst = worst.max(OBJECTS - count);
-        // Some flips are in space that nothing uses; whatever is shown is as it was stored.
+        // Some flips hit unused space; every returned object equals the stored one.
         for number in 0..OBJECTS {
             if let Some(stored) = store.by_uid(uid(number)).await.unwrap() {
                 let Change::Put(sent) = put(number, 5) else { unreachable!() };
@@ -214,12 +216,12 @@ async fn a_flipped_bit_anywhere_never_stops_the_store_or_shows_a_wrong_object() 
         assert_eq!(assert_consistent(&store).await.len() as u64, OBJECTS, "offset {offset}");
         store.close().await;
     }
-    // One of them may hit the inner page of the tree, none the one page that everything hangs on.
+    // A flip may hit one leaf or inner page, but never the only root.
     assert!(worst <= 16, "a flip has cost {worst} objects");
 }
 
 #[tokio::test]
-async fn totals_that_do_not_match_the_rows_give_a_new_epoch() {
+async fn totals_that_mismatch_the_rows_start_a_new_epoch() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let before = closed(&path).await;
@@ -234,7 +236,7 @@ async fn totals_that_do_not_match_the_rows_give_a_new_epoch() {
 }
 
 #[tokio::test]
-async fn a_deleted_file_or_log_is_noticed_and_written_anew_with_everything() {
+async fn deleted_database_or_log_is_noticed_and_rewritten() {
     for suffix in ["", "-wal"] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("edge.db");
@@ -242,7 +244,7 @@ async fn a_deleted_file_or_log_is_noticed_and_written_anew_with_everything() {
         store.apply(batch(0..OBJECTS, 5)).await.unwrap();
         let before = store.facts();
         fs::remove_file(dir.path().join(format!("edge.db{suffix}"))).unwrap();
-        // It is looked at most once a second, and again with each commit after that.
+        // The store checks its files at most once a second, with a commit.
         let noticed = async {
             for number in 0.. {
                 let gone = store.facts().totals.epoch != before.totals.epoch;
@@ -260,7 +262,7 @@ async fn a_deleted_file_or_log_is_noticed_and_written_anew_with_everything() {
         let after = store.facts();
         assert!(after.totals.revision > before.totals.revision);
         store.close().await;
-        // It is the file in place that was written.
+        // The file at the original path was rewritten.
         let store = open(&path);
         assert_eq!(store.facts(), after);
         assert_eq!(assert_consistent(&store).await.len() as u64, OBJECTS);
@@ -268,13 +270,13 @@ async fn a_deleted_file_or_log_is_noticed_and_written_anew_with_everything() {
 }
 
 #[tokio::test]
-async fn damage_while_running_replaces_the_file_and_readers_follow() {
+async fn damage_at_runtime_replaces_the_file_and_readers_follow() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let before = closed(&path).await;
     let store = open(&path);
     store.check().await.unwrap();
-    // The writer has looked at all of them, and has their pages in its cache as they were.
+    // The writer has read all objects, so its cache holds their undamaged pages.
     store.apply(batch(0..OBJECTS, 5)).await.unwrap();
     let page = find(&path, &body_of(300)) / PAGE;
     overwrite(&path, page * PAGE, &[0x55; PAGE as usize]);
@@ -285,7 +287,7 @@ async fn damage_while_running_replaces_the_file_and_readers_follow() {
 }
 
 #[tokio::test]
-async fn at_most_two_damaged_files_are_kept() {
+async fn damaged_files_are_kept_up_to_two() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     for round in 0..4 {
@@ -296,7 +298,7 @@ async fn at_most_two_damaged_files_are_kept() {
 }
 
 #[tokio::test]
-async fn a_check_that_takes_its_time_does_not_let_the_log_grow_without_bound() {
+async fn slow_check_does_not_let_the_log_grow_without_bound() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -312,7 +314,8 @@ async fn a_check_that_takes_its_time_does_not_let_the_log_grow_without_bound() {
         store.apply(batch(0..100, version)).await.unwrap();
         version += 1;
     }
-    // The check hurries now: once it is done the log is begun anew, and cut.
+    // The log now forces the check to hurry: once the check ends, the log restarts and is
+    // truncated.
     while wal().await > 256 << 10 {
         assert!(version < 3000, "the log has {} bytes", wal().await);
         store.apply(batch(0..2, version)).await.unwrap();

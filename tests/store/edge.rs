@@ -1,4 +1,4 @@
-//! The edge store through its public API: the rules of a replica, paging, restarts.
+//! The edge store through its public API: rules of applying changes, paging, restarts.
 
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -19,7 +19,7 @@ use support::vfs::{Random, register};
 use support::*;
 
 #[tokio::test]
-async fn what_was_applied_is_there_after_a_restart() {
+async fn applied_changes_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -42,7 +42,7 @@ async fn what_was_applied_is_there_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_stale_version_changes_nothing_and_is_answered_with_what_is_held() {
+async fn stale_version_changes_nothing_and_reports_the_held_one() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     store.apply(vec![put(1, 10)]).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_stale_version_changes_nothing_and_is_answered_with_what_is_held() {
 }
 
 #[tokio::test]
-async fn a_delete_removes_only_the_uid_it_names() {
+async fn deletes_remove_only_the_uid_they_name() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     let recreated = |version| Put { uid: uid(99), ..put_sized(1, version, 300) };
@@ -79,7 +79,7 @@ async fn a_delete_removes_only_the_uid_it_names() {
 }
 
 #[tokio::test]
-async fn an_object_seen_under_another_version_of_its_group_is_the_same_object() {
+async fn object_is_the_same_in_every_version_of_its_group() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     let deployment = |group_version, number, version| {
@@ -92,14 +92,14 @@ async fn an_object_seen_under_another_version_of_its_group_is_the_same_object() 
     store.apply(vec![deployment("v1beta1", 1, 1)]).await.unwrap();
     store.apply(vec![deployment("v1", 1, 2)]).await.unwrap();
     assert_eq!(store.kinds().await.unwrap(), [(deployments("v1"), 1)]);
-    // A recreated one replaces it whatever the version of the group is.
+    // A recreated object replaces the old one in any version of the group.
     store.apply(vec![deployment("v1beta1", 2, 3)]).await.unwrap();
     assert_eq!(store.kinds().await.unwrap(), [(deployments("v1beta1"), 1)]);
     assert_eq!(assert_consistent(&store).await.len(), 1);
 }
 
 #[tokio::test]
-async fn changes_come_in_order_once_and_in_their_last_version() {
+async fn changes_are_listed_once_in_order_at_their_last_version() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     store.apply(batch(0..10, 1)).await.unwrap(); // revisions 1 to 10
@@ -135,8 +135,8 @@ async fn confirmed_changes_leave_the_journal_with_a_later_commit() {
     let store = open(&path);
     store.apply(batch(0..10, 1)).await.unwrap();
     store.confirm(8);
-    store.confirm(3); // an old confirmation that comes late
-    store.confirm(1_000_000); // of a revision that never was
+    store.confirm(3); // an outdated confirmation
+    store.confirm(1_000_000); // of a revision that does not exist yet
     assert_eq!(store.facts().confirmed, 8);
     assert_eq!(store.changes(0, 100).await.unwrap().entries.len(), 10);
     store.apply(vec![put(20, 1)]).await.unwrap();
@@ -152,14 +152,14 @@ async fn confirmed_changes_leave_the_journal_with_a_later_commit() {
 }
 
 #[tokio::test]
-async fn a_confirmation_is_written_after_a_quiet_while() {
+async fn confirmations_are_flushed_after_the_idle_delay() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let options = EdgeOptions { flush_after: Duration::from_millis(20), ..quiet() };
     let store = EdgeStore::open(&path, options).unwrap();
     store.apply(batch(0..10, 1)).await.unwrap();
     store.confirm(10);
-    // The journal is seen to shrink, through a connection of our own.
+    // Observes through a second connection that the journal shrinks.
     let reader = rusqlite::Connection::open(&path).unwrap();
     let journal =
         || reader.query_row("SELECT count(*) FROM journal", [], |row| row.get::<_, i64>(0)).unwrap();
@@ -172,7 +172,7 @@ async fn a_confirmation_is_written_after_a_quiet_while() {
 }
 
 #[tokio::test]
-async fn an_inventory_of_some_buckets_has_just_their_objects() {
+async fn inventory_of_some_buckets_has_only_their_objects() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     store.apply(batch(0..500, 3)).await.unwrap();
@@ -199,7 +199,7 @@ async fn an_inventory_of_some_buckets_has_just_their_objects() {
 }
 
 #[tokio::test]
-async fn objects_are_read_by_name_by_uid_and_in_pages() {
+async fn objects_are_read_by_name_uid_and_page() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     store.apply(batch(0..25, 3)).await.unwrap();
@@ -232,7 +232,7 @@ async fn objects_are_read_by_name_by_uid_and_in_pages() {
 }
 
 #[tokio::test]
-async fn a_page_of_a_list_is_bounded_by_bytes_too() {
+async fn list_pages_are_bounded_by_bytes_too() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     let large = |number| Change::Put(put_sized(number, 1, 700_000));
@@ -244,7 +244,7 @@ async fn a_page_of_a_list_is_bounded_by_bytes_too() {
 }
 
 #[tokio::test]
-async fn applies_that_wait_share_commits_and_each_has_its_own_revisions() {
+async fn waiting_applies_share_commits_with_revisions_of_their_own() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     let tasks: Vec<_> = (0..200u64)
@@ -267,7 +267,7 @@ async fn applies_that_wait_share_commits_and_each_has_its_own_revisions() {
 }
 
 #[tokio::test]
-async fn a_second_process_is_told_that_the_database_is_in_use() {
+async fn second_opener_gets_an_in_use_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -277,7 +277,7 @@ async fn a_second_process_is_told_that_the_database_is_in_use() {
 }
 
 #[tokio::test]
-async fn a_newer_database_is_set_aside_untouched_and_what_waits_is_taken_along() {
+async fn newer_database_is_set_aside_and_its_outbox_carried_over() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -305,19 +305,19 @@ async fn a_newer_database_is_set_aside_untouched_and_what_waits_is_taken_along()
     assert_eq!((assert_consistent(&store).await.len(), facts.incarnation.as_deref()), (20, Some("feb9")));
     assert_eq!(waiting(&store, Lane::Events).await.len(), 1);
     assert_eq!(waiting(&store, Lane::Bulk).await.len(), 1);
-    // Numbers that the newer program may have given are not given again.
+    // Sequence numbers that the newer program may have assigned are not reused.
     let marks = store.outbox().borrow().marks.clone();
     assert_eq!(marks.id, outbox.id);
     assert!(marks.last.events > outbox.last.events, "{marks:?}");
     store.close().await;
-    // It is opened like any other from now on, by this program and by the newer one.
+    // From now on both this program and the newer one open it as usual.
     let store = open(&path);
     assert_eq!(store.health().borrow().reset, None);
     assert_eq!(waiting(&store, Lane::Events).await.len(), 1);
 }
 
 #[tokio::test]
-async fn a_newer_database_that_cannot_be_read_is_set_aside_too() {
+async fn unreadable_newer_database_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -335,7 +335,7 @@ async fn a_newer_database_that_cannot_be_read_is_set_aside_too() {
 }
 
 #[tokio::test]
-async fn a_foreign_database_is_refused_untouched() {
+async fn foreign_database_is_refused_untouched() {
     let dir = tempfile::tempdir().unwrap();
     let foreign = dir.path().join("foreign.db");
     rusqlite::Connection::open(&foreign).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
@@ -344,7 +344,7 @@ async fn a_foreign_database_is_refused_untouched() {
 }
 
 #[tokio::test]
-async fn an_older_copy_keeps_its_epoch_and_tells_its_smaller_revision() {
+async fn older_copy_keeps_its_epoch_and_smaller_revision() {
     let dir = tempfile::tempdir().unwrap();
     let (path, copy) = (dir.path().join("edge.db"), dir.path().join("copy.db"));
     let store = open(&path);
@@ -363,7 +363,7 @@ async fn an_older_copy_keeps_its_epoch_and_tells_its_smaller_revision() {
 }
 
 #[tokio::test]
-async fn the_facts_are_of_each_commit_and_the_limit_of_size_leaves_room_for_deletes() {
+async fn size_limit_leaves_room_for_deletes_and_keeps_facts_exact() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = quiet();
     options.engine.max_bytes = Some(400 << 10);
@@ -381,7 +381,7 @@ async fn the_facts_are_of_each_commit_and_the_limit_of_size_leaves_room_for_dele
     assert_eq!(store.facts().totals.count, stored);
     assert_eq!(store.health().borrow().writing, Writing::Full);
     assert_eq!(assert_consistent(&store).await.len() as u64, stored);
-    // One by one, each needs room for its tombstone before anything is free.
+    // Each delete needs space for its tombstone before it frees any.
     for number in 0..40 {
         store.apply(vec![delete(number)]).await.unwrap();
         stored -= 1;
@@ -392,11 +392,11 @@ async fn the_facts_are_of_each_commit_and_the_limit_of_size_leaves_room_for_dele
 }
 
 #[tokio::test]
-async fn a_store_that_is_dropped_lets_go_of_the_file() {
+async fn dropped_store_releases_its_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     drop(Arc::new(open(&path)));
-    // The threads end on their own; the lock is free once they have.
+    // The threads end on their own and then release the lock.
     let reopened = async {
         loop {
             match EdgeStore::open(&path, quiet()) {
@@ -408,7 +408,7 @@ async fn a_store_that_is_dropped_lets_go_of_the_file() {
     tokio::time::timeout(Duration::from_secs(20), reopened).await.expect("still in use").unwrap();
 }
 
-/// All changes after a revision, in pages of the given size.
+/// Returns all changes after a revision, read in pages of this size.
 async fn paged(store: &EdgeStore, after: u64, limit: usize) -> Vec<(u64, String, Option<String>)> {
     let mut changes = Vec::new();
     let mut from = after;
@@ -428,7 +428,7 @@ async fn paged(store: &EdgeStore, after: u64, limit: usize) -> Vec<(u64, String,
 }
 
 #[tokio::test]
-async fn closing_ends_a_check_of_the_whole_file() {
+async fn closing_interrupts_a_check_of_the_whole_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("checked.db");
     let store = open(&path);
@@ -440,7 +440,7 @@ async fn closing_ends_a_check_of_the_whole_file() {
     let mut options = quiet();
     options.engine.vfs = Some("checks".to_owned());
     let disk = register("checks");
-    // By then all rows have been read, and SQLite reads everything.
+    // By then the check has read all rows, and SQLite reads the whole file.
     let (reached, release) = disk.hold("checked.db", pages * 3 / 2);
     let store = EdgeStore::open(&path, options).unwrap();
     reached.recv().unwrap();
@@ -458,7 +458,7 @@ async fn closing_ends_a_check_of_the_whole_file() {
 }
 
 #[tokio::test]
-async fn changes_are_the_same_wherever_they_stand_and_after_a_crash() {
+async fn changes_are_equal_in_rows_journal_and_after_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -495,7 +495,7 @@ async fn changes_are_the_same_wherever_they_stand_and_after_a_crash() {
             let after: Vec<_> = expected.iter().filter(|(of, ..)| *of > confirmed).cloned().collect();
             assert_eq!(paged(&store, confirmed, limit).await, after, "round {round}");
         }
-        // What lies on the disk now is what a crash would leave.
+        // The current files are those that a crash would leave.
         let copy = dir.path().join(format!("copy-{round}.db"));
         for suffix in ["", "-wal"] {
             std::fs::copy(dir.path().join(format!("edge.db{suffix}")), format!("{}{suffix}", copy.display()))
@@ -512,7 +512,7 @@ async fn changes_are_the_same_wherever_they_stand_and_after_a_crash() {
 }
 
 #[tokio::test]
-async fn only_the_owner_reads_the_database_and_its_log() {
+async fn database_and_log_are_readable_by_their_owner_only() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
@@ -525,9 +525,9 @@ async fn only_the_owner_reads_the_database_and_its_log() {
     store.close().await;
 }
 
-/// A flipped bit in the version of a row, and then a change of that row before anything has noticed.
+/// Flips a bit in the version of a row, then changes the row before a check notices it.
 #[tokio::test]
-async fn a_digest_that_no_longer_fits_the_rows_is_seen_in_the_buckets_and_mended_by_a_check() {
+async fn digest_mismatch_shows_in_buckets_and_is_repaired_by_a_check() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -550,7 +550,7 @@ async fn a_digest_that_no_longer_fits_the_rows_is_seen_in_the_buckets_and_mended
 }
 
 #[tokio::test]
-async fn memory_that_was_given_back_changes_nothing_that_is_held() {
+async fn released_memory_leaves_the_contents_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     store.apply(batch(0..300, 7)).await.unwrap();

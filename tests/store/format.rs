@@ -1,4 +1,4 @@
-//! The format of the database: it is the same on every machine, and a file of an unreleased format is set aside.
+//! The database format: identical on every machine; a file in an unreleased format is set aside.
 
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -18,7 +18,7 @@ use support::*;
 
 const EPOCH: &str = "d56362fa06614db7b0d12d96f77abfe0";
 
-// Computed from the texts with another implementation of SipHash-2-4.
+// Computed from the same inputs with another implementation of SipHash-2-4.
 const GOLDEN_OBJECT: i64 = 2_324_039_325_538_622_497;
 const GOLDEN_UID_KEY: i64 = 585_925_079;
 const GOLDEN_KINDS: [i64; 2] = [-2_467_610_240_619_986_577, 2_152_789_324_686_059_188];
@@ -26,7 +26,7 @@ const GOLDEN_LOCAL: [i64; 2] = [-6_057_533_800_929_577_006, 5_801_592_761_475_33
 const GOLDEN_HASH: i64 = 1_602_465_840;
 const GOLDEN_ITEM: i64 = 7_846_092_025_763_562_311;
 
-/// Makes the database that a killed program has left.
+/// Creates the database that a killed program leaves.
 fn make(path: &Path) {
     let conn = Connection::open(path).unwrap();
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).unwrap();
@@ -48,7 +48,7 @@ fn make(path: &Path) {
     conn.execute_batch("COMMIT").unwrap();
 }
 
-/// Compares what is held with what the killed program has said.
+/// Checks the contents against those that the killed program reported.
 async fn assert_everything_is_there(store: &EdgeStore) {
     assert_eq!(store.health().borrow().reset, None);
     let facts = store.facts();
@@ -75,7 +75,7 @@ async fn assert_everything_is_there(store: &EdgeStore) {
 }
 
 #[tokio::test]
-async fn a_database_of_another_machine_keeps_everything_and_goes_on() {
+async fn database_of_another_machine_opens_with_everything() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     make(&path);
@@ -84,13 +84,13 @@ async fn a_database_of_another_machine_keeps_everything_and_goes_on() {
     assert_everything_is_there(&store).await;
     let check = store.check().await.unwrap();
     assert_eq!((check.rows, check.removed, check.local_removed, check.outbox_removed), (3, 0, 0, 0));
-    // Rows are found again by their keys: nothing is there twice.
+    // Updates find existing rows by their keys, so no row is duplicated.
     store.apply(vec![put(1, 9)]).await.unwrap();
     store.post(vec![upload(Lane::Events, "event/lab/a", "newer")]).await.unwrap();
     assert_eq!(assert_consistent(&store).await.len(), 3);
     assert_eq!(waiting(&store, Lane::Events).await.len(), 2);
     store.close().await;
-    // What is read and written is the same on every machine.
+    // Checksums and keys are the same on every machine.
     let conn = Connection::open(&path).unwrap();
     let sums = |sql| {
         let mut statement = conn.prepare(sql).unwrap();
@@ -112,7 +112,7 @@ async fn a_database_of_another_machine_keeps_everything_and_goes_on() {
 }
 
 #[tokio::test]
-async fn a_database_from_before_the_first_release_is_set_aside_and_refilled() {
+async fn database_of_an_unreleased_format_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     for (readable, kept) in [("", 3), ("UPDATE objects SET checksum = 0;", 0)] {
         let path = dir.path().join(format!("edge-{kept}.db"));

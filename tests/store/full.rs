@@ -1,4 +1,4 @@
-//! A full disk: a small file system of its own, where the tests may mount one.
+//! A full disk: a small tmpfs of its own, where mounting is permitted.
 
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -30,10 +30,10 @@ impl Drop for Mount<'_> {
 }
 
 #[tokio::test]
-async fn on_a_full_disk_nothing_is_half_done_and_it_goes_on_once_there_is_room() {
+async fn full_disk_rolls_back_writes_until_there_is_space() {
     let dir = tempfile::tempdir().unwrap();
     let Some(mount) = Mount::new(dir.path(), "1m") else {
-        // The limit of size has the same effects; it is tested with the store itself.
+        // The size limit has the same effects and is tested with the store itself.
         println!("skipped: no tmpfs can be mounted here");
         return;
     };
@@ -59,7 +59,7 @@ async fn on_a_full_disk_nothing_is_half_done_and_it_goes_on_once_there_is_room()
         assert_eq!(store.facts().totals.count, stored);
         assert_eq!(assert_consistent(&store).await.len() as u64, stored);
     }
-    // Room is made by somebody else; the store is not restarted.
+    // Freed space is enough; the store needs no restart.
     fs::remove_file(&ballast).unwrap();
     store.apply(batch(stored..stored + 10, 1)).await.unwrap();
     assert_eq!(store.health().borrow().writing, Writing::Works);

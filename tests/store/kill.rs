@@ -1,4 +1,4 @@
-//! `kill -9` of a process that writes: whatever it has reported is in the database.
+//! `kill -9` of a writing process: every reported commit is in the database.
 
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -18,7 +18,7 @@ use support::*;
 const DATABASE: &str = "EDGESYNC_TEST_DATABASE";
 const ROUNDS: u64 = 30;
 
-/// Run by the other test, as a process of its own: writes for ever and says after each commit what it holds.
+/// Runs as a child process of the other test: writes until killed and reports each commit.
 #[tokio::test]
 #[ignore = "a part of the other test"]
 async fn writer_that_is_killed() {
@@ -48,7 +48,7 @@ async fn writer_that_is_killed() {
     }
 }
 
-/// Runs the writer until it has said so many lines, kills it, and returns all it has said.
+/// Runs the writer until it has reported this many lines, kills it, and returns all its lines.
 fn run_and_kill(path: &Path, lines: u64) -> Vec<String> {
     run_and_kill_test("writer_that_is_killed", path, lines)
 }
@@ -64,7 +64,7 @@ fn run_and_kill_test(test: &str, path: &Path, lines: u64) -> Vec<String> {
     let mut output = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     let is_report = |line: &String| line.starts_with("holds ");
     let mut said: Vec<String> = output.by_ref().filter(is_report).take(lines as usize).collect();
-    // SIGKILL. What is still in the pipe was said before it.
+    // SIGKILL. Lines in the pipe were written before it.
     child.kill().unwrap();
     said.extend(output.filter(is_report));
     child.wait().unwrap();
@@ -72,7 +72,7 @@ fn run_and_kill_test(test: &str, path: &Path, lines: u64) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_a_killed_process_has_reported_is_in_the_database() {
+async fn reported_commits_survive_kill_9_of_the_writer() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let mut random = Random(42);
@@ -98,7 +98,7 @@ async fn what_a_killed_process_has_reported_is_in_the_database() {
         assert_eq!(*epoch.get_or_insert(facts.totals.epoch), facts.totals.epoch, "round {round}");
         assert!(facts.totals.revision >= revision, "round {round}: {} < {revision}", facts.totals.revision);
         let held = assert_consistent(&store).await;
-        // One change may have been committed and not reported; it is in the journal.
+        // One change may be committed but not reported; it is in the journal.
         let unreported = store.changes(revision.max(facts.confirmed), 100).await.unwrap();
         for (uid, version) in last {
             if unreported.entries.iter().any(|entry| *entry.uid == *uid) {
@@ -112,7 +112,8 @@ async fn what_a_killed_process_has_reported_is_in_the_database() {
     println!("{reports} reports in {ROUNDS} rounds");
 }
 
-/// Run by the next test, as a process of its own: puts items for ever, has some confirmed, and says so.
+/// Runs as a child process of the next test: posts items until killed, confirms some, and reports
+/// both.
 #[tokio::test]
 #[ignore = "a part of the other test"]
 async fn outbox_that_is_killed() {
@@ -144,12 +145,12 @@ async fn outbox_that_is_killed() {
 }
 
 #[tokio::test]
-async fn an_item_that_a_killed_process_has_put_waits_under_a_number_that_never_comes_again() {
+async fn outbox_numbers_are_unique_across_kill_9() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let mut random = Random(43);
     let mut id = None;
-    // By lane and number: the text. By lane and key: the last number and text that were said.
+    // Texts by lane and number, and last reported numbers by lane and key.
     let mut texts: BTreeMap<(String, u64), String> = BTreeMap::new();
     let mut puts: BTreeMap<(String, String), u64> = BTreeMap::new();
     let mut settled: BTreeMap<String, u64> = BTreeMap::new();
@@ -177,7 +178,7 @@ async fn an_item_that_a_killed_process_has_put_waits_under_a_number_that_never_c
         for lane in Lane::ALL {
             let waiting = waiting(&store, lane).await;
             for (number, content) in &waiting {
-                // The last one may have been put and not said.
+                // The last item may be posted but not reported.
                 let text = texts.get(&(lane.name().to_owned(), *number));
                 let said = text.is_none_or(|text| content.contains(&format!(r#""text":"{text}""#)));
                 assert!(said, "round {round}: number {number} of {lane:?} is {content}");
@@ -195,7 +196,7 @@ async fn an_item_that_a_killed_process_has_put_waits_under_a_number_that_never_c
             assert!(marks.last.get(lane) >= most.unwrap_or(0), "round {round}: {marks:?}");
         }
         assert_eq!(store.check().await.unwrap().outbox_removed, 0, "round {round}");
-        // Sometimes it is closed in order, with everything confirmed.
+        // Sometimes the store closes normally, with everything confirmed.
         if round % 4 == 0 {
             for lane in Lane::ALL {
                 let last = marks.last.get(lane);

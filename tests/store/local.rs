@@ -1,4 +1,4 @@
-//! Leases and Events that are made on the node: their versions, their limits, and what damage costs.
+//! Leases and Events that local programs create: versions, limits and damage.
 
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -24,7 +24,7 @@ async fn create(store: &EdgeStore, kind: LocalKind, name: &str, text: &str) -> u
 }
 
 #[tokio::test]
-async fn versions_grow_with_each_change_over_restarts_and_crashes() {
+async fn local_versions_grow_across_restarts_and_crashes() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -43,7 +43,7 @@ async fn versions_grow_with_each_change_over_restarts_and_crashes() {
                 .unwrap();
             last = gone.version;
         }
-        // What lies on the disk now is what a crash would leave.
+        // The current files are those that a crash would leave.
         let copy = dir.path().join(format!("copy-{round}.db"));
         for suffix in ["", "-wal"] {
             fs::copy(format!("{}{suffix}", path.display()), format!("{}{suffix}", copy.display())).unwrap();
@@ -61,7 +61,7 @@ async fn versions_grow_with_each_change_over_restarts_and_crashes() {
 }
 
 #[tokio::test]
-async fn a_write_is_refused_with_its_reason() {
+async fn local_writes_are_refused_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     let refused = async |write| store.write_local(write, Clocked::default()).await.unwrap().unwrap_err();
@@ -81,7 +81,7 @@ async fn a_write_is_refused_with_its_reason() {
         create(&store, Lease, &number.to_string(), "1").await;
     }
     assert_eq!(refused(LocalWrite::Create(local(Lease, "b", "1"))).await, LocalRefusal::TooMany);
-    // Those that are there can be changed, and one that goes makes room.
+    // Existing Leases can still be updated, and a removal frees a slot.
     let held = write_local(&store, local(Lease, "a", "2")).await.unwrap();
     store
         .write_local(LocalWrite::Remove(held.clone(), held.version), Clocked::default())
@@ -93,7 +93,7 @@ async fn a_write_is_refused_with_its_reason() {
 }
 
 #[tokio::test]
-async fn the_events_that_changed_longest_ago_make_room() {
+async fn least_recently_changed_events_are_evicted() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     for number in 0..MAX_EVENTS {
@@ -105,7 +105,7 @@ async fn the_events_that_changed_longest_ago_make_room() {
     let held = all_local(&store, Event).await;
     assert_eq!((held.len(), store.stats().await.unwrap().events_dropped), (MAX_EVENTS, 1));
     assert!(held.contains_key("e-0") && !held.contains_key("e-1"));
-    // Few, but large.
+    // Few Events, but large ones.
     for number in 0..40 {
         create(&store, Event, &format!("large-{number}"), &"x".repeat(60_000)).await;
     }
@@ -116,7 +116,7 @@ async fn the_events_that_changed_longest_ago_make_room() {
 }
 
 #[tokio::test]
-async fn an_event_that_is_too_old_goes_with_the_next_write() {
+async fn expired_events_are_removed_with_the_next_write() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -134,7 +134,7 @@ async fn an_event_that_is_too_old_goes_with_the_next_write() {
     assert_eq!(store.stats().await.unwrap().events_dropped, 0, "it was its time");
 }
 
-/// Makes an Event look as if it had not been changed for so many seconds.
+/// Sets the last change of an Event to this many seconds ago.
 fn age(path: &Path, name: &str, seconds: i64) {
     let conn = rusqlite::Connection::open(path).unwrap();
     let sql = "SELECT namespace, version, changed, body FROM local_objects WHERE name = ?1";
@@ -156,7 +156,7 @@ fn age(path: &Path, name: &str, seconds: i64) {
 }
 
 #[tokio::test]
-async fn writes_that_wait_share_commits_with_one_another_and_with_what_is_synced() {
+async fn waiting_local_writes_share_commits_with_synced_changes() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     let tasks: Vec<_> = (0..200u64)
@@ -186,7 +186,7 @@ fn vandalise(path: &Path, name: &str) {
 }
 
 #[tokio::test]
-async fn a_damaged_row_is_dropped_whoever_finds_it_and_nothing_else_is_lost() {
+async fn damaged_local_rows_are_dropped_by_every_reader() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -215,7 +215,7 @@ async fn a_damaged_row_is_dropped_whoever_finds_it_and_nothing_else_is_lost() {
 }
 
 #[tokio::test]
-async fn a_replaced_file_has_the_local_objects_and_an_open_snapshot_ends() {
+async fn replaced_file_keeps_local_objects_and_ends_snapshots() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -229,7 +229,7 @@ async fn a_replaced_file_has_the_local_objects_and_an_open_snapshot_ends() {
         let mut health = store.health();
         health.wait_for(|health| health.reset.is_some()).await.map(|_| ()).unwrap();
     };
-    // It is looked at now and then, and with commits.
+    // The store checks its files at intervals and with commits.
     let poked = async {
         loop {
             store.apply(vec![put(1, 2)]).await.ok();

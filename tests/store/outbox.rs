@@ -1,4 +1,4 @@
-//! The outbox: order, coalescing, limits, what is confirmed, and what a crash or damage costs.
+//! The outbox: order, coalescing, limits, confirmations, crashes and damage.
 
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -43,7 +43,7 @@ async fn numbers(store: &EdgeStore, lane: Lane) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn items_wait_in_order_and_the_newest_of_a_key_alone() {
+async fn outbox_keeps_order_and_the_newest_item_of_a_key() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     for (key, text) in [("a", "1"), ("b", "1"), ("a", "2"), ("c", "1")] {
@@ -61,7 +61,7 @@ async fn items_wait_in_order_and_the_newest_of_a_key_alone() {
     assert_eq!((state.marks.confirmed, state.dropped), (Lanes::default(), Lanes::default()));
     assert_eq!(state.bytes.events, expected.iter().map(|(_, text)| text.len() as u64).sum::<u64>());
     assert_eq!(state.marks.id.len(), 16);
-    // A page ends at its limit of items, or of bytes, but has one in any case.
+    // A page ends at its limit of items or bytes, but has at least one item.
     let page = async |after, limit, bytes| {
         let page = store.outbox_page(Events, after, limit, bytes).await.unwrap();
         page.into_iter().map(|item| item.seq).collect::<Vec<_>>()
@@ -75,7 +75,7 @@ async fn items_wait_in_order_and_the_newest_of_a_key_alone() {
 }
 
 #[tokio::test]
-async fn what_is_confirmed_is_shown_no_more_and_goes_with_the_next_commit() {
+async fn confirmed_items_are_hidden_and_deleted_with_the_next_commit() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -90,7 +90,7 @@ async fn what_is_confirmed_is_shown_no_more_and_goes_with_the_next_commit() {
     let marks = state(&store).marks;
     assert_eq!((marks.confirmed.events, marks.rows.events, marks.last.events), (3, 2, 5));
     assert_eq!(store.stats().await.unwrap().writer.commits, commits, "nothing is written for it");
-    // A crash brings them back: the cloud knows them.
+    // After a crash they are pending again: the cloud recognizes them.
     let copy = dir.path().join("copy.db");
     copy_database(&path, &copy);
     let crashed = open(&copy);
@@ -99,7 +99,7 @@ async fn what_is_confirmed_is_shown_no_more_and_goes_with_the_next_commit() {
     crashed.close().await;
     store.apply(batch(0..1, 1)).await.unwrap();
     assert_eq!(count(&path), 2, "they went along");
-    // Nobody can confirm what was never given.
+    // Confirmations beyond the last assigned number are capped.
     store.settle_outbox(Events, 1000);
     assert_eq!(state(&store).marks.confirmed.events, 5);
     put(&store, Events, "a", "x").await;
@@ -107,14 +107,14 @@ async fn what_is_confirmed_is_shown_no_more_and_goes_with_the_next_commit() {
     assert_eq!(state(&store).dropped, Lanes::default());
 }
 
-/// Rows of the outbox in the file.
+/// Counts the rows of the outbox in the file.
 fn count(path: &Path) -> i64 {
     let conn = rusqlite::Connection::open(path).unwrap();
     conn.query_row("SELECT count(*) FROM outbox", [], |row| row.get(0)).unwrap()
 }
 
 #[tokio::test]
-async fn numbers_go_on_over_restarts_and_crashes_also_of_an_empty_lane() {
+async fn outbox_numbers_continue_across_restarts_and_crashes() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let mut store = open(&path);
@@ -152,7 +152,7 @@ async fn numbers_go_on_over_restarts_and_crashes_also_of_an_empty_lane() {
 }
 
 #[tokio::test]
-async fn the_oldest_of_the_least_important_lane_makes_room() {
+async fn oldest_item_of_the_least_important_lane_is_evicted() {
     let dir = tempfile::tempdir().unwrap();
     let store = limited(&dir.path().join("edge.db"), 6, 1 << 20);
     for number in 0..3 {
@@ -160,14 +160,14 @@ async fn the_oldest_of_the_least_important_lane_makes_room() {
             put(&store, lane, &number.to_string(), "x").await;
         }
     }
-    // Nine were put in turns: the last Status and Event pushed out what is less important.
+    // Nine items in turns: the last Status and Event evicted those of less important lanes.
     assert_eq!(state(&store).marks.rows, lanes(3, 3, 0));
     assert_eq!(state(&store).dropped, lanes(0, 0, 3));
     put(&store, Bulk, "late", "x").await;
     assert_eq!((state(&store).marks.rows, state(&store).dropped), (lanes(3, 3, 0), lanes(0, 0, 4)));
     put(&store, Events, "late", "x").await;
     assert_eq!(numbers(&store, Events).await, [2, 3, 4]);
-    // In the place of its own key an item needs no room.
+    // An item that replaces one of its own key evicts no other.
     put(&store, Events, "late", "y").await;
     assert_eq!((numbers(&store, Events).await, state(&store).dropped), (vec![2, 3, 5], lanes(0, 1, 4)));
     for number in 3..9 {
@@ -175,14 +175,14 @@ async fn the_oldest_of_the_least_important_lane_makes_room() {
     }
     assert_eq!((state(&store).marks.rows, state(&store).dropped), (lanes(6, 0, 0), lanes(3, 4, 4)));
     assert_eq!(numbers(&store, Status).await, [4, 5, 6, 7, 8, 9]);
-    // Confirmed ones go first, and are not lost.
+    // Confirmed items are evicted first and do not count as dropped.
     store.settle_outbox(Status, 6);
     put(&store, Bulk, "b", "x").await;
     assert_eq!((state(&store).marks.rows, state(&store).dropped), (lanes(3, 0, 1), lanes(3, 4, 4)));
 }
 
 #[tokio::test]
-async fn an_item_that_cannot_fit_drops_nothing_but_itself() {
+async fn item_that_cannot_fit_drops_only_itself() {
     let dir = tempfile::tempdir().unwrap();
     let store = limited(&dir.path().join("edge.db"), 100, 4000);
     put(&store, Status, "s", &"x".repeat(2000)).await;
@@ -190,10 +190,10 @@ async fn an_item_that_cannot_fit_drops_nothing_but_itself() {
     put(&store, Bulk, "big", &"x".repeat(2500)).await;
     put(&store, Events, "big", &"x".repeat(2500)).await;
     assert_eq!((state(&store).marks.rows, state(&store).dropped), (lanes(1, 0, 1), lanes(0, 1, 1)));
-    // What it was to replace stays.
+    // The item that it would replace stays.
     put(&store, Bulk, "b", &"y".repeat(2500)).await;
     assert!(store.outbox_item(Bulk, "b".into()).await.unwrap().unwrap().contains("xxx"));
-    // Neither what is too long nor what is no JSON can ever be sent.
+    // Neither oversized items nor invalid JSON can ever be sent.
     put(&store, Status, "s2", &"x".repeat(MAX_UPLOAD_BYTES)).await;
     let put = OutboxPut { lane: Status, key: "k".into(), at: Clocked::default(), content: "{".into() };
     store.post(vec![Posting::Upload(put)]).await.unwrap();
@@ -203,7 +203,7 @@ async fn an_item_that_cannot_fit_drops_nothing_but_itself() {
 }
 
 #[tokio::test]
-async fn smaller_limits_hold_at_once() {
+async fn smaller_outbox_limits_apply_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     store.post((0..3000).map(|n| upload(Bulk, &n.to_string(), "x")).collect()).await.unwrap();
@@ -215,7 +215,7 @@ async fn smaller_limits_hold_at_once() {
     assert_eq!(state(&store).dropped, lanes(0, 0, 2990));
 }
 
-/// Bytes that this process has caused to be written to disk.
+/// Returns the bytes that this process has caused to be written to disk.
 fn written() -> u64 {
     let io = fs::read_to_string("/proc/self/io").unwrap();
     let line = io.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap();
@@ -223,7 +223,7 @@ fn written() -> u64 {
 }
 
 #[tokio::test]
-async fn a_day_of_events_against_the_limits_stays_cheap_and_bounded() {
+async fn events_of_a_day_at_the_limits_stay_cheap_and_bounded() {
     let dir = tempfile::tempdir_in(edgesync_testkit::programs::scratch()).unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -243,7 +243,7 @@ async fn a_day_of_events_against_the_limits_stays_cheap_and_bounded() {
     );
     assert!(bytes / 100_000 < 4 << 10, "{bytes} bytes written");
     assert!(size < 16 << 20, "{size} bytes of database");
-    // Looking at all that waits for each of them would take minutes.
+    // Scanning all pending items for each post would take minutes.
     assert!(time.as_secs() < 60, "{time:?}");
     let rows = store.stats().await.unwrap().writer.rows;
     assert!(rows < 200_000, "{rows} rows written");
@@ -257,7 +257,7 @@ async fn a_day_of_events_against_the_limits_stays_cheap_and_bounded() {
 }
 
 #[tokio::test]
-async fn postings_share_commits_with_one_another_and_with_objects() {
+async fn postings_share_commits_with_objects() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     let before = store.stats().await.unwrap().writer;
@@ -284,7 +284,7 @@ async fn postings_share_commits_with_one_another_and_with_objects() {
 }
 
 #[tokio::test]
-async fn what_is_posted_together_is_kept_together() {
+async fn postings_of_one_call_are_committed_atomically() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -302,7 +302,7 @@ async fn what_is_posted_together_is_kept_together() {
         ]
     };
     store.post(postings()).await.unwrap();
-    // The Event is replaced now, all others written.
+    // The second time the Event is replaced, everything else is written.
     store.post(postings()).await.unwrap();
     let copy = dir.path().join("copy.db");
     copy_database(&path, &copy);
@@ -317,7 +317,7 @@ async fn what_is_posted_together_is_kept_together() {
 }
 
 #[tokio::test]
-async fn an_event_of_a_program_goes_to_the_cloud_and_a_lease_does_not() {
+async fn local_events_enter_the_outbox_and_leases_do_not() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     let write = async |write| store.write_local(write, Clocked { boot: 1, since_boot: 2 }).await.unwrap();
@@ -344,7 +344,7 @@ async fn an_event_of_a_program_goes_to_the_cloud_and_a_lease_does_not() {
 }
 
 #[tokio::test]
-async fn after_a_rollback_of_the_file_what_was_never_sent_gets_numbers_above_all_that_were_given() {
+async fn unsent_items_of_an_older_copy_are_renumbered() {
     let dir = tempfile::tempdir().unwrap();
     let (path, old) = (dir.path().join("edge.db"), dir.path().join("old.db"));
     let store = open(&path);
@@ -374,11 +374,11 @@ async fn after_a_rollback_of_the_file_what_was_never_sent_gets_numbers_above_all
     store.close().await;
     let store = open(&old);
     assert_eq!((state(&store).marks.last, state(&store).marks.id), (lanes(70, 9000, 1), id.clone()));
-    // Numbers below those that were given are not used again.
+    // Numbers below those already assigned are not reused.
     put(&store, Bulk, "c", "x").await;
     store.renumber_outbox(Bulk, 1, 1).await.unwrap();
     assert_eq!(numbers(&store, Bulk).await, [1, 3]);
-    // Numbers that nobody can have given are of no outbox.
+    // Numbers that no outbox can have assigned start a new outbox.
     store.renumber_outbox(Bulk, 1, u64::MAX).await.unwrap();
     assert_ne!(state(&store).marks.id, id);
     assert_eq!(numbers(&store, Bulk).await, [1, 3]);
@@ -387,7 +387,7 @@ async fn after_a_rollback_of_the_file_what_was_never_sent_gets_numbers_above_all
 }
 
 #[tokio::test]
-async fn times_of_events_that_were_made_before_the_clock_was_set_are_corrected() {
+async fn event_times_from_before_the_clock_was_set_are_corrected() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
     let event = |number: u64| {
@@ -422,7 +422,7 @@ async fn times_of_events_that_were_made_before_the_clock_was_set_are_corrected()
     assert_eq!(corrected, expected);
     assert_eq!((bulk.len(), events.len(), state(&store).dropped), (401, 1, Lanes::default()));
     assert_eq!(events[0].0, 2, "what was on its way is sent again");
-    // The same on the node.
+    // The Events on the node are corrected too.
     let held = all_local(&store, LocalKind::Event).await;
     let times: BTreeMap<bool, usize> = held.values().fold(BTreeMap::new(), |mut counts, event| {
         *counts.entry(event.body.contains("1971-01-01T00:00:20.000000Z")).or_default() += 1;
@@ -433,7 +433,7 @@ async fn times_of_events_that_were_made_before_the_clock_was_set_are_corrected()
 }
 
 #[tokio::test]
-async fn a_fact_is_kept_when_the_store_closes_and_a_damaged_one_is_missing() {
+async fn notes_are_kept_on_close_and_dropped_when_damaged() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);

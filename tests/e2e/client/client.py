@@ -1,6 +1,6 @@
-"""Drives the API with the Python client library `kubernetes`: python3 client.py KUBECONFIG
+"""Tests the API with the Python client library `kubernetes`: python3 client.py KUBECONFIG
 
-Ends with code 0 and the word "ok" if everything was as a Kubernetes client expects it.
+Prints "ok" and exits with 0 if all responses match the expectations of a Kubernetes client.
 """
 
 import sys

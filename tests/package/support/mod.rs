@@ -1,4 +1,4 @@
-//! Packages in a throw-away root, and their services from their units' own lines.
+//! Packages in a throw-away root, and services that run as their units define.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -12,12 +12,12 @@ pub(crate) use root::{Owner, Root};
 pub(crate) use service::Service;
 pub(crate) use unit::Unit;
 
-/// No step takes longer.
+/// Maximum duration of a step.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// The pause between two looks at a condition.
+/// The polling interval of `eventually`.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Waits until `condition` gives something, and fails with `what` did not happen.
+/// Waits until `condition` returns a value; panics with `what` on a timeout.
 pub(crate) fn eventually<T>(
     what: &str,
     limit: Duration,

@@ -1,5 +1,6 @@
-# Runs in namespaces of its own: makes a throw-away root from an overlay of this machine's, says which process holds it,
-# and stays until its input ends. $1: a directory to mount on; $2: the directory with the packages.
+# Runs in new namespaces: creates a throw-away root as an overlay over this machine's, prints the id of
+# the process that holds it, and stays until its input ends. $1: a directory to mount on; $2: the
+# directory with the packages.
 set -eu
 cd /
 top=$1
@@ -13,12 +14,12 @@ mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs -o mode=0755 run "$root/run"
 mount -t tmpfs -o mode=1777 tmp "$root/tmp"
-# Images for containers leave documents and manual pages out.
+# Container images exclude documents and manual pages.
 rm -f "$root"/etc/dpkg/dpkg.cfg.d/*exclude* "$root"/etc/dpkg/dpkg.cfg.d/docker*
 echo 127.0.0.1 cloud.test >>"$root/etc/hosts"
 echo gateway-7 >/proc/sys/kernel/hostname
 ip link set lo up
-# /proc is that of the machine here, so this is the process id there.
+# /proc is still the machine's, so this is the outer process id.
 read -r pid rest </proc/self/stat
-# Ready is said inside: whoever hears it finds the new root behind the process id.
+# The message comes from inside, so its reader finds the new root behind the process id.
 exec chroot "$root" sh -c 'echo "ready $1"; exec cat' sh "$pid"

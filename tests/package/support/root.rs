@@ -1,5 +1,6 @@
-//! A root file system that is thrown away: an overlay of this machine's, in namespaces of its own for mounts, network,
-//! processes and the host name. With the process that holds it everything in it ends.
+//! A throw-away root file system: an overlay over this machine's, with its own namespaces for
+//! mounts, network, processes and the host name. Everything in it ends with the process that holds
+//! it.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,22 +11,22 @@ use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use tempfile::TempDir;
 
 const PREPARE: &str = include_str!("prepare.sh");
-/// Where packages are; `packaging/test` sets it.
+/// The directory of the packages; `packaging/test` sets it.
 const PACKAGES: &str = "EDGESYNC_TEST_PACKAGES";
-/// Debian keeps half of the programs where only root's PATH looks.
+/// Debian installs half of the programs in directories of root's PATH only.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The throw-away root.
+/// A throw-away root; its processes end when it is dropped.
 pub(crate) struct Root {
     holder: Child,
-    /// Closing it ends the holder, should this process be killed.
+    /// Its end closes the pipe and ends the holder, even if this process is killed.
     _open: ChildStdin,
-    /// The process inside, by its id outside.
+    /// The outer id of the inner process.
     inside: u32,
     directory: TempDir,
 }
 
-/// Who owns a file, and what its permission bits are.
+/// The owner of a file, and its permission bits.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) user: String,
@@ -40,7 +41,7 @@ impl Owner {
 }
 
 impl Root {
-    /// A fresh one; none, with a notice, where this machine does not allow it.
+    /// Creates a fresh root; `None`, with a notice, if this machine does not permit it.
     pub(crate) fn new() -> Option<Self> {
         let packages = packages();
         let directory = tempfile::tempdir().unwrap();
@@ -70,7 +71,7 @@ impl Root {
         Some(Self { holder, _open: open, inside, directory })
     }
 
-    /// A command inside.
+    /// Prepares a command inside the root.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.inside.to_string()]);
@@ -89,12 +90,12 @@ impl Root {
         self.command(words).output().expect("nsenter, of util-linux")
     }
 
-    /// Runs a command that must succeed, and gives what it prints.
+    /// Runs a command that must succeed, and returns its output.
     pub(crate) fn run(&self, words: &[&str]) -> String {
         succeeded(words, &self.attempt(words))
     }
 
-    /// The same with an input.
+    /// Runs a command with an input; it must succeed.
     pub(crate) fn feed(&self, words: &[&str], input: &str) -> String {
         let mut command = self.command(words);
         let mut child =
@@ -103,7 +104,7 @@ impl Root {
         succeeded(words, &child.wait_with_output().unwrap())
     }
 
-    /// A path inside, as it can be reached from here.
+    /// Returns the outer path of an inner one.
     pub(crate) fn path(&self, inside: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{inside}", self.inside))
     }
@@ -120,7 +121,7 @@ impl Root {
         fs::write(self.path(inside), text).unwrap_or_else(|error| panic!("{inside}: {error}"));
     }
 
-    /// The files and directories in a directory.
+    /// Returns the sorted entries of a directory.
     pub(crate) fn names(&self, inside: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(inside)).unwrap_or_else(|error| panic!("{inside}: {error}"));
         let mut names: Vec<String> =
@@ -129,7 +130,7 @@ impl Root {
         names
     }
 
-    /// Owner and mode, by the names that are known inside.
+    /// Returns owner and mode, with the names of the inner system.
     pub(crate) fn owner(&self, inside: &str) -> Owner {
         let found = self.path(inside).symlink_metadata();
         let found = found.unwrap_or_else(|error| panic!("{inside}: {error}"));
@@ -152,7 +153,8 @@ impl Root {
         starts("/etc/passwd") || starts("/etc/group")
     }
 
-    /// Everything that differs from this machine and has `part` in its path, but for the cache of man.
+    /// Returns all paths that differ from this machine and contain `part`, without the cache of
+    /// man.
     pub(crate) fn left_over(&self, part: &str) -> Vec<String> {
         let upper = format!("/proc/{}/root{}/upper", self.holder.id(), self.directory.path().display());
         let mut found = Vec::new();
@@ -160,7 +162,7 @@ impl Root {
         while let Some(directory) = open.pop() {
             for entry in fs::read_dir(&directory).unwrap().map(Result::unwrap) {
                 let metadata = entry.path().symlink_metadata().unwrap();
-                // A character device with the number 0 is the overlay's sign for what was removed.
+                // In an overlay, a character device with the number 0 marks a removed file.
                 let path = entry.path();
                 let inside = path.strip_prefix(&upper).unwrap().display().to_string();
                 let is_gone = metadata.rdev() == 0 && metadata.mode() & 0o170_000 == 0o020_000;
@@ -176,7 +178,7 @@ impl Root {
         found
     }
 
-    /// The package of this name in `/packages`, or in a directory there, for this machine.
+    /// Returns the path of the package of this name in a directory of the root.
     pub(crate) fn package(&self, directory: &str, name: &str) -> String {
         let is_it = |file: &String| {
             file.starts_with(&format!("{name}_"))
@@ -187,7 +189,7 @@ impl Root {
         format!("{directory}/{}", files[0])
     }
 
-    /// Where logs of services go: outside.
+    /// Returns the path of a service's log, outside the root.
     pub(crate) fn log_file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }

@@ -1,4 +1,5 @@
-//! A service as systemd would run it: user, group, limits, directories, variables and command from its unit.
+//! Runs a service as systemd would: user, group, limits, directories, variables and command from
+//! its unit.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use super::{LOOK, Root, Unit};
 
-/// Notes its process id, which stays the same for what it turns into, and sets file mode mask and limits; where the
-/// machine of the test grants fewer open files, that many must do.
+/// Records its process id, which `exec` keeps, and sets umask and limits. If the machine grants
+/// fewer open files, the limit stays lower.
 const BECOME: &str =
     r#"echo $$ >"$1"; umask "$2"; ulimit -c "$3"; ulimit -n "$4" 2>/dev/null; shift 4; exec "$@""#;
 
-/// A started service.
+/// A running service, with the receiver of its readiness.
 pub(crate) struct Service<'a> {
     root: &'a Root,
     unit: &'a Unit,
@@ -23,14 +24,14 @@ pub(crate) struct Service<'a> {
 }
 
 impl<'a> Service<'a> {
-    /// Starts it and waits until it says that it is ready.
+    /// Starts the service and waits until it is ready.
     pub(crate) fn start(root: &'a Root, unit: &'a Unit) -> Self {
         let mut service = Self::spawn(root, unit);
         service.ready();
         service
     }
 
-    /// Starts it.
+    /// Starts the service without waiting for readiness.
     pub(crate) fn spawn(root: &'a Root, unit: &'a Unit) -> Self {
         assert!(unit.conditions_hold(root), "systemd would not start {}", unit.name);
         let name = &unit.name;
@@ -63,7 +64,7 @@ impl<'a> Service<'a> {
         Self { root, unit, child, ready: read(notify) }
     }
 
-    /// Waits for `READY=1`, for as long as systemd would.
+    /// Waits for `READY=1`, up to the unit's limit.
     fn ready(&mut self) {
         let start = Instant::now();
         let limit = Duration::from_secs(self.unit.seconds("TimeoutStartSec"));
@@ -79,12 +80,12 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// All that it has logged, since its first start.
+    /// Returns the log since the first start.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.root.log_file(&self.unit.name)).unwrap_or_default()
     }
 
-    /// Waits for its end, as systemd does after a stop.
+    /// Waits for the end, up to the unit's limit.
     pub(crate) fn end(mut self) -> ExitStatus {
         let start = Instant::now();
         let limit = Duration::from_secs(self.unit.seconds("TimeoutStopSec"));
@@ -97,7 +98,8 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Stops it; it must end in order. Its runtime directory goes, as with systemd.
+    /// Stops the service, which must exit normally, and removes its runtime directory as systemd
+    /// does.
     pub(crate) fn stop(self) {
         let (root, unit) = (self.root, self.unit);
         let pid = root.read(&pid_file(&unit.name));
@@ -110,7 +112,8 @@ impl<'a> Service<'a> {
     }
 }
 
-/// Reads what a service says, as systemd does all the time: a full socket would make it wait. Tells of `READY=1`.
+/// Reads the notifications continuously, because a full socket would block the service. Signals
+/// `READY=1`.
 fn read(notify: UnixDatagram) -> Receiver<()> {
     let (said, ready) = channel();
     std::thread::spawn(move || {
@@ -118,7 +121,7 @@ fn read(notify: UnixDatagram) -> Receiver<()> {
         while let Ok(length) = notify.recv(&mut buffer) {
             let message = String::from_utf8_lossy(&buffer[..length]);
             if message.lines().any(|line| line == "READY=1") {
-                // After the start nobody waits for it.
+                // After the start the receiver is gone.
                 let _ = said.send(());
             }
         }
@@ -130,7 +133,7 @@ fn pid_file(name: &str) -> String {
     format!("/run/{name}.pid")
 }
 
-/// Those that systemd makes before it starts the service.
+/// Creates the directories that systemd creates before the start.
 fn make_directories(root: &Root, unit: &Unit) {
     let (user, group) = (unit.one("User"), unit.one("Group"));
     let make = |path: &str, mode: &str, user: &str, group: &str| {

@@ -1,8 +1,8 @@
-//! What an installed unit says, as far as a test needs it.
+//! Parses the parts of an installed unit that the tests need.
 
 use super::Root;
 
-/// A unit's assignments in their order.
+/// A unit's assignments in order.
 pub(crate) struct Unit {
     pub(crate) name: String,
     assignments: Vec<(String, String)>,
@@ -18,24 +18,24 @@ impl Unit {
         Self { name: name.to_owned(), assignments }
     }
 
-    /// All values of a key.
+    /// Returns all values of a key.
     pub(crate) fn all<'a>(&'a self, key: &str) -> impl Iterator<Item = &'a str> {
         self.assignments.iter().filter(move |(found, _)| found == key).map(|(_, value)| value.as_str())
     }
 
-    /// The value of a key that is there once.
+    /// Returns the value of a key that must occur once.
     pub(crate) fn one(&self, key: &str) -> &str {
         let values: Vec<&str> = self.all(key).collect();
         let [value] = values[..] else { panic!("{}: {key}= is there {} times", self.name, values.len()) };
         value
     }
 
-    /// Whether systemd would start it, or skip it without a failure.
+    /// Returns whether systemd would start the unit instead of skipping it.
     pub(crate) fn conditions_hold(&self, root: &Root) -> bool {
         self.all("ConditionPathExists").all(|path| root.exists(path))
     }
 
-    /// The variables of the process: the unit's own, and those of its files.
+    /// Returns the environment of the process: the unit's variables, and those of its files.
     pub(crate) fn environment(&self, root: &Root) -> Vec<String> {
         let mut variables: Vec<String> =
             self.all("Environment").flat_map(str::split_whitespace).map(str::to_owned).collect();
@@ -51,7 +51,7 @@ impl Unit {
         variables
     }
 
-    /// A time such as `30s`, in seconds.
+    /// Returns a time such as `30s` in seconds.
     pub(crate) fn seconds(&self, key: &str) -> u64 {
         let value = self.one(key);
         value.trim_end_matches('s').parse().unwrap_or_else(|_| panic!("{key}={value} in seconds"))

@@ -1,4 +1,4 @@
-//! What damage, a full disk and a failing one cost the outbox.
+//! The outbox under damage, full disks and failing disks.
 
 use super::support::vfs::{Random, register};
 use edgesync_store::StoreError;
@@ -13,7 +13,7 @@ fn vandalise(path: &Path, key: &str) {
 }
 
 #[tokio::test]
-async fn a_damaged_item_is_dropped_and_counted_whoever_finds_it() {
+async fn damaged_items_are_dropped_and_counted_by_every_reader() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -39,14 +39,14 @@ async fn a_damaged_item_is_dropped_and_counted_whoever_finds_it() {
     assert_eq!(numbers(&store, Events).await, [5]);
     assert_eq!((state(&store).dropped, store.health().borrow().reset.clone()), (lanes(0, 1, 0), None));
     assert_eq!(store.facts().totals.epoch, epoch, "the objects are not concerned");
-    // It might have had the last number.
+    // The damaged item may have had the last number.
     put(&store, Events, "new", "x").await;
     assert!(numbers(&store, Events).await[1] > 1_000_000);
     assert_eq!(store.check().await.unwrap().outbox_removed, 0);
 }
 
 #[tokio::test]
-async fn numbers_that_cannot_be_read_are_not_given_again() {
+async fn unreadable_outbox_numbers_are_not_reused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     for (key, keeps_id) in [("outbox_last", true), ("outbox_id", false)] {
@@ -73,7 +73,7 @@ async fn numbers_that_cannot_be_read_are_not_given_again() {
 }
 
 #[tokio::test]
-async fn what_can_be_read_of_a_damaged_file_is_kept_with_its_numbers() {
+async fn readable_items_of_a_damaged_file_keep_their_numbers() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -108,7 +108,7 @@ async fn what_can_be_read_of_a_damaged_file_is_kept_with_its_numbers() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_deleted_under_the_store_loses_nothing_that_waits() {
+async fn deleted_file_loses_no_pending_items() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");
     let store = open(&path);
@@ -132,7 +132,7 @@ async fn a_file_that_is_deleted_under_the_store_loses_nothing_that_waits() {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_never_shows_an_item_that_was_not_put() {
+async fn flipped_bits_never_show_an_item_that_was_not_posted() {
     let dir = tempfile::tempdir().unwrap();
     let pristine = dir.path().join("pristine.db");
     let store = open(&pristine);
@@ -172,7 +172,7 @@ async fn a_flipped_bit_never_shows_an_item_that_was_not_put() {
 }
 
 #[tokio::test]
-async fn a_full_database_refuses_items_like_anything_else_and_objects_go_on() {
+async fn full_database_refuses_items_and_accepts_deletes() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = quiet();
     options.engine.max_bytes = Some(400 << 10);
@@ -189,7 +189,7 @@ async fn a_full_database_refuses_items_like_anything_else_and_objects_go_on() {
     assert_eq!((state(&store).marks.rows.bulk, state(&store).dropped), (kept, Lanes::default()));
     assert_eq!(numbers(&store, Bulk).await.len() as u64, kept);
     store.apply(vec![delete(0)]).await.unwrap();
-    // What is confirmed makes room.
+    // Confirmed items free space.
     store.settle_outbox(Bulk, state(&store).marks.last.bulk);
     store.apply(vec![delete(1)]).await.unwrap();
     store.apply(batch(100..150, 1)).await.unwrap();
@@ -199,7 +199,7 @@ async fn a_full_database_refuses_items_like_anything_else_and_objects_go_on() {
 }
 
 #[tokio::test]
-async fn a_failing_disk_undoes_what_was_counted() {
+async fn failing_disk_rolls_back_the_counters() {
     let disk = register("outbox-failing");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("edge.db");

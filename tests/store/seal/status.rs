@@ -1,5 +1,5 @@
-//! The status of an object of a sealed kind that waits for the cloud: nowhere readable, opened by every read, sealed anew
-//! with a new key, and dropped with a lost one.
+//! The pending status of an object of a sealed kind: unreadable on disk, opened by every read,
+//! sealed again with a new key, and dropped with a lost one.
 
 use edgesync::store::{Clocked, OutboxPut, Posting, effect_key, status_key};
 use edgesync_object::ObjectRef;
@@ -9,7 +9,7 @@ use edgesync_store::seal::Keyring;
 
 use super::*;
 
-/// A status with the marker in it.
+/// A status that contains the marker.
 fn status_of(kind: &str, number: u64, text: &str) -> Posting {
     let (uid, name) = (uid(1_000_000 + number), secret_name(number));
     let content = format!(
@@ -23,7 +23,7 @@ pub(super) fn status(number: u64, text: &str) -> Posting {
     status_of("Secret", number, text)
 }
 
-/// What waits in the lane of status: numbers, and what stands behind the marker.
+/// Returns the pending items of the status lane: numbers, and the text after the marker.
 async fn texts(store: &EdgeStore) -> Vec<(u64, String)> {
     let text =
         |content: &str| content.split_once(&format!("{MARKER}-"))?.1.split('"').next().map(str::to_owned);
@@ -35,7 +35,7 @@ fn with(kinds: &[&str], directory: &Path) -> EdgeStore {
     EdgeStore::open(&database(directory), sealing(directory, kinds)).unwrap()
 }
 
-/// What the rows of the outbox begin with: the numbers of keys, or zero where nothing is sealed.
+/// Returns the key number of each row of the outbox; zero for unsealed rows.
 fn keys_of_items(directory: &Path) -> Vec<u32> {
     let conn = rusqlite::Connection::open(database(directory)).unwrap();
     let mut statement = conn.prepare("SELECT body FROM outbox ORDER BY id").unwrap();
@@ -44,7 +44,7 @@ fn keys_of_items(directory: &Path) -> Vec<u32> {
     bodies.map(|body| number(body.unwrap()).unwrap_or(0)).collect()
 }
 
-/// Puts a sealed body into the row of another key, with the checksum that it has there.
+/// Copies a sealed body into the row of another key, with a checksum that is valid there.
 fn copy_body(directory: &Path, from: &str, to: &str) {
     let conn = rusqlite::Connection::open(database(directory)).unwrap();
     let of = "SELECT body FROM outbox WHERE key = ?1";
@@ -63,7 +63,7 @@ fn pairs(expected: &[(u64, &str)]) -> Vec<(u64, String)> {
 }
 
 #[tokio::test]
-async fn the_status_of_a_sealed_kind_stands_in_no_file_and_every_read_opens_it() {
+async fn sealed_status_is_in_no_file_and_opens_on_every_read() {
     let dir = tempfile::tempdir().unwrap();
     let store = open_sealed(dir.path());
     store.apply(secret_batch(0..3, 1)).await.unwrap();
@@ -74,7 +74,7 @@ async fn the_status_of_a_sealed_kind_stands_in_no_file_and_every_read_opens_it()
     assert_eq!(texts(&store).await, expected);
     let item = store.outbox_item(Lane::Status, status_key(&uid(1_000_001))).await.unwrap().unwrap();
     assert!(item.starts_with('{') && item.contains("-other"), "{item}");
-    // Readers of objects get it with them.
+    // Readers of objects get the pending status with them.
     let scan = Scan::Objects { resource: secrets(), namespace: None, name: None, after: None };
     let snapshot = store.snapshot().await.unwrap().unwrap();
     let shown = snapshot.scan(scan, Vec::new(), |shown, row| {
@@ -84,7 +84,8 @@ async fn the_status_of_a_sealed_kind_stands_in_no_file_and_every_read_opens_it()
     });
     assert_eq!(shown.await.unwrap(), [true, true, false]);
     drop(snapshot);
-    // The numbers are no part of what it is bound to: they change when a file turns out to be an older copy.
+    // The seal does not bind the sequence number, which changes when a file proves to be an older
+    // copy.
     store.renumber_outbox(Lane::Status, 2, 1000).await.unwrap();
     assert_eq!(texts(&store).await[1], (1001, "second".to_owned()));
     let copy = tempfile::tempdir().unwrap();
@@ -103,7 +104,7 @@ async fn the_status_of_a_sealed_kind_stands_in_no_file_and_every_read_opens_it()
 }
 
 #[tokio::test]
-async fn what_is_in_effect_waits_once_for_each_object_and_is_sealed_as_the_object_is() {
+async fn effects_are_pending_once_per_object_and_sealed_with_it() {
     let effect = |number: u64, version: u64, message: String| EffectContent {
         uid: uid(1_000_000 + number),
         object: ObjectRef {
@@ -121,7 +122,7 @@ async fn what_is_in_effect_waits_once_for_each_object_and_is_sealed_as_the_objec
     };
     let put = |effect| OutboxPut::effect(Clocked::default(), effect);
     let quoting = |number, version, text: &str| {
-        // A program may quote what it does not accept.
+        // A program may quote a value that it refuses.
         Posting::Upload(put(effect(number, version, format!("{MARKER}-{text}"))).unwrap())
     };
     let dir = tempfile::tempdir().unwrap();
@@ -138,7 +139,7 @@ async fn what_is_in_effect_waits_once_for_each_object_and_is_sealed_as_the_objec
 }
 
 #[tokio::test]
-async fn what_waits_is_sealed_with_the_new_key_before_the_old_one_is_forgotten() {
+async fn pending_items_are_resealed_before_the_old_key_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let store = open_sealed(dir.path());
     store.apply(secret_batch(0..2, 1)).await.unwrap();
@@ -157,7 +158,7 @@ async fn what_waits_is_sealed_with_the_new_key_before_the_old_one_is_forgotten()
     drop(early);
     let bytes = store.outbox().borrow().bytes.status;
     store.close().await;
-    // A rotation that was cut off when it had made its key.
+    // A rotation that was interrupted after it created its key.
     let keys = KeySource { file: key_file(dir.path()), ..KeySource::default() };
     Keyring::open(&keys).unwrap().0.add_key().unwrap();
     assert_eq!(keys_in_file(dir.path()).len(), 2);
@@ -173,14 +174,14 @@ async fn what_waits_is_sealed_with_the_new_key_before_the_old_one_is_forgotten()
 }
 
 #[tokio::test]
-async fn what_was_sealed_with_a_lost_key_is_dropped_and_counted_and_the_lane_goes_on() {
+async fn items_with_a_lost_key_are_dropped_and_counted() {
     let dir = tempfile::tempdir().unwrap();
     let store = open_sealed(dir.path());
     store.post((0..300).map(|number| status(number, "x")).collect()).await.unwrap();
     store.post(vec![upload(Lane::Status, "node", "plain"), status(300, "last")]).await.unwrap();
     let before = store.outbox().borrow().clone();
     store.close().await;
-    // Without keys nobody can tell, and nothing goes.
+    // Without keys the store cannot tell which items are lost, so it drops none.
     let store = open(&database(dir.path()));
     store.check().await.unwrap();
     assert_eq!(store.outbox_item(Lane::Status, status_key(&uid(1_000_000))).await.unwrap(), None);
@@ -206,7 +207,7 @@ async fn what_was_sealed_with_a_lost_key_is_dropped_and_counted_and_the_lane_goe
 }
 
 #[tokio::test]
-async fn a_status_that_does_not_open_in_its_place_is_dropped_whoever_finds_it() {
+async fn status_moved_to_another_row_is_dropped_by_every_reader() {
     let dir = tempfile::tempdir().unwrap();
     let store = open_sealed(dir.path());
     store.check().await.unwrap();
@@ -227,7 +228,7 @@ async fn a_status_that_does_not_open_in_its_place_is_dropped_whoever_finds_it() 
 }
 
 #[tokio::test]
-async fn the_status_of_kinds_that_are_added_is_sealed_and_of_those_left_out_stays_readable() {
+async fn status_of_added_kinds_is_sealed_and_of_removed_ones_readable() {
     let dir = tempfile::tempdir().unwrap();
     let config_map = |text| status_of("ConfigMap", 0, text);
     let store = with(&["secrets"], dir.path());
@@ -251,13 +252,13 @@ async fn the_status_of_kinds_that_are_added_is_sealed_and_of_those_left_out_stay
 }
 
 #[tokio::test]
-async fn what_an_older_version_left_of_a_status_is_sealed_and_cleaned_away_once() {
+async fn plain_status_of_an_older_version_is_sealed_and_cleaned() {
     let dir = tempfile::tempdir().unwrap();
     let kinds = ["configmaps"];
     let store = with(&kinds, dir.path());
     store.apply(batch(0..2, 1)).await.unwrap();
     store.close().await;
-    // That version sealed bodies alone, and noted that.
+    // That version sealed only the bodies of objects, and recorded that.
     let store = open(&database(dir.path()));
     let numbers = 0..200;
     store.post(numbers.clone().map(|number| status_of("ConfigMap", number, "x")).collect()).await.unwrap();
@@ -279,7 +280,7 @@ async fn what_an_older_version_left_of_a_status_is_sealed_and_cleaned_away_once(
 }
 
 #[tokio::test]
-async fn a_salvaged_database_keeps_what_waits_sealed() {
+async fn salvaged_database_keeps_pending_items_sealed() {
     let dir = tempfile::tempdir().unwrap();
     let store = open_sealed(dir.path());
     store.apply(secret_batch(0..100, 1)).await.unwrap();

@@ -1,5 +1,5 @@
-//! Changes to apply and the model they are compared with; used by the `store_*` tests.
-// Each test binary uses a part of it; what fails here fails the test that called.
+//! Changes to apply to a store, and the model to compare it with.
+// Each test module uses a part of this; a panic here fails the calling test.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 pub mod vfs;
@@ -39,14 +39,14 @@ pub fn deployments(version: &str) -> Arc<Resource> {
     })
 }
 
-/// UIDs as the API server makes them: random to look at, from a number.
+/// A UID that looks like a random one of the API server, derived from a number.
 pub fn uid(number: u64) -> Uid {
     let mixed = u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) << 64
         | u128::from(number.wrapping_mul(0xc2b2_ae3d_27d4_eb4f));
     uuid::Builder::from_random_bytes(mixed.to_be_bytes()).into_uuid().to_string().into()
 }
 
-/// A ConfigMap whose body has about `bytes` bytes.
+/// A ConfigMap with a body of about `bytes` bytes.
 pub fn put_sized(number: u64, version: u64, bytes: usize) -> Put {
     let (uid, name) = (uid(number), format!("settings-{number:06}"));
     let head = format!(
@@ -80,7 +80,7 @@ pub fn batch(numbers: impl IntoIterator<Item = u64>, version: u64) -> Vec<Change
     numbers.into_iter().map(|number| put(number, version)).collect()
 }
 
-/// Options whose background work keeps out of the way.
+/// Options under which background work does not interfere.
 pub fn quiet() -> EdgeOptions {
     EdgeOptions { check_pause: Duration::ZERO, ..EdgeOptions::default() }
 }
@@ -89,7 +89,7 @@ pub fn open(path: &Path) -> EdgeStore {
     EdgeStore::open(path, quiet()).unwrap()
 }
 
-/// Everything held, by inventory pages.
+/// Returns everything held, read by inventory pages.
 pub async fn held(store: &EdgeStore) -> BTreeMap<String, String> {
     let mut held = BTreeMap::new();
     let mut every = BucketSet::default();
@@ -107,13 +107,13 @@ pub async fn held(store: &EdgeStore) -> BTreeMap<String, String> {
     }
 }
 
-/// A Lease or Event to be written.
+/// A Lease or Event to write.
 pub fn local(kind: LocalKind, name: &str, text: &str) -> LocalObject {
     let body = format!(r#"{{"metadata":{{"name":"{name}","namespace":"lab"}},"note":"{text}"}}"#);
     LocalObject { kind, namespace: "lab".into(), name: name.into(), version: 0, body }
 }
 
-/// Creates an object or updates the one that is there.
+/// Creates an object or updates the existing one.
 pub async fn write_local(store: &EdgeStore, object: LocalObject) -> LocalOutcome {
     let held = store.local(object.kind, object.namespace.clone(), object.name.clone()).await.unwrap();
     let write = match held {
@@ -123,7 +123,7 @@ pub async fn write_local(store: &EdgeStore, object: LocalObject) -> LocalOutcome
     store.write_local(write, Clocked::default()).await.unwrap()
 }
 
-/// All local objects of a kind, by name.
+/// Returns all local objects of a kind by name.
 pub async fn all_local(store: &EdgeStore, kind: LocalKind) -> BTreeMap<String, LocalObject> {
     let snapshot = store.snapshot().await.unwrap().unwrap();
     let scan = Scan::Local { kind, namespace: None, name: None, after: None };
@@ -135,13 +135,13 @@ pub async fn all_local(store: &EdgeStore, kind: LocalKind) -> BTreeMap<String, L
     read.await.unwrap()
 }
 
-/// An item of an outbox, whose content names the key.
+/// An outbox item with the key in its content.
 pub fn upload(lane: Lane, key: &str, text: &str) -> Posting {
     let content = format!(r#"{{"node":{{"key":"{key}","text":"{text}"}}}}"#);
     Posting::Upload(OutboxPut { lane, key: key.to_owned(), at: Clocked { boot: 1, since_boot: 5 }, content })
 }
 
-/// Everything that waits in a lane: numbers and contents.
+/// Returns all pending items of a lane: numbers and contents.
 pub async fn waiting(store: &EdgeStore, lane: Lane) -> Vec<(u64, String)> {
     let mut items: Vec<(u64, String)> = Vec::new();
     loop {
@@ -165,7 +165,7 @@ pub fn copy_database(from: &Path, to: &Path) {
     }
 }
 
-/// Asserts that count and digest are those of the rows, and returns the rows.
+/// Asserts that count and digest match the rows, and returns the rows.
 pub async fn assert_consistent(store: &EdgeStore) -> BTreeMap<String, String> {
     let held = held(store).await;
     let totals = store.facts().totals;

@@ -1,8 +1,9 @@
-//! A SQLite VFS over the system's own that notes every write, cut and sync, and fails on command. What a
-//! power cut would have left at any moment can be built from its notes afterwards.
+//! A SQLite VFS on top of the system's one that records every write, truncation and sync, and fails
+//! on command. From its records, tests rebuild the disk as a power cut at any moment would leave
+//! it.
 //!
-//! Unsafe, because a VFS is a table of C functions: SQLite calls them with pointers that it has got from
-//! here, and keeps to its documented rules about them.
+//! A VFS is a table of C functions, so this is unsafe code. SQLite calls them only with pointers
+//! that it got from here, and follows its documented rules.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 
 use rusqlite::ffi;
 
-/// What has been asked of the disk.
+/// A recorded disk operation.
 #[derive(Clone, Debug)]
 pub enum Op {
     Write { file: String, offset: usize, data: Vec<u8> },
@@ -21,18 +22,18 @@ pub enum Op {
     Delete { file: String },
 }
 
-/// The notes of one VFS, and what it is told to do.
+/// The records of one VFS and its injected faults.
 #[derive(Debug, Default)]
 pub struct Disk {
     ops: Mutex<Vec<Op>>,
-    /// How often each file was read from.
+    /// Number of reads of each file.
     reads: Mutex<BTreeMap<&'static str, usize>>,
     held: Mutex<Option<Hold>>,
-    /// The code with which writes, cuts and syncs fail.
+    /// The error code that writes, truncations and syncs return.
     failing: Mutex<Option<c_int>>,
 }
 
-/// Where a read of a file is to wait, and whom to tell.
+/// A read of a file that blocks: it signals `reached` and waits for `release`.
 #[derive(Debug)]
 struct Hold {
     file: &'static str,
@@ -54,12 +55,13 @@ impl Disk {
         lock(&self.ops).clone()
     }
 
-    /// How often a file was read from.
+    /// Returns the number of reads of a file.
     pub fn reads(&self, file: &str) -> usize {
         lock(&self.reads).get(file).copied().unwrap_or(0)
     }
 
-    /// Has the read of a file wait that is the one of this number, until the sender is used or dropped. The receiver is told.
+    /// Blocks the read of a file with this number until the sender is used or dropped. The receiver
+    /// signals that the read was reached.
     pub fn hold(&self, file: &'static str, reads: usize) -> (mpsc::Receiver<()>, mpsc::Sender<()>) {
         let ((reached, told), (done, release)) = (mpsc::channel(), mpsc::channel());
         *lock(&self.held) = Some(Hold { file, reads, reached, release });
@@ -84,7 +86,7 @@ impl Disk {
         *lock(&self.failing) = code;
     }
 
-    /// Notes what is done, unless it is to fail.
+    /// Records an operation, or fails it with the injected error.
     fn note(&self, op: impl FnOnce() -> Op) -> Result<(), c_int> {
         if let Some(code) = *lock(&self.failing) {
             return Err(code);
@@ -94,7 +96,7 @@ impl Disk {
     }
 }
 
-/// A small generator of random numbers: runs are repeated by their seed.
+/// A small random number generator; the seed reproduces a run.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -113,7 +115,7 @@ impl Random {
 
 const SECTOR: usize = 512;
 
-/// The content of a file: what is safe, and what is on its way.
+/// The content of a file: synced bytes and pending operations.
 #[derive(Default)]
 struct File {
     safe: Vec<u8>,
@@ -138,9 +140,10 @@ impl File {
         }
     }
 
-    /// Loses power: of what is on its way each sector arrives or does not, whatever came before it.
+    /// Simulates a power cut: each sector of a pending write arrives or does not, independent of
+    /// the others.
     fn lose_power(&mut self, random: &mut Random) {
-        // Sometimes nothing arrives, sometimes nearly all.
+        // Sometimes nothing arrives, sometimes nearly everything.
         let share = [0, 30, 70, 97][random.below(4) as usize];
         for op in std::mem::take(&mut self.pending) {
             match op {
@@ -161,8 +164,8 @@ impl File {
     }
 }
 
-/// What is on the disk if the power fails after the first `position` operations. `syncs` says whether the
-/// disk does what a sync asks for.
+/// Returns the disk after a power cut that follows the first `position` operations. If `syncs` is
+/// false, the disk ignores syncs.
 pub fn after_power_cut(
     ops: &[Op],
     position: usize,
@@ -196,12 +199,13 @@ pub fn write_image(directory: &Path, image: &BTreeMap<String, Vec<u8>>) {
     }
 }
 
-/// Registers a VFS of this name. Both live as long as the process: SQLite may use them until then.
+/// Registers a VFS of this name. The VFS and its disk are leaked: SQLite may use them until the
+/// process ends.
 pub fn register(name: &str) -> &'static Disk {
     let disk: &'static Disk = Box::leak(Box::default());
     let name = CString::new(name).unwrap().into_raw();
-    // SAFETY: the default VFS lives for ever; ours is leaked, so it does too, and its functions below
-    // have the signatures of the table.
+    // SAFETY: the default VFS is static, and ours is leaked. The functions below have the
+    // signatures of the table.
     unsafe {
         let real = ffi::sqlite3_vfs_find(std::ptr::null());
         assert!(!real.is_null());
@@ -229,17 +233,17 @@ struct App {
     real: *mut ffi::sqlite3_vfs,
 }
 
-/// An open file: SQLite gives `szOsFile` bytes for it, of which the rest belong to the real one.
+/// An open file: SQLite allocates `szOsFile` bytes for it, which include those of the real file.
 #[repr(C)]
 struct Handle {
     base: ffi::sqlite3_file,
     disk: &'static Disk,
-    /// The name without its directory; leaked, there are few.
+    /// The name without its directory; leaked, because there are few.
     name: &'static str,
 }
 
 unsafe fn app<'a>(vfs: *mut ffi::sqlite3_vfs) -> &'a App {
-    // SAFETY: `register` has put an `App` there that lives for ever.
+    // SAFETY: `register` stored a leaked `App` there.
     unsafe { &*(*vfs).pAppData.cast::<App>() }
 }
 
@@ -292,7 +296,7 @@ unsafe extern "C" fn delete(vfs: *mut ffi::sqlite3_vfs, name: *const c_char, syn
 macro_rules! vfs_through {
     ($($name:ident = $field:ident($($argument:ident: $type:ty),*);)*) => {
         $(unsafe extern "C" fn $name(vfs: *mut ffi::sqlite3_vfs, $($argument: $type),*) -> c_int {
-            // SAFETY: the arguments are passed on as they came, with the VFS they are meant for.
+            // SAFETY: the arguments are passed on unchanged, with the VFS they belong to.
             unsafe {
                 let real = app(vfs).real;
                 (*real).$field.unwrap()(real, $($argument),*)
@@ -311,7 +315,7 @@ vfs_through! {
 macro_rules! file_through {
     ($($name:ident = $field:ident($($argument:ident: $type:ty),*) $(-> $out:ty)?;)*) => {
         $(unsafe extern "C" fn $name(file: *mut ffi::sqlite3_file, $($argument: $type),*) -> c_int {
-            // SAFETY: the arguments are passed on as they came, with the file they are meant for.
+            // SAFETY: the arguments are passed on unchanged, with the file they belong to.
             unsafe {
                 let real = real(file);
                 (*(*real).pMethods).$field.unwrap()(real, $($argument),*)
@@ -350,7 +354,7 @@ unsafe fn noted(
     op: impl FnOnce(String) -> Op,
     run: impl FnOnce() -> c_int,
 ) -> c_int {
-    // SAFETY: `open` has made a `Handle` of the file.
+    // SAFETY: `open` made the file a `Handle`.
     let (disk, name) = unsafe { ((*file.cast::<Handle>()).disk, (*file.cast::<Handle>()).name) };
     match disk.note(|| op(name.to_owned())) {
         Ok(()) => run(),
@@ -364,7 +368,7 @@ unsafe extern "C" fn read(
     length: c_int,
     offset: ffi::sqlite3_int64,
 ) -> c_int {
-    // SAFETY: `open` has made a `Handle` of the file; the arguments are passed on as they came.
+    // SAFETY: `open` made the file a `Handle`; the arguments are passed on unchanged.
     unsafe {
         let Handle { disk, name, .. } = &*file.cast::<Handle>();
         disk.read_from(name);
@@ -394,11 +398,12 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, length: ffi::sqlite3
 }
 
 unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, flags: c_int) -> c_int {
-    // SAFETY: as above. The note comes first: nothing that is written meanwhile counts as synced.
+    // SAFETY: as above. The sync is recorded before it runs: concurrent writes do not count as
+    // synced.
     unsafe { noted(file, |name| Op::Sync { file: name }, || real_sync(file, flags)) }
 }
 
-/// Version 2: with shared memory for the log's index, without memory-mapped reads.
+/// Version 2: shared memory for the index of the log, no memory-mapped reads.
 static METHODS: ffi::sqlite3_io_methods = ffi::sqlite3_io_methods {
     iVersion: 2,
     xClose: Some(close),

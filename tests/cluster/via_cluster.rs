@@ -1,4 +1,5 @@
-//! `edgesync-cloud` with the kubeconfig of a cluster: a fleet that is administered from any machine, without a port of a replica.
+//! `edgesync-cloud` with the kubeconfig of a cluster: administers a fleet from any machine, without
+//! a port of a replica.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
@@ -13,42 +14,42 @@ use crate::setup::{EVERYWHERE, PATIENCE, Setup, config_map};
 use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, said};
 use edgesync_testkit::site::{Agent, Site, eventually, held};
 
-/// How soon a revocation is in force everywhere.
+/// Maximum time until a revocation is in force everywhere.
 const SOON: Duration = Duration::from_secs(2);
 
-/// What `edgesync-cloud` says and does with these words, and a kubeconfig.
+/// Runs `edgesync-cloud` with these arguments and a kubeconfig.
 async fn ask(kubeconfig: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(edgesync_testkit::programs::cloud());
     command.args(words).arg("--kubeconfig").arg(kubeconfig);
     ended(command).await
 }
 
-/// The same from afar, as the administrator of the cluster.
+/// The same commands as the administrator of the cluster.
 impl Setup {
-    async fn afar(&self, words: &[&str]) -> Output {
+    async fn via_cluster(&self, words: &[&str]) -> Output {
         ask(&self.kubernetes.admin, words).await
     }
 
-    /// What is said on standard output, and nothing goes wrong.
+    /// Returns the standard output of a command that must succeed.
     pub(crate) async fn says(&self, words: &[&str]) -> String {
-        let output = self.afar(words).await;
+        let output = self.via_cluster(words).await;
         assert!(output.status.success(), "{words:?}: {}", said(&output));
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// It goes wrong with this code, and this is said.
+    /// Asserts that a command fails with this code and message.
     async fn fails(&self, words: &[&str], code: i32, expected: &str) {
-        fails_with(&self.afar(words).await, code, expected);
+        fails_with(&self.via_cluster(words).await, code, expected);
     }
 
-    /// What is said of a node; null if it is not known.
+    /// Returns the status of a node; null if it is unknown.
     async fn node(&self, name: &str) -> Value {
         let nodes: Value = serde_json::from_str(&self.says(&["nodes", "-o", "json"]).await).unwrap();
         let nodes = nodes["items"].as_array().unwrap();
         nodes.iter().find(|node| node["name"] == name).cloned().unwrap_or_default()
     }
 
-    /// Waits until a node is said to be in this state.
+    /// Waits until the status of a node has this state.
     async fn node_is(&self, name: &str, state: &str) -> Value {
         let mut last = Value::Null;
         eventually(&format!("{name} is '{state}' as seen from afar"), PATIENCE, async || {
@@ -58,7 +59,7 @@ impl Setup {
         .await
     }
 
-    /// A replica that devices join at.
+    /// Starts a replica with the join service.
     async fn fleet(&self, home: &Site) -> Fleet {
         let joining = Site::address();
         let mut cloud = self.replica(home);
@@ -73,7 +74,7 @@ fn fails_with(output: &Output, code: i32, expected: &str) {
     assert!(said(output).contains(expected), "{expected}: {}", said(output));
 }
 
-/// A device that joins with this token and runs.
+/// Joins a device with this token and starts its agent.
 async fn joined(fleet: &Fleet, site: &Site, node: &str, token: &str) -> Agent {
     let mut agent = fleet.new_device(site, node);
     let output = fleet.join(&agent, token, &[]).await;
@@ -85,7 +86,7 @@ async fn joined(fleet: &Fleet, site: &Site, node: &str, token: &str) -> Agent {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn devices_join_with_tokens_from_afar_and_are_cut_off_from_there() {
+async fn devices_join_and_are_revoked_via_the_cluster() {
     let setup = Setup::start().await;
     setup.fails(&["token", "create"], 1, "wait until the first replica of edgesync-cloud has made one").await;
     setup.fails(&["nodes"], 1, "no replica of edgesync-cloud has ever run in the namespace 'edgesync'").await;
@@ -105,7 +106,7 @@ async fn devices_join_with_tokens_from_afar_and_are_cut_off_from_there() {
     assert_eq!(node["agentVersion"], fleet.cloud.node("edge-1").await["agentVersion"]);
     assert!(setup.says(&["nodes"]).await.contains("edge-1"), "a table");
 
-    // The records that it writes, and no others.
+    // Only the records that edgesync writes.
     setup.records_everything(&["edge-1"], "cm").await;
     setup.apply(
         "{apiVersion: reliablesyncs.kubeedge.io/v1alpha1, kind: ObjectSync, metadata: {name: edge-1.of-kubeedge, namespace: shop}, \
@@ -127,7 +128,7 @@ async fn devices_join_with_tokens_from_afar_and_are_cut_off_from_there() {
     setup.node_is("edge-1", "revoked").await;
     setup.fails(&["node", "revoke", "edge-2"], 1, "there is no node 'edge-2'").await;
 
-    // A token that is revoked opens nothing.
+    // A revoked token is refused.
     let token = setup.says(&["token", "create"]).await;
     let usable = setup.says(&["token", "list"]).await;
     let id = usable.lines().find(|line| line.contains("usable")).unwrap().split(' ').next().unwrap();
@@ -139,7 +140,7 @@ async fn devices_join_with_tokens_from_afar_and_are_cut_off_from_there() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn a_node_is_removed_admitted_and_forgotten_from_afar() {
+async fn nodes_are_removed_admitted_and_forgotten_via_the_cluster() {
     let setup = Setup::start().await;
     let home = Site::new();
     let fleet = setup.fleet(&home).await;
@@ -161,19 +162,19 @@ async fn a_node_is_removed_admitted_and_forgotten_from_afar() {
     setup.says(&["node", "admit", "edge-1"]).await;
     setup.node_is("edge-1", "in sync").await;
 
-    // Whoever comes next may have the name.
+    // The next device may take the name.
     let thief = Site::new();
     let other = fleet.new_device(&thief, "edge-1");
     fails_with(&fleet.join(&other, &token, &[]).await, 1, "taken");
     setup.says(&["node", "forget", "edge-1"]).await;
     assert_eq!(setup.node("edge-1").await, Value::Null);
-    // Of one name at one address only one agent runs on a machine.
+    // On one machine only one agent of a name runs for an address.
     drop(agent);
     let _other = joined(&fleet, &thief, "edge-1", &token).await;
     setup.node_is("edge-1", "in sync").await;
     setup.fails(&["node", "forget", "edge-2"], 1, "there is no node 'edge-2'").await;
 
-    // One that died between the two steps of a removal is followed by one that completes it.
+    // A removal that stopped between its two steps is completed by the next one.
     let members = ["get", "configmap/edgesync-member.edge-1", "-n", "edgesync", "-o", "json"];
     let mut member = setup.admin.run(&members).json();
     let mut known: Value = serde_json::from_str(member["data"]["member.json"].as_str().unwrap()).unwrap();
@@ -188,7 +189,7 @@ async fn a_node_is_removed_admitted_and_forgotten_from_afar() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn removals_that_are_held_back_are_confirmed_from_afar() {
+async fn held_back_removals_are_confirmed_via_the_cluster() {
     let mut setup = Setup::start().await;
     setup.apply(EVERYWHERE);
     let home = Site::new();
@@ -216,7 +217,7 @@ async fn removals_that_are_held_back_are_confirmed_from_afar() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
-async fn whose_kubeconfig_it_is_is_found_out_and_every_refusal_says_what_to_do() {
+async fn kubeconfig_type_is_detected_and_refusals_say_what_to_do() {
     let mut setup = Setup::start().await;
     let home = Site::new();
     let fleet = setup.fleet(&home).await;
@@ -229,7 +230,7 @@ async fn whose_kubeconfig_it_is_is_found_out_and_every_refusal_says_what_to_do()
     }
     setup.fails(&["broker-config", "mosquitto"], 1, "where one of them runs").await;
 
-    // An operator of the replicas' own API, with a kubeconfig that is made from afar.
+    // An operator of the replicas' own API, with a kubeconfig from this command.
     let api = format!("https://{}", fleet.cloud.api);
     setup.fails(&["kubeconfig"], 64, "--api https://HOST:PORT is needed").await;
     let ours = setup.says(&["kubeconfig", "--user", "ada", "--api", &api]).await;
@@ -248,7 +249,7 @@ async fn whose_kubeconfig_it_is_is_found_out_and_every_refusal_says_what_to_do()
     })
     .await;
 
-    // Whoever has no rights is told which.
+    // A user without rights gets the names of the missing ones.
     let eve = setup.kubernetes.user("eve");
     fails_with(&ask(&eve, &["nodes"]).await, 1, "User \"eve\" cannot get resource \"configmaps\"");
     let token = ask(&eve, &["token", "create"]).await;

@@ -1,7 +1,6 @@
-//! What stands in front of an API server and answers in its place: that it has too much to do, or late. It counts what it is
-//! asked.
+//! A proxy in front of an API server that injects overload and delay, and records the requests.
 //!
-//! It speaks HTTP without TLS on its own side, with one request on each connection.
+//! It accepts HTTP without TLS, with one request per connection.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
@@ -18,41 +17,41 @@ use tokio::task::JoinSet;
 
 use crate::kubernetes::Kubernetes;
 
-/// What a server answers that has too much to do.
+/// The response of an overloaded server.
 const BUSY: &str = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Type: text/plain\r\nContent-Length: 43\r\n\
     Connection: close\r\n\r\nToo many requests, please try again later.\n";
 
-/// How it answers.
+/// How the proxy responds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Mood {
-    /// As the server does.
+pub(crate) enum ProxyMode {
+    /// Forwards the request.
     Pass,
-    /// It has too much to do.
+    /// Responds that the server is overloaded.
     Busy,
-    /// As the server does, so much later.
+    /// Forwards the request after this delay.
     Late(Duration),
 }
 
-/// See the module. It ends when it is dropped.
-pub(crate) struct Gate {
+/// The proxy; it ends when it is dropped.
+pub(crate) struct FaultProxy {
     pub(crate) address: SocketAddr,
     state: Arc<Mutex<State>>,
     _listening: JoinSet<()>,
 }
 
 struct State {
-    mood: Mood,
-    /// The first lines of all requests since somebody looked.
-    asked: Vec<String>,
+    mode: ProxyMode,
+    /// The request lines since the last call of `take_asked`.
+    requests: Vec<String>,
     connections: JoinSet<()>,
 }
 
-impl Gate {
-    /// One that lets everything pass, as the administrator.
+impl FaultProxy {
+    /// Starts a proxy that forwards everything as the administrator.
     pub(crate) async fn start(kubernetes: &Kubernetes) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state = State { mood: Mood::Pass, asked: Vec::new(), connections: JoinSet::new() };
+        let state = State { mode: ProxyMode::Pass, requests: Vec::new(), connections: JoinSet::new() };
         let state = Arc::new(Mutex::new(state));
         let (server, tls) = (kubernetes.address, Arc::new(kubernetes.tls()));
         let (shared, mut listening) = (Arc::clone(&state), JoinSet::new());
@@ -71,16 +70,16 @@ impl Gate {
         Self { address, state, _listening: listening }
     }
 
-    /// Answers otherwise from now on; what is under way is cut.
-    pub(crate) fn set(&self, mood: Mood) {
+    /// Changes the mode and cuts open connections.
+    pub(crate) fn set(&self, mode: ProxyMode) {
         let mut state = self.state.lock().unwrap();
-        state.mood = mood;
+        state.mode = mode;
         state.connections.abort_all();
     }
 
-    /// What it was asked since this was called last.
-    pub(crate) fn take_asked(&self) -> Vec<String> {
-        std::mem::take(&mut self.state.lock().unwrap().asked)
+    /// Returns the request lines since the last call.
+    pub(crate) fn take_requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap().requests)
     }
 }
 
@@ -106,18 +105,18 @@ async fn pass(client: TcpStream, server: SocketAddr, tls: &Client, state: &Mutex
     }
     let mut body = vec![0; length];
     client.read_exact(&mut body).await?;
-    let mood = {
+    let mode = {
         let mut state = state.lock().unwrap();
-        state.asked.push(head.lines().next().unwrap().to_owned());
-        state.mood
+        state.requests.push(head.lines().next().unwrap().to_owned());
+        state.mode
     };
-    match mood {
-        Mood::Pass => {}
-        Mood::Busy => {
+    match mode {
+        ProxyMode::Pass => {}
+        ProxyMode::Busy => {
             client.write_all(BUSY.as_bytes()).await?;
             return client.shutdown().await;
         }
-        Mood::Late(time) => tokio::time::sleep(time).await,
+        ProxyMode::Late(time) => tokio::time::sleep(time).await,
     }
     let stream = TcpStream::connect(server).await?;
     let mut server = tls.connect(&server.ip().to_string(), stream).await.map_err(io::Error::other)?;
@@ -126,7 +125,7 @@ async fn pass(client: TcpStream, server: SocketAddr, tls: &Client, state: &Mutex
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_server, mut to_server) = tokio::io::split(server);
     tokio::select! {
-        // Whoever asks has said all: what is left to come is the end.
+        // The client has sent its whole request: only the end of the stream follows.
         ended = copy(&mut from_client, &mut to_server) => ended.map(drop),
         answered = copy(&mut from_server, &mut to_client) => answered.map(drop),
     }?;
