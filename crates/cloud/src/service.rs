@@ -27,7 +27,7 @@ use edgesync_transport::tls::{self, Clock};
 
 use edgesync_enrollment::pages::Keys;
 use edgesync_enrollment::service::JoinService;
-use edgesync_enrollment::{Pairing, PairingOptions};
+use edgesync_enrollment::{EnrollmentOptions, EnrollmentService};
 use edgesync_fleet::admin::{Admin, BrokerDefaults, Parts};
 use edgesync_fleet::fleet::Fleet;
 use edgesync_fleet::objects::CloudObjects;
@@ -69,14 +69,16 @@ pub(crate) async fn run(service: Service<Config>) -> anyhow::Result<()> {
 async fn run_embedded(service: Service<Config>, signals: Signals, probes: Probes) -> anyhow::Result<()> {
     let config = service.config().clone();
     let store = systemd::patiently("opening the database", open_store(&config)).await?;
-    let pairing = Pairing::open(pairing_options(&config), store.clone()).await.context("opening the CA")?;
+    let enrollment = EnrollmentService::open(enrollment_options(&config), store.clone())
+        .await
+        .context("opening the CA")?;
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
     let mut upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
     let backing = Backing {
         source: Embedded::new(Arc::clone(&objects)),
         objects: Arc::clone(&objects),
-        joining: Joining::open(&config, &pairing).await?,
-        pairing,
+        joining: Joining::open(&config, &enrollment).await?,
+        enrollment,
         database: Some((store, config.store.path.clone())),
         shown: config.store.path.display().to_string(),
     };
@@ -92,7 +94,7 @@ struct Backing<S, K> {
     source: S,
     /// What the API serves.
     objects: Arc<K>,
-    pairing: Pairing,
+    enrollment: EnrollmentService,
     joining: Joining,
     /// The embedded store and its file.
     database: Option<(CloudStore, PathBuf)>,
@@ -111,11 +113,11 @@ impl Joining {
     ///
     /// # Errors
     /// The address is taken.
-    async fn open(config: &Config, pairing: &Pairing) -> anyhow::Result<Self> {
+    async fn open(config: &Config, enrollment: &EnrollmentService) -> anyhow::Result<Self> {
         let mut joining = Self { address: None, tasks: JoinSet::new() };
         if let Some(address) = config.pairing.listen {
             let service =
-                JoinService::bind(address, pairing.clone()).await.context("opening the join service")?;
+                JoinService::bind(address, enrollment.clone()).await.context("opening the join service")?;
             joining.address = Some(service.address());
             joining.tasks.spawn(service.serve());
         }
@@ -123,10 +125,10 @@ impl Joining {
     }
 
     /// Looks after what nodes are admitted by; and after the kubeconfig of this machine, a file and the API that it is for.
-    fn keep(&mut self, pairing: &Pairing, kubeconfig: Option<(PathBuf, String)>) {
-        let pairing = pairing.clone();
+    fn keep(&mut self, enrollment: &EnrollmentService, kubeconfig: Option<(PathBuf, String)>) {
+        let enrollment = enrollment.clone();
         self.tasks.spawn(async move {
-            pairing.keep(kubeconfig.as_ref().map(|(path, api)| (path.as_path(), api.as_str()))).await;
+            enrollment.keep(kubeconfig.as_ref().map(|(path, api)| (path.as_path(), api.as_str()))).await;
         });
     }
 }
@@ -140,17 +142,17 @@ async fn serve<S: Source, K: Storage, T>(
     begin: impl FnOnce() -> T,
 ) -> anyhow::Result<()> {
     let config = service.config().clone();
-    let Backing { source, objects, pairing, mut joining, database, shown } = backing;
+    let Backing { source, objects, enrollment, mut joining, database, shown } = backing;
     let store = database.as_ref().map(|(store, _)| store.clone());
     let (requests, admin) = mpsc::channel(ADMIN_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
     let socket = Address::Unix(config.api.socket.clone());
     let socket = Listener::bind(&socket).await.context("opening the socket of the API")?;
     let listener =
-        Listener::bind_tls(config.api.listen, pairing.api_tls()).await.context("opening the API")?;
+        Listener::bind_tls(config.api.listen, enrollment.api_tls()).await.context("opening the API")?;
     let address = listener.address().clone();
     let topics = Topics::new(&config.link.prefix)?;
-    let (downlink, events) = open_downlink(&config, &topics, &pairing).await?;
+    let (downlink, events) = open_downlink(&config, &topics, &enrollment).await?;
     let broker = match &downlink {
         Downlink::Embedded(broker) => format!("embedded on {}", broker.address()),
         Downlink::External(_) => config.link.broker.to_string(),
@@ -161,7 +163,7 @@ async fn serve<S: Source, K: Storage, T>(
     let parts = Parts {
         database,
         downlink: downlink.clone(),
-        pairing: pairing.clone(),
+        enrollment_service: enrollment.clone(),
         broker: BrokerDefaults {
             names: config.pairing.names.clone(),
             prefix: config.link.prefix.clone(),
@@ -171,7 +173,7 @@ async fn serve<S: Source, K: Storage, T>(
         board: Arc::clone(&board),
         page: page.clone(),
     };
-    let access = Access::certificates(pairing.operators(), own_uid());
+    let access = Access::certificates(enrollment.operators(), own_uid());
     let access = match &page {
         Some(page) => access.with_pages(page.keys()),
         None => access,
@@ -185,11 +187,11 @@ async fn serve<S: Source, K: Storage, T>(
     // The operators of a cluster have kubeconfigs of the cluster, and its replicas look after their keys already.
     if source.replication().is_none() {
         let (kubeconfig, api) = (config.api.kubeconfig.clone(), shown_api(&address));
-        pairing
+        enrollment
             .write_kubeconfig(&kubeconfig, &api)
             .await
             .context("writing the kubeconfig of this machine")?;
-        joining.keep(&pairing, Some((kubeconfig, api)));
+        joining.keep(&enrollment, Some((kubeconfig, api)));
     }
     let mut api = JoinSet::new();
     for listener in [Some(socket), Some(listener), page_listener].into_iter().flatten() {
@@ -208,7 +210,7 @@ async fn serve<S: Source, K: Storage, T>(
     probes.readiness().set(Some(reading.to_owned()));
     systemd::ready(&format!("{running}; {reading}"));
     // What nodes say waits in the endpoint until it is known what belongs on them.
-    let fleet = Fleet::start(&config, source, downlink.clone(), pairing);
+    let fleet = Fleet::start(&config, source, downlink.clone(), enrollment);
     let (fleet, kept, failed) = match signals.unless_stopped(fleet).await {
         Some(Ok(mut fleet)) => {
             fleet.show_on(board);
@@ -318,7 +320,7 @@ fn join_url(config: &Config, address: SocketAddr) -> String {
     JoinUrl { host, port: address.port() }.to_string()
 }
 
-fn pairing_options(config: &Config) -> PairingOptions {
+fn enrollment_options(config: &Config) -> EnrollmentOptions {
     let mut names = config.pairing.names.clone();
     names.push(host_name());
     for address in [config.pairing.listen, Some(config.broker.listen), Some(config.api.listen)] {
@@ -327,7 +329,7 @@ fn pairing_options(config: &Config) -> PairingOptions {
     names.retain(|name| !name.is_empty());
     names.sort();
     names.dedup();
-    PairingOptions {
+    EnrollmentOptions {
         directory: config.pairing.directory.clone(),
         names,
         broker: config.pairing.broker_url.as_ref().map_or_else(|| told_broker(config), BrokerUrl::to_string),
@@ -350,11 +352,17 @@ fn told_broker(config: &Config) -> String {
     }
 }
 
-fn endpoint_options(config: &Config, topics: &Topics, pairing: Option<&Pairing>) -> BrokerOptions {
+fn endpoint_options(
+    config: &Config,
+    topics: &Topics,
+    enrollment: Option<&EnrollmentService>,
+) -> BrokerOptions {
     let link = &config.link;
     BrokerOptions {
         topics: topics.clone(),
-        tls: pairing.filter(|_| config.broker.tls.at(config.broker.listen)).map(Pairing::endpoint_tls),
+        tls: enrollment
+            .filter(|_| config.broker.tls.at(config.broker.listen))
+            .map(EnrollmentService::endpoint_tls),
         max_connections: config.broker.max_connections,
         max_packet: packet_limit(link.max_frame),
         queue_bytes: config.broker.queue,
@@ -371,19 +379,19 @@ fn endpoint_options(config: &Config, topics: &Topics, pairing: Option<&Pairing>)
 async fn open_downlink(
     config: &Config,
     topics: &Topics,
-    pairing: &Pairing,
+    enrollment: &EnrollmentService,
 ) -> anyhow::Result<(Downlink, FleetEvents)> {
     let link = &config.link;
     match config.broker.mode {
         BrokerMode::Embedded => {
-            let options = endpoint_options(config, topics, Some(pairing));
+            let options = endpoint_options(config, topics, Some(enrollment));
             let (broker, events) =
                 Broker::bind(config.broker.listen, options).await.context("opening the MQTT endpoint")?;
             Ok((Downlink::Embedded(broker), events))
         }
         BrokerMode::External => {
             let mut options = configured_link(link)?;
-            options.tls = cloud_tls(link, pairing)?;
+            options.tls = cloud_tls(link, enrollment)?;
             options.queue = 1024;
             options.queue_bytes = config.broker.queue;
             options.events = 1024;
@@ -399,15 +407,18 @@ async fn open_downlink(
 }
 
 /// TLS to an external broker, with a certificate of the own CA.
-fn cloud_tls(link: &edgesync_config::Link, pairing: &Pairing) -> anyhow::Result<Option<tls::Client>> {
+fn cloud_tls(
+    link: &edgesync_config::Link,
+    enrollment: &EnrollmentService,
+) -> anyhow::Result<Option<tls::Client>> {
     if !link.broker.tls {
         return Ok(None);
     }
     let trust = match &link.ca_file {
         Some(file) => read_trust(file)?,
-        None => pairing.trust(),
+        None => enrollment.trust(),
     };
-    Ok(Some(tls::Client::new(&trust, Some(&pairing.cloud_identity()?), Clock::system([]))?))
+    Ok(Some(tls::Client::new(&trust, Some(&enrollment.cloud_identity()?), Clock::system([]))?))
 }
 
 #[cfg(test)]

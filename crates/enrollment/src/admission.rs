@@ -7,8 +7,8 @@ use jiff::Timestamp;
 
 use super::authority::{Authority, Request};
 use super::tokens::{self, TokenClaims, TokenRefusal};
-use super::{KEPT, NewToken, Office, Pairing, after, before, days, now};
-use crate::membership::{CertificateRecord, PairingRefusal, TokenRecord};
+use super::{Enrollment, EnrollmentService, NewToken, RETENTION, after, before, days, now};
+use crate::membership::{CertificateRecord, EnrollmentRefusal, TokenRecord};
 use edgesync_object::Labels;
 use edgesync_object::name::{check_label_key, check_label_value, check_subdomain};
 use edgesync_object::status::{Reason, Result, Status};
@@ -21,7 +21,7 @@ const USES: RangeInclusive<u32> = 1..=1_000_000;
 /// The most labels of a token.
 const MAX_LABELS: usize = 32;
 
-impl Office {
+impl Enrollment {
     /// Makes a token. `uses` is how often it can be used, `labels` what the Nodes of those get that join with it.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Office {
     /// # Errors
     /// The store's.
     pub async fn tokens(&self) -> Result<Vec<TokenRecord>> {
-        let since = before(now(), KEPT);
+        let since = before(now(), RETENTION);
         let mut tokens = self.membership.tokens().await?;
         tokens.retain(|token| token.revoked.is_none_or(|at| at >= since) && token.expires >= since);
         Ok(tokens)
@@ -85,7 +85,7 @@ impl Office {
     }
 }
 
-impl Pairing {
+impl EnrollmentService {
     /// A certificate for a node that shows a token. The request's subject must name the node.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Pairing {
         let claims = self.shared.tokens.verify(bearer, now).map_err(refused)?;
         let request = read_request(node, request)?;
         if let Some(only) = claims.node.filter(|only| only != node) {
-            return Err(refusal(&PairingRefusal::OtherNode(only), node));
+            return Err(refusal(&EnrollmentRefusal::OtherNode(only), node));
         }
         let (certificate, _) = self.sign(&request, node, now)?;
         let spent = self.shared.membership.spend_token(&claims.id, record(&certificate, node), now).await?;
@@ -126,26 +126,29 @@ impl Pairing {
     /// 403 if it is another node's or revoked, or for too long expired; 422 and 429 as above.
     pub async fn renew(
         &self,
-        shown: &tls::Certificate,
+        presented: &tls::Certificate,
         node: &str,
         request: &[u8],
     ) -> Result<tls::Certificate> {
         let now = now();
-        if shown.node() != Some(node) {
+        if presented.node() != Some(node) {
             return Err(forbidden(format!(
                 "a certificate renews its own name only: join as '{node}' with a token of 'edgesync-cloud token create'"
             )));
         }
         let request = read_request(node, request)?;
         let (certificate, grace) = self.sign(&request, node, now)?;
-        if after(shown.not_after(), grace) < now {
+        if after(presented.not_after(), grace) < now {
             return Err(forbidden(format!(
                 "the certificate has ended on {} and can be renewed no more: join again with a new token",
-                shown.not_after()
+                presented.not_after()
             )));
         }
-        let renewed =
-            self.shared.membership.renew_certificate(shown.serial(), record(&certificate, node), now).await?;
+        let renewed = self
+            .shared
+            .membership
+            .renew_certificate(presented.serial(), record(&certificate, node), now)
+            .await?;
         renewed.map_err(|why| refusal(&why, node))?;
         tracing::info!(node, serial = certificate.serial(), until = %certificate.not_after(), "a node has renewed");
         Ok(certificate)
@@ -200,29 +203,29 @@ fn forbidden(message: String) -> Status {
 }
 
 /// A refusal, with what to do about it.
-fn refusal(why: &PairingRefusal, node: &str) -> Status {
+fn refusal(why: &EnrollmentRefusal, node: &str) -> Status {
     let create = "create a new one with 'edgesync-cloud token create'";
     let (reason, message) = match why {
-        PairingRefusal::UnknownToken | PairingRefusal::RevokedToken | PairingRefusal::UsedUp => {
+        EnrollmentRefusal::UnknownToken | EnrollmentRefusal::RevokedToken | EnrollmentRefusal::UsedUp => {
             (Reason::Unauthorized, format!("{why}: {create}"))
         }
-        PairingRefusal::OtherNode(_) => (
+        EnrollmentRefusal::OtherNode(_) => (
             Reason::Forbidden,
             format!(
                 "{why}: join under that name, or create a token for this one with 'edgesync-cloud token create --node {node}'"
             ),
         ),
-        PairingRefusal::NameTaken(_) => (
+        EnrollmentRefusal::NameTaken(_) => (
             Reason::AlreadyExists,
             format!(
                 "{why}, or was once: to replace that device, create a token with 'edgesync-cloud token create --node \
                  {node}'; to free the name for any token, 'edgesync-cloud node forget {node}'; else join under another name"
             ),
         ),
-        PairingRefusal::Revoked => {
+        EnrollmentRefusal::Revoked => {
             (Reason::Forbidden, format!("{why}, or not known here: join again with a new token"))
         }
-        PairingRefusal::TooMany => {
+        EnrollmentRefusal::TooMany => {
             (Reason::TooManyRequests, format!("{why}: it asks too often; revoke it if that is not meant"))
         }
     };

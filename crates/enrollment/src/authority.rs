@@ -29,12 +29,12 @@ const BACKDATED: Duration = Duration::from_secs(3600);
 /// When the revocation list says that the next one comes.
 const LIST_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// A CA that ends within this time is warned about.
-const ENDS_SOON: Duration = Duration::from_secs(365 * 24 * 3600);
+const EXPIRY_WARNING: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The CA with its key.
 pub(super) struct Authority {
     certificate: Certificate,
-    above: Vec<Certificate>,
+    parents: Vec<Certificate>,
     issuer: Issuer<'static, KeyPair>,
     key_id: KeyIdMethod,
 }
@@ -53,7 +53,7 @@ impl Authority {
     /// Files; a certificate that is no CA; a key that is not its own.
     pub(super) fn open(directory: &Path, now: Timestamp) -> Result<Self> {
         let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
-        finish(&certificate, &key)?;
+        complete_or_discard(&certificate, &key)?;
         let found = (files::read(&certificate)?, files::read_secret(&key)?);
         let (there, missing) = match found {
             (Some(certificates), Some(secret)) => {
@@ -83,7 +83,7 @@ impl Authority {
         let pem = format!("{}\n{}", text(certificates)?, text(key)?);
         let identity = Identity::from_pem(what, &pem)?;
         let certificate = identity.certificate().clone();
-        let above = identity.chain().get(1..).unwrap_or_default().to_vec();
+        let parents = identity.chain().get(1..).unwrap_or_default().to_vec();
         let (_, parsed) = X509Certificate::from_der(certificate.der())?;
         if !parsed.is_ca() {
             bail!("{what}: the certificate of the key is no CA (basicConstraints CA:TRUE)");
@@ -92,7 +92,7 @@ impl Authority {
             let end = certificate.not_after();
             bail!("{what}: the CA has ended on {end}: put a new one there and have every node join again");
         }
-        if after(now, ENDS_SOON) >= certificate.not_after() {
+        if after(now, EXPIRY_WARNING) >= certificate.not_after() {
             tracing::warn!("{what}: the CA ends on {}", certificate.not_after());
         }
         let pair = KeyPair::from_pem(&identity.key().to_pem()).map_err(|error| {
@@ -114,7 +114,7 @@ impl Authority {
             _ => None,
         });
         let key_id = key_id.unwrap_or(KeyIdMethod::Sha256);
-        let authority = Self { certificate: certificate.clone(), above, issuer, key_id };
+        let authority = Self { certificate: certificate.clone(), parents, issuer, key_id };
         authority.check_name(what, parsed.subject().as_raw(), now)?;
         Ok(authority)
     }
@@ -143,7 +143,7 @@ impl Authority {
 
     /// Its certificate and those above it, PEM.
     pub(super) fn chain_pem(&self) -> String {
-        std::iter::once(&self.certificate).chain(&self.above).map(Certificate::to_pem).collect()
+        std::iter::once(&self.certificate).chain(&self.parents).map(Certificate::to_pem).collect()
     }
 
     /// Reads a request (PKCS#10, DER), whose signature proves the key. Gives the subject and what [`Self::sign`] wants.
@@ -230,7 +230,7 @@ impl Authority {
         }
         // A short one is renewed by its lifetime: most of that must lie ahead.
         let backdated = BACKDATED.min(lifetime / 10);
-        let mut params = named(subject, before(now, backdated), after(now, lifetime).min(end))?;
+        let mut params = base_params(subject, before(now, backdated), after(now, lifetime).min(end))?;
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
@@ -285,9 +285,9 @@ impl Authority {
 /// moment the power fails at, [`finish`] knows what to do.
 fn create(certificate: &Path, key: &Path, now: Timestamp) -> Result<()> {
     let (signed, secret) = make(now)?;
-    durable::write(&with_suffix(key, NEW), secret.as_bytes(), 0o600)?;
-    durable::write(&with_suffix(certificate, NEW), signed.as_bytes(), 0o600)?;
-    finish(certificate, key)?;
+    durable::write(&with_suffix(key, NEW_SUFFIX), secret.as_bytes(), 0o600)?;
+    durable::write(&with_suffix(certificate, NEW_SUFFIX), signed.as_bytes(), 0o600)?;
+    complete_or_discard(certificate, key)?;
     tracing::info!(certificate = %certificate.display(), "a CA has been made");
     Ok(())
 }
@@ -300,7 +300,7 @@ pub fn make(now: Timestamp) -> Result<(String, String)> {
     // Names differ, so that no certificate of one CA seems to be of another.
     let common_name = format!("edgesync CA {}", hex(&random::<4>()?));
     let subject = Subject { common_name, ..Subject::default() };
-    let mut params = named(&subject, before(now, BACKDATED), after(now, CA_LIFETIME))?;
+    let mut params = base_params(&subject, before(now, BACKDATED), after(now, CA_LIFETIME))?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let secret = Key::generate()?.to_pem();
@@ -309,11 +309,11 @@ pub fn make(now: Timestamp) -> Result<(String, String)> {
 }
 
 /// What a file is called until the CA is complete.
-const NEW: &str = ".new";
+const NEW_SUFFIX: &str = ".new";
 
 /// Finishes a CA whose making was interrupted, or removes what there is of it.
-fn finish(certificate: &Path, key: &Path) -> Result<()> {
-    let (new_certificate, new_key) = (with_suffix(certificate, NEW), with_suffix(key, NEW));
+fn complete_or_discard(certificate: &Path, key: &Path) -> Result<()> {
+    let (new_certificate, new_key) = (with_suffix(certificate, NEW_SUFFIX), with_suffix(key, NEW_SUFFIX));
     if files::read(certificate)?.is_some() || files::read(&new_certificate)?.is_none() {
         durable::remove(&new_certificate)?;
         return Ok(durable::remove(&new_key)?);
@@ -325,7 +325,7 @@ fn finish(certificate: &Path, key: &Path) -> Result<()> {
 }
 
 /// A certificate's subject, times and a serial number of 128 random bits.
-fn named(subject: &Subject, from: Timestamp, until: Timestamp) -> Result<CertificateParams> {
+fn base_params(subject: &Subject, from: Timestamp, until: Timestamp) -> Result<CertificateParams> {
     let mut name = DistinguishedName::new();
     for (kind, text) in
         [(DnType::OrganizationName, &subject.organization), (DnType::CommonName, &subject.common_name)]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{Pairing, days, now};
+use super::{EnrollmentService, days, now};
 use edgesync_object::name::check_subdomain;
 use edgesync_object::status::{Result, Status};
 
@@ -53,35 +53,35 @@ pub struct BrokerConfig {
 ///
 /// # Errors
 /// Names that cannot be in a certificate; the library's.
-pub fn files(pairing: &Pairing, wanted: &BrokerConfig) -> Result<BTreeMap<String, String>> {
-    check(wanted)?;
-    let authority = &pairing.shared.authority;
+pub fn files(service: &EnrollmentService, config: &BrokerConfig) -> Result<BTreeMap<String, String>> {
+    check(config)?;
+    let authority = &service.shared.authority;
     let identity = authority
-        .server(&wanted.names, now(), LIFETIME)
+        .server(&config.names, now(), LIFETIME)
         .map_err(|error| Status::internal(format!("{error:#}")))?;
     let ends = identity.certificate().not_after();
-    let mut files = match wanted.flavor {
-        Flavor::Mosquitto => mosquitto::files(wanted, ends),
-        Flavor::Emqx => emqx::files(wanted, ends),
+    let mut files = match config.flavor {
+        Flavor::Mosquitto => mosquitto::files(config, ends),
+        Flavor::Emqx => emqx::files(config, ends),
     };
     files.extend([
         ("ca.crt".to_owned(), authority.chain_pem()),
         ("server.crt".to_owned(), identity.certificate().to_pem()),
         ("server.key".to_owned(), identity.key().to_pem()),
-        ("revoked.crl".to_owned(), pairing.revocation_list()),
+        ("revoked.crl".to_owned(), service.revocation_list()),
     ]);
     Ok(files)
 }
 
 /// What goes into files in other languages must not be able to mean anything there.
-fn check(wanted: &BrokerConfig) -> Result<()> {
+fn check(config: &BrokerConfig) -> Result<()> {
     let problem = |message: String| Err(Status::bad_request(message));
-    if wanted.names.is_empty() {
+    if config.names.is_empty() {
         return problem("no host name or address of the broker is known: give --name NAME as nodes know it, or set pairing.names in the \
              configuration"
                 .into());
     }
-    for name in &wanted.names {
+    for name in &config.names {
         if name.parse::<IpAddr>().is_err()
             && let Err(problem) = check_subdomain(name)
         {
@@ -89,16 +89,16 @@ fn check(wanted: &BrokerConfig) -> Result<()> {
         }
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
-    if !wanted.directory.starts_with('/') || !wanted.directory.chars().all(plain) {
+    if !config.directory.starts_with('/') || !config.directory.chars().all(plain) {
         return problem(
             "--installed (or --output) must be an absolute path of letters, digits, '/', '.', '_' and '-' only".into(),
         );
     }
     let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '%' | '$' | '+' | '#');
-    if wanted.prefix.is_empty() || !wanted.prefix.chars().all(plain) {
+    if config.prefix.is_empty() || !config.prefix.chars().all(plain) {
         return problem("the topics' prefix must not have any of \" \\ % $ + # in it".into());
     }
-    if wanted.port == 0 {
+    if config.port == 0 {
         return problem("the port must be 1 to 65535".into());
     }
     Ok(())

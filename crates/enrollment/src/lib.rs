@@ -9,17 +9,17 @@
 mod admission;
 pub mod authority;
 pub mod broker_config;
+mod enrollment;
 mod files;
-mod heeding;
 mod keys;
 pub mod membership;
 pub mod object_store;
-mod office;
 mod operators;
 pub mod pages;
 mod request;
+mod revocation_watch;
+mod served_certificates;
 pub mod service;
-mod shown;
 #[cfg(test)]
 mod tests;
 pub mod tokens;
@@ -40,20 +40,20 @@ use edgesync_transport::gate::Seldom;
 use edgesync_transport::tls::{self, Identity, Subject, Trust};
 
 use authority::Authority;
+pub use enrollment::Enrollment;
 use membership::{Changes, MembershipError, MembershipStore, TokenRecord};
-pub use office::Office;
 
 /// How long the cloud side's certificate for an external broker lives. Its key is never written: each start has a new
 /// one.
 const CLOUD_LIFETIME: Duration = days(10 * 365);
 /// How old the revocation list becomes without a revocation.
-const LIST_AGE: Duration = days(30);
+const LIST_MAX_AGE: Duration = days(30);
 /// How often all that is looked after.
-const UPKEEP: Duration = Duration::from_secs(3600);
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(3600);
 /// How often it is looked whether a revocation list could not be published.
-const REPUBLISH: Duration = Duration::from_secs(5);
+const REPUBLISH_INTERVAL: Duration = Duration::from_secs(5);
 /// How long tokens are shown after their end, and certificates kept after they can be renewed no more.
-const KEPT: Duration = days(7);
+const RETENTION: Duration = days(7);
 const LIST_FILE: &str = "revoked.crl";
 
 const fn days(days: u64) -> Duration {
@@ -62,7 +62,7 @@ const fn days(days: u64) -> Duration {
 
 /// What pairing keeps to; `pairing` in the configuration.
 #[derive(Clone, Debug)]
-pub struct PairingOptions {
+pub struct EnrollmentOptions {
     /// Where certificates are, and keys that are not in a cluster.
     pub directory: PathBuf,
     /// Host names and addresses of this machine, for the certificate of its services.
@@ -81,12 +81,12 @@ pub struct PairingOptions {
 
 /// Everything about membership; cheap to clone.
 #[derive(Clone)]
-pub struct Pairing {
+pub struct EnrollmentService {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    office: Office,
+    enrollment: Enrollment,
     directory: PathBuf,
     names: Vec<String>,
     broker: String,
@@ -108,16 +108,16 @@ struct Shared {
 }
 
 impl Deref for Shared {
-    type Target = Office;
+    type Target = Enrollment;
 
-    fn deref(&self) -> &Office {
-        &self.office
+    fn deref(&self) -> &Enrollment {
+        &self.enrollment
     }
 }
 
-impl std::fmt::Debug for Pairing {
+impl std::fmt::Debug for EnrollmentService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pairing").field("office", &self.shared.office).finish_non_exhaustive()
+        f.debug_struct("Pairing").field("office", &self.shared.enrollment).finish_non_exhaustive()
     }
 }
 
@@ -126,19 +126,19 @@ struct State {
     lifetime: Duration,
     grace: Duration,
     identity: Identity,
-    revoked: Revoked,
+    revoked: RevocationList,
     /// Nodes that were shut out, and whose connections are to be cut.
     to_cut: BTreeSet<String>,
     /// How often the list was to be published, and the last time of these that it is known to be out. A restart publishes
     /// it in any case: what is revoked is in the database.
-    wanted: u64,
-    published: u64,
+    generation: u64,
+    published_generation: u64,
 }
 
 /// The revocation list that is in force.
-struct Revoked {
+struct RevocationList {
     der: Vec<u8>,
-    made: Timestamp,
+    created: Timestamp,
     /// Nodes that are not listened to.
     nodes: HashSet<String>,
 }
@@ -158,46 +158,53 @@ impl std::fmt::Debug for NewToken {
     }
 }
 
-impl Pairing {
+impl EnrollmentService {
     /// Opens or makes CA and keys, and reads what is revoked.
     ///
     /// # Errors
     /// Files that cannot be read or made, a CA that is none. Of a cluster: it does not serve, or its CA is another one than
     /// that of the files, or than nodes trust.
     pub async fn open(
-        options: PairingOptions,
+        options: EnrollmentOptions,
         membership: impl Into<MembershipStore>,
     ) -> anyhow::Result<Self> {
-        let office = Office::open(&options, membership.into()).await?;
-        let PairingOptions { directory, names, broker, prefix, lifetime, grace, external } = options;
-        let names = shown::all_names(&names);
-        let (directory, names, office, identity) = tokio::task::spawn_blocking(move || {
-            let identity = shown::open(&office.authority, &directory, &names, now())?;
-            anyhow::Ok((directory, names, office, identity))
+        let enrollment = Enrollment::open(&options, membership.into()).await?;
+        let EnrollmentOptions { directory, names, broker, prefix, lifetime, grace, external } = options;
+        let names = served_certificates::all_names(&names);
+        let (directory, names, enrollment, identity) = tokio::task::spawn_blocking(move || {
+            let identity =
+                served_certificates::load_or_issue(&enrollment.authority, &directory, &names, now())?;
+            anyhow::Ok((directory, names, enrollment, identity))
         })
         .await??;
         let mut number = 0;
-        let changes = tokio::sync::Mutex::new(office.membership.changes());
-        let revoked = shown::make_list(&office.authority, &office.membership, external, &mut number).await?;
+        let changes = tokio::sync::Mutex::new(enrollment.membership.changes());
+        let revoked = served_certificates::build_list(
+            &enrollment.authority,
+            &enrollment.membership,
+            external,
+            &mut number,
+        )
+        .await?;
         let written = write_list(&directory, &revoked.der).await;
         if let Err(error) = &written {
             tracing::error!("{error:#}");
         }
-        let (to_cut, published) = (BTreeSet::new(), u64::from(written.is_ok()));
-        let state = State { lifetime, grace, identity, revoked, to_cut, wanted: 1, published };
+        let (to_cut, published_generation) = (BTreeSet::new(), u64::from(written.is_ok()));
+        let state = State { lifetime, grace, identity, revoked, to_cut, generation: 1, published_generation };
         let server = |required, grace| {
-            let rule = state.rule(&office.authority, required, grace);
+            let rule = state.rule(&enrollment.authority, required, grace);
             tls::Server::new(
                 &state.identity,
                 &rule,
-                tls::Clock::system([office.authority.certificate().not_before()]),
+                tls::Clock::system([enrollment.authority.certificate().not_before()]),
             )
         };
         let (endpoint, api, joining) =
             (server(true, Duration::ZERO)?, server(true, Duration::ZERO)?, server(false, grace)?);
-        let operators = operators::Table::new(&office.membership.operators().await?);
+        let operators = operators::Table::new(&enrollment.membership.operators().await?);
         let shared = Shared {
-            office,
+            enrollment,
             directory,
             names,
             broker,
@@ -220,15 +227,15 @@ impl Pairing {
     pub fn reconfigure(&self, lifetime: Duration, grace: Duration) {
         let mut state = self.state();
         (state.lifetime, state.grace) = (lifetime, grace);
-        if let Err(error) = self.shared.put_in_force(&state) {
+        if let Err(error) = self.shared.apply(&state) {
             tracing::error!("the grace for renewals stays as it was: {error:#}");
         }
     }
 
     /// The keys, and who remembers.
     #[must_use]
-    pub fn office(&self) -> &Office {
-        &self.shared.office
+    pub fn enrollment(&self) -> &Enrollment {
+        &self.shared.enrollment
     }
 
     /// The CA.
@@ -273,7 +280,7 @@ impl Pairing {
     pub async fn keep(&self, kubeconfig: Option<(&Path, &str)>) {
         let upkeep = async {
             loop {
-                tokio::time::sleep(UPKEEP).await;
+                tokio::time::sleep(UPKEEP_INTERVAL).await;
                 if let Err(error) = self.upkeep(now()).await {
                     tracing::error!(
                         "certificates and tokens are not looked after, next try in an hour: {error:#}"
@@ -290,7 +297,7 @@ impl Pairing {
         };
         let republish = async {
             loop {
-                tokio::time::sleep(REPUBLISH).await;
+                tokio::time::sleep(REPUBLISH_INTERVAL).await;
                 match self.republish().await {
                     Ok(true) => tracing::info!("the revocation list is published again"),
                     Ok(false) => {}
@@ -298,28 +305,28 @@ impl Pairing {
                 }
             }
         };
-        tokio::join!(upkeep, republish, self.heed());
+        tokio::join!(upkeep, republish, self.follow_changes());
     }
 
     /// What is to be done at this time.
     async fn upkeep(&self, now: Timestamp) -> anyhow::Result<()> {
-        let (grace, made, identity) = {
+        let (grace, created, identity) = {
             let state = self.state();
-            (state.grace, state.revoked.made, state.identity.clone())
+            (state.grace, state.revoked.created, state.identity.clone())
         };
-        if shown::ends_soon(&self.shared.authority, &identity, now) {
-            let pairing = self.clone();
+        if served_certificates::needs_renewal(&self.shared.authority, &identity, now) {
+            let service = self.clone();
             let fresh = tokio::task::spawn_blocking(move || {
-                let Shared { office, directory, names, .. } = &*pairing.shared;
-                shown::make(&office.authority, directory, names, now)
+                let Shared { enrollment, directory, names, .. } = &*service.shared;
+                served_certificates::issue(&enrollment.authority, directory, names, now)
             })
             .await??;
             let mut state = self.state();
             state.identity = fresh;
-            self.shared.put_in_force(&state)?;
+            self.shared.apply(&state)?;
         }
-        let forgotten = self.shared.membership.prune_pairing(before(before(now, grace), KEPT)).await?;
-        if forgotten > 0 || after(made, LIST_AGE) < now {
+        let forgotten = self.shared.membership.prune_expired(before(before(now, grace), RETENTION)).await?;
+        if forgotten > 0 || after(created, LIST_MAX_AGE) < now {
             self.publish().await?;
         }
         Ok(())
@@ -328,14 +335,14 @@ impl Pairing {
     /// Makes the revocation list anew from what is stored, puts it in force here and writes it for brokers. What fails is
     /// tried again until it is done.
     async fn publish(&self) -> anyhow::Result<()> {
-        self.state().wanted += 1;
+        self.state().generation += 1;
         let mut number = self.shared.publishing.lock().await;
         self.publish_as(&mut number).await.inspect_err(|error| tracing::error!("{error:#}"))
     }
 
     /// Publishes the list if that could not be done. Tells whether it was so.
     async fn republish(&self) -> anyhow::Result<bool> {
-        let is_behind = |state: &State| state.published < state.wanted;
+        let is_behind = |state: &State| state.published_generation < state.generation;
         if !is_behind(&self.state()) {
             return Ok(false);
         }
@@ -348,21 +355,23 @@ impl Pairing {
     }
 
     async fn publish_as(&self, number: &mut u64) -> anyhow::Result<()> {
-        let Shared { office, directory, external, .. } = &*self.shared;
-        let wanted = self.state().wanted;
-        let revoked = shown::make_list(&office.authority, &office.membership, *external, number).await?;
+        let Shared { enrollment, directory, external, .. } = &*self.shared;
+        let generation = self.state().generation;
+        let revoked =
+            served_certificates::build_list(&enrollment.authority, &enrollment.membership, *external, number)
+                .await?;
         let der = revoked.der.clone();
         {
             let mut state = self.state();
             let fresh: Vec<_> = revoked.nodes.difference(&state.revoked.nodes).cloned().collect();
             state.to_cut.extend(fresh);
             state.revoked = revoked;
-            self.shared.put_in_force(&state)?;
+            self.shared.apply(&state)?;
         }
         self.shared.cut.notify_one();
         write_list(directory, &der).await?;
         let mut state = self.state();
-        state.published = state.published.max(wanted);
+        state.published_generation = state.published_generation.max(generation);
         Ok(())
     }
 
@@ -373,10 +382,10 @@ impl Pairing {
     /// The store's, and then nothing is revoked. Or it is, and the list could not be published, which is tried again.
     pub async fn revoke_node(&self, node: &str) -> Result<usize> {
         let name = node.to_owned();
-        self.revoking(async move |pairing| {
-            let revoked = pairing.shared.membership.revoke_certificates(&name, now()).await?;
+        self.revoke_and_publish(async move |service| {
+            let revoked = service.shared.membership.revoke_certificates(&name, now()).await?;
             if revoked > 0 {
-                pairing.shut_out(&name);
+                service.block_node(&name);
             }
             Ok(revoked)
         })
@@ -398,7 +407,10 @@ impl Pairing {
     /// As above.
     pub async fn forget_node(&self, node: &str) -> Result<bool> {
         let name = node.to_owned();
-        self.revoking(async move |pairing| pairing.shared.membership.forget_name(&name, now()).await).await
+        self.revoke_and_publish(async move |service| {
+            service.shared.membership.forget_name(&name, now()).await
+        })
+        .await
     }
 
     /// The external broker refuses all certificates of a node that are revoked: whoever comes in its name now has another
@@ -408,27 +420,30 @@ impl Pairing {
     /// As above.
     pub async fn broker_updated(&self, node: &str) -> Result<usize> {
         let name = node.to_owned();
-        self.revoking(async move |pairing| pairing.shared.membership.note_refused(&name, now()).await).await
+        self.revoke_and_publish(async move |service| {
+            service.shared.membership.note_refused(&name, now()).await
+        })
+        .await
     }
 
     /// Has the store change what is revoked, and publishes that: both to the end, although whoever has asked may be gone.
-    async fn revoking<T, F>(&self, change: impl FnOnce(Self) -> F) -> Result<T>
+    async fn revoke_and_publish<T, F>(&self, change: impl FnOnce(Self) -> F) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = std::result::Result<T, MembershipError>> + Send + 'static,
     {
-        let (pairing, change) = (self.clone(), change(self.clone()));
+        let (service, change) = (self.clone(), change(self.clone()));
         let changing = tokio::spawn(async move {
             let changed = change.await?;
             // Also when nothing has changed: what failed the last time is made up for.
-            pairing.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
+            service.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
             Ok(changed)
         });
         changing.await.map_err(Status::internal)?
     }
 
     /// Nothing of a node is listened to any more.
-    fn shut_out(&self, node: &str) {
+    fn block_node(&self, node: &str) {
         let mut state = self.state();
         state.revoked.nodes.insert(node.to_owned());
         state.to_cut.insert(node.to_owned());
@@ -458,7 +473,7 @@ impl Pairing {
     /// The revocation list, PEM, for brokers.
     #[must_use]
     pub fn revocation_list(&self) -> String {
-        shown::list_pem(&self.state().revoked.der)
+        served_certificates::list_pem(&self.state().revoked.der)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -468,7 +483,7 @@ impl Pairing {
 
 impl Shared {
     /// All services show and demand what the state says.
-    fn put_in_force(&self, state: &State) -> anyhow::Result<()> {
+    fn apply(&self, state: &State) -> anyhow::Result<()> {
         for (server, required, grace) in [
             (&self.endpoint, true, Duration::ZERO),
             (&self.api, true, Duration::ZERO),
@@ -489,7 +504,7 @@ impl State {
 
 /// Writes the list for brokers.
 async fn write_list(directory: &Path, der: &[u8]) -> anyhow::Result<()> {
-    let (path, pem) = (directory.join(LIST_FILE), shown::list_pem(der));
+    let (path, pem) = (directory.join(LIST_FILE), served_certificates::list_pem(der));
     tokio::task::spawn_blocking(move || durable::write(&path, pem.as_bytes(), 0o600))
         .await?
         .context("what is revoked is in force here, but brokers cannot learn of it yet, which is tried again")

@@ -25,7 +25,7 @@ use documents::{DocumentStore, Record, Revision, Stored};
 use edgesync_cloud_store::{CloudError, CloudStore, NodeEffect};
 use edgesync_object::{Labels, ObjectKey, Status};
 use edgesync_store::StoreError;
-use follow::{Known, Task};
+use follow::{Cache, WatchTask};
 use member::Member;
 use objects::ClusterDocuments;
 use table::Table;
@@ -33,14 +33,14 @@ use table::Table;
 pub use changes::{Changed, Changes, RevocationChange};
 pub(crate) use records::MAX_OPERATORS;
 pub use records::{
-    CertificateRecord, MAX_CERTIFICATES_PER_NODE, MemberRecord, OperatorRecord, PairingRefusal, Revocations,
-    TokenRecord,
+    CertificateRecord, EnrollmentRefusal, MAX_CERTIFICATES_PER_NODE, MemberRecord, OperatorRecord,
+    Revocations, TokenRecord,
 };
 
 /// How often a write is tried that others are faster with.
-const TRIES: u32 = 16;
+const MAX_ATTEMPTS: u32 = 16;
 /// How long is waited between two tries at first, and at most, about.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(160));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(160));
 /// The most removed nodes that are remembered: the last ones.
 const MAX_REMOVED_NODES: usize = 100_000;
 /// How long somebody is asked to wait while the cluster does not serve, in seconds.
@@ -56,10 +56,10 @@ struct Shared {
     documents: Arc<dyn DocumentStore>,
     /// The same documents, where other replicas change them too.
     cluster: Option<Arc<ClusterDocuments>>,
-    known: Arc<Known>,
+    cache: Arc<Cache>,
     /// One at a time spends a token here: others would only be in each other's way.
-    turns: [tokio::sync::Mutex<()>; 16],
-    following: Mutex<Option<Task>>,
+    locks: [tokio::sync::Mutex<()>; 16],
+    watch_task: Mutex<Option<WatchTask>>,
 }
 
 /// Why something was not stored, or could not be read.
@@ -146,8 +146,8 @@ impl MembershipStore {
     }
 
     fn of(documents: Arc<dyn DocumentStore>, cluster: Option<Arc<ClusterDocuments>>) -> Self {
-        let (known, turns, following) = Default::default();
-        Self { shared: Arc::new(Shared { documents, cluster, known, turns, following }) }
+        let (cache, locks, watch_task) = Default::default();
+        Self { shared: Arc::new(Shared { documents, cluster, cache, locks, watch_task }) }
     }
 
     /// The cluster and the namespace that it is in, if it is in one.
@@ -159,13 +159,13 @@ impl MembershipStore {
     /// Tells what changes from now on, this process' own changes too.
     #[must_use]
     pub fn changes(&self) -> Changes {
-        Changes::new(self.shared.cluster.as_ref().map(|_| self.shared.known.changes.subscribe()))
+        Changes::new(self.shared.cluster.as_ref().map(|_| self.shared.cache.changes.subscribe()))
     }
 
     /// What is known of a name; nothing if it was never used. Only for who follows.
     #[must_use]
     pub fn membership(&self, node: &str) -> Option<Membership> {
-        self.shared.known.table().membership(node)
+        self.shared.cache.table().membership(node)
     }
 }
 
@@ -190,7 +190,7 @@ impl MembershipStore {
     /// Revokes a token; none if there is no such token, and else whether it was of use before.
     pub async fn revoke_token(&self, id: &str, now: Timestamp) -> Result<Option<bool>> {
         let revoke = |token: &mut TokenRecord| {
-            let was_of_use = token.is_of_use(now);
+            let was_of_use = token.is_usable(now);
             token.revoked.get_or_insert(now);
             was_of_use
         };
@@ -200,14 +200,14 @@ impl MembershipStore {
     /// Records the certificate of a renewal. The one that was shown must be known, of the same node and not revoked.
     pub async fn renew_certificate(
         &self,
-        shown: &str,
+        presented: &str,
         certificate: CertificateRecord,
         now: Timestamp,
-    ) -> Result<Result<(), PairingRefusal>> {
-        let renew = |member: &mut Member| member.renew(shown, &certificate, now);
+    ) -> Result<Result<(), EnrollmentRefusal>> {
+        let renew = |member: &mut Member| member.renew(presented, &certificate, now);
         // What there is not has no certificate to show.
         let renewed = self.change(&certificate.node, NodeEffect::None, renew).await?;
-        Ok(renewed.unwrap_or(Err(PairingRefusal::Revoked)))
+        Ok(renewed.unwrap_or(Err(EnrollmentRefusal::Revoked)))
     }
 
     /// Revokes all certificates of a node and all tokens that are bound to it. Gives the number of certificates.
@@ -241,15 +241,15 @@ impl MembershipStore {
     /// What is revoked, as far as it is known here: whatever this process has revoked, and what others have as soon as it
     /// is heard of.
     pub async fn revocations(&self) -> Result<Revocations> {
-        self.known(Table::revocations).await
+        self.read_table(Table::revocations).await
     }
 
     /// Forgets tokens and certificates (also revoked ones) that ended before this time, which nobody can use, and of the nodes
     /// that were removed those that were first, if there are too many.
-    pub async fn prune_pairing(&self, before: Timestamp) -> Result<usize> {
+    pub async fn prune_expired(&self, before: Timestamp) -> Result<usize> {
         let mut forgotten = self.prune(|token: &TokenRecord| token.expires < before).await?
             + self.prune(|operator: &OperatorRecord| operator.expires < before).await?;
-        for node in self.known(|table| table.ended(before)).await? {
+        for node in self.read_table(|table| table.ended(before)).await? {
             forgotten += self.alter_member(&node, NodeEffect::None, |member| member.prune(before)).await?;
         }
         self.prune_removed(MAX_REMOVED_NODES).await?;
@@ -259,7 +259,7 @@ impl MembershipStore {
     /// Records the certificate of an operator; false if there are too many already. Replicas that do this at the same moment
     /// may make a few more than there should be.
     pub async fn put_operator(&self, operator: OperatorRecord) -> Result<bool> {
-        let _turn = self.turn(OperatorRecord::KIND).await;
+        let _guard = self.lock(OperatorRecord::KIND).await;
         let is_good = |other: &&OperatorRecord| other.revoked.is_none() && other.expires > operator.created;
         if self.operators().await?.iter().filter(is_good).count() >= MAX_OPERATORS {
             return Ok(false);
@@ -267,7 +267,7 @@ impl MembershipStore {
         if !self.write(&operator, Revision::NONE, NodeEffect::None).await? {
             return Err(contended::<OperatorRecord>(&operator.serial));
         }
-        self.shared.known.tell([Changed::Operators]);
+        self.shared.cache.notify([Changed::Operators]);
         Ok(true)
     }
 
@@ -294,7 +294,7 @@ impl MembershipStore {
             }
         }
         if revoked > 0 {
-            self.shared.known.tell([Changed::Operators]);
+            self.shared.cache.notify([Changed::Operators]);
         }
         Ok(revoked)
     }
@@ -307,7 +307,7 @@ impl MembershipStore {
 
     /// The names that somebody has joined under and that are not removed, in their order.
     pub async fn members(&self) -> Result<Vec<MemberRecord>> {
-        self.known(Table::members).await
+        self.read_table(Table::members).await
     }
 
     /// The same of one name, as it is now.
@@ -317,12 +317,12 @@ impl MembershipStore {
 
     /// The nodes that were removed from the fleet, and when, in the order of their names.
     pub async fn removed(&self) -> Result<Vec<(String, Timestamp)>> {
-        self.known(Table::removed).await
+        self.read_table(Table::removed).await
     }
 
     /// The nodes that were removed, and when, and the other names that were joined under.
     pub async fn removed_and_members(&self) -> Result<(Vec<(String, Timestamp)>, Vec<MemberRecord>)> {
-        self.known(|table| (table.removed(), table.members())).await
+        self.read_table(|table| (table.removed(), table.members())).await
     }
 
     /// When a node was removed, and what there is of it otherwise, as it is now.
@@ -374,7 +374,7 @@ impl MembershipStore {
         let mut records = Vec::new();
         for read in self.read_all(None).await? {
             match read {
-                Err(MembershipError::Damaged { key, why }) => left_out(&key.name, &why),
+                Err(MembershipError::Damaged { key, why }) => warn_damaged(&key.name, &why),
                 read => records.push(read?),
             }
         }
@@ -386,9 +386,9 @@ impl MembershipStore {
     }
 
     /// Reads what is known: what is followed, or else what there is now.
-    async fn known<T>(&self, read: impl FnOnce(&Table) -> T) -> Result<T> {
+    async fn read_table<T>(&self, read: impl FnOnce(&Table) -> T) -> Result<T> {
         if self.is_followed() {
-            return Ok(read(&self.shared.known.table()));
+            return Ok(read(&self.shared.cache.table()));
         }
         let mut table = Table::default();
         for Stored { value, revision } in self.list::<Member>().await? {
@@ -404,8 +404,8 @@ impl MembershipStore {
         effect: NodeEffect,
         mut change: impl FnMut(&mut T) -> Result<R, E>,
     ) -> Result<Option<Result<R, E>>> {
-        for attempt in 0..TRIES {
-            pause(attempt).await;
+        for attempt in 0..MAX_ATTEMPTS {
+            back_off(attempt).await;
             let Some(Stored { value: before, revision }) = self.read::<T>(id).await? else { return Ok(None) };
             let mut after = before.clone();
             let changed = match change(&mut after) {
@@ -445,7 +445,7 @@ impl MembershipStore {
 
     /// Writes a record in the place of what was read, or deletes one that says nothing; false if that has changed meanwhile.
     async fn write<T: Record>(&self, value: &T, replaces: Revision, effect: NodeEffect) -> Result<bool> {
-        let Shared { documents, cluster, known, .. } = &*self.shared;
+        let Shared { documents, cluster, cache, .. } = &*self.shared;
         let version = if replaces != Revision::NONE && value.as_member().is_some_and(Member::is_empty) {
             documents.delete(T::KIND, value.id(), replaces).await?.then_some(None)
         } else {
@@ -453,8 +453,8 @@ impl MembershipStore {
         };
         let Some(version) = version else { return Ok(false) };
         if let (Some(member), Some(_)) = (value.as_member(), cluster) {
-            let told = known.table().wrote(member, version);
-            known.tell(told);
+            let changed = cache.table().written(member, version);
+            cache.notify(changed);
         }
         Ok(true)
     }
@@ -502,16 +502,16 @@ fn contended<T: Record>(id: &str) -> MembershipError {
 }
 
 /// Waits before another try, longer each time, and not as long as others.
-async fn pause(attempt: u32) {
+async fn back_off(attempt: u32) {
     if attempt > 0 {
-        let longest = PAUSES.1.min(PAUSES.0.saturating_mul(2u32.saturating_pow(attempt)));
+        let longest = BACKOFF.1.min(BACKOFF.0.saturating_mul(2u32.saturating_pow(attempt)));
         let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
         let longest = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
         tokio::time::sleep(Duration::from_micros(random % longest)).await;
     }
 }
 
-fn left_out(name: &str, why: &str) {
+fn warn_damaged(name: &str, why: &str) {
     tracing::error!(name, why, "an object is not as edgesync has written it, and left out");
 }
 

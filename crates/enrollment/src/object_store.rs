@@ -96,7 +96,7 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     fn merge<'a>(
         &'a self,
         resource: &'a Resource,
-        place: (&'a str, &'a str),
+        key: (&'a str, &'a str),
         precondition: Precondition<'a>,
         patch: Value,
     ) -> Pending<'a, Result<Object, Failure>>;
@@ -105,7 +105,7 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     fn delete<'a>(
         &'a self,
         resource: &'a Resource,
-        place: (&'a str, &'a str),
+        key: (&'a str, &'a str),
         precondition: Precondition<'a>,
     ) -> Pending<'a, Result<bool, Failure>>;
 

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::authority::Authority;
 use super::membership::{MAX_OPERATORS, MembershipStore, OperatorRecord};
-use super::{Pairing, after, days, files, now};
+use super::{EnrollmentService, after, days, files, now};
 use edgesync_api::{Caller, Kubeconfig, Operators, Role};
 use edgesync_object::name::check_subdomain;
 use edgesync_object::status::{Reason, Result, Status};
@@ -30,7 +30,7 @@ const LOCAL_RENEWAL: Duration = days(30);
 pub(super) struct Table {
     callers: RwLock<HashMap<String, Caller>>,
     revoked: watch::Sender<()>,
-    turn: tokio::sync::Mutex<()>,
+    refresh_lock: tokio::sync::Mutex<()>,
 }
 
 impl Operators for Table {
@@ -48,7 +48,7 @@ impl Table {
         Arc::new(Self {
             callers: RwLock::new(callers(records)),
             revoked: watch::Sender::new(()),
-            turn: tokio::sync::Mutex::default(),
+            refresh_lock: tokio::sync::Mutex::default(),
         })
     }
 
@@ -67,7 +67,7 @@ fn callers(records: &[OperatorRecord]) -> HashMap<String, Caller> {
     .collect()
 }
 
-impl Pairing {
+impl EnrollmentService {
     /// Who may use the API, with which certificate.
     pub fn operators(&self) -> Arc<dyn Operators> {
         Arc::clone(&self.shared.operators) as _
@@ -78,7 +78,7 @@ impl Pairing {
     /// # Errors
     /// The store's.
     pub async fn operator_records(&self) -> Result<Vec<OperatorRecord>> {
-        self.shared.office.operator_records().await
+        self.shared.enrollment.operator_records().await
     }
 
     /// A certificate for an operator of the API, recorded.
@@ -86,7 +86,7 @@ impl Pairing {
     /// # Errors
     /// A bad name, role or time; too many; the library's and the store's.
     pub async fn new_operator(&self, name: &str, role: Role, lifetime: Duration) -> Result<Identity> {
-        let identity = self.shared.office.new_operator(name, role, lifetime).await?;
+        let identity = self.shared.enrollment.new_operator(name, role, lifetime).await?;
         self.read_operators().await?;
         Ok(identity)
     }
@@ -97,10 +97,10 @@ impl Pairing {
     /// 404 if there is none that could be revoked; the store's.
     pub async fn revoke_operators(&self, which: &str) -> Result<usize> {
         // Goes on when whoever asked has hung up.
-        let (pairing, name) = (self.clone(), which.to_owned());
+        let (service, name) = (self.clone(), which.to_owned());
         let revoking = tokio::spawn(async move {
-            let count = pairing.shared.membership.revoke_operators(&name, now()).await?;
-            pairing.read_operators().await?;
+            let count = service.shared.membership.revoke_operators(&name, now()).await?;
+            service.read_operators().await?;
             Ok::<_, Status>(count)
         });
         check_found(which, revoking.await.map_err(Status::internal)??)
@@ -108,7 +108,7 @@ impl Pairing {
 
     pub(super) async fn read_operators(&self) -> Result<()> {
         // One after the other, so that nothing newer is replaced.
-        let _turn = self.shared.operators.turn.lock().await;
+        let _guard = self.shared.operators.refresh_lock.lock().await;
         let records = self.operator_records().await?;
         self.shared.operators.replace(&records);
         Ok(())

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::args_cloud::{AdmitArgs, CloudArgs, CloudCommand, FleetArgs, NodeArgs, NodeCommand};
 use super::nodes;
 use super::server::{Fleet, body, client};
-use super::{explain, maintenance_cloud, pairing};
+use super::{enrollment, explain, maintenance_cloud};
 use edgesync_admin::cloud::{
     AdmitRequest, Admitted, Confirmed, PageInvitation, Removed, RevokedCertificates,
 };
@@ -65,16 +65,16 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         }),
         CloudCommand::Node(command) => program::ask(async |terminal| change_nodes(command, terminal).await),
         CloudCommand::Token(command) => {
-            program::ask(async |terminal| pairing::token(command, terminal).await)
+            program::ask(async |terminal| enrollment::token(command, terminal).await)
         }
         CloudCommand::BrokerConfig(broker) => {
-            program::ask(async |terminal| pairing::broker_config(broker, terminal).await)
+            program::ask(async |terminal| enrollment::broker_config(broker, terminal).await)
         }
         CloudCommand::Kubeconfig(args) => {
-            program::ask(async |terminal| pairing::kubeconfig(args, terminal).await)
+            program::ask(async |terminal| enrollment::kubeconfig(args, terminal).await)
         }
         CloudCommand::Operator(command) => {
-            program::ask(async |terminal| pairing::operator(command, terminal).await)
+            program::ask(async |terminal| enrollment::operator(command, terminal).await)
         }
         CloudCommand::Check { config, output } => {
             check::show(&check::wait(crate::check::run(&config.path))?, output.output)

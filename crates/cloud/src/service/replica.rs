@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::{Backing, Joining, pairing_options, serve};
+use super::{Backing, Joining, enrollment_options, serve};
 use edgesync_config::host_name;
-use edgesync_enrollment::Pairing;
+use edgesync_enrollment::EnrollmentService;
 use edgesync_enrollment::membership::MembershipStore;
 use edgesync_fleet::bare::{Bare, Readiness};
 use edgesync_fleet::config::{BrokerMode, Config};
@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// What replicas share, opened.
 struct Opened {
     source: Kubernetes,
-    pairing: Pairing,
+    enrollment: EnrollmentService,
 }
 
 /// Runs until the process is told to stop.
@@ -47,9 +47,9 @@ pub(super) async fn run(
     let replica = format!("{}-{:08x}", host_name(), random() >> 32);
     tracing::info!(?cluster, replica, "a replica over a cluster");
     let opening = open(&config, &cluster, &cache, &replica, probes.readiness());
-    let Some(Opened { source, pairing }) = signals.unless_stopped(opening).await else { return Ok(()) };
-    let mut joining = Joining::open(&config, &pairing).await?;
-    joining.keep(&pairing, None);
+    let Some(Opened { source, enrollment }) = signals.unless_stopped(opening).await else { return Ok(()) };
+    let mut joining = Joining::open(&config, &enrollment).await?;
+    joining.keep(&enrollment, None);
     let lost = match config.broker.mode {
         BrokerMode::Embedded => None,
         BrokerMode::External => {
@@ -67,7 +67,7 @@ pub(super) async fn run(
     let backing = Backing {
         source,
         objects: Bare::new(Vec::new),
-        pairing,
+        enrollment,
         joining,
         database: None,
         shown: format!("{cluster:?}"),
@@ -118,11 +118,13 @@ async fn try_open(
     let version = cluster.version().await?;
     let register =
         MembershipStore::of_cluster(std::sync::Arc::new(cluster.clone()), &config.kubernetes.namespace);
-    let pairing = Pairing::open(pairing_options(config), register.clone()).await.context("opening the CA")?;
+    let enrollment = EnrollmentService::open(enrollment_options(config), register.clone())
+        .await
+        .context("opening the CA")?;
     let opened = Kubernetes::open(config, cluster.clone(), cache.clone(), register, replica).await;
     let source = opened.context("reading what replicas share")?;
     tracing::info!(version, "the cluster serves");
-    Ok(Opened { source, pairing })
+    Ok(Opened { source, enrollment })
 }
 
 async fn open_cache(config: &Config) -> anyhow::Result<Cache> {

@@ -141,7 +141,7 @@ fn a_list_is_accepted_by_openssl_and_shuts_out_what_is_in_it() {
     let verify = "verify -crl_check -CAfile ca.crt -CRLfile list.pem node.crt";
     for (revoked, good) in [(vec![], true), (vec![(certificate.serial().to_owned(), now)], false)] {
         let der = authority.revocation_list(7, &revoked, now).unwrap();
-        fs::write(dir.path().join("list.pem"), crate::shown::list_pem(&der)).unwrap();
+        fs::write(dir.path().join("list.pem"), crate::served_certificates::list_pem(&der)).unwrap();
         let (verified, text) = openssl(dir.path(), verify);
         assert_eq!(verified, good, "{text}");
         assert!(good || text.contains("revoked"), "{text}");
@@ -171,7 +171,7 @@ fn the_operators_own_ca_is_taken_with_rsa_and_below_another() {
     let certificate = authority.sign(&asked, "edge-1", now(), 365 * DAY).unwrap();
     assert_eq!(certificate.not_after(), authority.certificate().not_after());
     let list = authority.revocation_list(1, &[(certificate.serial().to_owned(), now())], now()).unwrap();
-    fs::write(at.join("list.pem"), crate::shown::list_pem(&list)).unwrap();
+    fs::write(at.join("list.pem"), crate::served_certificates::list_pem(&list)).unwrap();
     fs::write(at.join("node.crt"), certificate.to_pem()).unwrap();
     fs::write(at.join("chain.pem"), authority.chain_pem()).unwrap();
     made(at, "verify -CAfile chain.pem node.crt");

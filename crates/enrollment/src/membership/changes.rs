@@ -38,15 +38,15 @@ pub enum RevocationChange {
 pub struct Changes(Option<broadcast::Receiver<Changed>>);
 
 impl Changes {
-    pub(super) fn new(told: Option<broadcast::Receiver<Changed>>) -> Self {
-        Self(told)
+    pub(super) fn new(receiver: Option<broadcast::Receiver<Changed>>) -> Self {
+        Self(receiver)
     }
 
     /// Waits for the next change; for ever, where nobody else can change anything. Can be cancelled without loss.
     pub async fn next(&mut self) -> Changed {
         loop {
-            let Some(told) = &mut self.0 else { return std::future::pending().await };
-            match told.recv().await {
+            let Some(receiver) = &mut self.0 else { return std::future::pending().await };
+            match receiver.recv().await {
                 Ok(changed) => return changed,
                 Err(broadcast::error::RecvError::Lagged(_)) => return Changed::All,
                 Err(broadcast::error::RecvError::Closed) => self.0 = None,
@@ -55,7 +55,7 @@ impl Changes {
     }
 
     /// A change that can be told at once.
-    pub(crate) fn at_once(&mut self) -> Option<Changed> {
+    pub(crate) fn try_next(&mut self) -> Option<Changed> {
         match self.0.as_mut()?.try_recv() {
             Ok(changed) => Some(changed),
             Err(broadcast::error::TryRecvError::Lagged(_)) => Some(Changed::All),

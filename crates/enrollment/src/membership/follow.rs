@@ -16,7 +16,7 @@ use super::documents::Record;
 use super::member::Member;
 use super::objects::{self, ClusterDocuments};
 use super::table::Table;
-use super::{Changed, MembershipError, MembershipStore, OperatorRecord, Result, left_out};
+use super::{Changed, MembershipError, MembershipStore, OperatorRecord, Result, warn_damaged};
 use crate::object_store::{Failure, Follow, News, Precondition};
 use edgesync_object::{Object, ResourceVersion};
 
@@ -24,19 +24,19 @@ use edgesync_object::{Object, ResourceVersion};
 const MARK: &str = "edgesync-revoked";
 const MARK_LABEL: &str = "mark";
 /// How long is waited between two looks at the mark, and how long one may take.
-const LOOK: Duration = Duration::from_millis(300);
-const LOOK_TIME: Duration = Duration::from_millis(500);
+const PROBE_INTERVAL: Duration = Duration::from_millis(300);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// So many looks one after another must fail until the cluster is taken for away.
-const PATIENCE: u32 = 3;
+const MAX_PROBE_FAILURES: u32 = 3;
 /// A watch that has failed is taken for well after this time without another failure.
-const CALM: Duration = Duration::from_secs(2);
+const RECOVERY_TIME: Duration = Duration::from_secs(2);
 /// A list that tells nothing for so long is begun anew.
-const SILENCE: Duration = Duration::from_secs(5);
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many changes may wait for somebody who is told of them.
-const TOLD: usize = 1024;
+const CHANGE_BUFFER: usize = 1024;
 
 /// What the task that follows knows.
-pub(super) struct Known {
+pub(super) struct Cache {
     table: Mutex<Table>,
     pub(super) changes: broadcast::Sender<Changed>,
     /// Whether what is known is as new as the cluster.
@@ -44,9 +44,9 @@ pub(super) struct Known {
 }
 
 /// A task that ends with its handle.
-pub(super) struct Task(JoinHandle<()>);
+pub(super) struct WatchTask(JoinHandle<()>);
 
-impl Drop for Task {
+impl Drop for WatchTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -60,32 +60,32 @@ impl MembershipStore {
     /// That could not be read.
     pub async fn follow(&self) -> Result<()> {
         let Some(documents) = &self.shared.cluster else { return Ok(()) };
-        let mut follower = Follower::new(documents, &self.shared.known);
-        while !follower.is_told {
-            let news = follower.following.next().await;
+        let mut follower = Follower::new(documents, &self.shared.cache);
+        while !follower.is_listed {
+            let news = follower.watch.next().await;
             if let News::Failed(why) = news {
                 return Err(MembershipError::Unfollowed { namespace: documents.namespace.clone(), why });
             }
-            follower.hear(&news);
+            follower.observe(&news);
         }
-        follower.known.is_current.send_replace(true);
-        let task = Task(tokio::spawn(follower.run(look(documents))));
-        *self.following() = Some(task);
+        follower.cache.is_current.send_replace(true);
+        let task = WatchTask(tokio::spawn(follower.run(probe_mark(documents))));
+        *self.watch_task() = Some(task);
         Ok(())
     }
 
     pub(super) fn is_followed(&self) -> bool {
-        self.following().is_some()
+        self.watch_task().is_some()
     }
 
-    fn following(&self) -> MutexGuard<'_, Option<Task>> {
-        self.shared.following.lock().unwrap_or_else(PoisonError::into_inner)
+    fn watch_task(&self) -> MutexGuard<'_, Option<WatchTask>> {
+        self.shared.watch_task.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether what is known of what others revoke is as new as the cluster. Meanwhile what was known last is in force.
     #[must_use]
     pub fn is_current(&self) -> watch::Receiver<bool> {
-        self.shared.known.is_current.subscribe()
+        self.shared.cache.is_current.subscribe()
     }
 
     /// Something is revoked: the mark changes. It is durable already, so that this fails does not take it back.
@@ -114,136 +114,136 @@ impl MembershipStore {
 }
 
 /// What a look at the mark has shown: its version, or why it could not be read.
-type Look = std::result::Result<ResourceVersion, String>;
+type Probe = std::result::Result<ResourceVersion, String>;
 
 /// Looks at the mark again and again, in a task of its own: a look may take long.
-fn look(documents: &Arc<ClusterDocuments>) -> (mpsc::Receiver<Look>, JoinSet<()>) {
+fn probe_mark(documents: &Arc<ClusterDocuments>) -> (mpsc::Receiver<Probe>, JoinSet<()>) {
     let documents = Arc::clone(documents);
-    let (tell, told) = mpsc::channel(1);
-    let mut looking = JoinSet::new();
-    looking.spawn(async move {
+    let (sender, receiver) = mpsc::channel(1);
+    let mut probing = JoinSet::new();
+    probing.spawn(async move {
         loop {
-            sleep(LOOK).await;
+            sleep(PROBE_INTERVAL).await;
             let ClusterDocuments { cluster, namespace, maps, .. } = &*documents;
-            let look = match timeout(LOOK_TIME, cluster.get(maps, namespace, MARK)).await {
+            let probe = match timeout(PROBE_TIMEOUT, cluster.get(maps, namespace, MARK)).await {
                 Ok(Ok(mark)) => Ok(mark.map_or_else(|| 0.into(), |mark| mark.resource_version().into())),
                 Ok(Err(failure)) => Err(failure.to_string()),
                 Err(_) => Err("it does not answer in time".to_owned()),
             };
-            if tell.send(look).await.is_err() {
+            if sender.send(probe).await.is_err() {
                 return;
             }
         }
     });
-    (told, looking)
+    (receiver, probing)
 }
 
 /// What follows.
 struct Follower {
-    known: Arc<Known>,
-    following: Box<dyn Follow>,
+    cache: Arc<Cache>,
+    watch: Box<dyn Follow>,
     /// Begins anew.
-    begin: Box<dyn Fn() -> Box<dyn Follow> + Send>,
+    start_watch: Box<dyn Fn() -> Box<dyn Follow> + Send>,
     /// Whether a list is complete.
-    is_told: bool,
-    heard: Instant,
-    failed: Option<Instant>,
+    is_listed: bool,
+    last_event: Instant,
+    last_failure: Option<Instant>,
     /// The mark as the watch has told of it last; 0 if there is none.
-    seen: ResourceVersion,
+    observed_mark: ResourceVersion,
     /// Another one that a look has shown: a newer one, or an older one if the cluster was restored from a copy, after which a
     /// watch tells nothing for long.
-    behind: Option<ResourceVersion>,
+    missed_mark: Option<ResourceVersion>,
     /// Looks that have failed, one after another.
     failures: u32,
 }
 
 impl Follower {
-    fn new(documents: &Arc<ClusterDocuments>, known: &Arc<Known>) -> Self {
+    fn new(documents: &Arc<ClusterDocuments>, cache: &Arc<Cache>) -> Self {
         let documents = Arc::clone(documents);
-        let begin =
+        let start_watch =
             Box::new(move || documents.cluster.follow(&documents.maps, &documents.namespace, objects::LABEL));
         Self {
-            known: Arc::clone(known),
-            following: begin(),
-            begin,
-            is_told: false,
-            heard: Instant::now(),
-            failed: None,
-            seen: 0.into(),
-            behind: None,
+            cache: Arc::clone(cache),
+            watch: start_watch(),
+            start_watch,
+            is_listed: false,
+            last_event: Instant::now(),
+            last_failure: None,
+            observed_mark: 0.into(),
+            missed_mark: None,
             failures: 0,
         }
     }
 
-    async fn run(mut self, (mut looks, _looking): (mpsc::Receiver<Look>, JoinSet<()>)) {
+    async fn run(mut self, (mut probes, _probing): (mpsc::Receiver<Probe>, JoinSet<()>)) {
         loop {
             tokio::select! {
-                news = self.following.next() => self.hear(&news),
-                Some(look) = looks.recv() => self.take(look),
+                news = self.watch.next() => self.observe(&news),
+                Some(probe) = probes.recv() => self.check(probe),
             }
         }
     }
 
     /// The watch tells something.
-    fn hear(&mut self, news: &News) {
-        self.heard = Instant::now();
+    fn observe(&mut self, news: &News) {
+        self.last_event = Instant::now();
         match news {
-            News::Begun => (self.is_told, self.seen) = (false, 0.into()),
-            News::Complete => self.is_told = true,
+            News::Begun => (self.is_listed, self.observed_mark) = (false, 0.into()),
+            News::Complete => self.is_listed = true,
             News::Listed(object) | News::Set(object) if object.name() == MARK => {
-                self.seen = object.resource_version().into();
+                self.observed_mark = object.resource_version().into();
             }
-            News::Gone(object) if object.name() == MARK => self.seen = 0.into(),
+            News::Gone(object) if object.name() == MARK => self.observed_mark = 0.into(),
             News::Failed(why) => {
-                self.failed = Some(Instant::now());
-                self.away(why);
+                self.last_failure = Some(Instant::now());
+                self.mark_stale(why);
             }
             News::Listed(_) | News::Set(_) | News::Gone(_) => {}
         }
-        self.known.know(news);
+        self.cache.apply_event(news);
     }
 
     /// A look has shown the mark, or could not.
-    fn take(&mut self, look: Look) {
-        let mark = match look {
+    fn check(&mut self, probe: Probe) {
+        let mark = match probe {
             Ok(mark) => mark,
             Err(why) => {
                 self.failures = self.failures.saturating_add(1);
-                if self.failures >= PATIENCE {
-                    self.away(&why);
+                if self.failures >= MAX_PROBE_FAILURES {
+                    self.mark_stale(&why);
                 }
                 return;
             }
         };
         self.failures = 0;
-        if !self.is_told {
-            if self.heard.elapsed() > SILENCE {
-                self.begin_anew();
+        if !self.is_listed {
+            if self.last_event.elapsed() > LIST_TIMEOUT {
+                self.restart();
             }
-        } else if self.seen == mark {
-            self.behind = None;
-            if self.failed.is_none_or(|failed| failed.elapsed() > CALM)
-                && !self.known.is_current.send_replace(true)
+        } else if self.observed_mark == mark {
+            self.missed_mark = None;
+            if self.last_failure.is_none_or(|last_failure| last_failure.elapsed() > RECOVERY_TIME)
+                && !self.cache.is_current.send_replace(true)
             {
                 tracing::info!("what is revoked elsewhere is followed again");
             }
-        } else if self.behind.as_ref() == Some(&mark) {
+        } else if self.missed_mark.as_ref() == Some(&mark) {
             tracing::debug!("the watch of what is revoked elsewhere has missed something: it begins anew");
-            self.begin_anew();
+            self.restart();
         } else {
             // The watch may just be on its way.
-            self.behind = Some(mark);
+            self.missed_mark = Some(mark);
         }
     }
 
-    fn begin_anew(&mut self) {
-        self.following = (self.begin)();
-        (self.is_told, self.heard, self.behind) = (false, Instant::now(), None);
+    fn restart(&mut self) {
+        self.watch = (self.start_watch)();
+        (self.is_listed, self.last_event, self.missed_mark) = (false, Instant::now(), None);
     }
 
     /// What others revoke cannot be known now.
-    fn away(&self, why: &str) {
-        if self.known.is_current.send_replace(false) {
+    fn mark_stale(&self, why: &str) {
+        if self.cache.is_current.send_replace(false) {
             tracing::warn!(
                 "what is revoked elsewhere cannot be followed: what is known stays in force: {why}"
             );
@@ -251,36 +251,36 @@ impl Follower {
     }
 }
 
-impl Default for Known {
+impl Default for Cache {
     fn default() -> Self {
         let (table, is_current) = Default::default();
-        Self { table, changes: broadcast::Sender::new(TOLD), is_current }
+        Self { table, changes: broadcast::Sender::new(CHANGE_BUFFER), is_current }
     }
 }
 
-impl Known {
+impl Cache {
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn tell(&self, changed: impl IntoIterator<Item = Changed>) {
+    pub(super) fn notify(&self, changed: impl IntoIterator<Item = Changed>) {
         for changed in changed {
             // Nobody may listen.
             let _ = self.changes.send(changed);
         }
     }
 
-    fn know(&self, news: &News) {
+    fn apply_event(&self, news: &News) {
         let changed = match news {
             News::Begun => {
-                self.table().begin();
+                self.table().start_list();
                 return;
             }
             News::Complete => {
-                let mut changed = self.table().complete();
+                let mut changed = self.table().finish_list();
                 // They are not kept here: something may have changed.
                 changed.push(Changed::Operators);
-                return self.tell(changed);
+                return self.notify(changed);
             }
             News::Failed(_) => return,
             News::Listed(object) => {
@@ -289,11 +289,10 @@ impl Known {
             News::Set(object) => {
                 self.put(object, |table, member| table.set(member, &object.resource_version().into()))
             }
-            News::Gone(object) => {
-                self.put(object, |table, member| table.gone(&member.node, &object.resource_version().into()))
-            }
+            News::Gone(object) => self
+                .put(object, |table, member| table.deleted(&member.node, &object.resource_version().into())),
         };
-        self.tell(changed);
+        self.notify(changed);
     }
 
     /// Something of an object is known now. One that is damaged changes nothing: what was known of the name stays.
@@ -311,8 +310,8 @@ impl Known {
         match objects::record(object) {
             Ok(member) => put(&mut self.table(), &member),
             Err(why) => {
-                left_out(object.name(), &why);
-                self.table().keep(object.name());
+                warn_damaged(object.name(), &why);
+                self.table().keep_unreadable(object.name());
                 None
             }
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::records::{CertificateRecord, MemberRecord, PairingRefusal, check_held};
+use super::records::{CertificateRecord, EnrollmentRefusal, MemberRecord, check_held};
 use edgesync_object::Labels;
 
 /// The most certificates of a name that are remembered; an object of a cluster has at most 1 MiB. Those that ended first go
@@ -26,13 +26,13 @@ pub(super) struct Member {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) removed: Option<Timestamp>,
     /// Its certificates, in the order in which they were given.
-    pub(super) certificates: Vec<Given>,
+    pub(super) certificates: Vec<IssuedCertificate>,
 }
 
 /// A certificate that was given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Given {
+pub(super) struct IssuedCertificate {
     pub(super) serial: String,
     pub(super) not_before: Timestamp,
     pub(super) not_after: Timestamp,
@@ -60,7 +60,7 @@ impl Member {
 
     /// How many certificates have neither ended nor been revoked.
     pub(super) fn held(&self, now: Timestamp) -> u32 {
-        let good = |given: &&Given| given.revoked.is_none() && given.not_after > now;
+        let good = |issued: &&IssuedCertificate| issued.revoked.is_none() && issued.not_after > now;
         u32::try_from(self.certificates.iter().filter(good).count()).unwrap_or(u32::MAX)
     }
 
@@ -73,7 +73,7 @@ impl Member {
         certificate: &CertificateRecord,
         labels: Labels,
         now: Timestamp,
-    ) -> Result<(), PairingRefusal> {
+    ) -> Result<(), EnrollmentRefusal> {
         self.add(certificate, now)?;
         self.used = true;
         self.labels = labels;
@@ -86,25 +86,32 @@ impl Member {
     /// The one that is shown is revoked or not known; there are too many.
     pub(super) fn renew(
         &mut self,
-        shown: &str,
+        presented: &str,
         certificate: &CertificateRecord,
         now: Timestamp,
-    ) -> Result<(), PairingRefusal> {
-        let is_shown = |given: &Given| given.serial == shown && given.revoked.is_none();
-        if !self.certificates.iter().any(is_shown) {
-            return Err(PairingRefusal::Revoked);
+    ) -> Result<(), EnrollmentRefusal> {
+        let is_presented =
+            |issued: &IssuedCertificate| issued.serial == presented && issued.revoked.is_none();
+        if !self.certificates.iter().any(is_presented) {
+            return Err(EnrollmentRefusal::Revoked);
         }
         check_held(self.held(now))?;
         self.add(certificate, now)
     }
 
-    fn add(&mut self, certificate: &CertificateRecord, now: Timestamp) -> Result<(), PairingRefusal> {
+    fn add(&mut self, certificate: &CertificateRecord, now: Timestamp) -> Result<(), EnrollmentRefusal> {
         let CertificateRecord { serial, not_before, not_after, .. } = certificate.clone();
-        self.certificates.push(Given { serial, not_before, not_after, revoked: None, refused: None });
+        self.certificates.push(IssuedCertificate {
+            serial,
+            not_before,
+            not_after,
+            revoked: None,
+            refused: None,
+        });
         while self.certificates.len() > MAX_REMEMBERED {
-            let ended = self.certificates.iter().enumerate().filter(|(_, given)| given.not_after <= now);
-            let Some((first, _)) = ended.min_by_key(|(_, given)| given.not_after) else {
-                return Err(PairingRefusal::TooMany);
+            let ended = self.certificates.iter().enumerate().filter(|(_, issued)| issued.not_after <= now);
+            let Some((first, _)) = ended.min_by_key(|(_, issued)| issued.not_after) else {
+                return Err(EnrollmentRefusal::TooMany);
             };
             self.certificates.remove(first);
         }
@@ -113,23 +120,27 @@ impl Member {
 
     /// Revokes all certificates. Gives how many were not.
     pub(super) fn revoke(&mut self, now: Timestamp) -> usize {
-        self.note(|given| given.revoked.is_none(), |given| given.revoked = Some(now))
+        self.update(|issued| issued.revoked.is_none(), |issued| issued.revoked = Some(now))
     }
 
     /// Revokes one certificate. Gives how many were not: one or none.
     pub(super) fn revoke_one(&mut self, serial: &str, now: Timestamp) -> usize {
-        let is_it = |given: &Given| given.serial == serial && given.revoked.is_none();
-        self.note(is_it, |given| given.revoked = Some(now))
+        let is_it = |issued: &IssuedCertificate| issued.serial == serial && issued.revoked.is_none();
+        self.update(is_it, |issued| issued.revoked = Some(now))
     }
 
     /// A broker refuses what is revoked. Gives how many of these were not known to be refused.
     pub(super) fn note_refused(&mut self, now: Timestamp) -> usize {
-        let is_doubtful = |given: &Given| given.revoked.is_some() && given.refused.is_none();
-        self.note(is_doubtful, |given| given.refused = Some(now))
+        let is_doubtful = |issued: &IssuedCertificate| issued.revoked.is_some() && issued.refused.is_none();
+        self.update(is_doubtful, |issued| issued.refused = Some(now))
     }
 
-    fn note(&mut self, of: impl Fn(&Given) -> bool, note: impl Fn(&mut Given)) -> usize {
-        self.certificates.iter_mut().filter(|given| of(given)).map(note).count()
+    fn update(
+        &mut self,
+        of: impl Fn(&IssuedCertificate) -> bool,
+        update: impl Fn(&mut IssuedCertificate),
+    ) -> usize {
+        self.certificates.iter_mut().filter(|issued| of(issued)).map(update).count()
     }
 
     /// Frees the name, and revokes what is still good. Tells whether it was used.
@@ -156,19 +167,19 @@ impl Member {
     /// Forgets certificates that ended before this time. Gives how many.
     pub(super) fn prune(&mut self, before: Timestamp) -> usize {
         let all = self.certificates.len();
-        self.certificates.retain(|given| given.not_after >= before);
+        self.certificates.retain(|issued| issued.not_after >= before);
         all - self.certificates.len()
     }
 
     /// What is revoked: serial numbers and times.
     pub(super) fn revoked(&self) -> BTreeMap<&str, Timestamp> {
         let revoked = self.certificates.iter();
-        revoked.filter_map(|given| Some((&*given.serial, given.revoked?))).collect()
+        revoked.filter_map(|issued| Some((&*issued.serial, issued.revoked?))).collect()
     }
 
     /// Whether it has certificates, and all of them are revoked.
-    pub(super) fn is_shut_out(&self) -> bool {
-        !self.certificates.is_empty() && self.certificates.iter().all(|given| given.revoked.is_some())
+    pub(super) fn is_fully_revoked(&self) -> bool {
+        !self.certificates.is_empty() && self.certificates.iter().all(|issued| issued.revoked.is_some())
     }
 
     /// What is told of it, if somebody has joined under it and it is not removed.
@@ -176,19 +187,19 @@ impl Member {
         (self.used && self.removed.is_none()).then(|| MemberRecord {
             node: self.node.clone(),
             ends: self.ends(),
-            is_revoked: self.is_shut_out(),
+            is_revoked: self.is_fully_revoked(),
         })
     }
 
     /// When the last of its certificates that are not revoked ends.
     pub(super) fn ends(&self) -> Option<Timestamp> {
-        let good = self.certificates.iter().filter(|given| given.revoked.is_none());
-        good.map(|given| given.not_after).max()
+        let good = self.certificates.iter().filter(|issued| issued.revoked.is_none());
+        good.map(|issued| issued.not_after).max()
     }
 
     /// Whether of something that is revoked nobody has said that a broker refuses it.
     pub(super) fn is_doubtful(&self) -> bool {
-        self.certificates.iter().any(|given| given.revoked.is_some() && given.refused.is_none())
+        self.certificates.iter().any(|issued| issued.revoked.is_some() && issued.refused.is_none())
     }
 }
 
@@ -220,10 +231,13 @@ mod tests {
         }
         member.revoke(at(1));
         let full = member.clone();
-        assert_eq!(member.join(&certificate(most, 9999), Labels::new(), at(1)), Err(PairingRefusal::TooMany));
+        assert_eq!(
+            member.join(&certificate(most, 9999), Labels::new(), at(1)),
+            Err(EnrollmentRefusal::TooMany)
+        );
         member = full;
         member.join(&certificate(most, 9999), Labels::new(), at(101)).unwrap();
-        let serials: Vec<_> = member.certificates.iter().map(|given| &*given.serial).collect();
+        let serials: Vec<_> = member.certificates.iter().map(|issued| &*issued.serial).collect();
         assert_eq!((serials.len(), serials[0]), (MAX_REMEMBERED, "1"), "the one that ended first has gone");
         assert!(serials.contains(&&*format!("{most:x}")));
         assert!(documents::write(&member).text.len() < 1 << 20);

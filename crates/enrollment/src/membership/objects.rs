@@ -114,8 +114,8 @@ impl DocumentStore for ClusterDocuments {
             let Revision::Object(object) = revision else { return Ok(false) };
             let precondition =
                 Precondition { uid: Some(object.uid()), version: Some(object.resource_version()) };
-            let place = (&*self.namespace, object.name());
-            match self.cluster.delete(self.resource(kind), place, precondition).await {
+            let key = (&*self.namespace, object.name());
+            match self.cluster.delete(self.resource(kind), key, precondition).await {
                 Err(Failure::Conflict(_)) => Ok(false),
                 deleted => Ok(deleted?),
             }

@@ -66,7 +66,7 @@ pub struct OperatorRecord {
 
 /// Why a certificate is not recorded, and so not given out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PairingRefusal {
+pub enum EnrollmentRefusal {
     /// There is no such token: the database is another one than the token was made with.
     #[error("the token is not known here")]
     UnknownToken,
@@ -114,7 +114,7 @@ pub struct MemberRecord {
 
 impl TokenRecord {
     /// Whether somebody can join with it.
-    pub(super) fn is_of_use(&self, now: Timestamp) -> bool {
+    pub(super) fn is_usable(&self, now: Timestamp) -> bool {
         self.revoked.is_none() && self.used < self.uses && now < self.expires
     }
 
@@ -123,12 +123,12 @@ impl TokenRecord {
     ///
     /// # Errors
     /// Why not.
-    pub(super) fn check(&self, node: &str, was_used: bool, held: u32) -> Result<(), PairingRefusal> {
+    pub(super) fn check(&self, node: &str, was_used: bool, held: u32) -> Result<(), EnrollmentRefusal> {
         match &self.node {
-            _ if self.revoked.is_some() => Err(PairingRefusal::RevokedToken),
-            Some(only) if only != node => Err(PairingRefusal::OtherNode(only.clone())),
-            _ if self.used >= self.uses => Err(PairingRefusal::UsedUp),
-            None if was_used => Err(PairingRefusal::NameTaken(node.to_owned())),
+            _ if self.revoked.is_some() => Err(EnrollmentRefusal::RevokedToken),
+            Some(only) if only != node => Err(EnrollmentRefusal::OtherNode(only.clone())),
+            _ if self.used >= self.uses => Err(EnrollmentRefusal::UsedUp),
+            None if was_used => Err(EnrollmentRefusal::NameTaken(node.to_owned())),
             _ => check_held(held),
         }
     }
@@ -138,6 +138,6 @@ impl TokenRecord {
 ///
 /// # Errors
 /// [`PairingRefusal::TooMany`].
-pub(super) fn check_held(held: u32) -> Result<(), PairingRefusal> {
-    if held < MAX_CERTIFICATES_PER_NODE { Ok(()) } else { Err(PairingRefusal::TooMany) }
+pub(super) fn check_held(held: u32) -> Result<(), EnrollmentRefusal> {
+    if held < MAX_CERTIFICATES_PER_NODE { Ok(()) } else { Err(EnrollmentRefusal::TooMany) }
 }

@@ -41,7 +41,7 @@ impl Fixture {
         NodeLabels::of(&node)
     }
 
-    async fn spend(&self, id: &str, serial: &str, node: &str) -> Result<(), PairingRefusal> {
+    async fn spend(&self, id: &str, serial: &str, node: &str) -> Result<(), EnrollmentRefusal> {
         self.members.spend_token(id, certificate(serial, node), at(200)).await.unwrap()
     }
 }
@@ -68,7 +68,7 @@ async fn a_token_is_counted_with_the_certificate_and_both_survive() {
     fixture.members.put_token(token("t", None, 2)).await.unwrap();
     fixture.spend("t", "1", "a").await.unwrap();
     fixture.spend("t", "2", "b").await.unwrap();
-    assert_eq!(fixture.spend("t", "3", "c").await, Err(PairingRefusal::UsedUp));
+    assert_eq!(fixture.spend("t", "3", "c").await, Err(EnrollmentRefusal::UsedUp));
     let Fixture { members, .. } = &fixture.after_crash();
     assert_eq!(members.tokens().await.unwrap(), [TokenRecord { used: 2, ..token("t", None, 2) }]);
     for (serial, node) in [("1", "a"), ("2", "b")] {
@@ -83,7 +83,7 @@ async fn a_use_that_is_counted_is_spent_after_a_crash_and_has_let_nobody_in() {
     fixture.members.put_token(token("t", None, 1)).await.unwrap();
     fixture.members.count_use("t", "a", at(200)).await.unwrap().unwrap();
     let crashed = fixture.after_crash();
-    assert_eq!(crashed.spend("t", "1", "a").await, Err(PairingRefusal::UsedUp));
+    assert_eq!(crashed.spend("t", "1", "a").await, Err(EnrollmentRefusal::UsedUp));
     assert_eq!(crashed.members.members().await.unwrap(), []);
 }
 
@@ -92,7 +92,7 @@ async fn a_name_that_a_node_has_reported_under_is_taken() {
     let fixture = fixture();
     fixture.members.put_token(token("t", None, 9)).await.unwrap();
     fixture.store.record("reported", None, Default::default()).await.unwrap();
-    let taken = Err(PairingRefusal::NameTaken("reported".into()));
+    let taken = Err(EnrollmentRefusal::NameTaken("reported".into()));
     assert_eq!(fixture.spend("t", "2", "reported").await, taken);
     assert!(fixture.members.knows_name("reported").await.unwrap());
 }

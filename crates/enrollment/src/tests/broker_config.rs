@@ -15,7 +15,7 @@ mod support;
 
 const INSTALL: &str = "mosquitto is needed for this test: apt-get install mosquitto mosquitto-clients";
 
-fn wanted(flavor: Flavor, directory: &Path, address: SocketAddr) -> BrokerConfig {
+fn broker_config(flavor: Flavor, directory: &Path, address: SocketAddr) -> BrokerConfig {
     BrokerConfig {
         flavor,
         directory: directory.to_str().unwrap().into(),
@@ -41,7 +41,7 @@ impl Broker {
         let address = support::free_address();
         let port = address.port();
         for (name, content) in
-            files(&fixture.pairing, &wanted(Flavor::Mosquitto, &directory, address)).unwrap()
+            files(&fixture.service, &broker_config(Flavor::Mosquitto, &directory, address)).unwrap()
         {
             let listen = format!("listener {port} {}", address.ip());
             let content = content.replace(&format!("listener {port}"), &listen);
@@ -129,7 +129,7 @@ impl Drop for Broker {
 async fn mosquitto_tells_nodes_apart_by_their_certificates() {
     let fixture = fixture().await;
     let (a, b) = (fixture.joined("edge-a").await, fixture.joined("edge-b").await);
-    let cloud = fixture.pairing.cloud_identity().unwrap();
+    let cloud = fixture.service.cloud_identity().unwrap();
     let broker = Broker::start(&fixture);
     let topic = |end: &str| format!("edgesync/v1/{end}");
     let forged: &[&str] = &["-i", "edge-b"];
@@ -181,8 +181,8 @@ async fn mosquitto_lets_nobody_in_without_a_certificate_of_this_ca_that_is_not_r
     assert!(broker.connects(Some(&a)) && broker.connects(Some(&b)));
     assert!(!broker.connects(None));
     assert!(!broker.connects(Some(&foreign)));
-    assert!(!broker.connects(Some(&fixture.pairing.server_identity())), "a server is no client");
-    fixture.pairing.revoke_node("edge-a").await.unwrap();
+    assert!(!broker.connects(Some(&fixture.service.server_identity())), "a server is no client");
+    fixture.service.revoke_node("edge-a").await.unwrap();
     std::fs::copy(fixture.file("revoked.crl"), broker.directory.join("revoked.crl")).unwrap();
     let hangup = Command::new("kill").args(["-HUP", &broker.child.id().to_string()]).status().unwrap();
     assert!(hangup.success());
@@ -196,8 +196,9 @@ async fn mosquitto_lets_nobody_in_without_a_certificate_of_this_ca_that_is_not_r
 #[tokio::test]
 async fn files_for_emqx_name_everything_that_is_there() {
     let fixture = fixture().await;
-    let wanted = wanted(Flavor::Emqx, Path::new("/etc/emqx/edgesync"), "127.0.0.1:8883".parse().unwrap());
-    let files = files(&fixture.pairing, &wanted).unwrap();
+    let config =
+        broker_config(Flavor::Emqx, Path::new("/etc/emqx/edgesync"), "127.0.0.1:8883".parse().unwrap());
+    let files = files(&fixture.service, &config).unwrap();
     let names: Vec<_> = files.keys().map(String::as_str).collect();
     assert_eq!(names, ["acl.conf", "ca.crt", "emqx.conf", "revoked.crl", "server.crt", "server.key"]);
     let config = &files["emqx.conf"];
@@ -214,8 +215,8 @@ async fn files_for_emqx_name_everything_that_is_there() {
 #[tokio::test]
 async fn what_could_mean_something_else_in_the_files_is_refused() {
     let fixture = fixture().await;
-    let good = wanted(Flavor::Mosquitto, Path::new("/etc/m"), "127.0.0.1:8883".parse().unwrap());
-    assert!(files(&fixture.pairing, &good).is_ok());
+    let good = broker_config(Flavor::Mosquitto, Path::new("/etc/m"), "127.0.0.1:8883".parse().unwrap());
+    assert!(files(&fixture.service, &good).is_ok());
     for bad in [
         BrokerConfig { directory: "/etc/a\nallow_anonymous true".into(), ..good.clone() },
         BrokerConfig { directory: "relative".into(), ..good.clone() },
@@ -226,6 +227,6 @@ async fn what_could_mean_something_else_in_the_files_is_refused() {
         BrokerConfig { names: vec!["a b".into()], ..good.clone() },
         BrokerConfig { port: 0, ..good.clone() },
     ] {
-        assert_eq!(files(&fixture.pairing, &bad).unwrap_err().code, 400, "{bad:?}");
+        assert_eq!(files(&fixture.service, &bad).unwrap_err().code, 400, "{bad:?}");
     }
 }

@@ -13,7 +13,7 @@ struct Served {
 
 async fn served() -> Served {
     let fixture = fixture().await;
-    let service = JoinService::bind(([127, 0, 0, 1], 0).into(), fixture.pairing.clone()).await.unwrap();
+    let service = JoinService::bind(([127, 0, 0, 1], 0).into(), fixture.service.clone()).await.unwrap();
     let address = service.address();
     let mut serving = tokio::task::JoinSet::new();
     serving.spawn(service.serve());
@@ -29,11 +29,11 @@ async fn only_who_wants_in_is_refused_in_the_log_and_not_who_asks_whether_this_i
     let logged = || std::fs::read_to_string(log.path()).unwrap();
     let Served { fixture, address, serving: _serving } = served().await;
     let url = format!("https://localhost:{}", address.port()).parse().unwrap();
-    let stranger = tls::Client::new(&fixture.pairing.trust(), None, tls::Clock::system([])).unwrap();
+    let stranger = tls::Client::new(&fixture.service.trust(), None, tls::Clock::system([])).unwrap();
     assert_eq!(calls::is_cloud_core(&url, &stranger).await, Ok(false));
     assert!(!logged().contains("refused"), "{}", logged());
     calls::fetch_membership(&url, &stranger).await.unwrap_err();
-    let (trust, asked) = (fixture.pairing.trust(), request("a"));
+    let (trust, asked) = (fixture.service.trust(), request("a"));
     let nobody = calls::Credential::Certificate;
     calls::fetch_certificate(&url, &stranger, &trust, "a", &asked, nobody).await.unwrap_err();
     assert_eq!(logged().matches("refused to join or renew: a token is needed").count(), 1, "{}", logged());
@@ -80,7 +80,7 @@ impl Served {
 async fn a_device_joins_learns_the_rest_and_renews() {
     let served = served().await;
     let (code, ca) = served.curl("/ca.crt", &["--insecure"]).await;
-    assert_eq!((code, ca.as_slice()), (200, served.fixture.pairing.trust().0[0].der()));
+    assert_eq!((code, ca.as_slice()), (200, served.fixture.service.trust().0[0].der()));
     for method in ["GET", "POST"] {
         let key = Key::generate().unwrap();
         let asked = served.file("a.csr", &key.node_request("a").unwrap());
@@ -144,7 +144,7 @@ async fn a_revoked_or_foreign_certificate_gets_no_connection_at_once() {
     let pem = served.file("a.pem", a.to_pem().as_bytes());
     let shown = ["--cert", pem.as_str(), "--key", pem.as_str()];
     assert_eq!(served.curl("/edgesync/v1/join", &shown).await.0, 200);
-    served.fixture.pairing.revoke_node("a").await.unwrap();
+    served.fixture.service.revoke_node("a").await.unwrap();
     assert_eq!(served.curl("/edgesync/v1/join", &shown).await.0, 0);
     let foreign = fixture().await.joined("a").await;
     let pem = served.file("foreign.pem", foreign.to_pem().as_bytes());
@@ -173,7 +173,7 @@ async fn idle_connections_keep_nobody_from_joining() {
     }
     let begun = std::time::Instant::now();
     let (code, ca) = served.curl("/ca.crt", &["--insecure"]).await;
-    assert_eq!((code, ca.as_slice()), (200, served.fixture.pairing.trust().0[0].der()));
+    assert_eq!((code, ca.as_slice()), (200, served.fixture.service.trust().0[0].der()));
     assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());
     drop(idle);
 }

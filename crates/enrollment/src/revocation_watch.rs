@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Pairing;
+use super::EnrollmentService;
 use super::membership::{Changed, RevocationChange};
 
 /// When it is tried again to read the certificates of operators.
@@ -38,9 +38,9 @@ impl Due {
     }
 }
 
-impl Pairing {
+impl EnrollmentService {
     /// Puts in force what others change. Never ends.
-    pub(super) async fn heed(&self) {
+    pub(super) async fn follow_changes(&self) {
         let mut changes = self.shared.changes.lock().await;
         let mut due = Due::default();
         loop {
@@ -48,20 +48,20 @@ impl Pairing {
                 changed = changes.next() => due.add(changed),
                 () = tokio::time::sleep(RETRY), if due != Due::default() => {}
             }
-            while let Some(changed) = changes.at_once() {
+            while let Some(changed) = changes.try_next() {
                 due.add(changed);
             }
-            due = self.put_in_force(due).await;
+            due = self.apply(due).await;
         }
     }
 
     /// Does what is due. Gives what could not be done.
-    async fn put_in_force(&self, due: Due) -> Due {
+    async fn apply(&self, due: Due) -> Due {
         let Due { publish, operators, cut } = due;
         if publish {
             // A list that is not published is in force all the same, and is published later.
             let _ = self.publish().await;
-            self.cut_again(cut);
+            self.cut_rejoined(cut);
         }
         let mut left = Due::default();
         if operators && let Err(status) = self.read_operators().await {
@@ -75,7 +75,7 @@ impl Pairing {
     }
 
     /// Cuts those of some nodes that are not shut out, and so were not cut yet: they have joined anew.
-    fn cut_again(&self, mut nodes: Vec<String>) {
+    fn cut_rejoined(&self, mut nodes: Vec<String>) {
         let mut state = self.state();
         nodes.retain(|node| !state.revoked.nodes.contains(node));
         if !nodes.is_empty() {

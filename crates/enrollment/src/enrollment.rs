@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::authority::Authority;
 use super::operators;
 use super::tokens::TokenKey;
-use super::{PairingOptions, files, now};
+use super::{EnrollmentOptions, files, now};
 use crate::membership::{MembershipStore, OperatorRecord};
 use crate::object_store::ObjectStore;
 use edgesync_api::Role;
@@ -15,19 +15,19 @@ use edgesync_object::status::Result;
 use edgesync_transport::tls::{Identity, Trust};
 
 /// See the module. What it revokes is in force where whoever remembers is followed: [`Pairing`](super::Pairing) does that.
-pub struct Office {
+pub struct Enrollment {
     pub(super) authority: Authority,
     pub(super) tokens: TokenKey,
     pub(super) membership: MembershipStore,
 }
 
-impl std::fmt::Debug for Office {
+impl std::fmt::Debug for Enrollment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Office").field("membership", &self.membership).finish_non_exhaustive()
     }
 }
 
-impl Office {
+impl Enrollment {
     /// The one of a cluster, with whatever rights there are to the Secrets in this namespace.
     ///
     /// # Errors
@@ -42,7 +42,10 @@ impl Office {
     ///
     /// # Errors
     /// The files', the cluster's; a CA that is none, or another one than that of other replicas.
-    pub(super) async fn open(options: &PairingOptions, membership: MembershipStore) -> anyhow::Result<Self> {
+    pub(super) async fn open(
+        options: &EnrollmentOptions,
+        membership: MembershipStore,
+    ) -> anyhow::Result<Self> {
         let directory = options.directory.clone();
         let (authority, tokens) = match membership.cluster() {
             None => {
@@ -66,7 +69,7 @@ impl Office {
 
     /// The membership.
     #[must_use]
-    pub fn register(&self) -> &MembershipStore {
+    pub fn store(&self) -> &MembershipStore {
         &self.membership
     }
 

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use super::authority::Authority;
 use super::membership::MembershipStore;
-use super::{Revoked, after, days, files, now};
+use super::{RevocationList, after, days, files, now};
 use edgesync_store::durable;
 use edgesync_transport::tls::Identity;
 
@@ -25,7 +25,7 @@ const FILE: &str = "server.pem";
 pub(super) fn all_names(configured: &[String]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
-    for name in configured.iter().chain(&own).map(|name| plain_name(name)) {
+    for name in configured.iter().chain(&own).map(|name| normalize_name(name)) {
         if !names.contains(&name) {
             names.push(name);
         }
@@ -34,7 +34,7 @@ pub(super) fn all_names(configured: &[String]) -> Vec<String> {
 }
 
 /// One way to write each address.
-fn plain_name(name: &str) -> String {
+fn normalize_name(name: &str) -> String {
     name.parse::<IpAddr>().map_or_else(|_| name.to_owned(), |address| address.to_string())
 }
 
@@ -44,7 +44,7 @@ fn is_due(identity: &Identity, now: Timestamp) -> bool {
 }
 
 /// What was kept, if it is of this CA, for these names and not soon at its end; else a new one.
-pub(super) fn open(
+pub(super) fn load_or_issue(
     authority: &Authority,
     directory: &Path,
     names: &[String],
@@ -57,10 +57,11 @@ pub(super) fn open(
         identity.inspect_err(|error| tracing::warn!("{error}: it is made anew")).ok()
     });
     if let Some(kept) = kept {
-        let of: BTreeSet<String> = kept.certificate().names().iter().map(|name| plain_name(name)).collect();
+        let of: BTreeSet<String> =
+            kept.certificate().names().iter().map(|name| normalize_name(name)).collect();
         // The CA is in the file to tell which one signed it.
         let signed_here = kept.chain().get(1).is_some_and(|ca| ca == authority.certificate());
-        if signed_here && of == names.iter().cloned().collect() && !ends_soon(authority, &kept, now) {
+        if signed_here && of == names.iter().cloned().collect() && !needs_renewal(authority, &kept, now) {
             return Ok(Identity::new(
                 "the certificate of the services",
                 vec![kept.certificate().clone()],
@@ -68,15 +69,15 @@ pub(super) fn open(
             )?);
         }
     }
-    make(authority, directory, names, now)
+    issue(authority, directory, names, now)
 }
 
 /// Whether a certificate is to be made anew, and a new one would live longer.
-pub(super) fn ends_soon(authority: &Authority, identity: &Identity, now: Timestamp) -> bool {
+pub(super) fn needs_renewal(authority: &Authority, identity: &Identity, now: Timestamp) -> bool {
     is_due(identity, now) && identity.certificate().not_after() < authority.certificate().not_after()
 }
 
-pub(super) fn make(
+pub(super) fn issue(
     authority: &Authority,
     directory: &Path,
     names: &[String],
@@ -90,19 +91,19 @@ pub(super) fn make(
 }
 
 /// A list of what is revoked now. Its number is the time, so that it grows over restarts too.
-pub(super) async fn make_list(
+pub(super) async fn build_list(
     authority: &Authority,
     membership: &MembershipStore,
     external: bool,
     number: &mut u64,
-) -> anyhow::Result<Revoked> {
+) -> anyhow::Result<RevocationList> {
     let revocations = membership.revocations().await?;
     let now = now();
     let milliseconds = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
     *number = milliseconds.max(*number + 1);
     let der = authority.revocation_list(*number, &revocations.serials, now)?;
     let doubtful = revocations.doubtful.into_iter().filter(|_| external);
-    Ok(Revoked { der, made: now, nodes: revocations.nodes.into_iter().chain(doubtful).collect() })
+    Ok(RevocationList { der, created: now, nodes: revocations.nodes.into_iter().chain(doubtful).collect() })
 }
 
 pub(super) fn list_pem(der: &[u8]) -> String {
