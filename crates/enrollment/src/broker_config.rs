@@ -1,5 +1,6 @@
-//! `edgesync-cloud broker-config`: everything an external broker needs so that nodes are told apart by their
-//! certificates: its configuration, access rules, CA, certificate, key, revocation list.
+//! Generates the files with which an external broker identifies nodes by their certificates:
+//! configuration, access rules, CA, certificate, key, revocation list. For `edgesync-cloud
+//! broker-config`.
 
 mod emqx;
 mod mosquitto;
@@ -12,47 +13,47 @@ use super::{EnrollmentService, days, now};
 use edgesync_object::name::check_subdomain;
 use edgesync_object::status::{Result, Status};
 
-/// How long the broker's certificate is good: it is renewed by hand.
+/// Lifetime of the broker's certificate, which is renewed by hand.
 const LIFETIME: Duration = days(825);
-/// What may wait for one client, in bytes.
+/// Maximum size of a client's queue, in bytes.
 const QUEUED_BYTES: u32 = 64 << 20;
-/// Publishes to a client that may be unacknowledged: as many as `link.inflight` may be.
+/// Maximum number of unacknowledged publishes to a client: the maximum of `link.inflight`.
 const INFLIGHT: u16 = 64;
-/// The longest keepalive, in seconds: as long as `link.keepalive` may be.
+/// Maximum keepalive, in seconds: the maximum of `link.keepalive`.
 const KEEPALIVE_SECONDS: u16 = 1200;
-/// The most connections: those of the largest fleet this is made for.
+/// Maximum number of connections: the largest supported fleet.
 const CONNECTIONS: u32 = 20_000;
 
-/// For which broker.
+/// The brokers that files can be generated for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
     /// Eclipse Mosquitto 2.0 or newer.
     Mosquitto,
-    /// EMQX 5.
+    /// EMQX 5, not run in the project's tests.
     Emqx,
 }
 
-/// What the files are made from.
+/// Input of the generated files.
 #[derive(Clone, Debug)]
 pub struct BrokerConfig {
-    /// For which broker.
+    /// The broker to generate files for.
     pub flavor: Flavor,
-    /// Where the files will be, as the broker sees it: `/etc/mosquitto/edgesync`.
+    /// Installation directory on the broker's machine, such as `/etc/mosquitto/edgesync`.
     pub directory: String,
-    /// Host names and addresses that nodes use for the broker.
+    /// Host names and addresses by which nodes reach the broker.
     pub names: Vec<String>,
-    /// The port that it listens on.
+    /// The port of the broker's listener.
     pub port: u16,
-    /// The topics' prefix.
+    /// Prefix of all topics: `link.prefix`.
     pub prefix: String,
-    /// The largest packet, in bytes.
+    /// Maximum size of an MQTT packet, in bytes.
     pub max_packet: u32,
 }
 
-/// The files by name: the configuration first to be looked at, with comments on how to install them all.
+/// Generates the files, by name. The comments of the main configuration say how to install them.
 ///
 /// # Errors
-/// Names that cannot be in a certificate; the library's.
+/// A name, the directory, the prefix or the port is invalid; signing fails.
 pub fn files(service: &EnrollmentService, config: &BrokerConfig) -> Result<BTreeMap<String, String>> {
     check(config)?;
     let authority = &service.shared.authority;
@@ -73,7 +74,7 @@ pub fn files(service: &EnrollmentService, config: &BrokerConfig) -> Result<BTree
     Ok(files)
 }
 
-/// What goes into files in other languages must not be able to mean anything there.
+/// Rejects values that could change the meaning of a generated file.
 fn check(config: &BrokerConfig) -> Result<()> {
     let problem = |message: String| Err(Status::bad_request(message));
     if config.names.is_empty() {

@@ -1,8 +1,8 @@
-//! The keys of all replicas: Secrets in the namespace of edgesync. Whoever is first makes them, and all others read what
-//! that one has made.
+//! The keys of all replicas: Secrets in the namespace of edgesync. The first replica creates them,
+//! all others read them.
 //!
-//! The Secret with the key of the tokens says to which CA it belongs. So a CA that was replaced, or lost and made anew, is
-//! noticed before nodes are shut out that trust another one.
+//! The Secret with the token key records the CA that it belongs to. A CA that was replaced, or lost
+//! and recreated, is detected before nodes that trust another one are refused.
 
 use std::path::Path;
 
@@ -17,30 +17,33 @@ use crate::object_store::{Failure, ObjectStore};
 use edgesync_object::{Object, Resource, kinds};
 use edgesync_transport::tls::Certificate;
 
-/// The Secret with the CA, as of the type for TLS.
+/// Name of the Secret with the CA, of the type for TLS.
 pub(super) const CA: &str = "edgesync-ca";
 const CA_TYPE: &str = "kubernetes.io/tls";
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
-/// The Secret with the key that signs tokens.
+/// Name of the Secret with the key that signs tokens.
 pub(super) const TOKENS: &str = "edgesync-token-key";
 const TOKENS_TYPE: &str = "edgesync.io/token-key";
 const TOKEN_KEY: &str = "key";
-/// The annotation of it: the fingerprint of the CA that it belongs to.
+/// Annotation of the token key's Secret: the fingerprint of the CA that it belongs to.
 const CA_ANNOTATION: &str = "edgesync.io/ca";
 
-/// Where the Secrets are.
+/// The Secrets of a namespace.
 struct SecretStore<'a> {
     cluster: &'a dyn ObjectStore,
     namespace: &'a str,
     resource: Resource,
 }
 
-/// The CA and the key of the tokens of a namespace, made if there are none. `ca.crt` and `ca.key` of the directory are the
-/// operator's own CA: the Secret is made of them, and must have them if it is there.
+/// Opens the CA and the token key of a namespace, and creates those that are missing.
+///
+/// `ca.crt` and `ca.key` in the directory are the operator's own CA: the Secret is created from
+/// them, and an existing Secret must hold the same CA.
 ///
 /// # Errors
-/// The cluster's; a CA that is none; one that is not the one that nodes trust. Each says what to do.
+/// The cluster fails; the CA is invalid, or not the one that nodes trust. The message says what to
+/// do.
 pub(super) async fn open(
     cluster: &dyn ObjectStore,
     namespace: &str,
@@ -66,10 +69,10 @@ pub(super) async fn open(
     Ok((authority, tokens))
 }
 
-/// The same where they must be there.
+/// Opens the CA and the token key of a namespace without creating them.
 ///
 /// # Errors
-/// As above; there are none.
+/// As for [`open`]; the Secrets do not exist.
 pub(super) async fn read(cluster: &dyn ObjectStore, namespace: &str) -> Result<(Authority, TokenKey)> {
     let secrets = SecretStore::new(cluster, namespace);
     let (Some(ca), Some(key)) = (secrets.get(CA).await?, secrets.get(TOKENS).await?) else {
@@ -93,7 +96,7 @@ impl<'a> SecretStore<'a> {
         got.with_context(|| format!("reading {}", self.describe(name)))
     }
 
-    /// Makes a Secret, unless another replica was faster: then it is that one's.
+    /// Creates a Secret. If another replica was faster, returns that one's.
     async fn make(&self, name: &str, secret: &Object) -> Result<Object> {
         let failed = || format!("making {}", self.describe(name));
         match self.cluster.create(&self.resource, secret).await {
@@ -177,7 +180,7 @@ impl<'a> SecretStore<'a> {
     }
 }
 
-/// The operator's own CA, in files. Without its key it only says which one is meant.
+/// The operator's own CA, from files. Without a key it only identifies the expected CA.
 struct OperatorCa {
     certificate: Vec<u8>,
     key: Option<Vec<u8>>,
@@ -216,7 +219,7 @@ impl OperatorCa {
     }
 }
 
-/// The fingerprint of the first certificate.
+/// Returns the fingerprint of the first certificate.
 fn first(what: &str, pem: &[u8]) -> Result<String> {
     let pem = std::str::from_utf8(pem).with_context(|| format!("{what} must be PEM"))?;
     let certificates = Certificate::all_from_pem(what, pem)?;

@@ -1,10 +1,14 @@
-//! Enrollment on the cloud side: CA, join tokens, certificates of nodes and operators, revocation, and the HTTPS service for
-//! joining and renewal. It does not know the fleet's loop or the sync protocol, and keeps its records behind a store: the
-//! embedded database or Secrets of a cluster. Read [`membership`] first, then [`service`].
+//! Enrollment on the cloud side: CA, join tokens, certificates of nodes and operators, revocation,
+//! and the HTTPS service for joining and renewal.
 //!
-//! Private keys are files of `pairing.directory`, mode 0600: `ca.key`, `token.key`, `server.pem`. The CA may be the
-//! operator's own: existing `ca.crt` and `ca.key` are used as they are. With a cluster as the store, keys are Secrets that
-//! all replicas share, and each replica follows the revocations of the others.
+//! The crate is independent of the fleet's loop and the sync protocol. It keeps its records behind
+//! a store: the embedded database, or objects of a cluster. Read [`membership`] first, then
+//! [`service`].
+//!
+//! Private keys are files in `pairing.directory`, mode 0600: `ca.key`, `token.key`, `server.pem`.
+//! An existing `ca.crt` with `ca.key`, the operator's own CA, is used unchanged. With a cluster as
+//! the store, the keys of CA and tokens are Secrets that all replicas share, and each replica
+//! watches the revocations of the others.
 
 mod admission;
 pub mod authority;
@@ -43,16 +47,17 @@ use authority::Authority;
 pub use enrollment::Enrollment;
 use membership::{Changes, MembershipError, MembershipStore, TokenRecord};
 
-/// How long the cloud side's certificate for an external broker lives. Its key is never written: each start has a new
-/// one.
+/// Lifetime of the cloud side's certificate for an external broker. Its key is never stored: each
+/// start generates a new one.
 const CLOUD_LIFETIME: Duration = days(10 * 365);
-/// How old the revocation list becomes without a revocation.
+/// Maximum age of the revocation list. An older list is published again, also without a revocation.
 const LIST_MAX_AGE: Duration = days(30);
-/// How often all that is looked after.
+/// Interval between two rounds of renewal and pruning.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(3600);
-/// How often it is looked whether a revocation list could not be published.
+/// Interval between two checks for a revocation list that failed to publish.
 const REPUBLISH_INTERVAL: Duration = Duration::from_secs(5);
-/// How long tokens are shown after their end, and certificates kept after they can be renewed no more.
+/// Retention of tokens after their expiry, and of certificates after the end of their renewal
+/// grace.
 const RETENTION: Duration = days(7);
 const LIST_FILE: &str = "revoked.crl";
 
@@ -60,26 +65,26 @@ const fn days(days: u64) -> Duration {
     Duration::from_secs(days * 24 * 3600)
 }
 
-/// What pairing keeps to; `pairing` in the configuration.
+/// Settings of enrollment, the section `pairing` of the configuration.
 #[derive(Clone, Debug)]
 pub struct EnrollmentOptions {
-    /// Where certificates are, and keys that are not in a cluster.
+    /// Directory of the certificates, and of the keys that are not in a cluster.
     pub directory: PathBuf,
     /// Host names and addresses of this machine, for the certificate of its services.
     pub names: Vec<String>,
-    /// What nodes are told; an empty host stands for the one they asked.
+    /// URL of the broker for nodes. An empty host stands for the host of the join service.
     pub broker: String,
-    /// The topics' prefix, which nodes are told.
+    /// Topic prefix for nodes.
     pub prefix: String,
-    /// How long certificates of nodes are good.
+    /// Lifetime of node certificates.
     pub lifetime: Duration,
-    /// How long after its end a certificate may still be renewed.
+    /// Time after its expiry in which a certificate can still be renewed.
     pub grace: Duration,
-    /// Whether an external broker lets nodes in, which may know an older revocation list.
+    /// Whether an external broker authenticates nodes. It may use an older revocation list.
     pub external: bool,
 }
 
-/// Everything about membership; cheap to clone.
+/// Issues, renews and revokes certificates, and publishes the revocation list. Cheap to clone.
 #[derive(Clone)]
 pub struct EnrollmentService {
     shared: Arc<Shared>,
@@ -93,17 +98,18 @@ struct Shared {
     prefix: String,
     external: bool,
     state: Mutex<State>,
-    /// The number of the last revocation list. Lists are made one after the other, each from what is stored then.
+    /// The number of the last revocation list. The lock serializes publishing: each list is built
+    /// from the store under it.
     publishing: tokio::sync::Mutex<u64>,
-    /// Refusals of the join service in the log.
+    /// Limits the log lines about refusals of the join service.
     refusals: Seldom,
     endpoint: tls::Server,
     api: tls::Server,
     joining: tls::Server,
     operators: Arc<operators::Table>,
-    /// Somebody is to be cut off.
+    /// Wakes [`EnrollmentService::nodes_to_cut`].
     cut: Notify,
-    /// What others change. Whoever heeds it has it.
+    /// The subscription to changes of the membership. The task that follows them holds the lock.
     changes: tokio::sync::Mutex<Changes>,
 }
 
@@ -121,34 +127,34 @@ impl std::fmt::Debug for EnrollmentService {
     }
 }
 
-/// What changes while it runs.
+/// Mutable state of the service.
 struct State {
     lifetime: Duration,
     grace: Duration,
     identity: Identity,
     revoked: RevocationList,
-    /// Nodes that were shut out, and whose connections are to be cut.
+    /// Revoked nodes whose connections are still open.
     to_cut: BTreeSet<String>,
-    /// How often the list was to be published, and the last time of these that it is known to be out. A restart publishes
-    /// it in any case: what is revoked is in the database.
+    /// Counts requests to publish the list, and the last one that is published. Not stored: a start
+    /// publishes in any case, from the revocations in the store.
     generation: u64,
     published_generation: u64,
 }
 
-/// The revocation list that is in force.
+/// The revocation list in force.
 struct RevocationList {
     der: Vec<u8>,
     created: Timestamp,
-    /// Nodes that are not listened to.
+    /// Nodes whose messages are ignored.
     nodes: HashSet<String>,
 }
 
-/// A token as it is handed out, once.
+/// A new token. Its secret part is shown this one time.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NewToken {
     /// `<fingerprint>.<JWT>`.
     pub token: String,
-    /// What is kept of it.
+    /// The stored record, without the signature.
     pub record: TokenRecord,
 }
 
@@ -159,11 +165,12 @@ impl std::fmt::Debug for NewToken {
 }
 
 impl EnrollmentService {
-    /// Opens or makes CA and keys, and reads what is revoked.
+    /// Opens the CA and the keys, creates those that are missing, and publishes the current
+    /// revocations.
     ///
     /// # Errors
-    /// Files that cannot be read or made, a CA that is none. Of a cluster: it does not serve, or its CA is another one than
-    /// that of the files, or than nodes trust.
+    /// Files cannot be read or written, or `ca.crt` is not a CA. With a cluster: it does not
+    /// respond, or its CA differs from the one in the files or the one that nodes trust.
     pub async fn open(
         options: EnrollmentOptions,
         membership: impl Into<MembershipStore>,
@@ -223,7 +230,7 @@ impl EnrollmentService {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// What of the options can change while it runs.
+    /// Applies the settings that a reload can change.
     pub fn reconfigure(&self, lifetime: Duration, grace: Duration) {
         let mut state = self.state();
         (state.lifetime, state.grace) = (lifetime, grace);
@@ -232,51 +239,54 @@ impl EnrollmentService {
         }
     }
 
-    /// The keys, and who remembers.
+    /// The keys and the store, without the service.
     #[must_use]
     pub fn enrollment(&self) -> &Enrollment {
         &self.shared.enrollment
     }
 
-    /// The CA.
+    /// The trust anchor of nodes: the CA.
     #[must_use]
     pub fn trust(&self) -> Trust {
         self.shared.authority.trust()
     }
 
-    /// What this machine's services show. Made anew well before it ends; see [`Pairing::keep`].
+    /// The certificate of this machine's services. [`EnrollmentService::keep`] renews it well
+    /// before its expiry.
     #[cfg(test)]
     fn server_identity(&self) -> Identity {
         self.state().identity.clone()
     }
 
-    /// What the cloud side shows to an external broker: a new key each time, good for ten years.
+    /// Issues the client certificate for an external broker, with a new key, valid for ten years.
     ///
     /// # Errors
-    /// The library's.
+    /// Signing fails.
     pub fn cloud_identity(&self) -> anyhow::Result<Identity> {
         let subject = Subject { common_name: tls::CLOUD.to_owned(), ..Subject::default() };
         self.shared.authority.client(&subject, now(), CLOUD_LIFETIME)
     }
 
-    /// TLS for the MQTT endpoint: certificates demanded, none expired, none revoked. Follows revocations and renewals.
+    /// TLS for the MQTT endpoint: a client certificate is required, neither expired nor revoked.
+    /// Follows revocations and renewals.
     pub fn endpoint_tls(&self) -> tls::Server {
         self.shared.endpoint.clone()
     }
 
-    /// TLS for the API: the same rule.
+    /// TLS for the API, with the rule of [`Self::endpoint_tls`].
     pub fn api_tls(&self) -> tls::Server {
         self.shared.api.clone()
     }
 
-    /// TLS for joining and renewing: certificates are optional, and may have expired within the grace.
+    /// TLS for joining and renewal: client certificates are optional, and may have expired within
+    /// the grace.
     pub(crate) fn joining_tls(&self) -> tls::Server {
         self.shared.joining.clone()
     }
 
-    /// Renews what it is time to renew: the certificate of the services, the kubeconfig of this machine, if there is
-    /// one, for the API at this address, the revocation list; publishes what could not be published; puts in force what others revoke. Never
-    /// ends.
+    /// Renews the services' certificate, the revocation list and the kubeconfig of this machine, if
+    /// one is given with the address of its API. Publishes lists that failed to publish, and
+    /// applies revocations of other processes. Never returns.
     pub async fn keep(&self, kubeconfig: Option<(&Path, &str)>) {
         let upkeep = async {
             loop {
@@ -308,7 +318,7 @@ impl EnrollmentService {
         tokio::join!(upkeep, republish, self.follow_changes());
     }
 
-    /// What is to be done at this time.
+    /// Runs one round of renewal and pruning.
     async fn upkeep(&self, now: Timestamp) -> anyhow::Result<()> {
         let (grace, created, identity) = {
             let state = self.state();
@@ -332,15 +342,15 @@ impl EnrollmentService {
         Ok(())
     }
 
-    /// Makes the revocation list anew from what is stored, puts it in force here and writes it for brokers. What fails is
-    /// tried again until it is done.
+    /// Rebuilds the revocation list from the store, applies it here and writes it for brokers. A
+    /// failed write is retried by [`Self::republish`].
     async fn publish(&self) -> anyhow::Result<()> {
         self.state().generation += 1;
         let mut number = self.shared.publishing.lock().await;
         self.publish_as(&mut number).await.inspect_err(|error| tracing::error!("{error:#}"))
     }
 
-    /// Publishes the list if that could not be done. Tells whether it was so.
+    /// Publishes the list if an earlier attempt failed. Returns whether one had.
     async fn republish(&self) -> anyhow::Result<bool> {
         let is_behind = |state: &State| state.published_generation < state.generation;
         if !is_behind(&self.state()) {
@@ -375,11 +385,13 @@ impl EnrollmentService {
         Ok(())
     }
 
-    /// Revokes all certificates and tokens of a node: from its commit on nothing of the node is listened to, it is cut off,
-    /// and then the list is published. Gives how many certificates it were.
+    /// Revokes all certificates and tokens of a node. From the commit on its messages are ignored
+    /// and its connections are closed; then the list is published. Returns the number of
+    /// certificates.
     ///
     /// # Errors
-    /// The store's, and then nothing is revoked. Or it is, and the list could not be published, which is tried again.
+    /// The store fails, and nothing is revoked; or the revocation is committed and publishing
+    /// fails, which is retried.
     pub async fn revoke_node(&self, node: &str) -> Result<usize> {
         let name = node.to_owned();
         self.revoke_and_publish(async move |service| {
@@ -392,19 +404,19 @@ impl EnrollmentService {
         .await
     }
 
-    /// Whether a name was ever used.
+    /// Whether a name was ever used, or a token is bound to it.
     ///
     /// # Errors
-    /// The store's.
+    /// The store fails.
     pub async fn knows_name(&self, node: &str) -> Result<bool> {
         Ok(self.shared.membership.knows_name(node).await?)
     }
 
-    /// Frees the name of a node that was removed: what is left of its certificates and tokens is revoked. Tells whether
-    /// the name was used.
+    /// Frees the name of a removed node and revokes its remaining certificates and tokens. Returns
+    /// whether the name was used.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`Self::revoke_node`].
     pub async fn forget_node(&self, node: &str) -> Result<bool> {
         let name = node.to_owned();
         self.revoke_and_publish(async move |service| {
@@ -413,11 +425,12 @@ impl EnrollmentService {
         .await
     }
 
-    /// The external broker refuses all certificates of a node that are revoked: whoever comes in its name now has another
-    /// one. Gives the number of those that this was not known of.
+    /// Records that the external broker refuses all revoked certificates of a node: a client that
+    /// connects in its name now holds another one. Returns the number of certificates not yet
+    /// recorded as refused.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`Self::revoke_node`].
     pub async fn broker_updated(&self, node: &str) -> Result<usize> {
         let name = node.to_owned();
         self.revoke_and_publish(async move |service| {
@@ -426,7 +439,8 @@ impl EnrollmentService {
         .await
     }
 
-    /// Has the store change what is revoked, and publishes that: both to the end, although whoever has asked may be gone.
+    /// Runs a change of the revocations and publishes it. Both complete even if the caller is
+    /// cancelled.
     async fn revoke_and_publish<T, F>(&self, change: impl FnOnce(Self) -> F) -> Result<T>
     where
         T: Send + 'static,
@@ -435,14 +449,14 @@ impl EnrollmentService {
         let (service, change) = (self.clone(), change(self.clone()));
         let changing = tokio::spawn(async move {
             let changed = change.await?;
-            // Also when nothing has changed: what failed the last time is made up for.
+            // Without a change too: it retries what failed before.
             service.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
             Ok(changed)
         });
         changing.await.map_err(Status::internal)?
     }
 
-    /// Nothing of a node is listened to any more.
+    /// Ignores the node's messages from now on and closes its connections.
     fn block_node(&self, node: &str) {
         let mut state = self.state();
         state.revoked.nodes.insert(node.to_owned());
@@ -451,7 +465,7 @@ impl EnrollmentService {
         self.shared.cut.notify_one();
     }
 
-    /// Waits for nodes that were shut out: whoever has their connections is to cut them. Can be cancelled without loss.
+    /// Waits for revoked nodes whose connections the caller must close. Cancel-safe.
     pub async fn nodes_to_cut(&self) -> Vec<String> {
         loop {
             let nodes = std::mem::take(&mut self.state().to_cut);
@@ -462,15 +476,17 @@ impl EnrollmentService {
         }
     }
 
-    /// Whether nothing that comes in a node's name is listened to: its certificates are revoked and it has joined with no
-    /// new token since. An external broker does not tell with which certificate a client has come, so there it has to be
-    /// known of every revoked one that the broker refuses it.
+    /// Whether a node's messages are ignored: its certificates are revoked, and it has not joined
+    /// with a new token since.
+    ///
+    /// An external broker does not report a client's certificate. Behind one, a node counts as
+    /// revoked until the broker is known to refuse each of its revoked certificates.
     #[must_use]
     pub fn is_revoked(&self, node: &str) -> bool {
         self.state().revoked.nodes.contains(node)
     }
 
-    /// The revocation list, PEM, for brokers.
+    /// The revocation list in PEM, for brokers.
     #[must_use]
     pub fn revocation_list(&self) -> String {
         served_certificates::list_pem(&self.state().revoked.der)
@@ -482,7 +498,7 @@ impl EnrollmentService {
 }
 
 impl Shared {
-    /// All services show and demand what the state says.
+    /// Applies certificate and revocation list to the TLS of all services.
     fn apply(&self, state: &State) -> anyhow::Result<()> {
         for (server, required, grace) in [
             (&self.endpoint, true, Duration::ZERO),
@@ -502,7 +518,7 @@ impl State {
     }
 }
 
-/// Writes the list for brokers.
+/// Writes the revocation list to the directory, for brokers.
 async fn write_list(directory: &Path, der: &[u8]) -> anyhow::Result<()> {
     let (path, pem) = (directory.join(LIST_FILE), served_certificates::list_pem(der));
     tokio::task::spawn_blocking(move || durable::write(&path, pem.as_bytes(), 0o600))
@@ -510,7 +526,7 @@ async fn write_list(directory: &Path, der: &[u8]) -> anyhow::Result<()> {
         .context("what is revoked is in force here, but brokers cannot learn of it yet, which is tried again")
 }
 
-/// Now, with the precision of certificates: seconds.
+/// The current time in whole seconds, the precision of certificates.
 pub fn now() -> Timestamp {
     Timestamp::from_second(Timestamp::now().as_second()).unwrap_or(Timestamp::UNIX_EPOCH)
 }

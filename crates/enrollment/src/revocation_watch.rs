@@ -1,29 +1,29 @@
-//! What others change is put in force here: other replicas, and the command line.
+//! Applies changes by other processes: replicas and the command line.
 
 use std::time::Duration;
 
 use super::EnrollmentService;
 use super::membership::{Changed, RevocationChange};
 
-/// When it is tried again to read the certificates of operators.
+/// Delay before the operator certificates are read again after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What is to be done about some changes.
+/// Work that follows from observed changes.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Due {
-    /// A new revocation list is to be made.
+    /// Publish a new revocation list.
     publish: bool,
-    /// The certificates of operators are to be read.
+    /// Read the operator certificates again.
     operators: bool,
-    /// Nodes of which something more is revoked. Which of its certificates a connection has shown is not known, so the node
-    /// comes again.
+    /// Nodes with a newly revoked certificate. A connection does not record which certificate it
+    /// presented, so the node must reconnect.
     cut: Vec<String>,
 }
 
 impl Due {
     fn add(&mut self, changed: Changed) {
         match changed {
-            // Whoever has changed it has put it in force.
+            // The writer has applied it already.
             Changed::Member { own: true, .. }
             | Changed::Member { revocation: RevocationChange::None, .. } => {}
             Changed::Member { node, revocation, .. } => {
@@ -39,7 +39,7 @@ impl Due {
 }
 
 impl EnrollmentService {
-    /// Puts in force what others change. Never ends.
+    /// Applies changes by other processes as they are observed. Never returns.
     pub(super) async fn follow_changes(&self) {
         let mut changes = self.shared.changes.lock().await;
         let mut due = Due::default();
@@ -55,11 +55,11 @@ impl EnrollmentService {
         }
     }
 
-    /// Does what is due. Gives what could not be done.
+    /// Does the work that is due. Returns the part that failed.
     async fn apply(&self, due: Due) -> Due {
         let Due { publish, operators, cut } = due;
         if publish {
-            // A list that is not published is in force all the same, and is published later.
+            // A list that fails to publish is in force here, and is published later.
             let _ = self.publish().await;
             self.cut_rejoined(cut);
         }
@@ -74,7 +74,8 @@ impl EnrollmentService {
         left
     }
 
-    /// Cuts those of some nodes that are not shut out, and so were not cut yet: they have joined anew.
+    /// Closes the connections of nodes that still have a valid certificate: publishing closes only
+    /// those of fully revoked nodes.
     fn cut_rejoined(&self, mut nodes: Vec<String>) {
         let mut state = self.state();
         nodes.retain(|node| !state.revoked.nodes.contains(node));

@@ -1,4 +1,4 @@
-//! What this machine's services show: the certificate in `server.pem`, and the revocation list.
+//! The certificate of this machine's services, `server.pem`, and the revocation list.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,13 +15,13 @@ use super::{RevocationList, after, days, files, now};
 use edgesync_store::durable;
 use edgesync_transport::tls::Identity;
 
-/// How long the certificate of this machine's services lives.
+/// Lifetime of the services' certificate.
 const LIFETIME: Duration = days(397);
-/// With less than this left it is made anew.
+/// Remaining lifetime at which the certificate is renewed.
 const RENEWAL: Duration = days(130);
 const FILE: &str = "server.pem";
 
-/// The names of this machine, each once: those of the configuration and those it calls itself by.
+/// Returns the configured names and the local ones, without duplicates.
 pub(super) fn all_names(configured: &[String]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
@@ -33,17 +33,18 @@ pub(super) fn all_names(configured: &[String]) -> Vec<String> {
     names
 }
 
-/// One way to write each address.
+/// Normalizes an address to one spelling.
 fn normalize_name(name: &str) -> String {
     name.parse::<IpAddr>().map_or_else(|_| name.to_owned(), |address| address.to_string())
 }
 
-/// Whether a certificate of the services is to be made anew.
+/// Whether the services' certificate is due for renewal.
 fn is_due(identity: &Identity, now: Timestamp) -> bool {
     after(now, RENEWAL) >= identity.certificate().not_after()
 }
 
-/// What was kept, if it is of this CA, for these names and not soon at its end; else a new one.
+/// Returns the stored certificate if this CA signed it for these names and it is not due for
+/// renewal; issues one otherwise.
 pub(super) fn load_or_issue(
     authority: &Authority,
     directory: &Path,
@@ -59,7 +60,7 @@ pub(super) fn load_or_issue(
     if let Some(kept) = kept {
         let of: BTreeSet<String> =
             kept.certificate().names().iter().map(|name| normalize_name(name)).collect();
-        // The CA is in the file to tell which one signed it.
+        // The file carries the CA to record which one signed.
         let signed_here = kept.chain().get(1).is_some_and(|ca| ca == authority.certificate());
         if signed_here && of == names.iter().cloned().collect() && !needs_renewal(authority, &kept, now) {
             return Ok(Identity::new(
@@ -72,7 +73,7 @@ pub(super) fn load_or_issue(
     issue(authority, directory, names, now)
 }
 
-/// Whether a certificate is to be made anew, and a new one would live longer.
+/// Whether a certificate is due for renewal and the CA lets a new one live longer.
 pub(super) fn needs_renewal(authority: &Authority, identity: &Identity, now: Timestamp) -> bool {
     is_due(identity, now) && identity.certificate().not_after() < authority.certificate().not_after()
 }
@@ -90,7 +91,8 @@ pub(super) fn issue(
     Ok(identity)
 }
 
-/// A list of what is revoked now. Its number is the time, so that it grows over restarts too.
+/// Builds the list of the current revocations. Its number is the time in milliseconds, so that it
+/// grows across restarts.
 pub(super) async fn build_list(
     authority: &Authority,
     membership: &MembershipStore,

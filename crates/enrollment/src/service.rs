@@ -1,5 +1,7 @@
-//! The join service: `GET /ca.crt`, `GET` or `POST /edge.crt`, `GET /edgesync/v1/join`, over TLS on a port of its own.
-//! The first two are KubeEdge's. A refusal is a line of text, which is shown on the device.
+//! The join service: `GET /ca.crt`, `GET` or `POST /edge.crt`, `GET /edgesync/v1/join`, over TLS on
+//! its own port.
+//!
+//! The first two calls are KubeEdge's. A refusal is one line of text, which the device prints.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,22 +20,23 @@ use edgesync_object::status::{Reason, Result, Status};
 use edgesync_transport::gate::{Gate, GateLimits, Guest, Queue, QueueLimits, Seldom, Tcp};
 use edgesync_transport::tls::Certificate;
 
-/// The most connections at a time. When more come, those go that have said nothing for longest.
+/// Maximum number of connections. Beyond it, those that have been silent longest are closed.
 const MAX_CONNECTIONS: usize = 256;
-/// The most of one address.
+/// Maximum number of connections per address.
 const MAX_PER_ADDRESS: usize = 64;
-/// The most that wait for a place, and as many that have said nothing.
+/// Maximum number of connections that wait for a permit, and as many again that have sent nothing
+/// yet.
 const MAX_QUEUED: usize = 1024;
-/// How long the handshake may take.
+/// Time limit of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may last: the handshake, and the requests with their answers.
+/// Time limit of a connection: handshake, requests and answers.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest request for a certificate. One with an RSA key of 8192 bits has 2.3 KB.
+/// Maximum size of a certificate request. One with an 8192-bit RSA key has 2.3 KB.
 const MAX_BODY: usize = 16 << 10;
-/// How long to wait after a connection could not be taken: too many files are open.
+/// Delay after a failed accept: the process has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The join service, listening.
+/// The join service, bound to its address.
 pub struct JoinService {
     listener: TcpListener,
     address: SocketAddr,
@@ -41,10 +44,10 @@ pub struct JoinService {
 }
 
 impl JoinService {
-    /// Listens.
+    /// Binds the listener.
     ///
     /// # Errors
-    /// The address is taken.
+    /// The address is in use.
     pub async fn bind(address: SocketAddr, service: EnrollmentService) -> anyhow::Result<Self> {
         let failed = || format!("the join service cannot listen on {address}");
         let listener = TcpListener::bind(address).await.with_context(failed)?;
@@ -52,18 +55,18 @@ impl JoinService {
         Ok(Self { listener, address, service })
     }
 
-    /// Where.
+    /// The bound address, with the port that the system chose for port 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until it is dropped. At most so many connections at a time as a small machine can take (256, and 64 of one
-    /// address): then those go that have said nothing for longest. Slow ones are cut after 30 s.
+    /// Serves until it is dropped. At most 256 connections are open, 64 per address; beyond that,
+    /// those that have been silent longest are closed. A connection is closed after 30 s.
     pub async fn serve(self) {
         let gate = Gate::new(GateLimits { places: MAX_CONNECTIONS, for_one: MAX_PER_ADDRESS });
         let mut queue = Queue::new(gate, QueueLimits { most: MAX_QUEUED, silence: HANDSHAKE_TIMEOUT });
         let overflow_log = Seldom::new();
-        // Dropped at the end, and with it the connections.
+        // Dropping the set aborts all connections.
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
@@ -102,13 +105,14 @@ async fn connection(service: EnrollmentService, stream: TcpStream, peer: SocketA
         Ok(Err(error)) => return tracing::debug!(%peer, ?error, "no TLS with the join service"),
         Err(_) => return tracing::debug!(%peer, "no TLS with the join service in time"),
     };
-    // Who shows a certificate is known, and renews it.
+    // A client with a certificate is a known node that renews: its permit is not revoked.
     let _busy = presented.as_ref().map(|_| permit.busy());
     let presented = presented.map(Arc::new);
     let limits = ExchangeLimits { body_bytes: MAX_BODY, patience: CONNECTION_TIMEOUT };
     let answer = move |question: Question| {
         let (service, presented) = (service.clone(), presented.clone());
-        // Before it joins, a device finds out in this way whether this is a CloudCore, which does not know the call.
+        // A device makes this call before it joins, to find out whether this is a CloudCore, which
+        // does not know it.
         let is_probe = presented.is_none() && question.path == MEMBERSHIP;
         async move {
             reply(
@@ -122,7 +126,6 @@ async fn connection(service: EnrollmentService, stream: TcpStream, peer: SocketA
     serve_connection(stream, limits, Arc::new(answer)).await;
 }
 
-/// An answer that is no refusal.
 struct Answer {
     media: &'static str,
     body: Vec<u8>,
@@ -150,7 +153,8 @@ async fn answer(
     }
 }
 
-/// A token counts before a certificate: whoever sends one wants to join anew.
+/// Issues a certificate for a token, or renews the presented one. A token takes precedence: its
+/// sender wants to join again.
 async fn certificate(
     service: &EnrollmentService,
     presented: Option<&Certificate>,
@@ -174,7 +178,7 @@ async fn certificate(
     service.renew(presented, node, &question.body).await
 }
 
-/// The token of the header `Authorization`; an empty one is none.
+/// The token of the header `Authorization`; `None` for an empty one.
 fn bearer(question: &Question) -> Option<&str> {
     let (scheme, token) = question.header("authorization")?.trim().split_once(' ')?;
     let token = token.trim();
@@ -188,12 +192,12 @@ async fn membership(service: &EnrollmentService, presented: Option<&Certificate>
             "the certificate of a node is needed: join first ('edgesync join')",
         ));
     };
-    // Expired ones are let in here, for renewals; revoked ones are not.
+    // TLS accepts expired certificates here, for renewals, but no revoked ones.
     if presented.not_after() <= now() {
         let message = format!("the certificate has ended on {}: renew it first", presented.not_after());
         return Err(Status::new(Reason::Forbidden, message));
     }
-    // Whoever has a certificate that is good and is no member was removed.
+    // A node with a valid certificate that is no member was removed.
     let removed = service.shared.membership.member(node).await?.is_none();
     let membership = Membership {
         node: node.to_owned(),
@@ -206,7 +210,7 @@ async fn membership(service: &EnrollmentService, presented: Option<&Certificate>
     Ok(Answer { media: "application/json", body })
 }
 
-/// As HTTP. What has gone wrong in here is for the log, not for whoever asks.
+/// Converts an answer to HTTP. Internal errors go to the log, not to the client.
 fn reply(answer: Result<Answer>, peer: SocketAddr, is_probe: bool, refusals: &Seldom) -> Reply {
     let (code, media, body) = match answer {
         Ok(answer) => (200, answer.media, answer.body),

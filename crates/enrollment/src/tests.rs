@@ -1,4 +1,5 @@
-//! Joining, renewing and revoking, without a network. The service over TLS and the brokers are beside this.
+//! Joining, renewing and revoking, without a network. Submodules test the service over TLS and the
+//! brokers.
 
 use super::tokens::TokenClaims;
 use super::*;
@@ -15,7 +16,7 @@ mod service;
 const HOUR: Duration = Duration::from_secs(3600);
 const GRACE: Duration = days(2);
 
-/// A cloud side in directories of its own.
+/// A cloud side in its own directory.
 pub(super) struct Fixture {
     pub(super) service: EnrollmentService,
     pub(super) dir: tempfile::TempDir,
@@ -46,7 +47,7 @@ pub(super) async fn fixture() -> Fixture {
 }
 
 impl Fixture {
-    /// Stops it and starts it again with other options.
+    /// Restarts the cloud side with other options.
     async fn reopen(self, change: impl FnOnce(&mut EnrollmentOptions)) -> Self {
         self.store.close().await;
         drop(self.service);
@@ -55,14 +56,14 @@ impl Fixture {
         open(self.dir, options).await
     }
 
-    /// A token's JWT.
+    /// Creates a token and returns its JWT.
     pub(super) async fn token(&self, node: Option<&str>, uses: u32) -> String {
         let token =
             self.service.enrollment().create_token(node, HOUR, uses, Labels::new()).await.unwrap().token;
         token.split_once('.').unwrap().1.to_owned()
     }
 
-    /// Joins with a token of its own.
+    /// Joins with a new token.
     pub(super) async fn joined(&self, node: &str) -> Identity {
         let key = Key::generate().unwrap();
         let bearer = self.token(Some(node), 1).await;
@@ -80,7 +81,7 @@ pub(super) fn request(node: &str) -> Vec<u8> {
     Key::generate().unwrap().node_request(node).unwrap()
 }
 
-/// The code of a refusal; its words must have these in them.
+/// Returns the code of a refusal, whose message must contain these words.
 fn refused(result: Result<Certificate>, words: &str) -> u16 {
     let status = result.unwrap_err();
     assert!(status.message.contains(words), "{}", status.message);
@@ -88,7 +89,7 @@ fn refused(result: Result<Certificate>, words: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn a_token_joins_a_node_and_says_which_ca_it_is_for() {
+async fn a_token_joins_a_node_and_names_its_ca() {
     let fixture = fixture().await;
     let new =
         fixture.service.enrollment().create_token(Some("edge-1"), HOUR, 1, Labels::new()).await.unwrap();
@@ -124,7 +125,7 @@ async fn header_token_and_request_must_name_the_same_node() {
 }
 
 #[tokio::test]
-async fn tokens_that_are_no_good_say_what_to_do() {
+async fn refused_tokens_say_what_to_do() {
     let fixture = fixture().await;
     let service = &fixture.service;
     let asked = request("a");
@@ -148,7 +149,7 @@ async fn tokens_that_are_no_good_say_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_taken_name_needs_a_token_of_its_own() {
+async fn a_taken_name_needs_a_token_bound_to_it() {
     let fixture = fixture().await;
     let service = &fixture.service;
     fixture.joined("a").await;
@@ -163,7 +164,7 @@ async fn a_taken_name_needs_a_token_of_its_own() {
 }
 
 #[tokio::test]
-async fn two_devices_with_one_token_at_once_and_one_gets_in() {
+async fn a_single_use_token_admits_one_of_two_concurrent_devices() {
     let fixture = fixture().await;
     let bearer = fixture.token(None, 1).await;
     let (one, other) = (request("a"), request("b"));
@@ -176,7 +177,7 @@ async fn two_devices_with_one_token_at_once_and_one_gets_in() {
 }
 
 #[tokio::test]
-async fn a_certificate_renews_its_own_name_only_and_not_when_revoked_or_unknown() {
+async fn a_certificate_renews_only_its_own_name_and_only_if_recorded() {
     let fixture = fixture().await;
     let service = &fixture.service;
     let a = fixture.joined("a").await;
@@ -187,7 +188,7 @@ async fn a_certificate_renews_its_own_name_only_and_not_when_revoked_or_unknown(
     assert_eq!(refused(service.renew(shown, "a", &request("b")).await, "CN=system:node:a"), 403);
     let operator = service.new_operator("a", Role::Admin, HOUR).await.unwrap();
     assert_eq!(refused(service.renew(operator.certificate(), "a", &request("a")).await, "its own name"), 403);
-    // Signed by this CA, recorded nowhere: from a database that is lost.
+    // Signed by this CA and recorded nowhere: the database was lost.
     let (_, asked) = Authority::read_request(&request("c")).unwrap();
     let unknown = service.shared.authority.sign(&asked, "c", now(), HOUR).unwrap();
     assert_eq!(refused(service.renew(&unknown, "c", &request("c")).await, "not known here"), 403);
@@ -224,7 +225,7 @@ async fn an_expired_certificate_is_renewed_within_the_grace() {
 }
 
 #[tokio::test]
-async fn a_revoked_node_is_not_listened_to_until_it_joins_anew_also_over_a_start() {
+async fn a_revoked_node_is_ignored_across_restarts_until_it_joins_again() {
     let fixture = fixture().await;
     fixture.joined("a").await;
     fixture.joined("b").await;
@@ -241,7 +242,7 @@ async fn a_revoked_node_is_not_listened_to_until_it_joins_anew_also_over_a_start
 }
 
 #[tokio::test]
-async fn a_revocation_is_carried_out_to_the_end_although_who_asked_for_it_has_gone() {
+async fn a_revocation_completes_when_its_caller_is_cancelled() {
     let fixture = fixture().await;
     let service = &fixture.service;
     fixture.joined("a").await;
@@ -256,13 +257,14 @@ async fn a_revocation_is_carried_out_to_the_end_although_who_asked_for_it_has_go
     }
     assert_eq!(service.nodes_to_cut().await, ["a"]);
     assert!(service.is_revoked("a"));
-    // Whoever publishes next waits for the one before.
+    // The second publication waits for the first.
     service.publish().await.unwrap();
     assert_eq!(std::fs::read_to_string(fixture.file(LIST_FILE)).unwrap(), service.revocation_list());
 }
 
+/// Across a restart too: the new process publishes from the store.
 #[tokio::test]
-async fn a_revocation_counts_at_once_and_is_published_as_soon_as_that_is_possible_over_a_start_too() {
+async fn a_revocation_that_fails_to_publish_is_in_force_and_retried() {
     let fixture = fixture().await;
     fixture.joined("a").await;
     let list = fixture.file(LIST_FILE);
@@ -282,8 +284,9 @@ async fn a_revocation_counts_at_once_and_is_published_as_soon_as_that_is_possibl
     assert_eq!(std::fs::read_to_string(&list).unwrap(), fixture.service.revocation_list());
 }
 
+/// Behind an external broker the cloud side cannot distinguish the two certificates.
 #[tokio::test]
-async fn behind_a_broker_a_node_that_was_revoked_is_listened_to_once_the_broker_refuses_the_thief() {
+async fn a_rejoined_node_is_ignored_until_the_broker_is_updated() {
     let fixture = fixture().await.reopen(|options| options.external = true).await;
     let service = &fixture.service;
     fixture.joined("a").await;
@@ -344,7 +347,7 @@ async fn operators_are_recorded_and_revoked_one_by_one() {
     ];
     let serial = |identity: &Identity| identity.certificate().serial().to_owned();
     assert_eq!(ada.certificate().subject().organization, tls::OPERATORS);
-    // No broker may take the name of an operator for that of a node.
+    // Brokers must not mistake an operator for a node.
     assert_eq!(ada.certificate().subject().common_name, "edgesync:operator:ada");
     let role = |service: &EnrollmentService, identity: &Identity| {
         service.operators().find(&serial(identity)).map(|it| it.role)
@@ -367,7 +370,7 @@ async fn operators_are_recorded_and_revoked_one_by_one() {
 }
 
 #[tokio::test]
-async fn the_administrators_of_the_machine_have_a_kubeconfig_that_is_good() {
+async fn the_local_kubeconfig_is_replaced_when_it_is_not_valid() {
     let fixture = fixture().await;
     let path = fixture.file("kubeconfig");
     let write = async |server: &str| {
@@ -381,7 +384,7 @@ async fn the_administrators_of_the_machine_have_a_kubeconfig_that_is_good() {
     assert!(same(&write("https://127.0.0.1:1").await));
     let moved = write("https://127.0.0.1:2").await;
     assert!(same(&moved) && moved.server == "https://127.0.0.1:2");
-    // Revoked, broken or without a record: it is made anew.
+    // A kubeconfig that is revoked, broken or not recorded is replaced.
     fixture.service.revoke_operators("local").await.unwrap();
     let second = write("https://127.0.0.1:2").await;
     assert!(!same(&second));
@@ -391,7 +394,7 @@ async fn the_administrators_of_the_machine_have_a_kubeconfig_that_is_good() {
 }
 
 #[tokio::test]
-async fn the_certificate_of_the_services_is_kept_until_its_names_or_its_ca_change() {
+async fn the_served_certificate_is_kept_until_names_or_ca_change() {
     let fixture = fixture().await;
     let first = fixture.service.server_identity();
     let names: HashSet<_> = first.certificate().names().iter().cloned().collect();
@@ -415,7 +418,7 @@ async fn the_certificate_of_the_services_is_kept_until_its_names_or_its_ca_chang
 }
 
 #[tokio::test]
-async fn all_files_are_for_their_owner_only() {
+async fn all_files_are_readable_by_their_owner_only() {
     use std::os::unix::fs::PermissionsExt;
     let fixture = fixture().await;
     fixture.joined("a").await;
@@ -433,7 +436,7 @@ async fn all_files_are_for_their_owner_only() {
 }
 
 #[tokio::test]
-async fn upkeep_renews_what_ends_and_forgets_what_is_over() {
+async fn upkeep_renews_certificates_and_prunes_records() {
     let fixture = fixture().await;
     let service = &fixture.service;
     fixture.joined("a").await;

@@ -1,4 +1,4 @@
-//! The CA as others see it: openssl verifies what it signs.
+//! The CA as other programs see it: openssl verifies its signatures.
 
 use super::*;
 use crate::now;
@@ -12,7 +12,7 @@ fn request(node: &str) -> Vec<u8> {
     Key::generate().unwrap().node_request(node).unwrap()
 }
 
-/// Runs openssl in a directory; gives what it prints, and whether it was content.
+/// Runs openssl in a directory. Returns whether it succeeded, and its output.
 fn openssl(directory: &Path, arguments: &str) -> (bool, String) {
     let output = Command::new("openssl")
         .args(arguments.split_whitespace())
@@ -33,7 +33,7 @@ fn refused(directory: &Path) -> String {
 }
 
 #[test]
-fn a_ca_is_made_once() {
+fn a_ca_is_created_once() {
     let dir = tempfile::tempdir().unwrap();
     let first = Authority::open(dir.path(), now()).unwrap();
     let again = Authority::open(dir.path(), now()).unwrap();
@@ -48,11 +48,11 @@ fn a_ca_is_made_once() {
 }
 
 #[test]
-fn a_ca_whose_making_was_interrupted_is_finished_or_made_anew() {
+fn an_interrupted_ca_is_completed_or_created_again() {
     let whole = tempfile::tempdir().unwrap();
     Authority::open(whole.path(), now()).unwrap();
     let [crt, key] = ["ca.crt", "ca.key"].map(|name| fs::read(whole.path().join(name)).unwrap());
-    // What is there after each step, and whether that CA was complete.
+    // The files after each step, and whether the CA is complete with them.
     for (files, complete) in [
         (vec![("ca.key.new.new", &key)], false),
         (vec![("ca.key.new", &key)], false),
@@ -72,7 +72,7 @@ fn a_ca_whose_making_was_interrupted_is_finished_or_made_anew() {
 }
 
 #[test]
-fn half_a_ca_and_a_wrong_one_are_refused_with_what_to_do() {
+fn an_incomplete_or_mismatched_ca_is_refused_with_advice() {
     let dir = tempfile::tempdir().unwrap();
     Authority::open(dir.path(), now()).unwrap();
     let [crt, key] = ["ca.crt", "ca.key"].map(|name| dir.path().join(name));
@@ -94,7 +94,7 @@ fn half_a_ca_and_a_wrong_one_are_refused_with_what_to_do() {
 }
 
 #[test]
-fn a_ca_that_has_ended_is_refused() {
+fn an_expired_ca_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::open(dir.path(), now()).unwrap();
     let end = authority.certificate().not_after();
@@ -104,7 +104,7 @@ fn a_ca_that_has_ended_is_refused() {
 }
 
 #[test]
-fn a_node_gets_a_certificate_for_clients_within_the_life_of_the_ca() {
+fn a_node_certificate_is_for_clients_and_ends_with_the_ca() {
     let dir = tempfile::tempdir().unwrap();
     let now = now();
     let authority = Authority::open(dir.path(), now).unwrap();
@@ -131,7 +131,7 @@ fn a_node_gets_a_certificate_for_clients_within_the_life_of_the_ca() {
 }
 
 #[test]
-fn a_list_is_accepted_by_openssl_and_shuts_out_what_is_in_it() {
+fn the_revocation_list_is_enforced_by_openssl() {
     let dir = tempfile::tempdir().unwrap();
     let now = now();
     let authority = Authority::open(dir.path(), now).unwrap();
@@ -149,7 +149,7 @@ fn a_list_is_accepted_by_openssl_and_shuts_out_what_is_in_it() {
 }
 
 #[test]
-fn the_operators_own_ca_is_taken_with_rsa_and_below_another() {
+fn the_operators_own_ca_may_use_rsa_and_be_intermediate() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path();
     made(at, "req -x509 -newkey rsa:2048 -nodes -keyout root.key -out root.crt -subj /CN=root -days 30");
@@ -180,7 +180,7 @@ fn the_operators_own_ca_is_taken_with_rsa_and_below_another() {
 }
 
 #[test]
-fn a_certificate_that_is_no_ca_is_refused() {
+fn a_certificate_without_the_ca_flag_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     made(
         dir.path(),
@@ -191,7 +191,7 @@ fn a_certificate_that_is_no_ca_is_refused() {
 }
 
 #[test]
-fn a_ca_whose_name_cannot_be_repeated_is_refused() {
+fn a_ca_whose_name_cannot_be_reproduced_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     made(
         dir.path(),
@@ -202,7 +202,7 @@ fn a_ca_whose_name_cannot_be_repeated_is_refused() {
 }
 
 #[test]
-fn requests_of_openssl_are_read_and_changed_ones_refused() {
+fn requests_of_openssl_are_read_and_changed_ones_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     for key in ["ec -pkeyopt ec_paramgen_curve:P-256", "rsa:2048", "ed25519"] {
         let subject = "-subj /O=system:nodes/CN=system:node:edge-1 -outform DER -out a.csr";
@@ -217,7 +217,7 @@ fn requests_of_openssl_are_read_and_changed_ones_refused() {
 }
 
 #[test]
-fn a_server_has_names_and_addresses_and_is_no_client() {
+fn a_server_certificate_has_names_and_addresses_and_is_no_client() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::open(dir.path(), now()).unwrap();
     let names = ["cloud.example", "192.0.2.1", "::1"].map(str::to_owned);
@@ -239,15 +239,15 @@ fn serial_numbers_are_read_with_odd_digits() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_no_request(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn arbitrary_bytes_are_no_request(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         prop_assert!(Authority::read_request(&bytes).is_err());
     }
 
     #[test]
-    fn no_request_with_damage_in_what_is_signed_is_taken(at in 0..400usize, to in any::<u8>()) {
+    fn a_request_with_damage_in_its_signed_part_is_refused(at in 0..400usize, to in any::<u8>()) {
         static REQUEST: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| request("edge-1"));
         let mut der = REQUEST.clone();
-        // Both lengths have one or two bytes of their own after the first; the signature has about 90 at the end.
+        // Both lengths have one or two further bytes; the signature is the last 90 bytes or so.
         let start = 2 + usize::from(der[1] & 0x7f);
         let at = start + at % (der.len() - start - 100);
         der[at] = to;

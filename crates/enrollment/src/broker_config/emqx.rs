@@ -1,4 +1,4 @@
-//! EMQX 5. Written after its documentation; not run in the project's tests.
+//! Configuration of EMQX 5, written from its documentation; not run in the project's tests.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::{BrokerConfig, CONNECTIONS, INFLIGHT};
 use edgesync_transport::tls::CLOUD;
 
-/// How many messages may wait for a client: EMQX counts messages, not bytes.
+/// Maximum length of a client's queue: EMQX counts messages, not bytes.
 const QUEUED_MESSAGES: u32 = 10_000;
 
 pub(super) fn files(config: &BrokerConfig, ends: Timestamp) -> BTreeMap<String, String> {

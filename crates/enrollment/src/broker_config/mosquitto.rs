@@ -1,4 +1,4 @@
-//! Eclipse Mosquitto 2.0.
+//! Configuration of Eclipse Mosquitto 2.0.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! What others change in the cluster, followed by a replica.
+//! Watches the changes of other replicas in the cluster.
 //!
-//! A watch tells it. Whether the watch has missed nothing is looked at beside that: with everything that is revoked one small
-//! object changes, the mark, which is read again and again. A watch that has not told of the newest mark is begun anew: its
-//! connection is dead, and would be noticed much later.
+//! A stalled watch is detected by a probe. Each revocation also changes one small object, the mark,
+//! which is read several times a second. A watch that has not delivered the newest mark is
+//! restarted: its connection is dead, which would be noticed much later.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,30 +20,30 @@ use super::{Changed, MembershipError, MembershipStore, OperatorRecord, Result, w
 use crate::object_store::{Failure, Follow, News, Precondition};
 use edgesync_object::{Object, ResourceVersion};
 
-/// The name of the mark, and what the label says of it.
+/// Name of the mark, and the value of its label.
 const MARK: &str = "edgesync-revoked";
 const MARK_LABEL: &str = "mark";
-/// How long is waited between two looks at the mark, and how long one may take.
+/// Interval between two reads of the mark, and the time limit of one.
 const PROBE_INTERVAL: Duration = Duration::from_millis(300);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-/// So many looks one after another must fail until the cluster is taken for away.
+/// Number of consecutive failures after which the cluster counts as unavailable.
 const MAX_PROBE_FAILURES: u32 = 3;
-/// A watch that has failed is taken for well after this time without another failure.
+/// Time without a failure after which the watch counts as current again.
 const RECOVERY_TIME: Duration = Duration::from_secs(2);
-/// A list that tells nothing for so long is begun anew.
+/// Time without an event after which an incomplete list is restarted.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many changes may wait for somebody who is told of them.
+/// Capacity of the channel of changes. A receiver that lags further behind gets [`Changed::All`].
 const CHANGE_BUFFER: usize = 1024;
 
-/// What the task that follows knows.
+/// The state that the watch task maintains.
 pub(super) struct Cache {
     table: Mutex<Table>,
     pub(super) changes: broadcast::Sender<Changed>,
-    /// Whether what is known is as new as the cluster.
+    /// Whether the table is as new as the cluster.
     is_current: watch::Sender<bool>,
 }
 
-/// A task that ends with its handle.
+/// A task that is aborted with its handle.
 pub(super) struct WatchTask(JoinHandle<()>);
 
 impl Drop for WatchTask {
@@ -53,11 +53,12 @@ impl Drop for WatchTask {
 }
 
 impl MembershipStore {
-    /// Follows what others change, from now on until the last handle goes. Returns once all that there is now is known. Where
-    /// nobody else changes anything, nothing is followed.
+    /// Starts to follow the changes of other processes, until the last handle is dropped. Returns
+    /// once the first list is complete. Does nothing for a database, which no other process
+    /// changes.
     ///
     /// # Errors
-    /// That could not be read.
+    /// The list could not be read.
     pub async fn follow(&self) -> Result<()> {
         let Some(documents) = &self.shared.cluster else { return Ok(()) };
         let mut follower = Follower::new(documents, &self.shared.cache);
@@ -82,13 +83,15 @@ impl MembershipStore {
         self.shared.watch_task.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether what is known of what others revoke is as new as the cluster. Meanwhile what was known last is in force.
+    /// Whether the known revocations are as new as the cluster. While they are not, the last known
+    /// ones stay in force.
     #[must_use]
     pub fn is_current(&self) -> watch::Receiver<bool> {
         self.shared.cache.is_current.subscribe()
     }
 
-    /// Something is revoked: the mark changes. It is durable already, so that this fails does not take it back.
+    /// Changes the mark after a revocation. The revocation is durable already: a failure only
+    /// delays the other replicas.
     pub(super) async fn mark(&self) {
         let Some(documents) = &self.shared.cluster else { return };
         let ClusterDocuments { cluster, namespace, maps, .. } = &**documents;
@@ -104,7 +107,8 @@ impl MembershipStore {
             marked => marked,
         };
         match marked {
-            // Another one was just made: whoever follows begins to know it.
+            // A conflict means that another process has just created the mark: followers observe
+            // that one.
             Ok(_) | Err(Failure::Conflict(_)) => {}
             Err(error) => {
                 tracing::warn!(%error, "that something is revoked may be noticed late by other replicas");
@@ -113,10 +117,10 @@ impl MembershipStore {
     }
 }
 
-/// What a look at the mark has shown: its version, or why it could not be read.
+/// The version of the mark, or why it could not be read.
 type Probe = std::result::Result<ResourceVersion, String>;
 
-/// Looks at the mark again and again, in a task of its own: a look may take long.
+/// Reads the mark periodically, in its own task because a read may take long.
 fn probe_mark(documents: &Arc<ClusterDocuments>) -> (mpsc::Receiver<Probe>, JoinSet<()>) {
     let documents = Arc::clone(documents);
     let (sender, receiver) = mpsc::channel(1);
@@ -138,22 +142,23 @@ fn probe_mark(documents: &Arc<ClusterDocuments>) -> (mpsc::Receiver<Probe>, Join
     (receiver, probing)
 }
 
-/// What follows.
+/// The watch task with its state.
 struct Follower {
     cache: Arc<Cache>,
     watch: Box<dyn Follow>,
-    /// Begins anew.
+    /// Starts a new watch.
     start_watch: Box<dyn Fn() -> Box<dyn Follow> + Send>,
     /// Whether a list is complete.
     is_listed: bool,
     last_event: Instant,
     last_failure: Option<Instant>,
-    /// The mark as the watch has told of it last; 0 if there is none.
+    /// The last mark that the watch has delivered; 0 if there is none.
     observed_mark: ResourceVersion,
-    /// Another one that a look has shown: a newer one, or an older one if the cluster was restored from a copy, after which a
-    /// watch tells nothing for long.
+    /// A mark that a probe has read and the watch has not delivered. It may be older than the
+    /// delivered one: the cluster was restored from a copy, after which a watch can stay silent for
+    /// long.
     missed_mark: Option<ResourceVersion>,
-    /// Looks that have failed, one after another.
+    /// Number of consecutive failed probes.
     failures: u32,
 }
 
@@ -184,7 +189,7 @@ impl Follower {
         }
     }
 
-    /// The watch tells something.
+    /// Handles an event of the watch.
     fn observe(&mut self, news: &News) {
         self.last_event = Instant::now();
         match news {
@@ -203,7 +208,7 @@ impl Follower {
         self.cache.apply_event(news);
     }
 
-    /// A look has shown the mark, or could not.
+    /// Compares the mark that a probe has read with the delivered one.
     fn check(&mut self, probe: Probe) {
         let mark = match probe {
             Ok(mark) => mark,
@@ -231,7 +236,7 @@ impl Follower {
             tracing::debug!("the watch of what is revoked elsewhere has missed something: it begins anew");
             self.restart();
         } else {
-            // The watch may just be on its way.
+            // The event may be under way: the next probe decides.
             self.missed_mark = Some(mark);
         }
     }
@@ -241,7 +246,7 @@ impl Follower {
         (self.is_listed, self.last_event, self.missed_mark) = (false, Instant::now(), None);
     }
 
-    /// What others revoke cannot be known now.
+    /// Reports that revocations of other replicas cannot be observed.
     fn mark_stale(&self, why: &str) {
         if self.cache.is_current.send_replace(false) {
             tracing::warn!(
@@ -265,7 +270,7 @@ impl Cache {
 
     pub(super) fn notify(&self, changed: impl IntoIterator<Item = Changed>) {
         for changed in changed {
-            // Nobody may listen.
+            // Fails without a receiver, which is fine.
             let _ = self.changes.send(changed);
         }
     }
@@ -278,7 +283,7 @@ impl Cache {
             }
             News::Complete => {
                 let mut changed = self.table().finish_list();
-                // They are not kept here: something may have changed.
+                // The table does not hold operators: they may have changed.
                 changed.push(Changed::Operators);
                 return self.notify(changed);
             }
@@ -295,7 +300,8 @@ impl Cache {
         self.notify(changed);
     }
 
-    /// Something of an object is known now. One that is damaged changes nothing: what was known of the name stays.
+    /// Applies an object of an event. A damaged one changes nothing: the known state of its name
+    /// stays.
     fn put(
         &self,
         object: &Object,

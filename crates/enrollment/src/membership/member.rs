@@ -1,4 +1,4 @@
-//! The rules for one name: its certificates, its labels, and whether it was used or removed. Pure.
+//! The rules for one name: its certificates and labels, and whether it was used or removed. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,28 +8,29 @@ use serde::{Deserialize, Serialize};
 use super::records::{CertificateRecord, EnrollmentRefusal, MemberRecord, check_held};
 use edgesync_object::Labels;
 
-/// The most certificates of a name that are remembered; an object of a cluster has at most 1 MiB. Those that ended first go
-/// first: one that is not known renews nothing.
+/// Maximum number of remembered certificates of a name, so that its object stays below a cluster's
+/// limit of 1 MiB. Those that expired first are dropped: a certificate that is not remembered
+/// cannot be renewed.
 pub(super) const MAX_REMEMBERED: usize = 1024;
 
-/// What is known of a name.
+/// The record of a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Member {
-    /// The name.
     pub(super) node: String,
-    /// Whether it was used: it is not free again by itself.
+    /// Whether a node has joined under the name or was removed. The name stays taken until it is
+    /// forgotten.
     pub(super) used: bool,
-    /// Those of the token that it joined with last.
+    /// The labels of the token of the last join.
     pub(super) labels: Labels,
-    /// When it was removed from the fleet.
+    /// Time of the removal from the fleet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) removed: Option<Timestamp>,
-    /// Its certificates, in the order in which they were given.
+    /// The issued certificates, oldest first.
     pub(super) certificates: Vec<IssuedCertificate>,
 }
 
-/// A certificate that was given.
+/// A certificate that was issued to the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct IssuedCertificate {
@@ -48,26 +49,26 @@ impl Member {
         Self { node: node.to_owned(), ..Self::default() }
     }
 
-    /// Whether it says nothing, and so is not worth keeping.
+    /// Whether the record holds no information and can be deleted.
     pub(super) fn is_empty(&self) -> bool {
         !self.used && self.removed.is_none() && self.certificates.is_empty()
     }
 
-    /// Whether anybody has joined under the name, or was removed.
+    /// Whether a node has joined under the name or was removed.
     pub(super) fn was_used(&self) -> bool {
         self.used || self.removed.is_some()
     }
 
-    /// How many certificates have neither ended nor been revoked.
+    /// The number of certificates that are neither expired nor revoked.
     pub(super) fn held(&self, now: Timestamp) -> u32 {
         let good = |issued: &&IssuedCertificate| issued.revoked.is_none() && issued.not_after > now;
         u32::try_from(self.certificates.iter().filter(good).count()).unwrap_or(u32::MAX)
     }
 
-    /// It has joined with a token that has these labels.
+    /// Records a join with a token that has these labels.
     ///
     /// # Errors
-    /// There is no room.
+    /// The record is full.
     pub(super) fn join(
         &mut self,
         certificate: &CertificateRecord,
@@ -80,10 +81,10 @@ impl Member {
         Ok(())
     }
 
-    /// It shows a certificate and gets another one.
+    /// Records the renewal of the presented certificate.
     ///
     /// # Errors
-    /// The one that is shown is revoked or not known; there are too many.
+    /// The presented certificate is revoked or unknown; there are too many.
     pub(super) fn renew(
         &mut self,
         presented: &str,
@@ -118,18 +119,19 @@ impl Member {
         Ok(())
     }
 
-    /// Revokes all certificates. Gives how many were not.
+    /// Revokes all certificates. Returns the number of newly revoked ones.
     pub(super) fn revoke(&mut self, now: Timestamp) -> usize {
         self.update(|issued| issued.revoked.is_none(), |issued| issued.revoked = Some(now))
     }
 
-    /// Revokes one certificate. Gives how many were not: one or none.
+    /// Revokes one certificate. Returns the number of newly revoked ones: one or zero.
     pub(super) fn revoke_one(&mut self, serial: &str, now: Timestamp) -> usize {
         let is_it = |issued: &IssuedCertificate| issued.serial == serial && issued.revoked.is_none();
         self.update(is_it, |issued| issued.revoked = Some(now))
     }
 
-    /// A broker refuses what is revoked. Gives how many of these were not known to be refused.
+    /// Records that a broker refuses all revoked certificates. Returns the number of those that
+    /// were unconfirmed.
     pub(super) fn note_refused(&mut self, now: Timestamp) -> usize {
         let is_doubtful = |issued: &IssuedCertificate| issued.revoked.is_some() && issued.refused.is_none();
         self.update(is_doubtful, |issued| issued.refused = Some(now))
@@ -143,46 +145,46 @@ impl Member {
         self.certificates.iter_mut().filter(|issued| of(issued)).map(update).count()
     }
 
-    /// Frees the name, and revokes what is still good. Tells whether it was used.
+    /// Frees the name and revokes all certificates. Returns whether it was used.
     pub(super) fn forget(&mut self, now: Timestamp) -> bool {
         self.revoke(now);
         self.labels = Labels::new();
         std::mem::take(&mut self.used)
     }
 
-    /// It is removed from the fleet; the name is not free again. Tells whether it was not removed before.
+    /// Records the removal from the fleet; the name stays taken. Returns whether this is new.
     pub(super) fn remove(&mut self, now: Timestamp) -> bool {
         self.used = true;
-        // Whoever removes a node twice does not change when it was removed.
+        // A repeated removal keeps the time of the first.
         let is_new = self.removed.is_none();
         self.removed.get_or_insert(now);
         is_new
     }
 
-    /// It may come back. Tells whether it was removed.
+    /// Lets a removed node return. Returns whether it was removed.
     pub(super) fn admit(&mut self) -> bool {
         self.removed.take().is_some()
     }
 
-    /// Forgets certificates that ended before this time. Gives how many.
+    /// Drops certificates that expired before this time. Returns their number.
     pub(super) fn prune(&mut self, before: Timestamp) -> usize {
         let all = self.certificates.len();
         self.certificates.retain(|issued| issued.not_after >= before);
         all - self.certificates.len()
     }
 
-    /// What is revoked: serial numbers and times.
+    /// The revoked certificates: serial numbers and times.
     pub(super) fn revoked(&self) -> BTreeMap<&str, Timestamp> {
         let revoked = self.certificates.iter();
         revoked.filter_map(|issued| Some((&*issued.serial, issued.revoked?))).collect()
     }
 
-    /// Whether it has certificates, and all of them are revoked.
+    /// Whether there are certificates, all of them revoked.
     pub(super) fn is_fully_revoked(&self) -> bool {
         !self.certificates.is_empty() && self.certificates.iter().all(|issued| issued.revoked.is_some())
     }
 
-    /// What is told of it, if somebody has joined under it and it is not removed.
+    /// The public record, if a node has joined under the name and is not removed.
     pub(super) fn record(&self) -> Option<MemberRecord> {
         (self.used && self.removed.is_none()).then(|| MemberRecord {
             node: self.node.clone(),
@@ -191,13 +193,13 @@ impl Member {
         })
     }
 
-    /// When the last of its certificates that are not revoked ends.
+    /// The latest expiry of the certificates that are not revoked.
     pub(super) fn ends(&self) -> Option<Timestamp> {
         let good = self.certificates.iter().filter(|issued| issued.revoked.is_none());
         good.map(|issued| issued.not_after).max()
     }
 
-    /// Whether of something that is revoked nobody has said that a broker refuses it.
+    /// Whether there are revoked certificates that no broker is known to refuse.
     pub(super) fn is_doubtful(&self) -> bool {
         self.certificates.iter().any(|issued| issued.revoked.is_some() && issued.refused.is_none())
     }
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_bounded_and_what_is_good_is_kept() {
+    fn a_full_name_drops_expired_certificates_and_keeps_valid_ones() {
         let mut member = Member::new("a");
         let most = u32::try_from(MAX_REMEMBERED).unwrap();
         for serial in 0..most {

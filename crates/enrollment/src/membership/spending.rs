@@ -1,8 +1,9 @@
-//! Spends tokens: two documents change, one after the other.
+//! Exchanges uses of a token for certificates: two documents change, one after the other.
 //!
-//! First the use is counted, by compare-and-swap: nobody else can count the same one. Then the certificate is recorded, and
-//! given out after that. Whoever fails in between has used the token up and let nobody in. At the end the token is looked at
-//! once more, because it may have been revoked, and with it all certificates that there were at that time.
+//! First the use is counted, by compare-and-swap, so that no other process counts the same one.
+//! Then the certificate is recorded; it is issued after that. A crash in between costs a use and
+//! admits no node. Last, the token is read again: a revocation since then has revoked only the
+//! certificates recorded at that time.
 
 use jiff::Timestamp;
 
@@ -14,17 +15,19 @@ use super::{
 };
 use edgesync_cloud_store::NodeEffect;
 
-/// How often it is tried to count a use. Others who are faster use the token up, or are as many as there are replicas.
+/// Attempts to count a use. At most one writer per replica is active on a token.
 const MAX_ATTEMPTS: u32 = 64;
 
 impl MembershipStore {
-    /// Counts a use of a token, records the certificate that it led to, and gives the labels of the token to the node, in the
-    /// place of those of the token before. A token that is not bound to a node gives no certificate for a name that was used
-    /// before, whatever has become of its certificates ([`Self::forget_name`] frees it). A node that was revoked comes back by
-    /// this: its older certificates stay revoked.
+    /// Counts a use of a token, records the certificate issued for it, and replaces the node's
+    /// labels by the token's.
+    ///
+    /// A token that is not bound to a node is refused for a name that was used before, whatever
+    /// happened to its certificates; [`Self::forget_name`] frees it. A revoked node returns this
+    /// way: its older certificates stay revoked.
     ///
     /// # Errors
-    /// The store's; inside, why not.
+    /// The store fails. The inner result is the refusal.
     pub async fn spend_token(
         &self,
         id: &str,
@@ -41,7 +44,7 @@ impl MembershipStore {
         }
     }
 
-    /// Records the certificate that a use has led to, once the use is counted.
+    /// Records the certificate for a use that is counted.
     pub async fn record_use(
         &self,
         token: &TokenRecord,
@@ -69,7 +72,7 @@ impl MembershipStore {
         Ok(Err(refusal))
     }
 
-    /// Waits until nobody else is at the same thing here.
+    /// Locks an id within this process.
     pub(super) async fn lock(&self, id: &str) -> tokio::sync::MutexGuard<'_, ()> {
         let locks = &self.shared.locks;
         let index =
@@ -77,7 +80,7 @@ impl MembershipStore {
         locks[index % locks.len()].lock().await
     }
 
-    /// Counts a use, if the token is good for this node.
+    /// Counts a use, if the token admits this node.
     pub async fn count_use(
         &self,
         id: &str,
@@ -102,7 +105,7 @@ impl MembershipStore {
         Err(contended::<TokenRecord>(id))
     }
 
-    /// A use that came to nothing is none.
+    /// Returns a use that led to no certificate.
     async fn release_use(&self, id: &str) {
         let release_use = |token: &mut TokenRecord| token.used = token.used.saturating_sub(1);
         if let Err(error) = self.alter(id, NodeEffect::None, release_use).await {

@@ -1,6 +1,6 @@
-//! What a replica knows of all names, from the watch and from its own writes. Pure.
+//! The state of all names that a replica knows from the watch and from its own writes. Pure.
 //!
-//! An own write counts at once; what a watch tells of the same object that is older than that does not.
+//! An own write takes effect at once; older events of the same object are ignored.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,34 +14,34 @@ use super::records::{MemberRecord, Revocations};
 use super::{Changed, Membership, RevocationChange};
 use edgesync_object::{Labels, ResourceVersion};
 
-/// The most sets of labels that are kept for names that have them too.
+/// Maximum number of interned sets of labels.
 const MAX_SHARED_LABELS: usize = 1024;
 
-/// See the module.
+/// The cached members, with an index of the revoked ones.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     members: BTreeMap<Arc<str>, CachedMember>,
-    /// Names of which something is revoked.
+    /// Names with revoked certificates.
     revoked: BTreeSet<Arc<str>>,
-    /// The versions of own writes that the watch has not told yet.
+    /// Versions of own writes that the watch has not delivered yet.
     own_writes: HashMap<Arc<str>, ResourceVersion>,
-    /// What was listed since a list has begun.
+    /// Names reported since the current list started.
     listed: Option<HashSet<Arc<str>>>,
     shared: HashSet<Arc<Labels>>,
 }
 
-/// What is known of a name.
+/// The cached state of a name.
 #[derive(Debug)]
 struct CachedMember {
     membership: Membership,
-    /// When its first certificate ends.
+    /// The earliest expiry of its certificates.
     first_end: Option<Timestamp>,
-    /// When the last one that is not revoked ends.
+    /// The latest expiry of those that are not revoked.
     last_end: Option<Timestamp>,
     revoked: Option<Box<RevokedCertificates>>,
 }
 
-/// What is revoked of a name.
+/// The revoked certificates of a name.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct RevokedCertificates {
     serials: BTreeMap<String, Timestamp>,
@@ -50,13 +50,13 @@ struct RevokedCertificates {
 }
 
 impl Table {
-    /// All that there is follows, from a request that is not made yet: own writes of before are in there.
+    /// Starts a list. Its request is not sent yet, so that it contains all earlier own writes.
     pub(super) fn start_list(&mut self) {
         self.own_writes.clear();
         self.listed = Some(HashSet::new());
     }
 
-    /// A member is listed.
+    /// Applies a member from a list.
     pub(super) fn list(&mut self, member: &Member, version: &ResourceVersion) -> Option<Changed> {
         if let Some(listed) = &mut self.listed {
             listed.insert(member.node.as_str().into());
@@ -64,7 +64,7 @@ impl Table {
         self.set(member, version)
     }
 
-    /// An object is there and cannot be read: what is known of its name stays.
+    /// Keeps the known state of an object that exists and is damaged.
     pub(super) fn keep_unreadable(&mut self, object: &str) {
         if let Some(listed) = &mut self.listed {
             let node = self.members.keys().find(|node| objects::name(Member::KIND, node) == object);
@@ -72,7 +72,7 @@ impl Table {
         }
     }
 
-    /// That was all.
+    /// Ends a list and drops the names that it did not report.
     pub(super) fn finish_list(&mut self) -> Vec<Changed> {
         let Some(listed) = self.listed.take() else { return Vec::new() };
         let is_missing = |node: &&Arc<str>| !listed.contains(*node) && !self.own_writes.contains_key(*node);
@@ -80,7 +80,7 @@ impl Table {
         missing.iter().filter_map(|node| self.put(node, None, false)).collect()
     }
 
-    /// A member is new or has changed.
+    /// Applies a new or changed member.
     pub(super) fn set(&mut self, member: &Member, version: &ResourceVersion) -> Option<Changed> {
         let node: Arc<str> = member.node.as_str().into();
         if self.own_writes.get(&node).is_some_and(|own| version.is_older_than(own)) {
@@ -90,7 +90,7 @@ impl Table {
         self.put(&node, Some(member), false)
     }
 
-    /// There is nothing of a member any more.
+    /// Applies the deletion of a member.
     pub(super) fn deleted(&mut self, node: &str, version: &ResourceVersion) -> Option<Changed> {
         let node: Arc<str> = node.into();
         if self.own_writes.get(&node).is_some_and(|own| version.is_older_than(own)) {
@@ -100,7 +100,7 @@ impl Table {
         self.put(&node, None, false)
     }
 
-    /// This replica has written a member, or removed it, which has no version.
+    /// Applies an own write; a deletion has no version.
     pub(super) fn written(&mut self, member: &Member, version: Option<ResourceVersion>) -> Option<Changed> {
         let node: Arc<str> = member.node.as_str().into();
         let Some(version) = version else {
@@ -149,7 +149,7 @@ impl Table {
         }
     }
 
-    /// Most names have the labels of another one.
+    /// Interns labels: most names share theirs with others.
     fn share(&mut self, labels: &Labels) -> Arc<Labels> {
         if let Some(shared) = self.shared.get(labels) {
             return Arc::clone(shared);
@@ -164,18 +164,18 @@ impl Table {
         labels
     }
 
-    /// What is known of a name.
+    /// The membership of a name.
     pub(super) fn membership(&self, node: &str) -> Option<Membership> {
         self.members.get(node).map(|cached| cached.membership.clone())
     }
 
-    /// The nodes that were removed, in the order of their names.
+    /// The removed nodes, ordered by name.
     pub(super) fn removed(&self) -> Vec<(String, Timestamp)> {
         let removed = self.members.iter();
         removed.filter_map(|(node, cached)| Some((node.to_string(), cached.membership.removed?))).collect()
     }
 
-    /// The names that somebody has joined under and that are not removed, in their order.
+    /// The nodes that have joined and are not removed, ordered by name.
     pub(super) fn members(&self) -> Vec<MemberRecord> {
         let is_one = |cached: &CachedMember| cached.membership.used && cached.membership.removed.is_none();
         let members = self.members.iter().filter(|(_, cached)| is_one(cached));
@@ -187,7 +187,7 @@ impl Table {
         members.map(record).collect()
     }
 
-    /// What is revoked.
+    /// Collects the revoked certificates of all names.
     pub(super) fn revocations(&self) -> Revocations {
         let mut revocations = Revocations::default();
         for node in &self.revoked {
@@ -207,14 +207,14 @@ impl Table {
         revocations
     }
 
-    /// Names with certificates that ended before a time.
+    /// Names with a certificate that expired before this time.
     pub(super) fn ended(&self, before: Timestamp) -> Vec<String> {
         let ended = |cached: &CachedMember| cached.first_end.is_some_and(|end| end < before);
         self.members.iter().filter(|(_, cached)| ended(cached)).map(|(node, _)| node.to_string()).collect()
     }
 }
 
-/// What has become of what is revoked of a name.
+/// Compares the revocations of a name before and after a change.
 fn change(before: Option<&RevokedCertificates>, after: Option<&RevokedCertificates>) -> RevocationChange {
     let is_new = |serial| before.is_none_or(|before| !before.serials.contains_key(serial));
     match after {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_own_write_counts_until_the_watch_has_come_to_it() {
+    fn an_own_write_takes_precedence_until_the_watch_delivers_it() {
         let mut table = Table::default();
         let (good, bad) = (member("a", "1"), revoked(member("a", "1")));
         assert_eq!(table.set(&good, &version(5)), changed("a", false, RevocationChange::None));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_list_does_not_have_is_no_more_unless_it_was_written_since() {
+    fn members_missing_from_a_list_are_dropped_unless_written_since() {
         let mut table = Table::default();
         table.written(&revoked(member("old", "1")), Some(version(3)));
         table.set(&member("kept", "2"), &version(4));
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(table.list(&member("kept", "2"), &version(4)), None);
         assert_eq!(table.finish_list(), [changed("old", false, RevocationChange::Other).unwrap()]);
         assert_eq!(table.revocations().nodes, ["kept", "new"]);
-        // The cluster was restored from a copy: versions are older, and yet they count.
+        // The cluster was restored from a copy: the versions are older, and still apply.
         table.start_list();
         table.list(&member("kept", "2"), &version(2));
         assert_eq!(table.finish_list().len(), 1);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_name_stays_while_its_object_cannot_be_read() {
+    fn the_state_of_a_name_stays_while_its_object_is_damaged() {
         let mut table = Table::default();
         table.set(&revoked(member("a", "1")), &version(3));
         table.start_list();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_begins_again_takes_nothing_away_before_it_is_complete() {
+    fn a_restarted_list_drops_nothing_before_it_is_complete() {
         let mut table = Table::default();
         table.set(&revoked(member("a", "1")), &version(3));
         table.start_list();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_revoked_certificate_is_told_of_a_node_that_has_a_good_one() {
+    fn another_revocation_is_a_change_of_a_node_with_a_valid_one() {
         let mut table = Table::default();
         let mut two = member("a", "1");
         two.revoke(at(1));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_labels_are_kept_once() {
+    fn equal_labels_are_interned() {
         let mut table = Table::default();
         for node in ["a", "b"] {
             let mut member = member(node, node);

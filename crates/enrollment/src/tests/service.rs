@@ -1,4 +1,4 @@
-//! The join service over real TLS, with curl: another client than our own.
+//! The join service over real TLS, with curl as an independent client.
 
 use super::*;
 use crate::service::JoinService;
@@ -21,10 +21,10 @@ async fn served() -> Served {
 }
 
 #[tokio::test]
-async fn only_who_wants_in_is_refused_in_the_log_and_not_who_asks_whether_this_is_a_cloudcore() {
+async fn the_log_names_refused_joins_but_no_cloudcore_probes() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(log.reopen().unwrap())).finish();
-    // All tasks of this test are on one thread.
+    // All tasks of this test run on one thread.
     let _logging = tracing::subscriber::set_default(subscriber);
     let logged = || std::fs::read_to_string(log.path()).unwrap();
     let Served { fixture, address, serving: _serving } = served().await;
@@ -40,7 +40,7 @@ async fn only_who_wants_in_is_refused_in_the_log_and_not_who_asks_whether_this_i
 }
 
 impl Served {
-    /// Runs curl with what a name stands for in its arguments; gives the code, 0 without an answer, and the body.
+    /// Runs curl. Returns the status code, 0 without an answer, and the body.
     async fn curl(&self, path: &str, arguments: &[&str]) -> (u16, Vec<u8>) {
         let out = tempfile::NamedTempFile::new().unwrap();
         let ca = self.fixture.file("ca.crt");
@@ -68,7 +68,7 @@ impl Served {
         code
     }
 
-    /// Writes something into a file; gives its path.
+    /// Writes a file and returns its path.
     fn file(&self, name: &str, content: &[u8]) -> String {
         let path = self.fixture.dir.path().join(name);
         std::fs::write(&path, content).unwrap();
@@ -77,7 +77,7 @@ impl Served {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_joins_learns_the_rest_and_renews() {
+async fn a_device_joins_reads_its_membership_and_renews() {
     let served = served().await;
     let (code, ca) = served.curl("/ca.crt", &["--insecure"]).await;
     assert_eq!((code, ca.as_slice()), (200, served.fixture.service.trust().0[0].der()));
@@ -106,7 +106,7 @@ async fn a_device_joins_learns_the_rest_and_renews() {
         let renewed = Certificate::from_der("the answer", &der).unwrap();
         assert_eq!((code, renewed.node()), (200, Some("a")));
         assert_ne!(renewed.serial(), identity.certificate().serial());
-        // A certificate gives nobody the name of another.
+        // A certificate does not renew another name.
         let other = format!("@{}", served.file("b.csr", &request("b")));
         let send = ["--data-binary", other.as_str(), "-H", "NodeName: b"];
         assert_eq!(
@@ -117,7 +117,7 @@ async fn a_device_joins_learns_the_rest_and_renews() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_say_what_to_do_and_have_their_codes() {
+async fn refusals_have_their_codes_and_say_what_to_do() {
     let served = served().await;
     let asked = format!("@{}", served.file("a.csr", &request("a")));
     let send = ["--data-binary", asked.as_str(), "-H", "NodeName: a"];
@@ -153,7 +153,7 @@ async fn a_revoked_or_foreign_certificate_gets_no_connection_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_says_nothing_does_not_keep_it_from_stopping() {
+async fn a_silent_connection_does_not_delay_the_stop() {
     let served = served().await;
     let mut silent = tokio::net::TcpStream::connect(served.address).await.unwrap();
     assert_eq!(served.curl("/ca.crt", &[]).await.0, 200);
@@ -163,9 +163,9 @@ async fn who_says_nothing_does_not_keep_it_from_stopping() {
     assert!(matches!(read, Ok(0) | Err(_)));
 }
 
-/// Nine idle connections a second were enough to keep all devices out.
+/// Nine idle connections a second used to keep all devices out.
 #[tokio::test(flavor = "multi_thread")]
-async fn idle_connections_keep_nobody_from_joining() {
+async fn idle_connections_do_not_block_devices_that_join() {
     let served = served().await;
     let mut idle = Vec::new();
     for _ in 0..400 {
