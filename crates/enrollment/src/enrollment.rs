@@ -25,7 +25,7 @@ pub struct Enrollment {
 
 impl std::fmt::Debug for Enrollment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Office").field("membership", &self.membership).finish_non_exhaustive()
+        f.debug_struct("Enrollment").field("membership", &self.membership).finish_non_exhaustive()
     }
 }
 

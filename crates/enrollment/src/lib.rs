@@ -123,7 +123,9 @@ impl Deref for Shared {
 
 impl std::fmt::Debug for EnrollmentService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pairing").field("office", &self.shared.enrollment).finish_non_exhaustive()
+        f.debug_struct("EnrollmentService")
+            .field("enrollment", &self.shared.enrollment)
+            .finish_non_exhaustive()
     }
 }
 

@@ -30,14 +30,14 @@ pub(super) fn read(der: &[u8]) -> Result<RequestParts<'_>, &'static str> {
     let Ok(([], request)) = X509CertificationRequest::from_der(der) else {
         return Err("it is no certificate request in DER (PKCS#10)");
     };
-    let asked = request.certification_request_info;
-    let subject = plain(asked.subject.as_raw())
+    let info = request.certification_request_info;
+    let subject = parse_name(info.subject.as_raw())
         .ok_or("its subject is not plain: each attribute must be there once, by itself, as a text")?;
-    Ok(RequestParts { subject, key: asked.subject_pki.raw })
+    Ok(RequestParts { subject, key: info.subject_pki.raw })
 }
 
 /// Parses a `Name` to its last byte, which the library does not.
-fn plain(name: &[u8]) -> Option<Subject> {
+fn parse_name(name: &[u8]) -> Option<Subject> {
     let mut subject = Subject::default();
     let mut seen = Vec::new();
     for set in children(&Any::from_der(name).ok()?.1, SEQUENCE)? {
@@ -109,7 +109,7 @@ mod tests {
         element(SEQUENCE, &[&algorithm(), &element(BIT_STRING, &[&[0, 7]])])
     }
 
-    fn asked(sets: &[Vec<u8>]) -> Vec<u8> {
+    fn csr(sets: &[Vec<u8>]) -> Vec<u8> {
         let name = element(SEQUENCE, &sets.iter().map(Vec::as_slice).collect::<Vec<_>>());
         let info = element(SEQUENCE, &[&[2, 1, 0], &name, &key(), &element(CONTEXT_0, &[])]);
         element(SEQUENCE, &[&info, &algorithm(), &element(BIT_STRING, &[&[0]])])
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn an_unambiguous_subject_is_read() {
         let node = attribute(COMMON_NAME, UTF8_STRING, &"n".repeat(200));
-        let der = asked(&[set(&[&attribute(ORGANIZATION, PRINTABLE_STRING, "system:nodes")]), set(&[&node])]);
+        let der = csr(&[set(&[&attribute(ORGANIZATION, PRINTABLE_STRING, "system:nodes")]), set(&[&node])]);
         let parts = read(&der).unwrap();
         assert_eq!(parts.subject.common_name, "n".repeat(200));
         assert_eq!(parts.subject.organization, "system:nodes");
@@ -143,13 +143,13 @@ mod tests {
             vec![set(&[&a]), b"\x0c".to_vec()],
             vec![set(&[&a, b"\x0c"])],
         ] {
-            assert!(read(&asked(&sets)).unwrap_err().contains("not plain"), "{sets:?}");
+            assert!(read(&csr(&sets)).unwrap_err().contains("not plain"), "{sets:?}");
         }
     }
 
     #[test]
     fn bytes_after_a_request_are_refused() {
-        let mut der = asked(&[]);
+        let mut der = csr(&[]);
         assert!(read(&der).is_ok());
         der.push(0);
         assert!(read(&der).is_err());
@@ -159,7 +159,7 @@ mod tests {
     fn fuzz_certificate_requests() {
         let node = attribute(COMMON_NAME, UTF8_STRING, "edge-1");
         let organization = attribute(ORGANIZATION, UTF8_STRING, "system:nodes");
-        let samples = [asked(&[]), asked(&[set(&[&organization]), set(&[&node])])];
+        let samples = [csr(&[]), csr(&[set(&[&organization]), set(&[&node])])];
         fuzz("certificate-request", &samples, |bytes| {
             let _ = read(bytes);
             let _ = super::super::authority::Authority::read_request(bytes);
@@ -175,7 +175,7 @@ mod tests {
         #[test]
         fn any_damage_to_a_request_is_parsed_without_panic(at in 0..200usize, to in any::<u8>()) {
             let node = attribute(COMMON_NAME, UTF8_STRING, "edge-1");
-            let mut der = asked(&[set(&[&attribute(ORGANIZATION, UTF8_STRING, "system:nodes")]), set(&[&node])]);
+            let mut der = csr(&[set(&[&attribute(ORGANIZATION, UTF8_STRING, "system:nodes")]), set(&[&node])]);
             let at = at % der.len();
             der[at] = to;
             let _ = read(&der);

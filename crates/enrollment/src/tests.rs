@@ -128,17 +128,17 @@ async fn header_token_and_request_must_name_the_same_node() {
 async fn refused_tokens_say_what_to_do() {
     let fixture = fixture().await;
     let service = &fixture.service;
-    let asked = request("a");
+    let csr = request("a");
     let other = self::fixture().await.token(None, 1).await;
-    assert_eq!(refused(service.join(&other, "a", &asked).await, "not from this cloud"), 401);
+    assert_eq!(refused(service.join(&other, "a", &csr).await, "not from this cloud"), 401);
     let revoked = service.enrollment().create_token(None, HOUR, 1, Labels::new()).await.unwrap();
     assert!(service.enrollment().revoke_token(&revoked.record.id).await.unwrap());
     assert!(!service.enrollment().revoke_token(&revoked.record.id).await.unwrap());
     let jwt = revoked.token.split_once('.').unwrap().1;
-    assert_eq!(refused(service.join(jwt, "a", &asked).await, "revoked: create a new one"), 401);
+    assert_eq!(refused(service.join(jwt, "a", &csr).await, "revoked: create a new one"), 401);
     assert_eq!(service.enrollment().revoke_token("none").await.unwrap_err().code, 404);
     let once = fixture.token(None, 1).await;
-    service.join(&once, "a", &asked).await.unwrap();
+    service.join(&once, "a", &csr).await.unwrap();
     assert_eq!(refused(service.join(&once, "b", &request("b")).await, "used already"), 401);
     let expired = TokenClaims { id: "x".into(), node: None, expires: now() };
     let expired = service.shared.tokens.sign(&expired);
@@ -189,8 +189,8 @@ async fn a_certificate_renews_only_its_own_name_and_only_if_recorded() {
     let operator = service.new_operator("a", Role::Admin, HOUR).await.unwrap();
     assert_eq!(refused(service.renew(operator.certificate(), "a", &request("a")).await, "its own name"), 403);
     // Signed by this CA and recorded nowhere: the database was lost.
-    let (_, asked) = Authority::read_request(&request("c")).unwrap();
-    let unknown = service.shared.authority.sign(&asked, "c", now(), HOUR).unwrap();
+    let (_, csr) = Authority::read_request(&request("c")).unwrap();
+    let unknown = service.shared.authority.sign(&csr, "c", now(), HOUR).unwrap();
     assert_eq!(refused(service.renew(&unknown, "c", &request("c")).await, "not known here"), 403);
     service.revoke_node("a").await.unwrap();
     assert_eq!(refused(service.renew(&renewed, "a", &request("a")).await, "is revoked"), 403);
@@ -201,9 +201,9 @@ async fn an_expired_certificate_is_renewed_within_the_grace() {
     let fixture = fixture().await;
     let service = &fixture.service;
     for (age, good) in [(GRACE, true), (GRACE + 2 * HOUR, false)] {
-        let (_, asked) = Authority::read_request(&request("a")).unwrap();
+        let (_, csr) = Authority::read_request(&request("a")).unwrap();
         let past = before(now(), age);
-        let ended = service.shared.authority.sign(&asked, "a", past, Duration::from_secs(60)).unwrap();
+        let ended = service.shared.authority.sign(&csr, "a", past, Duration::from_secs(60)).unwrap();
         let bound =
             service.enrollment().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().record.id;
         let recorded = CertificateRecord {
@@ -292,7 +292,7 @@ async fn a_rejoined_node_is_ignored_until_the_broker_is_updated() {
     fixture.joined("a").await;
     service.revoke_node("a").await.unwrap();
     fixture.joined("a").await;
-    assert!(service.is_revoked("a"), "nobody can tell it from the one that was revoked");
+    assert!(service.is_revoked("a"), "it cannot be distinguished from the revoked one");
     assert_eq!(service.broker_updated("a").await.unwrap(), 1);
     assert!(!service.is_revoked("a"));
     service.revoke_node("a").await.unwrap();
@@ -359,8 +359,8 @@ async fn operators_are_recorded_and_revoked_one_by_one() {
     assert!(revoked.has_changed().unwrap());
     assert_eq!(roles(service), [Some(Role::Admin), None, Some(Role::Edit)]);
     assert_eq!(service.revoke_operators("bob").await.unwrap(), 1);
-    for nobody in ["bob", "eve", ""] {
-        assert_eq!(service.revoke_operators(nobody).await.unwrap_err().code, 404, "{nobody}");
+    for unknown in ["bob", "eve", ""] {
+        assert_eq!(service.revoke_operators(unknown).await.unwrap_err().code, 404, "{unknown}");
     }
     let fixture = fixture.reopen(|_| {}).await;
     assert_eq!(roles(&fixture.service), [Some(Role::Admin), None, None]);

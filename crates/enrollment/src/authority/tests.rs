@@ -23,7 +23,7 @@ fn openssl(directory: &Path, arguments: &str) -> (bool, String) {
     (output.status.success(), text(&output.stdout) + &text(&output.stderr))
 }
 
-fn made(directory: &Path, arguments: &str) {
+fn openssl_ok(directory: &Path, arguments: &str) {
     let (done, text) = openssl(directory, arguments);
     assert!(done, "openssl {arguments}: {text}");
 }
@@ -108,20 +108,20 @@ fn a_node_certificate_is_for_clients_and_ends_with_the_ca() {
     let dir = tempfile::tempdir().unwrap();
     let now = now();
     let authority = Authority::open(dir.path(), now).unwrap();
-    let (subject, asked) = Authority::read_request(&request("edge-1")).unwrap();
+    let (subject, csr) = Authority::read_request(&request("edge-1")).unwrap();
     assert_eq!(subject.requested_node(), Some("edge-1"));
-    let certificate = authority.sign(&asked, "edge-1", now, DAY).unwrap();
+    let certificate = authority.sign(&csr, "edge-1", now, DAY).unwrap();
     assert_eq!(certificate.node(), Some("edge-1"));
     assert_eq!(certificate.not_before(), before(now, BACKDATED));
     assert_eq!(certificate.not_after(), after(now, DAY));
     assert_eq!(certificate.names(), ["edge-1"]);
-    let again = authority.sign(&asked, "edge-1", now, 100 * 365 * DAY).unwrap();
+    let again = authority.sign(&csr, "edge-1", now, 100 * 365 * DAY).unwrap();
     assert_eq!(again.not_after(), authority.certificate().not_after());
     assert_ne!(again.serial(), certificate.serial());
     assert!((28..=32).contains(&certificate.serial().len()), "{}", certificate.serial());
 
     fs::write(dir.path().join("node.crt"), certificate.to_pem()).unwrap();
-    made(dir.path(), "verify -CAfile ca.crt -purpose sslclient node.crt");
+    openssl_ok(dir.path(), "verify -CAfile ca.crt -purpose sslclient node.crt");
     assert!(!openssl(dir.path(), "verify -CAfile ca.crt -purpose sslserver node.crt").0);
     let (_, text) = openssl(
         dir.path(),
@@ -135,8 +135,8 @@ fn the_revocation_list_is_enforced_by_openssl() {
     let dir = tempfile::tempdir().unwrap();
     let now = now();
     let authority = Authority::open(dir.path(), now).unwrap();
-    let (_, asked) = Authority::read_request(&request("edge-1")).unwrap();
-    let certificate = authority.sign(&asked, "edge-1", now, DAY).unwrap();
+    let (_, csr) = Authority::read_request(&request("edge-1")).unwrap();
+    let certificate = authority.sign(&csr, "edge-1", now, DAY).unwrap();
     fs::write(dir.path().join("node.crt"), certificate.to_pem()).unwrap();
     let verify = "verify -crl_check -CAfile ca.crt -CRLfile list.pem node.crt";
     for (revoked, good) in [(vec![], true), (vec![(certificate.serial().to_owned(), now)], false)] {
@@ -152,14 +152,17 @@ fn the_revocation_list_is_enforced_by_openssl() {
 fn the_operators_own_ca_may_use_rsa_and_be_intermediate() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path();
-    made(at, "req -x509 -newkey rsa:2048 -nodes -keyout root.key -out root.crt -subj /CN=root -days 30");
-    made(at, "req -newkey rsa:2048 -nodes -keyout ca.key -out ca.csr -subj /C=DE/O=Plant/CN=issuing");
+    openssl_ok(
+        at,
+        "req -x509 -newkey rsa:2048 -nodes -keyout root.key -out root.crt -subj /CN=root -days 30",
+    );
+    openssl_ok(at, "req -newkey rsa:2048 -nodes -keyout ca.key -out ca.csr -subj /C=DE/O=Plant/CN=issuing");
     fs::write(
         at.join("ext"),
         "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign,cRLSign\nsubjectKeyIdentifier=hash\n",
     )
     .unwrap();
-    made(
+    openssl_ok(
         at,
         "x509 -req -in ca.csr -CA root.crt -CAkey root.key -CAcreateserial -days 20 -extfile ext -out issuing.crt",
     );
@@ -167,14 +170,14 @@ fn the_operators_own_ca_may_use_rsa_and_be_intermediate() {
     fs::write(at.join("ca.crt"), format!("{root}{issuing}")).unwrap();
     let authority = Authority::open(at, now()).unwrap();
     assert_eq!(authority.certificate().subject().common_name, "issuing");
-    let (_, asked) = Authority::read_request(&request("edge-1")).unwrap();
-    let certificate = authority.sign(&asked, "edge-1", now(), 365 * DAY).unwrap();
+    let (_, csr) = Authority::read_request(&request("edge-1")).unwrap();
+    let certificate = authority.sign(&csr, "edge-1", now(), 365 * DAY).unwrap();
     assert_eq!(certificate.not_after(), authority.certificate().not_after());
     let list = authority.revocation_list(1, &[(certificate.serial().to_owned(), now())], now()).unwrap();
     fs::write(at.join("list.pem"), crate::served_certificates::list_pem(&list)).unwrap();
     fs::write(at.join("node.crt"), certificate.to_pem()).unwrap();
     fs::write(at.join("chain.pem"), authority.chain_pem()).unwrap();
-    made(at, "verify -CAfile chain.pem node.crt");
+    openssl_ok(at, "verify -CAfile chain.pem node.crt");
     let (_, text) = openssl(at, "verify -crl_check -CAfile chain.pem -CRLfile list.pem node.crt");
     assert!(text.contains("revoked"), "{text}");
 }
@@ -182,7 +185,7 @@ fn the_operators_own_ca_may_use_rsa_and_be_intermediate() {
 #[test]
 fn a_certificate_without_the_ca_flag_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    made(
+    openssl_ok(
         dir.path(),
         "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -subj /CN=x -days 3 -addext basicConstraints=CA:FALSE",
     );
@@ -193,7 +196,7 @@ fn a_certificate_without_the_ca_flag_is_refused() {
 #[test]
 fn a_ca_whose_name_cannot_be_reproduced_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    made(
+    openssl_ok(
         dir.path(),
         "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -subj /OU=a/OU=b/CN=x -days 3",
     );
@@ -206,7 +209,7 @@ fn requests_of_openssl_are_read_and_changed_ones_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     for key in ["ec -pkeyopt ec_paramgen_curve:P-256", "rsa:2048", "ed25519"] {
         let subject = "-subj /O=system:nodes/CN=system:node:edge-1 -outform DER -out a.csr";
-        made(dir.path(), &format!("req -new -newkey {key} -nodes -keyout a.key {subject}"));
+        openssl_ok(dir.path(), &format!("req -new -newkey {key} -nodes -keyout a.key {subject}"));
         let mut der = fs::read(dir.path().join("a.csr")).unwrap();
         let (subject, _) = Authority::read_request(&der).unwrap();
         assert_eq!(subject.requested_node(), Some("edge-1"), "{key}");
@@ -224,8 +227,11 @@ fn a_server_certificate_has_names_and_addresses_and_is_no_client() {
     let identity = authority.server(&names, now(), DAY).unwrap();
     assert_eq!(identity.certificate().names().len(), 3);
     fs::write(dir.path().join("server.crt"), identity.certificate().to_pem()).unwrap();
-    made(dir.path(), "verify -CAfile ca.crt -purpose sslserver -verify_hostname cloud.example server.crt");
-    made(dir.path(), "verify -CAfile ca.crt -verify_ip 192.0.2.1 server.crt");
+    openssl_ok(
+        dir.path(),
+        "verify -CAfile ca.crt -purpose sslserver -verify_hostname cloud.example server.crt",
+    );
+    openssl_ok(dir.path(), "verify -CAfile ca.crt -verify_ip 192.0.2.1 server.crt");
     assert!(!openssl(dir.path(), "verify -CAfile ca.crt -purpose sslclient server.crt").0);
     assert!(authority.server(&["no name".to_owned()], now(), DAY).is_err());
 }

@@ -33,9 +33,9 @@ async fn the_log_names_refused_joins_but_no_cloudcore_probes() {
     assert_eq!(calls::is_cloud_core(&url, &stranger).await, Ok(false));
     assert!(!logged().contains("refused"), "{}", logged());
     calls::fetch_membership(&url, &stranger).await.unwrap_err();
-    let (trust, asked) = (fixture.service.trust(), request("a"));
-    let nobody = calls::Credential::Certificate;
-    calls::fetch_certificate(&url, &stranger, &trust, "a", &asked, nobody).await.unwrap_err();
+    let (trust, csr) = (fixture.service.trust(), request("a"));
+    let without_name = calls::Credential::Certificate;
+    calls::fetch_certificate(&url, &stranger, &trust, "a", &csr, without_name).await.unwrap_err();
     assert_eq!(logged().matches("refused to join or renew: a token is needed").count(), 1, "{}", logged());
 }
 
@@ -83,9 +83,9 @@ async fn a_device_joins_reads_its_membership_and_renews() {
     assert_eq!((code, ca.as_slice()), (200, served.fixture.service.trust().0[0].der()));
     for method in ["GET", "POST"] {
         let key = Key::generate().unwrap();
-        let asked = served.file("a.csr", &key.node_request("a").unwrap());
+        let csr = served.file("a.csr", &key.node_request("a").unwrap());
         let bearer = format!("Authorization: Bearer {}", served.fixture.token(Some("a"), 1).await);
-        let body = format!("@{asked}");
+        let body = format!("@{csr}");
         let send = ["-X", method, "--data-binary", &body, "-H", "NodeName: a"];
         let (code, der) = served.curl("/edge.crt", &[&send[..], &["-H", &bearer]].concat()).await;
         assert_eq!(code, 200, "{}", String::from_utf8_lossy(&der));
@@ -119,16 +119,16 @@ async fn a_device_joins_reads_its_membership_and_renews() {
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_have_their_codes_and_say_what_to_do() {
     let served = served().await;
-    let asked = format!("@{}", served.file("a.csr", &request("a")));
-    let send = ["--data-binary", asked.as_str(), "-H", "NodeName: a"];
+    let csr = format!("@{}", served.file("a.csr", &request("a")));
+    let send = ["--data-binary", csr.as_str(), "-H", "NodeName: a"];
     let with = |more: &[&'static str]| [&send[..], more].concat();
     assert_eq!(served.refused("/edge.crt", &with(&[]), "a token is needed").await, 401);
     let wrong = with(&["-H", "Authorization: Bearer a.b.c"]);
     assert_eq!(served.refused("/edge.crt", &wrong, "not from this cloud").await, 401);
     let wrong = with(&["-H", "Authorization: Basic YTpi"]);
     assert_eq!(served.refused("/edge.crt", &wrong, "a token is needed").await, 401);
-    let nobody = ["--data-binary", asked.as_str(), "-H", "Authorization: Bearer a.b.c"];
-    assert_eq!(served.refused("/edge.crt", &nobody, "NodeName").await, 400);
+    let without_name = ["--data-binary", csr.as_str(), "-H", "Authorization: Bearer a.b.c"];
+    assert_eq!(served.refused("/edge.crt", &without_name, "NodeName").await, 400);
     assert_eq!(served.refused("/edge.crt", &["-X", "DELETE"], "use GET").await, 405);
     assert_eq!(served.refused("/edgesync/v1/join", &[], "join first").await, 401);
     assert_eq!(served.refused("/api/v1/secrets", &[], "join service").await, 404);
