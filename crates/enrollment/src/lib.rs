@@ -135,11 +135,12 @@ struct State {
     grace: Duration,
     identity: Identity,
     revoked: RevocationList,
-    /// Revoked nodes whose connections are still open.
+    /// Nodes whose connections must be closed after a revocation.
     to_cut: BTreeSet<String>,
-    /// Counts requests to publish the list, and the last one that is published. Not stored: a start
-    /// publishes in any case, from the revocations in the store.
+    /// Number of requests to publish the list. Not stored: a start publishes in any case, from the
+    /// revocations in the store.
     generation: u64,
+    /// The last of these requests that is fulfilled.
     published_generation: u64,
 }
 
@@ -467,7 +468,7 @@ impl EnrollmentService {
         self.shared.cut.notify_one();
     }
 
-    /// Waits for revoked nodes whose connections the caller must close. Cancel-safe.
+    /// Waits for nodes whose connections the caller must close after a revocation. Cancel-safe.
     pub async fn nodes_to_cut(&self) -> Vec<String> {
         loop {
             let nodes = std::mem::take(&mut self.state().to_cut);
