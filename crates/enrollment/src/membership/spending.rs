@@ -15,7 +15,7 @@ use super::{
 };
 use edgesync_cloud_store::NodeEffect;
 
-/// Attempts to count a use. At most one writer per replica is active on a token.
+/// Attempts to count a use. At most one task per replica counts uses of a token at a time.
 const MAX_ATTEMPTS: u32 = 64;
 
 impl MembershipStore {
